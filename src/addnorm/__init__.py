@@ -1,0 +1,36 @@
+"""Arrangements of Transformers by name: built, trained, measured, diagnosed, compared."""
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from addnorm.core import UserError
+    from addnorm.norms import Norm, make_norm
+    from addnorm.stacks import Decoder, Encoder, Stack
+    from addnorm.wirings import Wiring
+
+__version__ = "0.1.0"
+
+# Where each public name lives. They are imported on first use, so that `import addnorm` and
+# `addnorm --help` do not wait for torch.
+_HOME = {
+    "Decoder": "addnorm.stacks",
+    "Encoder": "addnorm.stacks",
+    "Stack": "addnorm.stacks",
+    "Norm": "addnorm.norms",
+    "make_norm": "addnorm.norms",
+    "Wiring": "addnorm.wirings",
+    "UserError": "addnorm.core",
+}
+
+__all__ = ["Decoder", "Encoder", "Norm", "Stack", "UserError", "Wiring", "__version__", "make_norm"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'addnorm' has no attribute {name!r}")
+    return getattr(import_module(_HOME[name]), name)
+
+
+def __dir__() -> list[str]:
+    return __all__

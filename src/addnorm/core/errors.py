@@ -1,0 +1,39 @@
+"""Errors a user can reach: each says what was got, what was wanted and what to try."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(ValueError):
+    """The caller's mistake. The command line prints it as one line and exits with 2."""
+
+
+class UnknownName(UserError):
+    """A name that nobody registered."""
+
+
+class WrongArrangement(UserError):
+    """Weights of one arrangement were offered to another."""
+
+
+class InnerNormsLeftOut(UserWarning):
+    """A wiring has norms inside its sub-layers, and these sub-layers have no place for them."""
+
+
+def nearest(word: str, known: Iterable[str]) -> list[str]:
+    """The known names that look like `word`, best first; case and underscores do not count.
+
+    >>> nearest("PostLN", ["pre_ln", "post_ln", "b2t"])
+    ['post_ln', 'pre_ln']
+    """
+    plain = {name.replace("_", "").lower(): name for name in known}
+    wanted = word.replace("_", "").replace("-", "").lower()
+    return [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.6)]
+
+
+def unknown(what: str, got: str, known: Iterable[str]) -> str:
+    """The sentence for a name that is not known: nearest names first, then all of them."""
+    known = list(known)
+    close = nearest(got, known)
+    hint = f" did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
+    return f"unknown {what} {got!r};{hint} Known: {', '.join(known) or 'none'}"

@@ -1,0 +1,95 @@
+"""LayerNorm: each token centred and scaled to unit variance, in every spelling that is in use."""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.registry import NotNegative
+from addnorm.norms.base import Norm, register
+
+
+@register(
+    Card(
+        name="layer",
+        title="LayerNorm",
+        formula="y = weight * (x - mean(x)) / sqrt(var(x) + eps) + bias",
+        paper="Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450",
+        summary=(
+            "The norm of the original Transformer; affine=False is LayerNorm-simple, var and "
+            "eps_mode are tutorials' variants."
+        ),
+    )
+)
+class LayerNorm(Norm):
+    """Centre each token and divide by its standard deviation.
+
+    y = weight * (x - mean(x)) / s + bias
+    s = sqrt(var(x) + eps)      eps_mode "inside", as torch.nn.LayerNorm
+    s = sqrt(var(x)) + eps      eps_mode "outside", as in hand-written code
+
+    x, y: (..., dim)
+    weight: (dim), starts at 1; absent with affine=False (LayerNorm-simple)
+    bias: (dim), starts at 0; absent with bias=False or affine=False
+    var: mean of squared deviations over dim ("biased") or over dim - 1 ("unbiased", the default of
+        torch.std)
+
+    Ba, Kiros and Hinton 2016, eq. 4; LayerNorm-simple: Xu et al., Understanding and Improving Layer
+    Normalization, 2019,
+    arXiv 1911.07013. Pitfall: with eps outside, a constant token amplifies gradients by 1 / eps
+        instead of 1 / sqrt(eps).
+    """
+
+    # NOTE[DIFF]: Ba et al. write no eps; 1e-5 inside the root is torch's. BERT has 1e-12,
+    # tensor2tensor 1e-6.
+    # NOTE[DIFF]: LayerNorm-simple's released code divides by the unbiased deviation plus 1e-5:
+    # layer(affine=False, var=unbiased, eps_mode=outside). With affine=False alone it is the formula
+    # of the paper.
+    def __init__(
+        self,
+        dim: int,
+        *,
+        eps: NotNegative = 1e-5,
+        affine: bool = True,
+        bias: bool = True,
+        var: Literal["biased", "unbiased"] = "biased",
+        eps_mode: Literal["inside", "outside"] = "inside",
+    ) -> None:
+        super().__init__(dim)
+        self.eps, self.var, self.eps_mode = eps, var, eps_mode
+        self.weight = nn.Parameter(torch.empty(dim)) if affine else None
+        self.bias = nn.Parameter(torch.empty(dim)) if affine and bias else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gain 1, bias 0."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
+        """The formula; torch's fused kernel where it computes the same."""
+        if self.var == "biased" and self.eps_mode == "inside":
+            return F.layer_norm(
+                x, (self.dim,), _like(self.weight, x), _like(self.bias, x), self.eps
+            )
+        centred = x - x.mean(-1, keepdim=True)
+        freedom = self.dim - 1 if self.var == "unbiased" else self.dim
+        if self.eps_mode == "inside":
+            spread = (centred.square().sum(-1, keepdim=True) / max(freedom, 1) + self.eps).sqrt()
+        else:
+            # vector_norm has the gradient 0 at a constant token, where sqrt(0) has none.
+            spread = (
+                torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / max(freedom, 1) ** 0.5
+                + self.eps
+            )
+        y = centred / spread
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias
+
+
+def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+    return None if parameter is None else parameter.to(x.dtype)

@@ -1,0 +1,278 @@
+"""The stack: the one loop that calls the verbs of a wiring."""
+
+import inspect
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.core.plan import Plan, Site
+from addnorm.norms.base import check_mask
+from addnorm.norms.base import registry as norms
+from addnorm.stacks import init
+from addnorm.stacks.taps import Taps
+from addnorm.sublayers.base import Sublayer
+from addnorm.wirings.base import Branch, Observer, State, Wiring
+from addnorm.wirings.base import registry as wirings
+
+Step = Callable[[Wiring, State, Site, Branch], State]
+
+
+class Stack(nn.Module):
+    """Any sub-layers, joined by a wiring.
+
+    `sublayers` is a flat list, `len(kinds)` of them a layer. A module from tensor to tensor is
+    enough; one whose `forward` names mask, memory, cache or anything else that the stack is called
+    with gets just that. Nobody's weights are touched before `initialise()` is called.
+
+    Masks are True at valid tokens.
+
+    >>> mixers = [nn.Linear(8, 8) for _ in range(4)]
+    >>> stack = Stack(mixers, dim=8, wiring="b2t", norm="rms")
+    >>> stack(torch.randn(2, 5, 8)).shape
+    torch.Size([2, 5, 8])
+    """
+
+    def __init__(
+        self,
+        sublayers: Sequence[nn.Module],
+        *,
+        dim: int,
+        wiring: str = "pre_ln",
+        norm: str = "layer",
+        kinds: Sequence[str] = ("self", "ffn"),
+        role: str = "encoder_only",
+        other_depth: int | None = None,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+        sublayers = list(sublayers)
+        _check_sublayers(sublayers, kinds)
+        if isinstance(dropout, bool) or not 0 <= dropout < 1:
+            raise UserError(f"dropout is a share from 0 to below 1, got {dropout!r}")
+        self.wiring_call, norm_call = wirings.resolve(wiring), norms.resolve(norm)
+        shapes = tuple(
+            module.shape if isinstance(module, Sublayer) else None for module in sublayers
+        )
+        self.plan = Plan(
+            role, len(sublayers) // len(kinds), other_depth, kinds, dim, norm_call, shapes
+        )
+        self.sublayers = nn.ModuleList(sublayers)
+        self.wiring = wirings.make(self.wiring_call, self.plan)
+        self.dropout = nn.Dropout(dropout)
+        self.taps = Taps(len(sublayers))
+        self._declared = [_declared(module) for module in sublayers]
+        self._check_plugs()
+
+    @property
+    def arrangement(self) -> dict[str, Any]:
+        """What was chosen, as plain data; `load_state_dict` refuses weights of another."""
+        return {
+            "wiring": str(self.wiring_call),
+            "norm": str(self.plan.norm),
+            "role": self.plan.role,
+            "kinds": list(self.plan.kinds),
+        }
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
+    ) -> Tensor:
+        """Run the stack on `x`, (B, L, dim).
+
+        mask: (B, L), True at valid tokens. cond: condition for norms that take one. Everything
+            else, such as memory,
+        memory_mask, visible or cache, goes to the sub-layers that name it; what nobody names is
+        refused.
+        """
+        return self._walk(x, mask, cond, context, type(self.wiring).step)
+
+    def calibrate(
+        self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
+    ) -> None:
+        """Give the wiring its data-dependent start from one batch, where it has one (Admin)."""
+
+        def run(observe: Observer) -> None:
+            def watched(wiring: Wiring, state: State, site: Site, branch: Branch) -> State:
+                h, state = wiring.read(state, site)
+                returned = branch(h)
+                valid = (
+                    (*state, returned)
+                    if mask is None
+                    else tuple(leaf[mask] for leaf in (*state, returned))
+                )
+                observe(site, valid[:-1], valid[-1])
+                return wiring.write(state, site, returned)
+
+            self._walk(x, mask, cond, context, watched)
+
+        with torch.no_grad():
+            self.wiring.calibrate(run)
+
+    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "Stack":
+        """Start anew: norms and wiring at their start values, weights of the sub-layers drawn for
+        this wiring.
+
+        scheme: a row of the table in `stacks/init.py`; the wiring's own if None. seed: leaves
+            torch's generator as it was.
+        """
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            init.restart(self)
+            for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
+                for role, weight in init.roles_of(sublayer, site.kind):
+                    init.draw(
+                        weight,
+                        scheme=scheme or self.wiring.scheme,
+                        role=role,
+                        gain=self.wiring.gain(role, site),
+                    )
+            self.after_step()
+        return self
+
+    def after_step(self) -> None:
+        """To be called after every step of the optimizer; only some wirings do anything (nGPT)."""
+        with torch.no_grad():
+            self.wiring.after_step(self.weights())
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """(role, weight) of every sub-layer, in order."""
+        for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
+            yield from init.roles_of(sublayer, site.kind)
+
+    def no_decay(self) -> set[str]:
+        """Parameters that weight decay must leave alone: norms, scales, gates, biases."""
+        small = {
+            name
+            for name, parameter in self.named_parameters()
+            if parameter.ndim < 2 and not name.startswith("wiring.")
+        }
+        return small | {f"wiring.{name}" for name in self.wiring.no_decay()}
+
+    def get_extra_state(self) -> Tensor:
+        """The arrangement as bytes in a tensor, so that every format of weights can hold it."""
+        return torch.tensor(list(_spell(self.arrangement).encode()), dtype=torch.uint8)
+
+    def set_extra_state(self, state: Tensor) -> None:
+        """Refuse weights of another arrangement."""
+        theirs, ours = bytes(state.tolist()).decode(), _spell(self.arrangement)
+        if theirs != ours:
+            raise WrongArrangement(
+                f"these weights belong to another arrangement: [{theirs}], this stack is [{ours}]; "
+                "build the stack as the weights want it"
+            )
+
+    def _walk(
+        self,
+        x: Tensor,
+        mask: Tensor | None,
+        cond: Tensor | None,
+        context: dict[str, Any],
+        step: Step,
+    ) -> Tensor:
+        self._check(x, mask, context)
+        wiring = self.wiring.within(mask, cond)
+        context = context | {"mask": mask, "cond": cond}
+        state = wiring.open(x)
+        for site in self.plan.sites:
+            state = step(
+                wiring,
+                state,
+                site,
+                partial(self._branch, wiring=wiring, site=site, context=context),
+            )
+            tap = self.taps.stream[site.index]
+            if tap.watched:
+                tap(wiring.trunk(state))
+        return wiring.close(state)
+
+    def _branch(self, h: Tensor, *, wiring: Wiring, site: Site, context: dict[str, Any]) -> Tensor:
+        """What the sub-layer of a site makes of `h`."""
+        h = self.taps.read[site.index](h)
+        sublayer, declared = self.sublayers[site.index], self._declared[site.index]
+        given = {name: context[name] for name in declared if context.get(name) is not None}
+        if "cache" in given:
+            given["cache"] = context["cache"][site.index]
+        if "plugs" in declared:
+            given["plugs"] = wiring.plugs(site)
+        branch = sublayer(h, **given)
+        if not isinstance(branch, Tensor) or branch.shape != h.shape:
+            got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
+            raise UserError(
+                f"{self._name(site)} returned {got}; a sub-layer returns a tensor of its "
+                f"input's shape, {tuple(h.shape)}"
+            )
+        return self.taps.branch[site.index](self.dropout(branch))
+
+    def _name(self, site: Site) -> str:
+        module = type(self.sublayers[site.index]).__name__
+        return f"sub-layer {site.index} ({module}, kind {site.kind!r})"
+
+    def _check(self, x: Tensor, mask: Tensor | None, context: dict[str, Any]) -> None:
+        if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
+            raise UserError(
+                f"wanted floating point of shape (..., {self.plan.dim}), got {x.dtype} of "
+                f"shape {tuple(x.shape)}"
+            )
+        check_mask(mask, x)
+        for name in context:
+            if not any(name in declared for declared in self._declared) or name == "plugs":
+                raise UserError(
+                    f"no sub-layer of this stack takes {name!r}; a sub-layer that wants it "
+                    "names it in its forward"
+                )
+        for site, declared in zip(self.plan.sites, self._declared, strict=True):
+            for name, required in declared.items():
+                if (
+                    required
+                    and name != "plugs"
+                    and (mask if name == "mask" else context.get(name)) is None
+                ):
+                    raise UserError(
+                        f"{self._name(site)} needs {name!r}: call the stack with {name}=..."
+                    )
+
+    def _check_plugs(self) -> None:
+        for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
+            reason = (
+                sublayer.refuse(self.wiring.plugs(site)) if isinstance(sublayer, Sublayer) else None
+            )
+            if reason:
+                raise UserError(
+                    f"{self._name(site)} cannot stand in wiring {self.wiring_call}: {reason}"
+                )
+
+
+def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None:
+    for index, module in enumerate(sublayers):
+        if not isinstance(module, nn.Module):
+            raise UserError(
+                f"sub-layer {index} is {module!r}; wanted torch.nn.Module, in one flat list"
+            )
+    if not sublayers or not kinds or len(sublayers) % len(kinds):
+        raise UserError(
+            f"got {len(sublayers)} sub-layers for layers of {len(kinds)}, {kinds}; "
+            "wanted a flat list with that many a layer, at least one layer"
+        )
+
+
+def _declared(module: nn.Module) -> dict[str, bool]:
+    """Names in a module's forward beyond the tensor it reads, and whether each must be given."""
+    parameters = list(inspect.signature(module.forward).parameters.values())[1:]
+    named = (
+        parameter
+        for parameter in parameters
+        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+    )
+    return {parameter.name: parameter.default is parameter.empty for parameter in named}
+
+
+def _spell(arrangement: dict[str, Any]) -> str:
+    return " ".join(
+        f"{key}={','.join(value) if isinstance(value, list) else value}"
+        for key, value in arrangement.items()
+    )

@@ -1,0 +1,67 @@
+"""Taps: the named places of a stack where one may look, and the only hooks there are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from torch import Tensor, nn
+
+Tape = dict[str, list[Tensor]]
+
+PLACES = ("read", "branch", "stream")
+
+
+class Tap(nn.Module):
+    """A place without parameters that hands on what it gets.
+
+    Hook it with `register_forward_hook`.
+    """
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks."""
+        return bool(self._forward_hooks or self._forward_pre_hooks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x"""
+        return x
+
+
+class Taps(nn.Module):
+    """A tap for every site and place.
+
+    read: what the sub-layer sees. branch: what it returns, after dropout. stream: the trunk after
+        the write.
+    A hook on `read` or `branch` may return another tensor, which is then used; one on `stream` can
+    only look.
+    """
+
+    def __init__(self, sites: int) -> None:
+        super().__init__()
+        self.read = nn.ModuleList(Tap() for _ in range(sites))
+        self.branch = nn.ModuleList(Tap() for _ in range(sites))
+        self.stream = nn.ModuleList(Tap() for _ in range(sites))
+
+    @contextmanager
+    def record(self) -> Iterator[Tape]:
+        """Keep everything that passes: a list of tensors in the order of the sites for each place.
+
+        >>> import torch, addnorm
+        >>> stack = addnorm.Stack([nn.Tanh(), nn.Tanh()], dim=4)
+        >>> with stack.taps.record() as tape:
+        ...     y = stack(torch.randn(1, 3, 4))
+        >>> [len(tape[place]) for place in ("read", "branch", "stream")]
+        [2, 2, 2]
+        """
+        tape: Tape = {place: [] for place in PLACES}
+        hooks = [
+            tap.register_forward_hook(
+                lambda _tap, _inputs, output, place=place: tape[place].append(output)
+            )
+            for place in PLACES
+            for tap in getattr(self, place)
+        ]
+        try:
+            yield tape
+        finally:
+            for hook in hooks:
+                hook.remove()

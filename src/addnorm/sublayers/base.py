@@ -1,0 +1,37 @@
+"""What the usual sub-layers tell a stack.
+
+A plain module from tensor to tensor need not tell anything.
+"""
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from addnorm.core.plan import Plugs, Shape
+
+
+class Sublayer(nn.Module, ABC):
+    """A sub-layer that knows its widths and the roles of its weights, and has places for a wiring's
+    plugs.
+
+    It knows nothing of norms, skips or adds. Its `forward` takes the tensor it reads and, by name,
+    what it wants of the stack's context: mask, memory, memory_mask, cache, plugs, ... The stack
+    passes what is declared and nothing else.
+    """
+
+    @property
+    @abstractmethod
+    def shape(self) -> Shape:
+        """Widths inside, for norms and scales that a wiring puts there."""
+
+    @abstractmethod
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Every weight with its role: query key value out ffn_in ffn_out bias."""
+
+    def refuse(self, plugs: Plugs) -> str | None:
+        """Why these plugs cannot be obeyed; None if they can."""
+        return None
+
+    def reset_parameters(self) -> None:
+        """Put parameters that have no role (scales, memory vectors) at their start values."""

@@ -1,0 +1,185 @@
+"""The seam: how branches read from the stream and write to it, four verbs over a state."""
+
+import copy
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.calls import Call
+from addnorm.core.errors import InnerNormsLeftOut, UserError
+from addnorm.core.plan import Plan, Plugs, Shape, Site
+from addnorm.core.registry import Registry
+from addnorm.norms.base import Norm, make_norm
+from addnorm.norms.base import registry as norms
+
+State = tuple[Tensor, ...]
+Branch = Callable[[Tensor], Tensor]
+Observer = Callable[[Site, State, Tensor], None]
+
+registry: "Registry[Wiring]" = Registry("wiring")
+register = registry.register
+
+
+def make_wiring(call: "str | Call", plan: Plan) -> "Wiring":
+    """Build the wiring a call string names, for a stack of that plan."""
+    return registry.make(call, plan)
+
+
+class Wiring(nn.Module, ABC):
+    """How the sub-layers of a stack are joined; owner of every parameter of the residual path.
+
+        state    = wiring.open(x)
+        h, state = wiring.read(state, site)
+        state    = wiring.write(state, site, branch)      branch = dropout(sublayer(h))
+        y        = wiring.close(state)
+
+    A state is a flat tuple of tensors whose first is the stream. Verbs act on each token alone and
+    keep nothing on `self`. Below the verbs stand answers with a neutral default; a wiring gives
+    those that its paper asks for.
+    """
+
+    scheme: str = "xavier_uniform"
+    """How weights are drawn where the user does not say: a row of the table in `stacks/init.py`."""
+    grows: bool = False
+    """Whether the state gets longer from layer to layer (histories)."""
+
+    final_norm: Norm | None
+    """The norm after the last site, in wirings that have one."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__()
+        self.plan = plan
+        self._mask: Tensor | None = None
+        self._cond: Tensor | None = None
+
+    # The four verbs.
+
+    def open(self, x: Tensor) -> State:
+        """Embeddings to state."""
+        return (x,)
+
+    @abstractmethod
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """What the sub-layer sees, and the state, which may be rewritten here."""
+
+    @abstractmethod
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Merge the branch into the state."""
+
+    @abstractmethod
+    def close(self, state: State) -> Tensor:
+        """What the head sees; the one and only owner of the final norm."""
+
+    def step(self, state: State, site: Site, branch: Branch) -> State:
+        """Read, sub-layer, write. A fused kernel may stand in for it; it must give the same."""
+        h, state = self.read(state, site)
+        return self.write(state, site, branch(h))
+
+    # Optional answers.
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """Factor on the start weights of a role (`embed` has no site)."""
+        return 1.0
+
+    def plugs(self, site: Site) -> Plugs:
+        """Norms and scales inside the sub-layer."""
+        return Plugs()
+
+    def calibrate(self, run: Callable[[Observer], None]) -> None:
+        """Data-dependent start: `run` does a forward, showing (site, state, branch) before writes."""
+
+    def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Called after every step of the optimizer with the sub-layers' (role, weight)."""
+
+    def trunk(self, state: State) -> Tensor:
+        """The tensor that diagnostics call the stream."""
+        return state[0]
+
+    def no_decay(self) -> set[str]:
+        """Names of own parameters that weight decay must leave alone: all that are no matrices."""
+        return {name for name, parameter in self.named_parameters() if parameter.ndim < 2}
+
+    def reset_parameters(self) -> None:
+        """Put own parameters (norms have their own method) at their start values."""
+
+    # What wirings are built from.
+
+    def make_norm(self, dim: int | None = None) -> Norm:
+        """A norm of the stack's choice; refused if it shows the future to a causal stack."""
+        norm = make_norm(self.plan.norm, dim or self.plan.dim)
+        if self.plan.causal and not norm.causal:
+            raise UserError(
+                f"norm {self.plan.norm} computes statistics over several tokens and would "
+                "show later tokens to earlier ones "
+                f"in a {self.plan.role} stack, attention mask or not; choose a norm of single"
+                " tokens such as layer or rms"
+            )
+        return norm
+
+    def site_norms(self) -> nn.ModuleList:
+        """A norm for every site."""
+        return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
+
+    def norm(self, site: Site, family: str = "norms") -> Branch:
+        """The norm of a site, from a list made by `site_norms`, ready to be called with a tensor."""
+        return self.bind(getattr(self, family)[site.index])
+
+    def final(self, x: Tensor) -> Tensor:
+        """The final norm, kept as `final_norm`, applied."""
+        return x if self.final_norm is None else self.bind(self.final_norm)(x)
+
+    def bind(self, norm: nn.Module) -> Branch:
+        """A norm with the mask and condition of this forward, if it uses any."""
+        if self._mask is None and self._cond is None:
+            return norm
+        return partial(norm, mask=self._mask, cond=self._cond)
+
+    def within(self, mask: Tensor | None, cond: Tensor | None) -> "Wiring":
+        """This wiring for one forward: the same parameters, with norms that know its mask and
+        condition.
+
+        A shallow copy, so that nothing of a forward is kept on the wiring itself; itself where no
+        norm would look.
+        """
+        if (mask is None and cond is None) or not {"mask", "cond"} & set(
+            norms.card(self.plan.norm.name).needs
+        ):
+            return self
+        bound = copy.copy(self)
+        bound._mask, bound._cond = mask, cond
+        bound._modules = {
+            name: child.within(mask, cond) if isinstance(child, Wiring) else child
+            for name, child in self._modules.items()
+        }
+        return bound
+
+    def insides(self, *, but: tuple[str, ...] = ()) -> Iterator[tuple[Site, Shape]]:
+        """Sites with a place for plugs, kinds in `but` left out; warns of those that have none."""
+        closed = [
+            site
+            for site in self.plan.sites
+            if site.kind not in but and self.plan.shape(site) is None
+        ]
+        if closed:
+            name = type(self).__name__
+            warnings.warn(
+                f"{name} has norms or scales inside its sub-layers; {len(closed)} of "
+                f"{len(self.plan.sites)} sub-layers are plain "
+                f"modules without a place for them and get only the part of {name} around them. "
+                "Derive them from addnorm.sublayers.Sublayer to take part",
+                InnerNormsLeftOut,
+                stacklevel=2,
+            )
+        for site in self.plan.sites:
+            shape = self.plan.shape(site)
+            if shape is not None and site.kind not in but:
+                yield site, shape
+
+
+def parameter(*shape: int) -> nn.Parameter:
+    """A parameter without a value yet; `reset_parameters` gives the start value."""
+    return nn.Parameter(torch.empty(shape))

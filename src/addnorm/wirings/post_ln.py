@@ -1,0 +1,52 @@
+"""Post-LN: the original Add & Norm."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="post_ln",
+        title="Post-LN",
+        formula="x <- N(x + f(x))",
+        paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
+        summary=(
+            "The original. Strong when it trains; deep stacks need warm-up or do not train at all."
+        ),
+        reduces_to=(("post_ln", "post_ln(final_norm=True)"),),
+    )
+)
+class PostLN(Wiring):
+    """Normalize after the add.
+
+    x_next = N(x + f(x))
+
+    x, f(x): (..., dim) the stream and the branch
+    N: one norm per site; no final norm, the last site's is the last
+
+    Vaswani et al. 2017, section 3.1. Pitfall: torch.nn.Transformer appends a final norm to Post-LN
+        all the same, which
+    doubles the last one (pytorch issue 24930). `final_norm=True` is that, for weights that come
+    from there; invisible at start, since LayerNorm with gain 1 and bias 0 twice is LayerNorm once.
+    """
+
+    def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:
+        super().__init__(plan)
+        self.norms = self.site_norms()
+        self.final_norm = self.make_norm() if final_norm else None
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream as it is."""
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add, then normalize."""
+        (x,) = state
+        return (self.norm(site)(x + branch),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, which the last site normalized."""
+        return self.final(state[0])
