@@ -50,11 +50,13 @@ class Plugs:
     """What a wiring puts *inside* a sub-layer: functions of one tensor, None for nothing."""
 
     query: Callable[[Any], Any] | None = None
-    """On the queries, (B, H, L, K), after any rotation."""
+    """On the projected queries, (B, H, L, K), before any rotation."""
     key: Callable[[Any], Any] | None = None
     """On the keys, likewise."""
     value: Callable[[Any], Any] | None = None
     """On the values, (B, H, L, K)."""
+    match: Callable[[Any, Any], tuple[Any, Any]] | None = None
+    """On rotated queries and keys together, right before their product."""
     heads: Callable[[Any], Any] | None = None
     """On what the heads return, (B, H, L, K), before they are joined."""
     hidden: Callable[[Any], Any] | None = None

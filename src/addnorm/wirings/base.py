@@ -90,7 +90,7 @@ class Wiring(nn.Module, ABC):
         return Plugs()
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
-        """Data-dependent start: `run` does a forward, showing (site, state, branch) before writes."""
+        """Data-dependent start: `run` does a forward, showing (site, state, branch) at writes."""
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Called after every step of the optimizer with the sub-layers' (role, weight)."""
@@ -125,7 +125,7 @@ class Wiring(nn.Module, ABC):
         return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
 
     def norm(self, site: Site, family: str = "norms") -> Branch:
-        """The norm of a site, from a list made by `site_norms`, ready to be called with a tensor."""
+        """The norm of a site, from a list made by `site_norms`, to be called with a tensor."""
         return self.bind(getattr(self, family)[site.index])
 
     def final(self, x: Tensor) -> Tensor:
