@@ -53,7 +53,7 @@ class Norm(nn.Module, ABC):
         """Put every parameter and buffer at its start value. Nothing to do where there are none."""
 
     def set_gain(self, value: float) -> None:
-        """Start with the output scaled by `value`, and with no bias if that is zero."""
+        """Scale the start value of the output's gain."""
         gain = None if self.gain is None else getattr(self, self.gain, None)
         if not isinstance(gain, Tensor):
             raise UserError(
@@ -61,7 +61,7 @@ class Norm(nn.Module, ABC):
                 " gain, or affine=True"
             )
         with torch.no_grad():
-            gain.fill_(value)
+            gain.mul_(value)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cond: Tensor | None = None) -> Tensor:
         """Normalize `x`, (..., dim); same shape and dtype out."""

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 from addnorm.norms.base import Norm
 from addnorm.sublayers.base import Sublayer
-from addnorm.wirings.base import Wiring
+from addnorm.wirings.base import Part, Wiring
 
 Draw = Callable[[Tensor, float], Tensor]  # fills a weight with a given standard deviation
 
@@ -131,5 +131,5 @@ def restart(module: nn.Module) -> None:
     """Put all norms, wirings and sub-layers of `module` at their start, children before parents."""
     for child in module.children():
         restart(child)
-    if isinstance(module, Norm | Wiring | Sublayer):
+    if isinstance(module, Norm | Part | Wiring | Sublayer):
         module.reset_parameters()

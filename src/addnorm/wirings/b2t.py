@@ -36,6 +36,8 @@ class B2T(Wiring):
     Takase et al. 2022, section 4.
     """
 
+    leaves = 2
+
     # NOTE[DIFF]: the division of all start weights by sqrt(depth) stands in the released code; that
     # the paper has it was not verified. rescale=False leaves it out.
     def __init__(self, plan: Plan, *, rescale: bool = True) -> None:

@@ -4,7 +4,9 @@ import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -44,8 +46,8 @@ class Wiring(nn.Module, ABC):
 
     scheme: str = "xavier_uniform"
     """How weights are drawn where the user does not say: a row of the table in `stacks/init.py`."""
-    grows: bool = False
-    """Whether the state gets longer from layer to layer (histories)."""
+    leaves: int | None = 1
+    """Tensors in the state between two layers; None where they get more from layer to layer."""
 
     final_norm: Norm | None
     """The norm after the last site, in wirings that have one."""
@@ -106,7 +108,7 @@ class Wiring(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Put own parameters (norms have their own method) at their start values."""
 
-    # What wirings are built from.
+    # What wirings are made of.
 
     def make_norm(self, dim: int | None = None) -> Norm:
         """A norm of the stack's choice; refused if it shows the future to a causal stack."""
@@ -123,6 +125,12 @@ class Wiring(nn.Module, ABC):
     def site_norms(self) -> nn.ModuleList:
         """A norm for every site."""
         return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
+
+    def set_gains(self, norms: nn.ModuleList, value: float) -> None:
+        """Scale the start gains of norms; a norm without a gain refuses."""
+        for norm in norms:
+            if isinstance(norm, Norm):
+                norm.set_gain(value)
 
     def norm(self, site: Site, family: str = "norms") -> Branch:
         """The norm of a site, from a list made by `site_norms`, to be called with a tensor."""
@@ -178,6 +186,25 @@ class Wiring(nn.Module, ABC):
             shape = self.plan.shape(site)
             if shape is not None and site.kind not in but:
                 yield site, shape
+
+
+class Part(nn.Module, ABC):
+    """A piece of a wiring with parameters of its own."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Put them at their start values."""
+
+
+def precisely(x: Tensor) -> AbstractContextManager[Any]:
+    """Where coefficients are computed: autocast must not round them."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def mixed(weights: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+    """The sum of tensors, each with its scalar weight."""
+    terms = [weight * tensor for weight, tensor in zip(weights.unbind(), tensors, strict=True)]
+    return torch.stack(terms).sum(0) if len(terms) > 1 else terms[0]
 
 
 def parameter(*shape: int) -> nn.Parameter:

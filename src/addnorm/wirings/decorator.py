@@ -1,0 +1,59 @@
+"""Wirings that wrap a wiring: everything is handed on, unless a decorator says otherwise."""
+
+from collections.abc import Callable, Iterable
+
+from torch import Tensor
+
+from addnorm.core.plan import Plan, Plugs, Site
+from addnorm.wirings.base import Observer, State, Wiring, make_wiring
+
+
+class Decorator(Wiring):
+    """A wiring around another one, its `inner`."""
+
+    def __init__(self, plan: Plan, inner: str) -> None:
+        super().__init__(plan)
+        self.inner = make_wiring(inner, plan)
+        self.scheme, self.leaves = self.inner.scheme, self.inner.leaves
+
+    def open(self, x: Tensor) -> State:
+        """As inside."""
+        return self.inner.open(x)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """As inside."""
+        return self.inner.read(state, site)
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """As inside."""
+        return self.inner.write(state, site, branch)
+
+    def close(self, state: State) -> Tensor:
+        """As inside."""
+        return self.inner.close(state)
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """As inside."""
+        return self.inner.gain(role, site)
+
+    def plugs(self, site: Site) -> Plugs:
+        """As inside."""
+        return self.inner.plugs(site)
+
+    def calibrate(self, run: Callable[[Observer], None]) -> None:
+        """As inside."""
+        self.inner.calibrate(run)
+
+    def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """As inside."""
+        self.inner.after_step(weights)
+
+    def trunk(self, state: State) -> Tensor:
+        """As inside."""
+        return self.inner.trunk(state)
+
+    def no_decay(self) -> set[str]:
+        """As inside, and whatever the decorator adds that is no matrix."""
+        inside = {f"inner.{name}" for name in self.inner.no_decay()}
+        own = {name for name in super().no_decay() if not name.startswith("inner.")}
+        return inside | own

@@ -1,0 +1,71 @@
+"""DeepNorm: Post-LN with a heavier skip and lighter start weights."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Positive
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="deepnorm",
+        title="DeepNorm",
+        formula="x <- N(alpha * x + f(x)), value side of f starts times beta",
+        paper="Wang et al., DeepNet: Scaling Transformers to 1,000 Layers, 2022, arXiv 2203.00555",
+        summary="Bounds the update of a Post-LN stack by constants computed from its depth.",
+        reduces_to=(("deepnorm(alpha=1.0, beta=1.0)", "post_ln"),),
+    )
+)
+class DeepNorm(Wiring):
+    """Post-LN with a constant on the skip and one on the start weights.
+
+    x_next = N(alpha * x + f(x))
+
+    x, f(x): (..., dim) the stream and the branch
+    alpha: constant: K ** (1 / 4) for a stack of K sub-layers; 0.81 (N^4 M) ** (1 / 16) for the
+        encoder of
+        an encoder-decoder with N and M layers
+    beta: start factor of value, out, ffn_in, ffn_out: (4 K) ** (-1 / 4); 0.87 (N^4 M) ** (-1 / 16)
+    query, key: start unscaled
+    N: one norm per site, no final norm
+
+    Wang et al. 2022, figure 2: K = 2 N or 2 M for a lone encoder or decoder, 3 M for a decoder with
+    cross-attention. Weights are drawn Xavier-normal. Pitfall: alpha belongs on the skip.
+    """
+
+    scheme = "xavier_normal"
+
+    # NOTE[DIFF]: the paper writes layers and knows two or three sub-layers a layer; counted in
+    # sub-layers its three lone rules are one, which also serves layers of other sizes.
+    # NOTE[DIFF]: torchscale multiplies default weights and biases by beta; here as in the paper.
+    def __init__(
+        self, plan: Plan, *, alpha: Positive | None = None, beta: Positive | None = None
+    ) -> None:
+        super().__init__(plan)
+        if plan.role == "encoder":
+            size = (plan.depth**4 * (plan.other_depth or 1)) ** (1 / 16)
+            rule = 0.81 * size, 0.87 / size
+        else:
+            rule = len(plan.sites) ** 0.25, (4 * len(plan.sites)) ** -0.25
+        self.alpha = rule[0] if alpha is None else alpha
+        self.beta = rule[1] if beta is None else beta
+        self.norms = self.site_norms()
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream as it is."""
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Scale the skip, add, normalize."""
+        (x,) = state
+        return (self.norm(site)(self.alpha * x + branch),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, which the last site normalized."""
+        return state[0]
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """Beta, on everything but queries and keys."""
+        return self.beta if role in ("value", "out", "ffn_in", "ffn_out") else 1.0

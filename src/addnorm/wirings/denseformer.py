@@ -1,0 +1,88 @@
+"""DenseFormer: after each layer, a weighted average of everything below."""
+
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Count
+from addnorm.wirings.base import State, Wiring, mixed, parameter, register
+
+
+@register(
+    Card(
+        name="denseformer",
+        title="DenseFormer",
+        formula=(
+            "x_i = Layer_i(y_i-1), Pre-LN inside; y_i = sum_j a[i, j] * x_j; y = N_final(y_depth)"
+        ),
+        paper=(
+            "Pagliardini et al., DenseFormer: Enhancing Information Flow in Transformers via Depth "
+            "Weighted Averaging, 2024, arXiv 2402.02622"
+        ),
+        summary="A few hundred scalars let every layer reuse what earlier layers found.",
+        reduces_to=(("denseformer", "pre_ln"), ("denseformer(dilation=2, period=2)", "pre_ln")),
+    )
+)
+class DenseFormer(Wiring):
+    """Pre-LN layers with depth-weighted averaging between them.
+
+    x_i = Layer_i(y_{i-1})                    i from 1, Pre-LN inside
+    y_i = sum_{j <= i} a[i, j] * x_j          x_0 = y_0 = embedding
+    y   = N_final(y_depth)
+
+    x_j: (..., dim) raw output of layer j, before the average
+    a: scalar per pair; a[i, i] starts at 1, the others at 0; depth * (depth + 3) / 2 in all
+    N: one norm per site, and N_final
+
+    Pagliardini et al. 2024, section 3. dilation=D keeps only j with i - j divisible by D; period=P
+    averages only behind every P-th layer.
+    """
+
+    leaves = None
+
+    def __init__(self, plan: Plan, *, dilation: Count = 1, period: Count = 1) -> None:
+        super().__init__(plan)
+        self.dilation, self.period = dilation, period
+        self.norms = self.site_norms()
+        self.a = nn.ParameterDict(
+            {
+                str(layer): parameter(len(self._sources(layer)))
+                for layer in range(1, plan.depth + 1)
+                if layer % period == 0
+            }
+        )
+        self.final_norm = self.make_norm()
+        self.reset_parameters()
+
+    def _sources(self, layer: int) -> range:
+        """The layers that an average reads, the newest last."""
+        return range(layer % self.dilation, layer + 1, self.dilation)
+
+    def reset_parameters(self) -> None:
+        """Only the newest counts."""
+        for weights in self.a.values():
+            nn.init.zeros_(weights)
+            nn.init.ones_(weights[-1:])
+
+    def open(self, x: Tensor) -> State:
+        """The stream, and the history, which begins with the embedding."""
+        return x, x
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream, normalized."""
+        return self.norm(site)(state[0]), state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add; behind a layer, store the result and average."""
+        x, *history = state
+        x = x + branch
+        if site.last:
+            history.append(x)
+            layer = site.layer + 1
+            if str(layer) in self.a:
+                x = mixed(self.a[str(layer)], tuple(history[j] for j in self._sources(layer)))
+        return x, *history
+
+    def close(self, state: State) -> Tensor:
+        """The last average, normalized."""
+        return self.final(state[0])

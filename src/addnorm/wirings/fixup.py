@@ -1,0 +1,113 @@
+"""Fixup: no norm; zeros, shrunken weights, and scalars where a norm would shift and scale."""
+
+from functools import partial
+
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Plugs, Site
+from addnorm.wirings.base import State, Wiring, parameter, register
+
+ATTENTION = ("self", "cross")
+
+
+@register(
+    Card(
+        name="fixup",
+        title="Fixup",
+        formula="x <- x + scale * f(x - shift), last matrix of f zero at start",
+        paper=(
+            "Zhang, Dauphin and Ma, Fixup Initialization: Residual Learning Without "
+            "Normalization, 2019, arXiv 1901.09321"
+        ),
+        summary=(
+            "Trains without norms: branches start at zero, their other weights shrink with depth."
+        ),
+    )
+)
+class Fixup(Wiring):
+    """A scalar shift before each linear map, a scalar scale after each branch.
+
+    x_next = x + scale * f(x - shift)
+    y      = (x - end_shift) * end_scale      encoders
+    y      = x - end_shift                    decoders
+
+    x, f(x): (..., dim) the stream and the branch
+    shift: scalar per site, starts at 0; a feed-forward has two more, before and after its
+        activation
+    scale: scalar per site, starts at 1
+    end_shift, end_scale: scalars, start at 0 and 1
+    out, ffn_out: start at 0
+    query, key, value: start times branches ** (-1 / 6), a branch of four matrices
+    ffn_in: starts times branches ** (-1 / 2), a branch of two
+    branches: residual branches of the whole model, 2 N + 3 M for N encoder and M decoder layers
+
+    Zhang, Dauphin and Ma 2019, section 3; Transformer form of the released code. Its linear maps
+    have no bias vectors: build the sub-layers with bias=False to follow it.
+    """
+
+    # NOTE[DIFF]: the released code builds cross-attention without the count of branches, so that
+    # its factor is 12 ** (-1 / 6) at any depth; here it has the count of the model, as all the
+    # others.
+    # NOTE[DIFF]: the released code also starts an untied output matrix at zero; that is the
+    # model's.
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.shift = parameter(len(plan.sites))
+        self.scale = parameter(len(plan.sites))
+        inside = [str(site.index) for site, _ in self.insides(but=ATTENTION)]
+        self.hidden_shift = nn.ParameterDict({key: parameter() for key in inside})
+        self.inner_shift = nn.ParameterDict({key: parameter() for key in inside})
+        self.end_shift = parameter()
+        self.end_scale = parameter() if plan.role.startswith("encoder") else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """No shift, no scale."""
+        inside = (*self.hidden_shift.values(), *self.inner_shift.values())
+        for shift in (self.shift, self.end_shift, *inside):
+            nn.init.zeros_(shift)
+        nn.init.ones_(self.scale)
+        if self.end_scale is not None:
+            nn.init.ones_(self.end_scale)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream, shifted."""
+        return state[0] - self.shift[site.index], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add the branch, scaled."""
+        (x,) = state
+        return (x + self.scale[site.index] * branch,)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, shifted, in encoders also scaled."""
+        y = state[0] - self.end_shift
+        return y if self.end_scale is None else y * self.end_scale
+
+    def plugs(self, site: Site) -> Plugs:
+        """Shifts before and after the activation of a feed-forward."""
+        key = str(site.index)
+        if key not in self.hidden_shift:
+            return Plugs()
+        return Plugs(
+            hidden=partial(_minus, self.hidden_shift[key]),
+            inner=partial(_minus, self.inner_shift[key]),
+        )
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """Zero for the last matrix of a branch; the others shrink so that an update stays small."""
+        if role in ("out", "ffn_out"):
+            return 0.0
+        powers = {"query": -1 / 6, "key": -1 / 6, "value": -1 / 6, "ffn_in": -1 / 2}
+        return self.branches ** powers[role] if role in powers else 1.0
+
+    @property
+    def branches(self) -> int:
+        """Residual branches of this stack and its partner."""
+        partner = {"encoder": 3, "decoder": 2}.get(self.plan.role, 0)
+        return len(self.plan.sites) + partner * (self.plan.other_depth or 0)
+
+
+def _minus(shift: Tensor, x: Tensor) -> Tensor:
+    return x - shift

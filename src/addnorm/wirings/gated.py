@@ -1,0 +1,114 @@
+"""Gated residuals: GTrXL's gates in place of the add."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Finite
+from addnorm.wirings.base import Part, State, Wiring, register
+
+MAPS = {
+    "gru": ("reset_y", "reset_x", "update_y", "update_x", "candidate_y", "candidate_x"),
+    "highway": ("gate",),
+    "input": ("gate",),
+    "output": ("gate",),
+    "sig_tanh": ("gate", "candidate_y"),
+}
+
+
+@register(
+    Card(
+        name="gated",
+        title="Gated residual (GTrXL)",
+        formula="x <- gate(x, relu(f(N(x)))); gru: (1 - z) * x + z * c; y = N_final(x)",
+        paper=(
+            "Parisotto et al., Stabilizing Transformers for Reinforcement Learning, 2019, "
+            "arXiv 1910.06764"
+        ),
+        summary="Each sub-layer may overwrite the stream; a bias makes it start near the identity.",
+    )
+)
+class Gated(Wiring):
+    """Pre-LN whose add is a gate.
+
+    y      = relu(f(N(x)))
+    x_next = (1 - z) * x + z * c                        gate=gru, with
+             r = s(W_r y + U_r x), z = s(W_z y + U_z x - b), c = tanh(W_c y + U_c (r * x))
+    x_next = s(W x + b) * x + (1 - s(W x + b)) * y      gate=highway
+    x_next = s(W x) * x + y                             gate=input
+    x_next = x + s(W x - b) * y                         gate=output
+    x_next = x + s(W y - b) * tanh(U y)                 gate=sig_tanh
+    out    = N_final(x)
+
+    x, y: (..., dim) the stream and the branch
+    W, U: (dim, dim), start Xavier-uniform, no bias vectors
+    b: (dim), starts at `bias`: large is near the identity; s is the sigmoid
+    N: one norm per site, and N_final
+
+    Parisotto et al. 2019, section 3.2; highway: Srivastava et al. 2015, arXiv 1505.00387.
+    Pitfall: z of torch.nn.GRUCell is the complement of this z.
+    """
+
+    # NOTE[DIFF]: the paper puts no norm behind the last layer; one stands here as in all Pre-LN.
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        gate: Literal["gru", "highway", "input", "output", "sig_tanh"] = "gru",
+        bias: Finite = 2.0,
+    ) -> None:
+        super().__init__(plan)
+        self.norms = self.site_norms()
+        self.gates = nn.ModuleList(_Gate(gate, plan.dim, bias) for _ in plan.sites)
+        self.final_norm = self.make_norm()
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream, normalized."""
+        return self.norm(site)(state[0]), state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Let the gate decide."""
+        (x,) = state
+        return (self.gates[site.index](x, branch.relu()),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, normalized at last."""
+        return self.final(state[0])
+
+
+class _Gate(Part):
+    """One gate of the paper."""
+
+    def __init__(self, kind: str, dim: int, bias: float) -> None:
+        super().__init__()
+        self.kind, self.start = kind, bias
+        self.maps = nn.ModuleDict({name: nn.Linear(dim, dim, bias=False) for name in MAPS[kind]})
+        self.bias = nn.Parameter(torch.empty(dim)) if kind != "input" else None
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Random maps, the bias that keeps the stream."""
+        for weight in self.maps.parameters():
+            nn.init.xavier_uniform_(weight)
+        if self.bias is not None:
+            nn.init.constant_(self.bias, self.start)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        """The next stream."""
+        maps, bias = self.maps, self.bias
+        if self.kind == "gru":
+            reset = (maps["reset_y"](y) + maps["reset_x"](x)).sigmoid()
+            update = (maps["update_y"](y) + maps["update_x"](x) - bias).sigmoid()
+            candidate = (maps["candidate_y"](y) + maps["candidate_x"](reset * x)).tanh()
+            return (1 - update) * x + update * candidate
+        if self.kind == "highway":
+            carry = (maps["gate"](x) + bias).sigmoid()
+            return carry * x + (1 - carry) * y
+        if self.kind == "input":
+            return maps["gate"](x).sigmoid() * x + y
+        if self.kind == "output":
+            return x + (maps["gate"](x) - bias).sigmoid() * y
+        return x + (maps["gate"](y) - bias).sigmoid() * maps["candidate_y"](y).tanh()

@@ -1,0 +1,94 @@
+"""HybridNorm: norms on queries, keys and values in attention, Post-LN around the feed-forward."""
+
+from typing import Literal
+
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Plugs, Site
+from addnorm.wirings.base import State, Wiring, register
+
+ATTENTION = ("self", "cross")
+
+
+@register(
+    Card(
+        name="hybrid_norm",
+        title="HybridNorm",
+        formula="x <- x + Attn_qkv_norm(x); u = N(x), x <- u + FFN(u); y = N_final(x)",
+        paper=(
+            "Zhuo et al., HybridNorm: Towards Stable and Efficient Transformer Training via Hybrid "
+            "Normalization, 2025, arXiv 2503.04598"
+        ),
+        summary="Pre-LN's stability from the norms inside attention, Post-LN's strength outside.",
+        undefined="The paper has no cross-attention; it is treated like self-attention here.",
+    )
+)
+class HybridNorm(Wiring):
+    """Attention without a norm on the stream, feed-forward with a normalized skip.
+
+    x_next = x + Attn(x), its queries, keys and values normalized head by head
+    u = N(x), x_next = u + FFN(u)
+    y = N_final(x)      after the last site
+
+    x, u: (..., dim) the stream, raw and normalized
+    N: one norm per feed-forward, and N_final
+    N_q, N_k, N_v: one norm of head_dim features each per attention, shared by its heads
+    out, ffn_out: start times 1 / sqrt(sites); all weights N(0, 2 / (5 dim)), cut at 3 deviations
+
+    Zhuo et al. 2025, section 3. first=pre is HybridNorm*: the first layer is Pre-LN, with the
+    norms inside attention too.
+    """
+
+    scheme = "megatron"
+
+    def __init__(self, plan: Plan, *, first: Literal["hybrid", "pre"] = "hybrid") -> None:
+        super().__init__(plan)
+        self.first = first
+        self.norms = nn.ModuleDict(
+            {str(site.index): self.make_norm() for site in plan.sites if self._normed(site)}
+        )
+        self.head_norms = nn.ModuleDict(
+            {
+                f"{part}_{site.index}": self.make_norm(shape.head_dim)
+                for site, shape in self.insides()
+                if site.kind in ATTENTION
+                for part in ("query", "key", "value")
+            }
+        )
+        self.final_norm = self.make_norm()
+
+    def _pre(self, site: Site) -> bool:
+        return self.first == "pre" and site.layer == 0
+
+    def _normed(self, site: Site) -> bool:
+        return site.kind not in ATTENTION or self._pre(site)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream; a feed-forward reads it normalized, and its skip carries that too."""
+        (x,) = state
+        if not self._normed(site):
+            return x, state
+        u = self.bind(self.norms[str(site.index)])(x)
+        return u, (state if self._pre(site) else (u,))
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add."""
+        return (state[0] + branch,)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, normalized at last."""
+        return self.final(state[0])
+
+    def plugs(self, site: Site) -> Plugs:
+        """The norms inside attention."""
+        if f"query_{site.index}" not in self.head_norms:
+            return Plugs()
+        query, key, value = (
+            self.head_norms[f"{part}_{site.index}"] for part in ("query", "key", "value")
+        )
+        return Plugs(query=query, key=key, value=value)
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """Output matrices shrink with the number of additions."""
+        return len(self.plan.sites) ** -0.5 if role in ("out", "ffn_out") else 1.0

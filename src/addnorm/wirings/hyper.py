@@ -1,0 +1,143 @@
+"""Hyper-connections: several copies of the stream, mixed by learned weights at every sub-layer."""
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Count
+from addnorm.norms.base import make_norm, statistics_dtype
+from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, register
+
+
+@register(
+    Card(
+        name="hyper",
+        title="Hyper-connections",
+        formula="h = sum_i Am_i H_i; H_j <- sum_i Ar_ij H_i + B_j f(N(h)); y = N_final(sum_i H_i)",
+        paper="Zhu et al., Hyper-Connections, 2024, arXiv 2409.19606",
+        summary="Learns how strongly each depth is connected to each other; starts as Pre-LN.",
+        reduces_to=(("hyper", "pre_ln"), ("hyper(streams=1, dynamic=False)", "pre_ln")),
+    )
+)
+class HyperConnections(Wiring):
+    """n streams with learned reading, mixing and writing.
+
+    h        = sum_i Am_i H_i                      what the sub-layer reads, before its norm
+    H_j,next = sum_i Ar_ij H_i + B_j f(N(h))
+    y        = N_final(sum_i H_i)
+
+    H: (..., n, dim) the streams, all start as the embedding
+    Am: (n) per site, starts one-hot at index mod n
+    Ar: (n, n) per site, starts as the identity
+    B: (n) per site, starts at 1
+    N: one norm per site, and N_final
+
+    dynamic=True adds s * tanh(LN(H_i) W) to each, one coefficient per token and stream: W starts at
+    0, s at 0.01. Zhu et al. 2024, section 3 and algorithm 2. Streams have an axis of their own:
+        folded
+    into the batch, as in some ports, they break masks and caches.
+    """
+
+    # NOTE[DIFF]: the paper scales the deviation of output matrices by sqrt(n); the direction is
+    # ambiguous and common ports do not do it. Left out.
+    def __init__(
+        self, plan: Plan, *, streams: Count = 4, dynamic: bool = True, tanh: bool = True
+    ) -> None:
+        super().__init__(plan)
+        self.streams = streams
+        self.norms = self.site_norms()
+        self.mixers = nn.ModuleList(
+            _Mixer(
+                site.index % streams,
+                streams,
+                _Dynamic(plan.dim, streams, tanh) if dynamic else None,
+            )
+            for site in plan.sites
+        )
+        self.final_norm = self.make_norm()
+
+    def open(self, x: Tensor) -> State:
+        """Copies of the embedding."""
+        return (x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]),)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """One mixture for the sub-layer, and the streams mixed among themselves."""
+        (streams,) = state
+        mixing, writing = self.mixers[site.index](streams)
+        mixtures = mixing.transpose(-1, -2).to(streams.dtype) @ streams  # (..., 1 + n, dim)
+        h, kept = mixtures[..., 0, :], mixtures[..., 1:, :]
+        return self.norm(site)(h), (kept, writing.to(streams.dtype))
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add the branch to every stream with its own weight."""
+        kept, writing = state
+        return (kept + writing.unsqueeze(-1) * branch.unsqueeze(-2),)
+
+    def close(self, state: State) -> Tensor:
+        """The sum of the streams, normalized."""
+        return self.final(state[0].sum(-2))
+
+    def trunk(self, state: State) -> Tensor:
+        """The mean of the streams."""
+        return state[0].mean(-2)
+
+    def no_decay(self) -> set[str]:
+        """All but the maps that make coefficients from tokens."""
+        return {name for name, _ in self.named_parameters() if not name.endswith("_map")}
+
+
+class _Mixer(Part):
+    """Coefficients of one site: (Am | Ar) as (..., n, 1 + n), B as (..., n)."""
+
+    def __init__(self, hot: int, streams: int, dynamic: "_Dynamic | None") -> None:
+        super().__init__()
+        self.hot = hot
+        self.mixing = parameter(streams, 1 + streams)
+        self.writing = parameter(streams)
+        self.dynamic = dynamic
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Read one stream, keep all as they are, write to all alike."""
+        with torch.no_grad():
+            self.mixing.zero_()
+            self.mixing[self.hot, 0] = 1
+            nn.init.eye_(self.mixing[:, 1:])
+            self.writing.fill_(1)
+
+    def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
+        """The coefficients."""
+        if self.dynamic is None:
+            return self.mixing, self.writing
+        mixing, writing = self.dynamic(streams)
+        return self.mixing + mixing, self.writing + writing
+
+
+class _Dynamic(Part):
+    """What each token adds to the coefficients, in float32 or better."""
+
+    def __init__(self, dim: int, streams: int, tanh: bool) -> None:
+        super().__init__()
+        self.bounded = nn.Tanh() if tanh else nn.Identity()
+        self.norm = make_norm("layer", dim)
+        self.mixing_map = parameter(dim, 1 + streams)
+        self.writing_map = parameter(dim, 1)
+        self.mixing_scale = parameter()
+        self.writing_scale = parameter()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Nothing yet."""
+        for tensor in (self.mixing_map, self.writing_map):
+            nn.init.zeros_(tensor)
+        for scale in (self.mixing_scale, self.writing_scale):
+            nn.init.constant_(scale, 0.01)
+
+    def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
+        """Two terms, (..., n, 1 + n) and (..., n)."""
+        with precisely(streams):
+            seen = self.norm(streams.to(statistics_dtype(streams)))
+            mixing = self.bounded(seen @ self.mixing_map.to(seen.dtype))
+            writing = self.bounded(seen @ self.writing_map.to(seen.dtype)).squeeze(-1)
+            return self.mixing_scale * mixing, self.writing_scale * writing

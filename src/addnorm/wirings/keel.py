@@ -1,0 +1,54 @@
+"""KEEL: Post-LN with a skip as heavy as the stack is deep."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Positive
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="keel",
+        title="KEEL",
+        formula="x <- N_out(alpha * x + f(N_in(x))), alpha = number of sub-layers",
+        paper="Post-LayerNorm Is Back: Stable, Expressive, and Deep, 2026, arXiv 2601.19895",
+        summary=(
+            "A Highway-like skip lets Post-LN train beyond a thousand layers without a start rule."
+        ),
+    )
+)
+class Keel(Wiring):
+    """Post-LN with a scaled skip and a second norm in front of the sub-layer.
+
+    x_next = N_out(alpha * x + f(N_in(x)))
+
+    x, f(x): (..., dim) the stream and the branch
+    alpha: constant, the number of sub-layers in the stack: 2 or 3 a layer
+    N_in, N_out: two norms per site; the last N_out is the last norm
+
+    "Post-LayerNorm Is Back", 2026, from its abstract and two independent accounts; no code was
+    released. Digests with a learned or convex gate describe something else.
+    """
+
+    # NOTE[DIFF]: whether the authors keep a final norm is not known; behind N_out it would do
+    # nothing.
+    def __init__(self, plan: Plan, *, alpha: Positive | None = None) -> None:
+        super().__init__(plan)
+        self.alpha = float(len(plan.sites)) if alpha is None else alpha
+        self.norms = self.site_norms()
+        self.inner_norms = self.site_norms()
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream, normalized."""
+        return self.norm(site, "inner_norms")(state[0]), state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Scale the skip, add, normalize."""
+        (x,) = state
+        return (self.norm(site)(self.alpha * x + branch),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, which the last site normalized."""
+        return state[0]

@@ -1,0 +1,78 @@
+"""LayerDrop: whole layers are skipped in training, a batch at a time."""
+
+import torch
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import InnerCall, Share
+from addnorm.wirings.base import State, register
+from addnorm.wirings.decorator import Decorator
+
+
+@register(
+    Card(
+        name="layer_drop",
+        title="LayerDrop",
+        formula="state <- Layer(state) with probability 1 - rate, else state",
+        paper=(
+            "Fan, Grave and Joulin, Reducing Transformer Depth on Demand with Structured Dropout, "
+            "2019, arXiv 1909.11556"
+        ),
+        summary="Trains a stack from which layers can be taken away later. A decorator.",
+        reduces_to=(("layer_drop(rate=0.0)", "pre_ln"), ("layer_drop(inner=b2t, rate=0.0)", "b2t")),
+    )
+)
+class LayerDrop(Decorator):
+    """One coin per layer and batch decides whether the layer happened.
+
+    state = keep ? Layer(state) : state      in training; in evaluation every layer happens
+
+    keep: scalar, true with probability 1 - rate, drawn at the layer's first site; no rescaling
+
+    Fan, Grave and Joulin 2019, section 3.2.
+    """
+
+    # NOTE[DIFF]: a dropped layer is computed and then thrown away, so that the graph is the same
+    # for every coin and can be compiled; the released code saves its time.
+    def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Share = 0.1) -> None:
+        super().__init__(plan, inner)
+        self.rate = rate
+        if self.leaves is None:
+            raise UserError(
+                f"layer_drop cannot wrap {inner}: it keeps a history, in which a dropped "
+                "layer would leave a gap; "
+                "drop_path can"
+            )
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """As inside; in training a layer's first site tosses the coin and keeps what it found."""
+        if not self.training:
+            return self.inner.read(state, site)
+        if site.first:
+            state = (torch.rand((), device=state[0].device) >= self.rate, *state, *state)
+        before, now = self._parts(state)
+        h, now = self.inner.read(now, site)
+        return h, (*before, *now)
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """As inside; in training a layer's last site obeys the coin."""
+        if not self.training:
+            return self.inner.write(state, site, branch)
+        before, now = self._parts(state)
+        now = self.inner.write(now, site, branch)
+        if not site.last:
+            return (*before, *now)
+        keep, *old = before
+        return tuple(torch.where(keep, new, kept) for new, kept in zip(now, old, strict=True))
+
+    def trunk(self, state: State) -> Tensor:
+        """The inner trunk, also in the middle of a layer."""
+        inside = self._parts(state)[1] if len(state) != self.leaves else state
+        return self.inner.trunk(inside)
+
+    def _parts(self, state: State) -> tuple[State, State]:
+        """The coin with the state before the layer, and the state inside it."""
+        before = 1 + (self.leaves or 0)
+        return state[:before], state[before:]

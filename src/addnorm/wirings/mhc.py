@@ -1,0 +1,155 @@
+"""mHC: hyper-connections whose mixing is kept doubly stochastic."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import Count, NotNegative
+from addnorm.norms.base import statistics_dtype
+from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, register
+
+
+@register(
+    Card(
+        name="mhc",
+        title="Manifold-constrained hyper-connections",
+        formula=(
+            "h = sum_i pre_i H_i; H_j <- sum_i R_ij H_i + post_j f(N(h)), R doubly stochastic; "
+            "y = N_final(sum_i end_i H_i)"
+        ),
+        paper="Xie et al., mHC: Manifold-Constrained Hyper-Connections, 2025, arXiv 2512.24880",
+        summary="Hyper-connections that can neither amplify nor lose the stream; in DeepSeek-V4.",
+        reduces_to=(("mhc(gate=0.0)", "pre_ln"),),
+    )
+)
+class MHC(Wiring):
+    """n streams mixed by a doubly stochastic matrix computed from each token.
+
+    v        = RMS(vec(H))
+    pre      = sigmoid(a_pre v Phi_pre + b_pre)
+    post     = 2 sigmoid(a_post v Phi_post + b_post)
+    R        = Sinkhorn(a_res v Phi_res + b_res)
+    h        = sum_i pre_i H_i                     what the sub-layer reads, before its norm
+    H_j,next = sum_i R_ij H_i + post_j f(N(h))
+    y        = N_final(sum_i sigmoid(a_end v Phi_end + b_end)_i H_i)
+
+    H: (..., n, dim) the streams, all start as the embedding
+    Phi: (n dim, 2 n + n^2) per site, and (n dim, n) at the end, start Xavier-uniform
+    a: three scalars per site and one at the end, start at `gate`
+    b: (2 n + n^2) per site and (n) at the end, start at 0; with start=one_hot the mixing starts
+        near the identity and each site reads and writes mostly one stream
+    N: one norm per site, and N_final
+
+    Xie et al. 2025, section 4; Sinkhorn as in DeepSeek's TileKernels: rows by softmax, then columns
+    and rows in turn, columns last.
+    """
+
+    # NOTE[DIFF]: no start was released but those for random tests; gates of 0.01 are the paper's,
+    # Xavier for Phi and zero biases are Megatron's. With Phi = 0 as well the streams would stay
+    # equal for ever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
+    # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; Megatron uses R.
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        streams: Count = 4,
+        iterations: Count = 20,
+        gate: NotNegative = 0.01,
+        start: Literal["flat", "one_hot"] = "flat",
+    ) -> None:
+        super().__init__(plan)
+        self.streams, self.iterations = streams, iterations
+        self.norms = self.site_norms()
+        self.mixers = nn.ModuleList(
+            _Gates(
+                streams * plan.dim,
+                [streams, streams, streams**2],
+                gate=gate,
+                hot=site.index % streams if start == "one_hot" else None,
+            )
+            for site in plan.sites
+        )
+        self.end_mixer = _Gates(streams * plan.dim, [streams], gate=gate)
+        self.final_norm = self.make_norm()
+
+    def open(self, x: Tensor) -> State:
+        """Copies of the embedding."""
+        return (x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]),)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """One mixture for the sub-layer, and the streams mixed among themselves."""
+        (streams,) = state
+        with precisely(streams):
+            pre, post, mixing = self.mixers[site.index](streams)
+            n = self.streams
+            matrix = sinkhorn(mixing.unflatten(-1, (n, n)), self.iterations)
+            pre, post = pre.sigmoid(), 2 * post.sigmoid()
+        h = (pre.to(streams.dtype).unsqueeze(-1) * streams).sum(-2)
+        kept = matrix.transpose(-1, -2).to(streams.dtype) @ streams
+        return self.norm(site)(h), (kept, post.to(streams.dtype))
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add the branch to every stream with its own weight."""
+        kept, post = state
+        return (kept + post.unsqueeze(-1) * branch.unsqueeze(-2),)
+
+    def close(self, state: State) -> Tensor:
+        """A learned sum of the streams, normalized."""
+        (streams,) = state
+        with precisely(streams):
+            (weights,) = self.end_mixer(streams)
+            weights = weights.sigmoid().to(streams.dtype)
+        return self.final((weights.unsqueeze(-1) * streams).sum(-2))
+
+    def trunk(self, state: State) -> Tensor:
+        """The mean of the streams."""
+        return state[0].mean(-2)
+
+
+class _Gates(Part):
+    """a_g * RMS(vec(H)) Phi_g + b_g for several groups g."""
+
+    def __init__(
+        self, width: int, groups: list[int], *, gate: float, hot: int | None = None
+    ) -> None:
+        super().__init__()
+        self.groups, self.gate, self.hot = groups, gate, hot
+        self.phi = parameter(width, sum(groups))
+        self.a = parameter(len(groups))
+        self.b = parameter(sum(groups))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small gates on random maps; or on none, with biases that tell the streams apart."""
+        nn.init.constant_(self.a, self.gate)
+        nn.init.zeros_(self.b)
+        if self.hot is None:
+            nn.init.xavier_uniform_(self.phi)
+            return
+        nn.init.zeros_(self.phi)
+        n = self.groups[0]
+        one = torch.eye(n)[self.hot] * 2 - 1
+        mixing = (torch.eye(n).flatten() - 1) * 8
+        with torch.no_grad():
+            self.b.copy_(torch.cat([one, one, mixing]))
+
+    def forward(self, streams: Tensor) -> list[Tensor]:
+        """One tensor (..., size) a group, in float32 or better."""
+        v = streams.flatten(-2).to(statistics_dtype(streams))
+        v = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6)
+        values = torch.split(v @ self.phi.to(v.dtype), self.groups, -1)
+        biases = torch.split(self.b, self.groups)
+        return [a * value + b for a, value, b in zip(self.a, values, biases, strict=True)]
+
+
+def sinkhorn(logits: Tensor, iterations: int, eps: float = 1e-6) -> Tensor:
+    """A matrix with rows and columns that sum to 1, (..., n, n); columns exactly, rows nearly."""
+    matrix = logits.softmax(-1) + eps
+    matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
+    for _ in range(iterations - 1):
+        matrix = matrix / (matrix.sum(-1, keepdim=True) + eps)
+        matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
+    return matrix

@@ -1,0 +1,136 @@
+"""nGPT: everything on the unit sphere, weights included."""
+
+from collections.abc import Iterable
+from functools import partial
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Plugs, Site
+from addnorm.core.registry import Positive
+from addnorm.wirings.base import State, Wiring, parameter, register
+
+ATTENTION = ("self", "cross")
+READS = ("query", "key", "value", "ffn_in", "embed")
+WRITES = ("out", "ffn_out")
+
+
+@register(
+    Card(
+        name="ngpt",
+        title="nGPT",
+        formula="x <- n(n(x) + a * (n(f(x)) - n(x))), n(v) = v / |v|; weights are unit vectors too",
+        paper=(
+            "Loshchilov et al., nGPT: Normalized Transformer with Representation Learning on the "
+            "Hypersphere, 2024, arXiv 2410.01131"
+        ),
+        summary=(
+            "A branch only turns the stream on its sphere; no norm layer, no decay, no warm-up."
+        ),
+        needs=("after_step",),
+        undefined="The paper has no cross-attention; it has an `a` and a scale of its own here.",
+    )
+)
+class NGPT(Wiring):
+    """A step on the sphere towards the normalized branch.
+
+    x_next = n(n(x) + |a| * (n(f(x)) - n(x))),     n(v) = v / |v|
+    q, k   = n(q) * s_qk, n(k) * s_qk               inside attention, logits times sqrt(head_dim)
+    hidden = hidden * s_uv * sqrt(dim)              inside feed-forwards, before the activation
+
+    x, f(x): (..., dim) the stream and the branch
+    a: (dim) per site, starts at `alpha`; stored times 1 / (alpha sqrt(dim)), which sets Adam's step
+    s_qk: (key_heads, head_dim) per attention, starts at 1; stored times 1 / sqrt(dim)
+    s_uv: (hidden) per feed-forward, starts at 1
+
+    Loshchilov et al. 2024, section 2. After every step of the optimizer `Stack.after_step` turns
+    the rows of query, key, value and ffn_in and the columns of out and ffn_out into unit vectors
+    again. The norm chosen for the stack is not used. Build the sub-layers with bias=False to follow
+    the paper.
+    """
+
+    scheme = "unit"
+
+    # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core takes it as it
+    # is.
+    # NOTE[DIFF]: sqrt(dim) stands on both halves of a gated feed-forward as in the released code,
+    # in the paper on the gate only; the other half's factor is taken out by n(f(x)).
+    # NOTE[DIFF]: the released n(0) is not a number; here a zero vector stays zero.
+    def __init__(self, plan: Plan, *, alpha: Positive = 0.05) -> None:
+        super().__init__(plan)
+        self.alpha = alpha
+        inside = dict(self.insides())
+        self.a = parameter(len(plan.sites), plan.dim)
+        self.s_qk = nn.ParameterDict(
+            {
+                str(site.index): parameter(shape.key_heads, shape.head_dim)
+                for site, shape in inside.items()
+                if site.kind in ATTENTION
+            }
+        )
+        self.s_uv = nn.ParameterDict(
+            {
+                str(site.index): parameter(shape.hidden)
+                for site, shape in inside.items()
+                if site.kind not in ATTENTION
+            }
+        )
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Stored values that mean `alpha`, 1 and 1."""
+        for stored in (self.a, *self.s_qk.values()):
+            nn.init.constant_(stored, self.plan.dim**-0.5)
+        for stored in self.s_uv.values():
+            nn.init.ones_(stored)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream as it is."""
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Turn the stream towards the branch."""
+        x = _unit(state[0])
+        a = (self.a[site.index] * (self.alpha * self.plan.dim**0.5)).abs()
+        return (_unit(x + a * (_unit(branch) - x)),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, which is a unit vector."""
+        return state[0]
+
+    def plugs(self, site: Site) -> Plugs:
+        """Unit queries and keys, scaled; the feed-forward's hidden units, scaled."""
+        key, root = str(site.index), self.plan.dim**0.5
+        shape = self.plan.shape(site)
+        if key in self.s_qk and shape is not None:
+            match = partial(_match, self.s_qk[key] * root)
+            return Plugs(match=match, logit_scale=shape.head_dim**0.5)
+        if key in self.s_uv:
+            return Plugs(hidden=partial(_times, self.s_uv[key] * root))
+        return Plugs()
+
+    def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
+        """Every vector of a weight matrix that meets the stream gets length 1."""
+        for role, weight in weights:
+            if role in READS + WRITES:
+                weight.copy_(_unit(weight, -1 if role in READS else 0))
+
+    def no_decay(self) -> set[str]:
+        """Nothing decays."""
+        return {name for name, _ in self.named_parameters()}
+
+
+def _unit(x: Tensor, dim: int = -1) -> Tensor:
+    return F.normalize(x, dim=dim, eps=1e-12)
+
+
+def _match(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+    """Both (B, H, L, K); a group of queries shares the scale of its key head."""
+    scale = scale.unsqueeze(-2)
+    groups = query.shape[-3] // key.shape[-3]
+    return _unit(query) * scale.repeat_interleave(groups, 0), _unit(key) * scale
+
+
+def _times(scale: Tensor, x: Tensor) -> Tensor:
+    return x * scale

@@ -1,0 +1,63 @@
+"""Res-post-norm: normalize the branch, not the stream."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import NotNegative
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="res_post",
+        title="Res-post-norm",
+        formula="x <- x + N(f(x)); y = N_final(x)",
+        paper="Liu et al., Swin Transformer V2, 2021, arXiv 2111.09883",
+        summary=(
+            "Every branch enters the stream with the same length, whatever its weights; "
+            "used by Swin V2 (start=0.0) and OLMo 2, both with query-key norm."
+        ),
+    )
+)
+class ResPost(Wiring):
+    """Normalize what the sub-layer returns; it reads the raw stream.
+
+    x_next = x + N(f(x))
+    y      = N_final(x)      after the last site
+
+    x, f(x): (..., dim) the stream and the branch
+    N: one norm per site, its gain starting at `start` (0 in Swin V2, 1 in OLMo 2), and N_final
+
+    Liu et al. 2021, section 3.2; also the formula of Tay et al., Efficient Transformers: A Survey,
+    2020, arXiv 2009.06732, where it stands as if it were Post-LN. Pitfall: never start the output
+    matrix at zero here, the gradient would be amplified by 1 / sqrt(eps); start the gain at zero.
+    """
+
+    # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks begin as the
+    # identity. Swin V2's extra norm on the stream every six layers of its largest model is left
+    # out.
+    def __init__(self, plan: Plan, *, start: NotNegative = 1.0) -> None:
+        super().__init__(plan)
+        self.start = start
+        self.norms = self.site_norms()
+        self.final_norm = self.make_norm()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gains at `start`."""
+        if self.start != 1:
+            self.set_gains(self.norms, self.start)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream as it is."""
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Normalize the branch, then add."""
+        (x,) = state
+        return (x + self.norm(site)(branch),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, normalized at last."""
+        return self.final(state[0])

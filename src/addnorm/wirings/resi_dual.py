@@ -1,0 +1,64 @@
+"""ResiDual: a Post-LN stream that is read, and a Pre-LN stream that collects."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import NotNegative, Positive
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="resi_dual",
+        title="ResiDual",
+        formula="x <- N(x + f(x)), r <- r + s * f(x); y = a * x + N_final(r)",
+        paper=(
+            "Xie et al., ResiDual: Transformer with Dual Residual Connections, 2023, arXiv "
+            "2304.14802"
+        ),
+        summary="Post-LN's representations and Pre-LN's gradients, for one more norm a stack.",
+        reduces_to=(("resi_dual(scale=0.5)", "resi_dual"),),
+    )
+)
+class ResiDual(Wiring):
+    """Two streams fed by the same branches.
+
+    x_next = N(x + f(x))
+    r_next = r + scale * f(x)
+    y      = share * x + N_final(r)
+
+    x: (..., dim) the stream that is read, starts at the embedding
+    r: (..., dim) the stream that collects, starts at scale * embedding
+    scale: constant; below 1 it protects float16, N_final takes it out again
+    share: constant, the part of x in the result
+    N: one norm per site, and N_final
+
+    Xie et al. 2023, section 3. In a decoder of three sub-layers the rule is the same.
+    """
+
+    leaves = 2
+
+    def __init__(self, plan: Plan, *, scale: Positive = 1.0, share: NotNegative = 1.0) -> None:
+        super().__init__(plan)
+        self.scale, self.share = scale, share
+        self.norms = self.site_norms()
+        self.final_norm = self.make_norm()
+
+    def open(self, x: Tensor) -> State:
+        """Both streams start at the embedding."""
+        return x, self.scale * x
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The Post-LN stream."""
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Add to both, normalize one."""
+        x, r = state
+        return self.norm(site)(x + branch), r + self.scale * branch
+
+    def close(self, state: State) -> Tensor:
+        """Both streams, the collecting one normalized."""
+        x, r = state
+        return self.share * x + self.final(r)

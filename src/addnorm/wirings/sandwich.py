@@ -1,0 +1,63 @@
+"""Sandwich-LN: a norm before and a norm after the sub-layer."""
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.core.registry import NotNegative
+from addnorm.wirings.base import State, Wiring, register
+
+
+@register(
+    Card(
+        name="sandwich",
+        title="Sandwich-LN, Peri-LN",
+        formula="x <- x + N_out(f(N_in(x))); y = N_final(x)",
+        paper="Ding et al., CogView, 2021, arXiv 2105.13290",
+        summary=(
+            "The stream's variance grows by one a sub-layer whatever the weights; Peri-LN, Gemma 2 "
+            "and 3, GLM-4 and Grok-1 are wired so."
+        ),
+    )
+)
+class Sandwich(Wiring):
+    """Pre-LN whose branch is normalized once more.
+
+    x_next = x + N_out(f(N_in(x)))
+    y      = N_final(x)      after the last site
+
+    x, f(x): (..., dim) the stream and the branch
+    N_in: one norm per site, N_out: another, its gain starting at `start`; and N_final
+
+    Ding et al. 2021, section 2.4; Kim et al., Peri-LN, 2025, arXiv 2502.02732.
+    """
+
+    # NOTE[DIFF]: CogView divides by the largest entry before it normalizes and draws output
+    # matrices smaller; the first is numerics, the second has no effect behind N_out. Both are left
+    # out.
+    # NOTE[DIFF]: Peri-LN may normalize the embedding as well; that is the model's.
+    def __init__(self, plan: Plan, *, start: NotNegative = 1.0) -> None:
+        super().__init__(plan)
+        self.start = start
+        self.norms = self.site_norms()
+        self.outer_norms = self.site_norms()
+        self.final_norm = self.make_norm()
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Gains of the outer norms at `start`."""
+        if self.start != 1:
+            self.set_gains(self.outer_norms, self.start)
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        """The stream, normalized."""
+        return self.norm(site)(state[0]), state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        """Normalize the branch, then add."""
+        (x,) = state
+        return (x + self.norm(site, "outer_norms")(branch),)
+
+    def close(self, state: State) -> Tensor:
+        """The stream, normalized at last."""
+        return self.final(state[0])
