@@ -1,7 +1,7 @@
 """Textbook twins: each wiring as the loop one would write from the paper, without the seam.
 
 A twin gets the tokens x, the list f of sub-layers, the wiring w (for its parameters only) and the
-number of sub-layers per layer. What happens inside sub-layers has its twins in `reference_inside.py`.
+number of sub-layers per layer. What happens inside sub-layers has its twins in `test_inside.py`.
 """
 
 import torch

@@ -1,4 +1,4 @@
-"""Every wiring equals the loop a textbook would print, forward and backward, in three precisions."""
+"""Every wiring equals the loop a textbook would print, forward and backward."""
 
 import pytest
 import torch

@@ -52,7 +52,11 @@ class Stack(nn.Module):
         kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         sublayers = list(sublayers)
         _check_sublayers(sublayers, kinds)
-        if isinstance(dropout, bool) or not 0 <= dropout < 1:
+        if (
+            not isinstance(dropout, int | float)
+            or isinstance(dropout, bool)
+            or not 0 <= dropout < 1
+        ):
             raise UserError(f"dropout is a share from 0 to below 1, got {dropout!r}")
         self.wiring_call, norm_call = wirings.resolve(wiring), norms.resolve(norm)
         shapes = tuple(

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
-from addnorm.wirings.base import State, Wiring, register
+from addnorm.wirings.base import Branch, State, Wiring, register
 
 ATTENTION = ("self", "cross")
 
@@ -85,9 +85,17 @@ class HybridNorm(Wiring):
         if f"query_{site.index}" not in self.head_norms:
             return Plugs()
         query, key, value = (
-            self.head_norms[f"{part}_{site.index}"] for part in ("query", "key", "value")
+            self._over_heads(self.head_norms[f"{part}_{site.index}"])
+            for part in ("query", "key", "value")
         )
         return Plugs(query=query, key=key, value=value)
+
+    def _over_heads(self, norm: nn.Module) -> Branch:
+        """A norm for (B, H, L, K): every head has the mask of its tokens."""
+        mask, cond = self._mask, self._cond
+        if mask is None:
+            return self.bind(norm)
+        return lambda x: norm(x, mask=mask.unsqueeze(-2).expand(x.shape[:-1]), cond=cond)
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Output matrices shrink with the number of additions."""

@@ -3,7 +3,7 @@
 from collections.abc import Iterable
 from functools import partial
 
-import torch.nn.functional as F
+import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
@@ -122,7 +122,9 @@ class NGPT(Wiring):
 
 
 def _unit(x: Tensor, dim: int = -1) -> Tensor:
-    return F.normalize(x, dim=dim, eps=1e-12)
+    """x / |x|; a zero vector stays zero and has no gradient, which would grow from site to site."""
+    length = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    return torch.where(length > 0, x / length.clamp_min(1e-12), 0.0)
 
 
 def _match(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,0 +1,224 @@
+"""The loop: what it takes, what it hands on, what it refuses."""
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm import Decoder, Encoder, Stack, UserError
+from addnorm.core import UnknownName
+from tests.helpers import TRIPLE, Silent, tokens, toy_stack
+
+
+class Wants(nn.Module):
+    """Remembers what it was given."""
+
+    def forward(self, x, mask=None, memory=None, *, graph=None):
+        self.given = {"mask": mask, "memory": memory, "graph": graph}
+        return x
+
+
+class NeedsMemory(nn.Module):
+    def forward(self, x, memory):
+        return x + memory.mean(1, keepdim=True)
+
+
+def test_context_reaches_only_those_that_name_it():
+    curious = Wants()
+    stack = Stack([curious, nn.Tanh()], dim=10)
+    memory, mask = tokens(3, 4, 10, seed=5), torch.ones(3, 7, dtype=torch.bool)
+    stack(tokens(), mask=mask, memory=memory, graph="anything")
+    assert curious.given == {"mask": mask, "memory": memory, "graph": "anything"}
+
+
+def test_context_that_nobody_names_is_refused():
+    with pytest.raises(UserError, match="no sub-layer of this stack takes 'memory'"):
+        Stack([nn.Tanh(), nn.Tanh()], dim=10)(tokens(), memory=tokens())
+    with pytest.raises(UserError, match="no sub-layer of this stack takes 'memroy'"):
+        Stack([Wants(), nn.Tanh()], dim=10)(tokens(), memroy=tokens())
+
+
+def test_context_that_must_be_given_is_asked_for():
+    stack = Stack([nn.Tanh(), NeedsMemory(), nn.Tanh()], dim=10, **TRIPLE)
+    with pytest.raises(
+        UserError, match=r"sub-layer 1 \(NeedsMemory, kind 'cross'\) needs 'memory'"
+    ):
+        stack(tokens())
+    assert stack(tokens(), memory=tokens(3, 4, 10)).shape == (3, 7, 10)
+
+
+def test_a_mask_is_welcome_though_no_sublayer_wants_it():
+    stack = toy_stack("pre_ln")
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    torch.testing.assert_close(stack(tokens(), mask=mask), stack(tokens()))
+
+
+@pytest.mark.parametrize(
+    ("mask", "message"),
+    [
+        (torch.ones(3, 7), "mask must be boolean, True at valid tokens, got torch.float32"),
+        (torch.ones(3, 7, dtype=torch.int64), "for torch's key_padding_mask"),
+        (torch.ones(7, 3, dtype=torch.bool), r"\(3, 7\) for \(3, 7, 10\), got \(7, 3\)"),
+        (torch.ones(3, 7, 7, dtype=torch.bool), r"one entry a token"),
+        ([[True] * 7] * 3, "got list"),
+    ],
+)
+def test_masks_of_the_wrong_kind_are_refused(mask, message):
+    with pytest.raises(UserError, match=message):
+        toy_stack("pre_ln")(tokens(), mask=mask)
+
+
+@pytest.mark.parametrize(
+    ("x", "message"),
+    [
+        (torch.zeros(3, 7, 11), r"shape \(..., 10\), got torch.float32 of shape \(3, 7, 11\)"),
+        (torch.zeros(3, 7, 10, dtype=torch.int64), "floating point"),
+        (torch.zeros(10), r"got torch.float32 of shape \(10,\)"),
+    ],
+)
+def test_tokens_of_the_wrong_kind_are_refused(x, message):
+    with pytest.raises(UserError, match=message):
+        toy_stack("pre_ln")(x)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"sublayers": []}, "got 0 sub-layers for layers of 2"),
+        ({"sublayers": [Silent()] * 3}, "got 3 sub-layers for layers of 2"),
+        ({"sublayers": [Silent(), lambda x: x]}, "sub-layer 1 is <function"),
+        ({"sublayers": [[Silent(), Silent()]]}, "in one flat list"),
+        ({"dim": 0}, "dim must be a whole number from 1, got 0"),
+        ({"dim": 8.0}, "dim must be a whole number from 1, got 8.0"),
+        ({"dropout": 1.0}, "dropout is a share from 0 to below 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout is a share"),
+        ({"dropout": "lots"}, "dropout is a share"),
+        ({"kinds": ()}, "sub-layers for layers of 0"),
+        ({"role": "encodr"}, "unknown role 'encodr'; did you mean 'encoder'"),
+        ({"role": "encoder"}, "pass other_depth, or role 'encoder_only'"),
+        ({"other_depth": 3}, "stands alone, got other_depth=3"),
+        ({"role": "decoder", "other_depth": 0}, "other_depth must be a whole number from 1"),
+        ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
+        ({"wiring": "post_ln(norm=3)"}, "wiring 'post_ln' has no option 'norm'; .*final_norm"),
+        ({"wiring": "mix_ln(post=2.0)"}, "option 'post' of wiring 'mix_ln' cannot be 2.0"),
+        ({"wiring": "pre_ln(init=gpt3)"}, "wanted one of xavier, gpt2"),
+        ({"wiring": "hyper(streams=0)"}, "option 'streams' of wiring 'hyper' cannot be 0"),
+        ({"wiring": "drop_path(inner=nope)"}, "unknown wiring 'nope'"),
+        ({"wiring": "pre_ln + post_ln"}, "unknown wiring|not a literal"),
+        ({"wiring": 3}, "a call string is wanted, got 3 of type int"),
+        ({"norm": "LayerNorm"}, "unknown norm 'LayerNorm'; did you mean"),
+        ({"norm": "layer(epz=1)"}, "norm 'layer' has no option 'epz'; did you mean 'eps'"),
+        ({"norm": "batch", "role": "decoder_only"}, "norm batch computes statistics over several"),
+        ({"wiring": "res_post(start=0.0)", "norm": "layer(affine=False)"}, "has no gain"),
+    ],
+)
+def test_nonsense_is_refused_at_construction(arguments, message):
+    arguments = {"sublayers": [Silent(), Silent()], "dim": 8} | arguments
+    with pytest.raises(UserError, match=message):
+        Stack(arguments.pop("sublayers"), **arguments)
+
+
+def test_unknown_names_can_be_told_apart_and_are_value_errors():
+    with pytest.raises(UnknownName):
+        Stack([Silent()], dim=8, kinds=("ffn",), wiring="nope")
+    assert issubclass(UnknownName, ValueError)
+
+
+@pytest.mark.parametrize(
+    ("sublayer", "message"),
+    [
+        (nn.Linear(10, 12), r"sub-layer 1 \(Linear, kind 'ffn'\) returned \(3, 7, 12\)"),
+        (nn.LSTM(10, 10), r"sub-layer 1 \(LSTM, kind 'ffn'\) returned tuple"),
+    ],
+)
+def test_a_sublayer_that_changes_the_shape_is_named(sublayer, message):
+    with pytest.raises(UserError, match=message):
+        Stack([nn.Tanh(), sublayer], dim=10)(tokens())
+
+
+def test_dropout_acts_on_branches_and_only_in_training():
+    torch.manual_seed(0)
+    stack = Stack([nn.Tanh(), nn.Tanh()], dim=10, wiring="none", dropout=0.5)
+    with stack.taps.record() as tape:
+        stack(tokens())
+    zeros = (torch.cat(tape["branch"]) == 0).float().mean().item()
+    assert zeros == pytest.approx(0.5, abs=0.1)
+    plain = Stack([nn.Tanh(), nn.Tanh()], dim=10, wiring="none")
+    assert torch.equal(stack.eval()(tokens()), plain(tokens()))
+
+
+def test_taps_see_what_is_read_returned_and_carried():
+    stack = toy_stack("pre_ln")
+    with stack.taps.record() as tape:
+        y = stack(tokens())
+    x = tokens()
+    for k, sublayer in enumerate(stack.sublayers):
+        torch.testing.assert_close(tape["read"][k], stack.wiring.norms[k](x))
+        torch.testing.assert_close(tape["branch"][k], sublayer(tape["read"][k]))
+        x = x + tape["branch"][k]
+        torch.testing.assert_close(tape["stream"][k], x)
+    torch.testing.assert_close(y, stack.wiring.final_norm(x))
+    assert not any(tap.watched for tap in stack.taps.stream)  # nothing stays hooked
+
+
+def test_a_hook_on_a_tap_may_replace_what_passes():
+    stack = toy_stack("pre_ln")
+    hook = stack.taps.branch[3].register_forward_hook(lambda _t, _i, out: torch.zeros_like(out))
+    changed = stack(tokens())
+    hook.remove()
+    stack.sublayers[3] = Silent()
+    torch.testing.assert_close(changed, stack(tokens()))
+
+
+def test_taps_are_released_when_the_forward_fails():
+    stack = Stack([nn.Tanh(), nn.Linear(10, 12)], dim=10)
+    with pytest.raises(UserError), stack.taps.record():
+        stack(tokens())
+    assert not any(tap.watched for tap in stack.taps.modules() if hasattr(tap, "watched"))
+
+
+def test_weights_may_be_shared_between_layers():
+    shared = nn.Linear(10, 10)
+    stack = Stack([shared, nn.Tanh()] * 3, dim=10, wiring="post_ln")
+    assert len(list(stack.sublayers.parameters())) == 2
+    assert len(stack.wiring.norms) == 6
+    stack(tokens())
+
+
+def test_one_forward_does_not_leave_traces_for_the_next():
+    stack = Encoder(dim=12, depth=2, heads=3, norm="instance", wiring="dlcl")
+    x = tokens(2, 5, 12)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    before = stack(x)
+    stack(x, mask=mask)
+    assert torch.equal(stack(x), before)
+    assert stack.wiring._mask is None
+
+
+def test_conditions_reach_the_norms():
+    stack = Encoder(dim=12, depth=2, heads=3, norm="ada_ln", wiring="sandwich")
+    x, cond = tokens(2, 5, 12), tokens(2, 12, seed=6)
+    assert torch.equal(stack(x, cond=cond), stack(x))  # modulation starts at zero
+    with torch.no_grad():
+        for parameter in stack.wiring.parameters():
+            parameter.normal_()
+    assert not torch.allclose(stack(x, cond=cond), stack(x))
+
+
+def test_encoder_and_decoder_may_be_wired_differently():
+    encoder = Encoder(dim=12, depth=3, heads=3, wiring="deepnorm", other_depth=2)
+    decoder = Decoder(dim=12, depth=2, heads=3, wiring="b2t", norm="rms", other_depth=3)
+    memory = encoder(tokens(2, 6, 12))
+    assert decoder(tokens(2, 4, 12), memory=memory).shape == (2, 4, 12)
+    assert encoder.plan.role == "encoder" and decoder.plan.kinds == ("self", "cross", "ffn")
+
+
+def test_autocast_keeps_the_stream_and_runs_every_wiring():
+    from addnorm.wirings import registry
+
+    for name in registry:
+        stack = Encoder(dim=12, depth=2, heads=3, wiring=name).eval()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            y = stack(tokens(2, 5, 12))
+        assert y.isfinite().all(), name
+        torch.testing.assert_close(y.float(), stack(tokens(2, 5, 12)), rtol=0.1, atol=0.2)

@@ -1,0 +1,379 @@
+"""What every wiring promises by being registered."""
+
+import copy
+import io
+import shutil
+
+import pytest
+import safetensors.torch
+import torch
+from torch import nn
+
+from addnorm import Decoder, Encoder, Stack, UserError
+from addnorm.core import Call, WrongArrangement
+from addnorm.sublayers import KVCache
+from addnorm.wirings import Wiring, registry
+from tests.helpers import PAIR, TRIPLE, Silent, gradients, shaken, tokens, toy_stack
+
+WIRINGS = list(registry)
+STOPS_GRADIENTS = {"gpas"}  # its backward is not the derivative of its forward, by design
+DIM, HEADS, DEPTH = 12, 3, 3
+
+
+def encoder(wiring: str, **options) -> Encoder:
+    torch.manual_seed(0)
+    return Encoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=wiring, **options)
+
+
+def decoder(wiring: str, **options) -> Decoder:
+    torch.manual_seed(0)
+    return Decoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=wiring, **options)
+
+
+def test_there_are_thirty_wirings_and_the_decorators():
+    assert len(WIRINGS) >= 32
+    assert {"drop_path", "layer_drop"} <= set(WIRINGS)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_card_is_complete(name):
+    card = registry.card(name)
+    assert card.title and card.summary.endswith(".") and card.year
+    assert card.arxiv or "ICML" in card.paper
+    assert card.formula and card.symbols
+    assert registry.member(name).__module__ == f"addnorm.wirings.{name}"
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_call_string_is_canonical(name):
+    options = registry.card(name).options
+    spelled = Call(name, {option: value.default for option, value in options.items()})
+    assert str(registry.resolve(spelled)) == name
+
+
+@pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16], ids=str)
+@pytest.mark.parametrize("name", WIRINGS)
+def test_shape_and_dtype_are_kept(name, dtype, layer):
+    stack = toy_stack(name, dtype=dtype, layer=layer)
+    for shape in ((3, 7, 10), (1, 1, 10), (2, 3, 4, 10), (0, 5, 10)):
+        y = stack(tokens(*shape, dtype=dtype))
+        assert (y.shape, y.dtype) == (shape, dtype)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_gradients_are_the_derivatives_of_the_forward(name):
+    stack = toy_stack(name, dim=4, depth=2, dtype=torch.float64).eval()
+    if name not in STOPS_GRADIENTS:
+        shaken(stack.wiring)
+    own = dict(stack.wiring.named_parameters())
+
+    def run(x, *values):
+        parameters = {f"wiring.{key}": value for key, value in zip(own, values, strict=True)}
+        return torch.func.functional_call(stack, parameters, (x,))
+
+    x = tokens(1, 2, 4, dtype=torch.float64).requires_grad_()
+    assert torch.autograd.gradcheck(run, (x, *own.values()), fast_mode=True)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_each_token_is_wired_by_itself(name):
+    stack = toy_stack(name, depth=5).eval()
+    shaken(stack.wiring)
+    x = tokens()
+    changed = x.clone()
+    changed[1, 3] = tokens(10, seed=12)
+    same = torch.ones(3, 7, dtype=torch.bool)
+    same[1, 3] = False
+    before, after = stack(x), stack(changed)
+    assert torch.equal(before[same], after[same])
+    assert not torch.equal(before[1, 3], after[1, 3])
+
+
+@pytest.mark.parametrize("norm", ["layer", "batch", "instance", "ada_ln"])
+@pytest.mark.parametrize("name", WIRINGS)
+def test_padding_changes_nothing(name, norm):
+    stack = encoder(name, norm=norm, positions="sinusoid")
+    shaken(stack)
+    if norm != "batch":
+        stack.eval()  # batch statistics are tried in training, where only valid tokens may count
+    elif name in ("drop_path", "layer_drop"):
+        pytest.skip("draws random numbers in training")
+    x, garbage = tokens(2, 5, DIM), 100 * tokens(2, 3, DIM, seed=9)
+    trimmed = torch.ones(2, 5, dtype=torch.bool)
+    padded = torch.cat([trimmed, torch.zeros(2, 3, dtype=torch.bool)], 1)
+    y = copy.deepcopy(stack)(x, mask=trimmed)
+    z = stack(torch.cat([x, garbage], 1), mask=padded)
+    torch.testing.assert_close(z[:, :5], y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_the_future_stays_hidden(name):
+    stack = shaken(decoder(name)).eval()
+    x = tokens(2, 6, DIM)
+    changed = torch.cat([x[:, :4], tokens(2, 2, DIM, seed=12)], 1)
+    torch.testing.assert_close(stack(x)[:, :4], stack(changed)[:, :4], rtol=0, atol=1e-6)
+    assert not torch.allclose(stack(x)[:, 4:], stack(changed)[:, 4:])
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_decoding_with_a_cache_equals_the_full_forward(name):
+    stack = shaken(decoder(name, other_depth=2, positions="rotary")).eval()
+    x, memory = tokens(2, 9, DIM), tokens(2, 4, DIM, seed=7)
+    full = stack(x, memory=memory)
+    cache = KVCache(len(stack.plan.sites))
+    steps = [x[:, :5], *x[:, 5:].split(1, 1)]
+    parts = [stack(step, memory=memory, cache=cache) for step in steps]
+    torch.testing.assert_close(torch.cat(parts, 1), full, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_evaluation_twice_gives_the_same_bits_and_changes_nothing(name):
+    stack = encoder(name, dropout=0.3).eval()
+    before = {key: value.clone() for key, value in stack.state_dict().items()}
+    x = tokens(2, 5, DIM)
+    assert torch.equal(stack(x), stack(x))
+    assert all(torch.equal(value, before[key]) for key, value in stack.state_dict().items())
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_odd_tokens_stay_finite_forward_and_backward(name):
+    stack = encoder(name)
+    x = tokens(3, 4, DIM)
+    x[0, 0], x[0, 1], x[1] = 0.0, 7.0, 0.0
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1], mask[2, 2:] = False, False  # the second sentence is nothing but padding
+    x.requires_grad_()
+    y = stack(x, mask=mask)
+    assert y.isfinite().all()
+    inputs = [x, *stack.parameters()]
+    assert all(grad.isfinite().all() for grad in gradients(y, inputs))
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_no_parameter_of_a_wiring_is_idle(name):
+    stack = shaken(encoder(name, other_depth=2))
+    y = stack.eval()(tokens(2, 5, DIM))
+    named = dict(stack.wiring.named_parameters())
+    found = gradients(y, list(named.values())) if named else []
+    idle = [key for key, grad in zip(named, found, strict=True) if not grad.abs().sum() > 0]
+    assert idle == []
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_state_dict_goes_round(name):
+    stack = shaken(encoder(name))
+    twin = encoder(name)
+    buffer = io.BytesIO()
+    torch.save(stack.state_dict(), buffer)
+    buffer.seek(0)
+    twin.load_state_dict(torch.load(buffer, weights_only=True))
+    x = tokens(2, 5, DIM)
+    assert torch.equal(stack.eval()(x), twin.eval()(x))
+    again = encoder(name)
+    again.load_state_dict(safetensors.torch.load(safetensors.torch.save(stack.state_dict())))
+    assert torch.equal(stack(x), again.eval()(x))
+
+
+@pytest.mark.parametrize(
+    ("saved", "loaded"),
+    [
+        ({"wiring": "post_ln"}, {"wiring": "deepnorm"}),
+        ({"wiring": "deepnorm"}, {"wiring": "deepnorm(alpha=1.0)"}),
+        ({"wiring": "pre_ln", "norm": "rms"}, {"wiring": "pre_ln", "norm": "rms(eps=1e-4)"}),
+        ({"wiring": "mix_ln"}, {"wiring": "pre_ln"}),
+    ],
+)
+def test_weights_of_another_arrangement_are_refused_though_their_shapes_fit(saved, loaded):
+    target = Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **loaded)
+    before = {key: value.clone() for key, value in target.state_dict().items()}
+    weights = shaken(Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **saved)).state_dict()
+    with pytest.raises(WrongArrangement, match="belong to another arrangement") as caught:
+        target.load_state_dict(weights)
+    assert saved["wiring"] in str(caught.value) and loaded["wiring"] in str(caught.value)
+    assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_starting_anew_leaves_nothing_of_the_past(name):
+    fresh = encoder(name).initialise(seed=5)
+    used = shaken(encoder(name), seed=8).initialise(seed=5)
+    for (key, one), (_, other) in zip(
+        fresh.state_dict().items(), used.state_dict().items(), strict=True
+    ):
+        torch.testing.assert_close(one, other, rtol=0, atol=0, msg=key)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_meta_device_then_real_memory(name):
+    with torch.device("meta"):
+        stack = Encoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=name)
+    assert all(parameter.is_meta for parameter in stack.parameters())
+    stack = stack.to_empty(device="cpu").initialise(seed=5)
+    fresh = encoder(name).initialise(seed=5)
+    x = tokens(2, 5, DIM)
+    assert torch.equal(stack.eval()(x), fresh.eval()(x))
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_layers_never_start_as_copies_of_each_other(name):
+    stack = encoder(name)
+    for one, other in zip(stack.sublayers[:2], stack.sublayers[2:4], strict=True):
+        for (key, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
+            matrix = a.ndim == 2 and a.abs().sum() > 0  # Fixup's output matrices start at zero
+            assert not matrix or not torch.equal(a, b), key
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_a_stack_leaves_the_users_weights_alone(name):
+    sublayers = [nn.Linear(10, 10) for _ in range(4)]
+    before = [module.weight.clone() for module in sublayers]
+    stack = Stack(sublayers, dim=10, wiring=name)
+    stack(tokens())
+    assert all(torch.equal(a, b.weight) for a, b in zip(before, sublayers, strict=True))
+    stack.initialise()
+    assert not any(torch.equal(a, b.weight) for a, b in zip(before, sublayers, strict=True))
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_step_is_read_sublayer_write(name):
+    stack = toy_stack(name).eval()
+    wiring, x = shaken(stack.wiring), tokens()
+    one = other = wiring.open(x)
+    for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
+        one = wiring.step(one, site, sublayer)
+        h, other = wiring.read(other, site)
+        other = wiring.write(other, site, sublayer(h))
+        assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True))
+        assert wiring.trunk(one).shape == x.shape
+    assert torch.equal(wiring.close(one), stack(x))
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_state_between_layers_has_the_leaves_it_says(name):
+    stack = toy_stack(name).eval()
+    state = stack.wiring.open(tokens())
+    counts = []
+    for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
+        state = stack.wiring.step(state, site, sublayer)
+        counts += [len(state)] if site.last else []
+    leaves = stack.wiring.leaves
+    assert set(counts) == {leaves} if leaves else len(set(counts)) > 1
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_a_copy_is_a_stack_of_its_own(name):
+    stack = encoder(name).eval()
+    twin = copy.deepcopy(stack)
+    x = tokens(2, 5, DIM)
+    before = stack(x)
+    shaken(twin)
+    assert torch.equal(stack(x), before) and not torch.equal(twin(x), before)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_decay_spares_norms_scales_and_biases(name):
+    stack = encoder(name, positions="learned")
+    spared = stack.no_decay()
+    named = dict(stack.named_parameters())
+    assert spared <= set(named)
+    assert {key for key, value in named.items() if value.ndim < 2} <= spared
+    matrices = {f"sublayers.{i}.q_proj.weight" for i in range(0, 2 * DEPTH, 2)}
+    assert matrices <= set(named) - spared
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_it_learns(name):
+    """Ten steps lower the loss; a wiring whose branches or gradients are cut off would not."""
+    stack = encoder(name).train()
+    x, target = tokens(4, 6, DIM), tokens(4, 6, DIM, seed=11)
+    head = nn.Linear(DIM, DIM)
+    if "calibration" in registry.card(name).needs:
+        stack.calibrate(x)
+    optimizer = torch.optim.Adam([*stack.parameters(), *head.parameters()], lr=3e-3)
+    losses = []
+    for _ in range(12):
+        loss = (head(stack(x)) - target).square().mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        stack.after_step()
+        losses.append(loss.item())
+    assert losses[-1] < losses[0] - 0.01
+
+
+COMPILED = ("post_ln", "pre_ln", "deepnorm", "dlcl", "hyper")
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_one_graph_without_breaks(name):
+    stack = shaken(encoder(name)).eval()
+    x = tokens(2, 5, DIM)
+    torch._dynamo.reset()
+    compiled = torch.compile(stack, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x), stack(x), rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor warns of torch itself
+@pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
+@pytest.mark.parametrize("name", COMPILED)
+def test_compiled_gives_the_same_numbers(name):
+    stack = shaken(encoder(name))
+    x = tokens(2, 5, DIM).requires_grad_()
+    torch._dynamo.reset()
+    compiled = torch.compile(stack, fullgraph=True)
+    inputs = [x, *stack.parameters()]
+    ours, theirs = stack(x), compiled(x)
+    torch.testing.assert_close(theirs, ours, rtol=1e-4, atol=1e-5)
+    pairs = zip(gradients(ours, inputs), gradients(theirs, inputs), strict=True)
+    for a, b in pairs:
+        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
+
+
+def test_a_wiring_of_the_users_own_needs_only_the_verbs():
+    class Halved(Wiring):
+        def read(self, state, site):
+            return state[0], state
+
+        def write(self, state, site, branch):
+            return (state[0] + branch / 2,)
+
+        def close(self, state):
+            return state[0]
+
+    stack = toy_stack("none")
+    stack.wiring = Halved(stack.plan)
+    x = tokens()
+    y = x
+    for sublayer in stack.sublayers:
+        y = y + sublayer(y) / 2
+    torch.testing.assert_close(stack(x), y)
+
+
+def test_layer_drop_refuses_histories():
+    with pytest.raises(UserError, match="layer_drop cannot wrap dlcl: it keeps a history"):
+        toy_stack("layer_drop(inner=dlcl)")
+
+
+def test_gpas_refuses_what_its_paper_does_not_define():
+    with pytest.raises(UserError, match="gpas is defined around pre_ln, ln_scaling, sandwich"):
+        toy_stack("gpas(inner=hyper)")
+
+
+def test_norms_inside_plain_modules_are_left_out_with_a_warning():
+    from addnorm.core import InnerNormsLeftOut
+
+    with pytest.warns(InnerNormsLeftOut, match="SubLN has norms or scales inside"):
+        Stack([Silent(), Silent()], dim=4, wiring="sub_ln")
+
+
+@pytest.mark.parametrize("name", ["batch", "instance", "power"])
+def test_norms_that_look_ahead_are_refused_in_causal_stacks(name):
+    with pytest.raises(UserError, match=f"norm {name} computes statistics over several tokens"):
+        decoder("pre_ln", norm=name)
+    encoder("pre_ln", norm=name)
+
+
+def test_power_norm_may_be_causal_once_it_is_warm():
+    decoder("pre_ln", norm="power(warmup=0)")

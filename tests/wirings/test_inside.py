@@ -1,0 +1,168 @@
+"""Norms and scales inside sub-layers, against one layer written out with plain matrix products."""
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+from addnorm import Decoder, Encoder, UserError
+from tests.helpers import gradients, shaken, tokens
+
+DIM, HEADS = 12, 3
+
+
+def attention(a, x, *, q=None, k=None, v=None, match=None, heads=None, inner=None, scale=None):
+    """Attention of `x` to itself from its matrices; the arguments are what stands inside."""
+
+    def split(linear):
+        return F.linear(x, linear.weight, linear.bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
+
+    nothing = lambda t: t  # noqa: E731
+    query, key = (q or nothing)(split(a.q_proj)), (k or nothing)(split(a.k_proj))
+    query, key = match(query, key) if match else (query, key)
+    scale = DIM**-0.5 * HEADS**0.5 if scale is None else scale
+    chances = (query @ key.transpose(-1, -2) * scale).softmax(-1)
+    y = (heads or nothing)(chances @ (v or nothing)(split(a.v_proj)))
+    y = (inner or nothing)(y.transpose(1, 2).flatten(-2))
+    return F.linear(y, a.out_proj.weight, a.out_proj.bias)
+
+
+def feed_forward(f, x, *, hidden=None, inner=None):
+    h = F.linear(x, f.up_proj.weight, f.up_proj.bias)
+    h = torch.relu(h if hidden is None else hidden(h))
+    return F.linear(h if inner is None else inner(h), f.down_proj.weight, f.down_proj.bias)
+
+
+def sub_ln(x, a, f, w):
+    x = x + attention(a, w.norms[0](x), inner=w.inner_norms["0"])
+    x = x + feed_forward(f, w.norms[1](x), inner=w.inner_norms["1"])
+    return w.final_norm(x)
+
+
+def normformer(x, a, f, w):
+    y = attention(a, w.norms[0](x), heads=lambda h: h * w.g["0"].view(1, HEADS, 1, 1))
+    x = x + w.outer_norms["0"](y)
+    x = x + feed_forward(f, w.norms[1](x), inner=w.inner_norms["1"])
+    return w.final_norm(x)
+
+
+def normformer_behind(x, a, f, w):
+    y = attention(a, w.norms[0](x)).unflatten(-1, (HEADS, -1)) * w.g["0"].view(HEADS, 1)
+    x = x + w.outer_norms["0"](y.flatten(-2))
+    x = x + feed_forward(f, w.norms[1](x), inner=w.inner_norms["1"])
+    return w.final_norm(x)
+
+
+def hybrid_norm(x, a, f, w):
+    q, k, v = (w.head_norms[f"{part}_0"] for part in ("query", "key", "value"))
+    x = x + attention(a, x, q=q, k=k, v=v)
+    u = w.norms["1"](x)
+    return w.final_norm(u + feed_forward(f, u))
+
+
+def fixup(x, a, f, w):
+    x = x + w.scale[0] * attention(a, x - w.shift[0])
+    y = feed_forward(
+        f,
+        x - w.shift[1],
+        hidden=lambda h: h - w.hidden_shift["1"],
+        inner=lambda h: h - w.inner_shift["1"],
+    )
+    return (x + w.scale[1] * y - w.end_shift) * w.end_scale
+
+
+def ngpt(x, a, f, w):
+    def step(x, y, stored):
+        x, y = F.normalize(x, dim=-1), F.normalize(y, dim=-1)
+        return F.normalize(x + (stored * 0.05 * DIM**0.5).abs() * (y - x), dim=-1)
+
+    def match(q, k):
+        s = (w.s_qk["0"] * DIM**0.5).unsqueeze(1)
+        return F.normalize(q, dim=-1) * s, F.normalize(k, dim=-1) * s
+
+    x = step(x, attention(a, x, match=match, scale=(DIM / HEADS) ** 0.5), w.a[0])
+    y = feed_forward(f, x, hidden=lambda h: h * w.s_uv["1"] * DIM**0.5)
+    return step(x, y, w.a[1])
+
+
+TWINS = {
+    "sub_ln": sub_ln,
+    "normformer": normformer,
+    "normformer(head_scale=post)": normformer_behind,
+    "hybrid_norm": hybrid_norm,
+    "fixup": fixup,
+    "ngpt": ngpt,
+}
+
+
+@pytest.mark.parametrize("call", TWINS)
+def test_insides_equal_their_twin_forward_and_backward(call):
+    torch.manual_seed(0)
+    stack = shaken(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
+    x = tokens(2, 5, DIM, dtype=torch.float64).requires_grad_()
+    ours, twin = stack(x), TWINS[call](x, *stack.sublayers, stack.wiring)
+    torch.testing.assert_close(ours, twin)
+    inputs = [x, *stack.parameters()]
+    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+        torch.testing.assert_close(a, b)
+
+
+def scaled(stack, part: str, factor: float) -> None:
+    with torch.no_grad():
+        for sublayer in stack.sublayers:
+            if hasattr(sublayer, part):
+                getattr(sublayer, part).weight.mul_(factor)
+                getattr(sublayer, part).bias.mul_(factor)
+
+
+def test_scaling_is_seen_where_no_norm_follows():
+    stack = Encoder(dim=DIM, depth=2, heads=HEADS, wiring="sub_ln").double()
+    x = tokens(2, 5, DIM, dtype=torch.float64)
+    before = stack(x)
+    scaled(stack, "out_proj", 10.0)
+    assert not torch.allclose(stack(x), before, atol=1e-2)
+
+
+@pytest.mark.parametrize(
+    ("wiring", "part"),
+    [
+        ("sub_ln", "v_proj"),
+        ("sub_ln", "up_proj"),
+        ("hybrid_norm", "v_proj"),
+        ("hybrid_norm", "q_proj"),
+        ("ngpt", "q_proj"),
+        ("ngpt", "out_proj"),
+    ],
+)
+def test_the_scale_of_a_matrix_does_not_matter_where_a_norm_follows(wiring, part):
+    stack = Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring).double()
+    x = tokens(2, 5, DIM, dtype=torch.float64)
+    before = stack(x)
+    scaled(stack, part, 10.0)
+    torch.testing.assert_close(stack(x), before, rtol=1e-3, atol=1e-3)
+
+
+def test_sub_ln_leaves_cross_attention_alone():
+    stack = Decoder(dim=DIM, depth=2, heads=HEADS, wiring="sub_ln", other_depth=2)
+    assert set(stack.wiring.inner_norms) == {"0", "2", "3", "5"}
+
+
+@pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm", "normformer", "sub_ln"])
+def test_grouped_keys_have_a_place_in_every_wiring(wiring):
+    stack = Encoder(
+        dim=DIM, depth=2, heads=6, kv_heads=2, wiring=wiring, activation="swiglu", ffn_dim=20
+    )
+    shaken(stack)
+    assert stack(tokens(2, 5, DIM)).isfinite().all()
+
+
+@pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm"])
+def test_a_second_norm_on_queries_is_refused(wiring):
+    with pytest.raises(UserError, match=rf"cannot stand in wiring {wiring}"):
+        Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, qk_norm="rms")
+
+
+def test_cross_attention_of_undefined_wirings_still_runs():
+    for wiring in ("hybrid_norm", "ngpt", "parallel", "normformer", "sub_ln", "fixup"):
+        stack = Decoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, other_depth=2)
+        y = stack(tokens(2, 5, DIM), memory=tokens(2, 4, DIM, seed=5))
+        assert y.isfinite().all()
