@@ -46,6 +46,32 @@ def test_context_that_must_be_given_is_asked_for():
     assert stack(tokens(), memory=tokens(3, 4, 10)).shape == (3, 7, 10)
 
 
+class TakesAnything(nn.Module):
+    def forward(self, x, **context):
+        self.given = context
+        return x
+
+
+def test_a_sublayer_that_takes_any_keyword_gets_all_there_are():
+    greedy = TakesAnything()
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    Stack([greedy, nn.Tanh()], dim=10)(tokens(), mask=mask, graph="anything")
+    assert greedy.given == {"mask": mask, "graph": "anything"}
+
+
+def test_a_compiled_sublayer_still_gets_its_context_and_its_start():
+    torch.manual_seed(0)
+    plain = Encoder(dim=12, depth=1, heads=3, wiring="sub_ln").eval()
+    compiled = [torch.compile(module, backend="eager") for module in plain.sublayers]
+    stack = Stack(compiled, dim=12, wiring="sub_ln").eval()
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    x = tokens(2, 5, 12)
+    with torch.no_grad():  # dynamo itself warns of gradients of what it traces
+        torch.testing.assert_close(stack(x, mask=mask), plain(x, mask=mask))
+    assert [role for role, _ in stack.weights()] == [role for role, _ in plain.weights()]
+
+
 def test_a_mask_is_welcome_though_no_sublayer_wants_it():
     stack = toy_stack("pre_ln")
     mask = torch.ones(3, 7, dtype=torch.bool)

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.norms.base import Norm
+from addnorm.stacks.wants import as_sublayer
 from addnorm.sublayers.base import Sublayer
 from addnorm.wirings.base import Part, Wiring
 
@@ -92,8 +93,9 @@ def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
     features (`value` or `ffn_in`), vectors called "bias" are biases, all other parameters are left
     alone. torch.nn.MultiheadAttention is taken apart into query, key, value and out.
     """
-    if isinstance(sublayer, Sublayer):
-        yield from sublayer.roles()
+    known = as_sublayer(sublayer)
+    if known is not None:
+        yield from known.roles()
         return
     fused = [module for module in sublayer.modules() if isinstance(module, nn.MultiheadAttention)]
     parts = {id(parameter) for module in fused for parameter in module.parameters()}

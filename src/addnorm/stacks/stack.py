@@ -1,6 +1,5 @@
 """The stack: the one loop that calls the verbs of a wiring."""
 
-import inspect
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
@@ -14,7 +13,7 @@ from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
 from addnorm.stacks.taps import Taps
-from addnorm.sublayers.base import Sublayer
+from addnorm.stacks.wants import Wants, as_sublayer
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
 
@@ -52,16 +51,11 @@ class Stack(nn.Module):
         kinds = (kinds,) if isinstance(kinds, str) else tuple(kinds)
         sublayers = list(sublayers)
         _check_sublayers(sublayers, kinds)
-        if (
-            not isinstance(dropout, int | float)
-            or isinstance(dropout, bool)
-            or not 0 <= dropout < 1
-        ):
+        if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
             raise UserError(f"dropout is a share from 0 to below 1, got {dropout!r}")
         self.wiring_call, norm_call = wirings.resolve(wiring), norms.resolve(norm)
-        shapes = tuple(
-            module.shape if isinstance(module, Sublayer) else None for module in sublayers
-        )
+        known = [as_sublayer(module) for module in sublayers]
+        shapes = tuple(None if module is None else module.shape for module in known)
         self.plan = Plan(
             role, len(sublayers) // len(kinds), other_depth, kinds, dim, norm_call, shapes
         )
@@ -69,7 +63,7 @@ class Stack(nn.Module):
         self.wiring = wirings.make(self.wiring_call, self.plan)
         self.dropout = nn.Dropout(dropout)
         self.taps = Taps(len(sublayers))
-        self._declared = [_declared(module) for module in sublayers]
+        self._wants = [Wants.of(module) for module in sublayers]
         self._check_plugs()
 
     @property
@@ -197,13 +191,13 @@ class Stack(nn.Module):
     def _branch(self, h: Tensor, *, wiring: Wiring, site: Site, context: dict[str, Any]) -> Tensor:
         """What the sub-layer of a site makes of `h`."""
         h = self.taps.read[site.index](h)
-        sublayer, declared = self.sublayers[site.index], self._declared[site.index]
-        given = {name: context[name] for name in declared if context.get(name) is not None}
+        wants = self._wants[site.index]
+        given = wants.pick(context)
         if "cache" in given:
-            given["cache"] = context["cache"][site.index]
-        if "plugs" in declared:
+            given["cache"] = given["cache"][site.index]
+        if "plugs" in wants.names:
             given["plugs"] = wiring.plugs(site)
-        branch = sublayer(h, **given)
+        branch = self.sublayers[site.index](h, **given)
         if not isinstance(branch, Tensor) or branch.shape != h.shape:
             got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
             raise UserError(
@@ -224,27 +218,23 @@ class Stack(nn.Module):
             )
         check_mask(mask, x)
         for name in context:
-            if not any(name in declared for declared in self._declared) or name == "plugs":
+            if name == "plugs" or not any(name in wants for wants in self._wants):
                 raise UserError(
                     f"no sub-layer of this stack takes {name!r}; a sub-layer that wants it "
                     "names it in its forward"
                 )
-        for site, declared in zip(self.plan.sites, self._declared, strict=True):
-            for name, required in declared.items():
-                if (
-                    required
-                    and name != "plugs"
-                    and (mask if name == "mask" else context.get(name)) is None
-                ):
-                    raise UserError(
-                        f"{self._name(site)} needs {name!r}: call the stack with {name}=..."
-                    )
+        given = {"plugs", *(["mask"] if mask is not None else [])}
+        given |= {name for name, value in context.items() if value is not None}
+        for site, wants in zip(self.plan.sites, self._wants, strict=True):
+            for name in set(wants.needed) - given:
+                raise UserError(
+                    f"{self._name(site)} needs {name!r}: call the stack with {name}=..."
+                )
 
     def _check_plugs(self) -> None:
-        for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            reason = (
-                sublayer.refuse(self.wiring.plugs(site)) if isinstance(sublayer, Sublayer) else None
-            )
+        for site, module in zip(self.plan.sites, self.sublayers, strict=True):
+            sublayer = as_sublayer(module)
+            reason = sublayer and sublayer.refuse(self.wiring.plugs(site))
             if reason:
                 raise UserError(
                     f"{self._name(site)} cannot stand in wiring {self.wiring_call}: {reason}"
@@ -262,17 +252,6 @@ def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None
             f"got {len(sublayers)} sub-layers for layers of {len(kinds)}, {kinds}; "
             "wanted a flat list with that many a layer, at least one layer"
         )
-
-
-def _declared(module: nn.Module) -> dict[str, bool]:
-    """Names in a module's forward beyond the tensor it reads, and whether each must be given."""
-    parameters = list(inspect.signature(module.forward).parameters.values())[1:]
-    named = (
-        parameter
-        for parameter in parameters
-        if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
-    )
-    return {parameter.name: parameter.default is parameter.empty for parameter in named}
 
 
 def _spell(arrangement: dict[str, Any]) -> str:

@@ -26,6 +26,7 @@ from addnorm.wirings.base import State, Wiring, parameter, precisely, register
             "small."
         ),
         reduces_to=(("attn_res", "pre_ln"), ("attn_res(form=full)", "pre_ln")),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class AttnRes(Wiring):

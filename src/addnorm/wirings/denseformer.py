@@ -21,6 +21,7 @@ from addnorm.wirings.base import State, Wiring, mixed, parameter, register
         ),
         summary="A few hundred scalars let every layer reuse what earlier layers found.",
         reduces_to=(("denseformer", "pre_ln"), ("denseformer(dilation=2, period=2)", "pre_ln")),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class DenseFormer(Wiring):

@@ -29,6 +29,7 @@ MAPS = {
             "arXiv 1910.06764"
         ),
         summary="Each sub-layer may overwrite the stream; a bias makes it start near the identity.",
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class Gated(Wiring):

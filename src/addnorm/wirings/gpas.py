@@ -38,6 +38,7 @@ PLACES = {
             ("gpas(inner=deepnorm)", "deepnorm"),
             ("gpas(inner=sandwich)", "sandwich"),
         ),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class GPAS(Decorator):

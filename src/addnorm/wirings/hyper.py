@@ -18,6 +18,7 @@ from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, regi
         paper="Zhu et al., Hyper-Connections, 2024, arXiv 2409.19606",
         summary="Learns how strongly each depth is connected to each other; starts as Pre-LN.",
         reduces_to=(("hyper", "pre_ln"), ("hyper(streams=1, dynamic=False)", "pre_ln")),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class HyperConnections(Wiring):

@@ -17,6 +17,7 @@ from addnorm.wirings.base import State, Wiring, register
         summary=(
             "A Highway-like skip lets Post-LN train beyond a thousand layers without a start rule."
         ),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class Keel(Wiring):

@@ -18,6 +18,7 @@ from addnorm.wirings.base import State, Wiring, parameter, register
             "Deep vision Transformers (CaiT, DeiT III, DINOv2) start near the identity with it."
         ),
         reduces_to=(("layer_scale(start=1.0)", "pre_ln"),),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class LayerScale(Wiring):

@@ -23,6 +23,7 @@ from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, regi
         paper="Xie et al., mHC: Manifold-Constrained Hyper-Connections, 2025, arXiv 2512.24880",
         summary="Hyper-connections that can neither amplify nor lose the stream; in DeepSeek-V4.",
         reduces_to=(("mhc(gate=0.0)", "pre_ln"),),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class MHC(Wiring):

@@ -18,6 +18,7 @@ from addnorm.wirings.base import State, Wiring, register
             "Every branch enters the stream with the same length, whatever its weights; "
             "used by Swin V2 (start=0.0) and OLMo 2, both with query-key norm."
         ),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class ResPost(Wiring):

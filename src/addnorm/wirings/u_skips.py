@@ -24,6 +24,7 @@ from addnorm.wirings.base import State, Wiring, parameter, register
             "Pre-LN with the long skips of a U-net; in U-ViT and in fast GPT-2 training records."
         ),
         reduces_to=(("u_skips(start=0.0)", "pre_ln"),),
+        undefined="The paper has no cross-attention; it is wired like every other site here.",
     )
 )
 class USkips(Wiring):

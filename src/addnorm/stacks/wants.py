@@ -1,0 +1,62 @@
+"""What a sub-layer wants besides the tensor it reads: its `forward` says so by naming it."""
+
+import inspect
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from addnorm.sublayers.base import Sublayer
+
+
+@dataclass(frozen=True)
+class Wants:
+    """The names in a sub-layer's forward.
+
+    >>> class Gossip(nn.Module):
+    ...     def forward(self, x, memory, mask=None): ...
+    >>> Wants.of(Gossip())
+    Wants(names=('memory', 'mask'), needed=('memory',), everything=False)
+    """
+
+    names: tuple[str, ...]
+    """All it names, beyond the tensor it reads."""
+    needed: tuple[str, ...]
+    """Those without a default."""
+    everything: bool
+    """Whether it takes any keyword: then it gets all that the stack is called with."""
+
+    @classmethod
+    def of(cls, module: nn.Module) -> "Wants":
+        """Read from the signature."""
+        parameters = list(inspect.signature(unwrapped(module).forward).parameters.values())
+        named = [
+            parameter
+            for parameter in parameters[1:]
+            if parameter.kind in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY)
+        ]
+        return cls(
+            tuple(parameter.name for parameter in named),
+            tuple(parameter.name for parameter in named if parameter.default is parameter.empty),
+            any(parameter.kind is parameter.VAR_KEYWORD for parameter in parameters),
+        )
+
+    def __contains__(self, name: str) -> bool:
+        return self.everything or name in self.names
+
+    def pick(self, context: dict[str, Any]) -> dict[str, Any]:
+        """What of the context it gets; what is None is not there."""
+        return {
+            name: value for name, value in context.items() if value is not None and name in self
+        }
+
+
+def unwrapped(module: nn.Module) -> nn.Module:
+    """The module inside, where torch.compile has wrapped it and hides what it declares."""
+    return dict(module.named_children()).get("_orig_mod", module)
+
+
+def as_sublayer(module: nn.Module) -> Sublayer | None:
+    """The module as one that knows its widths and roles; None for a plain one."""
+    inside = unwrapped(module)
+    return inside if isinstance(inside, Sublayer) else None
