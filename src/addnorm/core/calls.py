@@ -1,13 +1,17 @@
 """Call strings such as `rms` or `rms(eps=1e-6)`: literals only, never evaluated."""
 
 import ast
-import keyword
+import math
+import re
+import warnings
 from dataclasses import dataclass, field
+from keyword import iskeyword
 from typing import Any
 
 from addnorm.core.errors import UserError
 
 HOW = "write a name with options, such as rms or rms(eps=1e-6)"
+LITERALS = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -40,16 +44,19 @@ class Call:
             raise UserError(
                 f"a call string is wanted, got {text!r} of type {type(text).__name__}; {HOW}"
             )
+        source = text.strip()
         try:
-            node = ast.parse(text.strip(), mode="eval").body
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # an odd escape in a string is no news to the user
+                node = ast.parse(source, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
             raise UserError(f"cannot read the call string {text!r}; {HOW}") from None
-        value = _value(node, text)
-        if isinstance(value, Call):
-            return value
         if isinstance(node, ast.Name):
             return cls(node.id)
-        raise UserError(f"{text!r} is not the name of anything; {HOW}")
+        if not isinstance(node, ast.Call):
+            raise UserError(f"{text!r} is not the name of anything; {HOW}")
+        call: Call = _value(node, source)
+        return call
 
     def __str__(self) -> str:
         written = [_spell(value) for value in self.positional]
@@ -57,31 +64,57 @@ class Call:
         return f"{self.name}({', '.join(written)})" if written else self.name
 
     def __hash__(self) -> int:
-        return hash(str(self))
+        # Equal calls may differ in spelling (the order of options, 1 and 1.0), never in these.
+        return hash((self.name, frozenset(self.options), len(self.positional)))
 
 
-def _value(node: ast.expr, text: str) -> Any:
+def _value(node: ast.expr, source: str) -> Any:
     """A literal, a bare word as a string, or a call inside the call."""
-    if isinstance(node, ast.Name):
-        return node.id
-    if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
-        options: dict[str, Any] = {}
-        for option in node.keywords:
-            if option.arg is None:
-                raise UserError(f"{text!r} uses **; {HOW}")
-            if option.arg in options:
-                raise UserError(f"{text!r} gives {option.arg!r} twice; keep one of them")
-            options[option.arg] = _value(option.value, text)
-        return Call(node.func.id, options, tuple(_value(value, text) for value in node.args))
-    try:
-        return ast.literal_eval(node)
-    except (ValueError, TypeError, SyntaxError, RecursionError, MemoryError):
-        raise UserError(
-            f"{ast.unparse(node)!r} in {text!r} is not a literal; options are numbers, words,"
-            " True, False or None"
-        ) from None
+    match node:
+        case ast.Name():
+            return node.id
+        case ast.Constant() if isinstance(node.value, LITERALS):
+            return node.value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
+            not isinstance(number, bool)
+        ):
+            return -number
+        case ast.Tuple():
+            return tuple(_value(element, source) for element in node.elts)
+        case ast.List():
+            return [_value(element, source) for element in node.elts]
+        case ast.Call(func=ast.Name(id=name)):
+            positional = tuple(_value(value, source) for value in node.args)
+            return Call(name, _options(node, source), positional)
+    # Not ast.unparse, which fails on a deep nesting.
+    shown = ast.get_source_segment(source, node) or source
+    raise UserError(
+        f"{shown!r} in {source!r} is not a literal; options are numbers, words, True, False, None,"
+        " and tuples or lists of them"
+    )
+
+
+def _options(node: ast.Call, source: str) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for option in node.keywords:
+        if option.arg is None:
+            raise UserError(f"{source!r} uses **; {HOW}")
+        if option.arg in options:
+            raise UserError(f"{source!r} gives {option.arg!r} twice; keep one of them")
+        options[option.arg] = _value(option.value, source)
+    return options
 
 
 def _spell(value: Any) -> str:
-    bare = isinstance(value, str) and value.isidentifier() and not keyword.iskeyword(value)
-    return value if bare else str(value) if isinstance(value, Call) else repr(value)
+    if isinstance(value, Call):
+        return str(value)
+    if isinstance(value, tuple):
+        elements = [_spell(element) for element in value]
+        return f"({elements[0]},)" if len(elements) == 1 else f"({', '.join(elements)})"
+    if isinstance(value, list):
+        return f"[{', '.join(map(_spell, value))}]"
+    if isinstance(value, float) and math.isinf(value):
+        return "1e999" if value > 0 else "-1e999"  # `inf` would be read as a word
+    # Only ASCII stays bare: Python reads other names in a normal form, and so as another string.
+    bare = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value)
+    return value if bare and not iskeyword(value) else repr(value)

@@ -51,7 +51,7 @@ class Card:
     @property
     def year(self) -> int | None:
         """Year of the paper."""
-        found = re.search(r"\b(?:19|20)\d\d\b(?!\.)", self.paper)
+        found = re.search(r"\b(?:19|20)\d\d\b(?!\.\d)", self.paper)
         return int(found.group()) if found else None
 
     @property
@@ -92,6 +92,11 @@ def _options(member: type) -> dict[str, Option]:
     found = {}
     for name, parameter in inspect.signature(member).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
+            if name not in hints or parameter.default is parameter.empty:
+                raise TypeError(
+                    f"option {name!r} of {member.__name__} needs a type and a default, such as "
+                    f"{name}: bool = True"
+                )
             hint = hints[name]
             choices = get_args(hint) if get_origin(hint) is Literal else ()
             found[name] = Option(parameter.default, choices, hint)
@@ -99,30 +104,42 @@ def _options(member: type) -> dict[str, Option]:
 
 
 def _symbols(doc: str) -> tuple[tuple[str, str], ...]:
-    """The docstring's paragraph of lines `symbol: shape, start value`; an indented line goes on."""
+    """The docstring's paragraph of lines `symbol: shape, start value`; other lines go on."""
     for paragraph in doc.split("\n\n")[1:]:
         lines = paragraph.splitlines()
         if not re.match(r"[\w|^()., ]+?:\s", lines[0]):
             continue
         symbols: list[tuple[str, str]] = []
         for line in lines:
-            if line.startswith(" ") and symbols:
+            if symbols and (line.startswith(" ") or ":" not in line):
                 symbols[-1] = (symbols[-1][0], f"{symbols[-1][1]} {line.strip()}")
-            elif ":" in line:
-                name, text = line.split(":", 1)
+            else:
+                name, _, text = line.partition(":")
                 symbols.append((name.strip(), text.strip()))
         return tuple(symbols)
     return ()
 
 
 def _departures(member: type) -> tuple[str, ...]:
-    """Tagged comments of the member's file; a departure runs on over the comment lines below it."""
+    """Tagged comments of the member's file, those inside other classes left out; a departure runs
+    on over the comment lines below it.
+    """
+    try:
+        source = Path(inspect.getfile(member)).read_text(encoding="utf-8")
+    except (OSError, TypeError):  # typed at a prompt or in a notebook: there is no file
+        return ()
+    ours = {cls.__name__ for cls in member.__mro__}
+    around = None  # the class a line stands in
     notes: list[str] = []
     inside = False
-    for line in Path(inspect.getfile(member)).read_text(encoding="utf-8").splitlines():
+    for line in source.splitlines():
+        if opened := re.match(r"class (\w+)|[@\w#]", line):
+            around = opened.group(1)
         comment = re.search(r"#\s?(.*)$", line)
         alone = line.lstrip().startswith("#")
-        if comment and DEPARTURE in comment.group(1):
+        if around and around not in ours:
+            inside = False
+        elif comment and DEPARTURE in comment.group(1):
             notes.append(comment.group(1).split(DEPARTURE, 1)[1].strip())
             inside = True
         elif inside and alone and comment:

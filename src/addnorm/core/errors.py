@@ -1,6 +1,7 @@
 """Errors a user can reach: each says what was got, what was wanted and what to try."""
 
 import difflib
+import re
 from collections.abc import Iterable
 
 
@@ -21,14 +22,15 @@ class InnerNormsLeftOut(UserWarning):
 
 
 def nearest(word: str, known: Iterable[str]) -> list[str]:
-    """The known names that look like `word`, best first; case and underscores do not count.
+    """The known names that look like `word`, best first; case, underscores, hyphens and blanks do
+    not count.
 
     >>> nearest("PostLN", ["pre_ln", "post_ln", "b2t"])
-    ['post_ln', 'pre_ln']
+    ['post_ln']
     """
-    plain = {name.replace("_", "").lower(): name for name in known}
-    wanted = word.replace("_", "").replace("-", "").lower()
-    return [plain[match] for match in difflib.get_close_matches(wanted, plain, n=3, cutoff=0.6)]
+    plain = {_plain(name): name for name in known}
+    matches = difflib.get_close_matches(_plain(word), plain, n=3, cutoff=0.6)
+    return [plain[match] for match in matches]
 
 
 def unknown(what: str, got: str, known: Iterable[str]) -> str:
@@ -37,3 +39,7 @@ def unknown(what: str, got: str, known: Iterable[str]) -> str:
     close = nearest(got, known)
     hint = f" did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
     return f"unknown {what} {got!r};{hint} Known: {', '.join(known) or 'none'}"
+
+
+def _plain(word: str) -> str:
+    return re.sub(r"[\s_-]", "", word).lower()

@@ -110,7 +110,8 @@ class Plan:
                 not isinstance(value, int) or isinstance(value, bool) or value < 1
             ):
                 raise UserError(f"{name} must be a whole number from 1, got {value!r}")
-        if not self.kinds or not all(isinstance(kind, str) for kind in self.kinds):
+        named = isinstance(self.kinds, tuple) and all(isinstance(kind, str) for kind in self.kinds)
+        if not self.kinds or not named:
             raise UserError(
                 "kinds must name the sub-layers of one layer, such as ('self', 'ffn'), got "
                 f"{self.kinds!r}"

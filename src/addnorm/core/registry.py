@@ -39,6 +39,11 @@ class Registry(Generic[T]):
         """Class decorator: makes the class known under its card's name."""
 
         def add(member: type[T]) -> type[T]:
+            if not card.name.isidentifier():
+                raise ValueError(
+                    f"{card.name!r} cannot be the name of a {self.family}; wanted letters, digits "
+                    "and underscores, such as post_ln"
+                )
             if card.name in self._members:
                 raise ValueError(f"{self.family} {card.name!r} is registered twice")
             self._members[card.name] = member
@@ -72,6 +77,8 @@ class Registry(Generic[T]):
 
     def resolve(self, call: str | Call) -> Call:
         """The canonical form: options checked, in declared order, without those at a default."""
+        if isinstance(call, str) and "(" not in call:
+            self._known(call.strip())  # so that `post-ln` is answered with the nearest names
         call = Call.parse(call)
         options = self.card(call.name).options or {}
         if len(call.positional) > len(options):
@@ -107,7 +114,11 @@ class Registry(Generic[T]):
     def make(self, call: str | Call, *args: Any) -> T:
         """Build the member a call string names."""
         call = self.resolve(call)
-        return self._members[call.name](*args, **call.options)
+        options = {
+            name: str(value) if isinstance(value, Call) else value
+            for name, value in call.options.items()
+        }
+        return self._members[call.name](*args, **options)
 
     def _known(self, name: str) -> None:
         if name not in self._members:
@@ -115,7 +126,8 @@ class Registry(Generic[T]):
 
     def _checked(self, member: str, name: str, option: Option, value: Any) -> Any:
         if INNER in getattr(option.type, "__metadata__", ()):
-            return str(self.resolve(value))
+            inner = self.resolve(value)
+            return inner if inner.options else inner.name
         try:
             return TypeAdapter(option.type).validate_python(value, strict=True)
         except ValidationError as problem:
@@ -131,11 +143,14 @@ class Registry(Generic[T]):
 
 
 def _same(value: Any, default: Any) -> bool:
+    if isinstance(value, Call):
+        return str(value) == default
     return type(value) is type(default) and value == default
 
 
-def _wanted(problem: Any) -> str:
-    return str(problem.errors()[0]["msg"]).removeprefix("Input should be ")
+def _wanted(problem: ValidationError) -> str:
+    messages = (error["msg"].removeprefix("Input should be ") for error in problem.errors())
+    return " or ".join(dict.fromkeys(messages))
 
 
 def _listed(options: dict[str, Option]) -> str:

@@ -10,26 +10,28 @@ from typing import Any
 from addnorm.core.errors import UserError
 
 Row = Mapping[str, Any]
+NOT_FINITE = ("nan", "inf", "-inf")
 
 
 def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -> None:
     """Write rows, one JSON object a line.
 
     A new file comes into being whole (temporary name, then renamed); appended rows are flushed
-    together. Numbers that JSON has no word for are written as the strings "nan", "inf" and "-inf".
+    together, after a line that a killed writer left unfinished is taken away. Numbers that JSON has
+    no word for are written as the strings "nan", "inf" and "-inf", always read back as numbers.
     """
     path = Path(path)
-    text = "".join(
-        json.dumps(_plain(row), allow_nan=False, ensure_ascii=False) + "\n" for row in rows
-    )
+    text = "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in rows)
+    data = text.encode("utf-8", errors="backslashreplace")  # a lone surrogate: JSON's own escape
     path.parent.mkdir(parents=True, exist_ok=True)
     if append:
-        with path.open("a", encoding="utf-8") as file:
-            file.write(text)
+        _mend(path)
+        with path.open("ab") as file:
+            file.write(data)
         return
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
-        temporary.write_text(text, encoding="utf-8")
+        temporary.write_bytes(data)
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
@@ -43,28 +45,55 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"no rows at {path}: the file does not exist")
-    with path.open(encoding="utf-8") as file:
+        raise UserError(f"no rows at {path}: there is no such file; wanted one of JSON lines")
+    with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
+            if not line.strip():
+                continue
             try:
-                row = json.loads(line)
-            except json.JSONDecodeError as problem:
-                if not line.endswith("\n"):
+                row = json.loads(line.decode("utf-8"))
+            except ValueError as problem:
+                if not line.endswith(b"\n"):
                     return  # an interrupted append; its row was never finished
                 raise UserError(
-                    f"{path}, line {number} is not JSON ({problem.msg}); wanted one object a line"
+                    f"{path}, line {number} is not JSON ({problem}); wanted one object a line"
                 ) from None
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} holds {row!r}; wanted one object a line")
             yield {name: _number(value) for name, value in row.items()}
 
 
+def _mend(path: Path) -> None:
+    """End the file with a whole line: an unfinished row goes, a whole one gets its line feed."""
+    if not path.is_file() or path.stat().st_size == 0:
+        return
+    with path.open("rb+") as file:
+        file.seek(-1, os.SEEK_END)
+        if file.read() == b"\n":
+            return
+        file.seek(0)
+        data = file.read()
+        start = data.rfind(b"\n") + 1
+        try:
+            json.loads(data[start:].decode("utf-8"))
+        except ValueError:
+            file.truncate(start)
+        else:
+            file.write(b"\n")
+
+
 def _plain(row: Row) -> dict[str, Any]:
+    for name, value in row.items():
+        if not isinstance(name, str) or not isinstance(value, str | int | float | None):
+            raise UserError(
+                f"a row holds text, numbers, True, False and None under names, got {name!r}:"
+                f" {value!r} of type {type(value).__name__}; try float(...) or one row a number"
+            )
     return {
-        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
+        name: str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in row.items()
     }
 
 
 def _number(value: Any) -> Any:
-    return float(value) if value in ("nan", "inf", "-inf") else value
+    return float(value) if value in NOT_FINITE else value

@@ -13,7 +13,7 @@ from addnorm.wirings.base import State, Wiring, register
         name="keel",
         title="KEEL",
         formula="x <- N_out(alpha * x + f(N_in(x))), alpha = number of sub-layers",
-        paper="Post-LayerNorm Is Back: Stable, Expressive, and Deep, 2026, arXiv 2601.19895",
+        paper="ByteDance Seed, Post-LayerNorm Is Back, 2026, arXiv 2601.19895",
         summary=(
             "A Highway-like skip lets Post-LN train beyond a thousand layers without a start rule."
         ),
@@ -29,7 +29,7 @@ class Keel(Wiring):
     alpha: constant, the number of sub-layers in the stack: 2 or 3 a layer
     N_in, N_out: two norms per site; the last N_out is the last norm
 
-    "Post-LayerNorm Is Back", 2026, from its abstract and two independent accounts; no code was
+    ByteDance Seed 2026, from its abstract and two independent accounts; no code was
     released. Digests with a learned or convex gate describe something else.
     """
 

@@ -1,0 +1,44 @@
+"""What `import addnorm` costs, as a ratio to `import torch`, each in a process of its own.
+
+    python benchmarks/import_time.py [ROUNDS]
+
+The statements take turns, so that a busy moment of the machine hits all of them; medians are
+compared. The time is that of the statement, without the start of the interpreter.
+"""
+
+import statistics
+import subprocess
+import sys
+
+STATEMENTS = {
+    "import torch": "import torch",
+    "import addnorm": "import addnorm",
+    "import addnorm.core": "import addnorm.core",
+    "addnorm.Stack and all it needs": "import addnorm; addnorm.Stack",
+}
+
+
+def seconds(statement: str) -> float:
+    """Time of one statement in a fresh process."""
+    code = f"import time; t = time.perf_counter()\n{statement}\nprint(time.perf_counter() - t)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    return float(done.stdout)
+
+
+def main(rounds: int) -> None:
+    """Print the table."""
+    for statement in STATEMENTS.values():
+        seconds(statement)  # fills the caches of the disk
+    times: dict[str, list[float]] = {name: [] for name in STATEMENTS}
+    for _ in range(rounds):
+        for name, statement in STATEMENTS.items():
+            times[name].append(seconds(statement))
+    base = statistics.median(times["import torch"])
+    print(f"{'statement':32} {'median s':>9} {'min s':>7} {'max s':>7} {'/ torch':>8}   n={rounds}")
+    for name, values in times.items():
+        median = statistics.median(values)
+        print(f"{name:32} {median:9.3f} {min(values):7.3f} {max(values):7.3f} {median / base:8.2f}")
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 11)

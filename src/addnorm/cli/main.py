@@ -1,0 +1,108 @@
+"""The console script: the table of commands, and what becomes of their mistakes."""
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+from typing import Annotated, Any
+
+import typer
+
+from addnorm import __version__
+from addnorm.cli.draw import draw
+from addnorm.cli.list import list_members
+from addnorm.cli.show import show
+
+# One line a verb, in the order of `addnorm --help`. What takes long to import is imported inside.
+COMMANDS: dict[str, Callable[..., Any]] = {
+    "list": list_members,
+    "show": show,
+    "draw": draw,
+}
+
+DONE, MISTAKE, INTERRUPTED = 0, 2, 130
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run one command and return the exit code: 0 done, 1 the answer is no, 2 a mistake."""
+    if sys.stdout is None:
+        return _complain("standard output is closed; wanted somewhere to write to")
+    with contextlib.suppress(AttributeError):  # whatever stands in for it may have no encoding
+        sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
+    try:
+        code = _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
+        sys.stdout.flush()
+        return code
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    except BrokenPipeError:
+        _give_up_output()
+        return DONE  # the reader, `head` say, has all it wanted
+    except typer.TyperException as problem:
+        context = getattr(problem, "ctx", None)
+        verb = context.command_path if context else "addnorm"
+        return _complain(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")
+    except OSError as problem:
+        where = f"{problem.filename}: " if problem.filename else "cannot write the output: "
+        _give_up_output()
+        return _complain(f"{where}{problem.strerror or problem}")
+    except ValueError as problem:
+        from addnorm.core.errors import UserError  # not at the top: it would slow down --help
+
+        if not isinstance(problem, UserError):
+            raise
+        return _complain(str(problem))
+
+
+def _run(arguments: list[str]) -> int:
+    command = typer.main.get_command(_app())
+    try:
+        with command.make_context("addnorm", arguments) as context:
+            command.invoke(context)
+    except typer.Exit as end:
+        return end.exit_code
+    return DONE
+
+
+def _app() -> typer.Typer:
+    app = typer.Typer(
+        add_completion=False,
+        rich_markup_mode="rich" if sys.stdout.isatty() else None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(addnorm)
+    for verb, command in COMMANDS.items():
+        app.command(verb)(command)
+    return app
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        sys.stdout.write(f"addnorm {__version__}\n")
+        raise typer.Exit
+
+
+def addnorm(
+    version: Annotated[
+        bool,
+        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+    ] = False,
+) -> None:
+    """Arrangements of Transformer norms and residual wirings, chosen by name."""
+
+
+def _complain(words: str, code: int = MISTAKE) -> int:
+    """One line on standard error."""
+    if sys.stderr is not None:
+        with contextlib.suppress(OSError):
+            print("addnorm:", " ".join(words.split()), file=sys.stderr)
+    return code
+
+
+def _give_up_output() -> None:
+    """Let what cannot be written any more go nowhere, so that Python's own flush at exit passes."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        with contextlib.suppress(OSError, ValueError):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

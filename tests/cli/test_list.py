@@ -1,0 +1,88 @@
+"""`addnorm list`: every member is there, in whatever form it is asked for."""
+
+import json
+
+import pytest
+
+from addnorm.cli.families import FAMILIES, registry_of
+
+KEYS = {
+    *("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined"),
+    *("options", "choices", "symbols", "departures", "year", "arxiv"),
+}
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_json_is_the_list_of_cards(addnorm, family):
+    done = addnorm("list", family, "--json")
+    assert (done.code, done.err) == (0, "")
+    cards = json.loads(done.out, parse_constant=pytest.fail)
+    assert [card["name"] for card in cards] == list(registry_of(family))
+    assert all(set(card) == KEYS for card in cards)
+
+
+def test_there_are_as_many_as_promised():
+    assert len(registry_of("norms")) >= 14
+    assert len(registry_of("wirings")) >= 30
+
+
+@pytest.mark.parametrize("family", FAMILIES)
+def test_without_a_terminal_every_member_is_one_whole_line(addnorm, monkeypatch, family):
+    monkeypatch.setenv("COLUMNS", "30")  # of no concern to a pipe
+    lines = addnorm("list", family).out.splitlines()
+    cards = registry_of(family).cards()
+    assert len(lines) == len(cards)
+    for line, card in zip(lines, cards, strict=True):
+        assert line.split()[0] == card.name
+        assert all(words in line for words in (card.title, card.formula, card.paper))
+        assert line.isascii() or not card.paper.isascii()
+        assert line == line.rstrip()
+
+
+@pytest.mark.parametrize("columns", [30, 40, 60, 64, 80, 90, 120, 200])
+@pytest.mark.parametrize("family", FAMILIES)
+def test_on_a_terminal_it_fits_and_nothing_is_lost(terminal, family, columns):
+    done = terminal(columns, "list", family)
+    assert max(map(len, done.out.splitlines())) <= columns
+    assert "…" not in done.out
+    words = done.out.split()
+    for card in registry_of(family).cards():
+        assert card.name in words
+        assert set("".join(card.formula.split())) <= set(done.out)
+
+
+def test_on_a_terminal_formulas_are_whole(terminal):
+    """Wrapped, but with every word in its order."""
+    card = registry_of("norms").card("layer")
+    for columns in (40, 60):
+        assert card.formula in " ".join(terminal(columns, "list", "norms").out.split())
+    assert card.formula in terminal(120, "list", "norms").out
+
+
+def test_without_a_family_the_families_are_counted(addnorm):
+    done = addnorm("list")
+    assert [line.split()[:2] for line in done.out.splitlines()] == [
+        [family, str(len(registry_of(family)))] for family in FAMILIES
+    ]
+    assert json.loads(addnorm("list", "--json").out)[0] == {
+        "family": "norms",
+        "count": len(registry_of("norms")),
+    }
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["nroms"], "unknown family 'nroms'; did you mean 'norms'"),
+        (["wiring"], "unknown family 'wiring'; did you mean 'wirings'?"),
+        ([""], "unknown family ''"),
+        (["norms", "wirings"], "unexpected extra argument"),
+        (["--jason"], "No such option: --jason"),
+    ],
+)
+def test_a_wrong_request_is_answered_in_one_line(addnorm, arguments, message):
+    done = addnorm("list", *arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("addnorm: ")
+    assert message in done.err
+    assert done.err.count("\n") == 1

@@ -1,0 +1,220 @@
+"""The program around the commands: help, exit codes, and output that cannot be written."""
+
+import os
+import pty
+import re
+import resource
+import signal
+import subprocess
+import sys
+
+import pytest
+
+import addnorm as package
+from addnorm.cli import main as cli
+from addnorm.core.errors import UserError
+
+
+@pytest.fixture
+def command(monkeypatch):
+    """Give the program one more command."""
+
+    def add(function):
+        monkeypatch.setitem(cli.COMMANDS, "extra", function)
+
+    return add
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
+def test_help_names_every_command(addnorm, arguments):
+    done = addnorm(*arguments)
+    assert (done.code, done.err) == (0, "")
+    assert all(f"\n  {verb} " in done.out for verb in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("verb", cli.COMMANDS)
+def test_every_command_has_help(addnorm, verb):
+    done = addnorm(verb, "--help")
+    assert (done.code, done.err) == (0, "")
+    assert f"Usage: addnorm {verb}" in done.out
+    assert "..." not in addnorm("--help").out.split("Commands:")[1], "too long for one line"
+
+
+def test_version(addnorm):
+    assert addnorm("--version").out == f"addnorm {package.__version__}\n"
+
+
+def test_python_m_addnorm_is_addnorm(program):
+    assert program("--version").out == f"addnorm {package.__version__}\n"
+
+
+def test_help_comes_at_once(program):
+    """In half a second of computing, at best of three; other tests beside it do not count."""
+
+    def spent():
+        used = resource.getrusage(resource.RUSAGE_CHILDREN)
+        return used.ru_utime + used.ru_stime
+
+    times = []
+    for _ in range(3):
+        before = spent()
+        assert program("--help").code == 0
+        times.append(spent() - before)
+    assert min(times) < 0.5
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["lst"], "No such command 'lst'. Did you mean 'list'?; try 'addnorm --help'"),
+        (["--bad"], "No such option: --bad; try 'addnorm --help'"),
+        (["lis\nt"], "No such command"),
+        (["--version=3"], "--version"),
+    ],
+)
+def test_wrong_usage_is_one_line_and_2(addnorm, arguments, message):
+    done = addnorm(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert message in done.err
+    assert done.err.startswith("addnorm: ")
+    assert done.err.count("\n") == 1
+
+
+def test_a_users_mistake_is_one_line_and_2(addnorm, command):
+    def extra() -> None:
+        raise UserError("got this;\n  wanted that")
+
+    command(extra)
+    done = addnorm("extra")
+    assert (done.code, done.err) == (2, "addnorm: got this; wanted that\n")
+
+
+def test_a_file_that_cannot_be_read_is_one_line_and_2(addnorm, command, tmp_path):
+    command(lambda: (tmp_path / "nowhere").read_text())
+    done = addnorm("extra")
+    assert done.code == 2
+    assert done.err == f"addnorm: {tmp_path / 'nowhere'}: No such file or directory\n"
+
+
+def test_the_answer_no_is_1(addnorm, command):
+    def extra() -> None:
+        import typer
+
+        raise typer.Exit(1)
+
+    command(extra)
+    assert addnorm("extra").code == 1
+
+
+def test_a_bug_of_ours_is_not_hidden(addnorm, command):
+    def extra() -> None:
+        raise ValueError("a bug")
+
+    command(extra)
+    with pytest.raises(ValueError, match="a bug"):
+        addnorm("extra")
+
+
+def test_an_interrupt_is_130_without_traceback():
+    code = (
+        "import sys, time; from addnorm.cli import main as cli\n"
+        "def wait() -> None: print('ready', flush=True); time.sleep(60)\n"
+        "cli.COMMANDS['wait'] = wait\n"
+        "sys.exit(cli.main(['wait']))"
+    )
+    running = subprocess.Popen(
+        [sys.executable, "-c", code],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        # A job in the background is started deaf to it.
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+    )
+    assert running.stdout.readline() == "ready\n"
+    running.send_signal(signal.SIGINT)
+    _, err = running.communicate(timeout=30)
+    assert running.returncode == 130
+    assert err == "addnorm: interrupted\n"
+
+
+def test_a_reader_that_has_gone_is_no_mistake(program):
+    reading, writing = os.pipe()
+    os.close(reading)
+    done = program("list", "--help", stdout=writing)
+    os.close(writing)
+    assert (done.code, done.err) == (0, "")
+
+
+@pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
+@pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
+def test_a_full_disk_is_one_line_and_2(program, arguments):
+    with open("/dev/full", "w") as full:
+        done = program(*arguments, stdout=full)
+    assert done.code == 2
+    assert done.err == "addnorm: cannot write the output: No space left on device\n"
+
+
+def test_a_closed_output_is_one_line_and_2():
+    done = subprocess.run(
+        [sys.executable, "-m", "addnorm", "--version"],
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=lambda: os.close(1),
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("\n") == 1
+    assert "standard output is closed" in done.stderr
+
+
+def test_letters_that_the_output_lacks_are_spelt_out(program):
+    """On an old terminal a title with an accent is no reason to fail."""
+    code = (
+        "import sys; from addnorm.cli import main as cli\n"
+        "def say() -> None: print('größer')\n"
+        "cli.COMMANDS['say'] = say; sys.exit(cli.main(['say']))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        capture_output=True,
+        env=os.environ | {"PYTHONIOENCODING": "ascii"},
+    )
+    assert (done.returncode, done.stdout) == (0, b"gr\\xf6\\xdfer\n")
+
+
+def on_a_terminal(*arguments, **env):
+    """What a real pseudo-terminal gets to see."""
+    ours, theirs = pty.openpty()
+    running = subprocess.Popen(
+        [sys.executable, "-m", "addnorm", *arguments],
+        stdout=theirs,
+        stderr=theirs,
+        stdin=subprocess.DEVNULL,
+        env={key: value for key, value in os.environ.items() if key != "NO_COLOR"}
+        | {"TERM": "xterm-256color", "COLUMNS": "60"}
+        | env,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        while piece := os.read(ours, 65536):
+            seen += piece
+    except OSError:
+        pass  # how Linux says that the other end is closed
+    os.close(ours)
+    assert running.wait() == 0
+    return seen.decode()
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"]])
+def test_help_fits_a_narrow_terminal(arguments):
+    seen = on_a_terminal(*arguments, COLUMNS="40")
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in seen.splitlines()) <= 40
+
+
+def test_colour_on_a_terminal_and_nowhere_else(program):
+    assert "\x1b[1;36mFormula" in on_a_terminal("show", "rms")
+    assert "\x1b" not in program("--help").out
+
+
+def test_no_colour_where_it_is_unwanted():
+    assert not re.search(r"\x1b\[[0-9;]*3[0-9]", on_a_terminal("--help", NO_COLOR="1"))

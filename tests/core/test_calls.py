@@ -1,0 +1,197 @@
+"""Call strings: whatever is printed can be read again, and nothing but literals is ever read."""
+
+import keyword
+import math
+import warnings
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.calls import Call
+from addnorm.core.errors import UserError
+
+names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(
+    lambda word: not keyword.iskeyword(word)
+)
+literals = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.floats(allow_nan=False),
+    st.text(),
+    st.sampled_from(["True", "nan", "inf", "-inf", "a b", "it's", '"', "\n", "ﬁ", "lambda", ""]),
+)
+
+
+def calls(values):
+    """Calls with something in their brackets: a bare one inside a call reads as a word."""
+    options = st.dictionaries(names, values, max_size=3)
+    positional = st.lists(values, max_size=2).map(tuple)
+    made = st.builds(Call, names, options, positional)
+    return made.filter(lambda call: call.options or call.positional)
+
+
+values = st.recursive(
+    literals,
+    lambda inner: st.one_of(
+        st.lists(inner, max_size=3), st.lists(inner, max_size=3).map(tuple), calls(inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.one_of(calls(values), st.builds(Call, names)))
+def test_what_is_printed_is_read_again(call):
+    assert Call.parse(str(call)) == call
+    assert str(Call.parse(str(call))) == str(call)
+
+
+@given(st.text())
+def test_any_text_is_read_or_refused_and_nothing_else_happens(text):
+    try:
+        assert isinstance(Call.parse(text), Call)
+    except UserError as refusal:
+        assert "rms(eps=1e-6)" in str(refusal) or "literal" in str(refusal)
+
+
+@pytest.mark.parametrize(
+    ("text", "same"),
+    [
+        ("rms", "rms"),
+        ("  rms  ", "rms"),
+        ("rms()", "rms"),
+        ("layer( eps = 0.000001,affine=False )", "layer(eps=1e-06, affine=False)"),
+        ("layer(\n  eps=1e-6,\n)", "layer(eps=1e-06)"),
+        ("x(a='word')", "x(a=word)"),
+        ("x(a='two words')", "x(a='two words')"),
+        ("x(a='True')", "x(a='True')"),
+        ("x(-1, +0.5)", None),
+        ("x(-1, b=-0.5)", "x(-1, b=-0.5)"),
+        ("x(a=(1,))", "x(a=(1,))"),
+        ("x(a=(ffn, self))", "x(a=(ffn, self))"),
+        ("x(a=[])", "x(a=[])"),
+        ("x(a=1e999)", "x(a=1e999)"),
+        ("x(y(z(w=1)))", "x(y(z(w=1)))"),
+    ],
+)
+def test_one_spelling_of_a_choice(text, same):
+    if same is None:
+        with pytest.raises(UserError, match="not a literal"):
+            Call.parse(text)
+    else:
+        assert str(Call.parse(text)) == same
+
+
+def test_an_infinite_option_stays_a_number():
+    back = Call.parse(str(Call("clip", {"at": -math.inf})))
+    assert back.options["at"] == -math.inf
+
+
+def test_a_call_is_taken_as_it_is():
+    call = Call("rms", {"eps": 1e-6})
+    assert Call.parse(call) is call
+
+
+def test_equal_calls_have_equal_hashes_whatever_the_order_of_their_options():
+    one, other = Call("x", {"a": 1, "b": 2.0}), Call("x", {"b": 2, "a": True})
+    assert one == other
+    assert hash(one) == hash(other)
+    assert len({one, other}) == 1
+
+
+NOT_LITERALS = [
+    "x(a=b.c)",
+    "x(a=lambda: 1)",
+    "x(a=[i for i in y])",
+    "x(a={i: 1 for i in y})",
+    "x(a=f'{y}')",
+    "x(a=1 + 1)",
+    "x(a=1 if y else 2)",
+    "x(a=not True)",
+    "x(a=-True)",
+    "x(a=--1)",
+    "x(a=y[0])",
+    "x(a=y.z())",
+    "x(a=(y := 1))",
+    "x(*y)",
+    "x(a={})",
+    "x(a={1, 2})",
+    "x(a=b'bytes')",
+    "x(a=1j)",
+    "x(a=...)",
+    "x(a=" + "-" * 500 + "1)",
+    "x(a=" + "y." * 500 + "z)",
+]
+
+
+@pytest.mark.parametrize("text", NOT_LITERALS)
+def test_what_is_no_literal_is_refused(text):
+    with pytest.raises(UserError, match=r"is not a literal; options are numbers, words"):
+        Call.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["os.system('true')", "(lambda: 1)()", "x()()", "x[0]()", "__import__('os').system('true')"],
+)
+def test_only_a_name_is_called(text):
+    with pytest.raises(UserError, match="is not a literal"):
+        Call.parse(text)
+
+
+def test_a_dangerous_name_is_only_a_name():
+    assert Call.parse("__import__('os')") == Call("__import__", {}, ("os",))
+
+
+@pytest.mark.parametrize("text", ["x.y", "1", "'rms'", "None", "a - b", "[rms]", "rms, layer"])
+def test_what_is_no_name_is_refused(text):
+    with pytest.raises(UserError, match=r"is not the name of anything; write a name with options"):
+        Call.parse(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "   ",
+        "x(",
+        "x)",
+        "x(a=)",
+        "x(a=1",
+        "x y",
+        "x; y",
+        "x\ny",
+        "import os",
+        "a\0b",
+        "x(a=1, 2)",
+        "x(" * 2000 + ")" * 2000,
+        "x(a=" + "9" * 5000 + ")",
+    ],
+)
+def test_what_cannot_be_read_is_refused(text):
+    with pytest.raises(UserError, match=r"cannot read the call string"):
+        Call.parse(text)
+
+
+def test_an_option_given_twice_is_refused():
+    # Python's own parser says so before ours can.
+    with pytest.raises(UserError, match=r"cannot read|gives 'eps' twice"):
+        Call.parse("rms(eps=1, eps=2)")
+
+
+def test_two_stars_are_refused():
+    with pytest.raises(UserError, match=r"uses \*\*"):
+        Call.parse("x(**y)")
+
+
+@pytest.mark.parametrize("value", [None, 3, 1.5, b"rms", ["rms"], {"name": "rms"}])
+def test_what_is_no_text_is_refused_with_its_type(value):
+    with pytest.raises(UserError, match=f"of type {type(value).__name__}"):
+        Call.parse(value)
+
+
+def test_an_odd_escape_warns_nobody():
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert Call.parse(r"x(a='\d')").options == {"a": r"\d"}

@@ -1,0 +1,48 @@
+"""Errors: nearest names first, and one class to catch them all."""
+
+import pytest
+
+from addnorm.core.errors import (
+    InnerNormsLeftOut,
+    UnknownName,
+    UserError,
+    WrongArrangement,
+    nearest,
+    unknown,
+)
+
+KNOWN = ["post_ln", "pre_ln", "b2t", "deepnorm"]
+
+
+@pytest.mark.parametrize(
+    ("word", "first"),
+    [
+        ("postln", "post_ln"),
+        ("Post-LN", "post_ln"),
+        ("post ln", "post_ln"),
+        ("PRE_LN", "pre_ln"),
+        ("deep_norm", "deepnorm"),
+        ("b2", "b2t"),
+    ],
+)
+def test_the_nearest_name_is_named_whatever_the_spelling(word, first):
+    assert nearest(word, KNOWN)[0] == first
+
+
+@pytest.mark.parametrize("word", ["", "zzz", "日本", "-" * 1000])
+def test_a_word_like_nothing_has_no_nearest(word):
+    assert nearest(word, KNOWN) == []
+
+
+def test_the_sentence_says_got_nearest_and_known():
+    assert unknown("wiring", "postln", iter(KNOWN)) == (
+        "unknown wiring 'postln'; did you mean 'post_ln'? Known: post_ln, pre_ln, b2t, deepnorm"
+    )
+    assert unknown("wiring", "zzz", []) == "unknown wiring 'zzz'; Known: none"
+
+
+def test_users_catch_value_error():
+    assert issubclass(UserError, ValueError)
+    assert issubclass(UnknownName, UserError)
+    assert issubclass(WrongArrangement, UserError)
+    assert issubclass(InnerNormsLeftOut, UserWarning)

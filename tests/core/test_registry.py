@@ -1,0 +1,206 @@
+"""Registries: one canonical form of every choice, and an answer to every wrong one."""
+
+import math
+from typing import Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.calls import Call
+from addnorm.core.cards import Card
+from addnorm.core.errors import UnknownName, UserError
+from addnorm.core.registry import (
+    Count,
+    CountOrNone,
+    Finite,
+    InnerCall,
+    NotNegative,
+    Positive,
+    Registry,
+    Share,
+)
+
+
+def card(name):
+    return Card(name=name, title=name, formula="y = x", paper="", summary="")
+
+
+@pytest.fixture(scope="module")
+def registry():
+    registry = Registry("toy")
+
+    @registry.register(card("plain"))
+    class Plain:
+        def __init__(
+            self,
+            dim: int,
+            *,
+            eps: Positive = 1e-5,
+            affine: bool = True,
+            mode: Literal["in", "out"] = "in",
+            count: Count = 2,
+            share: Share = 0.5,
+            rate: float | None = None,
+            sizes: tuple[int, ...] = (1, 2),
+        ) -> None:
+            self.given = (dim, eps, affine, mode, count, share, rate, sizes)
+
+    @registry.register(card("bare"))
+    class Bare:
+        def __init__(self, dim: int) -> None:
+            self.given = (dim,)
+
+    @registry.register(card("numbers"))
+    class Numbers:
+        def __init__(
+            self, dim: int, *, a: NotNegative = 0.0, b: Finite = 0.0, c: CountOrNone = 0
+        ) -> None:
+            self.given = (dim, a, b, c)
+
+    @registry.register(card("around"))
+    class Around:
+        def __init__(self, dim: int, *, inner: InnerCall = "plain", rate: Share = 0.1) -> None:
+            self.given = (dim, inner, rate)
+
+    return registry
+
+
+@pytest.mark.parametrize(
+    ("call", "canonical"),
+    [
+        ("plain", "plain"),
+        (" plain( ) ", "plain"),
+        ("plain(eps=0.00001)", "plain"),
+        ("plain(affine=True, eps=1e-05, mode=in)", None),
+        ("plain(affine=True, mode='in', count=2, rate=None)", "plain"),
+        ("plain(count=3, affine=False, eps=1e-6)", "plain(eps=1e-06, affine=False, count=3)"),
+        ("plain(1e-6, False)", "plain(eps=1e-06, affine=False)"),
+        ("plain(1e-6, mode=out)", "plain(eps=1e-06, mode=out)"),
+        ("plain(eps=1)", "plain(eps=1.0)"),
+        ("plain(rate=0.1)", "plain(rate=0.1)"),
+        ("plain(sizes=(3,))", "plain(sizes=(3,))"),
+        ("around(plain)", "around"),
+        ("around('plain')", "around"),
+        ("around(plain(eps=1e-5))", "around"),
+        ("around(inner=plain(mode=out, eps=1e-6))", "around(inner=plain(eps=1e-06, mode=out))"),
+        ("around('plain(mode=out)')", "around(inner=plain(mode=out))"),
+        ("around(around(bare), rate=0)", "around(inner=around(inner=bare), rate=0.0)"),
+    ],
+)
+def test_the_canonical_form(registry, call, canonical):
+    if canonical is None:  # `in` is a word of Python's own and wants quotes
+        with pytest.raises(UserError, match="cannot read"):
+            registry.resolve(call)
+        return
+    resolved = registry.resolve(call)
+    assert str(resolved) == canonical
+    assert registry.resolve(canonical) == resolved == Call.parse(str(resolved))
+    assert registry.resolve(resolved) == resolved
+
+
+@given(eps=st.floats(min_value=1e-12, max_value=1.0), affine=st.booleans(), count=st.integers(1))
+def test_resolving_twice_changes_nothing(registry, eps, affine, count):
+    once = registry.resolve(Call("plain", {"count": count, "affine": affine, "eps": eps}))
+    assert registry.resolve(str(once)) == once
+
+
+def test_members_are_made_with_their_options(registry):
+    assert registry.make("plain", 8).given == (8, 1e-5, True, "in", 2, 0.5, None, (1, 2))
+    assert registry.make("plain(1e-6, count=3)", 8).given[1:5] == (1e-6, True, "in", 3)
+    assert registry.make("bare", 8).given == (8,)
+
+
+def test_an_inner_call_reaches_its_member_as_text(registry):
+    assert registry.make("around", 8).given[1] == "plain"
+    assert registry.make("around(plain(mode=out))", 8).given[1] == "plain(mode=out)"
+
+
+def test_a_registry_is_a_collection_in_order_of_registration(registry):
+    assert list(registry) == ["plain", "bare", "numbers", "around"]
+    assert [card.name for card in registry.cards()] == list(registry)
+    assert len(registry) == 4
+    assert "plain" in registry
+    assert "other" not in registry
+    assert registry.member("bare").__name__ == "Bare"
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("plian", r"unknown toy 'plian'; did you mean 'plain'\? Known: plain, bare"),
+        ("Plain", r"unknown toy 'Plain'; did you mean 'plain'"),
+        ("pla-in", r"unknown toy 'pla-in'; did you mean 'plain'"),
+        ("", r"unknown toy ''"),
+        ("zzz", r"unknown toy 'zzz'; Known: plain, bare, numbers, around"),
+        ("zzz(eps=1)", r"unknown toy 'zzz'"),
+        ("around(plian)", r"unknown toy 'plian'; did you mean 'plain'"),
+        ("around(plain.x)", r"is not a literal"),
+    ],
+)
+def test_an_unknown_name_is_answered_with_the_nearest(registry, call, message):
+    with pytest.raises(UserError, match=message):
+        registry.make(call, 8)
+
+
+@pytest.mark.parametrize("ask", ["member", "card"])
+def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
+    with pytest.raises(UnknownName, match="did you mean 'plain'"):
+        getattr(registry, ask)("plan")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("plain(epss=1)", r"toy 'plain' has no option 'epss'; did you mean 'eps'\? Options: eps=1"),
+        ("plain(zzz=1)", r"has no option 'zzz'; Options: eps=1e-05, affine=True, mode=in, count=2"),
+        ("bare(eps=1)", r"has no option 'eps'; It takes no options"),
+        ("bare(1)", r"has more values than toy 'bare' has options; It takes no options"),
+        ("plain(1e-6, eps=1e-6)", r"gives 'eps' twice; keep one of them"),
+        ("plain(eps=0)", r"option 'eps' of toy 'plain' cannot be 0; wanted greater than 0 \(def"),
+        ("plain(eps=-1)", r"cannot be -1; wanted greater than 0"),
+        ("plain(eps=True)", r"cannot be True; wanted a valid number"),
+        ("plain(eps='1e-5')", r"cannot be '1e-5'; wanted a valid number"),
+        ("plain(eps=nan)", r"cannot be 'nan'; wanted a valid number"),
+        ("plain(eps=1e999)", r"cannot be inf; wanted a finite number"),
+        ("plain(eps=None)", r"cannot be None; wanted a valid number"),
+        ("plain(affine=1)", r"cannot be 1; wanted a valid boolean \(default True\)"),
+        ("plain(affine=yes)", r"cannot be 'yes'; wanted a valid boolean"),
+        ("plain(count=True)", r"cannot be True; wanted a valid integer"),
+        ("plain(count=2.0)", r"cannot be 2.0; wanted a valid integer"),
+        ("plain(count=0)", r"cannot be 0; wanted greater than or equal to 1"),
+        ("plain(share=1.5)", r"cannot be 1.5; wanted less than or equal to 1"),
+        ("plain(mode=inn)", r"cannot be 'inn'; wanted one of in, out \(default in\)"),
+        ("plain(mode=1)", r"wanted one of in, out"),
+        ("plain(rate=x)", r"cannot be 'x'; wanted a valid number \(default None\)"),
+        ("plain(sizes=3)", r"cannot be 3; wanted a valid tuple"),
+        ("plain(sizes=(1, x))", r"wanted a valid integer"),
+        ("plain(eps=bare(1))", r"wanted a valid number"),
+        ("numbers(a=-1)", r"wanted greater than or equal to 0"),
+        ("numbers(c=-1)", r"wanted greater than or equal to 0"),
+        ("numbers(c=None)", r"wanted a valid integer"),
+        ("around(3)", r"a call string is wanted, got 3 of type int"),
+        ("around(plain(eps=-1))", r"option 'eps' of toy 'plain' cannot be -1"),
+    ],
+)
+def test_a_wrong_option_is_answered_with_what_is_wanted(registry, call, message):
+    with pytest.raises(UserError, match=message):
+        registry.make(call, 8)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+@pytest.mark.parametrize(
+    ("name", "option"), [("plain", "eps"), ("plain", "share"), ("numbers", "a"), ("numbers", "b")]
+)
+def test_no_number_that_is_none_gets_in_through_python(registry, name, option, value):
+    with pytest.raises(UserError, match=f"option '{option}' of toy '{name}' cannot be"):
+        registry.resolve(Call(name, {option: value}))
+
+
+def test_a_name_is_given_once_and_is_one_word():
+    registry = Registry("toy")
+    registry.register(card("x"))(type("X", (), {}))
+    with pytest.raises(ValueError, match="toy 'x' is registered twice"):
+        registry.register(card("x"))(type("Y", (), {}))
+    with pytest.raises(ValueError, match="'x y' cannot be the name of a toy"):
+        registry.register(card("x y"))(type("Z", (), {}))
