@@ -1,0 +1,78 @@
+"""Drawing wirings side by side, and writing the picture to a file."""
+
+import os
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.report.blocks import block
+from addnorm.report.layout import layout
+from addnorm.report.svg import THEMES, svg
+
+ENDINGS = (".svg", ".png")
+SCALE = 2.0
+"""Pixels of a PNG for each unit of the drawing."""
+
+
+def draw(
+    names: Sequence[str],
+    *,
+    decoder: bool = False,
+    depth: int = 6,
+    layers: int = 0,
+    theme: str = "light",
+) -> str:
+    """Block diagrams of wirings, side by side, as SVG.
+
+    names: call strings of wirings. decoder: layers with cross-attention. depth: layers of the
+    stacks that are built; equal ones are drawn once. layers: draw every layer of a stack of this
+    many instead. theme: light or dark.
+    """
+    if isinstance(names, str) or not names:
+        raise UserError(
+            f"a list of wirings is wanted, got {names!r}; try ['post_ln', 'pre_ln', 'b2t']"
+        )
+    if theme not in THEMES:
+        raise UserError(unknown("theme", theme, THEMES))
+    blocks = [block(name, decoder=decoder, depth=depth, layers=layers) for name in names]
+    return svg([layout(each) for each in blocks], theme=theme)
+
+
+def check_target(path: Path) -> None:
+    """Refuse a file that cannot be written, before there is anything to write."""
+    if path.is_dir():
+        raise UserError(f"{str(path)!r} is a folder, wanted a file; try {path / 'blocks.svg'}")
+    if path.suffix.lower() not in ENDINGS:
+        raise UserError(
+            f"cannot draw into {str(path)!r}: wanted a file ending in {' or '.join(ENDINGS)}; "
+            f"try {path.stem or 'blocks'}.svg"
+        )
+    if not path.parent.is_dir():
+        raise UserError(f"there is no folder {str(path.parent)!r}; make it first")
+    if not os.access(path.parent, os.W_OK):
+        raise UserError(f"the folder {str(path.parent)!r} cannot be written to; choose another")
+
+
+def save(picture: str, path: Path) -> None:
+    """Write an SVG, or the PNG of it if the name ends so; whole or not at all."""
+    check_target(path)
+    data = png(picture) if path.suffix.lower() == ".png" else picture.encode()
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+        umask = os.umask(0)
+        os.umask(umask)
+        os.chmod(temporary, 0o666 & ~umask)  # mkstemp made it for its owner's eyes only
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+
+
+def png(picture: str) -> bytes:
+    """The picture as pixels."""
+    import vl_convert  # a big library, wanted only here
+
+    return bytes(vl_convert.svg_to_png(picture, scale=SCALE))

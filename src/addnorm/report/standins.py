@@ -1,0 +1,90 @@
+"""Sub-layers for the picture: they have a real one's places for plugs, and no weights."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.core.plan import Plugs, Shape
+from addnorm.norms.base import Norm
+from addnorm.sublayers.base import Sublayer
+
+TITLES = {"self": "Self-attention", "cross": "Cross-attention", "ffn": "Feed-forward"}
+HEADS = 2
+
+
+class StandIn(Sublayer):
+    """A sub-layer of some kind; calls what a wiring puts inside it, to see whether it is a norm."""
+
+    def __init__(self, kind: str, dim: int) -> None:
+        super().__init__()
+        self.kind, self.dim = kind, dim
+        self.title = TITLES.get(kind, kind)
+        self.inside: dict[str, str] = {}
+
+    @property
+    def shape(self) -> Shape:
+        """As wide inside as outside."""
+        if self.kind == "ffn":
+            return Shape(inner=self.dim, hidden=self.dim)
+        return Shape(self.dim, self.dim, HEADS, HEADS, self.dim // HEADS)
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """It has no weights."""
+        return iter(())
+
+    @property
+    def note(self) -> str:
+        """What stands inside, in words."""
+        norms = [place for place, what in self.inside.items() if what == "norm"]
+        scales = [place for place, what in self.inside.items() if what == "scale"]
+        said = [f"{'norm' if norms_ else 'scale'}: {', '.join(places)}"
+                for norms_, places in ((True, norms), (False, scales)) if places]  # fmt: skip
+        return "; ".join(said)
+
+    def forward(self, x: Tensor, plugs: Plugs) -> Tensor:
+        """Something of the same shape; every plug is called once."""
+        self.inside = {}
+        for place in fields(plugs):
+            plug = getattr(plugs, place.name)
+            if callable(plug):
+                self.inside[place.name] = self._what(place.name, plug, x)
+        return x.tanh()
+
+    def _what(self, place: str, plug: Callable[..., Any], x: Tensor) -> str:
+        heads = x.view(*x.shape[:-1], HEADS, -1).transpose(-2, -3)
+        given = x if place in ("hidden", "inner") else heads
+        with _Listening() as listening:
+            plug(given, given) if place == "match" else plug(given)
+        return "norm" if listening.norms else "scale"
+
+
+class CrossStandIn(StandIn):
+    """One that also reads a memory."""
+
+    def forward(self, x: Tensor, plugs: Plugs, memory: Tensor) -> Tensor:  # type: ignore[override]
+        """Something of the same shape that depends on the memory."""
+        return super().forward(x, plugs) + memory.mean(-2, keepdim=True)
+
+
+class _Listening:
+    """Counts the norms that are called."""
+
+    def __enter__(self) -> "_Listening":
+        self.norms = 0
+        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._hear)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self._hook.remove()
+
+    def _hear(self, module: torch.nn.Module, args: Any) -> None:
+        self.norms += isinstance(module, Norm)
+
+
+def sublayers(kinds: tuple[str, ...], depth: int, dim: int) -> list[StandIn]:
+    """One for every site of a stack."""
+    make = {"cross": CrossStandIn}
+    return [make.get(kind, StandIn)(kind, dim) for _ in range(depth) for kind in kinds]
