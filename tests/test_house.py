@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+import addnorm
 from addnorm.cli.main import COMMANDS
 from addnorm.norms import registry as norms
 from addnorm.wirings import registry as wirings
@@ -78,6 +79,14 @@ def test_core_imports_no_torch():
 )
 def test_what_must_be_quick_does_not_import_torch(code):
     assert run_python(f"{code}\nimport sys; assert 'torch' not in sys.modules")
+
+
+def test_every_public_name_and_package_is_there_on_first_use():
+    assert set(addnorm.__all__) == {*addnorm._HOME, "__version__"}
+    for name in (*addnorm.__all__, *addnorm._PACKAGES):
+        assert getattr(addnorm, name) is not None
+    with pytest.raises(AttributeError, match="module 'addnorm' has no attribute 'Encodr'"):
+        _ = addnorm.Encodr
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))

@@ -7,6 +7,7 @@ if TYPE_CHECKING:
     from addnorm.core import UserError
     from addnorm.norms import Norm, make_norm
     from addnorm.stacks import Decoder, Encoder, Stack
+    from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.wirings import Wiring
 
 __version__ = "0.1.0"
@@ -14,19 +15,41 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "CrossAttention": "addnorm.sublayers",
     "Decoder": "addnorm.stacks",
     "Encoder": "addnorm.stacks",
-    "Stack": "addnorm.stacks",
+    "FeedForward": "addnorm.sublayers",
+    "KVCache": "addnorm.sublayers",
     "Norm": "addnorm.norms",
-    "make_norm": "addnorm.norms",
-    "Wiring": "addnorm.wirings",
+    "SelfAttention": "addnorm.sublayers",
+    "Stack": "addnorm.stacks",
+    "Sublayer": "addnorm.sublayers",
     "UserError": "addnorm.core",
+    "Wiring": "addnorm.wirings",
+    "make_norm": "addnorm.norms",
 }
+_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "report")
 
-__all__ = ["Decoder", "Encoder", "Norm", "Stack", "UserError", "Wiring", "__version__", "make_norm"]
+__all__ = [
+    "CrossAttention",
+    "Decoder",
+    "Encoder",
+    "FeedForward",
+    "KVCache",
+    "Norm",
+    "SelfAttention",
+    "Stack",
+    "Sublayer",
+    "UserError",
+    "Wiring",
+    "__version__",
+    "make_norm",
+]
 
 
 def __getattr__(name: str) -> Any:
+    if name in _PACKAGES:
+        return import_module(f"addnorm.{name}")
     if name not in _HOME:
         raise AttributeError(f"module 'addnorm' has no attribute {name!r}")
     return getattr(import_module(_HOME[name]), name)
