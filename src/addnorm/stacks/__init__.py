@@ -1,6 +1,7 @@
-"""Stacks: the loop, the start of the weights, the taps."""
+"""Stacks: the loop, the start of the weights, the taps, and the usual encoder and decoder."""
 
 from addnorm.stacks.stack import Stack
 from addnorm.stacks.taps import Tap, Taps
+from addnorm.stacks.usual import Decoder, Encoder
 
-__all__ = ["Stack", "Tap", "Taps"]
+__all__ = ["Decoder", "Encoder", "Stack", "Tap", "Taps"]

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 
 
@@ -35,3 +36,24 @@ class Sublayer(nn.Module, ABC):
 
     def reset_parameters(self) -> None:
         """Put parameters that have no role (scales, memory vectors) at their start values."""
+
+
+def check_count(name: str, value: object, *, least: int = 1) -> None:
+    """Refuse what is not a whole number from `least`."""
+    if not isinstance(value, int) or isinstance(value, bool) or value < least:
+        raise UserError(f"{name} must be a whole number from {least}, got {value!r}")
+
+
+def check_share(name: str, value: float) -> None:
+    """Refuse a dropout that is not a share from 0 to below 1."""
+    if isinstance(value, bool) or not 0 <= value < 1:
+        raise UserError(f"{name} is a share from 0 to below 1, got {value!r}")
+
+
+def check_width(what: str, x: Tensor, dim: int) -> None:
+    """Refuse a sequence that is not floating point of shape (B, L, dim)."""
+    if x.ndim != 3 or x.shape[-1] != dim or not x.is_floating_point():
+        raise UserError(
+            f"{what} must be floating point of shape (B, L, {dim}), got {x.dtype} of shape "
+            f"{tuple(x.shape)}"
+        )

@@ -1,0 +1,218 @@
+"""Attention: of a sequence to itself, and to a memory."""
+
+import torch
+from torch import Tensor
+
+from addnorm.core.errors import UserError
+from addnorm.core.plan import Plugs
+from addnorm.norms.base import check_mask
+from addnorm.sublayers import masks
+from addnorm.sublayers.base import check_width
+from addnorm.sublayers.cache import Slot
+from addnorm.sublayers.multihead import Answer, MultiHead
+from addnorm.sublayers.positions import Rotation
+
+
+class SelfAttention(MultiHead):
+    """Attention of a sequence to itself.
+
+    y = out(join(softmax(q . k / sqrt(K) + bias) v)),  q, k, v = query(x), key(x), value(x)
+
+    x, y: (B, L, dim)
+    q, k, v: (B, heads, L, K); k and v have kv_heads where given
+    qk_norm: a form of `sublayers/qk_norm.py`: none, l2, cosine, rms, rms_head, layer_head
+    causal: whether a token sees only itself and what is before it
+    persistent: P keys and values that are parameters; see `MultiHead`
+
+    >>> attention = SelfAttention(12, 4, kv_heads=2, causal=True, qk_norm="rms_head")
+    >>> y, probabilities = attention(torch.randn(2, 5, 12), weights=True)
+    >>> y.shape, probabilities.shape
+    (torch.Size([2, 5, 12]), torch.Size([2, 4, 5, 5]))
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        causal: bool = False,
+        bias: bool = True,
+        dropout: float = 0.0,
+        qk_norm: str = "none",
+        persistent: int = 0,
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            memory_dim=None,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            bias=bias,
+            dropout=dropout,
+            qk_norm=qk_norm,
+            persistent=persistent,
+        )
+        self.causal = causal
+
+    def forward(
+        self,
+        x: Tensor,
+        *,
+        mask: Tensor | None = None,
+        visible: Tensor | None = None,
+        bias: Tensor | None = None,
+        rotation: Rotation | None = None,
+        cache: Slot | None = None,
+        plugs: Plugs | None = None,
+        weights: bool = False,
+    ) -> Answer:
+        """Attend from `x`, (B, L, dim), to all S tokens seen; S = L without a cache.
+
+        mask: (B, L), True at valid tokens; the cache remembers the mask of earlier ones
+        visible: (L, S), (B, L, S) or (B, 1 or heads, L, S), True where a query may attend; stands
+            in for the causal rule, while padding stays hidden
+        bias: (heads, L, S) or (B, heads, L, S), added to the logits
+        rotation: turns queries and keys; rotary positions make it
+        cache: keys and values of earlier tokens, to which these are appended
+        weights: whether to return also the probabilities, (B, heads, L, P + S), the P persistent
+            slots first
+        """
+        check_width("the input of attention", x, self.dim)
+        check_mask(mask, x)
+        plugs = plugs or Plugs()
+        q = self.queries(x, plugs)
+        k, v = self.keys_and_values(x, plugs)
+        if rotation is not None:
+            q, k = rotation(q), rotation(k)
+        if plugs.match is not None:
+            q, k = plugs.match(q, k)
+        if cache is not None:
+            k, v, mask = cache.extend(k, v, mask)
+        shape = (len(x), self.heads, x.shape[1], k.shape[2])
+        if visible is not None:
+            visible = _visible(visible, shape)
+        bias = None if bias is None else _bias(bias, shape)
+        # The kernel's own causal rule where it is all there is; a mask otherwise.
+        ruled = self.causal and visible is None and x.shape[1] > 1
+        alone = mask is None and bias is None and not self.persistent and x.shape[1] == k.shape[2]
+        if ruled and not alone:
+            visible = masks.causal(x.shape[1], k.shape[2] - x.shape[1], device=x.device)
+        if mask is not None:
+            valid = mask[:, None, None, :]
+            visible = valid if visible is None else visible & valid
+        return self.attend(
+            q,
+            k,
+            v,
+            plugs=plugs,
+            visible=visible,
+            bias=bias,
+            causal=ruled and alone,
+            weights=weights,
+        )
+
+
+class CrossAttention(MultiHead):
+    """Attention of a sequence to a memory, such as what an encoder returned.
+
+    y = out(join(softmax(q . k / sqrt(K)) v)),  q, k, v = query(x), key(memory), value(memory)
+
+    x, y: (B, L, dim)
+    memory: (B, S, memory_dim), memory_dim = dim unless given
+    q: (B, heads, L, K)
+    k, v: (B, kv_heads, S, K)
+
+    >>> attention = CrossAttention(12, 4, memory_dim=8)
+    >>> attention(torch.randn(2, 5, 12), torch.randn(2, 7, 8)).shape
+    torch.Size([2, 5, 12])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        memory_dim: int | None = None,
+        kv_heads: int | None = None,
+        head_dim: int | None = None,
+        bias: bool = True,
+        dropout: float = 0.0,
+        qk_norm: str = "none",
+    ) -> None:
+        super().__init__(
+            dim,
+            heads,
+            memory_dim=memory_dim,
+            kv_heads=kv_heads,
+            head_dim=head_dim,
+            bias=bias,
+            dropout=dropout,
+            qk_norm=qk_norm,
+            persistent=0,
+        )
+
+    def forward(
+        self,
+        x: Tensor,
+        memory: Tensor,
+        *,
+        memory_mask: Tensor | None = None,
+        cache: Slot | None = None,
+        plugs: Plugs | None = None,
+        weights: bool = False,
+    ) -> Answer:
+        """Attend from `x`, (B, L, dim), to `memory`, (B, S, memory_dim).
+
+        memory_mask: (B, S), True at valid tokens
+        cache: keeps keys, values and mask of the first call's memory; later calls read those
+        weights: whether to return also the probabilities, (B, heads, L, S)
+        """
+        check_width("the input of attention", x, self.dim)
+        check_width("memory", memory, self.memory_dim)
+        check_mask(memory_mask, memory, name="memory_mask")
+        if len(memory) != len(x):
+            raise UserError(
+                f"memory is a batch of {len(memory)} and the input one of {len(x)}; every sequence"
+                " wants a memory of its own"
+            )
+        plugs = plugs or Plugs()
+        if cache is None or cache.keys is None or cache.values is None:
+            k, v = self.keys_and_values(memory, plugs)
+            if cache is not None:
+                cache.hold(k, v, memory_mask)
+        else:
+            k, v, memory_mask = cache.keys, cache.values, cache.valid
+        q = self.queries(x, plugs)
+        if plugs.match is not None:
+            q, k = plugs.match(q, k)
+        visible = None if memory_mask is None else memory_mask[:, None, None, :]
+        return self.attend(q, k, v, plugs=plugs, visible=visible, weights=weights)
+
+
+Full = tuple[int, int, int, int]
+
+
+def _visible(visible: Tensor, full: Full) -> Tensor:
+    """As what broadcasts to (B, heads, L, S)."""
+    batch, heads, length, seen = full
+    shapes = ((length, seen), (batch, length, seen), (batch, 1, length, seen), full)
+    if visible.dtype != torch.bool or tuple(visible.shape) not in shapes:
+        raise UserError(
+            f"visible must be boolean, True where a query may attend, of shape ({length}, {seen}), "
+            f"({batch}, {length}, {seen}) or ({batch}, 1 or {heads}, {length}, {seen}), got "
+            f"{visible.dtype} of shape {tuple(visible.shape)}; for torch's boolean attn_mask (True "
+            "where attention is forbidden) pass ~attn_mask"
+        )
+    return visible[:, None] if visible.ndim == 3 else visible
+
+
+def _bias(bias: Tensor, full: Full) -> Tensor:
+    batch, heads, length, seen = full
+    if not bias.is_floating_point() or tuple(bias.shape) not in (full, full[1:]):
+        raise UserError(
+            f"bias must be floating point of shape ({heads}, {length}, {seen}) or ({batch}, "
+            f"{heads}, {length}, {seen}), got {bias.dtype} of shape {tuple(bias.shape)}"
+        )
+    return bias

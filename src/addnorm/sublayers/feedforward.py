@@ -1,0 +1,107 @@
+"""Feed-forward: two matrices and an activation, or three with a gate."""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.core.plan import Plugs, Shape
+from addnorm.sublayers.base import Sublayer, check_count, check_share, check_width
+
+_tanh_gelu = partial(F.gelu, approximate="tanh")
+
+PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "gelu_tanh": _tanh_gelu,
+    "silu": F.silu,
+}
+GATED: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.silu,
+    "reglu": F.relu,
+    "geglu": F.gelu,
+}
+
+
+class FeedForward(Sublayer):
+    """The same small network on every token.
+
+    y = down(act(up(x)))              relu, gelu, gelu_tanh, silu
+    y = down(up(x) * act(gate(x)))    swiglu, reglu, geglu
+
+    x, y: (B, L, dim)
+    up, gate: dim -> hidden
+    down: hidden -> dim
+    hidden: 4 * dim; gated 8 / 3 * dim, rounded up to a multiple of 8, for as many weights
+
+    Dropout stands after the activation (and the gate). A wiring's plugs: `hidden` sees up(x), or
+    up(x) and gate(x) side by side in this order, 2 * hidden features; `inner` sees what `down`
+    reads.
+
+    Vaswani et al. 2017, section 3.3; gates: Shazeer, GLU Variants Improve Transformer, 2020, arXiv
+    2002.05202. Pitfall: code with one matrix for value and gate splits its product, and not always
+    in this order; ReGLU in FT-Transformer is (first half) * relu(second half), as here.
+
+    >>> FeedForward(6, activation="swiglu")(torch.randn(2, 5, 6)).shape
+    torch.Size([2, 5, 6])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        hidden: int | None = None,
+        *,
+        activation: str = "relu",
+        bias: bool = True,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__()
+        check_count("dim", dim)
+        check_share("dropout", dropout)
+        if activation not in PLAIN | GATED:
+            raise UserError(unknown("activation", str(activation), PLAIN | GATED))
+        self.gated = activation in GATED
+        if hidden is None:
+            hidden = -(-dim // 3) * 8 if self.gated else 4 * dim
+        check_count("hidden", hidden)
+        self.dim, self.hidden, self.activation = dim, hidden, activation
+        self.act = (PLAIN | GATED)[activation]
+        self.up_proj = nn.Linear(dim, hidden, bias=bias)
+        self.gate_proj = nn.Linear(dim, hidden, bias=bias) if self.gated else None
+        self.down_proj = nn.Linear(hidden, dim, bias=bias)
+        self.dropout = nn.Dropout(dropout)
+
+    @property
+    def shape(self) -> Shape:
+        """Width of the middle, and of the first product."""
+        return Shape(inner=self.hidden, hidden=2 * self.hidden if self.gated else self.hidden)
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """Matrices in, matrix out, biases."""
+        into = [self.up_proj] if self.gate_proj is None else [self.up_proj, self.gate_proj]
+        yield from (("ffn_in", linear.weight) for linear in into)
+        yield "ffn_out", self.down_proj.weight
+        linears = (*into, self.down_proj)
+        yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
+
+    def forward(self, x: Tensor, *, plugs: Plugs | None = None) -> Tensor:
+        """The formula."""
+        check_width("the input of a feed-forward", x, self.dim)
+        plugs = plugs or Plugs()
+        value = self.up_proj(x)
+        if self.gate_proj is None:
+            inner = self.act(value if plugs.hidden is None else plugs.hidden(value))
+        else:
+            gate = self.gate_proj(x)
+            if plugs.hidden is not None:
+                value, gate = plugs.hidden(torch.cat((value, gate), -1)).chunk(2, -1)
+            inner = value * self.act(gate)
+        inner = self.dropout(inner)
+        return self.down_proj(inner if plugs.inner is None else plugs.inner(inner))
+
+    def extra_repr(self) -> str:
+        """The activation, for print()."""
+        return f"activation={self.activation}"

@@ -1,0 +1,229 @@
+"""Heads: what self-attention and cross-attention have in common."""
+
+from collections.abc import Callable, Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError
+from addnorm.core.plan import Plugs, Shape
+from addnorm.sublayers import masks
+from addnorm.sublayers.base import Sublayer, check_count, check_share
+from addnorm.sublayers.qk_norm import registry as qk_norms
+
+Answer = Tensor | tuple[Tensor, Tensor]
+
+
+class MultiHead(Sublayer):
+    """Four matrices around one product.
+
+    y = out(join(softmax(scale * q . k + bias) v))
+
+    q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each serving heads / kv_heads queries
+    K: head_dim, dim / heads unless given
+    scale: 1 / sqrt(K), unless the wiring or the qk_norm has its own
+    persistent: P more keys and values for each key head, which are parameters: always visible,
+        without position, before those of the tokens; keys start at N(0, 1 / K) and are used times
+        sqrt(K), values at N(0, 1 / P) times sqrt(P)
+
+    A query that sees nothing, as in a sequence of padding, gets zeros and finite gradients.
+
+    Vaswani et al. 2017, section 3.2; kv_heads: Ainslie et al., GQA, 2023, arXiv 2305.13245;
+    persistent: Sukhbaatar et al., Augmenting Self-attention with Persistent Memory, 2019, arXiv
+    1907.01470.
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        *,
+        memory_dim: int | None,
+        kv_heads: int | None,
+        head_dim: int | None,
+        bias: bool,
+        dropout: float,
+        qk_norm: str,
+        persistent: int,
+    ) -> None:
+        super().__init__()
+        self.dim, self.heads, self.dropout, self.persistent = dim, heads, dropout, persistent
+        check_count("dim", dim)
+        check_count("heads", heads)
+        self.memory_dim = dim if memory_dim is None else memory_dim
+        self.kv_heads = heads if kv_heads is None else kv_heads
+        self.head_dim = split_dim(dim, heads) if head_dim is None else head_dim
+        check_count("memory_dim", self.memory_dim)
+        check_count("kv_heads", self.kv_heads)
+        check_count("head_dim", self.head_dim)
+        check_count("persistent", persistent, least=0)
+        check_share("dropout", dropout)
+        if heads % self.kv_heads:
+            raise UserError(
+                f"{heads} heads cannot share {self.kv_heads} key heads evenly; wanted kv_heads "
+                "that divides heads"
+            )
+        self.qk_norm_call = qk_norms.resolve(qk_norm)
+        if persistent and self.has_qk_norm:
+            raise UserError(
+                f"persistent={persistent} with qk_norm={qk_norm!r}: no paper says how a query-key "
+                "norm treats persistent keys; leave out one of them"
+            )
+        self.qk_norm = qk_norms.make(self.qk_norm_call, heads, self.kv_heads, self.head_dim)
+        inner, kv_inner = heads * self.head_dim, self.kv_heads * self.head_dim
+        self.q_proj = nn.Linear(dim, inner, bias=bias)
+        self.k_proj = nn.Linear(self.memory_dim, kv_inner, bias=bias and self.qk_norm.key_bias)
+        self.v_proj = nn.Linear(self.memory_dim, kv_inner, bias=bias)
+        self.out_proj = nn.Linear(inner, dim, bias=bias)
+        slots = (self.kv_heads, persistent, self.head_dim)
+        self.persistent_keys = nn.Parameter(torch.empty(slots)) if persistent else None
+        self.persistent_values = nn.Parameter(torch.empty(slots)) if persistent else None
+        self.reset_parameters()
+
+    @property
+    def has_qk_norm(self) -> bool:
+        """Whether queries and keys are normalized by this sub-layer itself."""
+        return self.qk_norm_call.name != "none"
+
+    @property
+    def shape(self) -> Shape:
+        """Widths of the heads."""
+        inner = self.heads * self.head_dim
+        return Shape(inner, inner, self.heads, self.kv_heads, self.head_dim)
+
+    def roles(self) -> Iterator[tuple[str, Tensor]]:
+        """The four matrices and their biases."""
+        linears = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
+        for role, linear in zip(("query", "key", "value", "out"), linears, strict=True):
+            yield role, linear.weight
+        yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
+
+    def refuse(self, plugs: Plugs) -> str | None:
+        """A wiring's query-key norm on top of an own one, or one that persistent keys escape."""
+        theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
+        if self.qk_norm.logit_scale is not None and plugs.logit_scale is not None:
+            theirs.append("logit_scale")
+        if theirs and self.has_qk_norm:
+            return (
+                f"it has qk_norm={str(self.qk_norm_call)!r} and the wiring brings its own "
+                f"({', '.join(theirs)}); leave out one of them"
+            )
+        if theirs and self.persistent:
+            return (
+                f"what the wiring does to queries and keys ({', '.join(theirs)}) would pass by its"
+                f" {self.persistent} persistent keys; leave out one of them"
+            )
+        return None
+
+    def reset_parameters(self) -> None:
+        """Scales of the query-key norm, and persistent vectors."""
+        self.qk_norm.reset_parameters()
+        if self.persistent_keys is not None and self.persistent_values is not None:
+            nn.init.normal_(self.persistent_keys, std=self.head_dim**-0.5)
+            nn.init.normal_(self.persistent_values, std=self.persistent**-0.5)
+
+    def extra_repr(self) -> str:
+        """What the matrices do not show, for print()."""
+        return f"heads={self.heads}, kv_heads={self.kv_heads}, persistent={self.persistent}"
+
+    def queries(self, x: Tensor, plugs: Plugs) -> Tensor:
+        """Queries of (B, L, dim), (B, heads, L, K)."""
+        q = self._heads(self.q_proj(x), self.qk_norm.query)
+        return q if plugs.query is None else plugs.query(q)
+
+    def keys_and_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
+        """Keys and values of (B, S, memory_dim), (B, kv_heads, S, K) each."""
+        k, v = self._heads(self.k_proj(x), self.qk_norm.key), self._split(self.v_proj(x))
+        k = k if plugs.key is None else plugs.key(k)
+        return k, v if plugs.value is None else plugs.value(v)
+
+    def attend(
+        self,
+        q: Tensor,
+        k: Tensor,
+        v: Tensor,
+        *,
+        plugs: Plugs,
+        visible: Tensor | None = None,
+        bias: Tensor | None = None,
+        causal: bool = False,
+        weights: bool = False,
+    ) -> Answer:
+        """The product and all that follows it.
+
+        visible, bias: anything that broadcasts to (B, heads, L, S); causal: only without them
+        """
+        k, v, visible, bias = self._persist(k, v, visible, bias)
+        limits = visible
+        if bias is not None:
+            bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
+            limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.head_dim**-0.5)
+        scale = next(scale for scale in scales if scale is not None)
+        dropout = self.dropout if self.training else 0.0
+        probabilities = None
+        if weights:
+            limits = masks.causal(q.shape[2], device=q.device) if causal else limits
+            probabilities = _softmax(q @ self._shared(k).mT * scale, limits).to(q.dtype)
+            heads = F.dropout(probabilities, dropout) @ self._shared(v)
+        else:
+            heads = F.scaled_dot_product_attention(
+                q,
+                k,
+                v,
+                attn_mask=limits,
+                dropout_p=dropout,
+                is_causal=causal,
+                scale=scale,
+                enable_gqa=self.kv_heads < self.heads,
+            )
+        heads = heads if plugs.heads is None else plugs.heads(heads)
+        inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
+        y = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
+        return y if probabilities is None else (y, probabilities)
+
+    def _heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
+
+    def _split(self, y: Tensor) -> Tensor:
+        return y.reshape(*y.shape[:2], -1, self.head_dim).transpose(1, 2)  # (B, H, L, K)
+
+    def _shared(self, k: Tensor) -> Tensor:
+        return k.repeat_interleave(self.heads // self.kv_heads, 1)
+
+    def _persist(
+        self, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None
+    ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        """Put the persistent slots before the tokens."""
+        if self.persistent_keys is None or self.persistent_values is None:
+            return k, v, visible, bias
+        slots = self.persistent
+        # Scaled at use, as in the released code: it is their learning rate that changes.
+        keys = (self.persistent_keys * self.head_dim**0.5).to(k.dtype)
+        values = (self.persistent_values * slots**0.5).to(v.dtype)
+        return (
+            torch.cat((keys.expand(len(k), -1, -1, -1), k), 2),
+            torch.cat((values.expand(len(v), -1, -1, -1), v), 2),
+            None if visible is None else F.pad(visible, (slots, 0), value=True),
+            None if bias is None else F.pad(bias, (slots, 0)),
+        )
+
+
+def split_dim(dim: int, heads: int) -> int:
+    """Features of a head, if `heads` divides `dim`."""
+    if dim % heads:
+        raise UserError(
+            f"dim {dim} cannot be split into {heads} heads; wanted heads that divide dim, or a "
+            "head_dim of its own"
+        )
+    return dim // heads
+
+
+def _softmax(logits: Tensor, limits: Tensor | None) -> Tensor:
+    if limits is not None and limits.dtype == torch.bool:
+        logits = logits.masked_fill(~limits, -torch.inf)
+    elif limits is not None:
+        logits = logits + limits
+    blind = (logits == -torch.inf).all(-1, keepdim=True)  # sees nothing: softmax would be 0 / 0
+    return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)

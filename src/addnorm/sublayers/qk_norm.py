@@ -1,0 +1,266 @@
+"""Query-key norms: what keeps the logits of attention in bounds, in the forms that were published.
+
+They are different functions; `qk_norm="rms"` alone would not say which.
+"""
+
+import math
+from abc import ABC, abstractmethod
+from typing import Annotated
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.registry import Positive, Registry
+from addnorm.norms.base import make_norm, statistics_dtype
+
+registry: "Registry[QueryKeyNorm]" = Registry("query-key norm")
+register = registry.register
+
+EPS = 1e-6
+Length = Annotated[int, Field(ge=2)]
+
+
+class QueryKeyNorm(nn.Module, ABC):
+    """A map of queries and one of keys, each token by itself, before any rotation.
+
+    q: (B, heads, L, K), or (B, L, heads * K) where `whole`
+    k: (B, key heads, L, K), or (B, L, key heads * K) where `whole`
+    """
+
+    whole: bool = False
+    """Whether it acts on all heads together, before they are split."""
+    logit_scale: float | None = None
+    """Factor of query . key; None for 1 / sqrt(head_dim)."""
+    key_bias: bool = True
+    """Whether the key matrix may have a bias."""
+
+    def __init__(self, heads: int, key_heads: int, head_dim: int) -> None:
+        super().__init__()
+
+    @abstractmethod
+    def query(self, q: Tensor) -> Tensor:
+        """On the queries."""
+
+    @abstractmethod
+    def key(self, k: Tensor) -> Tensor:
+        """On the keys."""
+
+    def reset_parameters(self) -> None:
+        """Put scales at their start values."""
+
+
+@register(
+    Card(
+        name="none",
+        title="No query-key norm",
+        formula="logit = q . k / sqrt(head_dim)",
+        paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
+        summary="Logits without a bound, as in the original.",
+    )
+)
+class NoQueryKeyNorm(QueryKeyNorm):
+    """Queries and keys as they are."""
+
+    def query(self, q: Tensor) -> Tensor:
+        """q"""
+        return q
+
+    def key(self, k: Tensor) -> Tensor:
+        """k"""
+        return k
+
+
+@register(
+    Card(
+        name="l2",
+        title="QKNorm",
+        formula="logit = g * (q / |q|) . (k / |k|)",
+        paper="Henry et al., Query-Key Normalization for Transformers, 2020, arXiv 2010.04245",
+        summary="Cosines, stretched by one learned factor for the whole attention.",
+    )
+)
+class L2(QueryKeyNorm):
+    """Cosine of query and key times one learned factor.
+
+    logit = g * (q / |q|) . (k / |k|)
+
+    q, k: (B, heads, L, K)
+    g: scalar, starts at log2(length ** 2 - length)
+    length: what 97.5 % of the training sequences do not exceed
+
+    Henry et al. 2020, section 3. |logit| <= g, and the size of the query and key matrices does not
+    matter.
+    """
+
+    logit_scale = 1.0
+
+    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is more (released code:
+    # 1e-12), which bounds the gradient at a zero vector.
+    def __init__(self, heads: int, key_heads: int, head_dim: int, *, length: Length = 75) -> None:
+        super().__init__(heads, key_heads, head_dim)
+        self.length = length
+        self.g = nn.Parameter(torch.empty(()))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Sharp enough to choose one token of `length`."""
+        nn.init.constant_(self.g, math.log2(self.length**2 - self.length))
+
+    def query(self, q: Tensor) -> Tensor:
+        """Unit length, stretched."""
+        return (self.g * _unit(q)).to(q.dtype)
+
+    def key(self, k: Tensor) -> Tensor:
+        """Unit length."""
+        return _unit(k).to(k.dtype)
+
+
+@register(
+    Card(
+        name="cosine",
+        title="Scaled cosine attention",
+        formula="logit = min(exp(s_head), 100) * (q / |q|) . (k / |k|)",
+        paper=(
+            "Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, 2021, arXiv "
+            "2111.09883"
+        ),
+        summary="Cosines, stretched by a learned factor for each head, at most 100.",
+    )
+)
+class Cosine(QueryKeyNorm):
+    """Cosine of query and key times a learned factor for each head.
+
+    logit = exp(min(s, log 100)) * (q / |q|) . (k / |k|)
+
+    q, k: (B, heads, L, K)
+    s: (heads, 1, 1), starts at log 10
+
+    Liu et al. 2021, section 3.2 and the released code, whose key matrix has no bias.
+    """
+
+    logit_scale = 1.0
+    key_bias = False
+
+    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is more (released code:
+    # 1e-12), which bounds the gradient at a zero vector.
+    def __init__(self, heads: int, key_heads: int, head_dim: int) -> None:
+        super().__init__(heads, key_heads, head_dim)
+        self.s = nn.Parameter(torch.empty(heads, 1, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """A factor of 10."""
+        nn.init.constant_(self.s, math.log(10))
+
+    def query(self, q: Tensor) -> Tensor:
+        """Unit length, stretched."""
+        return (self.s.clamp(max=math.log(100)).exp() * _unit(q)).to(q.dtype)
+
+    def key(self, k: Tensor) -> Tensor:
+        """Unit length."""
+        return _unit(k).to(k.dtype)
+
+
+class _Normed(QueryKeyNorm):
+    """A norm of the catalogue on queries and one on keys."""
+
+    def __init__(self, norm: str, query_dim: int, key_dim: int) -> None:
+        nn.Module.__init__(self)
+        self.query_norm = make_norm(norm, query_dim)
+        self.key_norm = make_norm(norm, key_dim)
+
+    def query(self, q: Tensor) -> Tensor:
+        """Normalized."""
+        return self.query_norm(q)
+
+    def key(self, k: Tensor) -> Tensor:
+        """Normalized."""
+        return self.key_norm(k)
+
+    def reset_parameters(self) -> None:
+        """Gains 1."""
+        self.query_norm.reset_parameters()
+        self.key_norm.reset_parameters()
+
+
+@register(
+    Card(
+        name="rms",
+        title="RMS query-key norm over all heads",
+        formula="logit = q' . k' / sqrt(head_dim), (q', k') = RMSNorm of all heads together",
+        paper="OLMo Team, 2 OLMo 2 Furious, 2024, arXiv 2501.00656",
+        summary="One gain a feature of the whole width; heads compete for the norm.",
+    )
+)
+class WholeRMS(_Normed):
+    """RMSNorm of the projected width before it is split into heads.
+
+    logit = RMS(q)_head . RMS(k)_head / sqrt(K)
+
+    q: (B, L, heads * K), with a gain each, starting at 1
+    k: (B, L, key heads * K), likewise
+
+    OLMo Team 2024, section 2.1.
+    """
+
+    whole = True
+
+    def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
+        super().__init__(f"rms(eps={eps!r})", heads * head_dim, key_heads * head_dim)
+
+
+@register(
+    Card(
+        name="rms_head",
+        title="RMS query-key norm in each head",
+        formula="logit = RMSNorm(q) . RMSNorm(k) / sqrt(head_dim)",
+        paper="Qwen Team, Qwen3 Technical Report, 2025, arXiv 2505.09388",
+        summary="Every head normalized by itself with a gain that all heads share; also Gemma 3.",
+    )
+)
+class HeadRMS(_Normed):
+    """RMSNorm of each head's query and key.
+
+    logit = RMS(q) . RMS(k) / sqrt(K)
+
+    q, k: (B, heads, L, K), with a gain of (K) each, starting at 1, shared by the heads
+
+    Qwen Team 2025, section 2; Gemma Team, Gemma 3 Technical Report, 2025, arXiv 2503.19786.
+    """
+
+    def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
+        super().__init__(f"rms(eps={eps!r})", head_dim, head_dim)
+
+
+@register(
+    Card(
+        name="layer_head",
+        title="LayerNorm of queries and keys in each head",
+        formula="logit = LayerNorm(q) . LayerNorm(k) / sqrt(head_dim)",
+        paper=(
+            "Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, 2023, arXiv "
+            "2302.05442"
+        ),
+        summary="What kept the logits of ViT-22B finite; LayerNorm without bias.",
+    )
+)
+class HeadLayer(_Normed):
+    """LayerNorm of each head's query and key, without bias.
+
+    logit = LN(q) . LN(k) / sqrt(K)
+
+    q, k: (B, heads, L, K), with a gain of (K) each, starting at 1, shared by the heads
+
+    Dehghani et al. 2023, section 2.
+    """
+
+    # NOTE[DIFF]: the paper writes no eps; 1e-6 is that of its code base (flax).
+    def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
+        super().__init__(f"layer(eps={eps!r}, bias=False)", head_dim, head_dim)
+
+
+def _unit(x: Tensor) -> Tensor:
+    return F.normalize(x.to(statistics_dtype(x)), dim=-1, eps=EPS)

@@ -1,0 +1,66 @@
+"""Rotary positions: queries and keys turn with the index, so that only differences matter."""
+
+from typing import Literal
+
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.registry import Positive, Share
+from addnorm.sublayers.positions import Positions, Rotation, angles, register
+
+
+@register(
+    Card(
+        name="rotary",
+        title="Rotary positions (RoPE)",
+        formula="q_i . k_j -> (turn(i) q) . (turn(j) k) = q . turn(j - i) k",
+        paper=(
+            "Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021, arXiv "
+            "2104.09864"
+        ),
+        summary="Turns pairs of features of queries and keys; most language models since LLaMA.",
+    )
+)
+class Rotary(Positions):
+    """Turn pairs (a, b) of each head's features by an angle that grows with the position.
+
+    a' = a * cos(i * f_j) - b * sin(i * f_j)
+    b' = b * cos(i * f_j) + a * sin(i * f_j)
+
+    i: position of the token
+    f_j: base ** (-2 j / R), for pair j of R / 2
+    R: share * head_dim features turn, the first ones
+    layout: pair j is (j, j + R / 2) with "half" (GPT-NeoX, LLaMA), (2 j, 2 j + 1) with
+        "interleaved" (the paper, GPT-J); weights of one are wrong in the other
+
+    Su et al. 2021, section 3.2; share: Black et al., GPT-NeoX-20B, 2022, arXiv 2204.06745.
+    """
+
+    # NOTE[DIFF]: the paper pairs neighbours, layout=interleaved; the default is the layout of most
+    # released weights. The two differ by a permutation of the features.
+    def __init__(
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        causal: bool,
+        *,
+        base: Positive = 10000.0,
+        share: Share = 1.0,
+        layout: Literal["half", "interleaved"] = "half",
+    ) -> None:
+        super().__init__(dim, heads, head_dim, causal)
+        self.base, self.share, self.layout = base, share, layout
+        self.turning = int(share * head_dim)
+        if self.turning % 2 or self.turning == 0:
+            raise UserError(
+                f"rotary positions turn pairs of features, and share {share} of head_dim {head_dim}"
+                f" is {self.turning}; wanted an even number from 2: change head_dim (dim / heads) "
+                "or share"
+            )
+
+    def rotation(self, index: Tensor) -> Rotation:
+        """The formula."""
+        angle = angles(index, self.turning, self.base)
+        return Rotation(angle.cos(), angle.sin(), self.layout == "interleaved")

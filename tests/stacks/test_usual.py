@@ -1,0 +1,436 @@
+"""Encoder and decoder: against torch.nn, and what every wiring must keep."""
+
+import warnings
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from addnorm import Decoder, Encoder
+from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.sublayers import KVCache, masks
+from addnorm.sublayers.positions import registry as positions
+from addnorm.wirings import registry as wirings
+from tests.helpers import gradients, shaken, tokens
+
+
+def make(kind=Encoder, *, dtype=torch.float32, move=True, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        stack = kind(**{"dim": 12, "depth": 3, "heads": 2} | options)
+        return (shaken(stack) if move else stack).to(dtype)
+
+
+# Strangers: torch.nn on copied weights.
+
+
+def copy_attention(theirs, ours):
+    linears = (ours.q_proj, ours.k_proj, ours.v_proj)
+    with torch.no_grad():
+        theirs.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears]))
+        theirs.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears]))
+    theirs.out_proj.load_state_dict(ours.out_proj.state_dict())
+
+
+def copy_stack(theirs, ours):
+    """Weights of a UsualStack into torch.nn.TransformerEncoder or TransformerDecoder."""
+    for site, sublayer in zip(ours.plan.sites, ours.sublayers, strict=True):
+        layer = theirs.layers[site.layer]
+        if site.kind == "ffn":
+            layer.linear1.load_state_dict(sublayer.up_proj.state_dict())
+            layer.linear2.load_state_dict(sublayer.down_proj.state_dict())
+        else:
+            copy_attention(
+                layer.self_attn if site.kind == "self" else layer.multihead_attn, sublayer
+            )
+        norm = getattr(layer, f"norm{site.slot + 1}")
+        norm.load_state_dict(ours.wiring.norms[site.index].state_dict())
+    final = getattr(ours.wiring, "final_norm", None)
+    assert (theirs.norm is None) == (final is None)
+    if final is not None:
+        theirs.norm.load_state_dict(final.state_dict())
+    return theirs
+
+
+def torch_encoder(ours, **layer):
+    options = {"dim_feedforward": 48, "dropout": 0.0, "batch_first": True} | layer
+    final = getattr(ours.wiring, "final_norm", None)
+    encoder = nn.TransformerEncoder(
+        nn.TransformerEncoderLayer(12, 2, **options),
+        3,
+        norm=None if final is None else nn.LayerNorm(12),
+        enable_nested_tensor=False,
+    )
+    return copy_stack(encoder, ours)
+
+
+ORDERS = [("post_ln", False), ("pre_ln", True)]
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("wiring", "norm_first"), ORDERS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
+def test_equals_torch_transformer_encoder_in_both_orders(wiring, norm_first, masked, activation):
+    """norm_first=False is post_ln and has no final norm; norm_first=True is pre_ln only together
+    with norm=LayerNorm, which torch does not add by itself."""
+    ours = make(wiring=wiring, activation=activation)
+    theirs = torch_encoder(ours, norm_first=norm_first, activation=activation)
+    x = tokens(3, 7, 12).requires_grad_()
+    mask = masks.padding(torch.tensor([7, 4, 1])) if masked else None
+    valid = torch.ones(3, 7, dtype=torch.bool) if mask is None else mask
+    y = ours(x, mask=mask)[valid]
+    z = theirs(x, src_key_padding_mask=None if mask is None else ~mask)[valid]
+    torch.testing.assert_close(y, z, rtol=0, atol=1e-5)
+    torch.testing.assert_close(gradients(y, [x]), gradients(z, [x]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize(("wiring", "norm_first"), ORDERS)
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_torch_transformer_decoder_of_three_sublayers(wiring, norm_first, masked):
+    ours = make(Decoder, wiring=wiring, other_depth=2)
+    layer = nn.TransformerDecoderLayer(
+        12, 2, dim_feedforward=48, dropout=0.0, batch_first=True, norm_first=norm_first
+    )
+    theirs = nn.TransformerDecoder(layer, 3, norm=nn.LayerNorm(12) if norm_first else None)
+    copy_stack(theirs, ours)
+    x, memory = tokens(3, 7, 12), tokens(3, 5, 12, seed=9)
+    mask = masks.padding(torch.tensor([7, 4, 1])) if masked else None
+    memory_mask = masks.padding(torch.tensor([2, 5, 3])) if masked else None
+    y = ours(x, memory=memory, mask=mask, memory_mask=memory_mask)
+    z = theirs(
+        x,
+        memory,
+        tgt_mask=~masks.causal(7),
+        tgt_key_padding_mask=None if mask is None else ~mask,
+        memory_key_padding_mask=None if memory_mask is None else ~memory_mask,
+    )
+    valid = torch.ones(3, 7, dtype=torch.bool) if mask is None else mask
+    torch.testing.assert_close(y[valid], z[valid], rtol=0, atol=1e-5)
+
+
+@pytest.mark.peer
+def test_the_trap_of_torch_transformer_is_its_doubled_final_norm():
+    """torch.nn.Transformer with norm_first=False, its default, adds a final norm to encoder and
+    decoder although the last layer has normalized already (pytorch issue 24930)."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of nested tensors
+        theirs = nn.Transformer(12, 2, 3, 3, 48, dropout=0.0, batch_first=True)
+    shared = {"wiring": "post_ln(final_norm=True)", "other_depth": 3}
+    encoder, decoder = make(**shared), make(Decoder, **shared)
+    copy_stack(theirs.encoder, encoder)
+    copy_stack(theirs.decoder, decoder)
+    x, y = tokens(3, 7, 12), tokens(3, 5, 12, seed=9)
+    ours = decoder(y, memory=encoder(x))
+    torch.testing.assert_close(ours, theirs(x, y, tgt_mask=~masks.causal(5)), rtol=0, atol=1e-5)
+
+    plain = make(wiring="post_ln", other_depth=3)
+    state = {
+        name: value
+        for name, value in encoder.state_dict().items()
+        if "final_norm" not in name and "extra_state" not in name
+    }
+    plain.load_state_dict(state, strict=False)
+    assert not torch.allclose(plain(x), encoder(x), atol=1e-2)  # what the published Post-LN is
+
+
+@pytest.mark.peer
+def test_torch_starts_all_layers_as_copies_and_we_do_not():
+    layer = nn.TransformerEncoderLayer(12, 2, batch_first=True)
+    theirs = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).layers
+    assert torch.equal(theirs[0].linear1.weight, theirs[1].linear1.weight)
+    ours = make(move=False).sublayers
+    assert not torch.equal(ours[1].up_proj.weight, ours[3].up_proj.weight)
+
+
+# What every wiring must keep.
+
+
+def stacks(wiring, **options):
+    """Encoder, decoder alone, decoder of a pair, with what each is called with besides x."""
+    memory = tokens(2, 5, 12, seed=9, dtype=torch.float64)
+    for kind, other, context in (
+        (Encoder, None, {}),
+        (Decoder, None, {}),
+        (Decoder, 4, {"memory": memory}),
+    ):
+        made = make(kind, wiring=wiring, other_depth=other, depth=4, dtype=torch.float64, **options)
+        yield made.eval(), context
+
+
+@pytest.mark.parametrize("wiring", wirings)
+def test_every_wiring_decodes_step_by_step(wiring):
+    for stack, context in stacks(wiring, positions="rotary"):
+        if not stack.plan.causal:
+            continue
+        x, cache = tokens(2, 6, 12, dtype=torch.float64), KVCache(len(stack.plan.sites))
+        parts = (x[:, :3], x[:, 3:4], x[:, 4:])
+        steps = [stack(part, cache=cache, **context) for part in parts]
+        torch.testing.assert_close(torch.cat(steps, 1), stack(x, **context))
+
+
+@pytest.mark.parametrize("wiring", wirings)
+def test_every_wiring_leaves_later_tokens_unseen(wiring):
+    for stack, context in stacks(wiring, positions="alibi"):
+        x = tokens(2, 6, 12, dtype=torch.float64)
+        moved = x.clone()
+        moved[:, 3] += 1
+        difference = (stack(moved, **context) - stack(x, **context)).abs().amax(-1)
+        assert (difference[:, 3] > 0).all()
+        if stack.plan.causal:
+            assert (difference[:, :3] == 0).all()
+
+
+@pytest.mark.parametrize("wiring", wirings)
+def test_every_wiring_ignores_padding(wiring):
+    for stack, context in stacks(wiring, positions="sinusoid"):
+        x = tokens(2, 6, 12, dtype=torch.float64)
+        mask = torch.ones(2, 6, dtype=torch.bool)
+        mask[:, 4:] = False
+        padded = stack(x, mask=mask, **context)[:, :4]
+        torch.testing.assert_close(padded, stack(x[:, :4], **context))
+
+
+@pytest.mark.parametrize("wiring", wirings)
+def test_every_wiring_survives_a_sequence_of_padding(wiring):
+    for stack, context in stacks(wiring, positions="t5"):
+        x = tokens(2, 6, 12, dtype=torch.float64)
+        x[0] = 0
+        x.requires_grad_()
+        mask = torch.tensor([[False] * 6, [True] * 6])
+        y = stack(x, mask=mask, **context)
+        assert y.isfinite().all()
+        found = gradients(y[1], [x, *stack.parameters()])
+        assert all(gradient.isfinite().all() for gradient in found)
+
+
+@pytest.mark.parametrize("wiring", wirings)
+def test_no_layer_starts_as_a_copy(wiring):
+    for stack in (
+        make(wiring=wiring, move=False),
+        make(Decoder, wiring=wiring, other_depth=2, move=False),
+    ):
+        seen = set()
+        for role, weight in stack.weights():
+            if role != "bias" and weight.any():  # some wirings start matrices at zero
+                seen.add(weight.flatten()[:4].detach().numpy().tobytes())
+        alive = [role for role, weight in stack.weights() if role != "bias" and weight.any()]
+        assert len(seen) == len(alive) > 0
+
+
+# Positions.
+
+
+@pytest.mark.parametrize("call", positions)
+@pytest.mark.parametrize("kind", [Encoder, Decoder])
+@settings(max_examples=15, deadline=None)
+@given(rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3))
+def test_padded_equals_trimmed_for_any_mask_and_position(call, kind, rows):
+    """Padding on the left, on the right or between moves nobody."""
+    stack, mask = make(kind, positions=call, dtype=torch.float64), torch.tensor(rows)
+    x = tokens(len(rows), 6, 12, dtype=torch.float64)
+    padded = stack(x, mask=mask)
+    for row, keep in enumerate(mask):
+        if keep.any():
+            torch.testing.assert_close(padded[row, keep], stack(x[row : row + 1, keep])[0])
+
+
+@pytest.mark.parametrize("call", positions)
+def test_only_positions_tell_the_order_of_an_encoder(call):
+    encoder, x = make(positions=call, dtype=torch.float64), tokens(2, 6, 12, dtype=torch.float64)
+    order = torch.tensor([3, 0, 5, 1, 4, 2])
+    same = torch.allclose(encoder(x[:, order]), encoder(x)[:, order])
+    assert same == (call == "none")
+    moved = encoder(x[:, order], position_index=order)
+    torch.testing.assert_close(moved, encoder(x)[:, order])
+
+
+@pytest.mark.parametrize("call", ["rotary", "t5", "alibi"])
+def test_relative_positions_see_only_differences(call):
+    decoder, x = make(Decoder, positions=call), tokens(2, 6, 12)
+    shifted = decoder(x, position_index=torch.arange(6) + 50)
+    torch.testing.assert_close(shifted, decoder(x), rtol=1e-4, atol=1e-4)
+
+
+def test_absolute_positions_are_added_once_before_the_stack():
+    placed, plain = make(positions="sinusoid"), make()
+    x = tokens(2, 6, 12)
+    plain.load_state_dict(
+        {k: v for k, v in placed.state_dict().items() if k != "_extra_state"}, strict=False
+    )
+    expected = plain(placed.positions.add(x, torch.arange(6)))
+    torch.testing.assert_close(placed(x), expected)
+
+
+def test_one_table_serves_all_layers():
+    encoder = make(positions="t5")
+    assert [name for name in encoder.state_dict() if "table" in name] == ["positions.table"]
+    found = gradients(encoder(tokens(2, 6, 12)), [encoder.positions.table])[0]
+    assert found.abs().sum() > 0
+
+
+def test_calibration_places_positions_too():
+    """A forward that is watched sees the same streams as one that is not."""
+    encoder, x = make(positions="learned"), tokens(2, 6, 12)
+    with encoder.taps.record() as tape:
+        encoder(x)
+    seen = []
+    encoder.wiring.calibrate = lambda run: run(lambda site, state, branch: seen.append(branch))
+    encoder.calibrate(x)
+    torch.testing.assert_close(seen, tape["branch"])
+
+
+# Building.
+
+
+def test_roles_and_kinds():
+    for stack, role, kinds in (
+        (make(), "encoder_only", ("self", "ffn")),
+        (make(other_depth=2), "encoder", ("self", "ffn")),
+        (make(Decoder), "decoder_only", ("self", "ffn")),
+        (make(Decoder, other_depth=2), "decoder", ("self", "cross", "ffn")),
+    ):
+        assert (stack.plan.role, stack.plan.kinds) == (role, kinds)
+        assert stack.plan.depth == 3
+        assert len(stack.sublayers) == 3 * len(kinds)
+
+
+def test_blocks_reach_their_sublayers():
+    stack = make(
+        Decoder,
+        other_depth=2,
+        heads=4,
+        ffn_dim=20,
+        activation="swiglu",
+        kv_heads=2,
+        head_dim=6,
+        qk_norm="rms_head",
+        bias=False,
+        attention_dropout=0.1,
+        activation_dropout=0.2,
+    )
+    attention, cross, ffn = stack.sublayers[:3]
+    for module in (attention, cross):
+        assert (module.kv_heads, module.head_dim, module.dropout) == (2, 6, 0.1)
+        assert module.qk_norm_call.name == "rms_head"
+        assert module.q_proj.bias is None
+    assert attention.causal
+    assert (ffn.hidden, ffn.activation, ffn.dropout.p) == (20, "swiglu", 0.2)
+    assert ffn.up_proj.bias is None
+    persistent = make(Decoder, other_depth=2, persistent=5).sublayers
+    assert (persistent[0].persistent, persistent[1].persistent) == (5, 0)
+
+
+def test_a_seed_decides_all_parameters_and_leaves_the_generator():
+    options = {"positions": "learned", "qk_norm": "l2"}
+    one, two = make(Decoder, **options), make(Decoder, **options)
+    torch.manual_seed(5)
+    one.initialise(seed=7)
+    after = torch.rand(())
+    torch.manual_seed(6)
+    two.initialise(seed=7)
+    for (name, a), b in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
+        assert torch.equal(a, b), name
+    torch.manual_seed(5)
+    assert torch.equal(torch.rand(()), after)
+    assert not torch.equal(two.initialise(seed=8).positions.table, one.positions.table)
+
+
+@pytest.mark.parametrize("call", positions)
+def test_state_dict_round_trip(call):
+    one = make(Decoder, positions=call, qk_norm="cosine", kv_heads=1)
+    two = make(Decoder, positions=call, qk_norm="cosine", kv_heads=1, move=False)
+    two.load_state_dict(one.state_dict())
+    assert torch.equal(one(tokens(2, 6, 12)), two(tokens(2, 6, 12)))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"positions": "rotary"}, {"heads": 3}, {"activation": "gelu"}, {"wiring": "post_ln"}],
+    ids=str,
+)
+def test_weights_of_another_arrangement_are_refused_though_shapes_agree(other):
+    with pytest.raises(WrongArrangement, match="another arrangement"):
+        make(**other).load_state_dict(make().state_dict(), strict=False)
+
+
+@pytest.mark.parametrize("call", positions)
+def test_construction_on_the_meta_device(call):
+    with torch.device("meta"):
+        stack = Decoder(dim=12, depth=2, heads=2, other_depth=2, positions=call, qk_norm="cosine")
+    assert all(parameter.is_meta for parameter in stack.parameters())
+    stack = stack.to_empty(device="cpu").initialise(seed=0)
+    assert stack(tokens(2, 6, 12), memory=tokens(2, 5, 12)).isfinite().all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("call", positions)
+def test_dtypes(dtype, call):
+    stack, x = make(Decoder, positions=call), tokens(2, 6, 12)
+    y = make(Decoder, positions=call, dtype=dtype)(x.to(dtype))
+    assert y.dtype == dtype
+    tolerance = 0.15 if dtype == torch.bfloat16 else 1e-4
+    torch.testing.assert_close(y.float(), stack(x), rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("call", positions)
+def test_traces_into_one_graph(call):
+    torch._dynamo.reset()
+    stack, x = make(Decoder, positions=call, kv_heads=1, qk_norm="rms_head"), tokens(2, 6, 12)
+    mask = masks.padding(torch.tensor([6, 3]))
+    compiled = torch.compile(stack, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, mask=mask), stack(x, mask=mask))
+
+
+def test_eval_twice_is_the_same_bits_and_dropout_acts_in_training():
+    options = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
+    stack, x = make(**options), tokens(2, 6, 12)
+    assert not torch.equal(stack(x), stack(x))
+    stack.eval()
+    assert torch.equal(stack(x), stack(x))
+    torch.testing.assert_close(stack(x), make()(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: make(ffn_dims=3), "unknown option of Encoder 'ffn_dims'; did you mean 'ffn_dim'"),
+        (lambda: make(Decoder, causal=False), "unknown option of Decoder 'causal'"),
+        (lambda: make(depth=0), "depth must be a whole number from 1"),
+        (lambda: make(heads=5), "dim 12 cannot be split into 5 heads"),
+        (lambda: make(positions="rope"), "unknown position 'rope'"),
+        (lambda: make(positions="rotary", heads=4), "wanted an even number"),
+        (lambda: make(Decoder, other_depth=2)(tokens(2, 6, 12)), "needs 'memory'"),
+        (lambda: make(Decoder)(tokens(2, 6, 12), memory=tokens(2, 6, 12)), "takes 'memory'"),
+        (lambda: make(positions="learned")(tokens(2, 6, 11)), r"\(B, L, 12\), got .*11\)"),
+        (lambda: make(positions="sinusoid")(tokens(6, 12)), r"\(B, L, 12\), got .*\(6, 12\)"),
+        (
+            lambda: make()(tokens(2, 6, 12), mask=torch.ones(2, 6)),
+            "torch's key_padding_mask .* pass ~key_padding_mask",
+        ),
+        (lambda: make()(tokens(2, 6, 12), cache=KVCache(6)), "an encoder has no use for a cache"),
+        (
+            lambda: make(positions="alibi")(tokens(2, 6, 12), bias=torch.zeros(2, 6, 6)),
+            "positions alibi give the attention a bias, got another one",
+        ),
+        (
+            lambda: make()(tokens(2, 6, 12), position_index=torch.zeros(6)),
+            r"position_index must be whole numbers of shape \(6,\) or \(2, 6\), got torch.float32",
+        ),
+        (
+            lambda: make()(tokens(2, 6, 12), position_index=torch.arange(5)),
+            r"got torch.int64 of shape \(5,\)",
+        ),
+        (
+            lambda: make(positions="learned(length=4)")(tokens(2, 6, 12)),
+            "position 5 is beyond the 4 learned ones",
+        ),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(UserError, match=message):
+        call()

@@ -1,0 +1,373 @@
+"""Attention against a textbook twin and torch.nn.MultiheadAttention."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from addnorm.core.errors import UserError
+from addnorm.core.plan import Plugs
+from addnorm.sublayers import CrossAttention, SelfAttention, masks
+from tests.helpers import gradients, shaken, tokens
+from tests.sublayers import reference
+
+TOLERANCE = {
+    torch.float64: {"rtol": 1e-9, "atol": 1e-10},
+    torch.float32: {"rtol": 1e-4, "atol": 1e-5},
+    torch.bfloat16: {"rtol": 5e-2, "atol": 6e-2},
+}
+
+
+def make(kind=SelfAttention, dim=12, heads=4, dtype=torch.float32, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return shaken(kind(dim, heads, **options)).to(dtype)
+
+
+def some_mask(batch=3, length=7):
+    """Each row with other holes; every token sees something."""
+    mask = torch.rand(batch, length, generator=torch.Generator().manual_seed(1)) < 0.6
+    mask[:, 0] = True
+    return mask
+
+
+def equal(a, b, dtype=torch.float32):
+    torch.testing.assert_close(a, b, **TOLERANCE[dtype])
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kv_heads", [4, 2, 1])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_self_attention_equals_its_twin(dtype, kv_heads, causal, masked, biased):
+    module = make(kv_heads=kv_heads, causal=causal, head_dim=5, dtype=dtype)
+    x = tokens(3, 7, 12, dtype=dtype).requires_grad_()
+    mask = some_mask() if masked else None
+    bias = tokens(4, 7, 7, dtype=dtype).requires_grad_() if biased else None
+    allowed = reference.later_hidden(7) if causal else torch.ones(7, 7, dtype=torch.bool)
+    allowed = allowed & mask[:, None, None, :] if masked else allowed
+    ours = module(x, mask=mask, bias=bias)
+    twin = reference.attention(module, x, x, allowed=allowed, bias=bias)
+    equal(ours, twin, dtype)
+    if dtype == torch.bfloat16:
+        return  # its gradients are those of float32, rounded at every step
+    inputs = [x, *module.parameters(), *([bias] if biased else [])]
+    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+        equal(a, b, dtype)
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("kv_heads", [4, 2])
+def test_cross_attention_equals_its_twin(dtype, kv_heads):
+    module = make(CrossAttention, memory_dim=9, kv_heads=kv_heads, bias=False, dtype=dtype)
+    x, memory = tokens(3, 5, 12, dtype=dtype), tokens(3, 7, 9, dtype=dtype)
+    x.requires_grad_()
+    memory.requires_grad_()
+    mask = some_mask()
+    ours = module(x, memory, memory_mask=mask)
+    twin = reference.attention(module, x, memory, allowed=mask[:, None, None, :])
+    equal(ours, twin, dtype)
+    if dtype != torch.bfloat16:
+        inputs = [x, memory, *module.parameters()]
+        for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+            equal(a, b, dtype)
+
+
+def torch_twin(module):
+    twin = nn.MultiheadAttention(12, 4, batch_first=True)
+    linears = (module.q_proj, module.k_proj, module.v_proj)
+    with torch.no_grad():
+        twin.in_proj_weight.copy_(torch.cat([linear.weight for linear in linears]))
+        twin.in_proj_bias.copy_(torch.cat([linear.bias for linear in linears]))
+        twin.out_proj.load_state_dict(module.out_proj.state_dict())
+    return twin
+
+
+@pytest.mark.peer
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("masked", [False, True])
+def test_equals_torch_multihead_attention_whose_masks_are_negated(causal, masked):
+    module, x = make(causal=causal), tokens(3, 7, 12)
+    padding = ~some_mask() if masked else None  # torch: True at padding
+    forbidden = ~reference.later_hidden(7) if causal else None  # torch: True where forbidden
+    theirs, probabilities = torch_twin(module)(
+        x, x, x, key_padding_mask=padding, attn_mask=forbidden, average_attn_weights=False
+    )
+    mask = None if padding is None else masks.from_torch_padding(padding)
+    visible = None if forbidden is None else masks.from_torch_attention(forbidden)
+    ours, weights = module(x, mask=mask, visible=visible, weights=True)
+    torch.testing.assert_close(ours, theirs, rtol=0, atol=1e-5)
+    torch.testing.assert_close(weights, probabilities, rtol=0, atol=1e-5)
+    torch.testing.assert_close(module(x, mask=mask), theirs, rtol=0, atol=1e-5)
+
+
+@pytest.mark.peer
+def test_cross_equals_torch_multihead_attention():
+    module, x, memory = make(CrossAttention), tokens(3, 5, 12), tokens(3, 7, 12, seed=9)
+    mask = some_mask()
+    theirs, _ = torch_twin(module)(x, memory, memory, key_padding_mask=~mask)
+    torch.testing.assert_close(module(x, memory, memory_mask=mask), theirs, rtol=0, atol=1e-5)
+
+
+def test_grouped_keys_are_repeated_heads():
+    grouped, plain = make(kv_heads=2), make()
+    for name in ("k_proj", "v_proj"):
+        few, many = getattr(grouped, name), getattr(plain, name)
+        with torch.no_grad():
+            many.weight.copy_(few.weight.view(2, 1, 3, 12).expand(2, 2, 3, 12).reshape(12, 12))
+            many.bias.copy_(few.bias.view(2, 1, 3).expand(2, 2, 3).reshape(12))
+    plain.q_proj.load_state_dict(grouped.q_proj.state_dict())
+    plain.out_proj.load_state_dict(grouped.out_proj.state_dict())
+    equal(grouped(tokens(3, 7, 12)), plain(tokens(3, 7, 12)))
+
+
+VARIANTS = [
+    {},
+    {"causal": True},
+    {"kv_heads": 2, "causal": True},
+    {"persistent": 3},
+    {"persistent": 3, "causal": True, "kv_heads": 1},
+    {"qk_norm": "cosine"},
+]
+
+
+@pytest.mark.parametrize("options", VARIANTS)
+@pytest.mark.parametrize("masked", [False, True])
+@pytest.mark.parametrize("biased", [False, True])
+def test_weights_explain_the_output(options, masked, biased):
+    """The explicit path gives what the kernel gives, and its probabilities sum to one."""
+    module, x = make(**options), tokens(3, 7, 12).requires_grad_()
+    given = {
+        "mask": some_mask() if masked else None,
+        "bias": tokens(4, 7, 7) if biased else None,
+    }
+    y, probabilities = module(x, **given, weights=True)
+    kernel = module(x, **given)
+    equal(y, kernel)
+    inputs = [x, *module.parameters()]
+    for a, b in zip(gradients(y, inputs), gradients(kernel, inputs), strict=True):
+        equal(a, b)
+    assert probabilities.shape == (3, 4, 7, 7 + options.get("persistent", 0))
+    equal(probabilities.sum(-1), torch.ones(3, 4, 7))
+    if masked:
+        assert (probabilities[..., -7:].masked_select(~given["mask"][:, None, None, :]) == 0).all()
+
+
+def test_no_token_learns_of_later_ones():
+    module, x = make(causal=True), tokens(1, 6, 12)
+    for place in range(6):
+        moved = x.clone()
+        moved[:, place] += 1
+        difference = (module(moved) - module(x)).abs().amax(-1)[0]
+        assert (difference[:place] == 0).all()
+        assert (difference[place:] > 0).all()
+
+
+@pytest.mark.parametrize("ndim", [2, 3, 4, "heads"])
+def test_visible_replaces_the_causal_rule(ndim):
+    """A prefix language model: the first tokens see each other, the others what is before them."""
+    module, x, other = make(causal=True), tokens(2, 6, 12), make(causal=False)
+    visible = masks.prefix(torch.tensor([3, 3]), 6)
+    shaped = {
+        2: visible[0],
+        3: visible,
+        4: visible[:, None],
+        "heads": visible[:, None].expand(2, 4, 6, 6),
+    }[ndim]
+    y = module(x, visible=shaped)
+    equal(y, reference.attention(module, x, x, allowed=visible[:, None]))
+    equal(y[:, :3], other(x[:, :3]))
+    equal(module(x, visible=masks.causal(6)), module(x))
+    equal(module(x, visible=masks.fully_visible(6)), other(x))
+
+
+def test_heads_may_see_differently():
+    module, x = make(), tokens(2, 5, 12)
+    visible = torch.rand(2, 4, 5, 5, generator=torch.Generator().manual_seed(0)) < 0.5
+    visible |= torch.eye(5, dtype=torch.bool)
+    equal(module(x, visible=visible), reference.attention(module, x, x, allowed=visible))
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@settings(max_examples=25, deadline=None)
+@given(mask=st.lists(st.booleans(), min_size=1, max_size=9).filter(any))
+def test_padded_equals_trimmed(causal, mask):
+    """Padding anywhere changes nothing for the valid tokens."""
+    module, keep = make(causal=causal), torch.tensor(mask)
+    x = tokens(1, len(mask), 12)
+    padded = module(x.masked_fill(~keep[None, :, None], 1e3), mask=keep[None])
+    equal(padded[:, keep], module(x[:, keep]))
+
+
+@pytest.mark.parametrize("dtype", TOLERANCE)
+@pytest.mark.parametrize("options", [*VARIANTS, {"dropout": 0.5}])
+@pytest.mark.parametrize("biased", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_a_sequence_of_padding_gives_zeros_and_finite_gradients(dtype, options, biased, weights):
+    module = make(**options, dtype=dtype)
+    x = tokens(2, 7, 12, dtype=dtype).requires_grad_()
+    bias = tokens(4, 7, 7, dtype=dtype).requires_grad_() if biased else None
+    mask = torch.tensor([[False] * 7, [True] * 7])
+    y = module(x, mask=mask, bias=bias, weights=weights)
+    y = y[0] if weights else y
+    if not options.get("persistent"):
+        assert (y[0] == module.out_proj.bias).all()
+    inputs = [x, *module.parameters(), *([bias] if biased else [])]
+    for found in (y, *gradients(y, inputs)):
+        assert found.isfinite().all()
+
+
+def test_long_padding_is_hidden_from_every_kernel():
+    """Longer than the kernel's blocks of keys, some of them all padding."""
+    module, x = make(), tokens(2, 1100, 12).requires_grad_()
+    mask = torch.zeros(2, 1100, dtype=torch.bool)
+    mask[0, -2:] = True
+    y = module(x, mask=mask)
+    equal(y[0, -2:], module(x[:1, -2:])[0])
+    assert gradients(y, [x])[0].isfinite().all()
+    with torch.no_grad():
+        equal(module(x, mask=mask), y.detach())
+
+
+def test_dropout_only_in_training_and_eval_is_pure():
+    module, x = make(dropout=0.5), tokens(3, 7, 12)
+    assert not torch.equal(module(x), module(x))
+    module.eval()
+    before = {name: value.clone() for name, value in module.state_dict().items()}
+    assert torch.equal(module(x), module(x))
+    equal(module(x), make()(x))
+    assert all(torch.equal(before[name], value) for name, value in module.state_dict().items())
+
+
+@pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
+def test_names_of_weights_are_stable(kind):
+    names = [f"{p}_proj.{part}" for p in ("q", "k", "v", "out") for part in ("weight", "bias")]
+    module = make(kind)
+    assert list(module.state_dict()) == names
+    twin = kind(12, 4)
+    twin.load_state_dict(module.state_dict())
+    given = (tokens(2, 3, 12),) * (1 if kind is SelfAttention else 2)
+    assert torch.equal(module(*given), twin(*given))
+
+
+def test_roles_and_shape():
+    module = SelfAttention(12, 4, kv_heads=2, head_dim=5)
+    found = {(role, tuple(weight.shape)) for role, weight in module.roles()}
+    assert found == {
+        ("query", (20, 12)),
+        ("key", (10, 12)),
+        ("value", (10, 12)),
+        ("out", (12, 20)),
+        ("bias", (20,)),
+        ("bias", (10,)),
+        ("bias", (12,)),
+    }
+    shape = module.shape
+    assert (shape.inner, shape.hidden) == (20, 20)
+    assert (shape.heads, shape.key_heads, shape.head_dim) == (4, 2, 5)
+
+
+def test_plugs_stand_in_their_order():
+    """Each plug sees the shape it is promised, between the right neighbours."""
+    module, x, seen = make(kv_heads=2, dtype=torch.float64), tokens(3, 7, 12).double(), []
+
+    def plug(name, factor):
+        def act(y):
+            seen.append((name, tuple(y.shape)))
+            return factor * y
+
+        return act
+
+    def match(q, k):
+        seen.append(("match", tuple(q.shape), tuple(k.shape)))
+        return 5 * q, k
+
+    def rotation(y):
+        seen.append(("rotation", tuple(y.shape)))
+        return 3 * y
+
+    plugs = Plugs(
+        query=plug("query", 2.0),
+        key=plug("key", 0.5),
+        value=plug("value", -1.0),
+        heads=plug("heads", 2.0),
+        inner=plug("inner", 0.25),
+        match=match,
+        logit_scale=0.1,
+    )
+    y = module(x, plugs=plugs, rotation=rotation)
+    assert seen == [
+        ("query", (3, 4, 7, 3)),
+        ("key", (3, 2, 7, 3)),
+        ("value", (3, 2, 7, 3)),
+        ("rotation", (3, 4, 7, 3)),
+        ("rotation", (3, 2, 7, 3)),
+        ("match", (3, 4, 7, 3), (3, 2, 7, 3)),
+        ("heads", (3, 4, 7, 3)),
+        ("inner", (3, 7, 12)),
+    ]
+    q, k, v = (
+        reference.split(linear(x), heads)
+        for linear, heads in ((module.q_proj, 4), (module.k_proj, 2), (module.v_proj, 2))
+    )
+    one, zero = torch.tensor(True), torch.zeros(())
+    heads, _ = reference.product(2 * 3 * 5 * q, 0.5 * 3 * k, -v, 0.1, one, zero)
+    equal(y, module.out_proj(2 * 0.25 * heads.flatten(2)), torch.float64)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: SelfAttention(10, 4), "dim 10 cannot be split into 4 heads"),
+        (lambda: SelfAttention(12, 4, kv_heads=3), "4 heads cannot share 3 key heads"),
+        (lambda: SelfAttention(12, 0), "heads must be a whole number from 1, got 0"),
+        (lambda: SelfAttention(12, 4, kv_heads=0), "kv_heads must be a whole number from 1"),
+        (lambda: SelfAttention(12, 4, head_dim=0), "head_dim must be a whole number from 1"),
+        (lambda: SelfAttention(12, 4, dropout=1.0), "dropout is a share from 0 to below 1"),
+        (lambda: SelfAttention(12, 4, persistent=-1), "persistent must be a whole number from 0"),
+        (lambda: SelfAttention(12, 4, qk_norm="rmshead"), "did you mean 'rms_head'"),
+        (
+            lambda: SelfAttention(12, 4, qk_norm="l2", persistent=2),
+            "no paper says how a query-key norm treats persistent keys",
+        ),
+        (lambda: CrossAttention(12, 4, memory_dim=0), "memory_dim must be a whole number from 1"),
+    ],
+)
+def test_errors_at_construction(build, message):
+    with pytest.raises(UserError, match=message):
+        build()
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda s, x: s(x[0]), r"\(B, L, 12\), got torch.float32 of shape \(7, 12\)"),
+        (lambda s, x: s(x.long()), "must be floating point"),
+        (lambda s, x: s(x, mask=torch.ones(3, 7)), "torch's key_padding_mask .* pass ~key_pad"),
+        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry a token"),
+        (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible must be boolean"),
+        (lambda s, x: s(x, visible=torch.ones(7).bool()), r"got torch.bool of shape \(7,\)"),
+        (lambda s, x: s(x, visible=torch.ones(4, 7, 7).bool()), r"attn_mask .* pass ~attn_mask"),
+        (lambda s, x: s(x, bias=torch.ones(7, 7)), r"bias must be .* \(4, 7, 7\) or \(3, 4, 7, 7"),
+        (lambda s, x: s(x, bias=torch.ones(4, 7, 7).int()), "bias must be floating point"),
+    ],
+)
+def test_errors_of_self_attention(call, message):
+    with pytest.raises(UserError, match=message):
+        call(make(), tokens(3, 7, 12))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda c, x: c(x, tokens(3, 5, 11)), r"memory must be .* \(B, L, 12\)"),
+        (lambda c, x: c(x, tokens(2, 5, 12)), "memory is a batch of 2 and the input one of 3"),
+        (lambda c, x: c(x, tokens(3, 5, 12), memory_mask=torch.ones(3, 7).bool()), "memory_mask"),
+        (lambda c, x: c(x, tokens(3, 5, 12), memory_mask=torch.ones(3, 5)), "memory_mask must be"),
+    ],
+)
+def test_errors_of_cross_attention(call, message):
+    with pytest.raises(UserError, match=message):
+        call(make(CrossAttention), tokens(3, 7, 12))

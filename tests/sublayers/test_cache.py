@@ -1,0 +1,200 @@
+"""The cache: decoding step by step equals one pass over all."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm import Decoder
+from addnorm.core.errors import UserError
+from addnorm.sublayers import CrossAttention, KVCache, SelfAttention, masks
+from tests.helpers import shaken, tokens
+
+POSITIONS = ["none", "sinusoid", "learned", "rotary", "rotary(share=0.5)", "t5", "alibi"]
+CHUNKS = [(7,), (1,) * 7, (3, 1, 1, 2), (2, 5)]
+
+
+def make(positions="none", **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        decoder = Decoder(dim=16, depth=2, heads=4, positions=positions, **options)
+        return shaken(decoder).eval().double()
+
+
+def x64(*shape, seed=4):
+    return tokens(*shape, seed=seed, dtype=torch.float64)
+
+
+def in_chunks(decoder, x, chunks, cache=None, mask=None, **context):
+    """Outputs of the chunks, joined."""
+    cache = cache or KVCache(len(decoder.plan.sites))
+    places = torch.arange(x.shape[1]).split(list(chunks))
+    outputs = [
+        decoder(x[:, at], cache=cache, mask=None if mask is None else mask[:, at], **context)
+        for at in places
+    ]
+    assert cache.length == x.shape[1]
+    return torch.cat(outputs, 1)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+@pytest.mark.parametrize("blocks", [{}, {"kv_heads": 2, "qk_norm": "rms"}], ids=str)
+def test_steps_equal_one_pass(positions, chunks, blocks):
+    decoder, x = make(positions, **blocks), x64(3, 7, 16)
+    torch.testing.assert_close(in_chunks(decoder, x, chunks), decoder(x))
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+@pytest.mark.parametrize("chunks", CHUNKS, ids=str)
+def test_steps_equal_one_pass_with_a_memory(positions, chunks):
+    decoder, x, memory = make(positions, other_depth=1), x64(3, 7, 16), x64(3, 5, 16, seed=9)
+    mask = masks.padding(torch.tensor([5, 2, 3]))
+    full = decoder(x, memory=memory, memory_mask=mask)
+    steps = in_chunks(decoder, x, chunks, memory=memory, memory_mask=mask)
+    torch.testing.assert_close(steps, full)
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_left_padded_prompts_go_on_as_if_alone(positions):
+    """The prompt is masked once; what follows needs no mask, and nobody's position moves."""
+    decoder, lengths = make(positions), (5, 2, 4)
+    prompts = [x64(1, length, 16, seed=length) for length in lengths]
+    news = x64(3, 3, 16, seed=1)
+    padded = torch.full((3, 5, 16), 1e3, dtype=torch.float64)
+    mask = torch.zeros(3, 5, dtype=torch.bool)
+    for row, prompt in enumerate(prompts):
+        padded[row, 5 - prompt.shape[1] :] = prompt[0]
+        mask[row, 5 - prompt.shape[1] :] = True
+    cache = KVCache(len(decoder.plan.sites))
+    decoder(padded, mask=mask, cache=cache)
+    steps = torch.cat([decoder(news[:, i : i + 1], cache=cache) for i in range(3)], 1)
+    for row, prompt in enumerate(prompts):
+        alone = decoder(torch.cat((prompt, news[row : row + 1]), 1))[0, -3:]
+        torch.testing.assert_close(steps[row], alone)
+
+
+@settings(max_examples=20, deadline=None)
+@given(
+    positions=st.sampled_from(POSITIONS),
+    mask=st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=2, max_size=2),
+    chunks=st.sampled_from(CHUNKS),
+)
+def test_any_mask_may_come_in_chunks(positions, mask, chunks):
+    decoder, x, mask = make(positions), x64(2, 7, 16), torch.tensor(mask)
+    full = decoder(x, mask=mask)
+    torch.testing.assert_close(in_chunks(decoder, x, chunks, mask=mask)[mask], full[mask])
+
+
+def test_a_mask_may_come_late():
+    decoder, x, cache = make("learned"), x64(2, 5, 16), KVCache(4)
+    mask = torch.tensor([[True] * 5, [True, True, True, False, True]])
+    steps = [decoder(x[:, :3], cache=cache), decoder(x[:, 3:], mask=mask[:, 3:], cache=cache)]
+    full = decoder(x, mask=mask)
+    torch.testing.assert_close(torch.cat(steps, 1)[mask], full[mask])
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_beams_are_reordered_with_their_memory_and_padding(positions):
+    decoder = make(positions, other_depth=1)
+    x, memory = x64(3, 7, 16), x64(3, 5, 16, seed=9)
+    mask = torch.ones(3, 7, dtype=torch.bool)
+    mask[1, :2] = mask[2, 0] = False
+    memory_mask = masks.padding(torch.tensor([5, 2, 3]))
+    order = torch.tensor([1, 1, 0])
+    cache = KVCache(len(decoder.plan.sites))
+    given = {"memory": memory, "memory_mask": memory_mask}
+    decoder(x[:, :4], mask=mask[:, :4], cache=cache, **given)
+    cache.reorder(order)
+    chosen = torch.cat((x[order, :4], x[:, 4:]), 1)
+    steps = decoder(x[:, 4:], cache=cache, **given)
+    valid = torch.cat((mask[order, :4], mask[:, 4:]), 1)
+    full = decoder(chosen, mask=valid, memory=memory[order], memory_mask=memory_mask[order])
+    torch.testing.assert_close(steps, full[:, 4:])
+
+
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_cropped_tokens_are_forgotten(positions):
+    decoder = make(positions, other_depth=1)
+    x, memory = x64(3, 7, 16), x64(3, 5, 16, seed=9)
+    cache = KVCache(len(decoder.plan.sites))
+    mask = torch.tensor([[False, True, True, True]] * 3)
+    decoder(x64(3, 4, 16, seed=7), mask=mask, cache=cache, memory=memory)
+    cache.crop(0)
+    assert cache.length == 0
+    torch.testing.assert_close(
+        in_chunks(decoder, x, (4, 3), cache, memory=memory), decoder(x, memory=memory)
+    )
+    cache.crop(2)
+    torch.testing.assert_close(
+        decoder(x[:, 2:], cache=cache, memory=memory), decoder(x, memory=memory)[:, 2:]
+    )
+
+
+def test_given_positions_are_remembered():
+    decoder, x, index = make("t5"), x64(2, 5, 16), torch.tensor([0, 10, 20, 21, 40])
+    cache = KVCache(4)
+    parts = (slice(0, 2), slice(2, 5))
+    steps = [decoder(x[:, at], position_index=index[at], cache=cache) for at in parts]
+    full = decoder(x, position_index=index)
+    torch.testing.assert_close(torch.cat(steps, 1), full)
+    assert not torch.allclose(full, decoder(x))
+
+
+def test_visible_covers_all_tokens_seen():
+    decoder, x, cache = make(), x64(2, 5, 16), KVCache(4)
+    visible = masks.prefix(torch.tensor([3, 3]), 5)
+    steps = [
+        decoder(x[:, :3], visible=visible[:, :3, :3], cache=cache),
+        decoder(x[:, 3:], visible=visible[:, 3:], cache=cache),
+    ]
+    torch.testing.assert_close(torch.cat(steps, 1), decoder(x, visible=visible))
+
+
+def test_a_memory_is_projected_once():
+    torch.manual_seed(0)
+    module, cache, calls = CrossAttention(16, 4), KVCache(1), []
+    module.k_proj.register_forward_hook(lambda *_: calls.append(1))
+    x, memory = tokens(2, 3, 16), tokens(2, 5, 16, seed=9)
+    first = module(x, memory, cache=cache[0])
+    assert torch.equal(module(x, torch.zeros_like(memory), cache=cache[0]), first)
+    assert len(calls) == 1
+    assert cache.length == 0  # no tokens of its own
+
+
+def test_grouped_keys_are_kept_once():
+    module, cache = SelfAttention(16, 4, kv_heads=2, causal=True), KVCache(1)
+    module(tokens(3, 5, 16), cache=cache[0])
+    assert cache[0].keys.shape == (3, 2, 5, 4)
+
+
+def test_a_call_that_failed_leaves_positions_in_step():
+    decoder, x, cache = make("t5"), x64(2, 5, 16), KVCache(4)
+    first = decoder(x[:, :2], cache=cache)
+    hook = decoder.sublayers[0].q_proj.register_forward_pre_hook(lambda *_: 1 / 0)
+    with pytest.raises(ZeroDivisionError):
+        decoder(x[:, 2:], cache=cache)
+    hook.remove()
+    steps = torch.cat((first, decoder(x[:, 2:], cache=cache)), 1)
+    torch.testing.assert_close(steps, decoder(x))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda d, c: KVCache(0), "sites must be a whole number from 1"),
+        (lambda d, c: d(x64(3, 1, 16), cache=c), "holds a batch of 2, got one of 3"),
+        (lambda d, c: c.crop(5), "holds 4 tokens and cannot keep 5"),
+        (lambda d, c: d(x64(2, 1, 16), mask=torch.ones(2, 5).bool(), cache=c), "one entry a token"),
+        (
+            lambda d, c: d(x64(2, 1, 16), cache=KVCache(3)),
+            r"must be a KVCache\(4\), .* got one of 3",
+        ),
+        (lambda d, c: d(x64(2, 1, 16), cache=[None]), r"must be a KVCache\(4\), .* got \[None\]"),
+    ],
+)
+def test_errors(call, message):
+    decoder, cache = make(), KVCache(4)
+    decoder(x64(2, 4, 16), cache=cache)
+    with pytest.raises(UserError, match=message):
+        call(decoder, cache)

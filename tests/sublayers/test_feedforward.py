@@ -1,0 +1,141 @@
+"""Feed-forward against three-line twins."""
+
+import math
+
+import pytest
+import torch
+
+from addnorm.core.errors import UserError
+from addnorm.core.plan import Plugs
+from addnorm.sublayers import FeedForward
+from addnorm.sublayers.feedforward import GATED, PLAIN
+from tests.helpers import gradients, shaken, tokens
+
+
+def gelu(x):
+    return x * (1 + torch.erf(x / math.sqrt(2))) / 2
+
+
+def gelu_tanh(x):
+    return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
+
+
+def silu(x):
+    return x / (1 + torch.exp(-x))
+
+
+def relu(x):
+    return x * (x > 0)
+
+
+TWINS = {
+    "relu": relu,
+    "gelu": gelu,
+    "gelu_tanh": gelu_tanh,
+    "silu": silu,
+    "swiglu": silu,
+    "reglu": relu,
+    "geglu": gelu,
+}
+
+
+def make(activation, dtype=torch.float64, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return shaken(FeedForward(10, 13, activation=activation, **options)).to(dtype)
+
+
+def test_every_activation_has_a_twin():
+    assert set(TWINS) == set(PLAIN | GATED)
+
+
+@pytest.mark.parametrize("activation", TWINS)
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16])
+def test_equals_its_twin(activation, bias, dtype):
+    module, x = make(activation, dtype, bias=bias), tokens(3, 7, 10, dtype=dtype).requires_grad_()
+    act = TWINS[activation]
+    if activation in GATED:  # the value half times the activated gate half
+        inner = module.up_proj(x) * act(module.gate_proj(x))
+    else:
+        inner = act(module.up_proj(x))
+    ours, twin = module(x), module.down_proj(inner)
+    loose = {"rtol": 5e-2, "atol": 5e-2} if dtype == torch.bfloat16 else {}
+    torch.testing.assert_close(ours, twin, **loose)
+    if dtype != torch.bfloat16:
+        inputs = [x, *module.parameters()]
+        for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+            torch.testing.assert_close(a, b)
+
+
+def test_the_order_of_value_and_gate_matters():
+    module, x = make("reglu"), tokens(3, 7, 10, dtype=torch.float64)
+    swapped = make("reglu")
+    swapped.up_proj, swapped.gate_proj = swapped.gate_proj, swapped.up_proj
+    assert not torch.allclose(module(x), swapped(x))
+
+
+@pytest.mark.parametrize("activation", TWINS)
+def test_plugs_stand_before_the_activation_and_before_the_last_matrix(activation):
+    module, x = make(activation), tokens(3, 7, 10, dtype=torch.float64)
+    width = module.shape.hidden
+    assert width == (26 if activation in GATED else 13)
+    scales = torch.linspace(0.5, 2, width, dtype=torch.float64)
+    gains = torch.linspace(-1, 1, module.shape.inner, dtype=torch.float64)
+    ours = module(x, plugs=Plugs(hidden=lambda h: h * scales, inner=lambda h: h * gains))
+    act, up = TWINS[activation], module.up_proj(x) * scales[:13]
+    inner = up * act(module.gate_proj(x) * scales[13:]) if activation in GATED else act(up)
+    torch.testing.assert_close(ours, module.down_proj(inner * gains))
+
+
+def test_inner_plug_stands_after_dropout():
+    module, x = make("relu", dropout=0.5), tokens(3, 7, 10, dtype=torch.float64)
+    seen = []
+    module(x, plugs=Plugs(inner=lambda h: seen.append(h) or h))
+    clean = TWINS["relu"](module.up_proj(x))
+    kept = seen[0] != 0
+    torch.testing.assert_close(seen[0][kept], 2 * clean[kept])
+    assert 0.3 < kept.sum() / (clean != 0).sum() < 0.7
+    module.eval()
+    assert torch.equal(module(x), module(x))
+    torch.testing.assert_close(module(x), make("relu")(x))
+
+
+@pytest.mark.parametrize(("dim", "plain", "gated"), [(6, 24, 16), (10, 40, 32), (192, 768, 512)])
+def test_widths_by_default(dim, plain, gated):
+    """A gated one has a third matrix and two thirds of the width, up to a multiple of 8."""
+    assert FeedForward(dim).hidden == plain
+    assert FeedForward(dim, activation="swiglu").hidden == gated
+
+
+def test_roles():
+    gated = [role for role, _ in FeedForward(6, activation="geglu").roles()]
+    assert gated == ["ffn_in", "ffn_in", "ffn_out", "bias", "bias", "bias"]
+    assert [role for role, _ in FeedForward(6, bias=False).roles()] == ["ffn_in", "ffn_out"]
+
+
+def test_state_dict_round_trip():
+    module, x = make("swiglu"), tokens(3, 7, 10, dtype=torch.float64)
+    twin = FeedForward(10, 13, activation="swiglu").double()
+    twin.load_state_dict(module.state_dict())
+    assert torch.equal(module(x), twin(x))
+    assert [name.split(".")[0] for name in twin.state_dict()][::2] == [
+        "up_proj",
+        "gate_proj",
+        "down_proj",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: FeedForward(6, activation="swish"), "unknown activation 'swish'; .*Known: relu"),
+        (lambda: FeedForward(6, activation="SwiGLU"), "did you mean 'swiglu'"),
+        (lambda: FeedForward(6, 0), "hidden must be a whole number from 1, got 0"),
+        (lambda: FeedForward(6, dropout=-0.1), "dropout is a share"),
+        (lambda: FeedForward(6)(torch.ones(2, 3, 5)), r"\(B, L, 6\), got .* \(2, 3, 5\)"),
+    ],
+)
+def test_errors(build, message):
+    with pytest.raises(UserError, match=message):
+        build()

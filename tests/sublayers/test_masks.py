@@ -1,0 +1,67 @@
+"""Masks: True at valid tokens, True where a query may attend."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.sublayers import masks
+
+
+@given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), extra=st.integers(0, 3))
+def test_padding_and_prefix_by_their_definition(lengths, extra):
+    length = max(lengths) + extra
+    valid = masks.padding(torch.tensor(lengths), length)
+    visible = masks.prefix(torch.tensor(lengths), length)
+    assert valid.shape == (len(lengths), length)
+    assert visible.shape == (len(lengths), length, length)
+    for row, own in enumerate(lengths):
+        for key in range(length):
+            assert valid[row, key] == (key < own)
+            for query in range(length):
+                assert visible[row, query, key] == (key <= query or key < own)
+
+
+@given(length=st.integers(1, 6), past=st.integers(0, 4))
+def test_causal_by_its_definition(length, past):
+    visible = masks.causal(length, past)
+    assert visible.shape == (length, past + length)
+    for query in range(length):
+        for key in range(past + length):
+            assert visible[query, key] == (key <= past + query)
+
+
+def test_the_longest_decides_where_no_length_is_given():
+    assert masks.padding(torch.tensor([2, 5])).shape == (2, 5)
+    assert masks.prefix(torch.tensor([2, 5])).shape == (2, 5, 5)
+
+
+def test_extremes_of_prefix():
+    assert torch.equal(masks.prefix(torch.tensor([0]), 4)[0], masks.causal(4))
+    assert torch.equal(masks.prefix(torch.tensor([4]), 4)[0], masks.fully_visible(4))
+
+
+def test_torch_says_the_opposite():
+    padding = torch.tensor([[False, False, True]])
+    assert masks.from_torch_padding(padding).tolist() == [[True, True, False]]
+    added = torch.tensor([[0.0, 0.0, -torch.inf]])
+    assert masks.from_torch_padding(added).tolist() == [[True, True, False]]
+    rule = torch.nn.Transformer.generate_square_subsequent_mask(4)
+    assert torch.equal(masks.from_torch_attention(rule), masks.causal(4))
+    assert torch.equal(masks.from_torch_attention(rule.isinf()), masks.causal(4))
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda: masks.from_torch_padding(torch.ones(2, 3)), "key_padding_mask must be boolean"),
+        (lambda: masks.from_torch_attention(torch.ones(3, 3).int()), "attn_mask must be .* negat"),
+        (lambda: masks.padding(torch.tensor([4]), 3), "4 tokens does not fit into length 3"),
+        (lambda: masks.padding(torch.tensor([0.5])), "lengths must be whole numbers"),
+        (lambda: masks.padding(torch.tensor([[1]])), r"one a sequence, got .* \(1, 1\)"),
+    ],
+)
+def test_errors(call, message):
+    with pytest.raises(UserError, match=message):
+        call()

@@ -1,0 +1,204 @@
+"""Positions against independent formulas and published numbers."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.sublayers.positions import make_positions, registry
+from addnorm.sublayers.relative import slopes_of
+from tests.helpers import shaken, tokens
+from tests.sublayers import reference
+
+
+def make(call, dim=16, heads=2, **options):
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return shaken(make_positions(call, dim=dim, heads=heads, **options))
+
+
+@pytest.mark.parametrize("name", registry)
+def test_every_kind_opens_at_most_one_door_and_says_shapes(name):
+    positions, x, index = make(name), tokens(3, 5, 16), torch.arange(5)
+    rows = index.expand(3, 5)
+    added, bias = positions.add(x, index), positions.bias(index, torch.arange(7))
+    rotation = positions.rotation(index)
+    doors = [not torch.equal(added, x), bias is not None, rotation is not None]
+    assert sum(doors) == (name != "none")
+    assert added.shape == x.shape
+    torch.testing.assert_close(positions.add(x, rows), added)
+    if bias is not None:
+        assert bias.shape == (2, 5, 7)
+        batched = positions.bias(rows, torch.arange(7).expand(3, 7))
+        torch.testing.assert_close(batched, bias.expand(3, 2, 5, 7))
+    if rotation is not None:
+        q = tokens(3, 2, 5, 8)
+        torch.testing.assert_close(positions.rotation(rows)(q), rotation(q))
+
+
+@pytest.mark.parametrize("name", registry)
+def test_half_precision_does_not_move_a_position(name):
+    """Nothing that indices are multiplied with is a buffer, which .bfloat16() would round."""
+    positions, index = make(name), torch.arange(300, 305)
+    low = make(name).bfloat16()
+    assert not list(low.buffers())
+    x, q = tokens(3, 5, 16), tokens(3, 2, 5, 8)
+    close = {"rtol": 2e-2, "atol": 2e-2}
+    added = low.add(x.bfloat16(), index)
+    assert added.dtype == torch.bfloat16
+    torch.testing.assert_close(added.float(), positions.add(x, index), **close)
+    rotation = low.rotation(index)
+    if rotation is not None:
+        turned = rotation(q.bfloat16())
+        assert turned.dtype == torch.bfloat16
+        torch.testing.assert_close(turned.float(), positions.rotation(index)(q), **close)
+
+
+@pytest.mark.parametrize("card", registry.cards(), ids=lambda card: card.name)
+def test_cards_are_complete(card):
+    assert card.title and card.formula and card.summary and card.year and card.arxiv
+
+
+@pytest.mark.parametrize("dim", [16, 7])
+def test_sinusoid_is_the_formula_of_the_paper(dim):
+    positions, x = make("sinusoid", dim=dim, heads=1), torch.zeros(1, 4, dim)
+    added = positions.add(x, torch.tensor([0, 1, 17, 300]))
+    for row, place in enumerate((0, 1, 17, 300)):
+        for feature in range(dim):
+            angle = place / 10000 ** (2 * (feature // 2) / dim)
+            wave = math.sin(angle) if feature % 2 == 0 else math.cos(angle)
+            assert added[0, row, feature].item() == pytest.approx(wave, abs=1e-4)
+
+
+def test_learned_is_a_table():
+    positions, x = make("learned(length=6)"), tokens(2, 3, 16)
+    index = torch.tensor([[0, 5, 1], [2, 2, 3]])
+    torch.testing.assert_close(positions.add(x, index), x + positions.table[index])
+
+
+@pytest.mark.parametrize("base", [10000.0, 100.0])
+def test_rotary_is_a_product_of_complex_numbers(base):
+    positions, q = make(f"rotary(base={base})"), tokens(3, 2, 5, 8)
+    places = [0, 1, 2, 7, 40]
+    turned = positions.rotation(torch.tensor(places))(q)
+    twin = reference.rotate(q, places, base)
+    torch.testing.assert_close(turned, twin, rtol=1e-4, atol=1e-5)
+
+
+def test_rotary_layouts_differ_by_a_permutation_of_features():
+    half, mixed = make("rotary"), make("rotary(layout=interleaved)")
+    q, index = tokens(3, 2, 5, 8), torch.arange(5)
+    order = torch.arange(8).view(2, 4).T.flatten()  # 0 4 1 5 2 6 3 7
+    turned = half.rotation(index)(q)[..., order]
+    torch.testing.assert_close(mixed.rotation(index)(q[..., order]), turned)
+    assert not torch.allclose(mixed.rotation(index)(q), half.rotation(index)(q))
+
+
+def test_rotary_share_leaves_the_last_features_alone():
+    positions, q = make("rotary(share=0.5)"), tokens(3, 2, 5, 8)
+    turned = positions.rotation(torch.arange(5))(q)
+    assert torch.equal(turned[..., 4:], q[..., 4:])
+    torch.testing.assert_close(turned[..., :4], reference.rotate(q[..., :4], list(range(5))))
+
+
+@settings(max_examples=25, deadline=None)
+@given(i=st.integers(0, 200), j=st.integers(0, 200), shift=st.integers(0, 200))
+def test_rotary_sees_only_differences(i, j, shift):
+    positions, q, k = make("rotary"), tokens(1, 1, 1, 8), tokens(1, 1, 1, 8, seed=9)
+
+    def product(a, b):
+        turned_q = positions.rotation(torch.tensor([a]))(q)
+        return (turned_q * positions.rotation(torch.tensor([b]))(k)).sum()
+
+    torch.testing.assert_close(product(i, j), product(i + shift, j + shift), rtol=0, atol=5e-4)
+    turned = positions.rotation(torch.tensor([i]))(q)
+    torch.testing.assert_close(turned.norm(), q.norm())
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("shape", [(32, 128), (8, 20)])
+def test_t5_buckets_one_by_one(causal, shape):
+    buckets, limit = shape
+    call = f"t5(buckets={buckets}, distance={limit})"
+    positions = make(call, causal=causal)
+    distances = torch.arange(-300, 301)
+    found = positions.bucket(distances).tolist()
+    assert found == [
+        reference.t5_bucket(d, causal=causal, buckets=buckets, limit=limit)
+        for d in distances.tolist()
+    ]
+    assert set(found) == set(range(buckets)) - (set() if causal else {buckets // 2})
+    bias = positions.bias(torch.tensor([3]), torch.tensor([1, 3, 4]))
+    for place, distance in enumerate((-2, 0, 1)):
+        bucket = reference.t5_bucket(distance, causal=causal, buckets=buckets, limit=limit)
+        assert torch.equal(bias[:, 0, place], positions.table[bucket])
+
+
+@pytest.mark.peer
+@pytest.mark.slow  # the import of transformers
+@pytest.mark.parametrize("causal", [False, True])
+def test_t5_buckets_equal_those_of_transformers(causal):
+    modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
+    distances = torch.arange(-500, 501)
+    theirs = modeling.T5Attention._relative_position_bucket(distances, bidirectional=not causal)
+    assert torch.equal(make("t5", causal=causal).bucket(distances), theirs)
+
+
+@pytest.mark.peer
+@pytest.mark.slow  # the import of transformers
+def test_rotary_equals_that_of_llama_in_transformers():
+    modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
+    q, k, index = tokens(3, 2, 5, 8), tokens(3, 2, 5, 8, seed=9), torch.arange(5)
+    angle = index[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
+    wide = torch.cat((angle, angle), -1)[None]
+    theirs = modeling.apply_rotary_pos_emb(q, k, wide.cos(), wide.sin())
+    rotation = make("rotary").rotation(index)
+    torch.testing.assert_close((rotation(q), rotation(k)), theirs)
+
+
+def test_alibi_slopes_are_those_of_the_paper():
+    assert slopes_of(8) == [2.0**-i for i in range(1, 9)]  # section 3: 1/2, 1/4, ..., 1/256
+    sixteen = [2 ** (-i / 2) for i in range(1, 17)]  # section 3: 1/sqrt(2), 1/2, ...
+    assert slopes_of(16) == pytest.approx(sixteen)
+    # The authors' get_slopes(12): those of 8 heads, then every other one of 16.
+    assert slopes_of(12) == pytest.approx([*slopes_of(8), *sixteen[0:8:2]])
+    assert slopes_of(1) == [2.0**-8]
+    assert len({*slopes_of(25)}) == 25
+
+
+@pytest.mark.parametrize("causal", [False, True])
+def test_alibi_punishes_distance(causal):
+    """Equal to the published slope * (j - i) wherever a causal query may look."""
+    positions = make("alibi", dim=8, heads=4, causal=causal)
+    bias = positions.bias(torch.tensor([2, 3]), torch.arange(5))
+    for head, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
+        expected = torch.tensor([[-2.0, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]) * slope
+        torch.testing.assert_close(bias[head], expected)
+
+
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: make("rope"), "unknown position 'rope'"),
+        (lambda: make("rotary", dim=10), "share 1.0 of head_dim 5 is 5; wanted an even number"),
+        (lambda: make("rotary(share=0.1)"), "is 0; wanted an even number from 2"),
+        (lambda: make("rotary(layout=gptj)"), "one of half, interleaved"),
+        (lambda: make("t5(buckets=6)"), "buckets that 4 divides"),
+        (lambda: make("t5(distance=8)"), "distance above buckets / 4"),
+        (lambda: make("sinusoid", dim=15), "dim 15 cannot be split into 2 heads"),
+        (
+            lambda: make("learned(length=3)").add(tokens(1, 4, 16), torch.arange(4)),
+            "position 3 is beyond the 3 learned ones",
+        ),
+        (
+            lambda: make("rotary").rotation(torch.arange(2))(tokens(1, 1, 2, 4)),
+            "turns 8 features and the heads have 4",
+        ),
+    ],
+)
+def test_errors(build, message):
+    with pytest.raises(UserError, match=message):
+        build()
