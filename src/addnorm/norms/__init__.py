@@ -1,7 +1,39 @@
 """Norms, one a file, chosen by call string."""
 
+from addnorm.norms.ada import AdaNorm
+from addnorm.norms.ada_ln import AdaLN
 from addnorm.norms.base import Norm, make_norm, registry
+from addnorm.norms.batch import BatchNorm
+from addnorm.norms.derf import Derf
+from addnorm.norms.detach import DetachNorm
+from addnorm.norms.dyt import DyT
+from addnorm.norms.fixnorm import FixNorm
+from addnorm.norms.group import GroupNorm
+from addnorm.norms.instance import InstanceNorm
+from addnorm.norms.l2 import L2Norm
 from addnorm.norms.layer import LayerNorm
+from addnorm.norms.none import NoNorm
+from addnorm.norms.power import PowerNorm
+from addnorm.norms.rms import RMSNorm
 from addnorm.norms.scale import ScaleNorm
 
-__all__ = ["LayerNorm", "Norm", "ScaleNorm", "make_norm", "registry"]
+__all__ = [
+    "AdaLN",
+    "AdaNorm",
+    "BatchNorm",
+    "Derf",
+    "DetachNorm",
+    "DyT",
+    "FixNorm",
+    "GroupNorm",
+    "InstanceNorm",
+    "L2Norm",
+    "LayerNorm",
+    "NoNorm",
+    "Norm",
+    "PowerNorm",
+    "RMSNorm",
+    "ScaleNorm",
+    "make_norm",
+    "registry",
+]

@@ -1,14 +1,13 @@
 """LayerNorm: each token centred and scaled to unit variance, in every spelling that is in use."""
 
-from typing import Literal
-
-import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import NotNegative
-from addnorm.norms.base import Norm, register
+from addnorm.norms.affine import AffineNorm
+from addnorm.norms.base import register
+from addnorm.norms.statistics import EpsMode, Var, deviation
 
 
 @register(
@@ -21,9 +20,10 @@ from addnorm.norms.base import Norm, register
             "The norm of the original Transformer; affine=False is LayerNorm-simple, var and "
             "eps_mode are tutorials' variants."
         ),
+        reduces_to=(("layer", "layer(affine=False)"),),
     )
 )
-class LayerNorm(Norm):
+class LayerNorm(AffineNorm):
     """Centre each token and divide by its standard deviation.
 
     y = weight * (x - mean(x)) / s + bias
@@ -37,9 +37,8 @@ class LayerNorm(Norm):
         torch.std)
 
     Ba, Kiros and Hinton 2016, eq. 4; LayerNorm-simple: Xu et al., Understanding and Improving Layer
-    Normalization, 2019,
-    arXiv 1911.07013. Pitfall: with eps outside, a constant token amplifies gradients by 1 / eps
-        instead of 1 / sqrt(eps).
+    Normalization, 2019, arXiv 1911.07013. Pitfall: with eps outside, a constant token amplifies
+    gradients by 1 / eps instead of 1 / sqrt(eps).
     """
 
     # NOTE[DIFF]: Ba et al. write no eps; 1e-5 inside the root is torch's. BERT has 1e-12,
@@ -54,21 +53,12 @@ class LayerNorm(Norm):
         eps: NotNegative = 1e-5,
         affine: bool = True,
         bias: bool = True,
-        var: Literal["biased", "unbiased"] = "biased",
-        eps_mode: Literal["inside", "outside"] = "inside",
+        var: Var = "biased",
+        eps_mode: EpsMode = "inside",
     ) -> None:
-        super().__init__(dim)
+        super().__init__(dim, affine=affine, bias=bias)
         self.eps, self.var, self.eps_mode = eps, var, eps_mode
-        self.weight = nn.Parameter(torch.empty(dim)) if affine else None
-        self.bias = nn.Parameter(torch.empty(dim)) if affine and bias else None
         self.reset_parameters()
-
-    def reset_parameters(self) -> None:
-        """Gain 1, bias 0."""
-        if self.weight is not None:
-            nn.init.ones_(self.weight)
-        if self.bias is not None:
-            nn.init.zeros_(self.bias)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula; torch's fused kernel where it computes the same."""
@@ -77,18 +67,8 @@ class LayerNorm(Norm):
                 x, (self.dim,), _like(self.weight, x), _like(self.bias, x), self.eps
             )
         centred = x - x.mean(-1, keepdim=True)
-        freedom = self.dim - 1 if self.var == "unbiased" else self.dim
-        if self.eps_mode == "inside":
-            spread = (centred.square().sum(-1, keepdim=True) / max(freedom, 1) + self.eps).sqrt()
-        else:
-            # vector_norm has the gradient 0 at a constant token, where sqrt(0) has none.
-            spread = (
-                torch.linalg.vector_norm(centred, dim=-1, keepdim=True) / max(freedom, 1) ** 0.5
-                + self.eps
-            )
-        y = centred / spread
-        y = y if self.weight is None else y * self.weight
-        return y if self.bias is None else y + self.bias
+        spread = deviation(centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
+        return self.affine(centred / spread)
 
 
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:

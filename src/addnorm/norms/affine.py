@@ -1,0 +1,30 @@
+"""What norms with a gain and a bias per feature have in common."""
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.norms.base import Norm
+
+
+class AffineNorm(Norm):
+    """A norm that ends in `weight * y + bias`, one entry a feature; either may be absent.
+
+    Parameters are made empty here; a subclass ends its constructor with `reset_parameters`.
+    """
+
+    def __init__(self, dim: int, *, affine: bool, bias: bool) -> None:
+        super().__init__(dim)
+        self.weight = nn.Parameter(torch.empty(dim)) if affine else None
+        self.bias = nn.Parameter(torch.empty(dim)) if affine and bias else None
+
+    def reset_parameters(self) -> None:
+        """Gain 1, bias 0."""
+        if self.weight is not None:
+            nn.init.ones_(self.weight)
+        if self.bias is not None:
+            nn.init.zeros_(self.bias)
+
+    def affine(self, y: Tensor) -> Tensor:
+        """Gain and bias on the normalized y, (..., dim)."""
+        y = y if self.weight is None else y * self.weight
+        return y if self.bias is None else y + self.bias

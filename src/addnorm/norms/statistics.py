@@ -1,0 +1,51 @@
+"""Reductions that several norms share: over the features of a token, over the tokens of a batch."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Var = Literal["biased", "unbiased"]
+EpsMode = Literal["inside", "outside"]
+
+
+def root_mean_square(
+    x: Tensor, *, eps: float, eps_mode: EpsMode, count: int | None = None
+) -> Tensor:
+    """sqrt(sum(x ** 2) / count + eps), or eps after the root; (..., 1), `count` features if given.
+
+    >>> root_mean_square(torch.tensor([3.0, 4.0]), eps=0.5, eps_mode="outside", count=1)
+    tensor([5.5000])
+    """
+    count = x.shape[-1] if count is None else count
+    if eps_mode == "inside":
+        return (x.square().sum(-1, keepdim=True) / count + eps).sqrt()
+    # vector_norm has the gradient 0 at a token of zeros, where sqrt(0) has none.
+    return torch.linalg.vector_norm(x, dim=-1, keepdim=True) / count**0.5 + eps
+
+
+def deviation(centred: Tensor, *, var: Var, eps: float, eps_mode: EpsMode) -> Tensor:
+    """Standard deviation of tokens from which their mean is taken already; (..., 1)."""
+    dim = centred.shape[-1]
+    count = max(dim - 1, 1) if var == "unbiased" else dim
+    return root_mean_square(centred, eps=eps, eps_mode=eps_mode, count=count)
+
+
+def silence(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Zeros at padding, whatever stood there."""
+    return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)
+
+
+def token_count(x: Tensor, mask: Tensor | None) -> Tensor:
+    """How many tokens of x, (..., L, dim), are valid; (..., 1, 1)."""
+    if mask is None:
+        return x.new_full((1, 1), x.shape[-2])
+    return mask.sum(-1)[..., None, None].to(x.dtype)
+
+
+def token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
+    """Mean over the valid tokens of x, (..., L, dim), silent at padding; (..., 1, dim).
+
+    Zero where no token is valid.
+    """
+    return x.sum(-2, keepdim=True) / token_count(x, mask).clamp_min(1)

@@ -1,0 +1,131 @@
+"""Textbook twins: every norm once more, from its paper, without classes and without addnorm.
+
+Parameters and buffers come by name, options by keyword, and whatever a norm has no use for is
+dropped. Masked norms gather the valid tokens, where ours weigh all of them.
+"""
+
+import math
+
+import torch
+
+
+def affine(y, weight, bias):
+    y = y if weight is None else weight * y
+    return y if bias is None else y + bias
+
+
+def standardized(x, eps, var, eps_mode):
+    variance = x.var(-1, correction=1 if var == "unbiased" else 0, keepdim=True)
+    spread = (variance + eps) ** 0.5 if eps_mode == "inside" else variance**0.5 + eps
+    return (x - x.mean(-1, keepdim=True)) / spread
+
+
+def layer(x, weight=None, bias=None, eps=1e-5, var="biased", eps_mode="inside", **_):
+    return affine(standardized(x, eps, var, eps_mode), weight, bias)
+
+
+def rms(x, weight=None, bias=None, eps=1e-6, gain="plain", share=1.0, eps_mode="inside", **_):
+    k = max(1, math.floor(share * x.shape[-1]))
+    mean_square = sum(x[..., i] ** 2 for i in range(k))[..., None] / k
+    size = (mean_square + eps) ** 0.5 if eps_mode == "inside" else mean_square**0.5 + eps
+    return affine(x / size, 1 + weight if gain == "one_plus" else weight, bias)
+
+
+def scale(x, g, eps=1e-5, **_):
+    return g * x / torch.maximum((x * x).sum(-1, keepdim=True) ** 0.5, torch.tensor(eps))
+
+
+def l2(x, eps=1e-12, **_):
+    return x / torch.maximum((x * x).sum(-1, keepdim=True) ** 0.5, torch.tensor(eps))
+
+
+def fixnorm(x, length=1.0, **_):
+    return length * x / (x * x).sum(-1, keepdim=True) ** 0.5
+
+
+def none(x, **_):
+    return x
+
+
+def detach(x, which="both", eps=1e-5, var="biased", eps_mode="inside", **_):
+    centred = x - x.mean(-1, keepdim=True)
+    spread = centred / standardized(x, eps, var, eps_mode)
+    if which == "std":
+        return centred / spread.detach()
+    fixed = x - x.detach().mean(-1, keepdim=True)
+    return fixed / (spread.detach() if which == "both" else spread)
+
+
+def ada(x, scale=1.0, k=0.1, eps=1e-5, var="biased", eps_mode="inside", **_):
+    y = standardized(x, eps, var, eps_mode)
+    factor = scale * (1 - k * y.detach())
+    return factor * y
+
+
+def group(x, weight=None, bias=None, groups=2, eps=1e-5, **_):
+    parts = [standardized(part, eps, "biased", "inside") for part in x.chunk(groups, dim=-1)]
+    return affine(torch.cat(parts, dim=-1), weight, bias)
+
+
+def batch(x, mask, training, running_mean, running_var, weight=None, bias=None, eps=1e-5, **_):
+    tokens = x[mask]
+    mean = tokens.mean(0) if training else running_mean
+    var = tokens.var(0, correction=0) if training else running_var
+    y = torch.zeros_like(x)
+    y[mask] = affine((tokens - mean) / (var + eps) ** 0.5, weight, bias)
+    return y
+
+
+def instance(x, mask, weight=None, bias=None, eps=1e-5, **_):
+    y = torch.zeros_like(x)
+    for sentence, valid in enumerate(mask):
+        columns = standardized(x[sentence][valid].T, eps, "biased", "inside")
+        y[sentence, valid] = affine(columns.T, weight, bias)
+    return y
+
+
+def power(x, mask, training, psi2, nu, weight=None, bias=None, warmup=10000, eps=1e-5, **_):
+    tokens = x[mask]
+    if training and warmup:
+        psi2 = (tokens * tokens).mean(0)
+    h = tokens / (psi2 + eps) ** 0.5
+    if training and not warmup and h.requires_grad:
+        before, along = nu.clone(), h.detach()
+        h.register_hook(lambda gradient: gradient - before * along)
+    y = torch.zeros_like(x)
+    y[mask] = affine(h, weight, bias)
+    return y
+
+
+def dyt(x, alpha, weight=None, bias=None, **_):
+    return affine(2 / (1 + torch.exp(-2 * alpha * x)) - 1, weight, bias)
+
+
+def derf(x, alpha, shift, weight=None, bias=None, **_):
+    return affine(1 - torch.erfc(alpha * x + shift), weight, bias)
+
+
+def ada_ln(x, weight, bias, cond, eps=1e-6, **_):
+    signal = cond * torch.sigmoid(cond)
+    both = torch.einsum("bc,oc->bo", signal, weight) + bias
+    shift, scale = both[:, None, : x.shape[-1]], both[:, None, x.shape[-1] :]
+    return standardized(x, eps, "biased", "inside") * (1 + scale) + shift
+
+
+TWINS = {
+    "ada": ada,
+    "ada_ln": ada_ln,
+    "batch": batch,
+    "derf": derf,
+    "detach": detach,
+    "dyt": dyt,
+    "fixnorm": fixnorm,
+    "group": group,
+    "instance": instance,
+    "l2": l2,
+    "layer": layer,
+    "none": none,
+    "power": power,
+    "rms": rms,
+    "scale": scale,
+}

@@ -1,0 +1,93 @@
+"""What does not change a result, and what does, on inputs that hypothesis chooses."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.norms.cases import CASES, DIM, F64, SHAPE, double, needs, randn, tokens
+
+close = torch.testing.assert_close
+
+search = settings(max_examples=20, deadline=None, derandomize=True, database=None)
+seeds = st.integers(0, 2**16)
+factors = st.floats(0.05, 20)
+shifts = st.floats(-50, 50)
+
+SCALE_INVARIANT = [
+    "layer(eps=0.0)",
+    "layer(eps=0.0, var=unbiased, eps_mode=outside)",
+    "rms(eps=0.0)",
+    "rms(eps=0.0, share=0.3)",
+    "scale",
+    "l2",
+    "fixnorm",
+    "ada(eps=0.0)",
+    "detach(eps=0.0)",
+    "group(groups=2, eps=0.0)",
+    "batch(eps=0.0)",
+    "instance(eps=0.0)",
+    "power(eps=1e-30)",
+]
+SHIFT_INVARIANT = ["layer", "layer(eps_mode=outside)", "ada", "detach", "group", "ada_ln"]
+SCALE_SENSITIVE = ["dyt", "derf", "none", "power(warmup=0)"]
+SHIFT_SENSITIVE = ["rms", "scale", "l2", "fixnorm", "dyt", "derf", "none", "power"]
+
+
+@pytest.mark.parametrize("call", SCALE_INVARIANT)
+@search
+@given(seed=seeds, factor=factors)
+def test_scale_does_not_matter(call, seed, factor):
+    x = randn(2, 4, DIM, seed=seed, dtype=F64)
+    close(double(call)(factor * x), double(call)(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", SHIFT_INVARIANT)
+@search
+@given(seed=seeds, shift=shifts)
+def test_a_shift_of_all_features_does_not_matter(call, seed, shift):
+    x = randn(2, 4, DIM, seed=seed, dtype=F64)
+    close(double(call)(x + shift), double(call)(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", ["batch", "instance"])
+@search
+@given(seed=seeds, shift=shifts)
+def test_a_shift_of_each_feature_over_all_tokens_does_not_matter(call, seed, shift):
+    x = randn(2, 4, DIM, seed=seed, dtype=F64)
+    per_feature = shift * randn(DIM, seed=seed + 1, dtype=F64)
+    close(double(call)(x + per_feature), double(call)(x), rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("call", SCALE_SENSITIVE)
+def test_scale_matters(call):
+    x = tokens(*SHAPE)
+    assert (double(call)(2 * x) - double(call)(x)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("call", SHIFT_SENSITIVE)
+def test_a_shift_matters(call):
+    x = tokens(*SHAPE)
+    assert (double(call)(x + 1) - double(call)(x)).abs().max() > 0.1
+
+
+@pytest.mark.parametrize("call", [call for call in CASES if needs(call, "mask")])
+@search
+@given(
+    seed=seeds,
+    lengths=st.lists(st.integers(0, 5), min_size=1, max_size=4),
+    extra=st.integers(0, 3),
+    left=st.integers(0, 2),
+)
+def test_padding_does_not_matter_on_either_side(call, seed, lengths, extra, left):
+    """The same sentences, padded to the longest, and with garbage before and behind."""
+    longest = max(lengths)
+    mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
+    x = randn(len(lengths), longest, DIM, seed=seed, dtype=F64)
+    wide = 1e3 * randn(len(lengths), left + longest + extra, DIM, seed=seed + 1, dtype=F64)
+    wide_mask = torch.zeros(wide.shape[:2], dtype=torch.bool)
+    wide_mask[:, left : left + longest] = mask
+    wide[wide_mask] = x[mask]
+    short, long = double(call), double(call)
+    close(long(wide, wide_mask)[wide_mask], short(x, mask)[mask])
+    close(dict(long.named_buffers()), dict(short.named_buffers()))
