@@ -434,3 +434,38 @@ def test_eval_twice_is_the_same_bits_and_dropout_acts_in_training():
 def test_errors(call, message):
     with pytest.raises(UserError, match=message):
         call()
+
+
+# What stands before the first layer, and what changes from layer to layer.
+
+
+def test_the_embedding_norm_stands_behind_the_positions():
+    stack = make(positions="sinusoid", embed_norm="rms(eps=1e-5)")
+    bare = make(positions="none")
+    bare.load_state_dict(
+        {key: value for key, value in stack.state_dict().items() if not key.startswith("embed")}
+        | {"_extra_state": bare.get_extra_state()}
+    )
+    x = tokens(2, 5, 12)
+    placed = stack.positions.add(x, torch.arange(5))
+    torch.testing.assert_close(stack(x), bare(stack.embed_norm(placed)))
+    assert "embed_norm=rms(eps=1e-05)" in bytes(stack.get_extra_state().tolist()).decode()
+
+
+def test_windows_take_turns():
+    stack = make(Decoder, depth=5, window=(4, None, 2))
+    assert [stack.sublayers[2 * layer].window for layer in range(5)] == [4, None, 2, 4, None]
+    assert all(module.window == 3 for module in make(Decoder, window=3).sublayers[::2])
+
+
+def test_biases_of_attention_and_feed_forward_are_chosen_apart():
+    stack = make(bias=False, ffn_bias=True)
+    attention, ffn = stack.sublayers[:2]
+    assert attention.q_proj.bias is None and attention.out_proj.bias is None
+    assert ffn.up_proj.bias is not None
+
+
+def test_an_embedding_norm_that_looks_ahead_is_refused_in_a_decoder():
+    with pytest.raises(UserError, match="embed_norm batch computes statistics over several"):
+        make(Decoder, embed_norm="batch")
+    make(Encoder, embed_norm="batch")

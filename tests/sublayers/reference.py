@@ -11,17 +11,22 @@ def split(y: Tensor, heads: int) -> Tensor:
     return y.reshape(y.shape[0], y.shape[1], heads, -1)
 
 
-def product(q: Tensor, k: Tensor, v: Tensor, scale: float, allowed: Tensor, bias: Tensor) -> tuple:
+def product(
+    q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None
+) -> tuple:
     """Attention of (B, L, H, K) to (B, S, G, K); allowed and bias broadcast to (B, H, L, S)."""
     group = q.shape[2] // k.shape[2]
     k, v = (torch.stack([t[:, :, h // group] for h in range(q.shape[2])], 2) for t in (k, v))
-    logits = scale * torch.einsum("blhk,bshk->bhls", q, k) + bias
+    logits = scale * torch.einsum("blhk,bshk->bhls", q, k)
+    logits = (logits if cap is None else torch.tanh(logits / cap) * cap) + bias
     raised = torch.exp(logits - logits.amax(-1, keepdim=True)) * allowed
     probabilities = raised / raised.sum(-1, keepdim=True)
     return torch.einsum("bhls,bshk->blhk", probabilities, v), probabilities
 
 
-def attention(module, x: Tensor, memory: Tensor, *, allowed=None, bias=None) -> Tensor:
+def attention(
+    module, x: Tensor, memory: Tensor, *, allowed=None, bias=None, scale=None, cap=None
+) -> Tensor:
     """Multi-head attention with a module's weights, no query-key norm, no persistent memory."""
     allowed = torch.ones((), dtype=torch.bool) if allowed is None else allowed
     bias = torch.zeros((), dtype=x.dtype) if bias is None else bias
@@ -33,7 +38,8 @@ def attention(module, x: Tensor, memory: Tensor, *, allowed=None, bias=None) -> 
             (memory, module.v_proj, module.kv_heads),
         )
     )
-    y, _ = product(q, k, v, 1 / math.sqrt(module.head_dim), allowed, bias)
+    scale = 1 / math.sqrt(module.head_dim) if scale is None else scale
+    y, _ = product(q, k, v, scale, allowed, bias, cap)
     out = module.out_proj
     return y.flatten(2) @ out.weight.T + (0 if out.bias is None else out.bias)
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
-from addnorm.sublayers import CrossAttention, SelfAttention, masks
+from addnorm.sublayers import CrossAttention, KVCache, SelfAttention, masks
 from tests.helpers import gradients, shaken, tokens
 from tests.sublayers import reference
 
@@ -56,6 +56,47 @@ def test_self_attention_equals_its_twin(dtype, kv_heads, causal, masked, biased)
     inputs = [x, *module.parameters(), *([bias] if biased else [])]
     for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
         equal(a, b, dtype)
+
+
+@pytest.mark.parametrize("options", [{"scale": 1.0}, {"cap": 0.7}, {"scale": 0.3, "cap": 2.0}])
+@pytest.mark.parametrize("causal", [False, True])
+def test_own_scale_and_soft_cap_equal_their_twin(options, causal):
+    dtype = torch.float64
+    module = make(causal=causal, kv_heads=2, dtype=dtype, **options)
+    x = tokens(3, 7, 12, dtype=dtype).requires_grad_()
+    mask = some_mask()
+    allowed = reference.later_hidden(7) if causal else torch.ones(7, 7, dtype=torch.bool)
+    allowed = allowed & mask[:, None, None, :]
+    ours = module(x, mask=mask)
+    twin = reference.attention(module, x, x, allowed=allowed, **options)
+    equal(ours, twin, dtype)
+    inputs = [x, *module.parameters()]
+    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+        equal(a, b, dtype)
+    torch.testing.assert_close(module(x, mask=mask, weights=True)[0], ours)
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("window", [1, 3, 7, 100])
+def test_a_window_hides_what_is_far(causal, window):
+    module = make(causal=causal, window=window, dtype=torch.float64)
+    x = tokens(3, 7, 12, dtype=torch.float64)
+    near = torch.tensor([[abs(i - j) < window for j in range(7)] for i in range(7)])
+    allowed = near & reference.later_hidden(7) if causal else near
+    equal(module(x), reference.attention(module, x, x, allowed=allowed), torch.float64)
+
+
+def test_a_window_slides_over_the_cache():
+    module = make(causal=True, window=3, dtype=torch.float64)
+    x = tokens(3, 7, 12, dtype=torch.float64)
+    cache = KVCache(1)
+    parts = [module(part, cache=cache[0]) for part in x.split([4, 1, 2], 1)]
+    equal(torch.cat(parts, 1), module(x), torch.float64)
+
+
+def test_the_output_may_have_its_own_mind_about_a_bias():
+    module = make(bias=True, out_bias=False)
+    assert module.q_proj.bias is not None and module.out_proj.bias is None
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE)
@@ -333,6 +374,9 @@ def test_plugs_stand_in_their_order():
             "no paper says how a query-key norm treats persistent keys",
         ),
         (lambda: CrossAttention(12, 4, memory_dim=0), "memory_dim must be a whole number from 1"),
+        (lambda: SelfAttention(12, 4, window=0), "window must be a whole number from 1, got 0"),
+        (lambda: SelfAttention(12, 4, cap=-1.0), "cap must be a positive number, got -1.0"),
+        (lambda: SelfAttention(12, 4, scale=0.0), "scale must be a positive number, got 0.0"),
     ],
 )
 def test_errors_at_construction(build, message):

@@ -20,6 +20,10 @@ def gelu_tanh(x):
     return x * (1 + torch.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))) / 2
 
 
+def gelu_sigmoid(x):
+    return x / (1 + torch.exp(-1.702 * x))
+
+
 def silu(x):
     return x / (1 + torch.exp(-x))
 
@@ -32,10 +36,12 @@ TWINS = {
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
+    "gelu_sigmoid": gelu_sigmoid,
     "silu": silu,
     "swiglu": silu,
     "reglu": relu,
     "geglu": gelu,
+    "geglu_tanh": gelu_tanh,
 }
 
 

@@ -10,6 +10,7 @@ from addnorm.core.errors import UserError, unknown
 from addnorm.norms.base import Norm
 from addnorm.stacks.wants import as_sublayer
 from addnorm.sublayers.base import Sublayer
+from addnorm.sublayers.positions import Positions
 from addnorm.wirings.base import Part, Wiring
 
 Draw = Callable[[Tensor, float], Tensor]  # fills a weight with a given standard deviation
@@ -130,8 +131,8 @@ def _fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor
 
 
 def restart(module: nn.Module) -> None:
-    """Put all norms, wirings and sub-layers of `module` at their start, children before parents."""
+    """Put norms, wirings, positions and sub-layers at their start, children before parents."""
     for child in module.children():
         restart(child)
-    if isinstance(module, Norm | Part | Wiring | Sublayer):
+    if isinstance(module, Norm | Part | Positions | Wiring | Sublayer):
         module.reset_parameters()

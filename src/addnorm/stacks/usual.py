@@ -1,57 +1,19 @@
 """The usual stacks: encoders and decoders of attention and feed-forward."""
 
-import inspect
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.core.seeds import derive_seed
+from addnorm.core.errors import UserError
+from addnorm.norms.base import make_norm
+from addnorm.norms.base import registry as norms
+from addnorm.stacks.blocks import Blocks
 from addnorm.stacks.stack import Stack, Step
-from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, make_positions
+from addnorm.sublayers import KVCache, make_positions
 from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.positions import registry as position_kinds
 from addnorm.sublayers.qk_norm import registry as qk_norms
-
-
-def make_layer(
-    kinds: tuple[str, ...],
-    dim: int,
-    heads: int,
-    causal: bool,
-    *,
-    ffn_dim: int | None = None,
-    activation: str = "relu",
-    kv_heads: int | None = None,
-    head_dim: int | None = None,
-    qk_norm: str = "none",
-    bias: bool = True,
-    persistent: int = 0,
-    attention_dropout: float = 0.0,
-    activation_dropout: float = 0.0,
-) -> list[nn.Module]:
-    """The sub-layers of one layer, in the order of `kinds`: self, cross, ffn.
-
-    `persistent` vectors stand in self-attention only.
-    """
-    attention: dict[str, Any] = {
-        "kv_heads": kv_heads,
-        "head_dim": head_dim,
-        "bias": bias,
-        "dropout": attention_dropout,
-        "qk_norm": qk_norm,
-    }
-    made: dict[str, Any] = {
-        "self": lambda: SelfAttention(
-            dim, heads, causal=causal, persistent=persistent, **attention
-        ),
-        "cross": lambda: CrossAttention(dim, heads, **attention),
-        "ffn": lambda: FeedForward(
-            dim, ffn_dim, activation=activation, bias=bias, dropout=activation_dropout
-        ),
-    }
-    return [made[kind]() for kind in kinds]
 
 
 class UsualStack(Stack):
@@ -71,14 +33,16 @@ class UsualStack(Stack):
         wiring: str,
         norm: str,
         positions: str,
+        embed_norm: str,
         dropout: float,
         other_depth: int | None,
         blocks: dict[str, Any],
     ) -> None:
         check_count("depth", depth)
-        _check_blocks(type(self).__name__, blocks)
         causal = role.startswith("decoder")
-        layers = [make_layer(kinds, dim, heads, causal, **blocks) for _ in range(depth)]
+        inside = Blocks.of(type(self).__name__, blocks)
+        widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
+        layers = [inside.layer(number, kinds, **widths) for number in range(depth)]
         super().__init__(
             [sublayer for layer in layers for sublayer in layer],
             dim=dim,
@@ -89,32 +53,33 @@ class UsualStack(Stack):
             other_depth=other_depth,
             dropout=dropout,
         )
-        self.heads, self.blocks = heads, dict(blocks)
+        self.heads, self.blocks = heads, inside
         self.positions_call = position_kinds.resolve(positions)
         self.positions = make_positions(
-            positions, dim=dim, heads=heads, head_dim=blocks.get("head_dim"), causal=causal
+            positions, dim=dim, heads=heads, head_dim=inside.head_dim, causal=causal
         )
+        self.embed_norm_call = norms.resolve(embed_norm)
+        self.embed_norm = make_norm(embed_norm, dim)
+        if causal and not self.embed_norm.causal:
+            raise UserError(
+                f"embed_norm {embed_norm} computes statistics over several tokens and would show "
+                "later ones to a decoder; choose a norm of single tokens"
+            )
         self.initialise()
 
     @property
     def arrangement(self) -> dict[str, Any]:
         """What was chosen, with all that shapes of weights do not tell."""
-        blocks = _BLOCKS | self.blocks
+        blocks = self.blocks
+        told = {name: str(getattr(blocks, name)) for name in ("scale", "cap", "window")}
         return super().arrangement | {
             "positions": str(self.positions_call),
+            "embed_norm": str(self.embed_norm_call),
             "heads": str(self.heads),
-            "activation": blocks["activation"],
-            "qk_norm": str(qk_norms.resolve(blocks["qk_norm"])),
+            "activation": blocks.activation,
+            "qk_norm": str(qk_norms.resolve(blocks.qk_norm)),
+            **{name: value for name, value in told.items() if value != "None"},
         }
-
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "UsualStack":
-        """Start anew, positions included; see `Stack.initialise`."""
-        super().initialise(scheme=scheme, seed=seed)
-        with torch.random.fork_rng(enabled=seed is not None):
-            if seed is not None:
-                torch.manual_seed(derive_seed(seed, "positions"))
-            self.positions.reset_parameters()
-        return self
 
     def _walk(
         self,
@@ -143,7 +108,8 @@ class UsualStack(Stack):
                 )
             if placed is not None:
                 context[name] = placed
-        return super()._walk(self.positions.add(x, index), mask, cond, context, step)
+        x = self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond)
+        return super()._walk(x, mask, cond, context, step)
 
     def _checked_cache(self, cache: Any) -> KVCache | None:
         if cache is None:
@@ -165,9 +131,9 @@ class UsualStack(Stack):
 class Encoder(UsualStack):
     """Self-attention and feed-forward; every token sees every valid one.
 
-    Alone, or with `other_depth`, the decoder's depth, the encoder of a pair. `blocks` are the
-    options of `make_layer`: ffn_dim, activation, kv_heads, head_dim, qk_norm, bias, persistent,
-    attention_dropout, activation_dropout.
+    Alone, or with `other_depth`, the decoder's depth, the encoder of a pair. `embed_norm`
+    stands behind the positions, before the first layer. `blocks` are the choices of `Blocks`:
+    ffn_dim, activation, kv_heads, qk_norm, bias, window, ...
 
     Called with x, (B, L, dim), and by name:
 
@@ -190,6 +156,7 @@ class Encoder(UsualStack):
         wiring: str = "pre_ln",
         norm: str = "layer",
         positions: str = "none",
+        embed_norm: str = "none",
         dropout: float = 0.0,
         other_depth: int | None = None,
         **blocks: Any,
@@ -203,6 +170,7 @@ class Encoder(UsualStack):
             wiring=wiring,
             norm=norm,
             positions=positions,
+            embed_norm=embed_norm,
             dropout=dropout,
             other_depth=other_depth,
             blocks=blocks,
@@ -213,8 +181,8 @@ class Decoder(UsualStack):
     """Causal self-attention and feed-forward; with `other_depth`, the encoder's depth, also
     cross-attention between them.
 
-    `blocks` are the options of `make_layer`: ffn_dim, activation, kv_heads, head_dim, qk_norm,
-    bias, persistent, attention_dropout, activation_dropout.
+    `embed_norm` stands behind the positions, before the first layer. `blocks` are the choices of
+    `Blocks`: ffn_dim, activation, kv_heads, qk_norm, bias, window, ...
 
     Called with x, (B, L, dim), and by name:
 
@@ -242,6 +210,7 @@ class Decoder(UsualStack):
         wiring: str = "pre_ln",
         norm: str = "layer",
         positions: str = "none",
+        embed_norm: str = "none",
         dropout: float = 0.0,
         other_depth: int | None = None,
         **blocks: Any,
@@ -255,23 +224,11 @@ class Decoder(UsualStack):
             wiring=wiring,
             norm=norm,
             positions=positions,
+            embed_norm=embed_norm,
             dropout=dropout,
             other_depth=other_depth,
             blocks=blocks,
         )
-
-
-_BLOCKS = {
-    name: parameter.default
-    for name, parameter in inspect.signature(make_layer).parameters.items()
-    if parameter.kind is parameter.KEYWORD_ONLY
-}
-
-
-def _check_blocks(stack: str, blocks: dict[str, Any]) -> None:
-    for name in blocks:
-        if name not in _BLOCKS:
-            raise UserError(unknown(f"option of {stack}", name, _BLOCKS))
 
 
 def _index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:

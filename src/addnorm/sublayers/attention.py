@@ -1,5 +1,7 @@
 """Attention: of a sequence to itself, and to a memory."""
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
@@ -7,9 +9,9 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import check_width
+from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.cache import Slot
-from addnorm.sublayers.multihead import Answer, MultiHead
+from addnorm.sublayers.multihead import Answer, Heads, MultiHead
 from addnorm.sublayers.positions import Rotation
 
 
@@ -20,9 +22,10 @@ class SelfAttention(MultiHead):
 
     x, y: (B, L, dim)
     q, k, v: (B, heads, L, K); k and v have kv_heads where given
-    qk_norm: a form of `sublayers/qk_norm.py`: none, l2, cosine, rms, rms_head, layer_head
     causal: whether a token sees only itself and what is before it
-    persistent: P keys and values that are parameters; see `MultiHead`
+    window: how many tokens one sees at most, itself and those before it; without `causal` as many
+        after it, too
+    options: those of `Heads`, such as kv_heads, bias, scale, cap, qk_norm, persistent
 
     >>> attention = SelfAttention(12, 4, kv_heads=2, causal=True, qk_norm="rms_head")
     >>> y, probabilities = attention(torch.randn(2, 5, 12), weights=True)
@@ -35,26 +38,14 @@ class SelfAttention(MultiHead):
         dim: int,
         heads: int,
         *,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
         causal: bool = False,
-        bias: bool = True,
-        dropout: float = 0.0,
-        qk_norm: str = "none",
-        persistent: int = 0,
+        window: int | None = None,
+        **options: Any,
     ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            memory_dim=None,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            bias=bias,
-            dropout=dropout,
-            qk_norm=qk_norm,
-            persistent=persistent,
-        )
-        self.causal = causal
+        super().__init__(Heads(dim=dim, heads=heads, **options))
+        if window is not None:
+            check_count("window", window)
+        self.causal, self.window = causal, window
 
     def forward(
         self,
@@ -95,10 +86,15 @@ class SelfAttention(MultiHead):
             visible = _visible(visible, shape)
         bias = None if bias is None else _bias(bias, shape)
         # The kernel's own causal rule where it is all there is; a mask otherwise.
-        ruled = self.causal and visible is None and x.shape[1] > 1
-        alone = mask is None and bias is None and not self.persistent and x.shape[1] == k.shape[2]
+        length, past = x.shape[1], k.shape[2] - x.shape[1]
+        ruled = self.causal and visible is None and length > 1
+        alone = mask is None and bias is None and not self.persistent and past == 0
+        alone = alone and self.window is None
         if ruled and not alone:
-            visible = masks.causal(x.shape[1], k.shape[2] - x.shape[1], device=x.device)
+            visible = masks.causal(length, past, device=x.device)
+        if self.window is not None:
+            near = masks.window(length, self.window, past, device=x.device)
+            visible = near if visible is None else visible & near
         if mask is not None:
             valid = mask[:, None, None, :]
             visible = valid if visible is None else visible & valid
@@ -121,6 +117,7 @@ class CrossAttention(MultiHead):
 
     x, y: (B, L, dim)
     memory: (B, S, memory_dim), memory_dim = dim unless given
+    options: those of `Heads`
     q: (B, heads, L, K)
     k, v: (B, kv_heads, S, K)
 
@@ -129,29 +126,8 @@ class CrossAttention(MultiHead):
     torch.Size([2, 5, 12])
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        memory_dim: int | None = None,
-        kv_heads: int | None = None,
-        head_dim: int | None = None,
-        bias: bool = True,
-        dropout: float = 0.0,
-        qk_norm: str = "none",
-    ) -> None:
-        super().__init__(
-            dim,
-            heads,
-            memory_dim=memory_dim,
-            kv_heads=kv_heads,
-            head_dim=head_dim,
-            bias=bias,
-            dropout=dropout,
-            qk_norm=qk_norm,
-            persistent=0,
-        )
+    def __init__(self, dim: int, heads: int, **options: Any) -> None:
+        super().__init__(Heads(dim=dim, heads=heads, **options))
 
     def forward(
         self,

@@ -13,24 +13,32 @@ from addnorm.sublayers.base import Sublayer, check_count, check_share, check_wid
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 
+
+def _sigmoid_gelu(x: Tensor) -> Tensor:
+    """x * sigmoid(1.702 x), the approximation that CLIP calls quick."""
+    return x * torch.sigmoid(1.702 * x)
+
+
 PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": _tanh_gelu,
+    "gelu_sigmoid": _sigmoid_gelu,
     "silu": F.silu,
 }
 GATED: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "reglu": F.relu,
     "geglu": F.gelu,
+    "geglu_tanh": _tanh_gelu,
 }
 
 
 class FeedForward(Sublayer):
     """The same small network on every token.
 
-    y = down(act(up(x)))              relu, gelu, gelu_tanh, silu
-    y = down(up(x) * act(gate(x)))    swiglu, reglu, geglu
+    y = down(act(up(x)))              relu, gelu, gelu_tanh, gelu_sigmoid, silu
+    y = down(up(x) * act(gate(x)))    swiglu, reglu, geglu, geglu_tanh
 
     x, y: (B, L, dim)
     up, gate: dim -> hidden

@@ -32,6 +32,20 @@ def causal(length: int, past: int = 0, *, device: torch.device | None = None) ->
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
+def window(length: int, size: int, past: int = 0, *, device: torch.device | None = None) -> Tensor:
+    """Each of `length` tokens sees those less than `size` away on either side, and `past` older
+    ones if they are: (length, past + length).
+
+    >>> window(3, 2).int()
+    tensor([[1, 1, 0],
+            [1, 1, 1],
+            [0, 1, 1]], dtype=torch.int32)
+    """
+    queries = torch.arange(past, past + length, device=device)
+    keys = torch.arange(past + length, device=device)
+    return (queries[:, None] - keys).abs() < size
+
+
 def fully_visible(length: int, *, device: torch.device | None = None) -> Tensor:
     """Every token sees every token, (length, length)."""
     return torch.ones(length, length, dtype=torch.bool, device=device)

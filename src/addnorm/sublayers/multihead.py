@@ -1,6 +1,7 @@
 """Heads: what self-attention and cross-attention have in common."""
 
 from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
 import torch
 import torch.nn.functional as F
@@ -15,14 +16,66 @@ from addnorm.sublayers.qk_norm import registry as qk_norms
 Answer = Tensor | tuple[Tensor, Tensor]
 
 
+@dataclass(frozen=True, kw_only=True)
+class Heads:
+    """The choices that self-attention and cross-attention share; checked when made."""
+
+    dim: int
+    """Features of the stream."""
+    heads: int
+    """Heads of the queries."""
+    kv_heads: int | None = None
+    """Heads of keys and values, each serving a group of queries; as many as `heads` if None."""
+    head_dim: int | None = None
+    """Features of a head; dim / heads if None."""
+    memory_dim: int | None = None
+    """Features of what keys and values are made from; dim if None."""
+    bias: bool = True
+    """Whether query, key and value have bias vectors."""
+    out_bias: bool | None = None
+    """Whether the output has one; as `bias` if None."""
+    scale: float | None = None
+    """Factor of query . key; 1 / sqrt(head_dim) if None (T5 has 1)."""
+    cap: float | None = None
+    """Bound c of the logits, c * tanh(logit / c); none if None (Gemma 2 has 50)."""
+    dropout: float = 0.0
+    """Share of probabilities dropped in training."""
+    qk_norm: str = "none"
+    """A form of `sublayers/qk_norm.py`: none, l2, cosine, rms, rms_head, layer_head."""
+    persistent: int = 0
+    """Keys and values for each key head that are parameters."""
+
+    def __post_init__(self) -> None:
+        for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim"):
+            if getattr(self, name) is not None:
+                check_count(name, getattr(self, name))
+        check_count("persistent", self.persistent, least=0)
+        check_share("dropout", self.dropout)
+        for name in ("scale", "cap"):
+            value = getattr(self, name)
+            if value is not None and not 0 < value < float("inf"):
+                raise UserError(f"{name} must be a positive number, got {value!r}")
+        kv_heads = self.heads if self.kv_heads is None else self.kv_heads
+        if self.heads % kv_heads:
+            raise UserError(
+                f"{self.heads} heads cannot share {kv_heads} key heads evenly; wanted kv_heads "
+                "that divides heads"
+            )
+        if self.persistent and qk_norms.resolve(self.qk_norm).name != "none":
+            raise UserError(
+                f"persistent={self.persistent} with qk_norm={self.qk_norm!r}: no paper says how a "
+                "query-key norm treats persistent keys; leave out one of them"
+            )
+
+
 class MultiHead(Sublayer):
     """Four matrices around one product.
 
-    y = out(join(softmax(scale * q . k + bias) v))
+    y = out(join(softmax(cap(scale * q . k) + bias) v)),  cap(a) = c * tanh(a / c) if c is given
 
     q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each serving heads / kv_heads queries
     K: head_dim, dim / heads unless given
-    scale: 1 / sqrt(K), unless the wiring or the qk_norm has its own
+    scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own
     persistent: P more keys and values for each key head, which are parameters: always visible,
         without position, before those of the tokens; keys start at N(0, 1 / K) and are used times
         sqrt(K), values at N(0, 1 / P) times sqrt(P)
@@ -31,54 +84,28 @@ class MultiHead(Sublayer):
 
     Vaswani et al. 2017, section 3.2; kv_heads: Ainslie et al., GQA, 2023, arXiv 2305.13245;
     persistent: Sukhbaatar et al., Augmenting Self-attention with Persistent Memory, 2019, arXiv
-    1907.01470.
+    1907.01470; cap: Gemma Team, Gemma 2, 2024, arXiv 2408.00118.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        heads: int,
-        *,
-        memory_dim: int | None,
-        kv_heads: int | None,
-        head_dim: int | None,
-        bias: bool,
-        dropout: float,
-        qk_norm: str,
-        persistent: int,
-    ) -> None:
+    def __init__(self, options: Heads) -> None:
         super().__init__()
-        self.dim, self.heads, self.dropout, self.persistent = dim, heads, dropout, persistent
-        check_count("dim", dim)
-        check_count("heads", heads)
-        self.memory_dim = dim if memory_dim is None else memory_dim
-        self.kv_heads = heads if kv_heads is None else kv_heads
-        self.head_dim = split_dim(dim, heads) if head_dim is None else head_dim
-        check_count("memory_dim", self.memory_dim)
-        check_count("kv_heads", self.kv_heads)
-        check_count("head_dim", self.head_dim)
-        check_count("persistent", persistent, least=0)
-        check_share("dropout", dropout)
-        if heads % self.kv_heads:
-            raise UserError(
-                f"{heads} heads cannot share {self.kv_heads} key heads evenly; wanted kv_heads "
-                "that divides heads"
-            )
-        self.qk_norm_call = qk_norms.resolve(qk_norm)
-        if persistent and self.has_qk_norm:
-            raise UserError(
-                f"persistent={persistent} with qk_norm={qk_norm!r}: no paper says how a query-key "
-                "norm treats persistent keys; leave out one of them"
-            )
-        self.qk_norm = qk_norms.make(self.qk_norm_call, heads, self.kv_heads, self.head_dim)
-        inner, kv_inner = heads * self.head_dim, self.kv_heads * self.head_dim
-        self.q_proj = nn.Linear(dim, inner, bias=bias)
+        self.options = options
+        self.dim, self.heads = options.dim, options.heads
+        self.dropout, self.persistent = options.dropout, options.persistent
+        self.memory_dim = options.memory_dim or options.dim
+        self.kv_heads = options.kv_heads or options.heads
+        self.head_dim = options.head_dim or split_dim(options.dim, options.heads)
+        self.qk_norm_call = qk_norms.resolve(options.qk_norm)
+        self.qk_norm = qk_norms.make(self.qk_norm_call, self.heads, self.kv_heads, self.head_dim)
+        inner, kv_inner = self.heads * self.head_dim, self.kv_heads * self.head_dim
+        bias, out_bias = options.bias, options.out_bias
+        self.q_proj = nn.Linear(self.dim, inner, bias=bias)
         self.k_proj = nn.Linear(self.memory_dim, kv_inner, bias=bias and self.qk_norm.key_bias)
         self.v_proj = nn.Linear(self.memory_dim, kv_inner, bias=bias)
-        self.out_proj = nn.Linear(inner, dim, bias=bias)
-        slots = (self.kv_heads, persistent, self.head_dim)
-        self.persistent_keys = nn.Parameter(torch.empty(slots)) if persistent else None
-        self.persistent_values = nn.Parameter(torch.empty(slots)) if persistent else None
+        self.out_proj = nn.Linear(inner, self.dim, bias=bias if out_bias is None else out_bias)
+        slots = (self.kv_heads, self.persistent, self.head_dim)
+        self.persistent_keys = nn.Parameter(torch.empty(slots)) if self.persistent else None
+        self.persistent_values = nn.Parameter(torch.empty(slots)) if self.persistent else None
         self.reset_parameters()
 
     @property
@@ -100,14 +127,17 @@ class MultiHead(Sublayer):
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
     def refuse(self, plugs: Plugs) -> str | None:
-        """A wiring's query-key norm on top of an own one, or one that persistent keys escape."""
+        """A wiring's query-key norm or scale on top of an own one, or past persistent keys."""
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
-        if self.qk_norm.logit_scale is not None and plugs.logit_scale is not None:
+        scaled = self.options.scale is not None or self.qk_norm.logit_scale is not None
+        if scaled and plugs.logit_scale is not None:
             theirs.append("logit_scale")
-        if theirs and self.has_qk_norm:
+        own = f"qk_norm={str(self.qk_norm_call)!r}" if self.has_qk_norm else ""
+        own = own or (f"scale={self.options.scale}" if "logit_scale" in theirs else "")
+        if theirs and own:
             return (
-                f"it has qk_norm={str(self.qk_norm_call)!r} and the wiring brings its own "
-                f"({', '.join(theirs)}); leave out one of them"
+                f"it has {own} and the wiring brings its own ({', '.join(theirs)}); "
+                "leave out one of them"
             )
         if theirs and self.persistent:
             return (
@@ -159,13 +189,15 @@ class MultiHead(Sublayer):
         if bias is not None:
             bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
             limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.head_dim**-0.5)
-        scale = next(scale for scale in scales if scale is not None)
+        own = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
+        scale = next((scale for scale in own if scale is not None), self.head_dim**-0.5)
         dropout = self.dropout if self.training else 0.0
-        probabilities = None
-        if weights:
+        cap, probabilities = self.options.cap, None
+        if weights or cap is not None:  # torch's kernel can neither show nor cap its logits
             limits = masks.causal(q.shape[2], device=q.device) if causal else limits
-            probabilities = _softmax(q @ self._shared(k).mT * scale, limits).to(q.dtype)
+            logits = q @ self._shared(k).mT * scale
+            logits = logits if cap is None else cap * (logits / cap).tanh()
+            probabilities = _softmax(logits, limits).to(q.dtype)
             heads = F.dropout(probabilities, dropout) @ self._shared(v)
         else:
             heads = F.scaled_dot_product_attention(
@@ -181,7 +213,7 @@ class MultiHead(Sublayer):
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
         y = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
-        return y if probabilities is None else (y, probabilities)
+        return (y, probabilities) if weights and probabilities is not None else y
 
     def _heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
