@@ -1,0 +1,24 @@
+"""Models: language models, encoder-decoders, classifiers; famous ones as presets."""
+
+from addnorm.models.base import Model
+from addnorm.models.build import build, load
+from addnorm.models.classifier import Classifier
+from addnorm.models.config import Config
+from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
+from addnorm.models.presets import PRESETS, Preset, preset
+from addnorm.models.seq2seq import Seq2Seq
+
+__all__ = [
+    "PRESETS",
+    "Classifier",
+    "Config",
+    "LanguageModel",
+    "MaskedLM",
+    "Model",
+    "PrefixLM",
+    "Preset",
+    "Seq2Seq",
+    "build",
+    "load",
+    "preset",
+]

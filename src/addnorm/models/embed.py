@@ -1,0 +1,111 @@
+"""Into the stream and out of it: tables of tokens, patches of images, logits."""
+
+from collections.abc import Iterator
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError
+from addnorm.models.config import Config
+
+
+class TokenEmbedding(nn.Module):
+    """A vector for each token, and one for its segment where there are any.
+
+    x = factor * table[ids] + types[type_ids]
+
+    table: (vocab, dim)
+    types: (types, dim); absent without segments
+    """
+
+    def __init__(self, config: Config, vocab: int) -> None:
+        super().__init__()
+        self.vocab, self.factor = vocab, config.embedding_factor
+        self.table = nn.Parameter(torch.empty(vocab, config.dim))
+        self.types = nn.Parameter(torch.empty(config.types, config.dim)) if config.types else None
+
+    def forward(self, ids: Tensor, type_ids: Tensor | None = None) -> Tensor:
+        """(B, L) to (B, L, dim); without type_ids all tokens are of segment 0."""
+        if ids.ndim != 2 or ids.dtype not in (torch.int32, torch.int64):
+            raise UserError(
+                f"wanted token numbers of shape (B, L), got {ids.dtype} of shape {tuple(ids.shape)}"
+            )
+        x = F.embedding(ids, self.table) * self.factor
+        if self.types is None:
+            if type_ids is not None:
+                raise UserError("this model has no segments; leave type_ids out, or build types=2")
+            return x
+        return x + (self.types[0] if type_ids is None else F.embedding(type_ids, self.types))
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Its tables with their role."""
+        yield "embed", self.table
+        if self.types is not None:
+            yield "embed", self.types
+
+
+class PatchEmbedding(nn.Module):
+    """An image as a sequence: a vector that stands for the whole, then one for each patch.
+
+    x = [cls, project(patch_1), project(patch_2), ...]
+
+    project: (dim, channels, patch, patch), a convolution that does not overlap
+    cls: (dim), starts at N(0, 1 / dim)
+
+    Dosovitskiy et al., An Image is Worth 16x16 Words, 2020, arXiv 2010.11929, eq. 1.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        assert config.image is not None and config.patch is not None
+        self.side, self.channels = config.image, config.channels
+        self.project = nn.Conv2d(config.channels, config.dim, config.patch, stride=config.patch)
+        self.cls = nn.Parameter(torch.empty(config.dim))
+
+    def forward(self, pixels: Tensor) -> Tensor:
+        """(B, channels, side, side) to (B, 1 + patches, dim), patches row by row."""
+        wanted = (self.channels, self.side, self.side)
+        if pixels.shape[1:] != wanted or not pixels.is_floating_point():
+            raise UserError(
+                f"wanted images of shape (B, {', '.join(map(str, wanted))}), got {pixels.dtype} of "
+                f"shape {tuple(pixels.shape)}"
+            )
+        patches = self.project(pixels).flatten(2).transpose(1, 2)
+        return torch.cat((self.cls.expand(len(pixels), 1, -1), patches), 1)
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """Its matrices with their roles."""
+        yield "embed", self.project.weight.flatten(1)
+        yield "embed", self.cls.unsqueeze(0)
+        if self.project.bias is not None:
+            yield "bias", self.project.bias
+
+
+class Unembedding(nn.Module):
+    """Logits, with the embedding's table or one of its own.
+
+    logits = cap(table @ (factor * h) + bias),    cap(a) = c * tanh(a / c) where c is given
+
+    table: (vocab, dim), the embedding's where tied
+    bias: (vocab), starts at 0; absent unless head_bias
+    """
+
+    def __init__(self, config: Config, vocab: int) -> None:
+        super().__init__()
+        self.factor, self.cap = config.head_factor, config.head_cap
+        self.table = None if config.tied else nn.Parameter(torch.empty(vocab, config.dim))
+        self.bias = nn.Parameter(torch.empty(vocab)) if config.head_bias else None
+
+    def forward(self, h: Tensor, embedding: TokenEmbedding) -> Tensor:
+        """(B, L, dim) to (B, L, vocab)."""
+        table = embedding.table if self.table is None else self.table
+        logits = F.linear(h * self.factor if self.factor != 1 else h, table, self.bias)
+        return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
+
+    def weights(self) -> Iterator[tuple[str, Tensor]]:
+        """What is its own, with roles."""
+        if self.table is not None:
+            yield "embed", self.table
+        if self.bias is not None:
+            yield "bias", self.bias

@@ -1,0 +1,158 @@
+"""Models of text that predict tokens: causal, with a visible prefix, or masked."""
+
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError
+from addnorm.models.base import Model, make_stack
+from addnorm.models.config import Config
+from addnorm.models.embed import TokenEmbedding, Unembedding
+from addnorm.norms import make_norm
+from addnorm.stacks import Decoder, Encoder
+from addnorm.sublayers import KVCache, masks
+from addnorm.sublayers.feedforward import PLAIN
+
+
+class LanguageModel(Model):
+    """Decoder-only: each token is predicted from those before it.
+
+    logits[t] = unembed(decoder(embed(ids[: t + 1])))
+
+    >>> from addnorm.models import build
+    >>> model = build(kind="lm", vocab=50, dim=16, depth=2, heads=2)
+    >>> import torch; model(torch.tensor([[1, 2, 3]])).shape
+    torch.Size([1, 3, 50])
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert config.vocab is not None
+        self.embed = TokenEmbedding(config, config.vocab)
+        self.dropout = nn.Dropout(config.dropout)
+        self.decoder = make_stack(Decoder, config)
+        self.head = Unembedding(config, config.vocab)
+        self.initialise()
+
+    @property
+    def stacks(self) -> tuple[Decoder]:
+        """The decoder."""
+        return (self.decoder,)
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """Embedding and head."""
+        yield from self.embed.weights()
+        yield from self.head.weights()
+
+    def new_cache(self) -> KVCache:
+        """An empty cache for decoding step by step."""
+        return KVCache(len(self.decoder.plan.sites))
+
+    def hidden(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        position_index: Tensor | None = None,
+        visible: Tensor | None = None,
+    ) -> Tensor:
+        """What the head reads, (B, L, dim)."""
+        context = {"cache": cache, "position_index": position_index, "visible": visible}
+        given = {name: value for name, value in context.items() if value is not None}
+        return self.decoder(self.dropout(self.embed(ids)), mask=mask, **given)
+
+    def forward(
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        position_index: Tensor | None = None,
+    ) -> Tensor:
+        """Logits of the next token, (B, L, vocab).
+
+        ids: (B, L). mask: (B, L), True at valid tokens. With a cache both are of the new tokens.
+        """
+        h = self.hidden(ids, mask=mask, cache=cache, position_index=position_index)
+        return self.head(h, self.embed)
+
+
+class PrefixLM(Model):
+    """Decoder-only with a prefix that is fully visible: inputs first, then what is predicted.
+
+    Token t sees s if s <= t or s < prefix.
+
+    Raffel et al., Exploring the Limits of Transfer Learning, 2020, arXiv 1910.10683, figure 4.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        self.model = LanguageModel(config)
+
+    @property
+    def stacks(self) -> tuple[Decoder]:
+        """The decoder."""
+        return self.model.stacks
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """Embedding and head."""
+        return self.model.edges()
+
+    def forward(self, ids: Tensor, prefix: Tensor, *, mask: Tensor | None = None) -> Tensor:
+        """Logits of the next token, (B, L, vocab); prefix: (B), tokens that all may see."""
+        visible = masks.prefix(prefix, ids.shape[1])
+        return self.model.head(self.model.hidden(ids, mask=mask, visible=visible), self.model.embed)
+
+
+class MaskedLM(Model):
+    """Encoder-only, fully visible: tokens that were masked are predicted from all the others.
+
+    logits = unembed(encoder(embed(ids))), or unembed(N(act(W h + b))) with head_layer
+
+    Devlin et al., BERT, 2018, arXiv 1810.04805, section 3.1.
+    """
+
+    def __init__(self, config: Config) -> None:
+        super().__init__(config)
+        assert config.vocab is not None
+        if config.head_layer and config.activation not in PLAIN:
+            raise UserError(
+                f"head_layer wants an activation without a gate, got {config.activation!r}; "
+                f"choose one of {', '.join(PLAIN)}"
+            )
+        self.embed = TokenEmbedding(config, config.vocab)
+        self.dropout = nn.Dropout(config.dropout)
+        self.encoder = make_stack(Encoder, config)
+        self.head_matrix = nn.Linear(config.dim, config.dim) if config.head_layer else None
+        self.head_norm = make_norm(config.norm if config.head_layer else "none", config.dim)
+        self.head = Unembedding(config, config.vocab)
+        self.initialise()
+
+    @property
+    def stacks(self) -> tuple[Encoder]:
+        """The encoder."""
+        return (self.encoder,)
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """Embedding and head."""
+        yield from self.embed.weights()
+        yield from self.head.weights()
+        if self.head_matrix is not None:
+            yield "ffn_in", self.head_matrix.weight
+            yield "bias", self.head_matrix.bias
+
+    def hidden(
+        self, ids: Tensor, *, mask: Tensor | None = None, type_ids: Tensor | None = None
+    ) -> Tensor:
+        """What the encoder returns, (B, L, dim)."""
+        return self.encoder(self.dropout(self.embed(ids, type_ids)), mask=mask)
+
+    def forward(
+        self, ids: Tensor, *, mask: Tensor | None = None, type_ids: Tensor | None = None
+    ) -> Tensor:
+        """Logits of every token, (B, L, vocab)."""
+        h = self.hidden(ids, mask=mask, type_ids=type_ids)
+        if self.head_matrix is not None:
+            h = self.head_norm(PLAIN[self.config.activation](self.head_matrix(h)))
+        return self.head(h, self.embed)

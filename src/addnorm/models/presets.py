@@ -1,0 +1,213 @@
+"""Famous models as data: a row each, no code."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from addnorm.core.errors import UnknownName, unknown
+from addnorm.models.config import Config
+
+
+@dataclass(frozen=True)
+class Preset:
+    """A released model: its config at real size, who made it, and how many parameters it has."""
+
+    name: str
+    """The name by which it is built."""
+    title: str
+    """What it is called, with its size."""
+    paper: str
+    """Authors, title, year, arXiv number."""
+    parameters: int
+    """As published with the released weights."""
+    config: Config
+    """Its config."""
+
+    @property
+    def tiny(self) -> Config:
+        """A twin of the same make, small enough for tests."""
+        config = self.config
+        sizes: dict[str, Any] = {"dim": 32, "depth": 2, "heads": 4, "ffn_dim": 48}
+        if config.vocab is not None:
+            sizes["vocab"] = 61
+        if config.kv_heads not in (None, config.heads):
+            sizes["kv_heads"] = 2
+        if config.head_dim is not None:
+            sizes["head_dim"] = 16
+        if config.encoder_depth is not None:
+            sizes["encoder_depth"] = 2
+        if config.image is not None:
+            sizes |= {"image": 16, "patch": 8, "positions": "learned(length=5)"}
+        if isinstance(config.window, tuple):
+            sizes["window"] = tuple(None if size is None else 4 for size in config.window)
+        if config.positions.startswith("rotary(share"):
+            sizes["positions"] = "rotary(share=0.5, layout=interleaved)"
+        return config.but(**sizes)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain data for JSON."""
+        chosen = self.config.model_dump(exclude_defaults=True)
+        return {
+            "name": self.name,
+            "title": self.title,
+            "paper": self.paper,
+            "parameters": self.parameters,
+            "config": chosen,
+        }
+
+
+def preset(name: str) -> Preset:
+    """The preset of that name."""
+    if name not in PRESETS:
+        raise UnknownName(unknown("preset", name, PRESETS))
+    return PRESETS[name]
+
+
+_LLAMA = {"norm": "rms", "positions": "rotary", "activation": "swiglu", "bias": False}
+
+_ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
+    (
+        "transformer-base",
+        "Transformer base",
+        "Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
+        63_082_496,  # "65 million" in the paper, whose vocabulary is "about 37000"
+        {
+            "kind": "seq2seq", "vocab": 37000, "dim": 512, "depth": 6, "heads": 8,
+            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid",
+            "embed_scale": "sqrt_dim", "dropout": 0.1,
+        },
+    ),
+    (
+        "bert",
+        "BERT base",
+        "Devlin et al., BERT: Pre-training of Deep Bidirectional Transformers, 2018, "
+        "arXiv 1810.04805",
+        109_482_240,
+        {
+            "kind": "classifier", "vocab": 30522, "dim": 768, "depth": 12, "heads": 12,
+            "ffn_dim": 3072, "wiring": "post_ln", "norm": "layer(eps=1e-12)",
+            "positions": "learned(length=512)", "embed_norm": "layer(eps=1e-12)", "types": 2,
+            "activation": "gelu", "pooler": True, "dropout": 0.1, "attention_dropout": 0.1,
+        },
+    ),
+    (
+        "gpt1",
+        "GPT",
+        "Radford et al., Improving Language Understanding by Generative Pre-Training, 2018",
+        116_534_784,
+        {
+            "kind": "lm", "vocab": 40478, "dim": 768, "depth": 12, "heads": 12, "ffn_dim": 3072,
+            "wiring": "post_ln", "positions": "learned(length=512)", "activation": "gelu_tanh",
+            "dropout": 0.1, "attention_dropout": 0.1,
+        },
+    ),
+    (
+        "gpt2",
+        "GPT-2 small",
+        "Radford et al., Language Models are Unsupervised Multitask Learners, 2019",
+        124_439_808,
+        {
+            "kind": "lm", "vocab": 50257, "dim": 768, "depth": 12, "heads": 12, "ffn_dim": 3072,
+            "wiring": "pre_ln(init=gpt2)", "positions": "learned(length=1024)",
+            "activation": "gelu_tanh", "dropout": 0.1, "attention_dropout": 0.1,
+        },
+    ),
+    (
+        "t5",
+        "T5 small",
+        "Raffel et al., Exploring the Limits of Transfer Learning with a Unified Text-to-Text "
+        "Transformer, 2020, arXiv 1910.10683",
+        60_506_624,
+        {
+            "kind": "seq2seq", "vocab": 32128, "dim": 512, "depth": 6, "heads": 8, "head_dim": 64,
+            "ffn_dim": 2048, "norm": "rms", "positions": "t5", "bias": False, "scale": 1.0,
+            "head_scale": "rsqrt_dim", "dropout": 0.1, "attention_dropout": 0.1,
+            "activation_dropout": 0.1,
+        },
+    ),
+    (
+        "bart",
+        "BART base",
+        "Lewis et al., BART: Denoising Sequence-to-Sequence Pre-training, 2019, arXiv 1910.13461",
+        139_420_416,
+        {
+            "kind": "seq2seq", "vocab": 50265, "dim": 768, "depth": 6, "heads": 12,
+            "ffn_dim": 3072, "wiring": "post_ln", "positions": "learned(length=1026)",
+            "embed_norm": "layer", "activation": "gelu", "dropout": 0.1,
+        },
+    ),
+    (
+        "marian",
+        "Marian (OPUS-MT)",
+        "Junczys-Dowmunt et al., Marian: Fast Neural Machine Translation in C++, 2018, "
+        "arXiv 1804.00344",
+        73_886_208,  # the release counts two tables of sinusoids as well, 74,410,496 in all
+        {
+            "kind": "seq2seq", "vocab": 58101, "dim": 512, "depth": 6, "heads": 8,
+            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid",
+            "embed_scale": "sqrt_dim", "activation": "silu", "dropout": 0.1,
+        },
+    ),
+    (
+        "llama",
+        "LLaMA 7B",
+        "Touvron et al., LLaMA: Open and Efficient Foundation Language Models, 2023, "
+        "arXiv 2302.13971",
+        6_738_415_616,
+        {
+            "kind": "lm", "vocab": 32000, "dim": 4096, "depth": 32, "heads": 32,
+            "ffn_dim": 11008, "tied": False, **_LLAMA,
+        },
+    ),
+    (
+        "gemma2",
+        "Gemma 2 2B",
+        "Gemma Team, Gemma 2: Improving Open Language Models at a Practical Size, 2024, "
+        "arXiv 2408.00118",
+        2_614_341_888,
+        {
+            **_LLAMA, "kind": "lm", "vocab": 256000, "dim": 2304, "depth": 26, "heads": 8,
+            "kv_heads": 4, "head_dim": 256, "ffn_dim": 9216, "wiring": "sandwich",
+            "norm": "rms(gain=one_plus)", "activation": "geglu_tanh", "embed_scale": "sqrt_dim",
+            "scale": 256**-0.5, "cap": 50.0, "head_cap": 30.0, "window": (4096, None),
+        },
+    ),
+    (
+        "olmo2",
+        "OLMo 2 7B",
+        "Team OLMo, 2 OLMo 2 Furious, 2024, arXiv 2501.00656",
+        7_298_617_344,
+        {
+            **_LLAMA, "kind": "lm", "vocab": 100352, "dim": 4096, "depth": 32, "heads": 32,
+            "ffn_dim": 11008, "wiring": "res_post", "qk_norm": "rms",
+            "positions": "rotary(base=500000.0)", "tied": False,
+        },
+    ),
+    (
+        "gptj",
+        "GPT-J 6B",
+        "Wang and Komatsuzaki, GPT-J-6B: A 6 Billion Parameter Autoregressive Language Model, 2021",
+        6_050_882_784,
+        {
+            "kind": "lm", "vocab": 50400, "dim": 4096, "depth": 28, "heads": 16,
+            "ffn_dim": 16384, "wiring": "parallel", "activation": "gelu_tanh", "bias": False,
+            "ffn_bias": True, "positions": "rotary(share=0.25, layout=interleaved)",
+            "tied": False, "head_bias": True,
+        },
+    ),
+    (
+        "vit",
+        "ViT base, patches of 16",
+        "Dosovitskiy et al., An Image is Worth 16x16 Words, 2020, arXiv 2010.11929",
+        86_567_656,
+        {
+            "kind": "classifier", "image": 224, "patch": 16, "dim": 768, "depth": 12, "heads": 12,
+            "ffn_dim": 3072, "norm": "layer(eps=1e-12)", "positions": "learned(length=197)",
+            "activation": "gelu", "classes": 1000,
+        },
+    ),
+]  # fmt: skip
+
+PRESETS = {
+    name: Preset(name, title, paper, parameters, Config.of(**values))
+    for name, title, paper, parameters, values in _ROWS
+}
