@@ -36,6 +36,7 @@ def commands() -> str:
 PARTS: dict[str, Callable[[], str]] = {
     "norms": partial(members, "norms"),
     "wirings": partial(members, "wirings"),
+    "presets": partial(members, "presets"),
     "commands": commands,
 }
 

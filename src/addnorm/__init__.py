@@ -5,6 +5,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.core import UserError
+    from addnorm.models import (
+        Classifier,
+        Config,
+        LanguageModel,
+        MaskedLM,
+        PrefixLM,
+        Seq2Seq,
+        build,
+        load,
+    )
     from addnorm.norms import Norm, make_norm
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
@@ -15,34 +25,50 @@ __version__ = "0.1.0"
 # Where each public name lives. They are imported on first use, so that `import addnorm` and
 # `addnorm --help` do not wait for torch.
 _HOME = {
+    "Classifier": "addnorm.models",
+    "Config": "addnorm.models",
     "CrossAttention": "addnorm.sublayers",
     "Decoder": "addnorm.stacks",
     "Encoder": "addnorm.stacks",
     "FeedForward": "addnorm.sublayers",
     "KVCache": "addnorm.sublayers",
+    "LanguageModel": "addnorm.models",
+    "MaskedLM": "addnorm.models",
     "Norm": "addnorm.norms",
+    "PrefixLM": "addnorm.models",
     "SelfAttention": "addnorm.sublayers",
+    "Seq2Seq": "addnorm.models",
     "Stack": "addnorm.stacks",
     "Sublayer": "addnorm.sublayers",
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
+    "build": "addnorm.models",
+    "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
-_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "report")
+_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "models", "report")
 
 __all__ = [
+    "Classifier",
+    "Config",
     "CrossAttention",
     "Decoder",
     "Encoder",
     "FeedForward",
     "KVCache",
+    "LanguageModel",
+    "MaskedLM",
     "Norm",
+    "PrefixLM",
     "SelfAttention",
+    "Seq2Seq",
     "Stack",
     "Sublayer",
     "UserError",
     "Wiring",
     "__version__",
+    "build",
+    "load",
     "make_norm",
 ]
 

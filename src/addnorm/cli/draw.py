@@ -11,7 +11,7 @@ def draw(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME", help="Wirings: names or call strings, such as b2t 'mix_ln(0.5)'."
+            metavar="NAME", help="Wirings, such as b2t or 'mix_ln(0.5)', and presets, such as gpt2."
         ),
     ],
     out: Annotated[

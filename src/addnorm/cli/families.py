@@ -14,6 +14,7 @@ FAMILIES = {
     "wirings": "addnorm.wirings",
     "positions": "addnorm.sublayers.positions",
     "qk_norms": "addnorm.sublayers.qk_norm",
+    "presets": "addnorm.models.presets",
 }
 
 

@@ -5,7 +5,7 @@ from addnorm.models.build import build, load
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
-from addnorm.models.presets import PRESETS, Preset, preset
+from addnorm.models.presets import PRESETS, Preset
 from addnorm.models.seq2seq import Seq2Seq
 
 __all__ = [
@@ -20,5 +20,4 @@ __all__ = [
     "Seq2Seq",
     "build",
     "load",
-    "preset",
 ]

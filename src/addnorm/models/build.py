@@ -10,7 +10,7 @@ from addnorm.models.base import CONFIG, Model
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
-from addnorm.models.presets import preset
+from addnorm.models.presets import PRESETS
 from addnorm.models.seq2seq import Seq2Seq
 
 MODELS: dict[str, type[Model]] = {
@@ -41,7 +41,7 @@ def build(
     if what is None:
         config = Config.of(**overrides)
     elif isinstance(what, str):
-        config = preset(what).config.but(**overrides)
+        config = PRESETS[what].config.but(**overrides)
     elif isinstance(what, Config):
         config = what.but(**overrides)
     else:

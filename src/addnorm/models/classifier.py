@@ -47,9 +47,17 @@ class Classifier(Model):
                 yield "ffn_in", linear.weight
                 yield "bias", linear.bias
 
-    def hidden(self, inputs: Tensor, *, mask: Tensor | None = None, **segments: Tensor) -> Tensor:
+    def hidden(
+        self,
+        inputs: Tensor,
+        *,
+        mask: Tensor | None = None,
+        position_index: Tensor | None = None,
+        **segments: Tensor,
+    ) -> Tensor:
         """What the encoder returns, (B, L, dim); segments: type_ids, where there are any."""
-        return self.encoder(self.dropout(self.embed(inputs, **segments)), mask=mask)
+        x = self.dropout(self.embed(inputs, **segments))
+        return self.encoder(x, mask=mask, position_index=position_index)
 
     def pooled(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """What stands for each sequence, (B, dim)."""
@@ -63,10 +71,17 @@ class Classifier(Model):
             y = (hidden * valid).sum(1) / valid.sum(1).clamp_min(1)
         return y if self.pooler is None else torch.tanh(self.pooler(y))
 
-    def forward(self, inputs: Tensor, *, mask: Tensor | None = None, **segments: Tensor) -> Tensor:
+    def forward(
+        self,
+        inputs: Tensor,
+        *,
+        mask: Tensor | None = None,
+        position_index: Tensor | None = None,
+        **segments: Tensor,
+    ) -> Tensor:
         """Logits, (B, classes), or hidden states, (B, L, dim), where there are no classes.
 
         inputs: tokens, (B, L), or pixels, (B, channels, side, side).
         """
-        h = self.hidden(inputs, mask=mask, **segments)
+        h = self.hidden(inputs, mask=mask, position_index=position_index, **segments)
         return h if self.head is None else self.head(self.pooled(h, mask))

@@ -143,16 +143,27 @@ class MaskedLM(Model):
             yield "bias", self.head_matrix.bias
 
     def hidden(
-        self, ids: Tensor, *, mask: Tensor | None = None, type_ids: Tensor | None = None
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        type_ids: Tensor | None = None,
+        position_index: Tensor | None = None,
     ) -> Tensor:
         """What the encoder returns, (B, L, dim)."""
-        return self.encoder(self.dropout(self.embed(ids, type_ids)), mask=mask)
+        x = self.dropout(self.embed(ids, type_ids))
+        return self.encoder(x, mask=mask, position_index=position_index)
 
     def forward(
-        self, ids: Tensor, *, mask: Tensor | None = None, type_ids: Tensor | None = None
+        self,
+        ids: Tensor,
+        *,
+        mask: Tensor | None = None,
+        type_ids: Tensor | None = None,
+        position_index: Tensor | None = None,
     ) -> Tensor:
         """Logits of every token, (B, L, vocab)."""
-        h = self.hidden(ids, mask=mask, type_ids=type_ids)
+        h = self.hidden(ids, mask=mask, type_ids=type_ids, position_index=position_index)
         if self.head_matrix is not None:
             h = self.head_norm(PLAIN[self.config.activation](self.head_matrix(h)))
         return self.head(h, self.embed)

@@ -1,9 +1,12 @@
 """Famous models as data: a row each, no code."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.core.errors import UnknownName, unknown
+from addnorm.core.calls import Call
+from addnorm.core.cards import Card, Option
+from addnorm.core.errors import UnknownName, UserError, unknown
 from addnorm.models.config import Config
 
 
@@ -43,23 +46,66 @@ class Preset:
             sizes["positions"] = "rotary(share=0.5, layout=interleaved)"
         return config.but(**sizes)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
-        chosen = self.config.model_dump(exclude_defaults=True)
-        return {
-            "name": self.name,
-            "title": self.title,
-            "paper": self.paper,
-            "parameters": self.parameters,
-            "config": chosen,
-        }
+    @property
+    def card(self) -> Card:
+        """Its card, with all of the config that is no default as options."""
+        c = self.config
+        depth = f"{c.encoder_depth or c.depth} + {c.depth}" if c.kind == "seq2seq" else f"{c.depth}"
+        attention = "" if c.qk_norm == "none" else f", {c.qk_norm} query-key norm"
+        return Card(
+            name=self.name,
+            title=self.title,
+            formula=(
+                f"{c.wiring}, {c.norm}, {c.positions}, {c.activation}{attention}; "
+                f"{depth} layers of {c.dim}, {c.heads} heads"
+            ),
+            paper=self.paper,
+            summary=f"{c.kind}, {self.parameters:,} parameters.",
+            options={
+                name: Option(value, type=Config.model_fields[name].annotation)
+                for name, value in c.model_dump(exclude_defaults=True).items()
+            },
+        )
 
 
-def preset(name: str) -> Preset:
-    """The preset of that name."""
-    if name not in PRESETS:
-        raise UnknownName(unknown("preset", name, PRESETS))
-    return PRESETS[name]
+class Presets:
+    """The rows by name, in the shape of a registry, so that they are listed and shown alike."""
+
+    family = "preset"
+
+    def __init__(self, rows: dict[str, Preset]) -> None:
+        self._rows = rows
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._rows)
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._rows
+
+    def __getitem__(self, name: str) -> Preset:
+        if name not in self._rows:
+            raise UnknownName(unknown("preset", name, self._rows))
+        return self._rows[name]
+
+    def card(self, name: str) -> Card:
+        """The card of one."""
+        return self[name].card
+
+    def cards(self) -> list[Card]:
+        """The cards of all."""
+        return [row.card for row in self._rows.values()]
+
+    def resolve(self, text: str) -> Call:
+        """A preset has a name and no options: `build` takes overrides by keyword."""
+        if text.strip() not in self:
+            raise UserError(
+                f"a preset is named without options, got {text!r}; "
+                "pass what shall differ to build(name, field=value)"
+            )
+        return Call(text.strip())
 
 
 _LLAMA = {"norm": "rms", "positions": "rotary", "activation": "swiglu", "bias": False}
@@ -207,7 +253,9 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
     ),
 ]  # fmt: skip
 
-PRESETS = {
-    name: Preset(name, title, paper, parameters, Config.of(**values))
-    for name, title, paper, parameters, values in _ROWS
-}
+PRESETS = registry = Presets(
+    {
+        name: Preset(name, title, paper, parameters, Config.of(**values))
+        for name, title, paper, parameters, values in _ROWS
+    }
+)

@@ -58,10 +58,33 @@ class Seq2Seq(Model):
         """An empty cache for decoding step by step."""
         return KVCache(len(self.decoder.plan.sites))
 
-    def encode(self, source: Tensor, *, source_mask: Tensor | None = None) -> Tensor:
+    def encode(
+        self,
+        source: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        position_index: Tensor | None = None,
+    ) -> Tensor:
         """What the decoder attends to, (B, S, dim)."""
         embed = self.embed if self.source_embed is None else self.source_embed
-        return self.encoder(self.dropout(embed(source)), mask=source_mask)
+        x = self.dropout(embed(source))
+        return self.encoder(x, mask=source_mask, position_index=position_index)
+
+    def hidden(
+        self,
+        target: Tensor,
+        memory: Tensor,
+        *,
+        source_mask: Tensor | None = None,
+        target_mask: Tensor | None = None,
+        cache: KVCache | None = None,
+        position_index: Tensor | None = None,
+    ) -> Tensor:
+        """What the head reads, (B, L, dim); with a cache, target holds the new tokens."""
+        given = {"memory_mask": source_mask, "cache": cache, "position_index": position_index}
+        context = {name: value for name, value in given.items() if value is not None}
+        x = self.dropout(self.embed(target))
+        return self.decoder(x, mask=target_mask, memory=memory, **context)
 
     def decode(
         self,
@@ -71,12 +94,17 @@ class Seq2Seq(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
         cache: KVCache | None = None,
+        position_index: Tensor | None = None,
     ) -> Tensor:
         """Logits of the next token, (B, L, vocab); with a cache, target holds the new tokens."""
-        given = {"memory_mask": source_mask, "cache": cache}
-        context = {name: value for name, value in given.items() if value is not None}
-        x = self.dropout(self.embed(target))
-        h = self.decoder(x, mask=target_mask, memory=memory, **context)
+        h = self.hidden(
+            target,
+            memory,
+            source_mask=source_mask,
+            target_mask=target_mask,
+            cache=cache,
+            position_index=position_index,
+        )
         return self.head(h, self.embed)
 
     def forward(

@@ -3,10 +3,13 @@
 import os
 import tempfile
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from addnorm.core.errors import UserError, unknown
-from addnorm.report.blocks import block
+from addnorm.models.presets import PRESETS, Preset
+from addnorm.norms.base import registry as norms
+from addnorm.report.blocks import Block, block
 from addnorm.report.layout import layout
 from addnorm.report.svg import THEMES, svg
 
@@ -23,11 +26,11 @@ def draw(
     layers: int = 0,
     theme: str = "light",
 ) -> str:
-    """Block diagrams of wirings, side by side, as SVG.
+    """Block diagrams of wirings and presets, side by side, as SVG.
 
-    names: call strings of wirings. decoder: layers with cross-attention. depth: layers of the
-    stacks that are built; equal ones are drawn once. layers: draw every layer of a stack of this
-    many instead. theme: light or dark.
+    names: call strings of wirings, names of presets. decoder: layers with cross-attention. depth:
+    layers of the stacks that are built; equal ones are drawn once, and presets have their own.
+    layers: draw every layer of a stack of this many instead. theme: light or dark.
     """
     if isinstance(names, str) or not names:
         raise UserError(
@@ -35,8 +38,42 @@ def draw(
         )
     if theme not in THEMES:
         raise UserError(unknown("theme", theme, THEMES))
-    blocks = [block(name, decoder=decoder, depth=depth, layers=layers) for name in names]
+    blocks = [
+        each
+        for name in names
+        for each in (
+            preset_blocks(PRESETS[name], layers=layers)
+            if name in PRESETS
+            else [block(name, decoder=decoder, depth=depth, layers=layers)]
+        )
+    ]
     return svg([layout(each) for each in blocks], theme=theme)
+
+
+def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
+    """The stacks of a preset at their real depth, their norms by name."""
+    config = preset.config
+    halves = {preset.title: (config.wiring, config.depth, config.norm, False)}
+    if config.kind == "seq2seq":
+        depth = config.encoder_depth or config.depth
+        encoder = config.encoder_wiring or config.wiring, depth, config.encoder_norm or config.norm
+        halves = {
+            f"{preset.title}, encoder": (*encoder, False),
+            f"{preset.title}, decoder": (config.wiring, config.depth, config.norm, True),
+        }
+    drawn = []
+    for title, (wiring, depth, norm, decoder) in halves.items():
+        plain = block(wiring, decoder=decoder, depth=depth, layers=layers)
+        named = norms.card(norms.resolve(norm).name).title
+        graph = {
+            key: replace(node, label=named) if node.label == "Norm" else node
+            for key, node in plain.graph.items()
+        }
+        told = (
+            f"{config.positions}; {config.activation}; {config.dim} features, {config.heads} heads"
+        )
+        drawn.append(replace(plain, title=title, formula=told, graph=graph))
+    return drawn
 
 
 def check_target(path: Path) -> None:

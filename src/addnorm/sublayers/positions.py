@@ -2,6 +2,7 @@
 
 from abc import ABC
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -128,22 +129,40 @@ class Sinusoid(Positions):
 
     x, y: (B, L, dim)
     i: position of the token
-    f_j: base ** (-2 j / dim)
+    f_j: base ** (-2 j / dim); with steps=closed base ** (-2 j / (dim - 2)), whose last is 1 / base
+    layout: "interleaved" as above; "half" puts all sines before all cosines
 
-    Vaswani et al. 2017, section 3.5. Pitfall: tensor2tensor and fairseq put all sines before all
-    cosines, which is another order of the features.
+    Vaswani et al. 2017, section 3.5. Pitfall: Marian and Pegasus have layout=half; tensor2tensor
+    and fairseq (M2M-100) have layout=half and steps=closed. Neither changes what can be learned,
+    but weights of one are wrong in the other.
     """
 
     def __init__(
-        self, dim: int, heads: int, head_dim: int, causal: bool, *, base: Positive = 10000.0
+        self,
+        dim: int,
+        heads: int,
+        head_dim: int,
+        causal: bool,
+        *,
+        base: Positive = 10000.0,
+        layout: Literal["interleaved", "half"] = "interleaved",
+        steps: Literal["open", "closed"] = "open",
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
-        self.base = base
+        if (layout, steps) != ("interleaved", "open") and (dim % 2 or dim < 4):
+            raise UserError(
+                f"sinusoid(layout={layout}, steps={steps}) wants an even dim from 4, got {dim}"
+            )
+        self.base, self.layout, self.steps = base, layout, steps
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
         """The formula."""
-        angle = angles(index, self.dim, self.base)
-        waves = torch.stack((angle.sin(), angle.cos()), -1).flatten(-2)[..., : self.dim]
+        angle = angles(index, self.dim, self.base, last=self.steps == "closed")
+        pair = (angle.sin(), angle.cos())
+        if self.layout == "half":
+            waves = torch.cat(pair, -1)
+        else:
+            waves = torch.stack(pair, -1).flatten(-2)[..., : self.dim]
         return x + waves.to(x.dtype)
 
 
@@ -192,7 +211,9 @@ class Learned(Positions):
         return x + self.table[index].to(x.dtype)
 
 
-def angles(index: Tensor, features: int, base: float) -> Tensor:
-    """index * base ** (-2 j / features) for every pair j of the features, in float32."""
+def angles(index: Tensor, features: int, base: float, *, last: bool = False) -> Tensor:
+    """index * base ** (-2 j / features) for every pair j of the features, in float32; with `last`
+    the last pair's is index / base.
+    """
     even = torch.arange(0, features, 2, device=index.device, dtype=torch.float32)
-    return index.unsqueeze(-1) * base ** (-even / features)
+    return index.unsqueeze(-1) * base ** (-even / (features - 2 if last else features))

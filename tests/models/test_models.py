@@ -1,0 +1,330 @@
+"""Models of all kinds, with every wiring; what they see and what they must not."""
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.models import (
+    PRESETS,
+    Classifier,
+    Config,
+    LanguageModel,
+    MaskedLM,
+    PrefixLM,
+    Seq2Seq,
+    build,
+    load,
+)
+from addnorm.wirings import registry as wirings
+from tests.helpers import shaken
+
+SMALL = {"vocab": 31, "dim": 16, "depth": 2, "heads": 2, "ffn_dim": 24}
+
+
+def ids(batch=3, length=7, vocab=31, seed=0):
+    return torch.randint(vocab, (batch, length), generator=torch.Generator().manual_seed(seed))
+
+
+def small(kind, **overrides):
+    return shaken(build(kind=kind, seed=0, **SMALL | overrides)).eval()
+
+
+def right_padded(batch=3, length=7):
+    return torch.arange(length) < torch.tensor([length, length - 2, length - 4])[:batch, None]
+
+
+@pytest.mark.parametrize("wiring", wirings)
+@pytest.mark.parametrize("kind", ["lm", "masked_lm", "seq2seq", "classifier"])
+def test_every_kind_takes_every_wiring(kind, wiring):
+    model = build(
+        kind=kind, wiring=wiring, **SMALL, **({"classes": 5} if kind == "classifier" else {})
+    )
+    given = (ids(), ids(length=4, seed=1)) if kind == "seq2seq" else (ids(),)
+    y = model(*given)
+    assert y.isfinite().all()
+    shape = {"lm": (3, 7, 31), "masked_lm": (3, 7, 31), "seq2seq": (3, 4, 31)}
+    assert tuple(y.shape) == shape.get(kind, (3, 5))
+    y.square().mean().backward()
+    model.after_step()
+
+
+def test_the_classes_are_those_that_are_named():
+    kinds = {"lm": LanguageModel, "prefix_lm": PrefixLM, "masked_lm": MaskedLM, "seq2seq": Seq2Seq}
+    for kind, model in (kinds | {"classifier": Classifier}).items():
+        assert type(build(kind=kind, **SMALL)) is model
+
+
+def test_a_language_model_sees_the_past_only():
+    model = small("lm")
+    x, y = ids(), ids()
+    y[:, 4:] = (y[:, 4:] + 1) % 31
+    torch.testing.assert_close(model(x)[:, :4], model(y)[:, :4], rtol=0, atol=1e-6)
+    assert not torch.allclose(model(x)[:, 4:], model(y)[:, 4:])
+
+
+def test_a_prefix_is_fully_visible_and_the_rest_causal():
+    model = small("prefix_lm")
+    prefix = torch.tensor([4, 4, 4])
+    x = ids()
+    inside, behind = x.clone(), x.clone()
+    inside[:, 3] = (inside[:, 3] + 1) % 31
+    behind[:, 5] = (behind[:, 5] + 1) % 31
+    base = model(x, prefix)
+    assert not torch.allclose(base[:, 0], model(inside, prefix)[:, 0])  # the future, within it
+    torch.testing.assert_close(base[:, :5], model(behind, prefix)[:, :5], rtol=0, atol=1e-6)
+
+
+def test_a_prefix_of_nothing_is_a_language_model_and_of_everything_an_encoder():
+    prefix, plain = small("prefix_lm"), small("lm")
+    plain.load_state_dict(prefix.model.state_dict())
+    none, everything = torch.zeros(3, dtype=torch.long), torch.full((3,), 7)
+    torch.testing.assert_close(prefix(ids(), none), plain(ids()))
+    masked = small("masked_lm")
+    weights = {key.replace("decoder", "encoder"): v for key, v in plain.state_dict().items()}
+    weights["encoder._extra_state"] = masked.encoder.get_extra_state()
+    masked.load_state_dict(weights)
+    torch.testing.assert_close(prefix(ids(), everything), masked(ids()))
+
+
+@pytest.mark.parametrize("kind", ["lm", "masked_lm", "classifier"])
+@pytest.mark.parametrize("positions", ["sinusoid", "rotary", "learned(length=20)", "t5", "alibi"])
+def test_padding_changes_nothing(kind, positions):
+    model = small(kind, positions=positions)
+    mask = right_padded()
+    x = ids()
+    y = model(x, mask=mask)
+    for row, length in enumerate(mask.sum(1).tolist()):
+        alone = model(x[row : row + 1, :length])
+        torch.testing.assert_close(y[row, :length], alone[0], rtol=1e-4, atol=1e-5)
+
+
+def test_seq2seq_ignores_the_padding_of_both_sides():
+    model = small("seq2seq", encoder_depth=3)
+    source, target, mask = ids(), ids(length=5, seed=1), right_padded()
+    y = model(source, target, source_mask=mask, target_mask=right_padded(length=5))
+    for row, length in enumerate(mask.sum(1).tolist()):
+        alone = model(source[row : row + 1, :length], target[row : row + 1])
+        valid = right_padded(length=5)[row].sum()
+        torch.testing.assert_close(y[row, :valid], alone[0, :valid], rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("pooling", ["cls", "mean"])
+def test_pooling_looks_at_valid_tokens_only(pooling):
+    model = small("classifier", classes=4, pooling=pooling, pooler=True)
+    x, mask = ids(), right_padded()
+    y = model(x, mask=mask)
+    for row, length in enumerate(mask.sum(1).tolist()):
+        torch.testing.assert_close(
+            y[row], model(x[row : row + 1, :length])[0], rtol=1e-4, atol=1e-5
+        )
+
+
+def test_decoding_step_by_step_equals_the_full_forward():
+    model = small("lm", positions="rotary", kv_heads=1)
+    cache = model.new_cache()
+    parts = [model(part, cache=cache) for part in ids().split([3, 1, 1, 2], 1)]
+    torch.testing.assert_close(torch.cat(parts, 1), model(ids()), rtol=1e-4, atol=1e-5)
+    pair = small("seq2seq")
+    memory, cache = pair.encode(ids()), pair.new_cache()
+    steps = [pair.decode(part, memory, cache=cache) for part in ids(seed=1).split(1, 1)]
+    full = pair.decode(ids(seed=1), memory)
+    torch.testing.assert_close(torch.cat(steps, 1), full, rtol=1e-4, atol=1e-5)
+
+
+def test_tied_tables_are_one_and_untied_are_two():
+    tied, untied = build(kind="lm", **SMALL), build(kind="lm", tied=False, **SMALL)
+    assert "head.table" not in tied.state_dict() and "head.table" in untied.state_dict()
+    h = torch.randn(1, 2, 16)
+    torch.testing.assert_close(tied.head(h, tied.embed), h @ tied.embed.table.T)
+
+
+def test_scales_and_caps_stand_where_they_are_said_to():
+    model = small(
+        "lm", embed_scale="sqrt_dim", head_scale="rsqrt_dim", head_cap=2.0, head_bias=True
+    )
+    x = model.embed(ids())
+    torch.testing.assert_close(x, model.embed.table[ids()] * 4)
+    h = model.hidden(ids())
+    logits = (h / 4) @ model.embed.table.T + model.head.bias
+    torch.testing.assert_close(model(ids()), 2 * torch.tanh(logits / 2))
+
+
+def test_a_source_vocabulary_of_its_own():
+    model = small("seq2seq", source_vocab=50)
+    assert model(ids(vocab=50), ids(seed=1)).shape == (3, 7, 31)
+    assert model.source_embed.table.shape == (50, 16)
+
+
+def test_encoder_and_decoder_wired_differently():
+    model = small("seq2seq", encoder_wiring="deepnorm", wiring="b2t", encoder_norm="rms")
+    assert type(model.encoder.wiring).__name__ == "DeepNorm"
+    assert type(model.decoder.wiring).__name__ == "B2T"
+    assert model.encoder.plan.other_depth == model.decoder.plan.depth
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_saved_and_loaded_is_the_same_model(name, tmp_path):
+    model = shaken(build(PRESETS[name].tiny, seed=0)).eval()
+    model.save(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
+    again = load(tmp_path).eval()
+    assert again.config == model.config
+    state = again.state_dict()
+    assert all(torch.equal(value, state[key]) for key, value in model.state_dict().items())
+
+
+def test_weights_of_another_arrangement_are_refused(tmp_path):
+    build(kind="lm", wiring="deepnorm", **SMALL).save(tmp_path)
+    with pytest.raises(WrongArrangement, match="belong to another arrangement"):
+        build(kind="lm", wiring="post_ln", **SMALL).load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("damage", "message"),
+    [
+        (lambda folder: (folder / "config.json").unlink(), "no config at"),
+        (lambda folder: (folder / "model.safetensors").unlink(), "no weights at"),
+        (lambda folder: (folder / "config.json").write_text("{"), "is not JSON"),
+        (lambda folder: (folder / "config.json").write_text("[]"), "holds list; wanted one object"),
+        (lambda folder: (folder / "model.safetensors").write_bytes(b"x" * 40), "is damaged"),
+        (
+            lambda folder: (folder / "config.json").write_text('{"kind": "lm", "dmi": 3}'),
+            "a config has no 'dmi'; did you mean 'dim'|a config needs",
+        ),
+    ],
+)
+def test_damaged_folders_are_refused(damage, message, tmp_path):
+    build(kind="lm", **SMALL).save(tmp_path)
+    damage(tmp_path)
+    with pytest.raises(UserError, match=message):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"dmi": 3}, "a config has no 'dmi'; did you mean 'dim'"),
+        ({"dim": 0}, "dim cannot be 0; wanted greater than or equal to 1"),
+        ({"dim": "many"}, "dim cannot be 'many'"),
+        ({"kind": "lmm"}, "kind cannot be 'lmm'; wanted 'lm'"),
+        ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
+        ({"norm": "rms(epz=1)"}, "norm 'rms' has no option 'epz'"),
+        ({"positions": "rotray"}, "unknown position 'rotray'; did you mean 'rotary'"),
+        ({"classes": 3}, "classes is of no use in kind 'lm', only in classifier"),
+        ({"encoder_depth": 3}, "encoder_depth is of no use in kind 'lm', only in seq2seq"),
+        ({"image": 32, "patch": 8}, "image is of no use in kind 'lm'"),
+        ({"vocab": None}, "wanted vocab for tokens, or image and patch"),
+        ({"heads": 3}, "dim 16 cannot be split into 3 heads"),
+        ({"norm": "batch"}, "norm batch computes statistics over several tokens"),
+        ({"activation": "geluu"}, "geluu"),
+        ({"dropout": 1.5}, "dropout cannot be 1.5"),
+        ({"kv_heads": 3, "heads": 4}, "4 heads cannot share 3 key heads evenly"),
+    ],
+)
+def test_nonsense_is_refused_at_construction(values, message):
+    with pytest.raises(UserError, match=message):
+        build(**{"kind": "lm"} | SMALL | values)
+
+
+def test_unknown_presets_are_refused_with_the_nearest():
+    with pytest.raises(UserError, match="unknown preset 'gpt-2'; did you mean 'gpt2'"):
+        build("gpt-2")
+    with pytest.raises(UserError, match="wanted the name of a preset or a Config, got 3"):
+        build(3)
+
+
+def test_inputs_of_the_wrong_kind_are_refused():
+    model = small("lm")
+    with pytest.raises(UserError, match=r"wanted token numbers of shape \(B, L\)"):
+        model(torch.zeros(2, 3))
+    with pytest.raises(UserError, match="this model has no segments"):
+        small("masked_lm")(ids(), type_ids=ids())
+    vision = build(PRESETS["vit"].tiny)
+    with pytest.raises(UserError, match=r"wanted images of shape \(B, 3, 16, 16\)"):
+        vision(torch.zeros(2, 3, 16, 8))
+
+
+def test_an_image_is_its_patches_row_by_row():
+    model = build(PRESETS["vit"].tiny, seed=0)
+    pixels = torch.randn(2, 3, 16, 16)
+    x = model.embed(pixels)
+    patch = pixels[:, :, 8:16, 0:8]  # second row, first column: the third patch
+    project = model.embed.project
+    expected = torch.einsum("bchw,dchw->bd", patch, project.weight) + project.bias
+    torch.testing.assert_close(x[:, 3], expected, rtol=1e-4, atol=1e-5)
+    assert model(pixels).shape == (2, 1000)
+
+
+def test_a_seed_gives_the_same_model_and_leaves_torchs_generator_alone():
+    torch.manual_seed(3)
+    expected = torch.rand(2)
+    torch.manual_seed(3)
+    one, other = build(kind="lm", seed=1, **SMALL), build(kind="lm", seed=1, **SMALL)
+    assert torch.equal(torch.rand(2), expected)
+    assert all(torch.equal(a, b) for a, b in zip(one.parameters(), other.parameters(), strict=True))
+    assert not torch.equal(one.embed.table, build(kind="lm", seed=2, **SMALL).embed.table)
+
+
+def test_decay_spares_what_a_stack_spares():
+    model = build(kind="prefix_lm", wiring="layer_scale", head_bias=True, **SMALL)
+    spared = model.no_decay()
+    assert {"model.decoder.wiring.gamma", "model.head.bias"} <= spared
+    assert "model.embed.table" not in spared and spared <= {n for n, _ in model.named_parameters()}
+
+
+def test_ngpt_keeps_the_table_on_the_sphere():
+    model = build(kind="lm", wiring="ngpt", bias=False, **SMALL)
+    with torch.no_grad():
+        model.embed.table.mul_(3)
+    model.after_step()
+    torch.testing.assert_close(model.embed.table.norm(dim=1), torch.ones(31))
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_have_their_published_number_of_parameters(name):
+    model = build(name, device="meta")
+    assert sum(parameter.numel() for parameter in model.parameters()) == PRESETS[name].parameters
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_tiny_twins_differ_in_size_only(name):
+    big, tiny = PRESETS[name].config, PRESETS[name].tiny
+    for field in ("kind", "wiring", "norm", "activation", "tied", "cap", "embed_scale", "qk_norm"):
+        assert getattr(big, field) == getattr(tiny, field)
+    assert sum(parameter.numel() for parameter in build(tiny).parameters()) < 120_000
+
+
+def test_presets_take_overrides():
+    model = build("gpt2", depth=3, dim=24, heads=4, ffn_dim=48, vocab=50, wiring="deepnorm")
+    assert isinstance(model, LanguageModel) and len(model.decoder.sublayers) == 6
+    assert model.config.positions == "learned(length=1024)"
+
+
+def test_configs_are_frozen_and_know_each_other():
+    config = Config.of(kind="lm", **SMALL)
+    with pytest.raises(ValueError, match="frozen"):
+        config.dim = 3
+    assert config.but(dim=32).dim == 32 and config.dim == 16
+
+
+def test_meta_models_become_real():
+    model = build("gpt2", depth=2, vocab=100, device="meta")
+    assert all(parameter.is_meta for parameter in model.parameters())
+    real = model.to_empty(device="cpu").initialise(seed=1)
+    twin = build("gpt2", depth=2, vocab=100, seed=1)
+    assert all(torch.equal(a, b) for a, b in zip(real.parameters(), twin.parameters(), strict=True))
+
+
+def test_a_language_model_learns_to_count():
+    torch.manual_seed(0)
+    model = build(kind="lm", vocab=11, dim=32, depth=2, heads=4, seed=0)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=3e-3)
+    x = (torch.arange(12) + torch.arange(8)[:, None]) % 11
+    for _ in range(40):
+        logits = model(x[:, :-1])
+        loss = nn.functional.cross_entropy(logits.flatten(0, 1), x[:, 1:].flatten())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    assert loss < 0.3
