@@ -73,6 +73,6 @@ def test_presets_are_drawn_at_their_depth_with_their_norms_by_name(tmp_path):
     out = tmp_path / "models.svg"
     assert run(app, ["gpt2", "t5", "-o", str(out)]).exit_code == 0
     text = out.read_text()
-    for words in ("GPT-2 small", "T5 small, encoder", "T5 small, decoder", "12 ×", "RMSNorm"):
+    for words in ("GPT-2 small", "T5 small, encoder", "T5 small, decoder", "12 \u00d7", "RMSNorm"):
         assert words in text
     assert "Cross-attention" in text and ">Norm<" not in text
