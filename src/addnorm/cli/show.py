@@ -58,6 +58,8 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
         Text.assemble((str(call), "bold"), f"  {card.title}, a {kind}"),
         Text(card.summary),
     ]
+    if family == "wirings":
+        parts += _drawing(console, call)
     for words, lines in _sections(card, call):
         parts += ["", Text(words, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -67,6 +69,21 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
             table.columns[0].max_width = max(18, console.width // 3)
         parts.append(Padding(table, (0, 0, 0, 2), expand=False))
     return parts
+
+
+def _drawing(console: "Console", call: "Call") -> "list[RenderableType]":
+    """One layer in characters, if the terminal has room for it."""
+    from rich.padding import Padding
+    from rich.text import Text
+
+    from addnorm.report.blocks import block
+    from addnorm.report.layout import layout
+    from addnorm.report.typed import typed
+
+    text = typed(layout(block(call)))
+    if console.is_terminal and max(map(len, text.splitlines())) + 2 > console.width:
+        return []
+    return ["", Padding(Text(text, no_wrap=True), (0, 0, 0, 2), expand=False)]
 
 
 def _sections(card: "Card", call: "Call") -> list[tuple[str, Lines]]:
