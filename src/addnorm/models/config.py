@@ -108,6 +108,8 @@ class Config(BaseModel):
     """Side of a patch in pixels."""
     channels: Count = 3
     """Colours of a pixel."""
+    class_tokens: Count = 1
+    """Vectors before the patches; the first stands for the image (DeiT has 2)."""
 
     dropout: Rate = 0.0
     """Share of the embedding and of every branch dropped in training."""
@@ -150,6 +152,8 @@ class Config(BaseModel):
                 f"image {self.image} cannot be cut into patches of {self.patch}; "
                 "wanted both, and a patch that divides the image"
             )
+        if self.class_tokens > 1 and not reads_images:
+            raise ValueError(f"class_tokens={self.class_tokens} is of no use without images")
         if self.kind == "seq2seq" and self.tied and self.vocab is None:
             raise ValueError("a seq2seq model wants a vocab")
         return self
@@ -204,6 +208,7 @@ _ONLY = {
     "pooler": ("classifier",),
     "image": ("classifier",),
     "patch": ("classifier",),
+    "class_tokens": ("classifier",),
 }
 
 

@@ -52,8 +52,10 @@ class PatchEmbedding(nn.Module):
 
     project: (dim, channels, patch, patch), a convolution that does not overlap
     cls: (dim), starts at N(0, 1 / dim)
+    more: (class_tokens - 1, dim), likewise, behind cls; absent unless class_tokens > 1
 
-    Dosovitskiy et al., An Image is Worth 16x16 Words, 2020, arXiv 2010.11929, eq. 1.
+    Dosovitskiy et al., An Image is Worth 16x16 Words, 2020, arXiv 2010.11929, eq. 1; more: Touvron
+    et al., DeiT, 2020, arXiv 2012.12877.
     """
 
     def __init__(self, config: Config) -> None:
@@ -62,9 +64,11 @@ class PatchEmbedding(nn.Module):
         self.side, self.channels = config.image, config.channels
         self.project = nn.Conv2d(config.channels, config.dim, config.patch, stride=config.patch)
         self.cls = nn.Parameter(torch.empty(config.dim))
+        more = (config.class_tokens - 1, config.dim)
+        self.more = nn.Parameter(torch.empty(more)) if config.class_tokens > 1 else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(B, channels, side, side) to (B, 1 + patches, dim), patches row by row."""
+        """(B, channels, side, side) to (B, class tokens + patches, dim), patches row by row."""
         wanted = (self.channels, self.side, self.side)
         if pixels.shape[1:] != wanted or not pixels.is_floating_point():
             raise UserError(
@@ -72,12 +76,15 @@ class PatchEmbedding(nn.Module):
                 f"shape {tuple(pixels.shape)}"
             )
         patches = self.project(pixels).flatten(2).transpose(1, 2)
-        return torch.cat((self.cls.expand(len(pixels), 1, -1), patches), 1)
+        first = self.cls[None] if self.more is None else torch.cat((self.cls[None], self.more))
+        return torch.cat((first.expand(len(pixels), -1, -1), patches), 1)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Its matrices with their roles."""
         yield "embed", self.project.weight.flatten(1)
         yield "embed", self.cls.unsqueeze(0)
+        if self.more is not None:
+            yield "embed", self.more
         if self.project.bias is not None:
             yield "bias", self.project.bias
 
