@@ -1,8 +1,7 @@
-"""`python -m addnorm` is `addnorm`."""
+"""`python -m addnorm` is the console script."""
 
 import sys
 
-from addnorm.cli.main import main
+from addnorm.cli import main
 
-if __name__ == "__main__":
-    sys.exit(main())
+sys.exit(main())

@@ -96,9 +96,10 @@ def test_masks_of_the_wrong_kind_are_refused(mask, message):
 @pytest.mark.parametrize(
     ("x", "message"),
     [
-        (torch.zeros(3, 7, 11), r"shape \(..., 10\), got torch.float32 of shape \(3, 7, 11\)"),
+        (torch.zeros(3, 7, 11), r"shape \(..., L, 10\), got torch.float32 of shape \(3, 7, 11\)"),
         (torch.zeros(3, 7, 10, dtype=torch.int64), "floating point"),
-        (torch.zeros(10), r"got torch.float32 of shape \(10,\)"),
+        (torch.zeros(10), r"shape \(..., L, 10\), got torch.float32 of shape \(10,\)"),
+        ([[1.0]], "wanted a tensor .*, got list"),
     ],
 )
 def test_tokens_of_the_wrong_kind_are_refused(x, message):
@@ -219,6 +220,41 @@ def test_one_forward_does_not_leave_traces_for_the_next():
     stack(x, mask=mask)
     assert torch.equal(stack(x), before)
     assert stack.wiring._mask is None
+
+
+def test_a_condition_that_nothing_takes_is_refused():
+    with pytest.raises(UserError, match="nothing in this stack takes a condition: norm layer"):
+        Encoder(dim=12, depth=1, heads=3)(tokens(2, 5, 12), cond=tokens(2, 12))
+
+
+class TakesNothing(nn.Module):
+    def forward(self):
+        return None
+
+
+def test_a_sublayer_that_takes_nothing_is_refused():
+    with pytest.raises(UserError, match="the forward of TakesNothing takes nothing"):
+        Stack([TakesNothing(), nn.Tanh()], dim=8)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"attention_dropout": "x"}, "attention_dropout is a share from 0 to below 1, got 'x'"),
+        ({"bias": "no"}, "bias is True or False, got 'no'"),
+        ({"ffn_bias": 1}, "ffn_bias is True or False, got 1"),
+        ({"ffn_dim": -1}, "ffn_dim must be a whole number from 1, got -1"),
+    ],
+)
+def test_nonsense_inside_the_usual_sublayers_is_refused_by_its_own_name(options, message):
+    with pytest.raises(UserError, match=message):
+        Encoder(dim=12, depth=1, heads=3, **options)
+
+
+def test_positions_are_counted_from_zero():
+    stack = Encoder(dim=12, depth=1, heads=3, positions="learned")
+    with pytest.raises(UserError, match="counts from 0, got negative"):
+        stack(tokens(2, 3, 12), position_index=torch.tensor([-1, 0, 1]))
 
 
 def test_conditions_reach_the_norms():

@@ -417,7 +417,137 @@ def shifted_post_ln(x, f, w, per):
     return w.final_norm(false_pre_ln(x, f, w, per))
 
 
+def dlcl_bare(x, f, w, per):
+    w.final_norm = torch.nn.Identity()
+    y = dlcl(x, f, w, per)
+    w.final_norm = None
+    return y
+
+
+def attn_res_blocks(x, f, w, per):
+    """Blocks of two layers: sources are the embedding, finished blocks, and the running sum."""
+    rms = torch.nn.functional.rms_norm
+    done, running = [], x
+    for k in range(len(f) + 1):
+        sources, h = torch.stack([*done, running], -2), running
+        if done:
+            keys = rms(sources, x.shape[-1:], w.g[k - 1], eps=1e-6)
+            h = ((keys @ w.w[k - 1]).softmax(-1).unsqueeze(-1) * sources).sum(-2)
+        if k == len(f):
+            return w.final_norm(h)
+        y = f[k](w.norms[k](h))
+        if k % (2 * per) == 0:
+            done, running = [*done, running], y
+        else:
+            running = running + y
+
+
+def resi_dual_shares(x, f, w, per):
+    total = 0.5 * x
+    for k, sublayer in enumerate(f):
+        y = sublayer(x)
+        x, total = w.norms[k](x + y), total + 0.5 * y
+    return 0.3 * x + w.final_norm(total)
+
+
+def hyper_unbounded(x, f, w, per):
+    tanh, torch.Tensor.tanh = torch.Tensor.tanh, lambda t: t  # the same loop without the bound
+    try:
+        return hyper(x, f, w, per)
+    finally:
+        torch.Tensor.tanh = tanh
+
+
+def ngpt_raw(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        y = F.normalize(sublayer(x), dim=-1)
+        x = F.normalize(torch.lerp(x, y, (w.a[k] * 0.2 * x.shape[-1] ** 0.5).abs()), dim=-1)
+    return x
+
+
+def gpas_post(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        g = w.g[k // per]
+        scaled = x - g * torch.sigmoid(g) * x.detach()
+        x = w.inner.norms[k](scaled + sublayer(x))
+    return x
+
+
+def gpas_scaled(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = x + sublayer(w.inner.norms[k](x) / (k // per + 1) ** 0.5)
+        g = w.g[k // per]
+        x = x - g * torch.sigmoid(g) * x.detach()
+    return w.inner.final_norm(x)
+
+
+def gpas_mixed(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        g = w.g[k // per]
+        scale = g * torch.sigmoid(g)
+        if k // per < 2:
+            x = w.inner.norms[k](x - scale * x.detach() + sublayer(x))
+        else:
+            x = x + sublayer(w.inner.norms[k](x))
+            x = x - scale * x.detach()
+    return w.inner.final_norm(x)
+
+
+def gpas_behind(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = w.inner.norms[k](x + sublayer(x))
+        g = w.g[k // per]
+        x = x - g * torch.sigmoid(g) * x.detach()
+    return x
+
+
+def keel_light(x, f, w, per):
+    for k, sublayer in enumerate(f):
+        x = w.norms[k](3 * x + sublayer(w.inner_norms[k](x)))
+    return x
+
+
+def mhc_megatron(x, f, w, per):
+    n, streams = 2, torch.stack([x] * 2, -2)
+    for k, sublayer in enumerate(f):
+        m = w.mixers[k]
+        v = F.rms_norm(streams.flatten(-2), (n * x.shape[-1],), eps=1e-6) @ m.phi
+        pre = torch.sigmoid(m.a[0] * v[..., :n] + m.b[:n])
+        post = 2 * torch.sigmoid(m.a[1] * v[..., n : 2 * n] + m.b[n : 2 * n])
+        res = (m.a[2] * v[..., 2 * n :] + m.b[2 * n :]).unflatten(-1, (n, n)).softmax(-1) + 1e-6
+        for _ in range(3):
+            last = res / (res.sum(-2, keepdim=True) + 1e-6)
+            res = last / (last.sum(-1, keepdim=True) + 1e-6)
+        y = sublayer(w.norms[k](torch.einsum("...i,...id->...d", pre, streams)))
+        streams = torch.einsum("...ij,...jd->...id", last, streams)
+        streams = streams + torch.einsum("...j,...d->...jd", post, y)
+    return w.final_norm(streams.mean(-2))
+
+
+def mhc_sum(x, f, w, per):
+    end, w.end_mixer = w.end_mixer, torch.nn.Module()
+    w.end_mixer.phi = torch.zeros(4 * x.shape[-1], 4, dtype=x.dtype)
+    w.end_mixer.a, w.end_mixer.b = 0.0, torch.full((4,), 40.0, dtype=x.dtype)  # sigmoid is 1
+    y = mhc(x, f, w, per)
+    w.end_mixer = end
+    return y
+
+
 VARIANTS = {
+    "dlcl(final_norm=False)": dlcl_bare,
+    "dlcl(start=one)": dlcl,
+    "attn_res(block=2)": attn_res_blocks,
+    "resi_dual(scale=0.5, share=0.3)": resi_dual_shares,
+    "hyper(tanh=False)": hyper_unbounded,
+    "hyper(out_gain=2.0)": hyper,
+    "ngpt(alpha=0.2, skip=raw)": ngpt_raw,
+    "gpas(inner=post_ln)": gpas_post,
+    "gpas(inner=ln_scaling)": gpas_scaled,
+    "gpas(inner=mix_ln(post=0.5))": gpas_mixed,
+    "gpas(inner=post_ln, place=stream)": gpas_behind,
+    "keel(alpha=3.0)": keel_light,
+    "mhc(streams=2, iterations=3, direction=plain, end=mean)": mhc_megatron,
+    "mhc(end=sum, gate=0.5)": mhc_sum,
     "post_ln(final_norm=True)": post_ln_doubled,
     "pre_ln(first_norm=False)": pre_ln_first,
     "false_pre_ln(final_norm=True)": shifted_post_ln,

@@ -11,7 +11,7 @@ from torch import nn
 
 from addnorm import Decoder, Encoder, Stack, UserError
 from addnorm.core import Call, WrongArrangement
-from addnorm.sublayers import KVCache
+from addnorm.sublayers import FeedForward, KVCache, SelfAttention
 from addnorm.wirings import Wiring, registry
 from tests.helpers import PAIR, TRIPLE, Silent, gradients, shaken, tokens, toy_stack
 
@@ -314,6 +314,18 @@ def test_one_graph_without_breaks(name):
     torch.testing.assert_close(compiled(x), stack(x), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("norm", ["batch", "instance", "power", "ada_ln"])
+def test_norms_with_a_mask_or_a_condition_make_one_graph_too(norm):
+    stack = shaken(encoder("drop_path(inner=sandwich)", norm=norm)).eval()
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    mask[0, 3:] = False
+    given = {"cond": tokens(2, DIM)} if norm == "ada_ln" else {"mask": mask}
+    torch._dynamo.reset()
+    compiled = torch.compile(stack, backend="eager", fullgraph=True)
+    x = tokens(2, 5, DIM)
+    torch.testing.assert_close(compiled(x, **given), stack(x, **given), rtol=1e-5, atol=1e-6)
+
+
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor warns of torch itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
@@ -356,9 +368,109 @@ def test_layer_drop_refuses_histories():
         toy_stack("layer_drop(inner=dlcl)")
 
 
-def test_gpas_refuses_what_its_paper_does_not_define():
-    with pytest.raises(UserError, match="gpas is defined around pre_ln, ln_scaling, sandwich"):
-        toy_stack("gpas(inner=hyper)")
+@pytest.mark.parametrize("inner", ["hyper", "mhc", "b2t", "dlcl", "resi_dual"])
+def test_gpas_refuses_several_streams(inner):
+    with pytest.raises(UserError, match=f"gpas scales one stream, and {inner} has several"):
+        toy_stack(f"gpas(inner={inner})")
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        ("dlcl(place=post, final_norm=True)", "normalizes its last combination already"),
+        ("u_skips(mix=concat, start=0.3)", "has no scalars to start at 0.3"),
+        ("gated(gate=input, bias=5.0)", "has no bias to start at 5.0"),
+        ("attn_res(form=full, block=2)", "has no blocks, got block=2"),
+        ("hyper(dynamic=False, tanh=False)", "has nothing that tanh could bound"),
+    ],
+)
+def test_options_that_would_do_nothing_are_refused(call, message):
+    with pytest.raises(UserError, match=message):
+        toy_stack(call)
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_autocast_does_not_round_the_stream(name):
+    stack = encoder(name).eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16), stack.taps.record() as tape:
+        stack(tokens(2, 5, DIM))
+    assert {stream.dtype for stream in tape["stream"]} == {torch.float32}
+
+
+@pytest.mark.parametrize("name", WIRINGS)
+def test_what_stands_at_a_site_is_seen_and_not_believed(name):
+    """Kinds are the user's words: attention is attention under any of them."""
+    usual = encoder(name).eval()
+    own = Stack(list(usual.sublayers), dim=DIM, wiring=name, kinds=("mixer", "mlp")).eval()
+    weights = {
+        key: value
+        for key, value in usual.state_dict().items()
+        if not key.startswith(("positions", "embed"))
+    }
+    own.load_state_dict(weights | {"_extra_state": own.get_extra_state()})
+    assert torch.equal(own(tokens(2, 5, DIM)), usual(tokens(2, 5, DIM)))
+
+
+@pytest.mark.parametrize("name", ["pre_ln", "hybrid_norm", "sub_ln", "normformer", "hyper"])
+def test_a_condition_for_each_token_reaches_the_norms_of_that_token(name):
+    stack = shaken(encoder(name, norm="ada_ln"))
+    x, cond = tokens(2, HEADS, DIM), tokens(2, HEADS, DIM, seed=6)  # as long as there are heads
+    order = torch.tensor([2, 0, 1])
+    y = stack.eval()(x, cond=cond)
+    torch.testing.assert_close(stack(x[:, order], cond=cond[:, order]), y[:, order])
+
+
+def test_a_decoder_with_running_statistics_reads_a_memory_of_another_length():
+    stack = decoder("hybrid_norm", norm="power(warmup=0)", other_depth=2)
+    mask = torch.ones(2, 5, dtype=torch.bool)
+    assert stack(tokens(2, 5, DIM), mask=mask, memory=tokens(2, 7, DIM)).shape == (2, 5, DIM)
+
+
+def test_weights_of_a_pair_do_not_fit_another_pair():
+    small = encoder("deepnorm", other_depth=2)
+    with pytest.raises(WrongArrangement, match=r"other_depth=2.*other_depth=50"):
+        encoder("deepnorm", other_depth=50).load_state_dict(small.state_dict())
+
+
+def test_a_causal_sublayer_makes_a_stack_causal_whatever_its_role():
+    parts = [SelfAttention(8, 2, causal=True), FeedForward(8)]
+    with pytest.raises(UserError, match="norm batch computes statistics over several tokens"):
+        Stack(parts, dim=8, norm="batch")
+
+
+def test_sublayers_of_another_width_are_refused_at_construction():
+    with pytest.raises(
+        UserError, match=r"sub-layer 0 \(SelfAttention\) was made for a stream of 12"
+    ):
+        Stack([SelfAttention(12, 2), FeedForward(12)], dim=8)
+
+
+def test_scales_with_axes_of_one_are_spared_from_decay():
+    stack = encoder("pre_ln", qk_norm="cosine")
+    assert "sublayers.0.qk_norm.s" in stack.no_decay()
+
+
+def test_an_uncalibrated_admin_says_so():
+    stack = encoder("admin")
+    assert "not calibrated" in repr(stack)
+    stack.calibrate(tokens(2, 5, DIM))
+    assert "not calibrated" not in repr(stack)
+
+
+@pytest.mark.parametrize("norm", ["l2", "fixnorm"])
+@pytest.mark.parametrize("name", ["post_ln", "b2t", "deepnorm"])
+def test_rows_of_zeros_stay_finite_under_norms_of_length_one(name, norm):
+    stack = encoder(name, norm=norm)
+    x = torch.zeros(2, 5, DIM, requires_grad=True)
+    stack(x, mask=torch.zeros(2, 5, dtype=torch.bool)).sum().backward()
+    assert x.grad.isfinite().all()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in stack.parameters())
+
+
+def test_an_empty_batch_and_an_empty_memory_pass():
+    assert encoder("pre_ln")(torch.randn(0, 5, DIM)).shape == (0, 5, DIM)
+    stack = decoder("pre_ln", other_depth=2)
+    assert stack(tokens(2, 5, DIM), memory=torch.randn(2, 0, DIM)).isfinite().all()
 
 
 def test_norms_inside_plain_modules_are_left_out_with_a_warning():

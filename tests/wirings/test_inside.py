@@ -166,3 +166,18 @@ def test_cross_attention_of_undefined_wirings_still_runs():
         stack = Decoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, other_depth=2)
         y = stack(tokens(2, 5, DIM), memory=tokens(2, 4, DIM, seed=5))
         assert y.isfinite().all()
+
+
+def test_ngpt_may_have_its_root_on_the_gate_only():
+    """The other half's factor is taken out when the branch is normalized: the same function."""
+    options = {"dim": DIM, "depth": 1, "heads": HEADS, "activation": "swiglu", "bias": False}
+    both = Encoder(wiring="ngpt", **options)
+    gate = Encoder(wiring="ngpt(root=gate)", **options)
+    weights = both.state_dict() | {"_extra_state": gate.get_extra_state()}
+    gate.load_state_dict(weights)
+    torch.testing.assert_close(gate(tokens(2, 5, DIM)), both(tokens(2, 5, DIM)))
+    hidden = torch.ones(2 * both.sublayers[1].hidden)
+    half = both.sublayers[1].hidden
+    plugged = gate.wiring.plugs(gate.plan.sites[1]).hidden(hidden)
+    torch.testing.assert_close(plugged[:half], torch.ones(half))
+    torch.testing.assert_close(plugged[half:], torch.full((half,), DIM**0.5))

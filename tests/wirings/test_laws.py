@@ -21,11 +21,12 @@ def test_reductions_that_the_cards_promise(call, equal, layer):
     one, other = (toy_stack(name, **exact).eval() for name in (call, equal))
     x = tokens(dtype=torch.float64).requires_grad_()
     y, z = one(x), other(x)
-    torch.testing.assert_close(y, z, rtol=1e-4, atol=1e-4)
+    near = 1e-4 if "mhc" in call else 1e-8  # Sinkhorn has an eps of its own
+    torch.testing.assert_close(y, z, rtol=near, atol=near)
     inputs = [x, *one.sublayers.parameters()]
     others = [x, *other.sublayers.parameters()]
     for a, b in zip(gradients(y, inputs), gradients(z, others), strict=True):
-        torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-3)
+        torch.testing.assert_close(a, b, rtol=10 * near, atol=10 * near)
 
 
 @pytest.mark.parametrize(

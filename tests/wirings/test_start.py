@@ -8,6 +8,7 @@ from torch import nn
 
 from addnorm import Decoder, Encoder, Stack
 from addnorm.core import Call, Plan, UserError
+from addnorm.core.errors import WeightsLeftAlone
 from addnorm.stacks import init
 from addnorm.wirings import make_wiring, registry
 from tests.helpers import tokens
@@ -95,9 +96,51 @@ def test_gpt2_start_counts_three_additions_a_decoder_layer():
     assert make_wiring("pre_ln", plan("decoder_only", 12)).gain("out") == 1.0
 
 
-def test_keel_and_siamese_count_sub_layers():
+def test_keel_counts_sub_layers():
     assert make_wiring("keel", plan("decoder_only", 6)).alpha == 12
     assert make_wiring("keel", plan("decoder", 6, 2)).alpha == 18
+
+
+def test_dlcl_may_start_as_a_sum():
+    weight = make_wiring("dlcl(start=one)", plan("encoder_only", 3)).weight
+    assert torch.equal(weight, torch.ones(4, 4).tril())
+
+
+def test_hyper_may_scale_output_matrices():
+    wiring = make_wiring("hyper(out_gain=2.0)", plan("encoder_only", 3))
+    assert wiring.gain("out") == wiring.gain("ffn_out") == 2.0 and wiring.gain("value") == 1.0
+
+
+@pytest.mark.parametrize(("start", "omega"), [("constant", 12**0.5), ("linear", 1.0)])
+def test_admin_has_simpler_starts(start, omega):
+    wiring = make_wiring(f"admin(start={start})", plan("encoder_only", 6))
+    torch.testing.assert_close(wiring.omega, torch.full((12, 8), omega))
+
+
+def test_mix_ln_counts_layers_exactly():
+    for share, depth, layers in ((0.29, 100, 29), (0.58, 50, 29), (0.25, 6, 1), (0.25, 3, 0)):
+        wiring = make_wiring(f"mix_ln(post={share})", plan("encoder_only", depth))
+        assert wiring.post_layers == layers
+
+
+def test_starting_twice_is_starting_once():
+    for call in ("sandwich(start=0.5)", "res_post(start=0.5)"):
+        wiring = make_wiring(call, plan("encoder_only", 2))
+        wiring.reset_parameters()
+        norms = wiring.outer_norms if "sandwich" in call else wiring.norms
+        assert all((norm.weight == 0.5).all() for norm in norms)
+
+
+@pytest.mark.parametrize("scheme", ["megatron", "unit"])
+def test_schemes_by_width_know_which_side_is_the_stream(scheme):
+    """Grouped keys make few features of many; a small vocabulary has fewer rows than columns."""
+    stack = Encoder(dim=256, depth=1, heads=8, kv_heads=1, ffn_dim=96)
+    stack.initialise(scheme=scheme, seed=0)
+    table = torch.empty(64, 256)
+    init.draw(table, scheme=scheme, role="embed")
+    wanted = math.sqrt((2 / 5 if scheme == "megatron" else 1) / 256)
+    for weight in (table, *(weight for role, weight in stack.weights() if role != "bias")):
+        assert weight.std().item() == pytest.approx(wanted, rel=0.06)
 
 
 @pytest.mark.parametrize(("count", "omega"), [(12, 2.017), (24, 2.601), (36, 3.041), (100, 4.570)])
@@ -214,3 +257,34 @@ def test_torchs_attention_is_taken_apart():
 def test_every_scheme_a_wiring_asks_for_exists():
     for name in registry:
         assert make_wiring(name, plan("encoder_only", 2)).scheme in init.SCHEMES
+
+
+class Conv(nn.Module):
+    """A plain sub-layer whose weight is no matrix."""
+
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv1d(8, 8, 3, padding=1)
+
+    def forward(self, x):
+        return self.conv(x.mT).mT
+
+
+def test_convolutions_are_started_as_matrices_are():
+    stack = Stack([Conv(), nn.Linear(8, 8)], dim=8, wiring="fixup").initialise(seed=0)
+    x = tokens(2, 5, 8)
+    torch.testing.assert_close(stack(x), x)
+
+
+@pytest.mark.parametrize(
+    "module",
+    [nn.LSTM(8, 8), nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))],
+    ids=["lstm", "weight_norm"],
+)
+def test_weights_of_unknown_roles_are_left_alone_with_a_warning(module):
+    before = [parameter.clone() for parameter in module.parameters()]
+    stack = Stack([module, nn.Linear(8, 8)], dim=8, wiring="fixup")
+    with pytest.warns(WeightsLeftAlone, match="roles are not known"):
+        stack.initialise(seed=0)
+    for old, new in zip(before, module.parameters(), strict=True):
+        assert torch.equal(old, new) or not new.any()  # biases start at zero

@@ -21,6 +21,10 @@ class InnerNormsLeftOut(UserWarning):
     """A wiring has norms inside its sub-layers, and these sub-layers have no place for them."""
 
 
+class WeightsLeftAlone(UserWarning):
+    """`initialise` met weights whose role it cannot know."""
+
+
 def nearest(word: str, known: Iterable[str]) -> list[str]:
     """The known names that look like `word`, best first; case, underscores, hyphens and blanks do
     not count.
@@ -36,6 +40,7 @@ def nearest(word: str, known: Iterable[str]) -> list[str]:
 def unknown(what: str, got: str, known: Iterable[str]) -> str:
     """The sentence for a name that is not known: nearest names first, then all of them."""
     known = list(known)
+    got = got if len(got) <= 80 else f"{got[:77]}..."
     close = nearest(got, known)
     hint = f" did you mean {' or '.join(repr(name) for name in close)}?" if close else ""
     return f"unknown {what} {got!r};{hint} Known: {', '.join(known) or 'none'}"

@@ -43,6 +43,12 @@ class Shape:
     """Key and value heads."""
     head_dim: int = 0
     """Features of one head."""
+    dim: int = 0
+    """Features of the stream it was made for; 0 where it does not matter."""
+    crosses: bool = False
+    """Whether it attends to a memory."""
+    causal: bool = False
+    """Whether it hides later tokens."""
 
 
 @dataclass(frozen=True)
@@ -125,7 +131,8 @@ class Plan:
     @property
     def causal(self) -> bool:
         """Whether a token must not learn anything of later ones."""
-        return self.role in ("decoder_only", "decoder")
+        hides = any(shape is not None and shape.causal for shape in self.shapes)
+        return hides or self.role in ("decoder_only", "decoder")
 
     @property
     def encoder_depth(self) -> int | None:
@@ -146,6 +153,17 @@ class Plan:
             for layer in range(self.depth)
             for slot, kind in enumerate(self.kinds)
         )
+
+    def nature(self, site: Site) -> str:
+        """What really stands at a site, `self`, `cross` or `ffn`, whatever the user calls it.
+
+        A sub-layer that tells its widths tells this too; a plain module is what its kind says, and
+        `ffn` if that is a word of the user's own.
+        """
+        shape = self.shape(site)
+        if shape is None:
+            return site.kind if site.kind in ("self", "cross") else "ffn"
+        return "ffn" if not shape.heads else "cross" if shape.crosses else "self"
 
     def shape(self, site: Site) -> Shape | None:
         """Widths inside the sub-layer of a site; None if it has no place for plugs."""

@@ -1,11 +1,11 @@
 """FixNorm: embeddings of one fixed length, so that frequent words are not simply longer."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
 from addnorm.norms.base import Norm, register
+from addnorm.norms.statistics import unit
 
 
 @register(
@@ -47,4 +47,4 @@ class FixNorm(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        return self.length * F.normalize(x, dim=-1)
+        return self.length * unit(x)

@@ -1,11 +1,11 @@
 """L2 normalization: every token on the unit sphere."""
 
-import torch.nn.functional as F
 from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
 from addnorm.norms.base import Norm, register
+from addnorm.norms.statistics import unit
 
 
 @register(
@@ -42,4 +42,4 @@ class L2Norm(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        return F.normalize(x, dim=-1, eps=self.eps)
+        return unit(x, eps=self.eps)

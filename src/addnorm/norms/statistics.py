@@ -31,6 +31,15 @@ def deviation(centred: Tensor, *, var: Var, eps: float, eps_mode: EpsMode) -> Te
     return root_mean_square(centred, eps=eps, eps_mode=eps_mode, count=count)
 
 
+def unit(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
+    """x / max(|x|, eps); a zero vector stays zero.
+
+    It has no gradient there, which would be 1 / eps and grow from norm to norm.
+    """
+    length = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
+    return torch.where(length > 0, x / length.clamp_min(eps), 0.0)
+
+
 def silence(x: Tensor, mask: Tensor | None) -> Tensor:
     """Zeros at padding, whatever stood there."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)

@@ -18,6 +18,8 @@ from addnorm.wirings.base import Wiring
 from addnorm.wirings.base import registry as wirings
 
 DIM, LENGTH, BATCH = 8, 3, 2
+FEW, MOST, DEEPEST = 3, 64, 512
+"""Layers drawn where each is unlike the others, at most drawn, and at most built."""
 ENCODER, DECODER = ("self", "ffn"), ("self", "cross", "ffn")
 
 
@@ -41,13 +43,18 @@ def block(call: str | Call, *, decoder: bool = False, depth: int = 6, layers: in
     """
     if depth < 1 or layers < 0:
         raise UserError(f"layers are counted from 1, got depth={depth}, layers={layers}")
+    if depth > DEEPEST or layers > MOST:
+        raise UserError(
+            f"a picture has at most {MOST} layers, of a stack of at most {DEEPEST}, got "
+            f"layers={layers}, depth={depth}; choose fewer"
+        )
     call = wirings.resolve(call)
     card = wirings.card(call.name)
     stack, seen = _run(str(call), decoder, layers or depth)
     runs = [(layer, 1) for layer in range(layers)] if layers else _runs(stack.wiring, seen)
     if runs is None:
-        stack, seen = _run(str(call), decoder, 2)
-        runs = [(0, 1), (1, 1)]
+        stack, seen = _run(str(call), decoder, FEW)
+        runs = [(layer, 1) for layer in range(FEW)]
     builder = _built(stack.wiring, seen, [layer for layer, _ in runs])
     for place, (first, count) in enumerate(runs):
         if count > 1:

@@ -95,7 +95,10 @@ def save(picture: str, path: Path) -> None:
     """Write an SVG, or the PNG of it if the name ends so; whole or not at all."""
     check_target(path)
     data = png(picture) if path.suffix.lower() == ".png" else picture.encode()
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    except OSError as problem:
+        raise UserError(f"cannot write {str(path)!r}: {problem.strerror}") from None
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(data)

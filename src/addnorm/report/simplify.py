@@ -177,7 +177,10 @@ def _moved(source: int, member: dict[int, int], last: dict[int, int]) -> int:
 def _box(node: Node, parts: list[Node], member: dict[int, int], last: dict[int, int]) -> Node:
     inside = {part.id for part in parts}
     outer = [edge for part in parts for edge in part.inputs if edge.source not in inside]
-    edges = (replace(e, source=_moved(e.source, member, last), minus=False) for e in outer)
+    wide: dict[int, bool] = {}  # one line from each source, however often it is read
+    for edge in outer:
+        source = _moved(edge.source, member, last)
+        wide[source] = wide.get(source, False) or edge.wide
     names = dict.fromkeys(name for part in parts for name in _learned(part))
     slot = next((part.slot for part in parts if part.slot is not None), None)
     return replace(
@@ -185,7 +188,7 @@ def _box(node: Node, parts: list[Node], member: dict[int, int], last: dict[int, 
         kind="mix",
         label=_title(parts),
         note=", ".join(names),
-        inputs=tuple(dict.fromkeys(edges)),
+        inputs=tuple(Edge(source, wide=several) for source, several in wide.items()),
         slot=slot,
         learned=any(part.learned for part in parts),
     )

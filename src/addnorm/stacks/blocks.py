@@ -8,6 +8,7 @@ from torch import nn
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
+from addnorm.sublayers.base import check_count, check_flag, check_share
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,6 +43,14 @@ class Blocks:
     """Share of attention probabilities dropped in training."""
     activation_dropout: float = 0.0
     """Share of the feed-forward's hidden features dropped in training."""
+
+    def __post_init__(self) -> None:
+        if self.ffn_dim is not None:
+            check_count("ffn_dim", self.ffn_dim)
+        if self.ffn_bias is not None:
+            check_flag("ffn_bias", self.ffn_bias)
+        check_share("attention_dropout", self.attention_dropout)
+        check_share("activation_dropout", self.activation_dropout)
 
     @classmethod
     def of(cls, stack: str, options: dict[str, Any]) -> "Blocks":

@@ -1,12 +1,14 @@
 """Initialisation: one table, scheme x role x the wiring's gain."""
 
 import math
+import warnings
 from collections.abc import Callable, Iterator
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.parametrize import ParametrizationList
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, WeightsLeftAlone, unknown
 from addnorm.norms.base import Norm
 from addnorm.stacks.wants import as_sublayer
 from addnorm.sublayers.base import Sublayer
@@ -28,42 +30,29 @@ def _clipped(weight: Tensor, std: float) -> Tensor:
     return nn.init.trunc_normal_(weight, std=std, a=-3 * std, b=3 * std)
 
 
-def _xavier(rows: int, columns: int) -> float:
+Spread = Callable[[int, int, int], float]  # standard deviation from rows, columns and dim
+
+
+def _xavier(rows: int, columns: int, dim: int) -> float:
     return math.sqrt(2 / (rows + columns))
 
 
-# scheme: (how it draws, standard deviation of an attention matrix, of a feed-forward matrix, of an
-# embedding table), each of rows (features made) and columns (features read). Biases start at 0 in
-# every scheme.
-SCHEMES: dict[
-    str,
-    tuple[
-        Draw, Callable[[int, int], float], Callable[[int, int], float], Callable[[int, int], float]
-    ],
-] = {
-    "xavier_uniform": (_uniform, _xavier, _xavier, lambda rows, columns: columns**-0.5),
-    "xavier_normal": (_normal, _xavier, _xavier, lambda rows, columns: columns**-0.5),
-    "gpt2": (
-        _normal,
-        lambda rows, columns: 0.02,
-        lambda rows, columns: 0.02,
-        lambda rows, columns: 0.02,
-    ),
-    # SmallInit of Nguyen and Salazar 2019: attention matrices as if they made 4 times their
-    # features.
-    "small": (
-        _normal,
-        lambda rows, columns: math.sqrt(2 / (5 * columns)),
-        _xavier,
-        lambda rows, columns: columns**-0.5,
-    ),
-    "megatron": (_clipped, *3 * (lambda rows, columns: math.sqrt(2 / (5 * min(rows, columns))),)),
-    "unit": (_normal, *3 * (lambda rows, columns: min(rows, columns) ** -0.5,)),
-    "torch": (
-        _uniform,
-        *2 * (lambda rows, columns: (3 * columns) ** -0.5,),
-        lambda rows, columns: 1.0,
-    ),
+def _by_dim(factor: float) -> Spread:
+    return lambda rows, columns, dim: math.sqrt(factor / dim)
+
+
+# scheme: (how it draws, deviation of an attention matrix, of a feed-forward matrix, of an embedding
+# table), each from rows (features made), columns (features read) and dim (those of them that are
+# the stream's). Biases start at 0 in every scheme.
+SCHEMES: dict[str, tuple[Draw, Spread, Spread, Spread]] = {
+    "xavier_uniform": (_uniform, _xavier, _xavier, _by_dim(1)),
+    "xavier_normal": (_normal, _xavier, _xavier, _by_dim(1)),
+    "gpt2": (_normal, *3 * (lambda rows, columns, dim: 0.02,)),
+    # SmallInit of Nguyen and Salazar 2019: attention matrices as if they made 4 times as much.
+    "small": (_normal, _by_dim(2 / 5), _xavier, _by_dim(1)),
+    "megatron": (_clipped, *3 * (_by_dim(2 / 5),)),
+    "unit": (_normal, *3 * (_by_dim(1),)),
+    "torch": (_uniform, *2 * (lambda rows, columns, dim: (3 * columns) ** -0.5,), lambda *_: 1.0),
 }
 
 ATTENTION = ("query", "key", "value", "out")
@@ -83,7 +72,9 @@ def draw(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
         return
     fill, attention, feed_forward, embed = SCHEMES[scheme]
     std = attention if role in ATTENTION else feed_forward if role in FEED_FORWARD else embed
-    fill(weight, gain * std(*weight.shape))
+    rows, columns = weight.flatten(1).shape
+    dim = rows if role in ("out", "ffn_out") else columns
+    fill(weight, gain * std(rows, columns, dim))
 
 
 def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
@@ -99,24 +90,33 @@ def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
         yield from known.roles()
         return
     fused = [module for module in sublayer.modules() if isinstance(module, nn.MultiheadAttention)]
-    parts = {id(parameter) for module in fused for parameter in module.parameters()}
+    parts = {id(part) for module in fused for part in module.modules()}
     for module in fused:
         yield from _fused_roles(module)
-    named = [
+    others = [module for module in sublayer.modules() if id(module) not in parts]
+    strange = [module for module in others if isinstance(module, nn.RNNBase | ParametrizationList)]
+    if strange:
+        warnings.warn(
+            f"{type(strange[0]).__name__} in {type(sublayer).__name__} has weights whose roles are "
+            "not known; they are left as they are. A sub-layer derived from "
+            "addnorm.sublayers.Sublayer can name them in roles()",
+            WeightsLeftAlone,
+            stacklevel=2,
+        )
+    own = [
         (name, parameter)
-        for name, parameter in sublayer.named_parameters()
-        if id(parameter) not in parts
+        for module in others
+        if module not in strange
+        for name, parameter in module.named_parameters(recurse=False)
     ]
-    matrices = [parameter for _, parameter in named if parameter.ndim == 2]
+    matrices = [parameter for _, parameter in own if parameter.ndim >= 2]
     makes, writes = ("ffn_in", "ffn_out") if kind == "ffn" else ("value", "out")
+    last = None if fused or strange or not matrices else matrices[-1]
     for parameter in matrices:
-        yield (writes if parameter is matrices[-1] and not fused else makes), parameter
-    linear = [
-        module
-        for module in sublayer.modules()
-        if isinstance(module, nn.Linear) and module.bias is not None
-    ]
-    yield from (("bias", module.bias) for module in linear if id(module.bias) not in parts)
+        yield (writes if parameter is last else makes), parameter
+    yield from (
+        ("bias", parameter) for name, parameter in own if name == "bias" and parameter.ndim < 2
+    )
 
 
 def _fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:

@@ -56,6 +56,12 @@ class Stack(nn.Module):
         self.wiring_call, norm_call = wirings.resolve(wiring), norms.resolve(norm)
         known = [as_sublayer(module) for module in sublayers]
         shapes = tuple(None if module is None else module.shape for module in known)
+        for index, shape in enumerate(shapes):
+            if shape is not None and shape.dim not in (0, dim):
+                raise UserError(
+                    f"sub-layer {index} ({type(known[index]).__name__}) was made for a stream of "
+                    f"{shape.dim} features, this stack has dim={dim}; make them equal"
+                )
         self.plan = Plan(
             role, len(sublayers) // len(kinds), other_depth, kinds, dim, norm_call, shapes
         )
@@ -74,6 +80,7 @@ class Stack(nn.Module):
             "norm": str(self.plan.norm),
             "role": self.plan.role,
             "kinds": list(self.plan.kinds),
+            **({"other_depth": self.plan.other_depth} if self.plan.other_depth else {}),
         }
 
     def forward(
@@ -81,10 +88,8 @@ class Stack(nn.Module):
     ) -> Tensor:
         """Run the stack on `x`, (B, L, dim).
 
-        mask: (B, L), True at valid tokens. cond: condition for norms that take one. Everything
-            else, such as memory,
-        memory_mask, visible or cache, goes to the sub-layers that name it; what nobody names is
-        refused.
+        mask: (B, L), True at valid tokens. cond: condition for norms that take one. All else, such
+        as memory or cache, goes to the sub-layers that name it; what nobody names is refused.
         """
         return self._walk(x, mask, cond, context, type(self.wiring).step)
 
@@ -147,7 +152,7 @@ class Stack(nn.Module):
         small = {
             name
             for name, parameter in self.named_parameters()
-            if parameter.ndim < 2 and not name.startswith("wiring.")
+            if sum(size > 1 for size in parameter.shape) < 2 and not name.startswith("wiring.")
         }
         return small | {f"wiring.{name}" for name in self.wiring.no_decay()}
 
@@ -172,7 +177,7 @@ class Stack(nn.Module):
         context: dict[str, Any],
         step: Step,
     ) -> Tensor:
-        self._check(x, mask, context)
+        self._check(x, mask, cond, context)
         wiring = self.wiring.within(mask, cond)
         context = context | {"mask": mask, "cond": cond}
         state = wiring.open(x)
@@ -210,13 +215,23 @@ class Stack(nn.Module):
         module = type(self.sublayers[site.index]).__name__
         return f"sub-layer {site.index} ({module}, kind {site.kind!r})"
 
-    def _check(self, x: Tensor, mask: Tensor | None, context: dict[str, Any]) -> None:
+    def _check(
+        self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
+    ) -> None:
+        if not isinstance(x, Tensor):
+            raise UserError(f"wanted a tensor (..., L, {self.plan.dim}), got {type(x).__name__}")
         if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
             raise UserError(
-                f"wanted floating point of shape (..., {self.plan.dim}), got {x.dtype} of "
+                f"wanted floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
                 f"shape {tuple(x.shape)}"
             )
         check_mask(mask, x)
+        heard = "cond" in norms.card(self.plan.norm.name).needs
+        if cond is not None and not heard and not any("cond" in wants for wants in self._wants):
+            raise UserError(
+                f"nothing in this stack takes a condition: norm {self.plan.norm} has no use for it;"
+                " leave cond out, or choose a norm such as ada_ln"
+            )
         for name in context:
             if name == "plugs" or not any(name in wants for wants in self._wants):
                 raise UserError(

@@ -93,7 +93,7 @@ class UsualStack(Stack):
         context = dict(context)
         given = context.pop("position_index", None)
         check_width("the input of this stack", x, self.plan.dim)
-        self._check(x, mask, context)
+        self._check(x, mask, cond, context)
         cache = self._checked_cache(context.get("cache"))
         index = _index(x, mask, cache) if given is None else _checked(given, x)
         seen = index if cache is None else cache.place(index)
@@ -246,4 +246,6 @@ def _checked(index: Tensor, x: Tensor) -> Tensor:
             f"position_index must be whole numbers of shape {tuple(wanted[0])} or "
             f"{tuple(wanted[1])}, got {index.dtype} of shape {tuple(index.shape)}"
         )
+    if not torch.compiler.is_compiling() and bool((index < 0).any()):
+        raise UserError("position_index counts from 0, got negative numbers")
     return index

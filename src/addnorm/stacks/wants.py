@@ -6,6 +6,7 @@ from typing import Any
 
 from torch import nn
 
+from addnorm.core.errors import UserError
 from addnorm.sublayers.base import Sublayer
 
 
@@ -30,6 +31,11 @@ class Wants:
     def of(cls, module: nn.Module) -> "Wants":
         """Read from the signature."""
         parameters = list(inspect.signature(unwrapped(module).forward).parameters.values())
+        if not parameters:
+            raise UserError(
+                f"the forward of {type(module).__name__} takes nothing; a sub-layer takes the "
+                "tensor it reads"
+            )
         named = [
             parameter
             for parameter in parameters[1:]

@@ -1,12 +1,13 @@
 """Attention: of a sequence to itself, and to a memory."""
 
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.core.plan import Plugs
+from addnorm.core.plan import Plugs, Shape
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_count, check_width
@@ -46,6 +47,11 @@ class SelfAttention(MultiHead):
         if window is not None:
             check_count("window", window)
         self.causal, self.window = causal, window
+
+    @property
+    def shape(self) -> Shape:
+        """Widths of the heads, and whether later tokens are hidden."""
+        return replace(super().shape, causal=self.causal)
 
     def forward(
         self,
@@ -128,6 +134,11 @@ class CrossAttention(MultiHead):
 
     def __init__(self, dim: int, heads: int, **options: Any) -> None:
         super().__init__(Heads(dim=dim, heads=heads, **options))
+
+    @property
+    def shape(self) -> Shape:
+        """Widths of the heads."""
+        return replace(super().shape, crosses=True)
 
     def forward(
         self,

@@ -46,8 +46,14 @@ def check_count(name: str, value: object, *, least: int = 1) -> None:
 
 def check_share(name: str, value: float) -> None:
     """Refuse a dropout that is not a share from 0 to below 1."""
-    if isinstance(value, bool) or not 0 <= value < 1:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise UserError(f"{name} is a share from 0 to below 1, got {value!r}")
+
+
+def check_flag(name: str, value: object) -> None:
+    """Refuse what is neither True nor False."""
+    if not isinstance(value, bool):
+        raise UserError(f"{name} is True or False, got {value!r}")
 
 
 def check_width(what: str, x: Tensor, dim: int) -> None:

@@ -85,7 +85,8 @@ class FeedForward(Sublayer):
     @property
     def shape(self) -> Shape:
         """Width of the middle, and of the first product."""
-        return Shape(inner=self.hidden, hidden=2 * self.hidden if self.gated else self.hidden)
+        hidden = 2 * self.hidden if self.gated else self.hidden
+        return Shape(inner=self.hidden, hidden=hidden, dim=self.dim)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Matrices in, matrix out, biases."""

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import Sublayer, check_count, check_share
+from addnorm.sublayers.base import Sublayer, check_count, check_flag, check_share
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 Answer = Tensor | tuple[Tensor, Tensor]
@@ -51,6 +51,9 @@ class Heads:
                 check_count(name, getattr(self, name))
         check_count("persistent", self.persistent, least=0)
         check_share("dropout", self.dropout)
+        check_flag("bias", self.bias)
+        if self.out_bias is not None:
+            check_flag("out_bias", self.out_bias)
         for name in ("scale", "cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -117,7 +120,7 @@ class MultiHead(Sublayer):
     def shape(self) -> Shape:
         """Widths of the heads."""
         inner = self.heads * self.head_dim
-        return Shape(inner, inner, self.heads, self.kv_heads, self.head_dim)
+        return Shape(inner, inner, self.heads, self.kv_heads, self.head_dim, self.dim)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """The four matrices and their biases."""
@@ -219,7 +222,8 @@ class MultiHead(Sublayer):
         return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
 
     def _split(self, y: Tensor) -> Tensor:
-        return y.reshape(*y.shape[:2], -1, self.head_dim).transpose(1, 2)  # (B, H, L, K)
+        heads = y.shape[-1] // self.head_dim
+        return y.reshape(*y.shape[:2], heads, self.head_dim).transpose(1, 2)  # (B, H, L, K)
 
     def _shared(self, k: Tensor) -> Tensor:
         return k.repeat_interleave(self.heads // self.kv_heads, 1)

@@ -2,9 +2,10 @@
 
 from abc import ABC
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
 import torch
+from pydantic import Field
 from torch import Tensor, nn
 
 from addnorm.core.calls import Call
@@ -13,6 +14,8 @@ from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive, Registry
 from addnorm.sublayers.base import check_count
 from addnorm.sublayers.multihead import split_dim
+
+Index = Annotated[int, Field(ge=0)]
 
 registry: "Registry[Positions]" = Registry("position")
 register = registry.register
@@ -131,6 +134,7 @@ class Sinusoid(Positions):
     i: position of the token
     f_j: base ** (-2 j / dim); with steps=closed base ** (-2 j / (dim - 2)), whose last is 1 / base
     layout: "interleaved" as above; "half" puts all sines before all cosines
+    silent: the position that gets no wave, where given (the padding of fairseq)
 
     Vaswani et al. 2017, section 3.5. Pitfall: Marian and Pegasus have layout=half; tensor2tensor
     and fairseq (M2M-100) have layout=half and steps=closed. Neither changes what can be learned,
@@ -147,22 +151,26 @@ class Sinusoid(Positions):
         base: Positive = 10000.0,
         layout: Literal["interleaved", "half"] = "interleaved",
         steps: Literal["open", "closed"] = "open",
+        silent: Index | None = None,
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
         if (layout, steps) != ("interleaved", "open") and (dim % 2 or dim < 4):
             raise UserError(
                 f"sinusoid(layout={layout}, steps={steps}) wants an even dim from 4, got {dim}"
             )
-        self.base, self.layout, self.steps = base, layout, steps
+        self.base, self.layout, self.steps, self.silent = base, layout, steps, silent
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
         """The formula."""
-        angle = angles(index, self.dim, self.base, last=self.steps == "closed")
+        f = frequencies(self.dim, self.base, index, last=self.steps == "closed")
+        angle = index.unsqueeze(-1) * f
         pair = (angle.sin(), angle.cos())
         if self.layout == "half":
             waves = torch.cat(pair, -1)
         else:
             waves = torch.stack(pair, -1).flatten(-2)[..., : self.dim]
+        if self.silent is not None:
+            waves = waves.masked_fill((index == self.silent).unsqueeze(-1), 0.0)
         return x + waves.to(x.dtype)
 
 
@@ -211,9 +219,9 @@ class Learned(Positions):
         return x + self.table[index].to(x.dtype)
 
 
-def angles(index: Tensor, features: int, base: float, *, last: bool = False) -> Tensor:
-    """index * base ** (-2 j / features) for every pair j of the features, in float32; with `last`
-    the last pair's is index / base.
+def frequencies(features: int, base: float, like: Tensor, *, last: bool = False) -> Tensor:
+    """base ** (-2 j / features) for every pair j of the features, in float32 where `like` is; with
+    `last` the last pair's is 1 / base.
     """
-    even = torch.arange(0, features, 2, device=index.device, dtype=torch.float32)
-    return index.unsqueeze(-1) * base ** (-even / (features - 2 if last else features))
+    even = torch.arange(0, features, 2, device=like.device, dtype=torch.float32)
+    return base ** (-even / (features - 2 if last else features))

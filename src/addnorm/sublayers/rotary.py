@@ -1,13 +1,14 @@
 """Rotary positions: queries and keys turn with the index, so that only differences matter."""
 
+import math
 from typing import Literal
 
 from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Positive, Share
-from addnorm.sublayers.positions import Positions, Rotation, angles, register
+from addnorm.core.registry import Count, Positive, Share
+from addnorm.sublayers.positions import Positions, Rotation, frequencies, register
 
 
 @register(
@@ -33,8 +34,12 @@ class Rotary(Positions):
     R: share * head_dim features turn, the first ones
     layout: pair j is (j, j + R / 2) with "half" (GPT-NeoX, LLaMA), (2 j, 2 j + 1) with
         "interleaved" (the paper, GPT-J); weights of one are wrong in the other
+    scaling: "linear" divides every f_j by factor; "llama3" those of waves longer than length / low,
+        none shorter than length / high, and goes over from one to the other between
 
-    Su et al. 2021, section 3.2; share: Black et al., GPT-NeoX-20B, 2022, arXiv 2204.06745.
+    Su et al. 2021, section 3.2; share: Black et al., GPT-NeoX-20B, 2022, arXiv 2204.06745; linear:
+    Chen et al., Extending Context Window by Positional Interpolation, 2023, arXiv 2306.15595;
+    llama3: the released code of Llama 3.1.
     """
 
     # NOTE[DIFF]: the paper pairs neighbours, layout=interleaved; the default is the layout of most
@@ -49,9 +54,18 @@ class Rotary(Positions):
         base: Positive = 10000.0,
         share: Share = 1.0,
         layout: Literal["half", "interleaved"] = "half",
+        scaling: Literal["none", "linear", "llama3"] = "none",
+        factor: Positive = 8.0,
+        low: Positive = 1.0,
+        high: Positive = 4.0,
+        length: Count = 8192,
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
         self.base, self.share, self.layout = base, share, layout
+        self.scaling, self.factor = scaling, factor
+        self.low, self.high, self.length = low, high, length
+        if scaling == "llama3" and low >= high:
+            raise UserError(f"llama3 scaling wants low below high, got low={low}, high={high}")
         self.turning = int(share * head_dim)
         if self.turning % 2 or self.turning == 0:
             raise UserError(
@@ -62,5 +76,14 @@ class Rotary(Positions):
 
     def rotation(self, index: Tensor) -> Rotation:
         """The formula."""
-        angle = angles(index, self.turning, self.base)
+        angle = index.unsqueeze(-1) * self._scaled(frequencies(self.turning, self.base, index))
         return Rotation(angle.cos(), angle.sin(), self.layout == "interleaved")
+
+    def _scaled(self, f: Tensor) -> Tensor:
+        if self.scaling == "none":
+            return f
+        if self.scaling == "linear":
+            return f / self.factor
+        turns = self.length * f / (2 * math.pi)  # within the length that was trained
+        kept = ((turns - self.low) / (self.high - self.low)).clamp(0, 1)
+        return f * (kept + (1 - kept) / self.factor)

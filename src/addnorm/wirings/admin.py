@@ -40,7 +40,7 @@ class Admin(Wiring):
     start=paper:   omega_k = sqrt(sum of Var[f_j] over j < k), measured with all omega at 1
     start=log, linear, constant: no batch; sqrt((n + 1) / ln(n + 1) - 1), 1, or sqrt(n) for n sites
 
-    Liu et al. 2020, section 4.1, and its released code; log, linear, constant: admin-torch 2022.
+    Liu et al. 2020, section 4, and its released code; log, linear, constant: admin-torch 2022.
     """
 
     # NOTE[DIFF]: profile is the rule of the released code, which counts the input's variance;
@@ -69,6 +69,11 @@ class Admin(Wiring):
         nn.init.constant_(self.omega, starts.get(self.start, 1.0))
         self.calibrated.fill_(self.start not in ("profile", "paper"))
 
+    def extra_repr(self) -> str:
+        """Whether a batch has been seen, for print()."""
+        waiting = not self.calibrated.is_meta and not self.calibrated
+        return f"start={self.start}" + (", not calibrated: call calibrate(x)" if waiting else "")
+
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream as it is."""
         return state[0], state
@@ -77,6 +82,10 @@ class Admin(Wiring):
         """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.omega[site.index] * x + branch),)
+
+    def norms_sum(self, site: Site) -> bool:
+        """Always."""
+        return True
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""

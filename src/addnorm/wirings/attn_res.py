@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Count
 from addnorm.norms.base import statistics_dtype
@@ -36,9 +37,8 @@ class AttnRes(Wiring):
     branch = f(N(h))
     y = N_final(h_end), mixed once more with its own w and g
 
-    v: (..., dim) the sources: form=full: the embedding and every branch so far; form=block: the
-        embedding,
-        the sums of finished blocks, and the running sum of the block at hand
+    v: (..., dim) the sources; with form=full the embedding and every branch so far, with form=block
+        the embedding, the sums of finished blocks, and the running sum of the block at hand
     w: (dim) per site but the first, and one at the end, starts at 0: all sources count alike
     g: (dim) with each w, starts at 1
     block: constant, layers in a block; by default so many that there are about eight blocks
@@ -50,6 +50,7 @@ class AttnRes(Wiring):
 
     leaves = None
 
+    # NOTE[DIFF]: the eps inside RMS is 1e-6, whatever the stack's norm has.
     def __init__(
         self,
         plan: Plan,
@@ -58,6 +59,8 @@ class AttnRes(Wiring):
         block: Count | None = None,
     ) -> None:
         super().__init__(plan)
+        if form == "full" and block is not None:
+            raise UserError(f"attn_res(form=full) has no blocks, got block={block}; leave it out")
         self.form = form
         self.block = block or -(-plan.depth // 8)
         self.norms = self.site_norms()
@@ -80,7 +83,8 @@ class AttnRes(Wiring):
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add to the running sum, or begin a new one."""
         running, *finished = state
-        return (branch if self._opens(site) else running + branch), *finished
+        begun = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
+        return (begun if self._opens(site) else running + branch), *finished
 
     def close(self, state: State) -> Tensor:
         """One more mixture, normalized."""

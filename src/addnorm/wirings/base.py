@@ -1,6 +1,5 @@
 """The seam: how branches read from the stream and write to it, four verbs over a state."""
 
-import copy
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
@@ -91,6 +90,10 @@ class Wiring(nn.Module, ABC):
         """Norms and scales inside the sub-layer."""
         return Plugs()
 
+    def norms_sum(self, site: Site) -> bool:
+        """Whether the norm of a site stands behind its add, as in Post-LN."""
+        return False
+
     def calibrate(self, run: Callable[[Observer], None]) -> None:
         """Data-dependent start: `run` does a forward, showing (site, state, branch) at writes."""
 
@@ -112,7 +115,7 @@ class Wiring(nn.Module, ABC):
 
     def make_norm(self, dim: int | None = None) -> Norm:
         """A norm of the stack's choice; refused if it shows the future to a causal stack."""
-        norm = make_norm(self.plan.norm, dim or self.plan.dim)
+        norm = make_norm(self._norm_call(dim), dim or self.plan.dim)
         if self.plan.causal and not norm.causal:
             raise UserError(
                 f"norm {self.plan.norm} computes statistics over several tokens and would "
@@ -122,14 +125,23 @@ class Wiring(nn.Module, ABC):
             )
         return norm
 
+    def _norm_call(self, dim: int | None) -> Call:
+        """The stack's norm; inside a sub-layer its condition still has the stream's width."""
+        call = self.plan.norm
+        conditional = dim is not None and "cond_dim" in (norms.card(call.name).options or {})
+        if not conditional or "cond_dim" in call.options:
+            return call
+        return Call(call.name, {"cond_dim": self.plan.dim, **call.options})
+
     def site_norms(self) -> nn.ModuleList:
         """A norm for every site."""
         return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
 
     def set_gains(self, norms: nn.ModuleList, value: float) -> None:
-        """Scale the start gains of norms; a norm without a gain refuses."""
+        """Start norms with a gain of `value`; a norm without a gain refuses."""
         for norm in norms:
             if isinstance(norm, Norm):
+                norm.reset_parameters()
                 norm.set_gain(value)
 
     def norm(self, site: Site, family: str = "norms") -> Branch:
@@ -157,7 +169,8 @@ class Wiring(nn.Module, ABC):
             norms.card(self.plan.norm.name).needs
         ):
             return self
-        bound = copy.copy(self)
+        bound = type(self).__new__(type(self))  # not copy.copy, which torch.compile cannot trace
+        bound.__dict__.update(self.__dict__)
         bound._mask, bound._cond = mask, cond
         bound._modules = {
             name: child.within(mask, cond) if isinstance(child, Wiring) else child
@@ -170,7 +183,7 @@ class Wiring(nn.Module, ABC):
         closed = [
             site
             for site in self.plan.sites
-            if site.kind not in but and self.plan.shape(site) is None
+            if self.plan.nature(site) not in but and self.plan.shape(site) is None
         ]
         if closed:
             name = type(self).__name__
@@ -184,7 +197,7 @@ class Wiring(nn.Module, ABC):
             )
         for site in self.plan.sites:
             shape = self.plan.shape(site)
-            if shape is not None and site.kind not in but:
+            if shape is not None and self.plan.nature(site) not in but:
                 yield site, shape
 
 

@@ -25,8 +25,7 @@ class DeepNorm(Wiring):
 
     x, f(x): (..., dim) the stream and the branch
     alpha: constant: K ** (1 / 4) for a stack of K sub-layers; 0.81 (N^4 M) ** (1 / 16) for the
-        encoder of
-        an encoder-decoder with N and M layers
+        encoder of a pair with N and M layers
     beta: start factor of value, out, ffn_in, ffn_out: (4 K) ** (-1 / 4); 0.87 (N^4 M) ** (-1 / 16)
     query, key: start unscaled
     N: one norm per site, no final norm
@@ -61,6 +60,10 @@ class DeepNorm(Wiring):
         """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.alpha * x + branch),)
+
+    def norms_sum(self, site: Site) -> bool:
+        """Always."""
+        return True
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.wirings.base import State, Wiring, mixed, parameter, register
 
@@ -33,7 +34,7 @@ class DLCL(Wiring):
     N_k: one norm per layer for the history; N_0 is the identity
     N: one norm per site inside the layers, and with place=pre a final one
 
-    Wang et al. 2019, eq. 7. The stack's output is the combination of the last row.
+    Wang et al. 2019, section 4. The stack's output is the combination of the last row.
     """
 
     leaves = None
@@ -48,13 +49,17 @@ class DLCL(Wiring):
         *,
         place: Literal["pre", "post"] = "pre",
         start: Literal["mean", "one"] = "mean",
-        final_norm: bool = True,
+        final_norm: bool | None = None,
     ) -> None:
         super().__init__(plan)
+        if place == "post" and final_norm:
+            raise UserError(
+                "dlcl(place=post) normalizes its last combination already; leave final_norm out"
+            )
         self.place, self.start = place, start
         self.norms = self.site_norms()
         self.history_norms = nn.ModuleList(self.make_norm() for _ in range(plan.depth))
-        self.final_norm = self.make_norm() if final_norm and place == "pre" else None
+        self.final_norm = self.make_norm() if final_norm is not False and place == "pre" else None
         self.weight = parameter(plan.depth + 1, plan.depth + 1)
         self.reset_parameters()
 

@@ -12,7 +12,11 @@ from addnorm.wirings.base import State, Wiring, register
         name="false_pre_ln",
         title="False Pre-LN (a bug)",
         formula="u = N(x); x <- u + f(u)",
-        paper="Somepalli et al., SAINT, 2021, arXiv 2106.01342 (its released code, not its text)",
+        paper=(
+            "Somepalli et al., SAINT: Improved Neural Networks for Tabular Data via Row "
+            "Attention and Contrastive Pre-Training, 2021, arXiv 2106.01342 (its released code, "
+            "not its text)"
+        ),
         summary=(
             "The skip starts after the norm, so there is no identity path: Post-LN in disguise. "
             "It comes from PreNorm(Residual(f)) instead of Residual(PreNorm(f))."

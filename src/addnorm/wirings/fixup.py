@@ -8,8 +8,6 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
 from addnorm.wirings.base import State, Wiring, parameter, register
 
-ATTENTION = ("self", "cross")
-
 
 @register(
     Card(
@@ -55,7 +53,7 @@ class Fixup(Wiring):
         super().__init__(plan)
         self.shift = parameter(len(plan.sites))
         self.scale = parameter(len(plan.sites))
-        inside = [str(site.index) for site, _ in self.insides(but=ATTENTION)]
+        inside = [str(site.index) for site, _ in self.insides(but=("self", "cross"))]
         self.hidden_shift = nn.ParameterDict({key: parameter() for key in inside})
         self.inner_shift = nn.ParameterDict({key: parameter() for key in inside})
         self.end_shift = parameter()

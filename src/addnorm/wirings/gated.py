@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Finite
 from addnorm.wirings.base import Part, State, Wiring, register
@@ -46,7 +47,7 @@ class Gated(Wiring):
 
     x, y: (..., dim) the stream and the branch
     W, U: (dim, dim), start Xavier-uniform, no bias vectors
-    b: (dim), starts at `bias`: large is near the identity; s is the sigmoid
+    b: (dim), starts at `bias`, 2 unless given: large is near the identity; s is the sigmoid
     N: one norm per site, and N_final
 
     Parisotto et al. 2019, section 3.2; highway: Srivastava et al. 2015, arXiv 1505.00387.
@@ -59,9 +60,12 @@ class Gated(Wiring):
         plan: Plan,
         *,
         gate: Literal["gru", "highway", "input", "output", "sig_tanh"] = "gru",
-        bias: Finite = 2.0,
+        bias: Finite | None = None,
     ) -> None:
         super().__init__(plan)
+        if gate == "input" and bias is not None:
+            raise UserError(f"gated(gate=input) has no bias to start at {bias}; leave bias out")
+        bias = 2.0 if bias is None else bias
         self.norms = self.site_norms()
         self.gates = nn.ModuleList(_Gate(gate, plan.dim, bias) for _ in plan.sites)
         self.final_norm = self.make_norm()

@@ -5,22 +5,12 @@ from typing import Literal
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.core.calls import Call
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import InnerCall
-from addnorm.wirings.base import State, parameter, register
+from addnorm.wirings.base import State, Wiring, parameter, register
 from addnorm.wirings.decorator import Decorator
-
-# Where the released code puts it: behind the add of Pre-LN kinds, on the skip of Post-LN kinds.
-PLACES = {
-    "pre_ln": "stream",
-    "ln_scaling": "stream",
-    "sandwich": "stream",
-    "post_ln": "skip",
-    "deepnorm": "skip",
-}
 
 
 @register(
@@ -46,8 +36,8 @@ class GPAS(Decorator):
 
     G(x) = x - silu(g) * stop_gradient(x)
 
-    x <- G(x + f(N(x)))          inner of the Pre-LN kind: pre_ln, ln_scaling, sandwich
-    x <- N(G(x) * alpha + f(x))  inner of the Post-LN kind: post_ln, deepnorm
+    x <- G(x + f(N(x)))          place=stream, the own place of Pre-LN kinds: pre_ln, sandwich, ...
+    x <- N(alpha * G(x) + f(x))  place=skip, the own place of Post-LN kinds: post_ln, deepnorm, ...
 
     x, f(x): (..., dim) the stream and the branch
     g: scalar, starts at 0, not decayed; one per layer, or per site with per=site
@@ -55,6 +45,8 @@ class GPAS(Decorator):
     Chen et al. 2025, section 3. At scale the release clips the gradient of g to 0.01.
     """
 
+    # NOTE[DIFF]: place=own follows the released code, which puts G behind the add of Pre-LN layers
+    # and on the skip of Post-LN ones; place=stream and place=skip say it for all.
     # NOTE[DIFF]: the released code shares one g among the sub-layers of a layer; per=site gives
     # each its own.
     def __init__(
@@ -63,14 +55,15 @@ class GPAS(Decorator):
         *,
         inner: InnerCall = "pre_ln",
         per: Literal["layer", "site"] = "layer",
+        place: Literal["own", "stream", "skip"] = "own",
     ) -> None:
         super().__init__(plan, inner)
-        name = Call.parse(inner).name
-        if name not in PLACES:
+        if self.leaves != 1 or type(self.inner).trunk is not Wiring.trunk:
             raise UserError(
-                f"gpas is defined around {', '.join(PLACES)}, got inner={inner}; choose one of them"
+                f"gpas scales one stream, and {inner} has several; choose an inner wiring of one, "
+                "such as pre_ln, sandwich, deepnorm or mix_ln"
             )
-        self.place, self.per = PLACES[name], per
+        self.place, self.per = place, per
         self.g = parameter(plan.depth if per == "layer" else len(plan.sites))
         self.reset_parameters()
 
@@ -80,7 +73,8 @@ class GPAS(Decorator):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Scale the skip before the add, or the stream behind it."""
-        if self.place == "skip":
+        own = "skip" if self.inner.norms_sum(site) else "stream"
+        if (own if self.place == "own" else self.place) == "skip":
             return self.inner.write((self._scaled(state[0], site),), site, branch)
         (x,) = self.inner.write(state, site, branch)
         return (self._scaled(x, site),)

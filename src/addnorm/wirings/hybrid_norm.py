@@ -8,8 +8,6 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
 from addnorm.wirings.base import Branch, State, Wiring, register
 
-ATTENTION = ("self", "cross")
-
 
 @register(
     Card(
@@ -52,7 +50,7 @@ class HybridNorm(Wiring):
             {
                 f"{part}_{site.index}": self.make_norm(shape.head_dim)
                 for site, shape in self.insides()
-                if site.kind in ATTENTION
+                if shape.heads
                 for part in ("query", "key", "value")
             }
         )
@@ -62,7 +60,7 @@ class HybridNorm(Wiring):
         return self.first == "pre" and site.layer == 0
 
     def _normed(self, site: Site) -> bool:
-        return site.kind not in ATTENTION or self._pre(site)
+        return self.plan.nature(site) == "ffn" or self._pre(site)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream; a feed-forward reads it normalized, and its skip carries that too."""
@@ -84,18 +82,28 @@ class HybridNorm(Wiring):
         """The norms inside attention."""
         if f"query_{site.index}" not in self.head_norms:
             return Plugs()
-        query, key, value = (
-            self._over_heads(self.head_norms[f"{part}_{site.index}"])
-            for part in ("query", "key", "value")
+        own = self._mask if self.plan.nature(site) == "self" else None  # a memory has its own
+        norms = self.head_norms
+        return Plugs(
+            query=self._over_heads(norms[f"query_{site.index}"], self._mask),
+            key=self._over_heads(norms[f"key_{site.index}"], own),
+            value=self._over_heads(norms[f"value_{site.index}"], own),
         )
-        return Plugs(query=query, key=key, value=value)
 
-    def _over_heads(self, norm: nn.Module) -> Branch:
-        """A norm for (B, H, L, K): every head has the mask of its tokens."""
-        mask, cond = self._mask, self._cond
-        if mask is None:
-            return self.bind(norm)
-        return lambda x: norm(x, mask=mask.unsqueeze(-2).expand(x.shape[:-1]), cond=cond)
+    def _over_heads(self, norm: nn.Module, mask: Tensor | None) -> Branch:
+        """A norm for (B, H, L, K): every head has the mask and the condition of its tokens."""
+        cond = self._cond
+        if mask is None and cond is None:
+            return norm
+
+        def normalize(x: Tensor) -> Tensor:
+            valid = None if mask is None else mask.unsqueeze(-2).expand(x.shape[:-1])
+            each = cond
+            if cond is not None and cond.ndim == 3:
+                each = cond.unsqueeze(1).expand(-1, x.shape[1], -1, -1)
+            return norm(x, mask=valid, cond=each)
+
+        return normalize
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Output matrices shrink with the number of additions."""

@@ -4,8 +4,9 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count
+from addnorm.core.registry import Count, Positive
 from addnorm.norms.base import make_norm, statistics_dtype
 from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, register
 
@@ -32,27 +33,39 @@ class HyperConnections(Wiring):
     Am: (n) per site, starts one-hot at index mod n
     Ar: (n, n) per site, starts as the identity
     B: (n) per site, starts at 1
+    out, ffn_out: start times out_gain
     N: one norm per site, and N_final
 
     dynamic=True adds s * tanh(LN(H_i) W) to each, one coefficient per token and stream: W starts at
-    0, s at 0.01. Zhu et al. 2024, section 3 and algorithm 2. Streams have an axis of their own:
-        folded
-    into the batch, as in some ports, they break masks and caches.
+    0, s at 0.01. Streams have an axis of their own; folded into the batch, as in some ports, they
+    break masks and caches.
+
+    Zhu et al. 2024, algorithms 1 and 2.
     """
 
     # NOTE[DIFF]: the paper scales the deviation of output matrices by sqrt(n); the direction is
-    # ambiguous and common ports do not do it. Left out.
+    # ambiguous and common ports do not do it. out_gain=2.0 or 0.5 does it for four streams.
     def __init__(
-        self, plan: Plan, *, streams: Count = 4, dynamic: bool = True, tanh: bool = True
+        self,
+        plan: Plan,
+        *,
+        streams: Count = 4,
+        dynamic: bool = True,
+        tanh: bool | None = None,
+        out_gain: Positive = 1.0,
     ) -> None:
         super().__init__(plan)
-        self.streams = streams
+        if tanh is not None and not dynamic:
+            raise UserError(
+                "hyper(dynamic=False) has nothing that tanh could bound; leave tanh out"
+            )
+        self.streams, self.out_gain = streams, out_gain
         self.norms = self.site_norms()
         self.mixers = nn.ModuleList(
             _Mixer(
                 site.index % streams,
                 streams,
-                _Dynamic(plan.dim, streams, tanh) if dynamic else None,
+                _Dynamic(plan.dim, streams, tanh is not False) if dynamic else None,
             )
             for site in plan.sites
         )
@@ -66,7 +79,8 @@ class HyperConnections(Wiring):
         """One mixture for the sub-layer, and the streams mixed among themselves."""
         (streams,) = state
         mixing, writing = self.mixers[site.index](streams)
-        mixtures = mixing.transpose(-1, -2).to(streams.dtype) @ streams  # (..., 1 + n, dim)
+        with precisely(streams):
+            mixtures = mixing.transpose(-1, -2).to(streams.dtype) @ streams  # (..., 1 + n, dim)
         h, kept = mixtures[..., 0, :], mixtures[..., 1:, :]
         return self.norm(site)(h), (kept, writing.to(streams.dtype))
 
@@ -82,6 +96,10 @@ class HyperConnections(Wiring):
     def trunk(self, state: State) -> Tensor:
         """The mean of the streams."""
         return state[0].mean(-2)
+
+    def gain(self, role: str, site: Site | None = None) -> float:
+        """What was chosen for output matrices."""
+        return self.out_gain if role in ("out", "ffn_out") else 1.0
 
     def no_decay(self) -> set[str]:
         """All but the maps that make coefficients from tokens."""

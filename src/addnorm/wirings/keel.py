@@ -13,7 +13,10 @@ from addnorm.wirings.base import State, Wiring, register
         name="keel",
         title="KEEL",
         formula="x <- N_out(alpha * x + f(N_in(x))), alpha = number of sub-layers",
-        paper="ByteDance Seed, Post-LayerNorm Is Back, 2026, arXiv 2601.19895",
+        paper=(
+            "Chen and Wei, Post-LayerNorm Is Back: Stable, ExpressivE, and Deep, 2026, arXiv "
+            "2601.19895"
+        ),
         summary=(
             "A Highway-like skip lets Post-LN train beyond a thousand layers without a start rule."
         ),
@@ -29,7 +32,7 @@ class Keel(Wiring):
     alpha: constant, the number of sub-layers in the stack: 2 or 3 a layer
     N_in, N_out: two norms per site; the last N_out is the last norm
 
-    ByteDance Seed 2026, from its abstract and two independent accounts; no code was
+    Chen and Wei 2026, from its abstract and two independent accounts; no code was
     released. Digests with a learned or convex gate describe something else.
     """
 
@@ -49,6 +52,10 @@ class Keel(Wiring):
         """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.alpha * x + branch),)
+
+    def norms_sum(self, site: Site) -> bool:
+        """Always."""
+        return True
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""

@@ -31,8 +31,8 @@ class LNScaling(Wiring):
     (pre_ln(init=gpt2)), so weights here start as if there were one layer.
     """
 
-    # NOTE[DIFF]: the release draws all weights N(0, 0.02^2), near Xavier at its widths; here
-    # Xavier, which fits any width. initialise(scheme="gpt2") draws as the release does.
+    # NOTE[DIFF]: the release draws all weights N(0, 0.02^2), whatever the width; here Xavier, which
+    # follows it. initialise(scheme="gpt2") draws as the release does.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.norms = self.site_norms()

@@ -51,7 +51,11 @@ class MHC(Wiring):
     # NOTE[DIFF]: no start was released but those for random tests; gates of 0.01 are the paper's,
     # Xavier for Phi and zero biases are Megatron's. With Phi = 0 as well the streams would stay
     # equal for ever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
-    # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; Megatron uses R.
+    # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; direction=plain mixes by
+    # R as in Megatron, whose end is the mean of the streams (end=mean; hyper-connections have the
+    # sum).
+    # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; left out. The
+    # eps inside RMS and Sinkhorn is its 1e-6.
     def __init__(
         self,
         plan: Plan,
@@ -60,9 +64,12 @@ class MHC(Wiring):
         iterations: Count = 20,
         gate: NotNegative = 0.01,
         start: Literal["flat", "one_hot"] = "flat",
+        direction: Literal["transposed", "plain"] = "transposed",
+        end: Literal["learned", "mean", "sum"] = "learned",
     ) -> None:
         super().__init__(plan)
         self.streams, self.iterations = streams, iterations
+        self.direction, self.end = direction, end
         self.norms = self.site_norms()
         self.mixers = nn.ModuleList(
             _Gates(
@@ -73,7 +80,8 @@ class MHC(Wiring):
             )
             for site in plan.sites
         )
-        self.end_mixer = _Gates(streams * plan.dim, [streams], gate=gate)
+        learned = end == "learned"
+        self.end_mixer = _Gates(streams * plan.dim, [streams], gate=gate) if learned else None
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
@@ -88,8 +96,9 @@ class MHC(Wiring):
             n = self.streams
             matrix = sinkhorn(mixing.unflatten(-1, (n, n)), self.iterations)
             pre, post = pre.sigmoid(), 2 * post.sigmoid()
+            matrix = (matrix.mT if self.direction == "transposed" else matrix).to(streams.dtype)
+            kept = matrix @ streams
         h = (pre.to(streams.dtype).unsqueeze(-1) * streams).sum(-2)
-        kept = matrix.transpose(-1, -2).to(streams.dtype) @ streams
         return self.norm(site)(h), (kept, post.to(streams.dtype))
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
@@ -98,8 +107,10 @@ class MHC(Wiring):
         return (kept + post.unsqueeze(-1) * branch.unsqueeze(-2),)
 
     def close(self, state: State) -> Tensor:
-        """A learned sum of the streams, normalized."""
+        """A learned sum of the streams, or a plain one, normalized."""
         (streams,) = state
+        if self.end_mixer is None:
+            return self.final(streams.mean(-2) if self.end == "mean" else streams.sum(-2))
         with precisely(streams):
             (weights,) = self.end_mixer(streams)
             weights = weights.sigmoid().to(streams.dtype)

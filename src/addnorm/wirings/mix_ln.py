@@ -50,20 +50,24 @@ class MixLN(Wiring):
     # model's.
     def __init__(self, plan: Plan, *, post: Share = 0.25) -> None:
         super().__init__(plan)
-        self.post_layers = int(post * plan.depth)
+        self.post_layers = int(round(post * plan.depth, 6))  # 0.29 * 100 is 28.999...
         self.norms = self.site_norms()
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream, normalized in the upper layers."""
         (x,) = state
-        return (x if site.layer < self.post_layers else self.norm(site)(x)), state
+        return (x if self.norms_sum(site) else self.norm(site)(x)), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add, and normalize in the lower layers."""
         (x,) = state
         total = x + branch
-        return (self.norm(site)(total) if site.layer < self.post_layers else total,)
+        return (self.norm(site)(total) if self.norms_sum(site) else total,)
+
+    def norms_sum(self, site: Site) -> bool:
+        """In the lower layers."""
+        return site.layer < self.post_layers
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""

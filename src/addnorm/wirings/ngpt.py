@@ -2,16 +2,16 @@
 
 from collections.abc import Iterable
 from functools import partial
+from typing import Literal
 
-import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
 from addnorm.core.registry import Positive
+from addnorm.norms.statistics import unit
 from addnorm.wirings.base import State, Wiring, parameter, register
 
-ATTENTION = ("self", "cross")
 READS = ("query", "key", "value", "ffn_in", "embed")
 WRITES = ("out", "ffn_out")
 
@@ -53,27 +53,36 @@ class NGPT(Wiring):
     scheme = "unit"
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core takes it as it
-    # is.
+    # is: skip=raw.
     # NOTE[DIFF]: sqrt(dim) stands on both halves of a gated feed-forward as in the released code,
-    # in the paper on the gate only; the other half's factor is taken out by n(f(x)).
+    # in the paper on the gate only (root=gate); the other half's factor is taken out by n(f(x)).
     # NOTE[DIFF]: the released n(0) is not a number; here a zero vector stays zero.
-    def __init__(self, plan: Plan, *, alpha: Positive = 0.05) -> None:
+    # NOTE[DIFF]: what the first site reads is as long as the embedding; in the released model that
+    # is 1, since its table is normalized after every step (Model.after_step does so here too).
+    def __init__(
+        self,
+        plan: Plan,
+        *,
+        alpha: Positive = 0.05,
+        skip: Literal["unit", "raw"] = "unit",
+        root: Literal["both", "gate"] = "both",
+    ) -> None:
         super().__init__(plan)
-        self.alpha = alpha
+        self.alpha, self.skip, self.root = alpha, skip, root
         inside = dict(self.insides())
         self.a = parameter(len(plan.sites), plan.dim)
         self.s_qk = nn.ParameterDict(
             {
                 str(site.index): parameter(shape.key_heads, shape.head_dim)
                 for site, shape in inside.items()
-                if site.kind in ATTENTION
+                if shape.heads
             }
         )
         self.s_uv = nn.ParameterDict(
             {
                 str(site.index): parameter(shape.hidden)
                 for site, shape in inside.items()
-                if site.kind not in ATTENTION
+                if not shape.heads
             }
         )
         self.reset_parameters()
@@ -91,9 +100,9 @@ class NGPT(Wiring):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Turn the stream towards the branch."""
-        x = _unit(state[0])
+        x = unit(state[0]) if self.skip == "unit" else state[0]
         a = (self.a[site.index] * (self.alpha * self.plan.dim**0.5)).abs()
-        return (_unit(x + a * (_unit(branch) - x)),)
+        return (unit(x + a * (unit(branch) - x)),)
 
     def close(self, state: State) -> Tensor:
         """The stream, which is a unit vector."""
@@ -106,32 +115,29 @@ class NGPT(Wiring):
         if key in self.s_qk and shape is not None:
             match = partial(_match, self.s_qk[key] * root)
             return Plugs(match=match, logit_scale=shape.head_dim**0.5)
-        if key in self.s_uv:
-            return Plugs(hidden=partial(_times, self.s_uv[key] * root))
+        if key in self.s_uv and shape is not None:
+            roots = self.s_uv[key].new_full((shape.hidden,), root)
+            if self.root == "gate" and shape.hidden > shape.inner:
+                roots[: shape.inner] = 1  # the half that is not activated comes first
+            return Plugs(hidden=partial(_times, self.s_uv[key] * roots))
         return Plugs()
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Every vector of a weight matrix that meets the stream gets length 1."""
         for role, weight in weights:
             if role in READS + WRITES:
-                weight.copy_(_unit(weight, -1 if role in READS else 0))
+                weight.copy_(unit(weight, -1 if role in READS else 0))
 
     def no_decay(self) -> set[str]:
         """Nothing decays."""
         return {name for name, _ in self.named_parameters()}
 
 
-def _unit(x: Tensor, dim: int = -1) -> Tensor:
-    """x / |x|; a zero vector stays zero and has no gradient, which would grow from site to site."""
-    length = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
-    return torch.where(length > 0, x / length.clamp_min(1e-12), 0.0)
-
-
 def _match(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Both (B, H, L, K); a group of queries shares the scale of its key head."""
     scale = scale.unsqueeze(-2)
     groups = query.shape[-3] // key.shape[-3]
-    return _unit(query) * scale.repeat_interleave(groups, 0), _unit(key) * scale
+    return unit(query) * scale.repeat_interleave(groups, 0), unit(key) * scale
 
 
 def _times(scale: Tensor, x: Tensor) -> Tensor:

@@ -9,8 +9,6 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.wirings.base import State, Wiring, parameter, register
 
-ATTENTION = ("self", "cross")
-
 
 @register(
     Card(
@@ -44,6 +42,7 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
+    # NOTE[DIFF]: dropout acts on what attention returns, before N_a; behind it in fairseq.
     # NOTE[DIFF]: the paper scales heads before the output matrix, as is done here; fairseq scales
     # behind it, where the features are no heads any more: head_scale=post.
     def __init__(
@@ -57,14 +56,14 @@ class NormFormer(Wiring):
         self.head_scale = head_scale
         self.norms = self.site_norms()
         self.outer_norms = nn.ModuleDict(
-            {str(site.index): self.make_norm() for site in plan.sites if site.kind in ATTENTION}
+            {str(site.index): self.make_norm() for site in plan.sites if plan.nature(site) != "ffn"}
         )
         inside = dict(self.insides())
         self.inner_norms = nn.ModuleDict(
             {
                 str(site.index): self.make_norm(shape.inner)
                 for site, shape in inside.items()
-                if site.kind not in ATTENTION
+                if plan.nature(site) == "ffn"
             }
         )
         self.g = nn.ParameterDict(
@@ -74,7 +73,7 @@ class NormFormer(Wiring):
             {
                 str(site.index): parameter(plan.dim)
                 for site in plan.sites
-                if res_scale and site.kind not in ATTENTION
+                if res_scale and plan.nature(site) == "ffn"
             }
         )
         self.final_norm = self.make_norm()
@@ -82,7 +81,7 @@ class NormFormer(Wiring):
 
     def _headed(self, inside: dict[Site, Shape]) -> list[tuple[Site, Shape]]:
         wanted = self.head_scale != "none"
-        return [item for item in inside.items() if wanted and item[0].kind in ATTENTION]
+        return [item for item in inside.items() if wanted and item[1].heads]
 
     def reset_parameters(self) -> None:
         """All scales at 1."""

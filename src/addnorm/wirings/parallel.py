@@ -18,7 +18,9 @@ from addnorm.wirings.base import State, Wiring, register
             "Chowdhery et al., PaLM: Scaling Language Modeling with Pathways, 2022, arXiv "
             "2204.02311"
         ),
-        summary="Pre-LN with half the waiting; GPT-J, PaLM, Falcon and Phi share one norm a layer.",
+        summary=(
+            "Pre-LN with half the waiting; GPT-J, PaLM, Falcon-7B and Phi-2 share one norm a layer."
+        ),
         undefined=(
             "The papers have no cross-attention; its branch is one more term of the sum here."
         ),

@@ -28,9 +28,9 @@ class PostLN(Wiring):
     N: one norm per site; no final norm, the last site's is the last
 
     Vaswani et al. 2017, section 3.1. Pitfall: torch.nn.Transformer appends a final norm to Post-LN
-        all the same, which
-    doubles the last one (pytorch issue 24930). `final_norm=True` is that, for weights that come
-    from there; invisible at start, since LayerNorm with gain 1 and bias 0 twice is LayerNorm once.
+    all the same, which doubles the last one (pytorch issue 24930). `final_norm=True` is that, for
+    weights that come from there; invisible at start, since LayerNorm with gain 1 and bias 0 twice
+    is LayerNorm once.
     """
 
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:
@@ -46,6 +46,10 @@ class PostLN(Wiring):
         """Add, then normalize."""
         (x,) = state
         return (self.norm(site)(x + branch),)
+
+    def norms_sum(self, site: Site) -> bool:
+        """Always."""
+        return True
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""

@@ -13,7 +13,10 @@ from addnorm.wirings.base import State, Wiring, register
         name="res_post",
         title="Res-post-norm",
         formula="x <- x + N(f(x)); y = N_final(x)",
-        paper="Liu et al., Swin Transformer V2, 2021, arXiv 2111.09883",
+        paper=(
+            "Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, 2021, arXiv "
+            "2111.09883"
+        ),
         summary=(
             "Every branch enters the stream with the same length, whatever its weights; "
             "used by Swin V2 (start=0.0) and OLMo 2, both with query-key norm."
@@ -35,6 +38,7 @@ class ResPost(Wiring):
     matrix at zero here, the gradient would be amplified by 1 / sqrt(eps); start the gain at zero.
     """
 
+    # NOTE[DIFF]: dropout acts on what the sub-layer returns, before N; behind N in OLMo 2.
     # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks begin as the
     # identity. Swin V2's extra norm on the stream every six layers of its largest model is left
     # out.

@@ -39,6 +39,7 @@ class ResiDual(Wiring):
 
     leaves = 2
 
+    # NOTE[DIFF]: the released N_final has eps 1e-7; here that of the stack's norm.
     def __init__(self, plan: Plan, *, scale: Positive = 1.0, share: NotNegative = 1.0) -> None:
         super().__init__(plan)
         self.scale, self.share = scale, share

@@ -14,7 +14,10 @@ from addnorm.wirings.base import State, Wiring, parameter, register
         name="rezero",
         title="ReZero",
         formula="x <- x + alpha * f(x), alpha = 0 at start",
-        paper="Bachlechner et al., ReZero is All You Need, 2020, arXiv 2003.04887",
+        paper=(
+            "Bachlechner et al., ReZero is All You Need: Fast Convergence at Large Depth, 2020, "
+            "arXiv 2003.04887"
+        ),
         summary="The stack starts as the identity and grows into a deep one; no norm, no warm-up.",
         reduces_to=(("rezero(per=site)", "skip_init"),),
     )
@@ -27,9 +30,8 @@ class ReZero(Wiring):
     x, f(x): (..., dim) the stream and the branch
     alpha: scalar, starts at 0, not decayed; one per layer, or per site with per=site
 
-    Bachlechner et al. 2020, eq. 1. At the first step only alpha has a gradient. Pitfall:
-        Adafactor's
-    relative step makes a parameter that starts at 0 crawl.
+    Bachlechner et al. 2020, eq. 1. At the first step only alpha has a gradient. Pitfall: the
+    relative step of Adafactor makes a parameter that starts at 0 crawl.
     """
 
     # NOTE[DIFF]: the released code shares one alpha among the sub-layers of a layer; the paper's

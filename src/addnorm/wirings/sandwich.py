@@ -13,7 +13,10 @@ from addnorm.wirings.base import State, Wiring, register
         name="sandwich",
         title="Sandwich-LN, Peri-LN",
         formula="x <- x + N_out(f(N_in(x))); y = N_final(x)",
-        paper="Ding et al., CogView, 2021, arXiv 2105.13290",
+        paper=(
+            "Ding et al., CogView: Mastering Text-to-Image Generation via Transformers, 2021, "
+            "arXiv 2105.13290"
+        ),
         summary=(
             "The stream's variance grows by one a sub-layer whatever the weights; Peri-LN, Gemma 2 "
             "and 3, GLM-4 and Grok-1 are wired so."

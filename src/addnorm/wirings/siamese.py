@@ -15,7 +15,10 @@ from addnorm.wirings.base import State, Wiring, register
             "p <- N_post(p), b = f(N_in(p + N_pre(q))), p <- p + b / sqrt(S * layer), q <- q + b; "
             "y = N_final(N_p(p) + N_q(q))"
         ),
-        paper="Li et al., SiameseNorm, 2026, arXiv 2602.08064",
+        paper=(
+            "Li et al., SiameseNorm: Breaking the Barrier to Reconciling Pre/Post-Norm, 2026, "
+            "arXiv 2602.08064"
+        ),
         summary="Breaks the trade between Pre-LN's stability and Post-LN's depth with two streams.",
         undefined=(
             "The release has two sub-layers a layer, S = 2; other sizes take their own S here."
@@ -42,6 +45,8 @@ class Siamese(Wiring):
 
     leaves = 2
 
+    # NOTE[DIFF]: the released divisor is sqrt(2 * layer), for two sub-layers a layer; for other
+    # sizes sqrt(S * layer) is ours.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.norms = self.site_norms()

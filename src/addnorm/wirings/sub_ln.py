@@ -73,7 +73,9 @@ class SubLN(Wiring):
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """The rule of the paper, outside cross-attention."""
-        if role not in ("value", "out", "ffn_in", "ffn_out") or (site and site.kind == "cross"):
+        if role not in ("value", "out", "ffn_in", "ffn_out") or (
+            site is not None and self.plan.nature(site) == "cross"
+        ):
             return 1.0
         own = math.log(max(len(self.plan.sites), 2))
         if self.plan.role == "encoder":

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Finite
 from addnorm.wirings.base import State, Wiring, parameter, register
@@ -38,7 +39,7 @@ class USkips(Wiring):
     x, f(x): (..., dim) the stream and the branch
     x_i: (..., dim) the stream behind layer i, for i in the lower half; with odd depth the middle
         layer has no partner
-    w: scalar per pair, starts at `start`
+    w: scalar per pair, starts at `start`, 1 unless given
     W: (dim, 2 dim) per pair, starts N(0, 0.02^2) cut at 2 deviations; b at 0
     N: one norm per site, and N_final
 
@@ -48,12 +49,17 @@ class USkips(Wiring):
     leaves = None
 
     # NOTE[DIFF]: U-ViT's released form is mix=concat; its matrices at 0.02 all but erase the stream
-    # at small widths, so that the additive form, which trains at any width, is the default.
+    # at small widths, so that the additive form of modded-nanogpt is the default, without the
+    # mixture of the embedding that its record has in every layer.
     def __init__(
-        self, plan: Plan, *, mix: Literal["add", "concat"] = "add", start: Finite = 1.0
+        self, plan: Plan, *, mix: Literal["add", "concat"] = "add", start: Finite | None = None
     ) -> None:
         super().__init__(plan)
-        self.start = start
+        if mix == "concat" and start is not None:
+            raise UserError(
+                f"u_skips(mix=concat) has no scalars to start at {start}; leave start out"
+            )
+        self.start = 1.0 if start is None else start
         self.pairs = plan.depth // 2
         self.norms = self.site_norms()
         self.w = parameter(self.pairs) if mix == "add" else None
