@@ -2,6 +2,6 @@
 
 import sys
 
-from addnorm.cli import main
+from addnorm.cli import run
 
-sys.exit(main())
+sys.exit(run())

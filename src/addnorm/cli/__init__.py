@@ -3,12 +3,12 @@
 import sys
 
 
-def main() -> int:
+def run() -> int:
     """The console script; an interrupt during its imports is one, too."""
     try:
-        from addnorm.cli.main import main as run
+        from addnorm.cli.main import main
 
-        return run()
+        return main()
     except KeyboardInterrupt:
         print("addnorm: interrupted", file=sys.stderr)
         return 130
