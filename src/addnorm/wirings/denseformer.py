@@ -13,7 +13,7 @@ from addnorm.wirings.base import State, Wiring, mixed, parameter, register
         name="denseformer",
         title="DenseFormer",
         formula=(
-            "x_i = Layer_i(y_i-1), Pre-LN inside; y_i = sum_j a[i, j] * x_j; y = N_final(y_depth)"
+            "x_i = Layer_i(y), Pre-LN inside; y <- sum_j a[i, j] * x_j; at the end y = N_final(y)"
         ),
         paper=(
             "Pagliardini et al., DenseFormer: Enhancing Information Flow in Transformers via Depth "
