@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.core import UserError
+    from addnorm.interop import from_hf
     from addnorm.models import (
         Classifier,
         Config,
@@ -43,10 +44,11 @@ _HOME = {
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
+    "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
-_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "models", "report")
+_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "models", "report", "interop")
 
 __all__ = [
     "Classifier",
@@ -68,6 +70,7 @@ __all__ = [
     "Wiring",
     "__version__",
     "build",
+    "from_hf",
     "load",
     "make_norm",
 ]

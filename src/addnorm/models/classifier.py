@@ -1,8 +1,9 @@
 """Encoder-only: a text or an image read whole, and one answer."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.models.base import Model, make_stack
@@ -11,11 +12,17 @@ from addnorm.models.embed import PatchEmbedding, TokenEmbedding
 from addnorm.norms.base import check_mask
 from addnorm.stacks import Encoder
 
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "tanh": torch.tanh,
+    "relu": F.relu,
+    "gelu": F.gelu,
+}
+
 
 class Classifier(Model):
     """Fully visible; what stands for the sequence is its first token or the mean of all.
 
-    logits = W pool(encoder(embed(ids))) + b,    with pooler: W tanh(W_p pool(...) + b_p) + b
+    logits = W pool(encoder(embed(ids))) + b,    with pooler: W act(W_p pool(...) + b_p) + b
 
     Without `classes` it returns the hidden states. Devlin et al., BERT, 2018, arXiv 1810.04805;
     images: Dosovitskiy et al., ViT, 2020, arXiv 2010.11929.
@@ -31,6 +38,7 @@ class Classifier(Model):
         self.dropout = nn.Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
+        self.act = ACTIVATIONS[config.pooler_activation]
         self.head = nn.Linear(config.dim, config.classes) if config.classes else None
         self.initialise()
 
@@ -69,7 +77,7 @@ class Classifier(Model):
         else:
             valid = mask.unsqueeze(-1).to(hidden.dtype)
             y = (hidden * valid).sum(1) / valid.sum(1).clamp_min(1)
-        return y if self.pooler is None else torch.tanh(self.pooler(y))
+        return y if self.pooler is None else self.act(self.pooler(y))
 
     def forward(
         self,

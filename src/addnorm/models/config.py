@@ -101,7 +101,9 @@ class Config(BaseModel):
     pooling: Literal["cls", "mean"] = "cls"
     """What stands for a sequence: its first token, or the mean of the valid ones (classifier)."""
     pooler: bool = False
-    """Whether a matrix and a tanh stand behind the pooling (BERT)."""
+    """Whether a matrix and an activation stand behind the pooling (BERT)."""
+    pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
+    """The activation there; tanh in BERT, relu in DistilBERT, gelu in ELECTRA."""
     image: Count | None = None
     """Side of an image in pixels; None reads tokens (classifier)."""
     patch: Count | None = None
@@ -206,6 +208,7 @@ _ONLY = {
     "classes": ("classifier",),
     "pooling": ("classifier",),
     "pooler": ("classifier",),
+    "pooler_activation": ("classifier",),
     "image": ("classifier",),
     "patch": ("classifier",),
     "class_tokens": ("classifier",),

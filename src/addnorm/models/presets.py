@@ -189,7 +189,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         73_886_208,  # the release counts two tables of sinusoids as well, 74,410,496 in all
         {
             "kind": "seq2seq", "vocab": 58101, "dim": 512, "depth": 6, "heads": 8,
-            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid",
+            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid(layout=half)",
             "embed_scale": "sqrt_dim", "activation": "silu", "dropout": 0.1,
         },
     ),

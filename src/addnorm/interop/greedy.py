@@ -1,0 +1,108 @@
+"""The likeliest token, again and again, over the cache."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.core.errors import UserError
+from addnorm.interop.family import Places
+from addnorm.models import LanguageModel, Seq2Seq
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """Tokens with a meaning of their own."""
+
+    ends: tuple[int, ...] = ()
+    """Those that end a sequence."""
+    padding: int = 0
+    """What stands behind the end."""
+    start: int | None = None
+    """What a decoder of a pair begins with."""
+    first: int | None = None
+    """What must follow the start."""
+    last: int | None = None
+    """What must stand at the end if nothing ended before."""
+
+    @classmethod
+    def of(cls, generation: Any) -> "Tokens":
+        """From a generation config of transformers."""
+        if generation is None:
+            return cls()
+        ends = generation.eos_token_id
+        ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
+        padding = generation.pad_token_id
+        start = generation.decoder_start_token_id
+        return cls(
+            ends=ends,
+            padding=(ends[0] if ends else 0) if padding is None else padding,
+            start=generation.bos_token_id if start is None else start,
+            first=generation.forced_bos_token_id,
+            last=generation.forced_eos_token_id,
+        )
+
+    def choose(self, logits: Tensor, done: Tensor, *, step: int, steps: int) -> Tensor:
+        """The next token of each sequence, (B)."""
+        forced = self.first if step == 0 else None
+        forced = self.last if step == steps - 1 and self.last is not None else forced
+        token = logits.argmax(-1)
+        token = token if forced is None else torch.full_like(token, forced)
+        return token.masked_fill(done, self.padding)
+
+    def end(self, token: Tensor) -> Tensor:
+        """Whether a token ends its sequence, (B)."""
+        return torch.isin(token, torch.tensor(self.ends, device=token.device, dtype=token.dtype))
+
+
+def continue_decoder(
+    model: LanguageModel,
+    ids: Tensor,
+    mask: Tensor | None,
+    places: Places,
+    tokens: Tokens,
+    steps: int,
+) -> Tensor:
+    """Prompt and continuation, (B, L + new)."""
+    if mask is not None and not bool(mask[:, -1].all()):
+        raise UserError(
+            "prompts are padded on the left, and this mask hides the last token of some"
+        )
+    counted = Places("mask", offset=places.offset)
+    index, new, cache = counted.index(ids, mask, None), ids, model.new_cache()
+    done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for _ in range(steps):
+        logits = model(new, mask=mask, cache=cache, position_index=index)[:, -1]
+        token = tokens.choose(logits, done, step=-1, steps=0)
+        ids, new = torch.cat((ids, token[:, None]), 1), token[:, None]
+        index, mask, done = index[..., -1:] + 1, None, done | tokens.end(token)
+        if bool(done.all()):
+            break
+    return ids
+
+
+def continue_pair(
+    model: Seq2Seq,
+    ids: Tensor,
+    mask: Tensor | None,
+    places: Places,
+    tokens: Tokens,
+    steps: int,
+) -> Tensor:
+    """The start token and what follows, (B, 1 + new)."""
+    if tokens.start is None:
+        raise UserError("its generation config has no decoder_start_token_id to begin with")
+    memory = model.encode(ids, source_mask=mask, position_index=places.index(ids, mask, None))
+    made, cache = ids.new_full((len(ids), 1), tokens.start), model.new_cache()
+    done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
+    for step in range(steps):
+        index = places.index(made[:, -1:], None, None, past=step)
+        logits = model.decode(
+            made[:, -1:], memory, source_mask=mask, cache=cache, position_index=index
+        )[:, -1]
+        token = tokens.choose(logits, done, step=step, steps=steps)
+        made, done = torch.cat((made, token[:, None]), 1), done | tokens.end(token)
+        if bool(done.all()):
+            break
+    return made

@@ -1,0 +1,105 @@
+"""LLaMA and the many decoders that are LLaMA with other data: a row each."""
+
+from dataclasses import dataclass
+
+from addnorm.interop import llama_configs as configs
+from addnorm.interop.common import causal
+from addnorm.interop.family import Family, Reader, add, rules
+
+TENSORS = """
+    embed_tokens.weight -> embed.table
+    layers.{i}.self_attn.q_proj -> decoder.{i}.self.q_proj
+    layers.{i}.self_attn.k_proj -> decoder.{i}.self.k_proj
+    layers.{i}.self_attn.v_proj -> decoder.{i}.self.v_proj
+    layers.{i}.self_attn.o_proj -> decoder.{i}.self.out_proj
+    layers.{i}.self_attn.q_norm -> decoder.{i}.self.qk_norm.query_norm
+    layers.{i}.self_attn.k_norm -> decoder.{i}.self.qk_norm.key_norm
+    layers.{i}.mlp.gate_proj -> decoder.{i}.ffn.gate_proj
+    layers.{i}.mlp.up_proj -> decoder.{i}.ffn.up_proj
+    layers.{i}.mlp.down_proj -> decoder.{i}.ffn.down_proj
+    norm -> decoder.final_norm
+"""
+FUSED = """
+    layers.{i}.self_attn.qkv_proj -> decoder.{i}.self.q_proj, decoder.{i}.self.k_proj, \
+decoder.{i}.self.v_proj  (stack)
+    layers.{i}.mlp.gate_up_proj -> decoder.{i}.ffn.gate_proj, decoder.{i}.ffn.up_proj  (stack)
+"""
+PLAIN_FFN = """
+    layers.{i}.self_attn.dense -> decoder.{i}.self.out_proj
+    layers.{i}.mlp.fc1 -> decoder.{i}.ffn.up_proj
+    layers.{i}.mlp.fc2 -> decoder.{i}.ffn.down_proj
+    layers.{i}.mlp.c_fc -> decoder.{i}.ffn.up_proj
+    layers.{i}.mlp.c_proj -> decoder.{i}.ffn.down_proj
+    final_layernorm -> decoder.final_norm
+"""
+# The naming trap: `post_attention_layernorm` stands before the feed-forward in LLaMA, and on what
+# the attention returns in Gemma 2 and OLMo 2.
+PRE = """
+    layers.{i}.input_layernorm -> decoder.{i}.self.norm
+    layers.{i}.post_attention_layernorm -> decoder.{i}.ffn.norm
+"""
+BOTH = """
+    layers.{i}.input_layernorm -> decoder.{i}.self.norm
+    layers.{i}.post_attention_layernorm -> decoder.{i}.self.outer_norm
+    layers.{i}.pre_feedforward_layernorm -> decoder.{i}.ffn.norm
+    layers.{i}.post_feedforward_layernorm -> decoder.{i}.ffn.outer_norm
+"""
+BOTH_GLM = (
+    PRE
+    + """
+    layers.{i}.post_self_attn_layernorm -> decoder.{i}.self.outer_norm
+    layers.{i}.post_mlp_layernorm -> decoder.{i}.ffn.outer_norm
+"""
+)
+OUT = """
+    layers.{i}.post_attention_layernorm -> decoder.{i}.self.norm
+    layers.{i}.post_feedforward_layernorm -> decoder.{i}.ffn.norm
+"""
+
+
+@dataclass(frozen=True)
+class _Row:
+    name: str
+    classes: str
+    read: Reader
+    tensors: str = PRE
+
+
+_ROWS = (
+    _Row("llama", "Llama", configs.like_llama),
+    _Row("mistral", "Mistral", configs.mistral),
+    _Row("qwen2", "Qwen2", configs.qwen2),
+    _Row("qwen3", "Qwen3", configs.qwen3),
+    _Row("ministral", "Ministral", configs.ministral),
+    _Row("seed_oss", "SeedOss", configs.seed_oss),
+    _Row("ernie4_5", "Ernie4_5", configs.ernie4_5),
+    _Row("exaone4", "Exaone4", configs.exaone4, OUT),
+    _Row("smollm3", "SmolLM3", configs.smollm3),
+    _Row("granite", "Granite", configs.granite),
+    _Row("helium", "Helium", configs.helium),
+    _Row("glm", "Glm", configs.glm, PRE + FUSED),
+    _Row("glm4", "Glm4", configs.glm4, BOTH_GLM + FUSED),
+    _Row("gemma", "Gemma", configs.gemma),
+    _Row("gemma2", "Gemma2", configs.gemma2, BOTH),
+    _Row("vaultgemma", "VaultGemma", configs.vaultgemma, BOTH),
+    _Row("olmo", "Olmo", configs.olmo),
+    _Row("olmo2", "Olmo2", configs.olmo2, OUT),
+    _Row("olmo3", "Olmo3", configs.olmo3, OUT),
+    _Row("phi", "Phi", configs.phi, PRE + PLAIN_FFN),
+    _Row("phi3", "Phi3", configs.phi3, PRE + FUSED),
+    _Row("stablelm", "StableLm", configs.stablelm),
+    _Row("starcoder2", "Starcoder2", configs.starcoder2, PRE + PLAIN_FFN),
+    _Row("cohere", "Cohere", configs.cohere),
+)
+
+add(
+    *(
+        Family(
+            name=row.name,
+            forms=causal(f"{row.classes}Model", f"{row.classes}ForCausalLM"),
+            read=row.read,
+            tensors=rules(TENSORS + row.tensors),
+        )
+        for row in _ROWS
+    )
+)

@@ -1,0 +1,223 @@
+"""Encoder-decoders: T5, and BART with what differs from it in data."""
+
+from typing import Any
+
+from addnorm.interop.encoders import after_padding
+from addnorm.interop.family import Constant, Family, Form, Places, Reader, add, rules
+from addnorm.interop.fields import Fields
+
+
+def t5(f: Fields) -> dict[str, Any]:
+    """t5 and mt5"""
+    f.inert("classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder")
+    gated = str(f("feed_forward_proj")).startswith("gated-")
+    buckets, distance = "relative_attention_num_buckets", "relative_attention_max_distance"
+    dropout = f.dropout("dropout_rate")
+    return {
+        "vocab": f("vocab_size"),
+        "dim": f("d_model"),
+        "depth": f("num_layers"),
+        "heads": f("num_heads"),
+        "head_dim": f("d_kv"),
+        "ffn_dim": f("d_ff"),
+        "norm": f"rms(eps={f('layer_norm_epsilon')!r})",
+        "positions": f"t5(buckets={f(buckets)}, distance={f(distance)})",
+        "activation": f.activation("dense_act_fn", gated=gated),
+        "bias": False,
+        "scale": 1.0,
+        "dropout": dropout,
+        "attention_dropout": dropout,
+        "activation_dropout": dropout,
+    }
+
+
+def t5_pair(f: Fields) -> dict[str, Any]:
+    """The pair: depths of its own, a head that may be scaled."""
+    return {
+        "depth": f("num_decoder_layers"),
+        "encoder_depth": f("num_layers"),
+        "tied": f.tied("lm_head.weight", "shared.weight"),
+        "head_scale": "rsqrt_dim" if f("scale_decoder_outputs", False) else 1.0,
+    }
+
+
+def t5_hidden(f: Fields) -> dict[str, Any]:
+    """The pair without its head."""
+    f.inert("tie_word_embeddings", "scale_decoder_outputs")
+    return {"depth": f("num_decoder_layers"), "encoder_depth": f("num_layers")}
+
+
+def t5_encoder(f: Fields) -> dict[str, Any]:
+    """The encoder alone."""
+    f.inert("tie_word_embeddings", "scale_decoder_outputs", "num_decoder_layers")
+    return {}
+
+
+def bart(f: Fields, **more: Any) -> dict[str, Any]:
+    """bart, and what differs from it"""
+    f.inert("classifier_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_decoder")
+    f.inert("max_position_embeddings", "normalize_before", "add_bias_logits", "num_hidden_layers")
+    f.inert("add_final_layer_norm", "normalize_embedding", "static_position_embeddings")
+    f.inert("force_bos_token_to_be_generated", "extra_pos_embeddings", "no_repeat_ngram_size")
+    f.inert("encoder_no_repeat_ngram_size")
+    f.only(share_encoder_decoder_embeddings=True)
+    vocab = f("vocab_size")
+    f.only(decoder_vocab_size=vocab)
+    bias = f.tensors.get("final_logits_bias")
+    head = "lm_head.weight" in f.tensors
+    f.inert("tie_word_embeddings")
+    return {
+        "vocab": vocab,
+        "dim": f("d_model"),
+        "depth": f("decoder_layers"),
+        "encoder_depth": f("encoder_layers"),
+        "heads": f.same("decoder_attention_heads", "encoder_attention_heads"),
+        "ffn_dim": f.same("decoder_ffn_dim", "encoder_ffn_dim"),
+        "wiring": "post_ln",
+        "positions": f"learned(length={f('max_position_embeddings') + 2})",
+        "embed_norm": "layer",
+        "embed_scale": "sqrt_dim" if f("scale_embedding") else 1.0,
+        "activation": f.activation("activation_function"),
+        "tied": not head or f.tied("lm_head.weight", "model.shared.weight"),
+        "head_bias": bias is not None and not bias.is_meta and bool(bias.any()),
+        "dropout": f.dropout("dropout"),
+        "attention_dropout": f.dropout("attention_dropout"),
+        "activation_dropout": f.dropout("activation_dropout"),
+        **more,
+    }
+
+
+def like_bart(**more: Any) -> Reader:
+    """A reader that differs from BART's in some of our fields."""
+    return lambda f: bart(f, **more)
+
+
+def blenderbot(f: Fields) -> dict[str, Any]:
+    """blenderbot: positions without an offset, Pre-LN"""
+    positions = f"learned(length={f('max_position_embeddings')})"
+    return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
+
+
+def m2m(f: Fields) -> dict[str, Any]:
+    """m2m_100 and NLLB: Pre-LN, the sinusoids of fairseq, none on padding"""
+    positions = f"sinusoid(layout=half, steps=closed, silent={f('pad_token_id')})"
+    return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
+
+
+def _t5_stack(stack: str, kinds: tuple[str, ...]) -> str:
+    lines = [
+        f"{stack}.embed_tokens.weight -> embed.table",
+        f"{stack}.final_layer_norm -> {stack}.final_norm",
+        f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight -> "
+        f"{stack}.positions.table",
+    ]
+    for place, kind in enumerate(kinds):
+        theirs, ours = f"{stack}.block.{{i}}.layer.{place}", f"{stack}.{{i}}.{kind}"
+        lines.append(f"{theirs}.layer_norm -> {ours}.norm")
+        names = {"self": "SelfAttention", "cross": "EncDecAttention"}
+        if kind != "ffn":
+            pairs = zip("qkvo", ("q", "k", "v", "out"), strict=True)
+            lines += [f"{theirs}.{names[kind]}.{a} -> {ours}.{b}_proj" for a, b in pairs]
+        else:
+            ffn = f"{theirs}.DenseReluDense"
+            lines += [
+                f"{ffn}.wi -> {ours}.up_proj",
+                f"{ffn}.wi_0 -> {ours}.gate_proj",
+                f"{ffn}.wi_1 -> {ours}.up_proj",
+                f"{ffn}.wo -> {ours}.down_proj",
+            ]
+    return "\n".join(lines)
+
+
+T5 = rules(
+    "shared.weight -> embed.table\n"
+    + _t5_stack("encoder", ("self", "ffn"))
+    + "\n"
+    + _t5_stack("decoder", ("self", "cross", "ffn"))
+)
+HEAD = rules("""
+    lm_head.weight -> head.table
+    lm_head.weight -> embed.table
+    final_logits_bias -> head.bias  (reshape)
+""")
+
+
+def _bart_stack(stack: str, kinds: tuple[str, ...]) -> str:
+    lines = [
+        f"{stack}.embed_tokens.weight -> embed.table",
+        f"{stack}.embed_positions.weight -> {stack}.positions.table",
+        f"{stack}.layernorm_embedding -> {stack}.embed_norm",
+        f"{stack}.layer_norm -> {stack}.final_norm",
+    ]
+    names = {"self": "self_attn", "cross": "encoder_attn"}
+    for kind in kinds:
+        theirs, ours = f"{stack}.layers.{{i}}", f"{stack}.{{i}}.{kind}"
+        if kind == "ffn":
+            lines.append(f"{theirs}.final_layer_norm -> {ours}.norm")
+            lines.append(f"{theirs}.fc1 -> {ours}.up_proj")
+            lines.append(f"{theirs}.fc2 -> {ours}.down_proj")
+        else:
+            module = f"{theirs}.{names[kind]}"
+            lines.append(f"{module}_layer_norm -> {ours}.norm")
+            lines += [f"{module}.{p}_proj -> {ours}.{p}_proj" for p in ("q", "k", "v", "out")]
+    return "\n".join(lines)
+
+
+BART = rules(
+    "shared.weight -> embed.table\n"
+    + _bart_stack("encoder", ("self", "ffn"))
+    + "\n"
+    + _bart_stack("decoder", ("self", "cross", "ffn"))
+)
+CONSTANTS = (
+    Constant("final_logits_bias", "zero", "zero, as our head has no bias"),
+    Constant("encoder.embed_positions.weight", "waves", "a table of sinusoids"),
+    Constant("decoder.embed_positions.weight", "waves", "a table of sinusoids"),
+)
+
+
+def _bart(name: str, classes: str, read: Reader, places: Any, model: str = "") -> Family:
+    return Family(
+        name=name,
+        forms={
+            model or f"{classes}ForConditionalGeneration": Form(kind="seq2seq", heads=HEAD),
+            f"{classes}Model": Form(kind="seq2seq", answer="hidden", bare=True),
+        },
+        read=read,
+        tensors=BART,
+        constants=CONSTANTS,
+        places=places,
+    )
+
+
+def _t5(name: str, classes: str) -> Family:
+    return Family(
+        name=name,
+        forms={
+            f"{classes}ForConditionalGeneration": Form(
+                kind="seq2seq", bare=True, read=t5_pair, heads=HEAD
+            ),
+            f"{classes}Model": Form(kind="seq2seq", answer="hidden", bare=True, read=t5_hidden),
+            f"{classes}EncoderModel": Form(
+                kind="classifier", answer="hidden", bare=True, read=t5_encoder
+            ),
+        },
+        read=t5,
+        tensors=T5,
+    )
+
+
+PRE: dict[str, Any] = {"wiring": "pre_ln"}
+WAVES: dict[str, Any] = {"positions": "sinusoid(layout=half)", "embed_norm": "none"}
+
+add(
+    _t5("t5", "T5"),
+    _t5("mt5", "MT5"),
+    _bart("bart", "Bart", like_bart(), Places(offset=2)),
+    _bart("plbart", "PLBart", like_bart(), Places(offset=2)),
+    _bart("mbart", "MBart", like_bart(**PRE), Places(offset=2)),
+    _bart("marian", "Marian", like_bart(**WAVES), Places(), "MarianMTModel"),
+    _bart("pegasus", "Pegasus", like_bart(**PRE, **WAVES), Places()),
+    _bart("blenderbot", "Blenderbot", blenderbot, Places()),
+    _bart("m2m_100", "M2M100", m2m, after_padding),
+)
