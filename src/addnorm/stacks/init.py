@@ -67,6 +67,8 @@ def draw(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
         raise UserError(unknown("scheme", scheme, SCHEMES))
     if role not in ROLES:
         raise UserError(unknown("role", role, ROLES))
+    if weight.is_meta:
+        return
     if role == "bias" or gain == 0:
         weight.zero_()
         return

@@ -38,6 +38,15 @@ class Sublayer(nn.Module, ABC):
         """Put parameters that have no role (scales, memory vectors) at their start values."""
 
 
+def draw_normal(weight: Tensor, std: float) -> None:
+    """Fill a weight from N(0, std^2); on the meta device there is nothing to fill.
+
+    There torch would take more than a second to load what pretends to draw.
+    """
+    if not weight.is_meta:
+        nn.init.normal_(weight, std=std)
+
+
 def check_count(name: str, value: object, *, least: int = 1) -> None:
     """Refuse what is not a whole number from `least`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < least:

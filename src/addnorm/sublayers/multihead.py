@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import Sublayer, check_count, check_flag, check_share
+from addnorm.sublayers.base import Sublayer, check_count, check_flag, check_share, draw_normal
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 Answer = Tensor | tuple[Tensor, Tensor]
@@ -153,8 +153,8 @@ class MultiHead(Sublayer):
         """Scales of the query-key norm, and persistent vectors."""
         self.qk_norm.reset_parameters()
         if self.persistent_keys is not None and self.persistent_values is not None:
-            nn.init.normal_(self.persistent_keys, std=self.head_dim**-0.5)
-            nn.init.normal_(self.persistent_values, std=self.persistent**-0.5)
+            draw_normal(self.persistent_keys, self.head_dim**-0.5)
+            draw_normal(self.persistent_values, self.persistent**-0.5)
 
     def extra_repr(self) -> str:
         """What the matrices do not show, for print()."""

@@ -12,7 +12,7 @@ from addnorm.core.calls import Call
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive, Registry
-from addnorm.sublayers.base import check_count
+from addnorm.sublayers.base import check_count, draw_normal
 from addnorm.sublayers.multihead import split_dim
 
 Index = Annotated[int, Field(ge=0)]
@@ -207,7 +207,7 @@ class Learned(Positions):
 
     def reset_parameters(self) -> None:
         """Small vectors."""
-        nn.init.normal_(self.table, std=0.02)
+        draw_normal(self.table, 0.02)
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
         """The formula."""

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count
+from addnorm.sublayers.base import draw_normal
 from addnorm.sublayers.positions import Positions, register
 
 
@@ -64,7 +65,7 @@ class T5(Positions):
 
     def reset_parameters(self) -> None:
         """As in the released code."""
-        nn.init.normal_(self.table, std=self.dim**-0.5)
+        draw_normal(self.table, self.dim**-0.5)
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
         """The formula, (heads, L, S) or (B, heads, L, S)."""
