@@ -58,7 +58,7 @@ def spelt(config):
     values = config.model_dump()
     heads, bias = values["heads"], values["bias"]
     usual = {"kv_heads": heads, "encoder_depth": values["depth"], "out_bias": bias}
-    usual |= {"ffn_bias": bias}
+    usual |= {"ffn_bias": bias, "ffn_dim": 4 * values["dim"]}
     for key, value in usual.items():
         values[key] = value if values[key] is None else values[key]
     for key in ("norm", "qk_norm", "positions"):

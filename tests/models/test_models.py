@@ -227,6 +227,38 @@ def test_nonsense_is_refused_at_construction(values, message):
         build(**{"kind": "lm"} | SMALL | values)
 
 
+@pytest.mark.parametrize("field", ["head_bias", "head_cap", "channels"])
+def test_fields_that_a_kind_has_no_use_for_are_refused(field):
+    value = {"head_bias": True, "head_cap": 3.0, "channels": 1}[field]
+    kind = "lm" if field == "channels" else "classifier"
+    with pytest.raises(UserError, match=f"{field} is of no use in kind '{kind}'"):
+        build(**{"kind": kind, field: value} | SMALL)
+
+
+def test_a_prefix_may_be_one_number_and_is_counted_from_zero():
+    model = small("prefix_lm")
+    torch.testing.assert_close(model(ids(), 4), model(ids(), torch.tensor([4, 4, 4])))
+    for wrong in (-1, torch.tensor([1, 2]), None, torch.tensor([1, -2, 3])):
+        with pytest.raises(UserError, match="prefix is a number of tokens from 0"):
+            model(ids(), wrong)
+
+
+def test_presets_keep_their_proportions_when_their_width_changes():
+    medium = build("gpt2", depth=24, dim=1024, heads=16, device="meta")
+    assert sum(p.numel() for p in medium.parameters()) == 354_823_168  # GPT-2 medium as released
+
+
+def test_a_model_without_weights_cannot_be_saved(tmp_path):
+    with pytest.raises(UserError, match="no weights to save"):
+        build("gpt2", device="meta").save(tmp_path / "never")
+    assert not (tmp_path / "never").exists()
+
+
+def test_windows_that_are_none_are_refused():
+    with pytest.raises(UserError, match="window is a number, or several"):
+        build(kind="lm", window=(), **SMALL)
+
+
 def test_unknown_presets_are_refused_with_the_nearest():
     with pytest.raises(UserError, match="unknown preset 'gpt-2'; did you mean 'gpt2'"):
         build("gpt-2")

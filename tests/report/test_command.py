@@ -52,7 +52,7 @@ def test_the_command_line_says_a_mistake_in_one_line(tmp_path, monkeypatch, caps
     monkeypatch.chdir(tmp_path)
     assert main(["draw", "postln"]) == 2
     said = capsys.readouterr().err
-    assert said.startswith("addnorm: unknown wiring 'postln'")
+    assert said.startswith("addnorm: unknown wiring or preset 'postln'")
     assert said.count("\n") == 1
 
 

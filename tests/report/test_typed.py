@@ -51,3 +51,9 @@ def test_a_wrong_wiring_is_drawn_as_it_is():
     assert drawn("false_pre_ln") != drawn("pre_ln")
     assert drawn("pre_ln").splitlines()[1].strip() == "[Norm]"  # the final norm
     assert drawn("none").count("[Norm]") == 0
+
+
+def test_lines_that_only_cross_are_told_from_lines_that_join():
+    assert "┼" in drawn("b2t")  # both branches leave the trunk there
+    crossing = [line for line in drawn("siamese").splitlines() if "╰────────│───" in line]
+    assert len(crossing) == 2

@@ -58,8 +58,8 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
         Text.assemble((str(call), "bold"), f"  {card.title}, a {kind}"),
         Text(card.summary),
     ]
-    if family == "wirings":
-        parts += _drawing(console, call)
+    if family in ("wirings", "presets"):
+        parts += _drawing(console, family, call)
     for words, lines in _sections(card, call):
         parts += ["", Text(words, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -71,19 +71,23 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
     return parts
 
 
-def _drawing(console: "Console", call: "Call") -> "list[RenderableType]":
+def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableType]":
     """One layer in characters, if the terminal has room for it."""
     from rich.padding import Padding
     from rich.text import Text
 
-    from addnorm.report.blocks import block
+    from addnorm.report.draw import drawn
     from addnorm.report.layout import layout
     from addnorm.report.typed import typed
 
-    text = typed(layout(block(call)))
-    if console.is_terminal and max(map(len, text.splitlines())) + 2 > console.width:
-        return []
-    return ["", Padding(Text(text, no_wrap=True), (0, 0, 0, 2), expand=False)]
+    parts: list[RenderableType] = []
+    for block in drawn(call.name if family == "presets" else str(call)):
+        text = typed(layout(block))
+        if console.is_terminal and max(map(len, text.splitlines())) + 2 > console.width:
+            return []
+        heading = [block.title] if family == "presets" else []
+        parts += ["", *heading, Padding(Text(text, no_wrap=True), (0, 0, 0, 2), expand=False)]
+    return parts
 
 
 def _sections(card: "Card", call: "Call") -> list[tuple[str, Lines]]:

@@ -10,6 +10,24 @@ from addnorm.core.errors import UserError
 from addnorm.interop.family import Places
 from addnorm.models import LanguageModel, Seq2Seq
 
+# Settings of a generation config that change which token is chosen, and the values that do not.
+NEUTRAL: dict[str, tuple[Any, ...]] = {
+    "repetition_penalty": (1.0,),
+    "encoder_repetition_penalty": (1.0,),
+    "no_repeat_ngram_size": (0,),
+    "encoder_no_repeat_ngram_size": (0,),
+    "num_beams": (1,),
+    "min_length": (0,),
+    "min_new_tokens": (0,),
+    "bad_words_ids": ([],),
+    "suppress_tokens": ([],),
+    "begin_suppress_tokens": ([],),
+    "sequence_bias": ({},),
+    "guidance_scale": (1.0,),
+    "exponential_decay_length_penalty": (),
+    "watermarking_config": (),
+}
+
 
 @dataclass(frozen=True)
 class Tokens:
@@ -28,9 +46,16 @@ class Tokens:
 
     @classmethod
     def of(cls, generation: Any) -> "Tokens":
-        """From a generation config of transformers."""
+        """From a generation config of transformers; what would change a choice is refused."""
         if generation is None:
             return cls()
+        for name, neutral in NEUTRAL.items():
+            value = getattr(generation, name, None)
+            if value is not None and value not in neutral:
+                raise UserError(
+                    f"the generation config says {name}={value!r}, which greedy decoding here does "
+                    "not know; set it to None to do without"
+                )
         ends = generation.eos_token_id
         ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
         padding = generation.pad_token_id
@@ -72,9 +97,10 @@ def continue_decoder(
     counted = Places("mask", offset=places.offset)
     index, new, cache = counted.index(ids, mask, None), ids, model.new_cache()
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
-    for _ in range(steps):
+    for step in range(steps):
         logits = model(new, mask=mask, cache=cache, position_index=index)[:, -1]
-        token = tokens.choose(logits, done, step=-1, steps=0)
+        first = -1 if ids.shape[1] > 1 else step  # a prompt has begun already
+        token = tokens.choose(logits, done, step=first if step == 0 else step, steps=steps)
         ids, new = torch.cat((ids, token[:, None]), 1), token[:, None]
         index, mask, done = index[..., -1:] + 1, None, done | tokens.end(token)
         if bool(done.all()):

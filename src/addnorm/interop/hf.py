@@ -10,10 +10,12 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.interop import encoders, fairseqs, fused, gpts, images, llamas, seq2seq  # noqa: F401 families
+from addnorm.interop.border import mask_of, transformers_library
 from addnorm.interop.family import Family, Form, Places, find
 from addnorm.interop.fields import Fields
 from addnorm.interop.greedy import Tokens, continue_decoder, continue_pair
 from addnorm.interop.output import Output
+from addnorm.interop.probe import probe
 from addnorm.interop.rules import Carrier, Pair
 from addnorm.models import (
     Classifier,
@@ -63,6 +65,7 @@ def from_hf(hf_model: Any) -> "HFModel":
         },
     )
     made = HFModel(model, form, family.where(read.values), source, tuple(read.notes))
+    probe(hf_model, made)
     return made.train(hf_model.training)
 
 
@@ -129,13 +132,28 @@ class HFModel(nn.Module):
             if name not in given:
                 raise UserError(f"{self.source.kind.__name__} needs {name!r}")
         masks = {
-            name: _mask(name, given.get(name), given.get(of))
+            name: mask_of(name, given.get(name), given.get(of))
             for name, of in (
                 ("attention_mask", "input_ids"),
                 ("decoder_attention_mask", "decoder_input_ids"),
             )
         }
+        if "position_ids" in given:
+            given["position_ids"] = self._placed(given, inputs.get("use_cache"))
         return self._answer(given, masks)
+
+    def _placed(self, given: dict[str, Tensor], use_cache: bool | None) -> Tensor:
+        """Positions of every sequence; those that transformers takes for packed are refused."""
+        places = given["position_ids"]
+        cached = getattr(self.source.config, "use_cache", True) if use_cache is None else use_cache
+        jumps = places.shape[-1] > 1 and bool((places.diff(dim=-1) != 1).any())
+        if jumps and not cached and "attention_mask" not in given and self.config.kind == "lm":
+            raise UserError(
+                "position_ids that do not rise by 1, without a mask and without a cache, are "
+                "several packed sequences for transformers, and not understood here; pass an "
+                "attention_mask, or one sequence a row"
+            )
+        return places.expand(given["input_ids"].shape)
 
     def _answer(self, given: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Output:
         model, mask = self.model, masks["attention_mask"]
@@ -207,7 +225,9 @@ class HFModel(nn.Module):
         A decoder returns prompt and continuation, (B, L + new); an encoder-decoder the start token
         and what follows. Prompts are padded on the left.
         """
-        mask = _mask("attention_mask", attention_mask, input_ids)
+        if max_new_tokens < 1:
+            raise UserError(f"max_new_tokens counts from 1, got {max_new_tokens}")
+        mask = mask_of("attention_mask", attention_mask, input_ids)
         tokens = Tokens.of(self.source.generation)
         if self.form.answer == "logits":
             if isinstance(self.model, LanguageModel):
@@ -245,7 +265,7 @@ class HFModel(nn.Module):
 
 
 def _read(hf_model: Any) -> tuple[Fields, Family, Form]:
-    transformers = _transformers()
+    transformers = transformers_library()
     if not isinstance(hf_model, transformers.PreTrainedModel):
         raise UserError(
             f"wanted a model of transformers, got {type(hf_model).__name__}; build one from a "
@@ -270,25 +290,3 @@ def _config(family: Family, form: Form, read: Fields) -> Config:
         raise
     read.finish()
     return Config.of(**values)
-
-
-def _mask(name: str, mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
-    """A mask of 1 and 0 as ours."""
-    if mask is None:
-        return None
-    if ids is None or mask.shape != ids.shape:
-        raise UserError(
-            f"{name} must have the shape of its tokens, "
-            f"{None if ids is None else tuple(ids.shape)}, got {tuple(mask.shape)}"
-        )
-    return mask.bool()
-
-
-def _transformers() -> Any:
-    try:
-        import transformers
-    except ImportError:
-        raise UserError(
-            "this needs transformers, which is not installed: pip install 'addnorm[interop]'"
-        ) from None
-    return transformers

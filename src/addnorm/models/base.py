@@ -69,6 +69,8 @@ class Model(nn.Module, ABC):
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`, each under a temporary name first."""
+        if any(parameter.is_meta for parameter in self.parameters()):
+            raise UserError("a model on the meta device has no weights to save; make it real first")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         weights = folder / f".{WEIGHTS}.{os.getpid()}"

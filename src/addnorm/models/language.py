@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
@@ -99,8 +100,22 @@ class PrefixLM(Model):
         """Embedding and head."""
         return self.model.edges()
 
-    def forward(self, ids: Tensor, prefix: Tensor, *, mask: Tensor | None = None) -> Tensor:
-        """Logits of the next token, (B, L, vocab); prefix: (B), tokens that all may see."""
+    def forward(self, ids: Tensor, prefix: Tensor | int, *, mask: Tensor | None = None) -> Tensor:
+        """Logits of the next token, (B, L, vocab).
+
+        prefix: how many tokens at the beginning all may see, one number or (B).
+        """
+        if isinstance(prefix, int):
+            prefix = torch.full((len(ids),), prefix, device=ids.device)
+        if (
+            not isinstance(prefix, Tensor)
+            or prefix.shape != (len(ids),)
+            or bool((prefix < 0).any())
+        ):
+            raise UserError(
+                f"prefix is a number of tokens from 0, or one for each of {len(ids)} sequences, "
+                f"got {prefix!r}"
+            )
         visible = masks.prefix(prefix, ids.shape[1])
         return self.model.head(self.model.hidden(ids, mask=mask, visible=visible), self.model.embed)
 

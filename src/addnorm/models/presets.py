@@ -118,7 +118,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         63_082_496,  # "65 million" in the paper, whose vocabulary is "about 37000"
         {
             "kind": "seq2seq", "vocab": 37000, "dim": 512, "depth": 6, "heads": 8,
-            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid",
+            "wiring": "post_ln", "positions": "sinusoid",
             "embed_scale": "sqrt_dim", "dropout": 0.1,
         },
     ),
@@ -130,7 +130,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         109_482_240,
         {
             "kind": "classifier", "vocab": 30522, "dim": 768, "depth": 12, "heads": 12,
-            "ffn_dim": 3072, "wiring": "post_ln", "norm": "layer(eps=1e-12)",
+            "wiring": "post_ln", "norm": "layer(eps=1e-12)",
             "positions": "learned(length=512)", "embed_norm": "layer(eps=1e-12)", "types": 2,
             "activation": "gelu", "pooler": True, "dropout": 0.1, "attention_dropout": 0.1,
         },
@@ -141,7 +141,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         "Radford et al., Improving Language Understanding by Generative Pre-Training, 2018",
         116_534_784,
         {
-            "kind": "lm", "vocab": 40478, "dim": 768, "depth": 12, "heads": 12, "ffn_dim": 3072,
+            "kind": "lm", "vocab": 40478, "dim": 768, "depth": 12, "heads": 12,
             "wiring": "post_ln", "positions": "learned(length=512)", "activation": "gelu_tanh",
             "dropout": 0.1, "attention_dropout": 0.1,
         },
@@ -152,7 +152,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         "Radford et al., Language Models are Unsupervised Multitask Learners, 2019",
         124_439_808,
         {
-            "kind": "lm", "vocab": 50257, "dim": 768, "depth": 12, "heads": 12, "ffn_dim": 3072,
+            "kind": "lm", "vocab": 50257, "dim": 768, "depth": 12, "heads": 12,
             "wiring": "pre_ln(init=gpt2)", "positions": "learned(length=1024)",
             "activation": "gelu_tanh", "dropout": 0.1, "attention_dropout": 0.1,
         },
@@ -165,7 +165,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         60_506_624,
         {
             "kind": "seq2seq", "vocab": 32128, "dim": 512, "depth": 6, "heads": 8, "head_dim": 64,
-            "ffn_dim": 2048, "norm": "rms", "positions": "t5", "bias": False, "scale": 1.0,
+            "norm": "rms", "positions": "t5", "bias": False, "scale": 1.0,
             "head_scale": "rsqrt_dim", "dropout": 0.1, "attention_dropout": 0.1,
             "activation_dropout": 0.1,
         },
@@ -177,7 +177,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         139_420_416,
         {
             "kind": "seq2seq", "vocab": 50265, "dim": 768, "depth": 6, "heads": 12,
-            "ffn_dim": 3072, "wiring": "post_ln", "positions": "learned(length=1026)",
+            "wiring": "post_ln", "positions": "learned(length=1026)",
             "embed_norm": "layer", "activation": "gelu", "dropout": 0.1,
         },
     ),
@@ -189,7 +189,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         73_886_208,  # the release counts two tables of sinusoids as well, 74,410,496 in all
         {
             "kind": "seq2seq", "vocab": 58101, "dim": 512, "depth": 6, "heads": 8,
-            "ffn_dim": 2048, "wiring": "post_ln", "positions": "sinusoid(layout=half)",
+            "wiring": "post_ln", "positions": "sinusoid(layout=half)",
             "embed_scale": "sqrt_dim", "activation": "silu", "dropout": 0.1,
         },
     ),
@@ -235,7 +235,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         6_050_882_784,
         {
             "kind": "lm", "vocab": 50400, "dim": 4096, "depth": 28, "heads": 16,
-            "ffn_dim": 16384, "wiring": "parallel", "activation": "gelu_tanh", "bias": False,
+            "wiring": "parallel", "activation": "gelu_tanh", "bias": False,
             "ffn_bias": True, "positions": "rotary(share=0.25, layout=interleaved)",
             "tied": False, "head_bias": True,
         },
@@ -247,7 +247,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
         86_567_656,
         {
             "kind": "classifier", "image": 224, "patch": 16, "dim": 768, "depth": 12, "heads": 12,
-            "ffn_dim": 3072, "norm": "layer(eps=1e-12)", "positions": "learned(length=197)",
+            "norm": "layer(eps=1e-12)", "positions": "learned(length=197)",
             "activation": "gelu", "classes": 1000,
         },
     ),

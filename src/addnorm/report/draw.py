@@ -6,12 +6,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UnknownName, UserError, unknown
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.norms.base import registry as norms
 from addnorm.report.blocks import Block, block
 from addnorm.report.layout import layout
 from addnorm.report.svg import THEMES, svg
+from addnorm.wirings.base import registry as wirings
 
 ENDINGS = (".svg", ".png")
 SCALE = 2.0
@@ -38,16 +39,18 @@ def draw(
         )
     if theme not in THEMES:
         raise UserError(unknown("theme", theme, THEMES))
-    blocks = [
-        each
-        for name in names
-        for each in (
-            preset_blocks(PRESETS[name], layers=layers)
-            if name in PRESETS
-            else [block(name, decoder=decoder, depth=depth, layers=layers)]
-        )
-    ]
+    options = {"depth": depth, "layers": layers}
+    blocks = [each for name in names for each in drawn(name, decoder=decoder, **options)]
     return svg([layout(each) for each in blocks], theme=theme)
+
+
+def drawn(name: str, *, decoder: bool = False, depth: int = 6, layers: int = 0) -> list[Block]:
+    """The block of a wiring, or those of a preset."""
+    if name in PRESETS:
+        return preset_blocks(PRESETS[name], layers=layers)
+    if isinstance(name, str) and "(" not in name and name.strip() not in wirings:
+        raise UnknownName(unknown("wiring or preset", name, [*wirings, *PRESETS]))
+    return [block(name, decoder=decoder, depth=depth, layers=layers)]
 
 
 def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
@@ -61,7 +64,7 @@ def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
             f"{preset.title}, encoder": (*encoder, False),
             f"{preset.title}, decoder": (config.wiring, config.depth, config.norm, True),
         }
-    drawn = []
+    made = []
     for title, (wiring, depth, norm, decoder) in halves.items():
         plain = block(wiring, decoder=decoder, depth=depth, layers=layers)
         named = norms.card(norms.resolve(norm).name).title
@@ -69,11 +72,12 @@ def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
             key: replace(node, label=named) if node.label == "Norm" else node
             for key, node in plain.graph.items()
         }
-        told = (
-            f"{config.positions}; {config.activation}; {config.dim} features, {config.heads} heads"
-        )
-        drawn.append(replace(plain, title=title, formula=told, graph=graph))
-    return drawn
+        more = [] if config.embed_norm == "none" else [f"{config.embed_norm} on the embedding"]
+        more += [] if config.qk_norm == "none" else [f"{config.qk_norm} query-key norm"]
+        told = ", ".join((config.positions, config.activation, *more))
+        words = f"{plain.formula}; {told}; {config.dim} features, {config.heads} heads"
+        made.append(replace(plain, title=title, formula=words, graph=graph))
+    return made
 
 
 def check_target(path: Path) -> None:

@@ -5,6 +5,8 @@ from itertools import pairwise
 
 from addnorm.report.layout import Box, Diagram
 
+Strokes = dict[tuple[int, int], dict[int, int]]  # cell -> source of a line -> its sides
+
 CHARACTER = 7.5
 """Pixels of the drawing that one column of characters stands for."""
 UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
@@ -22,13 +24,13 @@ def typed(diagram: Diagram) -> str:
     A row is made for every height at which something stands or turns, so that nothing overlaps.
     """
     rows = _rows(diagram)
-    strokes: dict[tuple[int, int], int] = defaultdict(int)
+    strokes: Strokes = defaultdict(lambda: defaultdict(int))
     for line in diagram.lines:
         corners = [(rows[round(y)], _column(diagram, x)) for x, y in line.points]
         for start, end in pairwise(corners):
-            _stroke(strokes, start, end)
+            _stroke(strokes, line.route.source, start, end)
     height = max(rows.values()) + 1
-    cells = {place: STROKES[sides] for place, sides in strokes.items()}
+    cells = {place: _sign(list(sides.values())) for place, sides in strokes.items()}
     for box in diagram.boxes:
         label = _label(box)
         left = _column(diagram, box.x) - len(label) // 2
@@ -81,10 +83,18 @@ def _label(box: Box) -> str:
     return label if box.node.kind in ("add", "mul", "input", "output") else f"[{label}]"
 
 
-def _stroke(
-    strokes: dict[tuple[int, int], int], start: tuple[int, int], end: tuple[int, int]
-) -> None:
-    """A straight piece, from cell to cell."""
+def _sign(sides: list[int]) -> str:
+    """The character of a cell; of lines that cross without touching the upright one is seen."""
+    if len(sides) > 1 and all(each in (UP | DOWN, LEFT | RIGHT) for each in sides):
+        return STROKES[max(sides, key=lambda each: each == UP | DOWN)]
+    joined = 0
+    for each in sides:
+        joined |= each
+    return STROKES[joined]
+
+
+def _stroke(strokes: Strokes, source: int, start: tuple[int, int], end: tuple[int, int]) -> None:
+    """A straight piece of a line, from cell to cell."""
     (row, column), (last_row, last_column) = start, end
     while (row, column) != (last_row, last_column):
         if column != last_column:
@@ -93,6 +103,6 @@ def _stroke(
         else:
             step, out, back = (1, DOWN, UP) if last_row > row else (-1, UP, DOWN)
             following = row + step, column
-        strokes[row, column] |= out
-        strokes[following] |= back
+        strokes[row, column][source] |= out
+        strokes[following][source] |= back
         row, column = following

@@ -47,6 +47,8 @@ class Blocks:
     def __post_init__(self) -> None:
         if self.ffn_dim is not None:
             check_count("ffn_dim", self.ffn_dim)
+        if self.window == ():
+            raise UserError("window is a number, or several that take turns, got none of them")
         if self.ffn_bias is not None:
             check_flag("ffn_bias", self.ffn_bias)
         check_share("attention_dropout", self.attention_dropout)
