@@ -235,6 +235,29 @@ def test_fields_that_a_kind_has_no_use_for_are_refused(field):
         build(**{"kind": kind, field: value} | SMALL)
 
 
+IMAGE = {"kind": "classifier", "dim": 16, "depth": 1, "heads": 2, "image": 8, "patch": 4}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        (IMAGE | {"types": 2}, "types is of no use: an image has no segments"),
+        (IMAGE | {"embed_scale": 5.0}, "embed_scale is of no use: an image has no table"),
+        (
+            {"kind": "classifier", "pooling": "mean"} | SMALL,
+            "pooling is of no use: nothing is pooled",
+        ),
+        (
+            IMAGE | {"positions": "learned(length=3)"},
+            r"is too short: .* has 5 tokens; wanted learned\(length=5\)",
+        ),
+    ],
+)
+def test_images_and_hidden_states_refuse_what_they_cannot_use(values, message):
+    with pytest.raises(UserError, match=message):
+        build(**values)
+
+
 def test_a_prefix_may_be_one_number_and_is_counted_from_zero():
     model = small("prefix_lm")
     torch.testing.assert_close(model(ids(), 4), model(ids(), torch.tensor([4, 4, 4])))

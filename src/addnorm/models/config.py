@@ -156,9 +156,30 @@ class Config(BaseModel):
             )
         if self.class_tokens > 1 and not reads_images:
             raise ValueError(f"class_tokens={self.class_tokens} is of no use without images")
-        if self.kind == "seq2seq" and self.tied and self.vocab is None:
-            raise ValueError("a seq2seq model wants a vocab")
+        self._refuse_idle(reads_images)
+        if reads_images and self.image and self.patch:
+            tokens = (self.image // self.patch) ** 2 + self.class_tokens
+            call = positions.resolve(self.positions)
+            usual = (positions.card("learned").options or {})["length"].default
+            if call.name == "learned" and call.options.get("length", usual) < tokens:
+                raise ValueError(
+                    f"{self.positions} is too short: an image of {self.image} with patches of "
+                    f"{self.patch} has {tokens} tokens; wanted learned(length={tokens})"
+                )
         return self
+
+    def _refuse_idle(self, reads_images: bool) -> None:
+        """Settings that would change nothing here."""
+        pools = self.classes is not None or self.pooler
+        for name, idle, why in (
+            ("types", reads_images, "an image has no segments"),
+            ("embed_scale", reads_images, "an image has no table"),
+            ("channels", not reads_images, "tokens have no colours"),
+            ("pooling", not pools, "nothing is pooled without classes or a pooler"),
+            ("pooler_activation", not self.pooler, "there is no pooler"),
+        ):
+            if idle and getattr(self, name) != type(self).model_fields[name].default:
+                raise ValueError(f"{name} is of no use: {why}; leave it out")
 
     @property
     def embedding_factor(self) -> float:
