@@ -131,13 +131,14 @@ def test_the_comparison_leaves_the_source_as_it_was():
     assert torch.equal(torch.get_rng_state(), state)
 
 
-def test_a_forced_end_stands_at_the_end_only():
+@pytest.mark.parametrize("new", [1, 6])
+def test_a_forced_end_stands_at_the_end_only(new):
     model = tiny_gpt2()
     model.generation_config.forced_eos_token_id = 5
     model.generation_config.eos_token_id = model.generation_config.pad_token_id = 5
     ids = torch.tensor([[7, 8, 9]])
-    wanted = model.generate(ids, do_sample=False, max_new_tokens=6)
-    assert torch.equal(from_hf(model).greedy(ids, max_new_tokens=6), wanted)
+    wanted = model.generate(ids, do_sample=False, max_new_tokens=new)
+    assert torch.equal(from_hf(model).greedy(ids, max_new_tokens=new), wanted)
 
 
 @pytest.mark.parametrize(

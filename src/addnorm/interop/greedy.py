@@ -68,10 +68,10 @@ class Tokens:
             last=generation.forced_eos_token_id,
         )
 
-    def choose(self, logits: Tensor, done: Tensor, *, step: int, steps: int) -> Tensor:
-        """The next token of each sequence, (B)."""
-        forced = self.first if step == 0 else None
-        forced = self.last if step == steps - 1 and self.last is not None else forced
+    def choose(self, logits: Tensor, done: Tensor, *, begins: bool, ends: bool) -> Tensor:
+        """The next token of each sequence, (B); whether it follows the start, or is the last."""
+        forced = self.first if begins else None
+        forced = self.last if ends and self.last is not None else forced
         token = logits.argmax(-1)
         token = token if forced is None else torch.full_like(token, forced)
         return token.masked_fill(done, self.padding)
@@ -99,8 +99,7 @@ def continue_decoder(
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for step in range(steps):
         logits = model(new, mask=mask, cache=cache, position_index=index)[:, -1]
-        first = -1 if ids.shape[1] > 1 else step  # a prompt has begun already
-        token = tokens.choose(logits, done, step=first if step == 0 else step, steps=steps)
+        token = tokens.choose(logits, done, begins=ids.shape[1] == 1, ends=step == steps - 1)
         ids, new = torch.cat((ids, token[:, None]), 1), token[:, None]
         index, mask, done = index[..., -1:] + 1, None, done | tokens.end(token)
         if bool(done.all()):
@@ -127,7 +126,7 @@ def continue_pair(
         logits = model.decode(
             made[:, -1:], memory, source_mask=mask, cache=cache, position_index=index
         )[:, -1]
-        token = tokens.choose(logits, done, step=step, steps=steps)
+        token = tokens.choose(logits, done, begins=step == 0, ends=step == steps - 1)
         made, done = torch.cat((made, token[:, None]), 1), done | tokens.end(token)
         if bool(done.all()):
             break

@@ -59,9 +59,10 @@ class LanguageModel(Model):
         visible: Tensor | None = None,
     ) -> Tensor:
         """What the head reads, (B, L, dim)."""
-        context = {"cache": cache, "position_index": position_index, "visible": visible}
-        given = {name: value for name, value in context.items() if value is not None}
-        return self.decoder(self.dropout(self.embed(ids)), mask=mask, **given)
+        x = self.dropout(self.embed(ids))
+        return self.decoder(
+            x, mask=mask, cache=cache, position_index=position_index, visible=visible
+        )
 
     def forward(
         self,

@@ -81,10 +81,14 @@ class Seq2Seq(Model):
         position_index: Tensor | None = None,
     ) -> Tensor:
         """What the head reads, (B, L, dim); with a cache, target holds the new tokens."""
-        given = {"memory_mask": source_mask, "cache": cache, "position_index": position_index}
-        context = {name: value for name, value in given.items() if value is not None}
-        x = self.dropout(self.embed(target))
-        return self.decoder(x, mask=target_mask, memory=memory, **context)
+        return self.decoder(
+            self.dropout(self.embed(target)),
+            mask=target_mask,
+            memory=memory,
+            memory_mask=source_mask,
+            cache=cache,
+            position_index=position_index,
+        )
 
     def decode(
         self,

@@ -177,7 +177,7 @@ class Stack(nn.Module):
         context: dict[str, Any],
         step: Step,
     ) -> Tensor:
-        self._check(x, mask, cond, context)
+        x, context = self._enter(x, mask, cond, context)
         wiring = self.wiring.within(mask, cond)
         context = context | {"mask": mask, "cond": cond}
         state = wiring.open(x)
@@ -192,6 +192,13 @@ class Stack(nn.Module):
             if tap.watched:
                 tap(wiring.trunk(state))
         return wiring.close(state)
+
+    def _enter(
+        self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """What the wiring opens and the sub-layers may want; refused here if it makes no sense."""
+        self._check(x, mask, cond, context)
+        return x, context
 
     def _branch(self, h: Tensor, *, wiring: Wiring, site: Site, context: dict[str, Any]) -> Tensor:
         """What the sub-layer of a site makes of `h`."""

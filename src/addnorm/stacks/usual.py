@@ -1,6 +1,6 @@
 """The usual stacks: encoders and decoders of attention and feed-forward."""
 
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from addnorm.core.errors import UserError
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.blocks import Blocks
-from addnorm.stacks.stack import Stack, Step
+from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
 from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.positions import registry as position_kinds
@@ -22,24 +22,26 @@ class UsualStack(Stack):
     Every layer is built and drawn by itself: none starts as a copy of another.
     """
 
+    side: ClassVar[str]
+    """Which half of a pair it would be: `encoder` or `decoder`."""
+
     def __init__(
         self,
-        kinds: tuple[str, ...],
-        role: str,
         *,
         dim: int,
         depth: int,
         heads: int,
-        wiring: str,
-        norm: str,
-        positions: str,
-        embed_norm: str,
-        dropout: float,
-        other_depth: int | None,
-        blocks: dict[str, Any],
+        wiring: str = "pre_ln",
+        norm: str = "layer",
+        positions: str = "none",
+        embed_norm: str = "none",
+        dropout: float = 0.0,
+        other_depth: int | None = None,
+        **blocks: Any,
     ) -> None:
         check_count("depth", depth)
-        causal = role.startswith("decoder")
+        causal, paired = self.side == "decoder", other_depth is not None
+        kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
         inside = Blocks.of(type(self).__name__, blocks)
         widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
         layers = [inside.layer(number, kinds, **widths) for number in range(depth)]
@@ -49,7 +51,7 @@ class UsualStack(Stack):
             wiring=wiring,
             norm=norm,
             kinds=kinds,
-            role=role,
+            role=self.side if paired else f"{self.side}_only",
             other_depth=other_depth,
             dropout=dropout,
         )
@@ -81,19 +83,14 @@ class UsualStack(Stack):
             **{name: value for name, value in told.items() if value != "None"},
         }
 
-    def _walk(
-        self,
-        x: Tensor,
-        mask: Tensor | None,
-        cond: Tensor | None,
-        context: dict[str, Any],
-        step: Step,
-    ) -> Tensor:
-        """The walk of a stack, after positions have come in through the door of their kind."""
+    def _enter(
+        self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
+    ) -> tuple[Tensor, dict[str, Any]]:
+        """Positions come in through the door of their kind, and then the embedding's norm."""
         context = dict(context)
         given = context.pop("position_index", None)
         check_width("the input of this stack", x, self.plan.dim)
-        self._check(x, mask, cond, context)
+        x, context = super()._enter(x, mask, cond, context)
         cache = self._checked_cache(context.get("cache"))
         index = _index(x, mask, cache) if given is None else _checked(given, x)
         seen = index if cache is None else cache.place(index)
@@ -108,8 +105,7 @@ class UsualStack(Stack):
                 )
             if placed is not None:
                 context[name] = placed
-        x = self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond)
-        return super()._walk(x, mask, cond, context, step)
+        return self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond), context
 
     def _checked_cache(self, cache: Any) -> KVCache | None:
         if cache is None:
@@ -147,34 +143,7 @@ class Encoder(UsualStack):
     torch.Size([3, 5, 8])
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        depth: int,
-        heads: int,
-        wiring: str = "pre_ln",
-        norm: str = "layer",
-        positions: str = "none",
-        embed_norm: str = "none",
-        dropout: float = 0.0,
-        other_depth: int | None = None,
-        **blocks: Any,
-    ) -> None:
-        super().__init__(
-            ("self", "ffn"),
-            "encoder_only" if other_depth is None else "encoder",
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            wiring=wiring,
-            norm=norm,
-            positions=positions,
-            embed_norm=embed_norm,
-            dropout=dropout,
-            other_depth=other_depth,
-            blocks=blocks,
-        )
+    side = "encoder"
 
 
 class Decoder(UsualStack):
@@ -201,34 +170,7 @@ class Decoder(UsualStack):
     torch.Size([3, 5, 8])
     """
 
-    def __init__(
-        self,
-        *,
-        dim: int,
-        depth: int,
-        heads: int,
-        wiring: str = "pre_ln",
-        norm: str = "layer",
-        positions: str = "none",
-        embed_norm: str = "none",
-        dropout: float = 0.0,
-        other_depth: int | None = None,
-        **blocks: Any,
-    ) -> None:
-        super().__init__(
-            ("self", "ffn") if other_depth is None else ("self", "cross", "ffn"),
-            "decoder_only" if other_depth is None else "decoder",
-            dim=dim,
-            depth=depth,
-            heads=heads,
-            wiring=wiring,
-            norm=norm,
-            positions=positions,
-            embed_norm=embed_norm,
-            dropout=dropout,
-            other_depth=other_depth,
-            blocks=blocks,
-        )
+    side = "decoder"
 
 
 def _index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
