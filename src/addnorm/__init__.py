@@ -48,7 +48,10 @@ _HOME = {
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
-_PACKAGES = ("core", "norms", "wirings", "sublayers", "stacks", "models", "report", "interop")
+_PACKAGES = (
+    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "train"),
+    *("decode", "report", "interop"),
+)
 
 __all__ = [
     "Classifier",

@@ -29,7 +29,7 @@ def draw(
         typer.Option("--layers", min=0, help="Draw all layers of a stack of this many instead."),
     ] = 0,
 ) -> None:
-    """Draw wirings side by side: what a real block of each was seen doing."""
+    """Draw wirings side by side: what real blocks were seen doing."""
     from addnorm.report.draw import check_target, save
     from addnorm.report.draw import draw as picture
 

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 FAMILIES = {
     "norms": "addnorm.norms",
     "wirings": "addnorm.wirings",
+    "schedules": "addnorm.train.schedule",
+    "optimizers": "addnorm.train.optim",
     "positions": "addnorm.sublayers.positions",
     "qk_norms": "addnorm.sublayers.qk_norm",
     "presets": "addnorm.models.presets",

@@ -9,15 +9,27 @@ from typing import Annotated, Any
 import typer
 
 from addnorm import __version__
+from addnorm.cli.classify import classify
+from addnorm.cli.data import data
 from addnorm.cli.draw import draw
+from addnorm.cli.evaluate import evaluate
+from addnorm.cli.generate import generate
 from addnorm.cli.list import list_members
 from addnorm.cli.show import show
+from addnorm.cli.train import train
+from addnorm.cli.translate import translate
 
 # One line a verb, in the order of `addnorm --help`. What takes long to import is imported inside.
-COMMANDS: dict[str, Callable[..., Any]] = {
+COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
     "draw": draw,
+    "data": data,
+    "train": train,
+    "evaluate": evaluate,
+    "translate": translate,
+    "generate": generate,
+    "classify": classify,
 }
 
 DONE, MISTAKE, INTERRUPTED = 0, 2, 130
@@ -72,7 +84,10 @@ def _app() -> typer.Typer:
     )
     app.callback()(addnorm)
     for verb, command in COMMANDS.items():
-        app.command(verb)(command)
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=verb)
+        else:
+            app.command(verb)(command)
     return app
 
 

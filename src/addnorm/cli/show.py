@@ -55,12 +55,12 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
 
     kind = registry_of(family).family
     parts: list[RenderableType] = [
-        Text.assemble((str(call), "bold"), f"  {card.title}, a {kind}"),
+        Text.assemble((str(call), "bold"), f"  {card.title}, {_article(kind)} {kind}"),
         Text(card.summary),
     ]
     if family in ("wirings", "presets"):
         parts += _drawing(console, family, call)
-    for words, lines in _sections(card, call):
+    for words, lines in _sections(family, card, call):
         parts += ["", Text(words, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
         for cells in lines:
@@ -90,8 +90,10 @@ def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableT
     return parts
 
 
-def _sections(card: "Card", call: "Call") -> list[tuple[str, Lines]]:
+def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, Lines]]:
     """Headings with their lines; those with nothing to say are left out."""
+    from addnorm.train.schedule import recommended
+
     values = _values(card, call)
     options = (card.options or {}).items()
     sections: list[tuple[str, Lines]] = [
@@ -99,6 +101,7 @@ def _sections(card: "Card", call: "Call") -> list[tuple[str, Lines]]:
         ("Where", list(card.symbols)),
         ("Paper", [(card.paper,)]),
         ("Options", [(f"{name}={values[name]}", _said(option)) for name, option in options]),
+        ("Schedule", [(recommended(call),)] if family == "wirings" else []),
         ("Needs", [(need,) for need in card.needs]),
         ("Equal at start", [(f"{one} = {other}",) for one, other in card.reduces_to]),
         ("Left open by the paper", [(card.undefined,)] if card.undefined else []),
@@ -127,6 +130,10 @@ def _said(option: "Option") -> str:
     inner = INNER in getattr(option.type, "__metadata__", ())
     taken = "call string" if inner else _taken(TypeAdapter(option.type).json_schema())
     return f"{taken}; default {option.default}"
+
+
+def _article(noun: str) -> str:
+    return "an" if noun[0] in "aeiou" else "a"
 
 
 # How the words of a JSON schema are said to a person.

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import replacing
 
 Row = Mapping[str, Any]
 NOT_FINITE = ("nan", "inf", "-inf")
@@ -29,12 +30,8 @@ def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -
         with path.open("ab") as file:
             file.write(data)
         return
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
+    with replacing(path) as temporary:
         temporary.write_bytes(data)
-        temporary.replace(path)
-    finally:
-        temporary.unlink(missing_ok=True)
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:

@@ -1,6 +1,5 @@
 """What every model has in common: a config, stacks, a start, a folder."""
 
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,6 +11,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import replacing
+from addnorm.kernels.cross_entropy import Sums, cross_entropy
 from addnorm.models.config import Config
 from addnorm.stacks import Decoder, Encoder, Stack
 from addnorm.stacks.init import draw, restart
@@ -35,6 +36,16 @@ class Model(nn.Module, ABC):
     def edges(self) -> Iterator[tuple[str, Tensor]]:
         """(role, weight) of what is no stack: embedding and head."""
 
+    def loss(
+        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> Sums:
+        """Cross entropy of what the model answers to the inputs, as sums over what is asked.
+
+        asked: the right class of each logit, IGNORE (-100) where nothing is asked
+        smoothing: share of the target that is given to all classes
+        """
+        return cross_entropy(self(*inputs, **options), asked, smoothing=smoothing)
+
     def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "Model":
         """Start anew; see `Stack.initialise`. Embedding and head start as the last stack wants."""
         with torch.random.fork_rng(enabled=seed is not None):
@@ -48,6 +59,25 @@ class Model(nn.Module, ABC):
                 draw(weight, scheme=scheme or wiring.scheme, role=role, gain=wiring.gain(role))
         self.after_step()
         return self
+
+    def calibrate(self, *inputs: Tensor, **options: Tensor | None) -> None:
+        """Give every stack its data-dependent start, where its wiring has one (Admin), from one
+        batch; called as the model is.
+        """
+        training = self.training
+        hooks = [
+            stack.register_forward_pre_hook(
+                lambda stack, args, given: stack.calibrate(*args, **given), with_kwargs=True
+            )
+            for stack in self.stacks
+        ]
+        try:
+            with torch.no_grad():
+                self.eval()(*inputs, **options)
+        finally:
+            self.train(training)
+            for hook in hooks:
+                hook.remove()
 
     def after_step(self) -> None:
         """To be called after every step of the optimizer; only some wirings do anything (nGPT)."""
@@ -71,20 +101,11 @@ class Model(nn.Module, ABC):
         """Write `config.json` and `model.safetensors`, each under a temporary name first."""
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError("a model on the meta device has no weights to save; make it real first")
+        values = {name: value.contiguous() for name, value in self.state_dict().items()}
         folder = Path(folder)
-        folder.mkdir(parents=True, exist_ok=True)
-        weights = folder / f".{WEIGHTS}.{os.getpid()}"
-        config = folder / f".{CONFIG}.{os.getpid()}"
-        try:
+        with replacing(folder / CONFIG) as config, replacing(folder / WEIGHTS) as weights:
             config.write_text(self.config.to_json(), encoding="utf-8")
-            save_file(
-                {name: value.contiguous() for name, value in self.state_dict().items()}, weights
-            )
-            weights.replace(folder / WEIGHTS)
-            config.replace(folder / CONFIG)
-        finally:
-            weights.unlink(missing_ok=True)
-            config.unlink(missing_ok=True)
+            save_file(values, weights)
 
     def load(self, folder: str | Path) -> "Model":
         """Read the weights that were saved in a folder."""

@@ -126,7 +126,7 @@ class Config(BaseModel):
         try:
             return cls(**values)
         except ValidationError as problem:
-            raise UserError(_told(problem, list(cls.model_fields))) from None
+            raise UserError(told(problem, list(cls.model_fields))) from None
 
     def but(self, **changes: Any) -> "Config":
         """The same with some fields changed."""
@@ -240,7 +240,7 @@ _ONLY = {
 }
 
 
-def _told(problem: ValidationError, known: list[str]) -> str:
+def told(problem: ValidationError, known: list[str]) -> str:
     """The first mistake in a config: what was got, what was wanted, what to try."""
     first = problem.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.cross_entropy import Sums, linear_cross_entropy
 from addnorm.models.config import Config
 
 
@@ -109,6 +110,19 @@ class Unembedding(nn.Module):
         table = embedding.table if self.table is None else self.table
         logits = F.linear(h * self.factor if self.factor != 1 else h, table, self.bias)
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
+
+    def loss(
+        self, h: Tensor, embedding: TokenEmbedding, asked: Tensor, *, smoothing: float
+    ) -> Sums:
+        """The cross entropy of the logits, which are never all there at once."""
+        return linear_cross_entropy(
+            h * self.factor if self.factor != 1 else h,
+            embedding.table if self.table is None else self.table,
+            asked,
+            bias=self.bias,
+            cap=self.cap,
+            smoothing=smoothing,
+        )
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What is its own, with roles."""

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.cross_entropy import Sums
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embed import TokenEmbedding, Unembedding
@@ -78,6 +79,13 @@ class LanguageModel(Model):
         """
         h = self.hidden(ids, mask=mask, cache=cache, position_index=position_index)
         return self.head(h, self.embed)
+
+    def loss(
+        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> Sums:
+        """As of every model, without holding all logits."""
+        h = self.hidden(*inputs, **options)  # type: ignore[arg-type]  # no cache among them
+        return self.head.loss(h, self.embed, asked, smoothing=smoothing)
 
 
 class PrefixLM(Model):

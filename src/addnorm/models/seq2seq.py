@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor, nn
 
+from addnorm.kernels.cross_entropy import Sums
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embed import TokenEmbedding, Unembedding
@@ -126,3 +127,12 @@ class Seq2Seq(Model):
         """
         memory = self.encode(source, source_mask=source_mask)
         return self.decode(target, memory, source_mask=source_mask, target_mask=target_mask)
+
+    def loss(
+        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> Sums:
+        """As of every model, without holding all logits."""
+        source, target = inputs
+        memory = self.encode(source, source_mask=options.get("source_mask"))
+        h = self.hidden(target, memory, **options)  # type: ignore[arg-type]  # no cache among them
+        return self.head.loss(h, self.embed, asked, smoothing=smoothing)

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError, WrongArrangement
 from addnorm.core.plan import Plan, Site
@@ -27,7 +28,8 @@ class Stack(nn.Module):
     enough; one whose `forward` names mask, memory, cache or anything else that the stack is called
     with gets just that. Nobody's weights are touched before `initialise()` is called.
 
-    Masks are True at valid tokens.
+    Masks are True at valid tokens. With `recompute` set to True, what sub-layers compute inside is
+    not kept for the backward but computed again: less memory, the same numbers.
 
     >>> mixers = [nn.Linear(8, 8) for _ in range(4)]
     >>> stack = Stack(mixers, dim=8, wiring="b2t", norm="rms")
@@ -69,6 +71,7 @@ class Stack(nn.Module):
         self.wiring = wirings.make(self.wiring_call, self.plan)
         self.dropout = nn.Dropout(dropout)
         self.taps = Taps(len(sublayers))
+        self.recompute = False
         self._wants = [Wants.of(module) for module in sublayers]
         self._check_plugs()
 
@@ -209,7 +212,11 @@ class Stack(nn.Module):
             given["cache"] = given["cache"][site.index]
         if "plugs" in wants.names:
             given["plugs"] = wiring.plugs(site)
-        branch = self.sublayers[site.index](h, **given)
+        sublayer = self.sublayers[site.index]
+        if self.recompute and torch.is_grad_enabled() and "cache" not in given:
+            branch = checkpoint(sublayer, h, use_reentrant=False, **given)
+        else:
+            branch = sublayer(h, **given)
         if not isinstance(branch, Tensor) or branch.shape != h.shape:
             got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
             raise UserError(

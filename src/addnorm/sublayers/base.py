@@ -38,6 +38,22 @@ class Sublayer(nn.Module, ABC):
         """Put parameters that have no role (scales, memory vectors) at their start values."""
 
 
+class Tap(nn.Module):
+    """A place without parameters that hands on what it gets.
+
+    Hook it with `register_forward_hook`.
+    """
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks."""
+        return bool(self._forward_hooks or self._forward_pre_hooks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """x"""
+        return x
+
+
 def draw_normal(weight: Tensor, std: float) -> None:
     """Fill a weight from N(0, std^2); on the meta device there is nothing to fill.
 

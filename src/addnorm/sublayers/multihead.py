@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import Sublayer, check_count, check_flag, check_share, draw_normal
+from addnorm.sublayers.base import Sublayer, Tap, check_count, check_flag, check_share, draw_normal
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 Answer = Tensor | tuple[Tensor, Tensor]
@@ -85,6 +85,10 @@ class MultiHead(Sublayer):
 
     A query that sees nothing, as in a sequence of padding, gets zeros and finite gradients.
 
+    Two taps, to look only, both (B, heads, L, P + S): `logits_tap`, cap(scale * q . k) without the
+    bias, -inf where a query may not look; `probabilities_tap`, before dropout. While somebody
+    watches, torch's fused kernel is not used, and dropout draws other numbers than it would.
+
     Vaswani et al. 2017, section 3.2; kv_heads: Ainslie et al., GQA, 2023, arXiv 2305.13245;
     persistent: Sukhbaatar et al., Augmenting Self-attention with Persistent Memory, 2019, arXiv
     1907.01470; cap: Gemma Team, Gemma 2, 2024, arXiv 2408.00118.
@@ -109,6 +113,7 @@ class MultiHead(Sublayer):
         slots = (self.kv_heads, self.persistent, self.head_dim)
         self.persistent_keys = nn.Parameter(torch.empty(slots)) if self.persistent else None
         self.persistent_values = nn.Parameter(torch.empty(slots)) if self.persistent else None
+        self.logits_tap, self.probabilities_tap = Tap(), Tap()
         self.reset_parameters()
 
     @property
@@ -196,11 +201,16 @@ class MultiHead(Sublayer):
         scale = next((scale for scale in own if scale is not None), self.head_dim**-0.5)
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
-        if weights or cap is not None:  # torch's kernel can neither show nor cap its logits
+        watched = self.logits_tap.watched or self.probabilities_tap.watched
+        # torch's kernel can neither show nor cap its logits.
+        if weights or watched or cap is not None:
             limits = masks.causal(q.shape[2], device=q.device) if causal else limits
             logits = q @ self._shared(k).mT * scale
             logits = logits if cap is None else cap * (logits / cap).tanh()
             probabilities = _softmax(logits, limits).to(q.dtype)
+            if watched:
+                self.logits_tap(_only_seen(logits, limits))
+                self.probabilities_tap(probabilities)
             heads = F.dropout(probabilities, dropout) @ self._shared(v)
         else:
             heads = F.scaled_dot_product_attention(
@@ -254,6 +264,14 @@ def split_dim(dim: int, heads: int) -> int:
             "head_dim of its own"
         )
     return dim // heads
+
+
+def _only_seen(logits: Tensor, limits: Tensor | None) -> Tensor:
+    """The logits as they are where a query may look, -inf elsewhere."""
+    if limits is None:
+        return logits
+    seen = limits if limits.dtype == torch.bool else limits != -torch.inf
+    return logits.masked_fill(~seen, -torch.inf)
 
 
 def _softmax(logits: Tensor, limits: Tensor | None) -> Tensor:

@@ -36,6 +36,8 @@ class B2T(Wiring):
     Takase et al. 2022, section 4.
     """
 
+    # The released recipe: 4000 steps of warm-up (methods 1, 3.8).
+    schedule = "inverse_sqrt(warmup=0.1)"
     leaves = 2
 
     # NOTE[DIFF]: the division of all start weights by sqrt(depth) stands in the released code; that

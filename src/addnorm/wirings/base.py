@@ -45,6 +45,10 @@ class Wiring(nn.Module, ABC):
 
     scheme: str = "xavier_uniform"
     """How weights are drawn where the user does not say: a row of the table in `stacks/init.py`."""
+    schedule: str = "cosine(warmup=0.1)"
+    """The learning rate's schedule where the user does not say: a call string of
+    `train/schedule.py`, spans as shares, since the runs of papers are longer than most.
+    """
     leaves: int | None = 1
     """Tensors in the state between two layers; None where they get more from layer to layer."""
 

@@ -15,6 +15,7 @@ class Decorator(Wiring):
         super().__init__(plan)
         self.inner = make_wiring(inner, plan)
         self.scheme, self.leaves = self.inner.scheme, self.inner.leaves
+        self.schedule = self.inner.schedule
 
     def open(self, x: Tensor) -> State:
         """As inside."""

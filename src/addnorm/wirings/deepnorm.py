@@ -34,6 +34,8 @@ class DeepNorm(Wiring):
     cross-attention. Weights are drawn Xavier-normal. Pitfall: alpha belongs on the skip.
     """
 
+    # As Admin, whose control it is in Transformer-Clinic (methods 1, 3.12).
+    schedule = "inverse_sqrt(warmup=0.1)"
     scheme = "xavier_normal"
 
     # NOTE[DIFF]: the paper writes layers and knows two or three sub-layers a layer; counted in

@@ -39,6 +39,8 @@ class DenseFormer(Wiring):
     averages only behind every P-th layer.
     """
 
+    # The released recipe: a warm-up of 2 % of the run (config/base.py).
+    schedule = "cosine(warmup=0.02)"
     leaves = None
 
     def __init__(self, plan: Plan, *, dilation: Count = 1, period: Count = 1) -> None:

@@ -38,6 +38,9 @@ class FalsePreLN(Wiring):
     Also PyTorch's first norm_first (pytorch issue 61165).
     """
 
+    # It is Post-LN in disguise (methods 1, 3.4).
+    schedule = "inverse_sqrt(warmup=0.2)"
+
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:
         super().__init__(plan)
         self.norms = self.site_norms()

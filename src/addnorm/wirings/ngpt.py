@@ -50,6 +50,8 @@ class NGPT(Wiring):
     the paper.
     """
 
+    # No warm-up (methods 2, 7.1); the decay is the usual one.
+    schedule = "cosine(warmup=0)"
     scheme = "unit"
 
     # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core takes it as it

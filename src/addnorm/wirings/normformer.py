@@ -42,6 +42,9 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
+    # The released recipe falls linearly behind a short warm-up (fairseq, train_lm.sh).
+    schedule = "linear(warmup=0.05)"
+
     # NOTE[DIFF]: dropout acts on what attention returns, before N_a; behind it in fairseq.
     # NOTE[DIFF]: the paper scales heads before the output matrix, as is done here; fairseq scales
     # behind it, where the features are no heads any more: head_scale=post.

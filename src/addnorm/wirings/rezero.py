@@ -34,6 +34,9 @@ class ReZero(Wiring):
     relative step of Adafactor makes a parameter that starts at 0 crawl.
     """
 
+    # No warm-up (methods 1, 3.11). The decay is the usual one, as the paper asks for none.
+    schedule = "cosine(warmup=0)"
+
     # NOTE[DIFF]: the released code shares one alpha among the sub-layers of a layer; the paper's
     # formula can be read as one each: per=site.
     # NOTE[DIFF]: post_norm=True is N(x + alpha * f(x)), a variant of Transformer-Clinic.

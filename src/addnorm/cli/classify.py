@@ -1,0 +1,72 @@
+"""`addnorm classify`: a label for every line."""
+
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from addnorm.decode.answers import Verdict
+
+
+def classify(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for classify.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="What to classify; standard input if left out."),
+    ] = None,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens in a batch.")] = 8192,
+    chunk: Annotated[
+        int | None,
+        typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="A tab and the probability behind each label.")
+    ] = False,
+    json: Annotated[
+        bool, typer.Option("--json", help="One JSON object a line, with all probabilities.")
+    ] = False,
+    attention: Annotated[
+        Path | None,
+        typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+) -> None:
+    """Label lines: one out for each in, in the same order."""
+    from addnorm.cli import lines as cli
+    from addnorm.decode.answers import Notes
+    from addnorm.decode.answers import classify as answer
+
+    texts, notes = cli.Lines(files or ()), Notes()
+    trained = cli.open_run(run, device)
+    size = cli.chunk_of(chunk, files or ())
+    answers = cli.with_lines(
+        texts,
+        lambda asked: answer(trained, asked, batch_tokens=batch_tokens, chunk=size, notes=notes),
+    )
+    form = "json" if json else "scores" if scores else "text"
+    write = partial(_write, labels=trained.labels, form=form)
+    try:
+        cli.answer_lines(trained, answers, write, words="labelling", attention=attention)
+    finally:
+        cli.report(notes, texts)
+
+
+def _write(
+    number: int, line: str, verdict: "Verdict", *, labels: "Sequence[str]", form: str
+) -> None:
+    from addnorm.cli.lines import write_line, write_record
+
+    if form == "json":
+        p = dict(zip(labels, verdict.probabilities, strict=False))  # none for an empty line
+        told = {"label": verdict.label, "probability": verdict.probability, "probabilities": p}
+        write_record({"line": number, "input": line, **told})
+    elif verdict.label is None:
+        write_line("")
+    elif form == "scores":
+        write_line(verdict.label, f"{verdict.probability:.4f}")
+    else:
+        write_line(verdict.label)

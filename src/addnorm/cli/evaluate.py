@@ -1,0 +1,83 @@
+"""`addnorm evaluate`: how good a run is on held-out data."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
+    split: Annotated[str, typer.Option("--split", help="train, valid or test.")] = "test",
+    data: Annotated[
+        Path | None,
+        typer.Option("--data", metavar="DIR", help="Another corpus than that of the run."),
+    ] = None,
+    beam: Annotated[
+        int | None, typer.Option("--beam", help="Hypotheses a sentence (translate); 5.")
+    ] = None,
+    length_penalty: Annotated[
+        str | None,
+        typer.Option(
+            "--length-penalty", metavar="ALPHA", help="As in `addnorm translate` (translate); 0.6."
+        ),
+    ] = None,
+    batch_tokens: Annotated[
+        int | None,
+        typer.Option("--batch-tokens", help="Tokens in a batch when decoding (translate); 8192."),
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+) -> None:
+    """Measure how good a run is on held-out data.
+
+    BLEU and chrF of translations, perplexity and bits per character of a language model, accuracy,
+    F1 and calibration of a classifier.
+    """
+    from addnorm.cli.lines import open_run, progress
+    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.translate import penalty
+    from addnorm.decode.answers import TRANSLATING
+    from addnorm.decode.evaluate import evaluate as scores_of
+    from addnorm.decode.options import Options
+
+    options = None
+    if (beam, length_penalty, batch_tokens) != (None, None, None):
+        alpha = TRANSLATING.length_penalty if length_penalty is None else penalty(length_penalty)
+        options = Options(
+            beam=TRANSLATING.beam if beam is None else beam,
+            length_penalty=alpha,
+            batch_tokens=TRANSLATING.batch_tokens if batch_tokens is None else batch_tokens,
+        )
+    trained = open_run(run, device)
+    with progress("evaluating", shares=False) as tick:
+        found = scores_of(trained, split, data=data, options=options, tick=tick)
+    if json:
+        write_json(_finite(found))
+        return
+    from rich.table import Table
+
+    table = Table.grid(padding=(0, 2, 0, 0))
+    for name, value in _flat(found):
+        table.add_row(name, f"{value:.4f}" if isinstance(value, float) else str(value))
+    write_page(page(), table)
+    sys.stdout.flush()
+
+
+def _flat(found: dict[str, Any]) -> list[tuple[str, Any]]:
+    """One row a number: those of a label get its name."""
+    rows: list[tuple[str, Any]] = []
+    for name, value in found.items():
+        inside = value.items() if isinstance(value, dict) else ()
+        rows += [(f"{name} {word}", number) for word, number in inside]
+        rows += [] if isinstance(value, dict) else [(name, value)]
+    return rows
+
+
+def _finite(found: dict[str, Any]) -> dict[str, Any]:
+    """JSON has no word for infinity: it becomes a text, as in rows."""
+    return {
+        name: str(value) if isinstance(value, float) and abs(value) == float("inf") else value
+        for name, value in found.items()
+    }

@@ -1,0 +1,119 @@
+"""`addnorm generate`: texts that go on where prompts end."""
+
+import sys
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from addnorm.decode.answers import Answer
+
+
+def generate(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for lm.")],
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Prompts, one a line; else standard input."),
+    ] = None,
+    prompt: Annotated[
+        str | None,
+        typer.Option("--prompt", help="One prompt, in place of lines; '' begins a document."),
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option("--temperature", help="Above 1 bolder, below 1 safer; 1.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option("--top-k", help="Draw from so many of the likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option("--top-p", help="Draw from this share of the probability.")
+    ] = None,
+    min_p: Annotated[
+        float | None,
+        typer.Option("--min-p", help="Draw from tokens this likely, compared with the likeliest."),
+    ] = None,
+    max_new: Annotated[int, typer.Option("--max-new", help="New tokens at most.")] = 100,
+    seed: Annotated[int, typer.Option("--seed", help="Another one gives other texts.")] = 0,
+    beam: Annotated[
+        int | None,
+        typer.Option("--beam", help="Search instead of drawing; 1 takes the likeliest token."),
+    ] = None,
+    n: Annotated[
+        int | None,
+        typer.Option("--n", help="Write so many lines for each: number, score, text by tabs."),
+    ] = None,
+    batch_tokens: Annotated[
+        int, typer.Option("--batch-tokens", help="Tokens in a batch, prompts and new ones.")
+    ] = 8192,
+    chunk: Annotated[
+        int | None,
+        typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
+    ] = None,
+    scores: Annotated[
+        bool, typer.Option("--scores", help="The log-probability and a tab before each text.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
+    attention: Annotated[
+        Path | None,
+        typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
+    ] = None,
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+) -> None:
+    """Go on with a prompt, or with every line.
+
+    Draws at random, unless there is a beam.
+
+    Line breaks inside an answer are written as \\n, except in the one answer to --prompt.
+    """
+    from addnorm.cli import lines as cli
+    from addnorm.core.errors import UserError
+    from addnorm.decode.answers import Notes, continue_text
+    from addnorm.decode.options import Options
+
+    if prompt is not None and files:
+        raise UserError("got --prompt and files of prompts; leave out one of them")
+    settings = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p}
+    draws = [f"--{name}" for name, value in settings.items() if value is not None]
+    if beam is not None and draws:
+        raise UserError(f"--beam searches and {draws[0]} draws at random; leave out one of them")
+    options = Options(
+        beam=1 if beam is None else beam,
+        nbest=1 if n is None else n,
+        temperature=1.0 if beam is None and temperature is None else temperature,
+        top_k=top_k,
+        top_p=top_p,
+        min_p=min_p,
+        seed=seed,
+        max_new=max_new,
+        batch_tokens=batch_tokens,
+    )
+    texts, notes = cli.Lines(files or ()), Notes()
+    trained = cli.open_run(run, device)
+    form = "json" if json else "nbest" if n else "scores" if scores else "text"
+    size = cli.chunk_of(chunk, files or ())
+
+    def answer(asked: "Iterator[str]") -> "Iterator[list[Answer]]":
+        return continue_text(
+            trained, asked, options, blank=prompt is not None, chunk=size, notes=notes
+        )
+
+    answers = cli.with_lines(texts if prompt is None else [prompt], answer)
+    write = _as_it_is if prompt is not None and form == "text" else None
+    try:
+        cli.answer_lines(
+            trained,
+            answers,
+            write or partial(cli.write_answers, form=form),
+            words="writing",
+            attention=attention,
+        )
+    finally:
+        cli.report(notes, texts)
+
+
+def _as_it_is(number: int, line: str, answers: "list[Answer]") -> None:
+    sys.stdout.write(answers[0].text + "\n")

@@ -1,0 +1,188 @@
+"""Lines in, lines out: what `translate`, `generate` and `classify` have in common."""
+
+import contextlib
+import itertools
+import json
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+if TYPE_CHECKING:
+    from addnorm.decode.answers import Answer, Notes, Trained, Verdict
+
+Found = TypeVar("Found")
+
+PICTURES = 20
+"""Answers whose attention is drawn at most."""
+
+
+class Lines:
+    """Lines of files, or of standard input, one after the other; what is no UTF-8 is replaced.
+
+    invalid: how many lines had something replaced
+    """
+
+    def __init__(self, files: Iterable[Path] = ()) -> None:
+        self.files, self.invalid = tuple(files), 0
+        for path in self.files:
+            if not path.is_file():
+                from addnorm.core.errors import UserError
+
+                raise UserError(f"no lines at {path}: there is no such file; wanted a text file")
+
+    def __iter__(self) -> Iterator[str]:
+        if not self.files:
+            yield from self._decoded(sys.stdin.buffer)
+        for path in self.files:
+            with path.open("rb") as file:
+                yield from self._decoded(file)
+
+    def _decoded(self, raw: Iterable[bytes]) -> Iterator[str]:
+        for line in raw:
+            line = line.rstrip(b"\r\n")
+            try:
+                yield line.decode("utf-8")
+            except UnicodeDecodeError:
+                self.invalid += 1
+                yield line.decode("utf-8", errors="replace")
+
+
+def chunk_of(given: int | None, files: Iterable[Path]) -> int:
+    """Lines to read before the first is answered; one where somebody types them."""
+    from addnorm.decode.answers import CHUNK
+
+    if given is not None:
+        return given
+    return 1 if not tuple(files) and sys.stdin.isatty() else CHUNK
+
+
+def open_run(folder: Path, device: str) -> "Trained":
+    """The run in a folder."""
+    from addnorm.train.run import Run
+
+    return Run.open(folder, device=device)
+
+
+def write_line(*cells: object) -> None:
+    """One line, cells between tabs; it is on its way at once. Line breaks inside become `\\n`."""
+    sys.stdout.write("\t".join(one_line(str(cell)) for cell in cells) + "\n")
+    sys.stdout.flush()
+
+
+def write_record(record: dict[str, Any]) -> None:
+    """One JSON object on a line."""
+    sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
+    sys.stdout.flush()
+
+
+def one_line(text: str) -> str:
+    """Text without what would break the line or the columns."""
+    return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
+
+
+def write_answers(number: int, line: str, answers: "list[Answer]", *, form: str) -> None:
+    """The answers to a line.
+
+    form: `text` the text of the best; `scores` its score before it; `nbest` every answer on a line,
+        number of the line, score, text; `json` an object with all of it
+    """
+    if form == "json":
+        told = [
+            {
+                "text": each.text,
+                "score": each.score,
+                "length": len(each.tokens),
+                "ended": each.ended,
+            }
+            for each in answers
+        ]
+        write_record({"line": number, "input": line, "answers": told})
+    elif form == "nbest":
+        for each in answers:
+            write_line(number, f"{each.score:.4f}", each.text)
+    elif form == "scores" and answers[0].text:
+        write_line(f"{answers[0].score:.4f}", answers[0].text)
+    else:
+        write_line(answers[0].text)
+
+
+def with_lines(
+    lines: Iterable[str], answer: "Callable[[Iterator[str]], Iterable[Found]]"
+) -> "Iterator[tuple[str, Found]]":
+    """Each line beside its answer; lines are kept only until they are answered."""
+    asked, echo = itertools.tee(lines)
+    return zip(echo, answer(asked), strict=True)
+
+
+def report(notes: "Notes", *lines: Lines) -> None:
+    """Say on standard error what was not taken as it stands."""
+    invalid = sum(each.invalid for each in lines)
+    if notes.cut:
+        print(f"addnorm: {notes.cut} of {notes.lines} lines were too long and cut", file=sys.stderr)
+    if invalid:
+        print(
+            f"addnorm: {invalid} of {notes.lines} lines were not UTF-8; what could not be read was "
+            "replaced",
+            file=sys.stderr,
+        )
+
+
+def answer_lines(
+    run: "Trained",
+    answers: "Iterable[tuple[str, Any]]",
+    write: Callable[[int, str, Any], None],
+    *,
+    words: str,
+    attention: Path | None,
+) -> None:
+    """Write the answers as they come, each with its number and line; then draw attention."""
+    drawn: list[Answer | Verdict] = []
+    number = 0
+    with progress(words, shares=True) as tick:
+        for number, (line, found) in enumerate(answers, start=1):
+            write(number, line, found)
+            tick(1, None)
+            first = found[0] if isinstance(found, list) else found
+            if attention is not None and len(drawn) < PICTURES and first.tokens:
+                drawn.append(first)
+    if attention is not None:
+        from addnorm.decode.attention import attention_examples
+        from addnorm.report.attention import write_attention
+
+        write_attention(attention, attention_examples(run, drawn))
+        some = f"{len(drawn)} of {number} lines"
+        print(f"addnorm: drew the attention of {some} into {attention}", file=sys.stderr)
+
+
+@contextlib.contextmanager
+def progress(words: str, *, shares: bool) -> Iterator[Callable[[int, int | None], object]]:
+    """A bar on standard error, if that is a terminal; call what comes back with how many more, and
+    how many there are, if that is known.
+
+    shares: whether standard output goes on meanwhile, so that a bar would be in its way where
+        both are the same terminal
+    """
+    if not sys.stderr.isatty() or (shares and sys.stdout.isatty()):
+        yield lambda count, total: None
+        return
+    from rich.console import Console
+    from rich.progress import (
+        BarColumn,
+        MofNCompleteColumn,
+        Progress,
+        TextColumn,
+        TimeElapsedColumn,
+        TimeRemainingColumn,
+    )
+
+    columns = (
+        TextColumn(words),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TimeRemainingColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(words, total=None)
+        yield lambda count, total: bar.update(task, advance=count, total=total)

@@ -1,0 +1,175 @@
+"""A training to look at: a bar on a terminal, lines elsewhere; both on standard error."""
+
+import math
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+
+from addnorm.core.rows import Row
+from addnorm.train.progress import Outcome, Watcher
+from addnorm.train.progress import Progress as State
+from addnorm.train.recipe import Recipe
+
+SECONDS = 10.0
+"""Between two lines, where there is no terminal."""
+
+
+class Talk(Watcher):
+    """What both have in common: words, the rows of TensorBoard, the last table, the report."""
+
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        self.recipe, self.folder = recipe, folder
+        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.loss, self.held_out = math.nan, math.nan
+        self.board = _board(folder) if recipe.tensorboard else None
+
+    def began(self, progress: State, facts: dict[str, Any]) -> None:
+        """Say what is trained, and from where it goes on."""
+        model = self.recipe.model
+        self.said(
+            f"{self.recipe.task}: {model['wiring']} with norm {model['norm']}, "
+            f"{facts['parameters']:,} parameters, {facts['device']}; "
+            f"schedule {self.recipe.schedule}{facts['recommended']}"
+        )
+        if progress.step:
+            self.said(f"going on from step {progress.step}")
+
+    def said(self, words: str) -> None:
+        """On a line of its own."""
+        self.console.print(f"addnorm: {words}")
+
+    def measured(self, rows: list[Row]) -> None:
+        """Validations are told."""
+        for row in rows:
+            if row.get("split") == "valid":
+                if row["name"] == "loss":
+                    self.held_out = float(row["value"])
+                else:
+                    self.said(
+                        f"step {row['step']}: validation loss {self.held_out:.4f}, "
+                        f"{row['name']} {float(row['value']):.4g}"
+                    )
+            if self.board is not None:
+                place = "/".join(str(row[key]) for key in ("stack", "site", "split") if key in row)
+                name = f"{row['name']}/{place}" if place else str(row["name"])
+                self.board.add_scalar(name, row["value"], row["step"])
+
+    def ended(self, outcome: Outcome) -> None:
+        """The last table, and the page with the curves."""
+        if self.board is not None:
+            self.board.close()
+        from addnorm.report.training import write_training_report
+
+        page = write_training_report(self.folder)
+        self.console.print(_table(outcome, self.loss, page))
+        if outcome.ending == "interrupted":
+            self.said(f"interrupted {outcome.why}; the same command goes on from there")
+        elif outcome.ending != "done":
+            self.said(f"{outcome.ending}: {outcome.why}")
+
+
+class Bar(Talk):
+    """One line that moves: steps, loss, tokens a second, time left."""
+
+    def began(self, progress: State, facts: dict[str, Any]) -> None:
+        """Show the bar."""
+        super().began(progress, facts)
+        self.bar = Progress(
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("loss {task.fields[loss]:.3f}"),
+            TextColumn("{task.fields[rate]:,.0f} tok/s"),
+            TimeElapsedColumn(),
+            TimeRemainingColumn(),
+            console=self.console,
+            expand=True,
+        )
+        self.line = self.bar.add_task(
+            "", total=self.recipe.steps, completed=progress.step, loss=math.nan, rate=0.0
+        )
+        self.mark = (time.monotonic(), progress.tokens)
+        self.bar.start()
+
+    def stepped(self, progress: State, loss: float) -> None:
+        """Move it."""
+        self.loss = loss if math.isnan(self.loss) else 0.95 * self.loss + 0.05 * loss
+        since, tokens = self.mark
+        rate = (progress.tokens - tokens) / max(time.monotonic() - since, 1e-9)
+        self.bar.update(self.line, completed=progress.step, loss=self.loss, rate=rate)
+
+    def ended(self, outcome: Outcome) -> None:
+        """Take it away."""
+        self.bar.stop()
+        super().ended(outcome)
+
+
+class Lines(Talk):
+    """A line every few seconds, for logs."""
+
+    def began(self, progress: State, facts: dict[str, Any]) -> None:
+        """From now on."""
+        super().began(progress, facts)
+        self.first = self.last = (time.monotonic(), progress.step, progress.tokens)
+
+    def stepped(self, progress: State, loss: float) -> None:
+        """Write one, if it is time."""
+        self.loss = loss if math.isnan(self.loss) else 0.95 * self.loss + 0.05 * loss
+        now = time.monotonic()
+        since, _, tokens = self.last
+        if now - since < SECONDS:
+            return
+        rate = (progress.tokens - tokens) / (now - since)
+        pace = (now - self.first[0]) / max(progress.step - self.first[1], 1)
+        left = pace * (self.recipe.steps - progress.step)
+        print(
+            f"step {progress.step}/{self.recipe.steps} | loss {self.loss:.3f} | {rate:,.0f} tok/s |"
+            f" {_clock(left)} left",
+            file=sys.stderr,
+            flush=True,
+        )
+        self.last = (now, progress.step, progress.tokens)
+
+
+def _table(outcome: Outcome, loss: float, page: Path) -> Table:
+    progress = outcome.progress
+    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, 2, 0, 0))
+    table.add_row("ended", outcome.ending)
+    table.add_row("steps", f"{progress.step:,}")
+    table.add_row("training loss", f"{loss:.4f}")
+    if progress.best_step:
+        table.add_row("best validation loss", f"{progress.best:.4f} at step {progress.best_step}")
+    table.add_row("tokens", f"{progress.tokens:,}")
+    rate = progress.tokens / max(progress.seconds, 1e-9)
+    table.add_row("time", f"{_clock(progress.seconds)}, {rate:,.0f} tokens a second")
+    table.add_row("report", str(page))
+    return table
+
+
+def _clock(seconds: float) -> str:
+    minutes, seconds = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{seconds:02}"
+
+
+def _board(folder: Path) -> Any:
+    from addnorm.core.errors import UserError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError:
+        raise UserError(
+            "tensorboard=true needs the package tensorboard; install it, or leave the key out"
+        ) from None
+    return SummaryWriter(str(folder / "tensorboard"))

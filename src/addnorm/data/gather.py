@@ -1,0 +1,146 @@
+"""From records to a corpus: spooled once, split by sentence, written whole."""
+
+import json
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from addnorm.core.errors import UserError
+from addnorm.data.corpus import CARD, COLUMNS, SPLITS, Corpus, Record, write_corpus
+from addnorm.data.counts import Counts
+from addnorm.data.split import TOP, Seen, Size, Splitter, digest, key_of
+
+SPOOL = ".addnorm-spool"  # below the corpus folder while it is made
+KEY = 17  # bytes of a spooled line before its record: sixteen hex digits and a blank
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How a corpus is divided, and whether records that come twice stay."""
+
+    valid: Size = field(default_factory=Size)
+    test: Size = field(default_factory=Size)
+    seed: int = 0
+    unique: bool = False
+
+
+def check_out(folder: str | Path, *, force: bool = False) -> None:
+    """Refuse to write over what is no corpus, and over a corpus unless told to."""
+    folder = Path(folder)
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; wanted a folder for the corpus, new or empty")
+    if (folder / CARD).is_file():
+        if not force:
+            raise UserError(f"{folder} holds a corpus already; try --force to replace it")
+    elif folder.exists() and any(path.name != SPOOL for path in folder.iterdir()):
+        raise UserError(f"{folder} is not empty and no corpus; wanted a new or an empty folder")
+
+
+def gather(
+    folder: str | Path,
+    task: str,
+    *,
+    parts: Mapping[str, Iterable[Record]],
+    counts: Counts,
+    plan: Plan,
+    about: Mapping[str, Any],
+) -> Corpus:
+    """Write the records of parts (train, and valid and test if they are there) as a corpus.
+
+    Parts that are missing are split off train. `counts` has seen what was left out before; what is
+    kept is counted here, and all of it goes onto the card under `report`. A folder is left as it
+    was if something goes wrong.
+    """
+    folder = Path(folder)
+    made = not folder.exists()
+    spools = folder / SPOOL
+    shutil.rmtree(spools, ignore_errors=True)  # of a killed run
+    spools.mkdir(parents=True)
+    try:
+        edges = _spooled(spools, task, parts=parts, counts=counts, plan=plan)
+        sizes = _sizes(spools, edges)
+        if not sizes["train"]:
+            raise UserError(_emptiness(counts, sizes))
+        splits = [split for split in SPLITS if sizes[split]]
+        for split in splits:
+            counts.keep(split, sizes[split])
+        corpus = write_corpus(
+            folder,
+            task,
+            splits={split: _unspooled(spools, split, edges) for split in splits},
+            about={**about, "seed": plan.seed, "report": counts.to_dict()},
+        )
+        for split in set(SPLITS) - set(splits):  # of the corpus that was here before
+            (folder / f"{split}.jsonl").unlink(missing_ok=True)
+        return corpus
+    finally:
+        shutil.rmtree(spools, ignore_errors=True)
+        if made and not any(folder.iterdir()):
+            folder.rmdir()
+
+
+def _spooled(
+    spools: Path,
+    task: str,
+    *,
+    parts: Mapping[str, Iterable[Record]],
+    counts: Counts,
+    plan: Plan,
+) -> tuple[int, int]:
+    """Write every record to disk behind the hash of its sentence; the edges of the splits."""
+    none = Size(number=0)
+    valid = none if "valid" in parts else plan.valid
+    test = none if "test" in parts else plan.test
+    splitter, held, seen = Splitter(valid=valid, test=test), Seen(), Seen()
+    encoded = json.JSONEncoder(ensure_ascii=False).encode
+    for part in sorted(parts, key=lambda part: part == "train"):  # train last: it is looked up
+        with (spools / part).open("wb") as spool:
+            for record in parts[part]:
+                text = encoded(dict(record))
+                if plan.unique and not seen.add(digest(text)):
+                    counts.drop("duplicate")
+                    continue
+                key = key_of(record[COLUMNS[task][0]], plan.seed)
+                if part != "train":
+                    held.add(key)
+                else:
+                    splitter.look(key)
+                    if key in held:
+                        counts.note("train records whose sentence is in the given valid or test")
+                spool.write(f"{key:016x} {text}\n".encode())
+    return splitter.edges()
+
+
+def _lines(spools: Path, edges: tuple[int, int]) -> Iterator[tuple[str, str]]:
+    """(split, line) of all that is spooled. Hashes are compared as they are written: it is quick,
+    and digits of one length have the order of their numbers."""
+    test, valid = (f"{edge:016x}" if edge < TOP else "g" for edge in edges)
+    for path in sorted(spools.iterdir()):
+        part = path.name
+        with path.open(encoding="utf-8", newline="\n") as spool:
+            if part != "train":
+                yield from ((part, line) for line in spool)
+                continue
+            for line in spool:
+                yield "test" if line < test else "valid" if line < valid else part, line
+
+
+def _sizes(spools: Path, edges: tuple[int, int]) -> Counter[str]:
+    return Counter(split for split, _ in _lines(spools, edges))
+
+
+def _unspooled(spools: Path, wanted: str, edges: tuple[int, int]) -> Iterator[dict[str, str]]:
+    return (json.loads(line[KEY:]) for split, line in _lines(spools, edges) if split == wanted)
+
+
+def _emptiness(counts: Counts, sizes: Counter[str]) -> str:
+    if held := sizes.total():
+        return (
+            f"no record is left for training: all {held} are held out, because records with the "
+            f"same sentence stay together; give more text, or --valid 0 --test 0"
+        )
+    reasons = ", ".join(f"{reason} {number}" for reason, number in counts.dropped.items())
+    return f"an empty corpus: of {counts.read} records read none was kept ({reasons or 'no text'})"

@@ -1,0 +1,117 @@
+"""Records out of plain text files: a line of each side, or lines and paragraphs of one."""
+
+from collections.abc import Iterator, Mapping
+from itertools import zip_longest
+from pathlib import Path
+
+from addnorm.core.errors import UserError
+from addnorm.data.counts import Counts
+from addnorm.data.sources import Line, bounded, lines, one_line, settled
+
+
+def pairs(
+    source: str | Path, target: str | Path, *, errors: str, counts: Counts
+) -> Iterator[dict[str, str]]:
+    """Line n of one file with line n of the other; refused if they do not have equally many."""
+    read = [0, 0]
+    for one, other in zip_longest(lines(source), lines(target)):
+        read[0] += one is not None
+        read[1] += other is not None
+        if one is None or other is None:
+            continue  # only to count the longer one
+        counts.saw()
+        left = _text(one, source, errors=errors, counts=counts)
+        right = None if left is None else _text(other, target, errors=errors, counts=counts)
+        if left is not None and right is not None:
+            yield {"source": left, "target": right}
+    if read[0] != read[1]:
+        raise UserError(
+            f"{source} has {read[0]:,} lines and {target} has {read[1]:,}; wanted equally many, "
+            f"line n of the one being the translation of line n of the other"
+        )
+
+
+def texts(
+    path: str | Path, *, paragraphs: bool = False, errors: str, counts: Counts
+) -> Iterator[dict[str, str]]:
+    """Every line of a file, or every paragraph between blank lines; giant ones in pieces."""
+    if not paragraphs:
+        for text in _whole(path, errors=errors, counts=counts):
+            counts.saw()
+            yield {"text": text}
+        return
+    for text in bounded(_whole(path, errors=errors, counts=counts, blank=True)):
+        counts.saw()
+        yield {"text": text}
+
+
+def _whole(path: str | Path, *, errors: str, counts: Counts, blank: bool = False) -> Iterator[str]:
+    """The lines as they are, white space and all: a language model may want to learn it."""
+    last = 0
+    for line in lines(path, pieces=True):
+        if line.number == last:
+            counts.note("pieces that giant lines were cut into")
+        last = line.number
+        text = settled(line, errors, path=path)
+        if text is not None and (blank or text.strip()):
+            yield one_line(_noted(text, line, counts), counts)
+        else:
+            counts.saw()
+            reason = "invalid UTF-8" if text is None else "empty"
+            counts.drop(reason, f"{path}, line {line.number}")
+
+
+def _text(line: Line, path: str | Path, *, errors: str, counts: Counts) -> str | None:
+    """The text of a line, or None with the reason counted."""
+    text = settled(line, errors, path=path)
+    if text is None:
+        reason = "invalid UTF-8"
+    elif line.long:
+        reason = "too long"
+    else:
+        text = one_line(_noted(text, line, counts), counts).strip()
+        reason = "" if text else "empty"
+    if reason:
+        counts.drop(reason, f"{path}, line {line.number}")
+        return None
+    return text
+
+
+def _noted(text: str, line: Line, counts: Counts) -> str:
+    if not line.valid:
+        counts.note("lines with invalid UTF-8, its bytes replaced")
+    return text
+
+
+def file_parts(
+    sides: Mapping[str, tuple[Path | None, Path | None]],
+    texts_of: Mapping[str, Path | None],
+    *,
+    paragraphs: bool = False,
+    errors: str = "drop",
+    counts: Counts,
+) -> tuple[str, dict[str, Iterator[dict[str, str]]]]:
+    """The task and the records of each split, out of the files that were given for it."""
+    paired, single = any(map(any, sides.values())), any(texts_of.values())
+    if paired == single:
+        raise UserError(
+            f"got {'both --src/--tgt and --text' if paired else 'no file'}; wanted --src and --tgt "
+            f"for translation, or --text for a language model"
+        )
+    if paired and paragraphs:
+        raise UserError("--paragraphs is for --text; a pair is a line of each file")
+    parts = {}
+    for split, path in texts_of.items():
+        if path is not None:
+            parts[split] = texts(path, paragraphs=paragraphs, errors=errors, counts=counts)
+    for split, (source, target) in sides.items():
+        if source is not None and target is not None:
+            parts[split] = pairs(source, target, errors=errors, counts=counts)
+        elif source is not None or target is not None:
+            prefix = "--" if split == "train" else f"--{split}-"
+            there, missing = ("src", "tgt") if target is None else ("tgt", "src")
+            raise UserError(f"got {prefix}{there} without {prefix}{missing}; wanted both sides")
+    if "train" not in parts:
+        wanted = "--text" if single else "--src and --tgt"
+        raise UserError(f"nothing to train on; wanted {wanted} beside the parts held out")
+    return ("lm" if single else "translate"), parts

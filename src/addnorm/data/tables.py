@@ -1,0 +1,250 @@
+"""Tables on disk as streams of rows: TSV, CSV, JSON lines, Parquet, Hugging Face folders."""
+
+import csv
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.data.sources import MAX_CHARACTERS, Line, lines
+
+FORMATS = {
+    **dict.fromkeys((".tsv", ".tab"), "tsv"),
+    ".csv": "csv",
+    **dict.fromkeys((".jsonl", ".ndjson", ".json"), "jsonl"),
+    **dict.fromkeys((".parquet", ".pq"), "parquet"),
+    ".arrow": "arrow",
+}
+PACKED = (".gz", ".xz")
+SPLIT_NAMES = {
+    "train": ("train",),
+    "valid": ("valid", "validation", "val", "dev"),
+    "test": ("test",),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    """One row: its values by name, or what is wrong with it."""
+
+    place: str
+    values: Mapping[str, Any]
+    flaw: str = ""
+
+
+def read_rows(
+    path: str | Path, *, format: str | None = None, header: bool = True, names: Sequence[str] = ()
+) -> Iterator[Row]:
+    """The rows of a file, one by one.
+
+    TSV and CSV without a header have columns named 0, 1, ...; `names` are the ones wanted, so that
+    a missing one is refused at once.
+    """
+    path = Path(path)
+    kind = format or format_of(path)
+    if kind not in set(FORMATS.values()):
+        raise UserError(unknown("format", kind, dict.fromkeys(FORMATS.values())))
+    readers: dict[str, Callable[[], Iterator[Row]]] = {
+        "tsv": lambda: _cells(_tsv(path), path, header=header, names=names),
+        "csv": lambda: _cells(_csv(path), path, header=header, names=names),
+        "jsonl": lambda: _jsonl(path),
+        "parquet": lambda: _parquet(path, names),
+        "arrow": lambda: _arrow(path, names),
+    }
+    return readers[kind]()
+
+
+def format_of(path: Path) -> str:
+    """The format that a name tells."""
+    suffixes = [suffix.lower() for suffix in path.suffixes]
+    last = next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), "")
+    if last not in FORMATS:
+        raise UserError(
+            f"{path}: the name does not tell the format; wanted one that ends in "
+            f"{', '.join(FORMATS)} (also with .gz or .xz), or --format"
+        )
+    return FORMATS[last]
+
+
+def folder_parts(folder: Path) -> dict[str, list[Path]]:
+    """The files of a folder by split: what `datasets` saved, or files called train, valid, test."""
+    saved = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    parts: dict[str, list[Path]] = {}
+    for place in saved:
+        if (place / "state.json").is_file():
+            split = "train" if place == folder else _split_of(place.name)
+            parts.setdefault(split, []).extend(_saved(place))
+    if not parts:
+        for path in sorted(folder.rglob("*")):
+            if path.is_file() and not path.name.startswith(".") and _known(path):
+                parts.setdefault(_split_of(path.name), []).append(path)
+    parts.pop("", None)
+    if "train" not in parts:
+        raise UserError(
+            f"{folder} is no table: wanted a folder that `datasets` saved (with a state.json), or "
+            f"one with files whose names begin with train, valid and test and end as in train.jsonl"
+        )
+    return parts
+
+
+def class_names(path: Path, column: str) -> list[str]:
+    """The names of the classes that `datasets` keeps beside numbers; empty if it has none."""
+    try:
+        info = json.loads((path.parent / "dataset_info.json").read_text(encoding="utf-8"))
+        feature = info["features"][column]
+        return list(map(str, feature["names"])) if feature["_type"] == "ClassLabel" else []
+    except (OSError, ValueError, KeyError, TypeError):
+        return []
+
+
+def _tsv(path: Path) -> Iterator[tuple[Line, list[str]]]:
+    for line in lines(path):
+        yield line, line.text.split("\t")
+
+
+def _csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
+    """Rows of CSV; a quoted cell may go on over several lines."""
+    met: list[Line] = []
+
+    def texts() -> Iterator[str]:
+        for line in lines(path):
+            met.append(line)
+            if line.long:  # where its quotes end is not known, so neither is the next row
+                raise UserError(f"{path}, line {line.number} is no CSV: it is longer than any text")
+            yield f"{line.text}\n"
+
+    before = csv.field_size_limit(MAX_CHARACTERS)
+    try:
+        reader = csv.reader(texts())
+        while True:
+            try:
+                cells = next(reader)
+            except StopIteration:
+                return
+            except csv.Error as problem:
+                last = met[-1].number if met else 0
+                raise UserError(
+                    f"{path}, line {last}: no CSV ({problem}); wanted quotes that are closed"
+                ) from None
+            first, valid = met[0], all(line.valid for line in met)
+            met.clear()
+            yield Line(first.number, "".join(cells), valid), cells
+    finally:
+        csv.field_size_limit(before)
+
+
+def _cells(
+    rows: Iterator[tuple[Line, list[str]]], path: Path, *, header: bool, names: Sequence[str]
+) -> Iterator[Row]:
+    columns: list[str] = []
+    for line, cells in rows:
+        if not columns:
+            columns = cells if header else list(map(str, range(len(cells))))
+            check_columns(path, columns, names)
+            if header:
+                continue
+        blank = not line.text.strip()
+        flaw = (
+            ("too long" if line.long else "")
+            or ("empty" if blank else "")
+            or ("other number of columns" if len(cells) != len(columns) else "")
+        )
+        yield Row(
+            f"line {line.number}", {} if flaw else dict(zip(columns, cells, strict=True)), flaw
+        )
+
+
+def check_columns(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
+    """Refuse a table that has not the columns wanted."""
+    for name in names:
+        if name not in columns and name.split(".")[0] not in columns:
+            shown = [
+                column if len(column) <= 40 else f"{column[:37]}..." for column in columns[:20]
+            ]
+            hint = "" if name.isdigit() else "; a file without a header has columns 0, 1, ..."
+            raise UserError(f"{path}: {unknown('column', name, shown)}{hint}")
+
+
+def _jsonl(path: Path) -> Iterator[Row]:
+    for line in lines(path):
+        flaw, values = "", None
+        if line.long:
+            flaw = "too long"
+        elif not line.text.strip():
+            flaw = "empty"
+        else:
+            try:
+                values = json.loads(line.text)
+            except (ValueError, RecursionError):
+                flaw = "not JSON"
+        if line.number == 1 and line.text.lstrip().startswith("["):
+            raise UserError(f"{path} is one JSON list; wanted JSON lines, one object a line")
+        if not flaw and not isinstance(values, dict):
+            flaw = "not a JSON object"
+        yield Row(f"line {line.number}", values if isinstance(values, dict) else {}, flaw)
+
+
+def _parquet(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    parquet = _pyarrow("pyarrow.parquet", path)
+    arrow = _pyarrow("pyarrow", path)
+    try:
+        with parquet.ParquetFile(path) as file:
+            yield from _batches(file.iter_batches(batch_size=1024), path, names)
+    except (arrow.ArrowException, OSError) as problem:
+        raise UserError(f"{path} cannot be read as Parquet: {problem}") from None
+
+
+def _arrow(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    """A file of `datasets`: Arrow's stream format."""
+    arrow = _pyarrow("pyarrow", path)
+    try:
+        with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as batches:
+            yield from _batches(batches, path, names)
+    except (arrow.ArrowException, OSError) as problem:
+        raise UserError(f"{path} cannot be read as an Arrow stream: {problem}") from None
+
+
+def _batches(batches: Any, path: Path, names: Sequence[str]) -> Iterator[Row]:
+    number = 0
+    for batch in batches:
+        check_columns(path, batch.schema.names, names)
+        wanted = [name if name in batch.schema.names else name.split(".")[0] for name in names]
+        for values in batch.select(list(dict.fromkeys(wanted))).to_pylist():
+            number += 1
+            yield Row(f"row {number}", values)
+
+
+def _pyarrow(module: str, path: Path) -> Any:
+    from importlib import import_module
+
+    try:
+        return import_module(module)
+    except ImportError:
+        raise UserError(
+            f"{path} needs pyarrow, which is not installed; try pip install 'addnorm[tabular]', or "
+            f"turn the table into JSON lines"
+        ) from None
+
+
+def _saved(folder: Path) -> list[Path]:
+    try:
+        state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
+        return [folder / str(file["filename"]) for file in state["_data_files"]]
+    except (OSError, ValueError, KeyError, TypeError) as problem:
+        raise UserError(
+            f"{folder / 'state.json'} cannot be read ({type(problem).__name__}: {problem}); wanted "
+            f"what save_to_disk of `datasets` writes"
+        ) from None
+
+
+def _known(path: Path) -> bool:
+    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in PACKED]
+    return bool(suffixes) and suffixes[-1] in FORMATS
+
+
+def _split_of(name: str) -> str:
+    """The split that a file or folder name begins with; empty for none."""
+    start = name.lower().replace("-", ".").replace("_", ".").split(".")[0]
+    return next((split for split, names in SPLIT_NAMES.items() if start in names), "")

@@ -1,0 +1,198 @@
+"""Cross entropy as sums over what is asked; whoever knows the count of all processes divides."""
+
+from typing import Any, NamedTuple
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from addnorm.core.errors import UserError
+
+IGNORE = -100
+"""The target that asks for nothing, as in torch."""
+
+# Logits that are made at once. On a CPU they stay in the cache between the products that make them
+# and use them; elsewhere a product must be large to be fast.
+IN_CACHE, AT_ONCE = 2**19, 2**24
+
+
+class Sums(NamedTuple):
+    """Sums over what is asked; scalars."""
+
+    loss: Tensor
+    """What is minimised; the only one with a gradient."""
+    nll: Tensor
+    """Negative log-likelihood in nats, without smoothing."""
+    correct: Tensor
+    """Targets that no other class beats."""
+    asked: Tensor
+    """Targets."""
+
+
+def cross_entropy(
+    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, ignore: int = IGNORE
+) -> Sums:
+    """Sums over the targets that are not `ignore`; only the loss has a gradient.
+
+    nll  = sum of -log p[target],   p = softmax(logits) in float32 or better
+    loss = (1 - smoothing) * nll + smoothing * sum of the mean of -log p over all classes
+
+    logits: (..., classes); targets: (...). Where nothing is asked, all is 0 and so are the
+    gradients. torch's F.cross_entropy with reduction="sum" computes the same loss.
+
+    Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2015, arXiv
+    1512.00567, section 7.
+    """
+    _check(logits, targets, smoothing)
+    logp = _precise(logits).flatten(0, -2).log_softmax(-1)
+    targets = targets.flatten()
+    nll = F.nll_loss(logp, targets, ignore_index=ignore, reduction="sum")
+    asked = targets != ignore
+    loss = nll
+    if smoothing:
+        spread = -logp.mean(-1).masked_fill(~asked, 0.0).sum()
+        loss = (1 - smoothing) * nll + smoothing * spread
+    with torch.no_grad():
+        found = logp.gather(1, targets.masked_fill(~asked, 0)[:, None])
+        correct = ((found >= logp.amax(-1, keepdim=True))[:, 0] & asked).sum()
+    return Sums(loss, nll.detach(), correct, asked.sum())
+
+
+def linear_cross_entropy(
+    h: Tensor,
+    table: Tensor,
+    targets: Tensor,
+    *,
+    bias: Tensor | None = None,
+    cap: float | None = None,
+    smoothing: float = 0.0,
+    ignore: int = IGNORE,
+) -> Sums:
+    """`cross_entropy(cap(h @ table.T + bias), targets)`, without ever holding all logits.
+
+    h: (..., dim); table: (classes, dim); bias: (classes); cap(a) = c * tanh(a / c) where c is given
+
+    A few tokens at a time: their logits, the loss, and at once the gradients, which wait for the
+    backward; what is ignored is left out. That saves memory and, where the logits then stay in the
+    cache, time. Under autocast products are made in its type. The gradients have none
+    themselves.
+    """
+    _check(h, targets, smoothing, classes="dim")
+    if h.shape[-1] != table.shape[-1]:
+        raise UserError(
+            f"h has {h.shape[-1]} features and the table {table.shape[-1]}; make them equal"
+        )
+    h, targets = h.flatten(0, -2), targets.flatten()
+    asked = targets != ignore
+    count = asked.sum()
+    if int(count) < len(targets):
+        h, targets = h[asked], targets[asked]
+    kind, weights = h.device.type, [each for each in (h, table, bias) if each is not None]
+    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in weights)
+    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
+    with torch.autocast(kind, enabled=False):
+        how = _How(dtype, cap, smoothing, wanted)
+        loss, nll, correct = _Chunked.apply(h, table, bias, targets, how)  # type: ignore[no-untyped-call]
+    return Sums(loss, nll, correct, count)
+
+
+class _How(NamedTuple):
+    """All that is no tensor."""
+
+    dtype: torch.dtype
+    """Of the products."""
+    cap: float | None
+    smoothing: float
+    wanted: bool
+    """Whether there will be a backward."""
+
+
+class _Chunked(torch.autograd.Function):
+    """Gradients are made in the forward, where the logits are at hand."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        h: Tensor,
+        table: Tensor,
+        bias: Tensor | None,
+        targets: Tensor,
+        how: _How,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        classes, (dtype, cap, smoothing, wanted) = len(table), how
+        size = max(1, (IN_CACHE if h.device.type == "cpu" else AT_ONCE) // classes)
+        near, matrix = h.to(dtype), table.to(dtype)
+        shift = None if bias is None else bias.to(dtype)
+        precise = torch.promote_types(dtype, torch.float32)
+        nll, spread = (torch.zeros((), dtype=precise, device=h.device) for _ in range(2))
+        correct = torch.zeros((), dtype=torch.int64, device=h.device)
+        grads = [
+            torch.zeros_like(each, dtype=precise) if wanted and each is not None else None
+            for each in (h, table, bias)
+        ]
+        for start in range(0, len(h), size):
+            part = near[start : start + size]
+            target = targets[start : start + size, None]
+            logits = F.linear(part, matrix, shift).to(precise)  # (tokens, classes)
+            if cap is not None:
+                logits = (logits / cap).tanh_().mul_(cap)
+            logp = logits.log_softmax(-1)
+            found = logp.gather(1, target)
+            nll -= found.sum()
+            spread -= logp.sum() / classes
+            correct += (found >= logp.amax(-1, keepdim=True)).sum()
+            if wanted:
+                grad = logp.exp_()
+                if smoothing:
+                    grad.sub_(smoothing / classes)
+                grad.scatter_add_(1, target, grad.new_full(target.shape, smoothing - 1))
+                if cap is not None:
+                    grad.mul_(1 - (logits / cap).square_())
+                _add_gradients(grads, grad, part, matrix, start)
+        ctx.save_for_backward(*grads)
+        ctx.types = [None if each is None else each.dtype for each in (h, table, bias)]
+        ctx.mark_non_differentiable(nll, correct)
+        loss = (1 - smoothing) * nll + smoothing * spread if smoothing else nll.clone()
+        return loss, nll, correct
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, outer: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+        ours = zip(ctx.saved_tensors, ctx.types, ctx.needs_input_grad[:3], strict=True)
+        return (
+            *((grad * outer).to(dtype) if needed else None for grad, dtype, needed in ours),
+            None,
+            None,
+        )
+
+
+def _add_gradients(
+    grads: list[Tensor | None], grad: Tensor, part: Tensor, matrix: Tensor, start: int
+) -> None:
+    """Add what the logits of a few tokens tell h, the table and the bias."""
+    for_h, for_table, for_bias = grads
+    assert for_h is not None and for_table is not None
+    if for_bias is not None:
+        for_bias += grad.sum(0)
+    grad = grad.to(matrix.dtype)
+    for_h[start : start + len(part)] = grad @ matrix
+    if grad.dtype == for_table.dtype:
+        for_table.addmm_(grad.T, part)
+    else:
+        for_table += grad.T @ part
+
+
+def _precise(logits: Tensor) -> Tensor:
+    """In float32 at least."""
+    return logits.to(torch.promote_types(logits.dtype, torch.float32))
+
+
+def _check(scores: Tensor, targets: Tensor, smoothing: float, classes: str = "classes") -> None:
+    if scores.ndim < 1 or scores.shape[:-1] != targets.shape:
+        raise UserError(
+            f"targets have shape {tuple(targets.shape)}, wanted that of what is scored without its "
+            f"last axis, {tuple(scores.shape[:-1])} of (..., {classes})"
+        )
+    if not 0 <= smoothing < 1:
+        raise UserError(f"smoothing is a share from 0 to below 1, got {smoothing!r}")

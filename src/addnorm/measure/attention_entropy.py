@@ -1,0 +1,34 @@
+"""How widely does attention look?"""
+
+import torch
+from torch import Tensor
+
+from addnorm.measure.sight import Sight, mean
+
+
+def attention_entropy(sight: Sight) -> Tensor | None:
+    """The entropy of attention, in nats.
+
+    value = mean_{b, h, t}(-sum_s p[b, h, t, s] * log p[b, h, t, s])
+
+    p: (B, heads, L, S), probabilities before dropout
+    b, h, t: every head and every valid query that sees a key
+    value: 0 if each query looks at one key, log S if at all S alike; collapse towards 0 comes with
+        unstable training
+
+    Not divided by the logarithm of the number of visible keys, which is 0 for the first token of a
+    causal stack: compare values of equal lengths.
+
+    Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse, 2023,
+    arXiv 2303.06296, section 3.
+    """
+    if not sight.probabilities:
+        return None
+    return torch.stack([_entropy(p.float(), sight.valid) for p in sight.probabilities]).mean()
+
+
+def _entropy(p: Tensor, valid: Tensor | None) -> Tensor:
+    sees = p.sum(-1) > 0  # (B, heads, L)
+    return mean(
+        torch.special.entr(p).sum(-1), sees if valid is None else sees & valid.unsqueeze(-2)
+    )

@@ -1,0 +1,34 @@
+"""What a question about a forward gets to see."""
+
+from dataclasses import dataclass
+
+from torch import Tensor
+
+
+@dataclass(frozen=True, kw_only=True)
+class Sight:
+    """One site in one forward; gone when the next site is reached."""
+
+    before: Tensor | None
+    """The trunk before the write, (..., L, dim); None if a fused step did not show it."""
+    branch: Tensor
+    """What the sub-layer returned, after dropout, (..., L, dim)."""
+    stream: Tensor
+    """The trunk after the write, (..., L, dim)."""
+    valid: Tensor | None
+    """(..., L), True at valid tokens; None if all are."""
+    logits: tuple[Tensor, ...]
+    """Of each attention inside, (B, heads, L, S); -inf where a query may not look."""
+    probabilities: tuple[Tensor, ...]
+    """Of each attention inside, (B, heads, L, S)."""
+
+
+def mean(values: Tensor, where: Tensor | None) -> Tensor:
+    """The mean of the values at which `where` is True, of all if None; 0 if there are none.
+
+    Does not wait for the device, as picking the values would.
+    """
+    if where is None:
+        return values.mean()
+    where = where.expand_as(values)
+    return values.masked_fill(~where, 0.0).sum() / where.sum().clamp_min(1)

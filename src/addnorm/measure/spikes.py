@@ -1,0 +1,100 @@
+"""Does the loss jump, or run away?"""
+
+import math
+from collections import deque
+from statistics import median
+from typing import Any, Literal
+
+from addnorm.core.errors import UserError
+from addnorm.sublayers.base import check_count
+
+Verdict = Literal["fine", "spike", "diverged"]
+
+LEAST = 32
+"""Losses that must be known before anything is judged a spike."""
+MARGIN = 0.05
+"""A spike is at least this share of the median above it, however quiet the curve was."""
+
+
+class SpikeDetector:
+    """Judges losses one by one, each against those before it.
+
+    spike:    loss > m + max(sigmas * 1.4826 * d, 0.05 * |m|, 0.001)
+    diverged: loss is not finite, or was above start + max(|start|, 1) `window` times in a row
+
+    m, d: median, and median distance from it, of the last `window` losses that were no spikes
+    start: median of the first 32 losses, or of `window` if that is less; until then all that is
+        finite is fine
+    1.4826 * d: the standard deviation, if losses were normal
+
+    A quarter of `window` spikes in a row, at least 4, are no spike but a new level, from which it
+    starts to learn anew. Plain arithmetic: the same losses get the same verdicts, also across
+    `to_dict` and `from_dict`.
+
+    >>> detector = SpikeDetector(window=8)
+    >>> [detector.judge(loss) for loss in (4, 4, 3, 3, 3, 3, 2, 2, 30, 2, float("nan"))][-3:]
+    ['spike', 'fine', 'diverged']
+    """
+
+    def __init__(self, *, window: int = 128, sigmas: float = 6.0) -> None:
+        check_count("window", window, least=4)
+        if isinstance(sigmas, bool) or not isinstance(sigmas, int | float) or not sigmas > 0:
+            raise UserError(f"sigmas must be a positive number, got {sigmas!r}")
+        self.window, self.sigmas = window, float(sigmas)
+        self._calm: deque[float] = deque(maxlen=window)
+        self._start: float | None = None
+        self._spikes: list[float] = []
+        self._high = 0
+
+    def judge(self, loss: float) -> Verdict:
+        """What the next loss is."""
+        loss = float(loss)
+        if not math.isfinite(loss) or self._ran_away(loss):
+            return "diverged"
+        if self._jumps(loss):
+            self._spikes.append(loss)
+            if len(self._spikes) < max(4, self.window // 4):
+                return "spike"
+            self._calm = deque(self._spikes, maxlen=self.window)
+        else:
+            self._calm.append(loss)
+        self._spikes = []
+        if self._start is None and len(self._calm) == self._least:
+            self._start = median(self._calm)
+        return "fine"
+
+    def to_dict(self) -> dict[str, Any]:
+        """All it knows, as plain JSON."""
+        return {
+            "window": self.window,
+            "sigmas": self.sigmas,
+            "calm": list(self._calm),
+            "start": self._start,
+            "spikes": list(self._spikes),
+            "high": self._high,
+        }
+
+    @classmethod
+    def from_dict(cls, state: dict[str, Any]) -> "SpikeDetector":
+        """A detector that goes on where another one was."""
+        detector = cls(window=state["window"], sigmas=state["sigmas"])
+        detector._calm.extend(state["calm"])
+        detector._start, detector._high = state["start"], state["high"]
+        detector._spikes = list(state["spikes"])
+        return detector
+
+    @property
+    def _least(self) -> int:
+        return min(LEAST, self.window)
+
+    def _ran_away(self, loss: float) -> bool:
+        far = self._start is not None and loss > self._start + max(abs(self._start), 1.0)
+        self._high = self._high + 1 if far else 0
+        return self._high >= self.window
+
+    def _jumps(self, loss: float) -> bool:
+        if len(self._calm) < self._least:
+            return False
+        middle = median(self._calm)
+        spread = median(abs(each - middle) for each in self._calm)
+        return loss > middle + max(self.sigmas * 1.4826 * spread, MARGIN * abs(middle), 1e-3)

@@ -1,0 +1,1 @@
+"""Training: optimizers, schedules, losses, the loop, checkpoints."""

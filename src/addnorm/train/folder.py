@@ -1,0 +1,76 @@
+"""The folder of a run: whose it is, what stands in it, and who may write there."""
+
+import fcntl
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from addnorm.core.errors import UserError
+from addnorm.core.files import replacing
+from addnorm.train.recipe import Recipe, read_recipe
+
+CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
+ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
+
+# Keys that change how a run is carried out, not what comes out of it.
+FREE = ("device", "parallel", "keep", "log_every", "tensorboard")
+
+
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Nobody else trains into this folder; the system lets go of it if we are killed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise UserError(
+                f"another process is training into {folder}; wait for it, or choose another -o"
+            ) from None
+        yield
+
+
+def claim(folder: Path, recipe: Recipe) -> bool:
+    """Make the folder that of a recipe; whether the run was there already. Refuses another run."""
+    if not (folder / CONFIG).exists():
+        strangers = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
+        if strangers:
+            raise UserError(
+                f"{folder} holds other things ({', '.join(sorted(strangers)[:3])}, ...) and no "
+                "run; wanted a new or empty folder for -o"
+            )
+        recipe.save(folder / CONFIG)
+        return False
+    theirs, ours = read_recipe(None, folder / CONFIG, ()).flat(), recipe.flat()
+    other = [name for name in ours if name not in FREE and ours[name] != theirs.get(name)]
+    other += [name for name in theirs if name not in ours]
+    if other:
+        told = ", ".join(f"{name}={theirs.get(name)} (now {ours.get(name)})" for name in other[:4])
+        raise UserError(
+            f"{folder} holds another run, with {told}; choose another -o, or give the same keys "
+            "to go on with it"
+        )
+    return True
+
+
+def write_arrangement(folder: Path, facts: dict[str, Any]) -> None:
+    """Write `arrangement.json`."""
+    with replacing(folder / ARRANGEMENT) as name:
+        name.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+
+
+def read_arrangement(folder: Path) -> dict[str, Any]:
+    """Read `arrangement.json`."""
+    try:
+        facts = json.loads((folder / ARRANGEMENT).read_text(encoding="utf-8"))
+    except OSError:
+        raise UserError(
+            f"no run at {folder}: it has no {ARRANGEMENT}; wanted the -o folder of `addnorm train`"
+        ) from None
+    except ValueError as problem:
+        raise UserError(f"{folder / ARRANGEMENT} is not JSON ({problem})") from None
+    if not isinstance(facts, dict):
+        raise UserError(f"{folder / ARRANGEMENT} holds {type(facts).__name__}; wanted an object")
+    return facts

@@ -1,0 +1,84 @@
+"""What is minimised: a model and its loss as one module, to be compiled, copied and sharded."""
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.data.tokenizer import PAD
+from addnorm.models import Model
+
+Masks = dict[str, Tensor | None]
+
+
+@dataclass(frozen=True)
+class Means:
+    """What sums over all that was predicted come to."""
+
+    nll: float
+    """Negative log-likelihood in nats, without smoothing."""
+    correct: float
+    """How often the likeliest answer was right."""
+    count: float
+    """How much was predicted."""
+
+    @property
+    def loss(self) -> float:
+        """Mean negative log-likelihood."""
+        return self.nll / max(self.count, 1)
+
+    @property
+    def accuracy(self) -> float:
+        """Share of right answers."""
+        return self.correct / max(self.count, 1)
+
+
+class Objective(nn.Module):
+    """The loss of a model on a batch.
+
+    loss = sum over what is asked of cross_entropy(logits, target, smoothing)
+
+    forward returns (loss, sums): the sum with its gradient, and (nll, correct, count) in float64
+    without one, so that processes can add them up.
+    """
+
+    def __init__(self, model: Model, task: str, *, smoothing: float = 0.0) -> None:
+        super().__init__()
+        self.model, self.task, self.smoothing = model, task, smoothing
+
+    def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
+        """inputs, targets: as in `Batch`."""
+        given, masks = self.call(inputs, targets)
+        loss, *counted = self.model.loss(
+            self.asked(targets), *given, smoothing=self.smoothing, **masks
+        )
+        return loss, torch.stack([each.detach().double() for each in counted])
+
+    def call(self, inputs: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Masks]:
+        """What the model is called with: tensors, and masks by name.
+
+        Padding behind the text of a causal stack gets no mask: no token that counts sees it.
+        """
+        if self.task == "translate":
+            return (inputs, targets[:, :-1].clamp(min=PAD)), {"source_mask": valid(inputs)}
+        return (inputs,), {} if self.task == "lm" else {"mask": valid(inputs)}
+
+    def causal_masks(self, inputs: Tensor, targets: Tensor) -> Masks:
+        """The masks that `call` could leave out, for statistics over tokens."""
+        if self.task == "translate":
+            return {"target_mask": valid(targets[:, :-1].clamp(min=PAD))}
+        return {"mask": valid(inputs)} if self.task == "lm" else {}
+
+    def asked(self, targets: Tensor) -> Tensor:
+        """What the logits are for."""
+        if self.task == "translate":
+            return targets[:, 1:]
+        return targets if self.task == "lm" else targets[:, 0]
+
+
+def valid(ids: Tensor) -> Tensor | None:
+    """The mask of a batch, True at tokens; None where nothing is padding."""
+    mask = ids != PAD
+    if torch.compiler.is_compiling():
+        return mask
+    return None if bool(mask.all()) else mask

@@ -1,0 +1,125 @@
+"""Several processes: who is here, how they share a model, and what they add up."""
+
+import os
+import warnings
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, field
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
+from torch.distributed.tensor import DTensor
+from torch.nn.parallel import DistributedDataParallel
+
+from addnorm.core.errors import UserError
+from addnorm.models import Model
+
+BACKENDS = {"cuda": "nccl"}
+
+
+@dataclass(frozen=True)
+class World:
+    """The processes of a run; one alone unless `torchrun` started several."""
+
+    rank: int = 0
+    size: int = 1
+    device: torch.device = field(default_factory=lambda: torch.device("cpu"))
+
+    @property
+    def first(self) -> bool:
+        """Whether this is the process that writes and talks."""
+        return self.rank == 0
+
+    def wait(self) -> None:
+        """Until all are here."""
+        if self.size > 1:
+            dist.barrier()
+
+    def total(self, values: Tensor) -> Tensor:
+        """The sum over all processes."""
+        if self.size > 1:
+            dist.all_reduce(values)
+        return values
+
+    def told(self, value: int) -> int:
+        """What the first process says."""
+        if self.size == 1:
+            return value
+        box = torch.tensor(value, device=self.device)
+        dist.broadcast(box, 0)
+        return int(box)
+
+    def agreed(self, value: bool) -> bool:
+        """Whether it is so for any process."""
+        return (
+            value
+            if self.size == 1
+            else bool(self.total(torch.tensor(float(value), device=self.device)).item())
+        )
+
+
+@contextmanager
+def joined(device: str) -> Iterator[World]:
+    """Meet the other processes that `torchrun` started, if there are any."""
+    size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
+    chosen = pick_device(device)
+    if size == 1:
+        yield World(device=chosen)
+        return
+    if chosen.type == "cuda":
+        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(chosen)
+    dist.init_process_group(BACKENDS.get(chosen.type, "gloo"))
+    try:
+        yield World(rank, size, chosen)
+    finally:
+        dist.destroy_process_group()
+
+
+def pick_device(name: str) -> torch.device:
+    """`auto` takes CUDA, then MPS, then the CPU."""
+    if name != "auto":
+        try:
+            device = torch.device(name)
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError, NotImplementedError) as problem:
+            first = str(problem).splitlines()[0]
+            raise UserError(f"device {name!r} cannot be used ({first}); try device=auto") from None
+        return device
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def shard(model: Model, world: World) -> None:
+    """Spread the weights over the processes: each sub-layer by itself, and all the rest."""
+    mesh = init_device_mesh(world.device.type, (world.size,))
+    for stack in model.stacks:
+        for sublayer in stack.sublayers:
+            fully_shard(sublayer, mesh=mesh)
+    # Also what is no sub-layer is given back after a forward: a validation has no backward that
+    # would, and the next step would go on with old weights.
+    fully_shard(model, mesh=mesh, reshard_after_forward=True)
+    # Nothing here changes what a sub-layer returned in place, which is what this one is about.
+    warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
+    register_fsdp_forward_method(model, "loss")  # which is called in place of forward
+
+
+def copied(objective: nn.Module, world: World) -> nn.Module:
+    """The objective with gradients averaged over the processes at every backward."""
+    device_ids = [world.device] if world.device.type == "cuda" else None
+    return DistributedDataParallel(objective, device_ids=device_ids)
+
+
+def whole(value: Tensor) -> Tensor:
+    """A tensor of which each process may have a shard, gathered on the CPU."""
+    value = value.detach()
+    return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()
+
+
+def quiet(objective: nn.Module) -> AbstractContextManager[None]:
+    """A backward after which nothing is averaged yet, as more is to come for the same update."""
+    return objective.no_sync() if isinstance(objective, DistributedDataParallel) else nullcontext()

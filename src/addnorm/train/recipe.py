@@ -1,0 +1,267 @@
+"""The recipe of a run: data, arrangement, sizes and training, typed, checked, kept as YAML."""
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+
+from addnorm.core.errors import UserError, nearest
+from addnorm.core.files import replacing
+from addnorm.data.tokenizer import KINDS as TOKENIZERS
+from addnorm.models.config import Config, told
+from addnorm.models.presets import PRESETS
+from addnorm.train.optim import registry as optimizers
+from addnorm.train.schedule import recommended
+from addnorm.train.schedule import registry as schedules
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+CountOrNever = Annotated[int, Field(ge=0, strict=True)]
+Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+
+MODELS = {"translate": "seq2seq", "lm": "lm", "classify": "classifier"}
+
+# What the data decide, or what has no place in a text model.
+_NOT_OURS = {"kind", "vocab", "source_vocab", "types", "classes"}
+_NOT_OURS |= {"image", "patch", "channels", "class_tokens"}
+MODEL_FIELDS = [name for name in Config.model_fields if name not in _NOT_OURS]
+
+USUAL: dict[str, Any] = {
+    "dim": 256,
+    "depth": 3,
+    "heads": 4,
+    "dropout": 0.1,
+    "embed_scale": "sqrt_dim",  # as in the original, where the table is tied and starts small
+}
+"""The model where nobody says: small enough for two cores."""
+
+
+class Recipe(BaseModel):
+    """All that decides a run, in plain data; keys of the model stand beside those of the training.
+
+    >>> recipe = Recipe.of({"task": "lm", "data": "corpus", "dim": 64, "wiring": "rezero"})
+    >>> recipe.schedule, recipe.model["dim"]
+    ('cosine(warmup=0)', 64)
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: Literal["translate", "lm", "classify"]
+    """What is learnt."""
+    data: str
+    """Folder of the corpus, made by `addnorm data`."""
+    preset: str | None = None
+    """A famous model to begin with, such as transformer-base; other keys change single choices."""
+    model: dict[str, Any] = Field(default_factory=dict)
+    """Choices of the model: wiring, norm, dim, depth, ... Written beside the other keys."""
+
+    tokenizer: str = "bpe"
+    """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
+    vocab: Count = 8000
+    """Tokens that the tokenizer may have; small corpora give fewer."""
+    max_length: Count = 128
+    """Tokens of the longest sentence; of a block of text in a language model."""
+    batch_tokens: Count = 4096
+    """Tokens a side in a batch, padding included, over all processes."""
+    accumulate: Count = 1
+    """Batches that make one update."""
+
+    steps: Count = 3000
+    """Updates."""
+    seed: int = Field(0, ge=0)
+    """All chance derives from it."""
+    optimizer: str = "adamw"
+    """adamw, adam, radam, adafactor or muon, with options: adamw(beta2=0.98)."""
+    lr: Size = 1e-3
+    """The highest learning rate; the schedule gives the share of it."""
+    schedule: str = ""
+    """none, constant, inverse_sqrt, cosine, wsd, ...; what the wiring recommends if left out."""
+    weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
+    """Decay of matrices; norms, scales, gates and biases never decay."""
+    clip: Size | None = 1.0
+    """Bound of the gradient's norm."""
+    label_smoothing: Share | None = None
+    """Share given to all other tokens; 0.1 for translate and 0 else, if left out."""
+    ema: Share = 0.0
+    """Decay of a running average of the weights, which is then evaluated; 0 for none."""
+
+    dtype: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes under autocast; weights stay float32."""
+    compile: bool = False
+    """Whether torch.compile is used."""
+    recompute: bool = False
+    """Whether activations inside sub-layers are computed again rather than kept."""
+    device: str = "auto"
+    """auto takes CUDA, then MPS, then the CPU."""
+    parallel: Literal["ddp", "fsdp"] = "ddp"
+    """How several processes share the work: copies of the model, or shards of it."""
+
+    log_every: Count = 10
+    """Updates between rows of loss, learning rate and speed."""
+    monitor_every: CountOrNever = 100
+    """Updates between looks inside: gradients, stream, attention by site; 0 for none."""
+    valid_every: CountOrNever = 500
+    """Updates between validations; 0 for none."""
+    save_every: Count = 500
+    """Updates between checkpoints."""
+    keep: Annotated[int, Field(ge=2, strict=True)] = 2
+    """Newest checkpoints that are kept, beside the best."""
+    patience: CountOrNever = 0
+    """Validations without progress after which it ends; 0 for never."""
+    on_spike: Literal["log", "skip", "rewind"] = "log"
+    """What a sudden jump of the loss brings: a row, a skipped update, or the last checkpoint."""
+    tensorboard: bool = False
+    """Whether rows also go to TensorBoard files (needs the package)."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Recipe":
+        """A recipe from flat keys; mistakes are told in our own words."""
+        own = {name: value for name, value in values.items() if name in _OWN}
+        model = {name: value for name, value in values.items() if name in MODEL_FIELDS}
+        for name in values:
+            if name not in own and name not in model:
+                close = nearest(name, [*_OWN, *MODEL_FIELDS])
+                hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
+                raise UserError(f"a recipe has no {name!r}; {hint}")
+        try:
+            return cls(**own, model=model)
+        except ValidationError as problem:
+            raise UserError(told(problem, _OWN)) from None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _filled(cls, values: Any) -> Any:
+        """What hangs on other keys, if it was left out."""
+        task, model = values.get("task"), dict(values.get("model") or {})
+        if task not in MODELS:
+            return values
+        if isinstance(model.get("window"), list):
+            model["window"] = tuple(model["window"])
+        filled = dict(values) | {"model": model}
+        config = _config(values.get("preset"), model, MODELS[task])
+        filled["model"] = {name: getattr(config, name) for name in _changed(config)}
+        if filled.get("label_smoothing") is None:
+            filled["label_smoothing"] = 0.1 if task == "translate" else 0.0
+        wirings = {config.wiring, config.encoder_wiring or config.wiring}
+        chosen = filled.get("schedule") or recommended(*sorted(wirings))
+        filled["schedule"] = str(schedules.resolve(chosen))
+        filled["optimizer"] = str(optimizers.resolve(filled.get("optimizer") or "adamw"))
+        return filled
+
+    @model_validator(mode="after")
+    def _sensible(self) -> "Recipe":
+        schedules.make(self.schedule).check(self.steps)
+        if self.max_length > self.batch_tokens:
+            raise ValueError(
+                f"a batch of {self.batch_tokens} tokens cannot hold a sentence of "
+                f"{self.max_length}; wanted batch_tokens of at least max_length"
+            )
+        if self.tokenizer not in TOKENIZERS and not self.tokenizer.endswith(".json"):
+            raise ValueError(
+                f"tokenizer cannot be {self.tokenizer!r}; wanted {', '.join(TOKENIZERS)}, or the "
+                "path of a tokenizer.json"
+            )
+        return self
+
+    def config(self, *, vocab: int, classes: int | None = None) -> Config:
+        """The model's config, when the data are known."""
+        extra = {} if classes is None else {"classes": classes}
+        return Config.of(kind=MODELS[self.task], vocab=vocab, **extra, **self.model)
+
+    def flat(self) -> dict[str, Any]:
+        """Every key with its value, as it is written."""
+        own = self.model_dump(exclude={"model", "preset"})
+        model = {name: _listed(value) for name, value in self.model.items()}
+        return {"task": own.pop("task"), "data": own.pop("data"), **model, **own}
+
+    def yaml(self) -> str:
+        """Every key with its value, as YAML."""
+        return yaml.safe_dump(self.flat(), sort_keys=False, allow_unicode=True)
+
+    def save(self, path: Path) -> None:
+        """Write `config.yaml`."""
+        with replacing(path) as name:
+            name.write_text(self.yaml(), encoding="utf-8")
+
+
+_OWN = [name for name in Recipe.model_fields if name != "model"]
+
+
+def described() -> list[tuple[str, str, str]]:
+    """(key, default, what it is) of every key of a recipe, those of the model behind the others."""
+    own = [(name, Recipe.model_fields[name], None) for name in _OWN if name != "task"]
+    model = [(name, Config.model_fields[name], USUAL.get(name)) for name in MODEL_FIELDS]
+    return [
+        (
+            name,
+            "" if field.is_required() and usual is None else str(usual or field.default),
+            field.description or "",
+        )
+        for name, field, usual in own + model
+    ]
+
+
+def read_recipe(task: str | None, file: Path | None, pairs: Iterable[str]) -> Recipe:
+    """A recipe from a YAML file and `key=value` words, which win."""
+    values: dict[str, Any] = {} if file is None else _read(file)
+    if task is not None and values.get("task", task) != task:
+        raise UserError(
+            f"{file} is a recipe for {values['task']!r}, wanted one for {task!r}; leave out one"
+        )
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
+        values[name.strip()] = _value(text, pair)
+    if task is not None:
+        values["task"] = task
+    if not values.get("data"):
+        raise UserError("a recipe needs data; add data=FOLDER, made by `addnorm data`")
+    return Recipe.of(values)
+
+
+def _value(text: str, pair: str) -> Any:
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError:
+        if "(" in text:  # a call string may hold what YAML has other uses for
+            return text
+        raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128") from None
+
+
+def _read(file: Path) -> dict[str, Any]:
+    if not file.is_file():
+        raise UserError(f"no recipe at {file}: there is no such file; wanted YAML")
+    try:
+        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except (yaml.YAMLError, UnicodeDecodeError) as problem:
+        raise UserError(f"{file} is not YAML ({' '.join(str(problem).split())})") from None
+    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
+        raise UserError(f"{file} holds no keys; wanted lines such as `dim: 128`")
+    return values
+
+
+def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
+    """The model's choices, checked as far as they can be without the data."""
+    data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
+    if preset is None:
+        return Config.of(**{"kind": kind} | data | USUAL | model)
+    known = PRESETS[preset].config
+    if known.kind != kind:
+        raise UserError(
+            f"preset {preset!r} is a {known.kind}, wanted a {kind} for this task; choose another"
+        )
+    return known.but(**data | model)
+
+
+def _changed(config: Config) -> list[str]:
+    """Fields of the model that a recipe names: those not at their default, and the usual."""
+    changed = config.model_dump(exclude_defaults=True)
+    always = {"wiring", "norm", *USUAL}
+    return [name for name in MODEL_FIELDS if name in changed or name in always]
+
+
+def _listed(value: Any) -> Any:
+    return list(value) if isinstance(value, tuple) else value

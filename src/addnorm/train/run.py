@@ -1,0 +1,91 @@
+"""A run that was trained, opened for use."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from addnorm.core.errors import UserError
+from addnorm.data.tokenizer import Tokenizer
+from addnorm.models import Config, Model, build
+from addnorm.train import checkpoint as checkpoints
+from addnorm.train import folder as files
+from addnorm.train.checkpoint import Checkpoint
+from addnorm.train.parallel import pick_device
+from addnorm.train.recipe import Recipe, read_recipe
+
+
+@dataclass(frozen=True)
+class Run:
+    """The folder of a run, with the model ready to answer."""
+
+    folder: Path
+    recipe: Recipe
+    model: Model
+    """Its best checkpoint, with the average of the weights where there is one; in eval mode."""
+    tokenizer: Tokenizer
+    labels: tuple[str, ...]
+    """Classes in the order of their numbers (classify)."""
+    step: int
+    """The step of the checkpoint."""
+    device: torch.device
+
+    @property
+    def task(self) -> str:
+        """translate, lm or classify."""
+        return self.recipe.task
+
+    @classmethod
+    def open(cls, folder: str | Path, *, task: str | None = None, device: str = "auto") -> "Run":
+        """Read a run; refuses one of another task, if that is given."""
+        folder = Path(folder)
+        if not (folder / files.CONFIG).is_file():
+            raise UserError(
+                f"no run at {folder}: it has no {files.CONFIG}; wanted the -o folder of "
+                "`addnorm train`"
+            )
+        recipe = read_recipe(None, folder / files.CONFIG, ())
+        if task is not None and recipe.task != task:
+            raise UserError(
+                f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"
+            )
+        found = checkpoint_of(folder)
+        facts = files.read_arrangement(folder)
+        tokenizer = Tokenizer.load(folder / files.TOKENIZER)
+        if found.state["tokenizer"] != tokenizer.digest:
+            raise UserError(
+                f"{folder / files.TOKENIZER} is the tokenizer of another run; put the one back "
+                "with which this run was trained"
+            )
+        chosen = pick_device(device)
+        model = build(Config.of(**_windows(facts["model"])))
+        model.load_state_dict(found.tensors["model"])
+        model.load_state_dict(found.tensors.get("average", {}), strict=False)
+        return cls(
+            folder,
+            recipe,
+            model.to(chosen).eval(),
+            tokenizer,
+            tuple(facts.get("labels", ())),
+            found.step,
+            chosen,
+        )
+
+
+def checkpoint_of(folder: Path) -> Checkpoint:
+    """The best checkpoint of a run; the newest that is whole if there is no best."""
+    kept = folder / files.CHECKPOINTS
+    newest = next(checkpoints.valid(kept), None)
+    if newest is None:
+        state = "every one is damaged" if checkpoints.steps(kept) else "training has not begun"
+        raise UserError(
+            f"{folder} has no checkpoint ({state}); give its `addnorm train` command again"
+        )
+    best = newest.state["progress"]["best_step"]
+    return (checkpoints.load(kept, best) if best else None) or newest
+
+
+def _windows(values: dict[str, object]) -> dict[str, object]:
+    """JSON has lists where a config wants tuples."""
+    window = values.get("window")
+    return values | ({"window": tuple(window)} if isinstance(window, list) else {})

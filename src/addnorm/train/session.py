@@ -1,0 +1,158 @@
+"""All that one run works with, made from its recipe."""
+
+import platform
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm import __version__
+from addnorm.core.errors import UserError
+from addnorm.core.seeds import derive_seed
+from addnorm.data.batches import Batch, Batches
+from addnorm.data.corpus import Corpus
+from addnorm.data.tokenizer import KINDS, Tokenizer
+from addnorm.models import Model, build
+from addnorm.train import folder as files
+from addnorm.train.average import Average
+from addnorm.train.objective import Masks, Objective
+from addnorm.train.optim import Optimizer, make_optimizer
+from addnorm.train.parallel import World, copied, shard
+from addnorm.train.recipe import Recipe
+from addnorm.train.schedule import Schedule, recommended
+from addnorm.train.schedule import registry as schedules
+
+
+@dataclass
+class Session:
+    """The parts of a run."""
+
+    recipe: Recipe
+    folder: Path
+    world: World
+    corpus: Corpus
+    tokenizer: Tokenizer
+    batches: Batches
+    held_out: Batches | None
+    model: Model
+    objective: nn.Module
+    """The model with its loss, as it is called: compiled, copied or sharded."""
+    optimizer: Optimizer
+    schedule: Schedule
+    average: Average | None
+
+    def call(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
+        """What the model is called with for statistics over tokens: with every mask."""
+        return full_call(self.model, self.recipe, batch.to(self.world.device))
+
+    def facts(self) -> dict[str, Any]:
+        """What a watcher may want to say."""
+        wirings = {str(stack.wiring_call) for stack in self.model.stacks}
+        advised = self.recipe.schedule == str(schedules.resolve(recommended(*sorted(wirings))))
+        count = f", {self.world.size} processes ({self.recipe.parallel})"
+        return {
+            "model": self.model,
+            "parameters": sum(weight.numel() for weight in self.model.parameters()),
+            "device": f"{self.world.device}{count if self.world.size > 1 else ''}",
+            "recommended": f", recommended for {', '.join(sorted(wirings))}" if advised else "",
+        }
+
+
+def full_call(model: Model, recipe: Recipe, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
+    """What a model is called with on a batch, with every mask."""
+    objective = Objective(model, recipe.task)
+    given, masks = objective.call(*batch.sides)
+    return given, masks | objective.causal_masks(*batch.sides)
+
+
+def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
+    """Read the corpus, train the tokenizer, build and wrap the model."""
+    build(recipe.config(vocab=1000, classes=_classes(recipe, 2)), device="meta")  # refuses nonsense
+    corpus = Corpus.open(recipe.data, recipe.task)
+    if world.first:
+        files.claim(folder, recipe)
+        if not (folder / files.TOKENIZER).exists():
+            make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
+    world.wait()
+    tokenizer = Tokenizer.load(folder / files.TOKENIZER)
+    sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
+    batches = Batches(corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), **sides)
+    held_out = (
+        Batches(corpus, tokenizer, split="valid", **sides)
+        if recipe.valid_every and corpus.counts.get("valid")
+        else None
+    )
+    model = _model(recipe, corpus, tokenizer, batches).to(world.device)
+    if world.first:
+        files.write_arrangement(folder, _facts(recipe, corpus, tokenizer, model))
+    for stack in model.stacks:
+        stack.recompute = recipe.recompute
+    objective: nn.Module = Objective(model, recipe.task, smoothing=recipe.label_smoothing or 0.0)
+    if world.size > 1 and recipe.parallel == "fsdp":
+        shard(model, world)
+    optimizer = make_optimizer(
+        recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
+    )
+    average = Average(model, recipe.ema) if recipe.ema else None
+    if recipe.compile:
+        objective.compile(dynamic=True)
+    if world.size > 1 and recipe.parallel == "ddp":
+        objective = copied(objective, world)
+    schedule = schedules.make(recipe.schedule)
+    return Session(
+        recipe,
+        folder,
+        world,
+        corpus,
+        tokenizer,
+        batches,
+        held_out,
+        model,
+        objective,
+        optimizer,
+        schedule,
+        average,
+    )
+
+
+def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
+    """The tokenizer that a recipe names: trained on the corpus, or read from a file."""
+    if recipe.tokenizer in KINDS:
+        return Tokenizer.train(corpus, recipe.tokenizer, vocab=recipe.vocab)
+    return Tokenizer.load(recipe.tokenizer)
+
+
+def _model(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, batches: Batches) -> Model:
+    """The model at its start, with the data-dependent part of it where a wiring has one."""
+    if recipe.task == "classify" and len(corpus.labels) < 2:
+        raise UserError(
+            f"{corpus.folder} has {len(corpus.labels)} label; wanted two or more to tell apart"
+        )
+    config = recipe.config(vocab=tokenizer.vocab, classes=_classes(recipe, len(corpus.labels)))
+    model = build(config, seed=derive_seed(recipe.seed, "init"))
+    given, masks = full_call(model, recipe, next(batches.stream())[0])
+    model.calibrate(*given, **masks)
+    return model
+
+
+def _classes(recipe: Recipe, count: int) -> int | None:
+    return count if recipe.task == "classify" else None
+
+
+def _facts(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, model: Model) -> dict[str, Any]:
+    return {
+        "task": recipe.task,
+        "stacks": [stack.arrangement | {"depth": stack.plan.depth} for stack in model.stacks],
+        "model": model.config.model_dump(exclude_defaults=True),
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "tokenizer": tokenizer.digest,
+        "labels": list(corpus.labels),
+        "corpus": {"counts": corpus.counts, "about": corpus.about},
+        "versions": {
+            "addnorm": __version__,
+            "torch": torch.__version__,
+            "python": platform.python_version(),
+        },
+    }

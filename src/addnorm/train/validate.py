@@ -1,0 +1,33 @@
+"""The loss on what was held out."""
+
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from addnorm.data.batches import Batches
+from addnorm.train.objective import Means
+from addnorm.train.parallel import World
+from addnorm.train.recipe import Recipe
+from addnorm.train.session import Session
+
+
+@torch.no_grad()
+def validate(session: Session, batches: Batches) -> Means:
+    """Means over one pass, without dropout, with the average of the weights where there is one."""
+    world, totals = session.world, torch.zeros(3, dtype=torch.float64)
+    totals = totals.to(world.device)
+    session.objective.eval()
+    with nullcontext() if session.average is None else session.average.applied():
+        for batch, _ in batches.epoch():
+            part = batch.part(world.rank, world.size).to(world.device)
+            with precision(session.recipe, world):
+                totals += session.objective(*part.sides)[1]
+    return Means(*world.total(totals).tolist())
+
+
+def precision(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
+    """Where a model is called: autocast, if the recipe says so."""
+    if recipe.dtype == "float32":
+        return nullcontext()
+    return torch.autocast(world.device.type, dtype=torch.bfloat16)

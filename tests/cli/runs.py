@@ -1,0 +1,30 @@
+"""Commands on runs that nobody trained, with lines on standard input."""
+
+import io
+import sys
+
+import pytest
+
+from addnorm.cli import lines as cli
+from tests.decode.runs import run_of
+
+
+@pytest.fixture(scope="module", name="runs")
+def runs_fixture(tmp_path_factory):
+    """A run of each task."""
+    return {
+        task: run_of(task, tmp_path_factory.mktemp(task))
+        for task in ("translate", "lm", "classify")
+    }
+
+
+@pytest.fixture(name="ask")
+def ask_fixture(addnorm, monkeypatch, runs):
+    """Run a command on the run of a task, with some bytes on standard input."""
+
+    def run(verb, task, *arguments, lines=b""):
+        monkeypatch.setattr(cli, "open_run", lambda folder, device: runs[task])
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(lines)))
+        return addnorm(verb, "RUN", *map(str, arguments))
+
+    return run

@@ -1,0 +1,244 @@
+"""`addnorm data`: corpora from every source, reports that add up, mistakes in one line."""
+
+import gzip
+import json
+
+import pytest
+import typer
+
+from addnorm.cli import main as commands
+from addnorm.cli.data import data as group
+from addnorm.data.corpus import Corpus
+from tests.data.test_gettext import mo
+from tests.data.test_libreoffice import put as page
+
+
+@pytest.fixture
+def data(addnorm, tmp_path, monkeypatch):
+    """Run `addnorm data` in a folder of its own."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments: addnorm("data", *map(str, arguments))
+
+
+@pytest.fixture
+def sides(tmp_path):
+    """Two files of a hundred lines."""
+    for name, word in (("train.en", "word"), ("train.de", "Wort")):
+        (tmp_path / name).write_text("".join(f"{word} {n}\n" for n in range(100)))
+    return ("--src", "train.en", "--tgt", "train.de")
+
+
+def records(folder, split="train"):
+    return list(Corpus.open(folder).records(split))
+
+
+def adds_up(report):
+    assert report["read"] == sum(report["kept"].values()) + sum(report["dropped"].values())
+    assert report["kept"] == report["counts"]
+    return report
+
+
+def test_pairs_of_files_are_split_and_reported(data, sides):
+    done = data("files", *sides, "--from", "en", "--to", "de", "-o", "corpus", "--json")
+    assert done.code == 0
+    report = adds_up(json.loads(done.out))
+    assert report["counts"] == {"train": 90, "valid": 5, "test": 5}
+    corpus = Corpus.open("corpus", "translate")
+    assert corpus.about["languages"] == ["en", "de"]
+    assert corpus.about["files"] == {"train": ["train.en", "train.de"]}
+    everything = [r for split in corpus.counts for r in corpus.records(split)]
+    assert sorted(int(r["source"].split()[1]) for r in everything) == list(range(100))
+    assert all(r["source"].split()[1] == r["target"].split()[1] for r in everything)
+
+
+def test_talk_goes_to_standard_error(data, sides):
+    done = data("files", *sides, "--valid", "7", "--test", "0", "-o", "corpus")
+    assert (done.code, done.out) == (0, "")
+    lines = [" ".join(line.split()) for line in done.err.splitlines()]
+    assert lines == [
+        *("addnorm: a corpus for 'translate' in corpus", "read 100", "kept, train 93"),
+        "kept, valid 7",
+    ]
+
+
+def test_given_parts_and_packed_files(data, sides, tmp_path):
+    (tmp_path / "test.en").write_bytes(gzip.compress(b"word\n\nlast\n"))
+    (tmp_path / "test.de").write_bytes(b"Wort\nleer\nletztes\n")
+    done = data(
+        *("files", *sides, "--test-src", "test.en", "--test-tgt", "test.de", "--valid", "0.1"),
+        *("-o", "corpus", "--json"),
+    )
+    report = adds_up(json.loads(done.out))
+    assert report["dropped"] == {"empty": 1} and report["first"] == {"empty": "test.en, line 2"}
+    assert [r["target"] for r in records("corpus", "test")] == ["Wort", "letztes"]
+
+
+def test_equal_commands_write_equal_bytes(data, sides, tmp_path):
+    written = []
+    for name, seed in (("a", 1), ("b", 1), ("c", 2)):
+        data("files", *sides, "--seed", seed, "-o", name)
+        written.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
+    assert written[0] == written[1] != written[2]
+
+
+def test_texts_by_line_and_by_paragraph(data, tmp_path):
+    (tmp_path / "a.txt").write_text("one\ntwo\n\nthree\n")
+    data("files", "--text", "a.txt", "--valid", 0, "--test", 0, "-o", "lines")
+    data("files", "--text", "a.txt", "--valid", 0, "--test", 0, "--paragraphs", "-o", "paragraphs")
+    assert [r["text"] for r in records("lines")] == ["one", "two", "three"]
+    assert [r["text"] for r in records("paragraphs")] == ["one\ntwo", "three"]
+
+
+def test_columns_with_files_of_their_own_and_sizes(data, tmp_path):
+    (tmp_path / "a.tsv").write_text("".join(f"text {n}\t{'ab'[n % 2]}\n" for n in range(50)))
+    (tmp_path / "b.tsv").write_text("held out\tb\n")
+    done = data(
+        *("columns", "a.tsv", "--text", 0, "--label", 1, "--test", "b.tsv", "--valid", 5),
+        *("-o", "corpus", "--json"),
+    )
+    assert adds_up(json.loads(done.out))["counts"] == {"train": 45, "valid": 5, "test": 1}
+    assert Corpus.open("corpus", "classify").labels == ("a", "b")
+    assert records("corpus", "test") == [{"text": "held out", "label": "b"}]
+
+
+def test_catalogues(data, tmp_path):
+    folder = tmp_path / "locale" / "de" / "LC_MESSAGES"
+    folder.mkdir(parents=True)
+    entries = [(f"Open &{n} now", f"Jetzt &{n} auf") for n in range(20)]
+    (folder / "x.mo").write_bytes(mo([*entries, ("%s", "%s!"), ("OK", "OK")]))
+    (folder / "bad.mo").write_bytes(b"\xde\x12\x04\x95")
+    done = data("gettext", "locale", "--to", "de", "-o", "corpus", "--json")
+    report = adds_up(json.loads(done.out))
+    assert report["dropped"] == {"placeholder": 1, "equal sides": 1}
+    assert report["notes"]["broken catalogues"] == 1 and "broken catalogues" in done.err
+    assert report["counts"] == {"train": 18, "valid": 1, "test": 1}
+    assert all("&" not in r["source"] + r["target"] for r in records("corpus"))
+    done = data("gettext", "locale", "--placeholders", "keep", "-o", "corpus", "--force", "--json")
+    assert json.loads(done.out)["dropped"] == {"equal sides": 1}
+
+
+def test_help_pages(data, tmp_path):
+    for folder, word in (("en", "This is number"), ("de", "Dies ist Nummer")):
+        body = [f'<p id="par_{n}">{word} {n} &amp; more</p>' for n in range(9)]
+        page(tmp_path / folder, "text/a.html", folder, *body)
+    done = data("libreoffice", "en", "de", "-o", "corpus", "--json")
+    assert adds_up(json.loads(done.out))["counts"] == {"train": 8, "valid": 1, "test": 1}
+    assert Corpus.open("corpus").about["languages"] == ["en-US", "de"]
+
+
+@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+def test_demos(data, monkeypatch, task):
+    made = {
+        "translate": {"source": "one", "target": "eins"},
+        "lm": {"text": "one\ntwo"},
+        "classify": {"text": "one", "label": "x"},
+    }[task]
+
+    def make_demo(asked, *, seed, languages):
+        facts = {"languages": list(languages)}
+        return {split: [made] * seed for split in ("train", "valid", "test")}, facts
+
+    monkeypatch.setattr("addnorm.data.demo.make_demo", make_demo)
+    done = data("demo", "--task", task, "--to", "fr", "--seed", 3, "-o", "corpus", "--json")
+    assert adds_up(json.loads(done.out))["counts"] == {"train": 3, "valid": 3, "test": 3}
+    assert records("corpus") == [made] * 3
+    assert Corpus.open("corpus", task).about["languages"] == ["en", "fr"]
+
+
+FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("files", "-o", "corpus"), "got no file; wanted --src and --tgt"),
+        (("files", "--src", "no", "--tgt", "train.de", "-o", "c"), "no: there is no such file"),
+        (("files", "--src", ".", "--tgt", "train.de", "-o", "c"), ". is a folder; wanted a file"),
+        (("files", "--src", "short", "--tgt", "train.de", "-o", "c"), "short has 1 lines and tra"),
+        (("files", "--text", "empty", "-o", "c"), "an empty corpus: of 0 records read none was"),
+        ((*FILES, "--valid", "lots"), "--valid is 'lots'; wanted a number of records such as 500"),
+        ((*FILES, "--valid", "99", "--test", "9"), "108 records to hold out of 100"),
+        ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
+        ((*FILES, "--text", "short"), "got both --src/--tgt and --text"),
+        (("files", "--text", "short", "-o", "full"), "full is not empty and no corpus"),
+        (("files", "--text", "short", "-o", "short"), "short is a file; wanted a folder"),
+        (("files", "--text", "short"), "Missing option '--out'"),
+        (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or cut short"),
+        (
+            ("files", "--text", "latin", "--errors", "refuse", "-o", "c"),
+            "latin, line 1 is no UTF-8",
+        ),
+        (("columns", "no.tsv", "--text", "0", "-o", "c"), "no.tsv: there is no such file"),
+        (("columns", "a.tsv", "--label", "0", "-o", "c"), "got --label; wanted --source and"),
+        (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
+        (("columns", "full", "--text", "x", "-o", "c"), "full is no table: wanted a folder"),
+        (("gettext", "full", "-o", "c"), "no catalogue from en to de below full"),
+        (("gettext", "full", "--to", "xx", "-o", "c"), "--to is 'xx'; wanted the code of a lang"),
+        (("gettext", "full", "--ratio", "0", "-o", "c"), "the ratio of lengths is 0.0; wanted 1"),
+        (("libreoffice", "full", "full", "-o", "c"), "full has 0 pages (.html) and full has 0"),
+        (("demo", "--task", "sing", "-o", "c"), "unknown task 'sing'; Known: translate, lm"),
+        ((), "Missing command; try 'addnorm data --help'"),
+        (("file",), "No such command 'file'"),
+    ],
+)
+def test_a_mistake_is_one_line_and_leaves_nothing(data, sides, tmp_path, arguments, words):
+    (tmp_path / "short").write_text("one line\n")
+    (tmp_path / "empty").write_text("")
+    (tmp_path / "latin").write_bytes("gr\u00f6\u00dfe\n".encode("latin-1"))
+    (tmp_path / "a.tsv").write_text("one\ttwo\n")
+    (tmp_path / "cut.gz").write_bytes(gzip.compress(bytes(range(256)) * 50)[:100])
+    (tmp_path / "full").mkdir()
+    (tmp_path / "full" / "thesis.txt").write_text("mine")
+    before = sorted(tmp_path.rglob("*"))
+    done = data(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith("addnorm: ") and done.err.count("\n") == 1
+    assert words in done.err
+    assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_corpus_is_replaced_only_by_force(data, sides, tmp_path):
+    assert data(*FILES).code == 0
+    card = (tmp_path / "corpus" / "corpus.json").read_bytes()
+    done = data(*FILES, "--test", "0")
+    assert done.code == 2 and "holds a corpus already; try --force to replace it" in done.err
+    assert (tmp_path / "corpus" / "corpus.json").read_bytes() == card
+    assert data(*FILES, "--test", "0", "--force").code == 0
+    assert set(Corpus.open("corpus").counts) == {"train", "valid"}
+    assert not (tmp_path / "corpus" / "test.jsonl").exists()
+
+
+def test_help_names_every_source(data):
+    done = data("--help")
+    assert done.code == 0
+    for verb in ("files", "columns", "gettext", "libreoffice", "demo"):
+        assert verb in done.out
+        assert data(verb, "--help").code == 0
+
+
+def test_the_group_is_a_command():
+    assert isinstance(group, typer.Typer)
+    assert commands.COMMANDS["data"] is group
+
+
+@pytest.mark.slow
+def test_a_big_file_passes_through_bounded_memory(tmp_path):
+    """Five times the lines, no more memory: tracked by Python itself, sources and all."""
+    import tracemalloc
+
+    from addnorm.cli.main import main
+
+    peaks = []
+    for size in (4_000, 20_000):
+        for name in ("a", "b"):
+            with (tmp_path / name).open("w") as file:
+                file.writelines(f"{name} {n} {'word ' * 20}\n" for n in range(size))
+        out = tmp_path / str(size)
+        tracemalloc.start()
+        try:
+            arguments = ["--src", str(tmp_path / "a"), "--tgt", str(tmp_path / "b"), "-o", str(out)]
+            assert main(["data", "files", *arguments, "--valid", "500", "--test", "500"]) == 0
+            peaks.append(tracemalloc.get_traced_memory()[1])
+        finally:
+            tracemalloc.stop()
+    assert peaks[1] < 1.2 * peaks[0] + 1_000_000

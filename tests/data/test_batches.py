@@ -1,0 +1,167 @@
+"""Batches: every sentence once an epoch, little padding, the same order again, bounded memory."""
+
+from itertools import islice
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.data import batches as module
+from addnorm.data import write_corpus
+from addnorm.data.batches import Batches, Position
+from addnorm.data.tokenizer import END, PAD, START, Tokenizer
+from addnorm.kernels.cross_entropy import IGNORE
+
+WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "f", "gg", "hhh"]
+
+
+def corpus_of(folder, task="translate", count=200):
+    records = {
+        "translate": lambda i: {
+            "source": " ".join(WORDS[: 1 + i % 7]) + f" {i}",
+            "target": f"{i} " + " ".join(WORDS[1 : 2 + i % 7]),
+        },
+        "lm": lambda i: {"text": f"line {i} " + " ".join(WORDS[: i % 8])},
+        "classify": lambda i: {
+            "text": " ".join(WORDS[: 1 + i % 7]),
+            "label": "odd" * (i % 2) or "e",
+        },
+    }[task]
+    return write_corpus(folder, task, splits={"train": map(records, range(count))})
+
+
+@pytest.fixture(scope="module", params=["translate", "lm", "classify"])
+def stream(request, tmp_path_factory):
+    corpus = corpus_of(tmp_path_factory.mktemp("c"), request.param)
+    tokenizer = Tokenizer.train(corpus, "char", vocab=100)
+    return Batches(corpus, tokenizer, tokens=256, longest=64, seed=3)
+
+
+def rows(batches):
+    """(inputs, targets) without padding, as a sorted list."""
+    return sorted(
+        (tuple(i[i != PAD].tolist()), tuple(t[t != IGNORE].tolist()))
+        for batch, _ in batches
+        for i, t in zip(batch.inputs, batch.targets, strict=True)
+    )
+
+
+def test_every_sentence_comes_once_an_epoch(stream):
+    first, second = list(stream.epoch()), list(stream.epoch(Position(1)))
+    assert rows(first) == rows(second)
+    if stream.corpus.task != "lm":
+        assert len(rows(first)) == 200
+    assert [b.inputs.tolist() for b, _ in first] != [b.inputs.tolist() for b, _ in second]
+
+
+def test_running_text_is_whole_and_each_token_is_asked_once(tmp_path):
+    corpus = corpus_of(tmp_path, "lm", 30)
+    tokenizer = Tokenizer.train(corpus, "char", vocab=100)
+    stream = Batches(corpus, tokenizer, tokens=64, longest=17)  # no seed: in order of length
+    texts = [
+        [START, *ids] for ids in tokenizer.encode([r["text"] for r in corpus.records("train")])
+    ]
+    whole = [number for text in texts for number in text]
+    asked = [pair for pair in rows(stream.epoch())]
+    assert sum(len(targets) for _, targets in asked) == len(whole) - 1
+    pieces = {tuple(whole[at : at + 17]) for at in range(0, len(whole) - 1, 17)}
+    assert {inputs for inputs, _ in asked} <= pieces | {tuple(whole[len(whole) // 17 * 17 : -1])}
+
+
+def test_no_batch_is_larger_than_wanted_and_padding_is_small(stream):
+    size = real = 0
+    for batch, _ in stream.epoch():
+        for side in batch.sides:
+            assert side.numel() <= 256
+        size += batch.inputs.numel()
+        real += int((batch.inputs != PAD).sum())
+    assert real > 0.85 * size
+
+
+def test_count_is_what_there_is_to_predict(stream):
+    for batch, _ in stream.epoch():
+        given = len(batch.targets) if stream.corpus.task == "translate" else 0
+        assert batch.count == int((batch.targets != IGNORE).sum()) - given
+
+
+def test_a_position_continues(stream):
+    both = list(islice(stream.stream(), 2 * sum(1 for _ in stream.epoch())))
+    for number in range(len(both) - 1):
+        batch, after = next(stream.stream(both[number][1]))
+        assert batch.inputs.equal(both[number + 1][0].inputs)
+        assert after == both[number + 1][1]
+
+
+def test_another_seed_is_another_order(stream):
+    other = Batches(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=4)
+    assert rows(other.epoch()) == rows(stream.epoch())
+    assert [p.inputs.tolist() for p, _ in other.epoch()] != [
+        p.inputs.tolist() for p, _ in stream.epoch()
+    ]
+
+
+def test_translation_has_start_and_end(tmp_path):
+    corpus = corpus_of(tmp_path, count=3)
+    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=256, longest=64)
+    for inputs, targets in rows(stream.epoch()):
+        assert inputs[-1] == END and START not in inputs
+        assert targets[0] == START and targets[-1] == END
+
+
+@pytest.mark.parametrize("world", [1, 2, 3, 300])
+def test_parts_make_up_the_whole(stream, world):
+    batch, _ = next(stream.stream())
+    parts = [batch.part(rank, world) for rank in range(world)]
+    given = [(part, None) for part in parts if (part.targets != IGNORE).any()]
+    assert rows(given) == rows([(batch, None)])
+    assert all(part.count == batch.count and len(part.inputs) for part in parts)
+
+
+@settings(max_examples=20, deadline=None)
+@given(pool=st.integers(40, 4000), count=st.integers(1, 40))
+def test_pools_cut_no_record_and_lose_none(tmp_path_factory, pool, count):
+    corpus = corpus_of(tmp_path_factory.mktemp("c"), count=count)
+    tokenizer = Tokenizer.train(corpus, "char", vocab=100)
+    whole = Batches(corpus, tokenizer, tokens=256, longest=64, seed=0)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "POOL", pool)
+        cut = Batches(corpus, tokenizer, tokens=256, longest=64, seed=0)
+        assert rows(cut.epoch()) == rows(whole.epoch())
+        assert rows(cut.epoch(Position(5))) == rows(whole.epoch())
+
+
+def test_what_is_left_out_is_counted(tmp_path):
+    pairs = [{"source": "a" * n, "target": "b"} for n in (0, 1, 5, 30, 31)]
+    corpus = write_corpus(tmp_path, "translate", splits={"train": pairs})
+    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=31)
+    assert len(rows(stream.epoch())) == 3
+    list(stream.epoch())
+    assert stream.told() == "1 with an empty side left out, 1 longer than 31 tokens left out"
+
+
+def test_a_long_text_is_cut_and_counted(tmp_path):
+    texts = [{"text": "x" * n, "label": str(n)} for n in (3, 9)]
+    corpus = write_corpus(tmp_path, "classify", splits={"train": texts})
+    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=5)
+    assert sorted(len(inputs) for inputs, _ in rows(stream.epoch())) == [4, 5]
+    assert stream.told() == "1 cut to 5 tokens"
+
+
+def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
+    corpus = write_corpus(tmp_path, "translate", splits={"train": [{"source": "a", "target": ""}]})
+    stream = Batches(corpus, Tokenizer.train(corpus, "bpe"), tokens=64, longest=31)
+    with pytest.raises(UserError, match=r"can be used: 1 with an empty side left out; wanted sent"):
+        next(stream.stream())
+
+
+def test_a_batch_must_hold_the_longest_sentence(stream):
+    with pytest.raises(UserError, match=r"a batch of 8 tokens cannot hold a sentence of 9"):
+        Batches(stream.corpus, stream.tokenizer, tokens=8, longest=9)
+
+
+def test_one_process_alone_has_it_all(stream):
+    batch, _ = next(stream.stream())
+    assert batch.part(0, 1) is batch
+    assert batch.to(torch.device("cpu")).inputs.equal(batch.inputs)

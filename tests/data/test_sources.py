@@ -1,0 +1,148 @@
+"""Text files: what a line is, what is wrong with it, and files that are no text."""
+
+import gzip
+import lzma
+import os
+from contextlib import contextmanager
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.data import sources
+from addnorm.data.counts import Counts
+from addnorm.data.sources import bounded, lines, one_line, settled
+
+PACK = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress}
+
+
+def put(folder, data, name="text"):
+    path = folder / name
+    path.write_bytes(data)
+    return path
+
+
+def texts(path, **options):
+    return [line.text for line in lines(path, **options)]
+
+
+@pytest.mark.parametrize("pack", PACK)
+@pytest.mark.parametrize("name", ["a.txt", "a.gz", "a.xz"])
+def test_the_beginning_says_how_a_file_is_packed_not_its_name(tmp_path, pack, name):
+    path = put(tmp_path, PACK[pack]("één\nzwei\r\n\nvier".encode()), name)
+    assert texts(path) == ["één", "zwei", "", "vier"]
+
+
+@given(st.lists(st.text(st.characters(exclude_characters="\n", exclude_categories=["Cs"]))))
+def test_only_line_feeds_end_a_line(tmp_path_factory, written):
+    r"""U+2028, \x0b, \x85, NUL and a lone \r stay where they are: the other side stays aligned."""
+    written = [text.rstrip("\r").lstrip("\ufeff") for text in written]
+    path = put(tmp_path_factory.mktemp("lines"), "".join(f"{text}\n" for text in written).encode())
+    assert texts(path) == written
+
+
+def test_separators_inside_a_line_become_blanks_and_are_counted():
+    counts = Counts()
+    assert one_line("a\u2028b\x0bc\rd\x00e\x85f", counts) == "a b c d e f"
+    assert one_line("plain", counts) == "plain"
+    assert counts.notes == {"line separators inside a line, now blanks": 1}
+    assert len(one_line("".join(map(chr, range(0x3000))), counts).splitlines()) == 1
+
+
+def test_a_byte_order_mark_is_no_text(tmp_path):
+    assert texts(put(tmp_path, b"\xef\xbb\xbfone\n\xef\xbb\xbftwo\n")) == ["one", "\ufefftwo"]
+
+
+def test_an_empty_file_has_no_lines(tmp_path):
+    assert texts(put(tmp_path, b"")) == []
+    assert texts(put(tmp_path, b"\n")) == [""]
+    assert texts(put(tmp_path, gzip.compress(b""))) == []
+
+
+def test_invalid_utf8_is_dropped_replaced_or_refused(tmp_path):
+    path = put(tmp_path, b"fine\nb\xffd\n")
+    good, bad = lines(path)
+    assert (good.valid, bad.valid, bad.number) == (True, False, 2)
+    assert settled(good, "refuse", path=path) == "fine"
+    assert settled(bad, "drop", path=path) is None
+    assert settled(bad, "replace", path=path) == "b\ufffdd"
+    with pytest.raises(UserError, match=r"line 2 is no UTF-8; try --errors drop"):
+        settled(bad, "refuse", path=path)
+
+
+@pytest.mark.parametrize("pack", PACK)
+def test_a_giant_line_is_cut_and_the_next_one_is_whole(tmp_path, monkeypatch, pack):
+    monkeypatch.setattr(sources, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(sources, "MAX_BYTES", 40)
+    path = put(tmp_path, PACK[pack](f"short\n{'ä' * 100}\nafter\n{'b' * 11}\n".encode()))
+    found = list(lines(path))
+    assert [line.long for line in found] == [False, True, False, True]
+    assert [line.number for line in found] == [1, 2, 3, 4]
+    assert (found[1].text, found[2].text) == ("ä" * 10, "after")
+
+
+@given(st.text(st.sampled_from("ab ä漢🙂"), max_size=300), st.booleans())
+def test_the_pieces_of_a_giant_line_are_the_line(tmp_path_factory, text, ended):
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sources, "MAX_CHARACTERS", 10)
+        patch.setattr(sources, "MAX_BYTES", 40)
+        end = "\nlast" if ended else ""
+        path = put(tmp_path_factory.mktemp("giant"), f"first\n{text}{end}".encode())
+        found = [line for line in lines(path, pieces=True) if line.number == 2]
+    assert "".join(line.text for line in found) == text
+    assert all(len(line.text) <= 10 and line.valid for line in found)
+
+
+def test_paragraphs_end_at_blank_lines_and_are_bounded(monkeypatch):
+    assert list(bounded(["", "a", " b", " ", "", "c"])) == ["a\n b", "c"]
+    monkeypatch.setattr(sources, "MAX_CHARACTERS", 6)
+    assert list(bounded(["aaa", "bbb", "cc"])) == ["aaa", "bbb\ncc"]
+
+
+@pytest.mark.parametrize("pack", ["gz", "xz"])
+def test_a_packed_file_cut_short_is_refused(tmp_path, pack):
+    data = PACK[pack](os.urandom(50_000).hex().encode())
+    with pytest.raises(UserError, match=r"text is damaged or cut short \(.*\); unpack it by hand"):
+        texts(put(tmp_path, data[: len(data) // 2]))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        (b"PK\x03\x04....", "is a zip archive; unpack it first"),
+        (b"BZh91AY", "is packed with bzip2; unpack it first"),
+        (b"\x28\xb5\x2f\xfd..", "is packed with zstd; unpack it first"),
+        ("word".encode("utf-16"), "is in UTF-16; wanted UTF-8, try iconv"),
+    ],
+)
+def test_what_is_no_text_is_named(tmp_path, data, words):
+    with pytest.raises(UserError, match=words):
+        texts(put(tmp_path, data))
+
+
+def test_missing_files_folders_and_files_one_may_not_read_are_refused(tmp_path, monkeypatch):
+    with pytest.raises(UserError, match="nowhere: there is no such file"):
+        texts(tmp_path / "nowhere")
+    with pytest.raises(UserError, match="is a folder; wanted a file"):
+        texts(tmp_path)
+    path = put(tmp_path, b"secret")
+
+    @contextmanager
+    def locked(*_):  # as root, who runs the tests perhaps, one may read everything
+        raise PermissionError(13, "Permission denied", str(path))
+        yield
+
+    monkeypatch.setattr(type(path), "open", locked)
+    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+        texts(path)
+
+
+def test_a_pipe_is_read_like_a_file(tmp_path):
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    if os.fork() == 0:
+        pipe.write_bytes(gzip.compress(b"one\ntwo\n"))
+        os._exit(0)
+    assert texts(pipe) == ["one", "two"]
+    os.wait()

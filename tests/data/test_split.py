@@ -1,0 +1,109 @@
+"""Splitting: by sentence, repeatable, and of the size asked for."""
+
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.data.split import TOP, Seen, Size, Splitter, key_of
+
+
+def edges(keys, valid=None, test=None):
+    splitter = Splitter(valid=Size.parse(valid, "--valid"), test=Size.parse(test, "--test"))
+    for key in keys:
+        splitter.look(key)
+    return splitter.edges()
+
+
+def sizes(keys, edges):
+    test = sum(key < edges[0] for key in keys)
+    return sum(edges[0] <= key < edges[1] for key in keys), test
+
+
+KEYS = [key_of(f"sentence {number}") for number in range(10_000)]
+
+
+def test_the_key_is_of_the_normal_form_and_the_seed():
+    assert key_of("The Cat") == key_of(" the  cat\u00a0") == key_of("the cat")
+    assert key_of("Straße") == key_of("STRASSE") and key_of("ﬁsh") == key_of("fish")
+    assert key_of("the cat", 1) != key_of("the cat") != key_of("the cats")
+    assert key_of("\ud800") != key_of("\ud801")  # whatever comes
+
+
+def test_numbers_are_met_exactly_where_sentences_differ():
+    assert sizes(KEYS, edges(KEYS, "300", "77")) == (300, 77)
+    assert sizes(KEYS, edges(KEYS, "0", "77")) == (0, 77)
+    assert sizes(KEYS, edges(KEYS, "300", "0")) == (300, 0)
+
+
+def test_shares_are_met_nearly():
+    valid, test = sizes(KEYS, edges(KEYS, "0.1", "0.3"))
+    assert abs(valid - 1000) < 120 and abs(test - 3000) < 180  # four standard deviations
+    valid, test = sizes(KEYS, edges(KEYS, "0.1", "55"))
+    assert abs(valid - 1000) < 120 and test == 55
+    valid, test = sizes(KEYS, edges(KEYS, "55", "0.1"))
+    assert valid == 55 and abs(test - 1000) < 120
+
+
+@pytest.mark.parametrize(
+    ("total", "held"), [(0, 0), (1, 0), (2, 0), (3, 1), (40, 2), (200, 10), (60_000, 2000)]
+)
+def test_unless_told_one_in_twenty_is_held_out_and_never_all(total, held):
+    keys = [key_of(str(number)) for number in range(total)]
+    assert sizes(keys, edges(keys)) == (held, held)
+
+
+def test_a_share_does_not_depend_on_the_other_sentences():
+    few, all = edges(KEYS[:100], "0.1", "0.1"), edges(KEYS, "0.1", "0.1")
+    assert few == all
+
+
+@given(st.lists(st.integers(0, 30), min_size=11, max_size=60), st.integers(1, 5))
+def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words, number):
+    keys = [key_of(str(word)) for word in words]
+    random.Random(0).shuffle(keys)
+    first, second = edges(keys, str(number), str(number))
+    assert edges(sorted(keys), str(number), str(number)) == (first, second)
+    valid, test = sizes(keys, (first, second))
+    most = max(map(keys.count, keys))
+    assert number <= test < number + most
+    assert number <= valid < number + most or test + valid == len(keys)
+
+
+@pytest.mark.parametrize("text", ["-1", "1.5", "many", "nan", "inf", ""])
+def test_what_is_no_size_is_refused(text):
+    with pytest.raises(UserError, match=f"--valid is {text!r}; wanted a number of records such as"):
+        Size.parse(text, "--valid")
+
+
+def test_more_than_all_is_refused():
+    with pytest.raises(UserError, match="200 records to hold out of 100: none is left"):
+        edges(KEYS[:100], "100", "100")
+    with pytest.raises(UserError, match="their sum must be below 1"):
+        edges(KEYS[:100], "0.5", "0.5")
+
+
+def test_the_heap_holds_no_more_than_is_held_out():
+    splitter = Splitter(valid=Size(number=5), test=Size(number=7))
+    for key in KEYS:
+        splitter.look(key)
+    assert len(splitter.heap) == len(splitter.times) == 12
+
+
+@given(st.lists(st.integers(0, 40) | st.integers(0, TOP - 1), max_size=200))
+def test_seen_is_a_set(keys):
+    seen, twin = Seen(), set()
+    for key in keys:
+        key = key or 1
+        assert (key in seen) == (key in twin)
+        assert seen.add(key) == (key not in twin)
+        twin.add(key)
+    assert len(seen) == len(twin)
+
+
+def test_seen_grows_and_stays_small():
+    seen = Seen()
+    assert all(seen.add(key) for key in KEYS) and not any(seen.add(key) for key in KEYS)
+    assert seen.table.itemsize * len(seen.table) <= 32 * len(KEYS)

@@ -1,0 +1,91 @@
+"""Tokenizers: nothing crashes them, and what they encode they decode."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.data import write_corpus
+from addnorm.data.tokenizer import END, KINDS, PAD, SPECIALS, START, UNKNOWN, Tokenizer
+
+TEXTS = ["the cat sat on the mat", "die Katze saß auf der Matte", "12 cats, 3 mats"] * 5
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    pairs = [{"source": text, "target": text[::-1]} for text in TEXTS]
+    return write_corpus(tmp_path_factory.mktemp("c"), "translate", splits={"train": pairs})
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def tokenizer(request, corpus):
+    return Tokenizer.train(corpus, request.param, vocab=300)
+
+
+def test_the_special_tokens_have_their_numbers(tokenizer):
+    assert [tokenizer.engine.token_to_id(name) for name in SPECIALS] == [PAD, START, END, UNKNOWN]
+
+
+def test_what_it_knows_comes_back(tokenizer):
+    assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
+    assert tokenizer.decode([[START, *tokenizer.encode(TEXTS[:1])[0], END, PAD]]) == TEXTS[:1]
+
+
+@settings(max_examples=50)
+@given(st.lists(st.text(st.characters(), max_size=30), max_size=4))
+def test_bytes_know_every_text(corpus, texts):
+    tokenizer = Tokenizer.train(corpus, "bpe", vocab=270)
+    encoded = tokenizer.encode(texts)
+    assert tokenizer.decode(encoded) == [text.strip(" ") for text in texts]
+    assert all(UNKNOWN not in ids and PAD not in ids for ids in encoded)
+
+
+@given(st.lists(st.text(max_size=30), max_size=4))
+def test_nothing_crashes(tokenizer, texts):
+    encoded = tokenizer.encode(texts)
+    assert len(tokenizer.decode(encoded)) == len(texts)
+    assert all(0 <= number < tokenizer.vocab for ids in encoded for number in ids)
+    assert PAD not in [number for ids in encoded for number in ids]
+
+
+def test_special_tokens_written_in_a_text_are_text(tokenizer):
+    (ids,) = tokenizer.encode(["a <pad> </s> b"])
+    assert not {PAD, START, END} & set(ids)
+
+
+def test_it_is_read_as_it_was_written(tokenizer, tmp_path):
+    tokenizer.save(tmp_path / "tokenizer.json")
+    again = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert again.digest == tokenizer.digest
+    assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
+
+
+def test_tokens_can_be_read(tokenizer):
+    (ids,) = tokenizer.encode(["the cat"])
+    assert "".join(tokenizer.tokens(ids)).strip() == "the cat"
+    assert tokenizer.tokens([START, END]) == ["<s>", "</s>"]
+
+
+def test_it_is_no_larger_than_wanted(corpus):
+    assert Tokenizer.train(corpus, "bpe", vocab=280).vocab <= 280
+
+
+@pytest.mark.parametrize(
+    ("kind", "vocab", "message"),
+    [
+        ("bpee", 300, "unknown tokenizer 'bpee'; did you mean 'bpe'?"),
+        ("bpe", 100, "'bpe' of 100 tokens cannot be: it needs 260 for a start"),
+        ("char", 4, "it needs 5 for a start; wanted vocab=5 or more"),
+    ],
+)
+def test_mistakes_are_told(corpus, kind, vocab, message):
+    with pytest.raises(UserError, match=message):
+        Tokenizer.train(corpus, kind, vocab=vocab)
+
+
+def test_files_that_are_no_tokenizer_are_refused(tmp_path):
+    with pytest.raises(UserError, match=r"no tokenizer at .*; wanted a tokenizer.json"):
+        Tokenizer.load(tmp_path / "tokenizer.json")
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no tokenizer"):
+        Tokenizer.load(tmp_path / "tokenizer.json")

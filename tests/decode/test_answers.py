@@ -1,0 +1,192 @@
+"""Answers to lines: one for each, in order, whatever the lines are."""
+
+import pytest
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.data.tokenizer import START
+from addnorm.decode import Notes, Options, classify, continue_text, translate
+from addnorm.decode.answers import chunks
+from tests.decode.runs import run_of
+
+LINES = ["ab cab", "", "dad", "  ", "a bad bed for dad", "xyz€", "b"]
+SHORT = Options(beam=2, max_new=6)
+
+
+@pytest.fixture(scope="module")
+def runs(tmp_path_factory):
+    return {
+        task: run_of(task, tmp_path_factory.mktemp(task))
+        for task in ("translate", "lm", "classify")
+    }
+
+
+def answers_of(run, lines, **options):
+    """Whatever the task: the answer to each line."""
+    if run.task == "translate":
+        return [each[0].text for each in translate(run, lines, SHORT, **options)]
+    if run.task == "lm":
+        draws = Options(temperature=1.5, max_new=6)
+        return [each[0].text for each in continue_text(run, lines, draws, **options)]
+    return [each.label for each in classify(run, lines, **options)]
+
+
+@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+def test_one_answer_a_line_in_order_and_empty_for_empty(runs, task):
+    found = answers_of(runs[task], LINES)
+    assert len(found) == len(LINES)
+    assert [place for place, answer in enumerate(found) if not answer] == [1, 3]
+
+
+@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+def test_chunks_change_nothing(runs, task):
+    lines = LINES * 3
+    whole = answers_of(runs[task], lines)
+    assert answers_of(runs[task], lines, chunk=1) == whole
+    assert answers_of(runs[task], lines, chunk=4) == whole
+
+
+@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+def test_lines_are_read_a_chunk_at_a_time(runs, task):
+    """Endless input is answered."""
+    read = []
+
+    def endless():
+        while True:
+            read.append(1)
+            yield "ab"
+
+    made = {
+        "translate": lambda: translate(runs[task], endless(), SHORT, chunk=3),
+        "lm": lambda: continue_text(runs[task], endless(), Options(max_new=2), chunk=3),
+        "classify": lambda: classify(runs[task], endless(), chunk=3),
+    }[task]()
+    next(made)
+    assert len(read) == 3
+    assert [bool(next(made)) for _ in range(4)] == [True] * 4
+    assert len(read) == 6
+
+
+@settings(deadline=None, max_examples=10, suppress_health_check=[HealthCheck.too_slow])
+@given(st.lists(st.text(max_size=12), max_size=5))
+def test_any_text_is_answered(runs, lines):
+    for run in runs.values():
+        assert len(answers_of(run, lines)) == len(lines)
+
+
+def test_a_prefix_begins_the_answer(runs):
+    lines, begins = ["ab cab", "dad", ""], ["bad", "", "a"]
+    found = translate(
+        runs["translate"], lines, Options(beam=3, nbest=2, max_new=4), prefixes=begins
+    )
+    found = list(found)
+    assert all(each.text.startswith("bad") for each in found[0])
+    assert [len(each) for each in found] == [2, 2, 1]
+    assert found[2][0].text == ""
+
+
+@pytest.mark.parametrize(
+    ("begins", "message"),
+    [
+        (["a"], "there are 1 prefixes and more lines; wanted one a line, empty where nothing"),
+        (["a", "b", "c"], "there are more prefixes than the 2 lines; wanted one a line"),
+    ],
+)
+def test_prefixes_are_as_many_as_lines(runs, begins, message):
+    with pytest.raises(UserError, match=message):
+        list(translate(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins))
+
+
+def test_answers_are_no_longer_than_the_source_allows(runs):
+    options = Options(ratio=1.0, extra=2)
+    [[answer]] = translate(runs["translate"], ["abc"], options)
+    assert len(answer.tokens) + answer.ended <= 5
+
+
+def test_what_is_too_long_is_cut_and_counted(runs):
+    notes = Notes()
+    options = Options(max_source=4, max_new=3)
+    found = list(translate(runs["translate"], ["abcabc", "abc", "abcd"], options, notes=notes))
+    assert (notes.cut, notes.lines) == (2, 3)
+    assert [len(each[0].source) for each in found] == [4, 4, 4]
+    notes = Notes()
+    list(classify(runs["classify"], ["ab" * 40, "ab"], notes=notes))
+    assert (notes.cut, notes.lines) == (1, 2)
+
+
+def test_a_long_prompt_is_read_from_its_end(runs):
+    notes = Notes()
+    options = Options(max_source=4, max_new=3)
+    [[answer]] = continue_text(runs["lm"], ["abcdabcda"], options, notes=notes)
+    assert notes.cut == 1
+    assert answer.text.startswith("abcdabcda")
+    assert runs["lm"].tokenizer.decode([list(answer.tokens[:3])]) == ["cda"]
+
+
+def test_learned_positions_are_not_overrun(tmp_path):
+    run = run_of("lm", tmp_path, positions="learned(length=8)")
+    for prompt in ("ab", "abcdabcdabcd", ""):
+        [[answer]] = continue_text(run, [prompt], Options(max_new=50), blank=True)
+        assert len(answer.tokens) + answer.ended <= 8
+        assert len(answer.tokens) + answer.ended == 8 or answer.ended
+    run = run_of("translate", tmp_path / "pair", positions="learned(length=8)")
+    notes = Notes()
+    [[answer], _] = translate(run, ["abcdabcdabcd", "ab"], Options(beam=2), notes=notes)
+    assert notes.cut == 1 and len(answer.source) == 8
+    with pytest.raises(UserError, match="prefix of line 1 has 9 tokens, and this model writes at"):
+        list(translate(run, ["ab"], SHORT, prefixes=["abcdabcda"]))
+
+
+def test_an_empty_prompt_begins_a_document_if_wanted(runs):
+    [[answer]] = continue_text(runs["lm"], [""], Options(max_new=9, temperature=1.0), blank=True)
+    assert answer.score < 0
+
+
+def test_prompts_stay_as_they_were_given(tmp_path):
+    run = run_of("lm", tmp_path, kind="bpe")
+    prompts = ["ab cab", "ab ", "  Öde €", "a\tb"]
+    for prompt, [answer] in zip(
+        prompts, continue_text(run, prompts, Options(max_new=5)), strict=True
+    ):
+        assert answer.text.startswith(prompt.rstrip(" "))
+
+
+def test_probabilities_are_those_of_the_model(runs):
+    run = runs["classify"]
+    [verdict] = classify(run, ["a bad cab"])
+    ids = torch.tensor([[START, *run.tokenizer.encode(["a bad cab"])[0]]])
+    wanted = run.model(ids).softmax(-1)[0]
+    assert verdict.probabilities == pytest.approx(wanted.tolist())
+    assert verdict.label == run.labels[int(wanted.argmax())]
+    assert verdict.probability == max(verdict.probabilities)
+
+
+def test_several_labels_are_given_in_a_batch_as_alone(runs):
+    lines = ["ab", "a bad cab for dad", "dad", "add a bed"]
+    alone = [next(classify(runs["classify"], [line])) for line in lines]
+    for together, one in zip(classify(runs["classify"], lines), alone, strict=True):
+        assert together.probabilities == pytest.approx(one.probabilities)
+
+
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (
+            lambda runs: translate(runs["lm"], []),
+            "trained for 'lm', wanted one for 'translate'; try",
+        ),
+        (lambda runs: continue_text(runs["classify"], []), "try `addnorm classify`"),
+        (lambda runs: classify(runs["translate"], []), "try `addnorm translate`"),
+    ],
+)
+def test_a_run_for_something_else_is_refused_at_once(runs, call, message):
+    with pytest.raises(UserError, match=message):
+        call(runs)
+
+
+def test_chunks():
+    assert list(chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    with pytest.raises(UserError, match="chunk counts lines from 1, got 0"):
+        list(chunks([], 0))

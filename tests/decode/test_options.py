@@ -1,0 +1,49 @@
+"""Options of decoding: what they mean, and what is refused."""
+
+import pytest
+
+from addnorm.core.errors import UserError
+from addnorm.decode import Options
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"beam": 0}, "beam is a whole number from 1, got 0"),
+        ({"beam": 2.0}, "beam is a whole number from 1, got 2.0"),
+        ({"beam": True}, "beam is a whole number from 1, got True"),
+        ({"nbest": 0}, "nbest is a whole number from 1, got 0"),
+        ({"top_k": 0}, "top_k is a whole number from 1, got 0"),
+        ({"max_new": 0}, "max_new is a whole number from 1, got 0"),
+        ({"max_source": 0}, "max_source is a whole number from 1"),
+        ({"batch_tokens": -1}, "batch_tokens is a whole number from 1, got -1"),
+        ({"ratio": -1}, "ratio is a number from 0, got -1"),
+        ({"extra": float("nan")}, "extra is a number from 0, got nan"),
+        ({"seed": 0.5}, "seed is a whole number, got 0.5"),
+        ({"stop": "early"}, "stop is one of likely and exact, got 'early'"),
+        ({"length_penalty": -0.1}, "length_penalty is a number from 0 or 'mean', got -0.1"),
+        ({"length_penalty": "median"}, "length_penalty is a number from 0 or 'mean', got 'median'"),
+        ({"temperature": 0.0}, "temperature is a number above 0, got 0.0; for the likeliest token"),
+        ({"temperature": float("inf")}, "temperature is a number above 0, got inf"),
+        ({"top_p": 0.0}, "top_p is a share above 0 and at most 1, got 0.0"),
+        ({"top_p": 1.1}, "top_p is a share above 0 and at most 1, got 1.1"),
+        ({"min_p": -0.1}, "min_p is a share above 0 and at most 1, got -0.1"),
+        ({"beam": 3, "top_k": 5}, "beam=3 searches and top_k=5 draws at random; leave out one"),
+        ({"beam": 3, "nbest": 4}, "nbest=4 of a beam of 3; wanted beam=4 or more"),
+        ({"nbest": 2}, "nbest=2 of a beam of 1; wanted beam=2 or more, or a temperature"),
+    ],
+)
+def test_what_makes_no_sense_is_refused(settings, message):
+    with pytest.raises(UserError, match=message):
+        Options(**settings)
+
+
+def test_the_penalty_is_that_of_gnmt_or_the_mean():
+    assert Options(length_penalty=0.6).penalty(7) == pytest.approx(2**0.6)
+    assert Options(length_penalty=0).penalty(7) == 1
+    assert Options(length_penalty="mean").penalty(7) == 7
+
+
+def test_several_answers_are_of_a_beam_or_drawn():
+    assert not Options(beam=4, nbest=4).samples
+    assert Options(temperature=1.0, nbest=3).samples and Options(temperature=1.0, nbest=3).rows == 3

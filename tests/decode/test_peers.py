@@ -1,0 +1,121 @@
+"""Greedy and beam search beside `generate` of transformers, on the same weights."""
+
+from collections import Counter
+
+import pytest
+import torch
+
+from addnorm.decode import Options, Sentence, decode
+from addnorm.interop import from_hf
+from tests.interop.zoo import GPT, PAIR, Case
+
+pytestmark = pytest.mark.peer
+
+VOCAB = 13
+SPECIAL = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2, "decoder_start_token_id": 1}
+MARIAN = Case("MarianMTModel", "MarianConfig", PAIR | SPECIAL | {"vocab_size": VOCAB})
+T5 = Case(
+    "T5ForConditionalGeneration",
+    "T5Config",
+    {
+        **{"vocab_size": VOCAB, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2},
+        **{"num_heads": 4, "decoder_start_token_id": 1, "pad_token_id": 0, "eos_token_id": 2},
+    },
+)
+GPT2 = Case(
+    "GPT2LMHeadModel",
+    "GPT2Config",
+    GPT | SPECIAL | {"decoder_start_token_id": None, "vocab_size": VOCAB},
+)
+LENGTHS = (9, 4, 7, 1, 6)
+NEW = 14
+
+
+def sentences(case, seed):
+    """Sources that end with 2, or prompts that begin with 1."""
+    torch.manual_seed(seed)
+    rows = [torch.randint(4, VOCAB, (length,)).tolist() for length in LENGTHS]
+    if case is GPT2:
+        return [Sentence((1, *row), NEW) for row in rows]
+    return [Sentence((1,), NEW, (*row, 2)) for row in rows]
+
+
+def theirs(model, sentence, end, **settings):
+    """(tokens with the end, if it came; score / penalty) of each answer to one sentence."""
+    ids = torch.tensor([sentence.source or sentence.prefix])
+    made = model.generate(
+        ids,
+        do_sample=False,
+        max_new_tokens=NEW,
+        suppress_tokens=[0, 1, 2, 3],
+        return_dict_in_generate=True,
+        output_scores=True,
+        **settings,
+    )
+    start = len(sentence.prefix)
+    rows = [row[start:].tolist() for row in made.sequences]
+    rows = [row[: row.index(end) + 1] if end in row else row for row in rows]
+    ranks = made.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else [None]
+    return list(zip(rows, ranks, strict=True))
+
+
+def with_end(hypothesis, end):
+    return [*hypothesis.tokens, *([end] if hypothesis.ended else [])]
+
+
+def prepared(case, seed):
+    """Their model, ours, sentences, and the token that ends them: one that does come now and then.
+
+    A model of random weights repeats itself and would never write the end that its config names.
+    """
+    model = case.build(seed).double()
+    ours, rows = from_hf(model).model, sentences(case, seed)
+    free = decode(ours, rows, Options(beam=4, nbest=4))
+    counts = Counter(token for best in free for each in best for token in set(each.tokens))
+    end = counts.most_common()[len(counts) // 2][0]
+    model.generation_config.eos_token_id = end
+    model.generation_config.forced_eos_token_id = None
+    return model, ours, rows, end
+
+
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", [MARIAN, T5, GPT2], ids=str)
+def test_greedy(case, seed):
+    model, ours, rows, end = prepared(case, seed)
+    found = decode(ours, rows, end=end)
+    for sentence, [best] in zip(rows, found, strict=True):
+        assert with_end(best, end) == theirs(model, sentence, end)[0][0]
+
+
+@pytest.mark.parametrize(("penalty", "power"), [(0.0, 0.0), ("mean", 1.0)], ids=["plain", "mean"])
+@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize("case", [MARIAN, T5, GPT2], ids=str)
+def test_beam(case, seed, penalty, power):
+    model, ours, rows, end = prepared(case, seed)
+    options = Options(beam=4, nbest=4, length_penalty=penalty)
+    found = decode(ours, rows, options, end=end)
+    for sentence, hypotheses in zip(rows, found, strict=True):
+        wanted = theirs(
+            model,
+            sentence,
+            end,
+            num_beams=4,
+            num_return_sequences=4,
+            length_penalty=power,
+            early_stopping=False,
+        )
+        assert [with_end(each, end) for each in hypotheses] == [tokens for tokens, _ in wanted]
+        ranks = [each.score / options.penalty(each.length) for each in hypotheses]
+        assert ranks == pytest.approx([rank for _, rank in wanted], abs=1e-5)
+
+
+def test_these_sentences_end_now_and_then():
+    """Otherwise the comparisons above would leave half of the search untested."""
+    found = []
+    for case in (MARIAN, T5, GPT2):
+        for seed in range(3):
+            _, ours, rows, end = prepared(case, seed)
+            for best in decode(ours, rows, Options(beam=4, nbest=4), end=end):
+                found += best
+    assert 0.2 < sum(each.ended for each in found) / len(found) < 0.8
+    assert len({each.length for each in found}) > 5

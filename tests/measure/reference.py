@@ -1,0 +1,60 @@
+"""Textbook twins of the measurements: loops over tokens, heads and numbers, in double precision."""
+
+import math
+from itertools import chain
+
+
+def variance(numbers):
+    numbers = [float(number) for number in numbers]
+    middle = math.fsum(numbers) / len(numbers)
+    return math.fsum((number - middle) ** 2 for number in numbers) / len(numbers)
+
+
+def tokens_of(x, valid):
+    """Valid tokens of (B, L, D), as lists."""
+    return [
+        x[b, t].double().tolist()
+        for b in range(x.shape[0])
+        for t in range(x.shape[1])
+        if valid is None or valid[b, t]
+    ]
+
+
+def stream_variance(stream, valid):
+    each = [variance(token) for token in tokens_of(stream, valid)]
+    return sum(each) / len(each)
+
+
+def dependency(before, branch, valid):
+    f, total = tokens_of(branch, valid), tokens_of(before.double() + branch.double(), valid)
+    return variance(chain(*f)) / variance(chain(*total))
+
+
+def attention_entropy(p, valid):
+    found = []
+    for b, heads in enumerate(p.double().tolist()):
+        for rows in heads:
+            for t, row in enumerate(rows):
+                if (valid is None or valid[b, t]) and sum(row) > 0:
+                    found.append(-sum(each * math.log(each) for each in row if each > 0))
+    return sum(found) / len(found)
+
+
+def max_logit(logits, valid, seen):
+    """logits: without any mask; seen(b, t, s): whether a query may look."""
+    logits = logits.detach()
+    batch, heads, length, keys = logits.shape
+    return max(
+        float(logits[b, h, t, s])
+        for b in range(batch)
+        for h in range(heads)
+        for t in range(length)
+        for s in range(keys)
+        if (valid is None or valid[b, t]) and seen(b, t, s)
+    )
+
+
+def norm(tensors):
+    return math.sqrt(
+        math.fsum(float(number) ** 2 for tensor in tensors for number in tensor.flatten())
+    )

@@ -1,0 +1,172 @@
+"""The first NaN is named, wherever it is put."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm import Stack
+from addnorm.measure import first_nonfinite
+from tests.helpers import tanh_sublayers, tokens
+from tests.measure.cases import loss_of, pair, translator
+
+SITES = [("encoder", site) for site in range(4)] + [("decoder", site) for site in range(6)]
+
+
+def find(model):
+    return first_nonfinite(model, lambda: loss_of(model))
+
+
+def poison(weight, value=math.nan):
+    with torch.no_grad():
+        weight.view(-1)[0] = value
+
+
+@pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
+@pytest.mark.parametrize("wiring", ["pre_ln", "post_ln", "hyper", "layer_drop"])
+@pytest.mark.parametrize(("stack", "index"), SITES)
+def test_a_weight_of_nan_at_each_site(wiring, stack, index, recompute):
+    model = translator(wiring)
+    chosen = getattr(model, stack)
+    chosen.recompute = recompute
+    poison(next(chosen.sublayers[index].parameters()))
+    found = find(model)
+    assert not found.backward
+    assert found.row == {
+        "name": "nonfinite",
+        "value": pytest.approx(math.nan, nan_ok=True),
+        "place": "branch",
+        "pass": "forward",
+        "stack": stack,
+        "site": index,
+        "layer": chosen.plan.sites[index].layer,
+        "kind": chosen.plan.sites[index].kind,
+    }
+
+
+@pytest.mark.parametrize(("wiring", "place"), [("pre_ln", "read"), ("post_ln", "stream")])
+def test_a_norm_spoils_what_is_read_or_the_stream(wiring, place):
+    model = translator(wiring)
+    poison(model.decoder.wiring.norms[4].weight, math.inf)
+    found = find(model)
+    assert (found.stack, found.site.index, found.where, found.value) == (
+        "decoder",
+        4,
+        place,
+        pytest.approx(math.inf) if found.value > 0 else -math.inf,
+    )
+    assert found.sentence == f"the first Inf arose in decoder layer 1, cross-attention ({place})"
+
+
+def test_the_earliest_of_several_is_named():
+    model = translator()
+    for stack, index in (("decoder", 5), ("decoder", 2), ("encoder", 3)):
+        poison(next(getattr(model, stack).sublayers[index].parameters()))
+    assert find(model).sentence == "the first NaN arose in encoder layer 1, feed-forward (branch)"
+
+
+def test_what_comes_before_and_behind_the_stacks():
+    model = translator()
+    with torch.no_grad():
+        model.embed.table[pair()[0][0][0, 0]] = math.nan
+    found = find(model)
+    assert found.sentence == "the first NaN arose before the encoder (its input)"
+    assert {"stack": "encoder", "place": "input"}.items() <= found.row.items()
+    assert "site" not in found.row
+    model = translator()
+    found = first_nonfinite(model, lambda: loss_of(model) * math.inf)
+    assert found.sentence == "the first Inf arose behind the last stack (head or loss)"
+    assert found.row == {"name": "nonfinite", "value": math.inf, "place": "loss", "pass": "forward"}
+
+
+class Breaks(torch.autograd.Function):
+    """The identity, with a gradient of NaN."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad * math.nan
+
+
+class Broken(nn.Module):
+    def __init__(self, inner, place):
+        super().__init__()
+        self.inner, self.place = inner, place
+
+    def forward(self, x):
+        if self.place == "read":
+            return self.inner(Breaks.apply(x))
+        return Breaks.apply(self.inner(x))
+
+
+@pytest.mark.parametrize("place", ["read", "parameters"])
+@pytest.mark.parametrize("index", range(6))
+def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
+    sublayers = tanh_sublayers(6, 10)
+    sublayers[index] = Broken(sublayers[index], place)
+    stack = Stack(sublayers, dim=10)
+    kept = torch.ones_like(sublayers[0].inner[0].weight if index == 0 else sublayers[0][0].weight)
+    weight = next(stack.sublayers[0].parameters())
+    weight.grad = kept
+    found = first_nonfinite(stack, lambda: stack(tokens().requires_grad_()).sum())
+    assert found.backward
+    assert (found.stack, found.site.index, found.where) == ("encoder", index, place)
+    kind = "self-attention" if index % 2 == 0 else "feed-forward"
+    assert found.sentence == (
+        f"the first NaN of the gradients arose in encoder layer {index // 2}, {kind} ({place})"
+    )
+    assert found.row["pass"] == "backward"
+    assert weight.grad is kept
+    assert torch.equal(kept, torch.ones_like(kept))
+    assert all(each.grad is None for each in list(stack.parameters())[1:])
+
+
+def test_a_gradient_that_breaks_behind_the_stack_is_first_seen_at_its_last_site():
+    stack = Stack(tanh_sublayers(4, 10), dim=10)
+    found = first_nonfinite(stack, lambda: Breaks.apply(stack(tokens())).sum())
+    assert (found.site.index, found.where, found.backward) == (3, "stream", True)
+
+
+def test_a_parameter_outside_of_all_sites():
+    class Headed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.stack, self.head = Stack(tanh_sublayers(2, 10), dim=10), nn.Linear(10, 3)
+
+        def forward(self, x):
+            return self.stack(x).sum() + Breaks.apply(self.head(x)).sum()
+
+    model = Headed()
+    found = first_nonfinite(model, lambda: model(tokens()))
+    assert found.sentence == "the first NaN of the gradients arose outside of all sites"
+
+
+def test_a_healthy_step_has_none_and_leaves_no_trace():
+    model = translator(dropout=0.3)
+    state = torch.get_rng_state()
+    assert find(model) is None
+    assert torch.equal(torch.get_rng_state(), state)
+    assert all(each.grad is None for each in model.parameters())
+    assert model.training
+    assert not any(module._forward_hooks for module in model.modules())
+    with torch.no_grad():
+        assert find(model) is None
+
+
+def test_backward_can_be_the_callers_own():
+    model = translator()
+    seen = []
+    assert first_nonfinite(model, lambda: loss_of(model), seen.append) is None
+    assert [loss.requires_grad for loss in seen] == [True]
+
+
+def test_backward_runs_even_if_the_forward_told_already_since_other_processes_may_wait():
+    model = translator()
+    poison(next(model.encoder.sublayers[2].parameters()))
+    seen = []
+    found = first_nonfinite(model, lambda: loss_of(model), seen.append)
+    assert (found.site.index, found.backward, len(seen)) == (2, False, 1)

@@ -1,0 +1,261 @@
+"""Each question against its twin, on real forwards with padding."""
+
+import math
+from itertools import chain, pairwise
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm import CrossAttention, SelfAttention, Stack, UserError, build
+from addnorm.measure import (
+    QUESTIONS,
+    Sight,
+    attention_entropy,
+    dependency,
+    forward_rows,
+    max_logit,
+    parameters_of,
+    stacks_of,
+    stream_variance,
+)
+from addnorm.measure.probe import look
+from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
+from tests.measure import reference
+from tests.measure.cases import SOME, WIRINGS, pair, translator
+
+VALID = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
+
+
+def sight(**changes):
+    x = tokens(seed=11)
+    given = {
+        "before": tokens(seed=5),
+        "branch": tokens(seed=6) * 2,
+        "stream": x + 1,
+        "valid": VALID,
+        "logits": (),
+        "probabilities": (),
+    }
+    return Sight(**given | changes)
+
+
+@pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
+def test_variance_and_dependency_equal_their_twins(valid, dtype):
+    seen = sight(
+        valid=valid,
+        **{name: getattr(sight(), name).to(dtype) for name in ("before", "branch", "stream")},
+    )
+    assert float(stream_variance(seen)) == pytest.approx(
+        reference.stream_variance(seen.stream, valid), rel=1e-5
+    )
+    assert float(dependency(seen)) == pytest.approx(
+        reference.dependency(seen.before, seen.branch, valid), rel=1e-5
+    )
+
+
+def test_what_stands_at_padding_does_not_count_even_if_it_is_nan():
+    clean = sight()
+    spoilt = {
+        name: getattr(clean, name).masked_fill(~VALID.unsqueeze(-1), math.nan)
+        for name in ("before", "branch", "stream")
+    }
+    for question in (stream_variance, dependency):
+        assert question(sight(**spoilt)) == question(clean)
+
+
+def test_a_branch_of_zeros_has_dependency_0_and_a_trunk_of_zeros_1():
+    assert dependency(sight(branch=torch.zeros(3, 7, 10))) == 0
+    assert dependency(sight(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
+    assert dependency(sight(before=None)) is None
+
+
+def test_a_batch_of_padding_alone_has_finite_answers():
+    nobody = sight(valid=torch.zeros(3, 7, dtype=torch.bool))
+    assert stream_variance(nobody) == 0
+    assert dependency(nobody) == 0
+
+
+def test_entropy_equals_its_twin_and_knows_its_ends():
+    generator = torch.Generator().manual_seed(3)
+    p = torch.rand(3, 2, 7, 5, generator=generator)
+    p = p / p.sum(-1, keepdim=True)
+    p[0, :, 2] = 0  # a query that sees nothing
+    for valid in (VALID, None):
+        seen = sight(probabilities=(p,), valid=valid)
+        assert float(attention_entropy(seen)) == pytest.approx(
+            reference.attention_entropy(p, valid), rel=1e-5
+        )
+    even = sight(probabilities=(torch.full((3, 2, 7, 5), 0.2),))
+    assert float(attention_entropy(even)) == pytest.approx(math.log(5))
+    sharp = torch.zeros(3, 2, 7, 5)
+    sharp[..., 1] = 1
+    assert attention_entropy(sight(probabilities=(sharp,))) == 0
+    assert attention_entropy(sight()) is None
+
+
+def test_several_attentions_at_a_site_give_mean_entropy_and_largest_logit():
+    even, sharp = torch.full((3, 2, 7, 4), 0.25), torch.zeros(3, 2, 7, 4)
+    sharp[..., 1] = 1
+    seen = sight(probabilities=(even, sharp), logits=(even, sharp))
+    assert float(attention_entropy(seen)) == pytest.approx(math.log(4) / 2)
+    assert max_logit(seen) == 1
+
+
+@pytest.mark.parametrize("cap", [None, 0.5])
+def test_rows_of_a_model_equal_what_is_computed_by_hand(cap):
+    """A decoder of one layer, its queries and keys made by hand from what the taps recorded."""
+    model = shaken(
+        build(kind="lm", vocab=17, dim=12, depth=1, heads=3, wiring="post_ln", cap=cap, seed=1)
+    ).eval()
+    ids = torch.randint(4, 17, (3, 7), generator=torch.Generator().manual_seed(0))
+    with model.decoder.taps.record() as tape:
+        model(ids, mask=VALID)
+    rows = {
+        (row["name"], row["site"]): row["value"] for row in forward_rows(model, ids, mask=VALID)
+    }
+    attention, read = model.decoder.sublayers[0], tape["read"][0]
+    q, k = (
+        proj(read).unflatten(-1, (3, 4)).transpose(1, 2)
+        for proj in (attention.q_proj, attention.k_proj)
+    )
+    logits = torch.einsum("bhtk,bhsk->bhts", q, k) / 2.0
+    logits = logits if cap is None else cap * torch.tanh(logits / cap)
+    seen = torch.ones(7, 7).tril().bool() & VALID[:, None, None, :]
+    p = logits.masked_fill(~seen, -1e9).softmax(-1)
+    # In post_ln what is read is the trunk.
+    expected = {
+        ("attention_entropy", 0): reference.attention_entropy(p, VALID),
+        ("max_logit", 0): reference.max_logit(
+            logits, VALID, lambda b, t, s: s <= t and bool(VALID[b, s])
+        ),
+        ("dependency", 0): reference.dependency(tape["read"][0], tape["branch"][0], VALID),
+        ("dependency", 1): reference.dependency(tape["read"][1], tape["branch"][1], VALID),
+        ("stream_variance", 0): reference.stream_variance(tape["stream"][0], VALID),
+        ("stream_variance", 1): reference.stream_variance(tape["stream"][1], VALID),
+    }
+    assert rows == pytest.approx(expected, rel=1e-4)
+
+
+def test_rows_name_stack_site_layer_and_kind():
+    args, masks = pair()
+    rows = forward_rows(translator(), *args, **masks)
+    assert all(isinstance(row["value"], float) for row in rows)
+    crossing = [row for row in rows if row["name"] == "max_logit" and row["kind"] == "cross"]
+    assert [(row["stack"], row["site"], row["layer"]) for row in crossing] == [
+        ("decoder", 1, 0),
+        ("decoder", 4, 1),
+    ]
+    count = {name: sum(row["name"] == name for row in rows) for name in QUESTIONS}
+    assert count == {
+        "stream_variance": 10,
+        "dependency": 10,
+        "attention_entropy": 6,
+        "max_logit": 6,
+    }
+
+
+@pytest.mark.parametrize("wiring", WIRINGS)
+def test_every_wiring_can_be_measured_and_is_itself_afterwards(wiring):
+    model, (args, masks) = translator(wiring), pair()
+    kinds = [type(stack.wiring) for stack in model.stacks]
+    before = model.eval()(*args, **masks)
+    rows = forward_rows(model, *args, **masks)
+    assert {row["name"] for row in rows} == set(QUESTIONS)
+    assert all(math.isfinite(row["value"]) for row in rows)
+    assert [type(stack.wiring) for stack in model.stacks] == kinds
+    assert torch.equal(model(*args, **masks), before)
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("wiring", ["none", "pre_ln", "hyper", "false_pre_ln", "u_skips"])
+def test_before_is_the_trunk_that_the_write_gets(wiring):
+    """Where the write is a plain sum at the start, the stream behind it is before + branch."""
+    found = []
+    look(toy_stack(wiring), lambda name, site, sight: found.append(sight), tokens())
+    assert len(found) == 8
+    for each in found:
+        torch.testing.assert_close(each.stream, each.before + each.branch)
+    rewritten = [not torch.equal(one.stream, two.before) for one, two in pairwise(found)]
+    assert any(rewritten) == (wiring in ("false_pre_ln", "u_skips"))
+
+
+def test_norms_that_look_at_the_mask_are_measured_with_it():
+    model, (args, masks) = shaken(translator(encoder_norm="instance")).eval(), pair()
+    with model.encoder.taps.record() as tape:
+        model(*args, **masks)
+    rows = forward_rows(model, *args, **masks)
+    found = [row["value"] for row in rows if row["name"] == "stream_variance"]
+    expected = [
+        reference.stream_variance(stream, masks["source_mask"]) for stream in tape["stream"]
+    ]
+    assert found[:4] == pytest.approx(expected, rel=1e-4)
+
+
+def test_a_bare_stack_and_a_module_with_several_stacks_are_measured():
+    stack = Stack(tanh_sublayers(2, 10), dim=10)
+    assert [row["name"] for row in forward_rows(stack, tokens(), mask=VALID)] == [
+        "stream_variance",
+        "dependency",
+    ] * 2
+
+    class Twins(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.left, self.right = toy_stack("pre_ln", depth=1), toy_stack("post_ln", depth=1)
+
+        def forward(self, x):
+            return self.right(self.left(x))
+
+    assert list(stacks_of(Twins())) == ["left", "right"]
+    assert {row["stack"] for row in forward_rows(Twins(), tokens())} == {"left", "right"}
+
+
+def test_attention_inside_a_module_of_ones_own_is_found():
+    class Wrapped(nn.Module):
+        def __init__(self, inner):
+            super().__init__()
+            self.inner = inner
+
+        def forward(self, x):
+            return self.inner(x)
+
+    stack = Stack([Wrapped(SelfAttention(10, 2)), nn.Tanh()], dim=10)
+    names = [row["name"] for row in forward_rows(stack, tokens())]
+    assert names.count("max_logit") == 1
+
+
+def test_a_model_without_a_stack_is_refused():
+    with pytest.raises(UserError, match="nothing to measure in Linear: wanted an addnorm model"):
+        forward_rows(nn.Linear(2, 2), torch.zeros(1, 2))
+
+
+@pytest.mark.parametrize("wiring", SOME)
+def test_parameters_of_a_site_are_its_sub_layer_and_its_modules_of_the_wiring(wiring):
+    model = translator(wiring)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    for stack in model.stacks:
+        found = [
+            [names[id(each)] for each in parameters_of(stack, site)] for site in stack.plan.sites
+        ]
+        together = list(chain(*found))
+        assert len(set(together)) == len(together)  # nothing belongs to two sites
+        for index, own in enumerate(found):
+            assert all(f".{index}." in name for name in own)
+            inside = {name for name in own if ".sublayers." in name}
+            assert len(inside) == len(list(stack.sublayers[index].parameters()))
+    norms = [name for name in together if ".norms." in name]
+    assert len(norms) == (0 if wiring in ("ngpt", "fixup") else 12)
+
+
+def test_cross_attention_hides_padding_of_the_memory_from_the_maximum():
+    attention = CrossAttention(8, 2)
+    memory, seen = tokens(2, 5, 8), []
+    memory[:, 3:] *= 1e4
+    hook = attention.logits_tap.register_forward_hook(lambda *each: seen.append(each[-1]))
+    valid = (torch.arange(5) < 3).expand(2, 5)
+    attention(tokens(2, 3, 8), memory, memory_mask=valid)
+    hook.remove()
+    assert seen[0].max() < 1e3
+    assert (seen[0][..., 3:] == -torch.inf).all()

@@ -1,0 +1,83 @@
+"""Checkpoints: whole or not there, and damage is noticed wherever it is."""
+
+import errno
+import json
+
+import pytest
+import torch
+
+from addnorm.train import checkpoint as module
+from addnorm.train.checkpoint import Checkpoint, load, prune, save, steps, valid
+
+TENSORS = {"model": {"a": torch.arange(6.0).reshape(2, 3)}, "optimizer": {"a|m": torch.ones(3)}}
+
+
+def kept(folder, step, **state):
+    save(folder, Checkpoint(step, TENSORS, {"note": "x", **state}))
+
+
+def test_what_is_saved_is_loaded(tmp_path):
+    kept(tmp_path, 7, progress={"best": float("inf")})
+    found = load(tmp_path, 7)
+    assert found.step == 7
+    assert found.state["note"] == "x"
+    assert found.state["progress"] == {"best": float("inf")}
+    for group, tensors in TENSORS.items():
+        assert found.tensors[group].keys() == tensors.keys()
+        for name, value in tensors.items():
+            assert found.tensors[group][name].equal(value)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
+    json.loads((tmp_path / "step-7" / "state.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
+@pytest.mark.parametrize("harm", ["cut", "empty", "flip", "gone"])
+def test_damage_is_noticed_and_the_one_before_is_taken(tmp_path, name, harm):
+    kept(tmp_path, 4)
+    kept(tmp_path, 8)
+    path = tmp_path / "step-8" / name
+    data = path.read_bytes()
+    if harm == "gone":
+        path.unlink()
+    elif harm == "flip":
+        for place in range(0, len(data), 7):  # every seventh byte, one at a time
+            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
+            assert load(tmp_path, 8) is None, place
+    else:
+        path.write_bytes(data[: len(data) // 2] if harm == "cut" else b"")
+    assert load(tmp_path, 8) is None
+    assert next(valid(tmp_path)).step == 4
+
+
+def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
+    kept(tmp_path, 4)
+
+    def full(*_):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(module, "save_file", full)
+    with pytest.raises(OSError, match="No space left"):
+        kept(tmp_path, 8)
+    assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
+    assert next(valid(tmp_path)).step == 4
+
+
+def test_a_step_is_written_anew(tmp_path):
+    kept(tmp_path, 4)
+    kept(tmp_path, 4, note="y")
+    assert load(tmp_path, 4).state["note"] == "y"
+
+
+def test_only_the_newest_and_the_spared_are_kept(tmp_path):
+    for step in (2, 4, 10, 12, 30):
+        kept(tmp_path, step)
+    (tmp_path / ".step-40.123").mkdir()
+    (tmp_path / "step-odd").mkdir()
+    prune(tmp_path, keep=2, spare={4})
+    assert steps(tmp_path) == [30, 12, 4]
+    assert not (tmp_path / ".step-40.123").exists()
+
+
+def test_a_folder_without_any_has_none(tmp_path):
+    assert steps(tmp_path / "nowhere") == []
+    assert list(valid(tmp_path / "nowhere")) == []

@@ -1,0 +1,391 @@
+"""The loop: it learns, goes on with the same bits, and tells what happens."""
+
+import errno
+import json
+import math
+
+import pytest
+import torch
+
+from addnorm import build
+from addnorm.core.errors import UserError
+from addnorm.core.rows import read_rows
+from addnorm.train import checkpoint as checkpoints
+from addnorm.train.loop import train
+from addnorm.train.run import Run
+from tests.train.cases import Notes, corpus, digest, recipe
+
+
+class Stop(Exception):
+    pass
+
+
+class Killer(Notes):
+    """Ends the process' work in the middle, as if it had been killed."""
+
+    def __init__(self, step):
+        super().__init__()
+        self.step = step
+
+    def stepped(self, progress, loss):
+        super().stepped(progress, loss)
+        if progress.step == self.step:
+            raise Stop
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return {
+        task: corpus(tmp_path_factory.mktemp(task), task).folder
+        for task in ("translate", "lm", "classify")
+    }
+
+
+@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+def test_it_learns(data, tmp_path, task):
+    notes = Notes()
+    made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
+    outcome = train(made, tmp_path / "run", watcher=notes)
+    assert outcome.ending == "done"
+    assert outcome.progress.step == 60
+    losses = [loss for _, loss in notes.steps]
+    assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
+    run = Run.open(tmp_path / "run", task=task)
+    assert run.step == outcome.progress.best_step
+    assert not run.model.training
+    assert run.labels == (("even", "odd") if task == "classify" else ())
+
+
+def test_the_same_recipe_gives_the_same_bits(data, tmp_path):
+    made = recipe(data["translate"], dropout=0.1)
+    for name in ("a", "b"):
+        train(made, tmp_path / name)
+    assert digest(tmp_path / "a") == digest(tmp_path / "b")
+    train(recipe(data["translate"], dropout=0.1, seed=1), tmp_path / "c")
+    assert digest(tmp_path / "a") != digest(tmp_path / "c")
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"ema": 0.9, "accumulate": 2},
+        {"wiring": "admin", "optimizer": "radam"},
+        {"wiring": "ngpt", "optimizer": "adam"},
+        {"optimizer": "adafactor", "norm": "rms"},
+        {"optimizer": "muon", "wiring": "dlcl"},
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())) or "plain",
+)
+def test_interrupted_anywhere_it_ends_with_the_same_bits(data, tmp_path, changes):
+    made = recipe(data["translate"], dropout=0.1, **changes)
+    train(made, tmp_path / "whole")
+    for step in (2, 4, 7, 11):
+        with pytest.raises(Stop):
+            train(made, tmp_path / "broken", watcher=Killer(step))
+    train(made, tmp_path / "broken")
+    assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
+    whole, broken = (
+        list(read_rows(tmp_path / name / "rows.jsonl")) for name in ("whole", "broken")
+    )
+    assert [quiet(row) for row in whole] == [quiet(row) for row in broken]
+
+
+def quiet(row):
+    return {**row, "value": 0} if row["name"] == "tokens_per_second" else row
+
+
+def test_a_finished_run_is_not_trained_again(data, tmp_path):
+    made = recipe(data["lm"], "lm")
+    train(made, tmp_path / "run")
+    before, notes = digest(tmp_path / "run"), Notes()
+    assert train(made, tmp_path / "run", watcher=notes).ending == "done"
+    assert digest(tmp_path / "run") == before
+    assert notes.steps == []
+
+
+@pytest.mark.parametrize("harm", ["cut", "flip", "state"])
+def test_a_damaged_checkpoint_is_left_aside(data, tmp_path, harm):
+    made, notes = recipe(data["lm"], "lm"), Notes()
+    train(made, tmp_path / "whole")
+    with pytest.raises(Stop):
+        train(made, tmp_path / "run", watcher=Killer(9))
+    newest = tmp_path / "run" / "checkpoints" / "step-8"
+    path = newest / ("state.json" if harm == "state" else "model.safetensors")
+    data_ = bytearray(path.read_bytes())
+    data_[len(data_) // 2] ^= 4
+    path.write_bytes(data_[: len(data_) - 9] if harm == "cut" else data_)
+    train(made, tmp_path / "run", watcher=notes)
+    assert "the checkpoint of step 8 is damaged and left aside" in notes.words
+    assert notes.steps[0][0] == 5
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_a_full_disk_is_told_and_the_last_checkpoint_survives(data, tmp_path, monkeypatch):
+    made, real = recipe(data["lm"], "lm"), checkpoints.save_file
+
+    def full(tensors, path):
+        if "step-8" in str(path):
+            raise OSError(errno.ENOSPC, "No space left on device")
+        real(tensors, path)
+
+    monkeypatch.setattr(checkpoints, "save_file", full)
+    with pytest.raises(UserError) as told:
+        train(made, tmp_path / "run")
+    assert "(No space left on device); the checkpoint of step 4 is safe: make room" in str(
+        told.value
+    )
+    monkeypatch.undo()
+    assert train(made, tmp_path / "run").ending == "done"
+    train(made, tmp_path / "whole")
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_it_stops_early(data, tmp_path):
+    made = recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
+    outcome = train(made, tmp_path / "run")
+    assert outcome.ending == "stopped"
+    assert outcome.progress.step < 400
+    assert f"better than that of step {outcome.progress.best_step}" in outcome.why
+
+
+def test_the_best_checkpoint_is_kept(data, tmp_path):
+    made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
+    best = train(made, tmp_path / "run").progress.best_step
+    assert best in checkpoints.steps(tmp_path / "run" / "checkpoints")
+    assert Run.open(tmp_path / "run").step == best
+    rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r.get("split") == "valid"]
+    losses = {row["step"]: row["value"] for row in rows if row["name"] == "loss"}
+    assert min(losses, key=losses.get) == best
+
+
+def test_accumulated_batches_are_one_larger_batch(data, tmp_path):
+    """A batch in two halves: the gradient of the sum over both, divided by all there is."""
+    small, notes = recipe(data["lm"], "lm", accumulate=3, steps=2, dropout=0.0), Notes()
+    train(small, tmp_path / "run", watcher=notes)
+    from addnorm.data.batches import Batches
+    from addnorm.train.objective import Objective
+
+    run = Run.open(tmp_path / "run")
+    twin = build(run.model.config, seed=_init_seed(small))
+    stream = Batches(
+        *(_corpus(data["lm"]), run.tokenizer), tokens=96, longest=16, seed=_data_seed(small)
+    ).stream()
+    drawn = [next(stream)[0] for _ in range(3)]
+    sums = [Objective(twin, "lm")(*batch.sides)[1] for batch in drawn]
+    mean = sum(s[0] for s in sums) / sum(s[2] for s in sums)
+    assert notes.steps[0][1] == pytest.approx(float(mean), rel=1e-6)
+
+
+def _init_seed(made):
+    from addnorm.core.seeds import derive_seed
+
+    return derive_seed(made.seed, "init")
+
+
+def _data_seed(made):
+    from addnorm.core.seeds import derive_seed
+
+    return derive_seed(made.seed, "data")
+
+
+def _corpus(folder):
+    from addnorm.data import Corpus
+
+    return Corpus.open(folder)
+
+
+def test_recomputed_activations_change_nothing(data, tmp_path):
+    for name, recompute in (("kept", False), ("again", True)):
+        made = recipe(data["translate"], recompute=recompute, dropout=0.2, depth=2)
+        train(made, tmp_path / name)
+    assert digest(tmp_path / "kept") == digest(tmp_path / "again")
+
+
+def test_the_monitor_changes_nothing(data, tmp_path):
+    for name, every in (("watched", 1), ("alone", 0)):
+        train(recipe(data["translate"], monitor_every=every, dropout=0.2), tmp_path / name)
+    assert digest(tmp_path / "watched") == digest(tmp_path / "alone")
+    rows = list(read_rows(tmp_path / "watched" / "rows.jsonl"))
+    names = {row["name"] for row in rows if "site" in row}
+    assert names >= {"gradient_norm", "stream_variance", "dependency", "update_ratio"}
+    assert names >= {"attention_entropy", "max_logit"}
+
+
+def test_rows_tell_loss_rate_and_speed(data, tmp_path):
+    made = recipe(data["lm"], "lm", schedule="linear(warmup=4)")
+    train(made, tmp_path / "run")
+    rows = list(read_rows(tmp_path / "run" / "rows.jsonl"))
+    for name in ("loss", "gradient_norm", "lr", "tokens_per_second"):
+        steps = [r["step"] for r in rows if r["name"] == name and r.get("split") != "valid"]
+        assert set(steps) >= set(range(1, 13)), name
+    rates = {row["step"]: row["value"] for row in rows if row["name"] == "lr"}
+    assert rates[1] == pytest.approx(0.01 / 4)
+    assert rates[4] == pytest.approx(0.01)
+    assert rates[12] == 0
+    valid = {row["step"]: row for row in rows if row["name"] == "perplexity"}
+    loss = {
+        r["step"]: r["value"] for r in rows if r["name"] == "loss" and r.get("split") == "valid"
+    }
+    assert {step: math.exp(value) for step, value in loss.items()} == {
+        step: pytest.approx(row["value"]) for step, row in valid.items()
+    }
+
+
+class Poison(Notes):
+    """Spoils a weight at one step."""
+
+    def __init__(self, step, value):
+        super().__init__()
+        self.at, self.value = step, value
+
+    def began(self, progress, facts):
+        self.model = facts["model"]
+
+    def stepped(self, progress, loss):
+        super().stepped(progress, loss)
+        if progress.step == self.at:
+            self.at = -1
+            with torch.no_grad():
+                self.model.decoder.sublayers[1].out_proj.weight[0, 0] = self.value
+
+
+def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
+    notes = Poison(6, math.nan)
+    outcome = train(recipe(data["translate"]), tmp_path / "run", watcher=notes)
+    assert outcome.ending == "diverged"
+    assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.why
+    assert outcome.progress.step == 6
+    assert checkpoints.steps(tmp_path / "run" / "checkpoints")[0] == 4
+    rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "nonfinite"]
+    assert [(row["stack"], row["site"]) for row in rows] == [("decoder", 1)]
+
+
+def test_rewind_goes_back_and_past_the_batch(data, tmp_path):
+    notes = Poison(6, math.nan)
+    made = recipe(data["translate"], on_spike="rewind")
+    outcome = train(made, tmp_path / "run", watcher=notes)
+    assert outcome.ending == "done"
+    assert outcome.progress.rewinds == 1
+    assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert "went back to step 4; the data go on" in notes.words
+
+
+def test_skipping_for_ever_ends_as_diverged(data, tmp_path):
+    notes = Poison(6, math.nan)
+    made = recipe(data["translate"], on_spike="skip", steps=60)
+    outcome = train(made, tmp_path / "run", watcher=notes)
+    assert outcome.ending == "diverged"
+    assert outcome.progress.step < 60
+
+
+def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
+    class Jump(Poison):
+        """Before step 41 the logits grow, and the update that would follow is not made."""
+
+        def stepped(self, progress, loss):
+            Notes.stepped(self, progress, loss)
+            if progress.step == 40:
+                self.before = self.model.embed.table.detach().clone()
+                with torch.no_grad():
+                    self.model.embed.table.mul_(30)
+
+        def said(self, words):
+            super().said(words)
+            assert self.model.embed.table.equal(self.before * 30)
+            with torch.no_grad():
+                self.model.embed.table.copy_(self.before)
+
+    made = recipe(data["translate"], on_spike="skip", steps=48, valid_every=0, dropout=0.0)
+    notes = Jump(0, 0)
+    assert train(made, tmp_path / "run", watcher=notes).ending == "done"
+    rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "spike"]
+    assert [row["step"] for row in rows] == [41]
+    assert 41 not in [step for step, _ in notes.steps]
+    assert notes.words == [f"loss {rows[0]['value']:.4g} at step 41"]
+
+
+def test_what_is_too_long_is_told(data, tmp_path):
+    notes = Notes()
+    train(recipe(data["translate"], max_length=6), tmp_path / "run", watcher=notes)
+    assert any("longer than 6 tokens left out" in words for words in notes.words)
+
+
+def test_the_folder_of_a_run_stands_alone(data, tmp_path):
+    train(recipe(data["classify"], "classify", wiring="b2t"), tmp_path / "run")
+    names = {path.name for path in (tmp_path / "run").iterdir()}
+    assert names >= {
+        "config.yaml", "arrangement.json", "tokenizer.json", "rows.jsonl", "checkpoints",
+    }  # fmt: skip
+    facts = json.loads((tmp_path / "run" / "arrangement.json").read_text())
+    assert facts["stacks"][0]["wiring"] == "b2t"
+    assert facts["versions"]["torch"] == torch.__version__
+    moved = (tmp_path / "run").rename(tmp_path / "elsewhere")
+    assert Run.open(moved).model.config.wiring == "b2t"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"lr": 0.02}, "holds another run, with lr=0.01 (now 0.02); choose another -o"),
+        ({"wiring": "b2t"}, "holds another run, with wiring=pre_ln (now b2t)"),
+        ({"window": 3}, "holds another run, with window=None (now 3)"),
+    ],
+)
+def test_another_run_is_not_overwritten(data, tmp_path, changes, message):
+    train(recipe(data["lm"], "lm"), tmp_path / "run")
+    before = digest(tmp_path / "run")
+    with pytest.raises(UserError) as told:
+        train(recipe(data["lm"], "lm", **changes), tmp_path / "run")
+    assert message in str(told.value)
+    assert digest(tmp_path / "run") == before
+
+
+def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
+    (tmp_path / "thesis.tex").write_text("x")
+    with pytest.raises(UserError, match=r"holds other things \(thesis.tex, ...\) and no run"):
+        train(recipe(data["lm"], "lm"), tmp_path)
+
+
+def test_another_tokenizer_is_refused(data, tmp_path):
+    made = recipe(data["lm"], "lm")
+    for name, folder in (("a", data["lm"]), ("b", data["classify"])):
+        task = "lm" if name == "a" else "classify"
+        train(recipe(folder, task, tokenizer="char" if name == "a" else "bpe"), tmp_path / name)
+    (tmp_path / "a" / "tokenizer.json").write_bytes(
+        (tmp_path / "b" / "tokenizer.json").read_bytes()
+    )
+    with pytest.raises(UserError, match=r"is the tokenizer of another run; put the one back"):
+        Run.open(tmp_path / "a")
+    with pytest.raises(UserError, match=r"tokenizer of another run"):
+        train(made, tmp_path / "a")
+
+
+def test_nonsense_is_refused_before_anything_is_read(tmp_path):
+    with pytest.raises(UserError, match=r"dim 16 cannot be split into 3 heads"):
+        train(recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
+    with pytest.raises(UserError, match=r"no corpus at .*nowhere"):
+        train(recipe(tmp_path / "nowhere"), tmp_path / "run")
+    assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("[!.]*"))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        ("none", "no run at .*: it has no config.yaml"),
+        ("begun", "has no checkpoint (training has not begun)"),
+        ("damaged", "has no checkpoint (every one is damaged)"),
+        ("task", "is a run of 'lm', wanted one of 'translate'"),
+    ],
+)
+def test_what_is_no_run_cannot_be_opened(data, tmp_path, harm, message):
+    if harm != "none":
+        train(recipe(data["lm"], "lm"), tmp_path)
+    for path in (tmp_path / "checkpoints").glob("step-*/model.safetensors"):
+        if harm == "damaged":
+            path.write_bytes(b"")
+        if harm == "begun":
+            (path.parent).rename(tmp_path / path.parent.name)
+    with pytest.raises(UserError) as told:
+        Run.open(tmp_path, task="translate" if harm == "task" else None)
+    assert message.split(" .*")[0] in str(told.value)

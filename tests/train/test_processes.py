@@ -1,0 +1,184 @@
+"""Runs of their own: really killed, and shared by several processes."""
+
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+
+import pytest
+
+from addnorm.core.rows import read_rows
+from addnorm.train.loop import train
+from tests.train.cases import corpus, digest, recipe
+
+TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return corpus(tmp_path_factory.mktemp("corpus"), count=200).folder
+
+
+def command(made, out, *, processes=1):
+    words = [f"{key}={value}" for key, value in made.flat().items() if key != "task"]
+    words = [word for word in words if not word.endswith("=None")]
+    return [
+        sys.executable,
+        *(TWO if processes == 2 else []),
+        "-m",
+        "addnorm",
+        "train",
+        made.task,
+        *words,
+        "-o",
+        str(out),
+    ]
+
+
+def run(made, out, *, processes=1):
+    done = subprocess.run(
+        command(made, out, processes=processes),
+        capture_output=True,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stderr
+
+
+def killed(made, out, *, when, processes=1):
+    """Kill a run with all its processes when a file has come into being and a little later."""
+    with subprocess.Popen(
+        command(made, out, processes=processes),
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+        start_new_session=True,
+    ) as process:
+        path, delay = when
+        limit = time.monotonic() + 120
+        while process.poll() is None and not (out / path).exists():
+            assert time.monotonic() < limit, f"{path} never came"
+            time.sleep(0.005)
+        time.sleep(delay)
+        ended = process.poll() is not None
+        os.killpg(process.pid, signal.SIGKILL)
+    return not ended
+
+
+def losses(folder, split="train"):
+    rows = read_rows(folder / "rows.jsonl")
+    return [r["value"] for r in rows if r["name"] == "loss" and r.get("split") == split]
+
+
+def test_killed_in_the_middle_it_ends_with_the_same_bits(data, tmp_path):
+    made = recipe(data, steps=60, save_every=5, valid_every=20, dropout=0.1)
+    train(made, tmp_path / "whole")
+    assert killed(made, tmp_path / "run", when=("checkpoints/step-10", 0.05))
+    assert killed(made, tmp_path / "run", when=("checkpoints/step-30", 0.0))
+    run(made, tmp_path / "run")
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+    assert losses(tmp_path / "run") == losses(tmp_path / "whole")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize("seed", range(3))
+def test_killed_anywhere_it_ends_with_the_same_bits(data, tmp_path, processes, seed):
+    chance = random.Random(seed)
+    made = recipe(data, steps=60, save_every=3, valid_every=9, dropout=0.1, ema=0.9, seed=seed)
+    run(made, tmp_path / "whole", processes=processes)
+    places = ["tokenizer.json", "arrangement.json", "rows.jsonl"]
+    places += [f"checkpoints/step-{step}" for step in (3, 12, 30, 48)]
+    hit = 0
+    for place in places:
+        delay = chance.random() * 0.3
+        hit += killed(made, tmp_path / "run", when=(place, delay), processes=processes)
+    run(made, tmp_path / "run", processes=processes)
+    assert hit >= 4
+    assert digest(tmp_path / "run") == digest(tmp_path / "whole")
+
+
+def test_two_processes_have_the_losses_of_one(data, tmp_path):
+    made = recipe(data, steps=12, wiring="post_ln", dropout=0.0, batch_tokens=200)
+    train(made, tmp_path / "one")
+    said = run(made, tmp_path / "two", processes=2)
+    assert "2 processes (ddp)" in said
+    for split in ("train", "valid"):
+        assert losses(tmp_path / "two", split) == pytest.approx(
+            losses(tmp_path / "one", split), rel=1e-5
+        )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"accumulate": 2, "ema": 0.9, "clip": 0.5},
+        {"wiring": "ngpt", "weight_decay": 0.0},
+        {"wiring": "admin", "optimizer": "adam"},
+        {"wiring": "hyper", "encoder_wiring": "b2t", "norm": "rms"},
+        {"optimizer": "muon", "wiring": "sub_ln"},
+        {"optimizer": "adafactor", "lr": 0.003},
+        {"recompute": True, "tied": False, "head_bias": True},
+        {"batch_tokens": 16},  # batches of one sentence: the second process has nothing to do
+    ],
+    ids=lambda changes: "-".join(map(str, changes.values())),
+)
+def test_however_they_share_the_work(data, tmp_path, parallel, changes):
+    base = {"steps": 9, "dropout": 0.0, "batch_tokens": 200}
+    made = recipe(data, parallel=parallel, **base | changes)
+    train(made, tmp_path / "one")
+    run(made, tmp_path / "two", processes=2)
+    assert losses(tmp_path / "two") == pytest.approx(losses(tmp_path / "one"), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
+def test_another_number_of_processes_goes_on(data, tmp_path, parallel):
+    made = recipe(data, steps=16, dropout=0.0, parallel=parallel, ema=0.9)
+    train(made, tmp_path / "whole")
+    for processes, place in ((2, "checkpoints/step-4"), (1, "checkpoints/step-8")):
+        killed(made, tmp_path / "run", when=(place, 0.0), processes=processes)
+    run(made, tmp_path / "run", processes=2)
+    assert losses(tmp_path / "run") == pytest.approx(losses(tmp_path / "whole"), rel=1e-5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_asked_to_end_it_saves_and_says_so(data, tmp_path, number):
+    made = recipe(data, steps=100000, save_every=100000, valid_every=0)
+    with subprocess.Popen(
+        command(made, tmp_path / "run"),
+        stderr=subprocess.PIPE,
+        text=True,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        while not (tmp_path / "run" / "rows.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        process.send_signal(number)
+        _, said = process.communicate()
+    assert process.returncode == 130
+    assert "the same command goes on from there" in said
+    (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
+    assert f"interrupted after step {kept.name[5:]}" in said
+
+
+@pytest.mark.slow
+def test_two_runs_do_not_share_a_folder(data, tmp_path):
+    made = recipe(data, steps=100000, valid_every=0)
+    with subprocess.Popen(
+        command(made, tmp_path / "run"),
+        stderr=subprocess.DEVNULL,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    ) as process:
+        while not (tmp_path / "run" / "rows.jsonl").exists():
+            assert process.poll() is None
+            time.sleep(0.01)
+        second = subprocess.run(command(made, tmp_path / "run"), capture_output=True, text=True)
+        process.kill()
+    assert second.returncode == 2
+    assert second.stderr.startswith("addnorm: another process is training into")

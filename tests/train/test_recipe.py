@@ -1,0 +1,109 @@
+"""Recipes: flat keys, told mistakes, and what is left out filled in."""
+
+import pytest
+import yaml
+
+from addnorm.core.errors import UserError
+from addnorm.train.recipe import Recipe, described, read_recipe
+from tests.train.cases import recipe
+
+
+def of(**values):
+    return Recipe.of({"task": "lm", "data": "c", **values})
+
+
+def test_what_is_left_out_is_filled_in():
+    filled = recipe("c", wiring="post_ln")
+    assert filled.label_smoothing == 0.1
+    assert filled.schedule == "inverse_sqrt(warmup=0.2)"
+    assert recipe("c", "lm").label_smoothing == 0.0
+    assert recipe("c", wiring="pre_ln", encoder_wiring="post_ln").schedule == filled.schedule
+    assert recipe("c", schedule="none").schedule == "none"
+
+
+def test_a_saved_recipe_is_the_same_recipe(tmp_path):
+    first = recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
+    first.save(tmp_path / "config.yaml")
+    again = read_recipe(None, tmp_path / "config.yaml", ())
+    assert again.flat() == first.flat()
+    assert again.config(vocab=9) == first.config(vocab=9)
+    assert yaml.safe_load(first.yaml())["norm"] == "rms(eps=1e-6)"
+
+
+def test_a_preset_is_a_beginning():
+    known = recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
+    config = known.config(vocab=100)
+    assert (config.wiring, config.dim, config.heads) == ("deepnorm", 512, 2)
+
+
+def test_words_win_over_the_file(tmp_path):
+    (tmp_path / "a.yaml").write_text("data: c\ndim: 64\nlr: 1e-4\nwindow: [4, null]\n")
+    read = read_recipe("lm", tmp_path / "a.yaml", ["dim=32", "lr=5e-3", "norm=rms(eps=1e-5)"])
+    assert read.model["dim"] == 32
+    assert read.lr == 0.005
+    assert read.model["norm"] == "rms(eps=1e-5)"
+    assert read.model["window"] == (4, None)
+
+
+def test_every_key_is_described():
+    assert all(words for _, _, words in described())
+    assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in described()}
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"wirng": "b2t"}, "a recipe has no 'wirng'; did you mean 'wiring'?"),
+        ({"vocabulary_of_mine": 1}, "a recipe has no 'vocabulary_of_mine'"),
+        ({"kind": "lm"}, "a recipe has no 'kind'"),
+        ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
+        ({"steps": 0}, "steps cannot be 0; wanted greater than or equal to 1"),
+        ({"steps": 2.5}, "steps cannot be 2.5; wanted a valid integer"),
+        ({"lr": "fast"}, "lr cannot be 'fast'; wanted a valid number"),
+        ({"lr": float("inf")}, "lr cannot be inf"),
+        ({"keep": 1}, "keep cannot be 1"),
+        ({"dropout": 1.0}, "dropout cannot be 1.0; wanted less than 1"),
+        ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
+        ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
+        ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
+        ({"on_spike": "panic"}, "on_spike cannot be 'panic'; wanted 'log', 'skip' or 'rewind'"),
+        ({"tokenizer": "words"}, "tokenizer cannot be 'words'; wanted bpe, unigram, char, or the"),
+        ({"max_length": 9, "batch_tokens": 8}, "a batch of 8 tokens cannot hold a sentence of 9"),
+        ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
+        ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
+        ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
+    ],
+)
+def test_mistakes_are_told(values, message):
+    with pytest.raises(UserError) as told:
+        of(**values)
+    assert message in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "words", "message"),
+    [
+        (None, ["dim"], "cannot read 'dim'; wanted key=value, such as dim=128"),
+        (None, ["=3"], "cannot read '=3'; wanted key=value"),
+        (None, ["dim=["], "cannot read 'dim=['; wanted key=value"),
+        (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),
+        ("dim: [", [], "is not YAML"),
+        ("- a", [], "holds no keys; wanted lines such as `dim: 128`"),
+        ("", [], "holds no keys"),
+        ("1: 2", [], "holds no keys"),
+        ("task: lm\ndata: c", [], "is a recipe for 'lm', wanted one for 'translate'"),
+    ],
+)
+def test_unreadable_recipes_are_told(tmp_path, text, words, message):
+    file = None
+    if text is not None:
+        file = tmp_path / "a.yaml"
+        file.write_text(text)
+    with pytest.raises(UserError) as told:
+        read_recipe("translate", file, words)
+    assert message in str(told.value)
+
+
+def test_a_file_that_is_not_there_is_told(tmp_path):
+    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; wanted YAML"):
+        read_recipe("lm", tmp_path / "a.yaml", ())
