@@ -1,0 +1,164 @@
+"""Numbers, shares, money and measures."""
+
+from collections.abc import Iterable
+from decimal import Decimal
+from random import Random
+from typing import Any, Literal, cast
+
+from babel import Locale
+from babel.numbers import (
+    format_compact_currency,
+    format_compact_decimal,
+    format_currency,
+    format_decimal,
+    format_percent,
+    format_scientific,
+    get_currency_precision,
+)
+from babel.units import format_compound_unit, format_unit
+
+from addnorm.data.demo.forms import Form, Kind, Pair, agreeing
+
+CURRENCIES = (
+    "USD EUR GBP JPY CNY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF RUB TRY BRL MXN KRW ZAR ILS"
+    " THB EGP"
+)
+MONEY = CURRENCIES.split()
+QUANTITIES = {
+    "length": "kilometer meter centimeter millimeter mile yard foot inch light-year",
+    "area": "square-kilometer square-meter hectare acre",
+    "mass": "kilogram gram milligram tonne pound ounce",
+    "volume": "liter milliliter cubic-meter gallon teaspoon tablespoon",
+    "duration": "year month week day hour minute second millisecond",
+    "temperature": "celsius fahrenheit",
+    "digital": "byte kilobyte megabyte gigabyte",
+    "power": "watt kilowatt",
+    "electric": "volt ampere",
+    "energy": "kilowatt-hour kilocalorie",
+    "frequency": "hertz megahertz",
+    "angle": "degree",
+    "graphics": "pixel",
+}
+MEASURES = [f"{group}-{name}" for group, names in QUANTITIES.items() for name in names.split()]
+MOVED = ("length-kilometer", "length-meter", "volume-liter", "mass-gram", "digital-megabyte")
+SPANS = ("duration-second", "duration-minute", "duration-hour", "duration-day")
+RATES = [(measure, span) for measure in MOVED for span in SPANS]
+COUNTS = (2, 3, 5, 11, 21, 100, Decimal("2.5"))  # one of each plural that languages tell apart
+ROUND = [Decimal(m * 10**k) for k in range(3, 11) for m in (2, 10, 12, 35)]
+
+
+def amounts(pair: Pair) -> list[Kind]:
+    """Kinds of phrases that count; one that a locale cannot say has no forms."""
+    numbers = agreeing(
+        pair,
+        _number,
+        forms=[("decimal",), ("percent",), ("long",), ("short",), ("scientific",)],
+        probes=ROUND,
+    )
+    money = agreeing(
+        pair,
+        _money,
+        forms=[(code, style) for style in ("name", "symbol", "compact") for code in MONEY],
+        probes=[*COUNTS[:4], *ROUND[::5]],
+    )
+    measured = [(name, length) for length in ("long", "short") for name in MEASURES]
+    measures = agreeing(
+        pair,
+        _measure,
+        forms=[*measured, *((*rate, "long") for rate in RATES)],
+        probes=COUNTS,
+    )
+    return [
+        Kind("number", numbers, _number, _number_of),
+        Kind("currency", money, _money, _money_of, _plural_parts),
+        Kind("unit", measures, _measure, _measure_of, _plural_parts),
+    ]
+
+
+def _number(form: Form, value: Decimal, locale: Locale) -> str:
+    match form[0]:
+        case "decimal":
+            return format_decimal(value, locale=locale)
+        case "percent":
+            return format_percent(value / 100, locale=locale, decimal_quantization=False)
+        case "scientific":
+            return format_scientific(value, locale=locale)
+        case length:
+            return format_compact_decimal(
+                value,
+                format_type=length,  # type: ignore[arg-type]
+                locale=locale,
+                fraction_digits=1,
+            )
+
+
+def _money(form: Form, value: Decimal, locale: Locale) -> str:
+    code, style = form
+    if style == "compact":
+        return format_compact_currency(value, code, locale=locale, fraction_digits=1)
+    if style == "name":
+        return format_currency(
+            value, code, locale=locale, format_type="name", currency_digits=False
+        )
+    return format_currency(value, code, locale=locale)
+
+
+def _measure(form: Form, value: Decimal, locale: Locale) -> str:
+    *names, last = form
+    length = cast(Literal["long", "short"], last)
+    if len(names) == 1:
+        text = format_unit(value, names[0], length=length, locale=locale)
+    else:
+        one, per = names
+        rate = format_compound_unit(value, one, denominator_unit=per, length=length, locale=locale)
+        text = rate or ""
+    if any(name in text for name in names):
+        raise KeyError(names[0])  # babel writes its own name of a unit that the locale lacks
+    return text
+
+
+def _number_of(rng: Random, form: Form) -> Decimal:
+    match form[0]:
+        case "decimal":
+            return rng.choice([_whole(rng, 6), _broken(rng, 100_000, places=2)])
+        case "percent":
+            return rng.choice([Decimal(rng.randrange(1, 200)), _broken(rng, 1000, places=1)])
+        case "scientific":
+            return Decimal(rng.randrange(101, 1000)).scaleb(rng.randrange(-6, 10))
+        case _:
+            return _round(rng)
+
+
+def _money_of(rng: Random, form: Form) -> Decimal:
+    if form[1] == "compact":
+        return _round(rng)
+    if form[1] == "name" or not get_currency_precision(form[0]):
+        return _whole(rng, 5) + 1
+    return Decimal(rng.randrange(200, 10 ** rng.randrange(3, 7))).scaleb(-2)
+
+
+def _measure_of(rng: Random, form: Form) -> Decimal:
+    return rng.choice(
+        [Decimal(rng.randrange(1, 100)), _whole(rng, 4), _broken(rng, 1000, places=1)]
+    )
+
+
+def _whole(rng: Random, digits: int) -> Decimal:
+    """A whole number, short ones as likely as long ones."""
+    return Decimal(rng.randrange(1, 10 ** rng.randrange(1, digits + 1)))
+
+
+def _broken(rng: Random, stop: int, *, places: int) -> Decimal:
+    """A number below `stop`, shifted; without zeros at its end, which some plurals would count."""
+    value = Decimal(rng.randrange(1, stop)).scaleb(-places)
+    return value.normalize() if value % 1 else Decimal(int(value))
+
+
+def _round(rng: Random) -> Decimal:
+    """Two digits and zeros: what a compact format writes without rounding, in any language."""
+    return Decimal(rng.randrange(10, 100) * 10 ** rng.randrange(2, 11))
+
+
+def _plural_parts(form: Form, value: Any) -> Iterable[str]:
+    """One of something is a word of its own."""
+    return [f"one {' '.join(form)}"] if value == 1 else ()

@@ -1,0 +1,99 @@
+"""What all kinds of phrases share: one value, written in two locales, kept only if it is sure."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from random import Random
+from typing import Any
+
+from babel import Locale
+from babel.core import UnknownLocaleError
+from babel.units import UnknownUnitError
+
+Pair = tuple[Locale, Locale]
+Form = tuple[str, ...]
+"""How a value is written, in words of babel's: ("skeleton", "yMMMd"), ("EUR", "name"), ..."""
+Render = Callable[[Form, Any, Locale], str]
+
+# babel lacks data that CLDR's locales inherit by alias, and then fails in one of these ways.
+MISSING = (LookupError, AttributeError, TypeError, UnknownUnitError, UnknownLocaleError)
+
+
+@dataclass(frozen=True)
+class Phrase:
+    """One pair of the corpus."""
+
+    source: str
+    target: str
+    kind: str
+    parts: tuple[str, ...]
+    """What one must have seen before to translate it: forms and names."""
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Phrases of one kind: a form is chosen, a value drawn, both locales write it."""
+
+    name: str
+    forms: Sequence[Form]
+    render: Render
+    sample: Callable[[Random, Form], Any] = lambda rng, form: None
+    parts: Callable[[Form, Any], Iterable[str]] = lambda form, value: ()
+
+    def draw(self, rng: Random, pair: Pair, *, style: str | None = None) -> Phrase | None:
+        """A phrase, of forms that end with `style` if given; None if it cannot be written."""
+        forms = self.forms if style is None else [f for f in self.forms if f[-1] == style]
+        form = rng.choice(forms)
+        return self.write(form, self.sample(rng, form), pair)
+
+    def write(self, form: Form, value: Any, pair: Pair) -> Phrase | None:
+        """The phrase of a value, or None if a locale has no data for it."""
+        text = both(pair, self.render, form, value)
+        if text is None:
+            return None
+        parts = (f"{self.name} {' '.join(form)}", *self.parts(form, value))
+        return Phrase(*text, self.name, parts)
+
+
+def both(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str, str] | None:
+    """Source and target, or None if a locale has no data for it."""
+    try:
+        source, target = (plain(render(form, value, locale)) for locale in pair)
+    except MISSING:
+        return None
+    return (source, target) if source and target else None
+
+
+def plain(text: str) -> str:
+    """One line with plain single spaces: CLDR has thin, narrow and no-break ones.
+
+    >>> plain("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
+    '3:05 PM – 6:05 PM'
+    """
+    return re.sub(r"\s+", " ", text).strip()
+
+
+def agreeing(
+    pair: Pair, render: Render, *, forms: Iterable[Form], probes: Sequence[Any]
+) -> list[Form]:
+    """The forms whose target follows from the source, tried on all probes, first come first kept.
+
+    A form goes if a locale lacks it, if two values look the same in the source but not in the
+    target, or if it contradicts a form before it: "May 5" is long and short at once, "5 de mayo"
+    is not.
+    """
+    kept: list[Form] = []
+    seen: dict[str, str] = {}
+    for form in forms:
+        table: dict[str, str] = {}
+        for probe in probes:
+            text = both(pair, render, form, probe)
+            if text is None:
+                break
+            source, target = text
+            if seen.get(source, target) != target or table.setdefault(source, target) != target:
+                break
+        else:
+            kept.append(form)
+            seen.update(table)
+    return kept
