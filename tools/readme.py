@@ -9,6 +9,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from typer import Typer
+
 from addnorm.cli.families import registry_of
 from addnorm.cli.main import COMMANDS
 
@@ -28,8 +30,9 @@ def commands() -> str:
     """The table of commands: the first line of each one's own help."""
     lines = ["| command | what it does |", "|---|---|"]
     for verb, command in COMMANDS.items():
-        first = (inspect.getdoc(command) or "").splitlines()[0]
-        lines.append(f"| `addnorm {verb}` | {first} |")
+        group = isinstance(command, Typer)
+        words = str(command.info.help) if group else inspect.getdoc(command) or ""
+        lines.append(f"| `addnorm {verb}` | {words.splitlines()[0]} |")
     return "\n".join(lines)
 
 

@@ -129,3 +129,13 @@ def test_a_window_must_be_a_count(window):
 def test_sigmas_must_be_positive(sigmas):
     with pytest.raises(UserError, match="sigmas must be a positive number, got"):
         SpikeDetector(sigmas=sigmas)
+
+
+def test_batches_that_are_always_harder_are_no_spikes():
+    """One batch in twenty has four times the loss; only what is beyond those is a spike."""
+    detector, chance = SpikeDetector(), random.Random(0)
+    for step in range(2000):
+        level = 2.0 * 0.999**step
+        loss = level * (4 if step % 20 == 7 else 1) * (1 + 0.1 * chance.random())
+        assert detector.judge(loss) == "fine", step
+    assert detector.judge(level * 8) == "spike"

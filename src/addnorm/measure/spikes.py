@@ -19,10 +19,12 @@ MARGIN = 0.05
 class SpikeDetector:
     """Judges losses one by one, each against those before it.
 
-    spike:    loss > m + max(sigmas * 1.4826 * d, 0.05 * |m|, 0.001)
+    spike:    loss > m + max(sigmas * 1.4826 * d, 0.05 * |m|, 0.001) and loss > h + (h - m) / 2
     diverged: loss is not finite, or was above start + max(|start|, 1) `window` times in a row
 
     m, d: median, and median distance from it, of the last `window` losses that were no spikes
+    h: the highest of them. Batches of sentences of one length are not alike: where some are always
+        harder than most, they are within what was seen before, and no spikes
     start: median of the first 32 losses, or of `window` if that is less; until then all that is
         finite is fine
     1.4826 * d: the standard deviation, if losses were normal
@@ -97,4 +99,6 @@ class SpikeDetector:
             return False
         middle = median(self._calm)
         spread = median(abs(each - middle) for each in self._calm)
-        return loss > middle + max(self.sigmas * 1.4826 * spread, MARGIN * abs(middle), 1e-3)
+        high = max(self._calm)
+        usual = middle + max(self.sigmas * 1.4826 * spread, MARGIN * abs(middle), 1e-3)
+        return loss > max(usual, high + (high - middle) / 2)

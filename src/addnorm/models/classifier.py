@@ -6,6 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embed import PatchEmbedding, TokenEmbedding
@@ -35,7 +36,7 @@ class Classifier(Model):
             self.embed = PatchEmbedding(config)
         else:
             self.embed = TokenEmbedding(config, config.vocab)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.act = ACTIVATIONS[config.pooler_activation]

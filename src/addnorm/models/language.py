@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy import Sums
+from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embed import TokenEmbedding, Unembedding
@@ -31,7 +32,7 @@ class LanguageModel(Model):
         super().__init__(config)
         assert config.vocab is not None
         self.embed = TokenEmbedding(config, config.vocab)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.decoder = make_stack(Decoder, config)
         self.head = Unembedding(config, config.vocab)
         self.initialise()
@@ -146,7 +147,7 @@ class MaskedLM(Model):
                 f"choose one of {', '.join(PLAIN)}"
             )
         self.embed = TokenEmbedding(config, config.vocab)
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(Encoder, config)
         self.head_matrix = nn.Linear(config.dim, config.dim) if config.head_layer else None
         self.head_norm = make_norm(config.norm if config.head_layer else "none", config.dim)

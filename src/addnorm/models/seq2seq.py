@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 
-from torch import Tensor, nn
+from torch import Tensor
 
 from addnorm.kernels.cross_entropy import Sums
+from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
 from addnorm.models.embed import TokenEmbedding, Unembedding
@@ -30,7 +31,7 @@ class Seq2Seq(Model):
         self.source_embed = (
             None if config.source_vocab is None else TokenEmbedding(config, config.source_vocab)
         )
-        self.dropout = nn.Dropout(config.dropout)
+        self.dropout = Dropout(config.dropout)
         self.encoder = make_stack(
             Encoder,
             config,

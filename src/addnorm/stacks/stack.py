@@ -10,6 +10,7 @@ from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError, WrongArrangement
 from addnorm.core.plan import Plan, Site
+from addnorm.kernels.dropout import Dropout
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
@@ -69,7 +70,7 @@ class Stack(nn.Module):
         )
         self.sublayers = nn.ModuleList(sublayers)
         self.wiring = wirings.make(self.wiring_call, self.plan)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
         self.taps = Taps(len(sublayers))
         self.recompute = False
         self._wants = [Wants.of(module) for module in sublayers]

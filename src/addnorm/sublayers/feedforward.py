@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.plan import Plugs, Shape
+from addnorm.kernels.dropout import Dropout
 from addnorm.sublayers.base import Sublayer, check_count, check_share, check_width
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -80,7 +81,7 @@ class FeedForward(Sublayer):
         self.up_proj = nn.Linear(dim, hidden, bias=bias)
         self.gate_proj = nn.Linear(dim, hidden, bias=bias) if self.gated else None
         self.down_proj = nn.Linear(hidden, dim, bias=bias)
-        self.dropout = nn.Dropout(dropout)
+        self.dropout = Dropout(dropout)
 
     @property
     def shape(self) -> Shape:

@@ -63,18 +63,18 @@ class Recipe(BaseModel):
     """Tokens that the tokenizer may have; small corpora give fewer."""
     max_length: Count = 128
     """Tokens of the longest sentence; of a block of text in a language model."""
-    batch_tokens: Count = 4096
+    batch_tokens: Count = 1024
     """Tokens a side in a batch, padding included, over all processes."""
     accumulate: Count = 1
     """Batches that make one update."""
 
-    steps: Count = 3000
+    steps: Count = 1500
     """Updates."""
     seed: int = Field(0, ge=0)
     """All chance derives from it."""
     optimizer: str = "adamw"
     """adamw, adam, radam, adafactor or muon, with options: adamw(beta2=0.98)."""
-    lr: Size = 1e-3
+    lr: Size = 2e-3
     """The highest learning rate; the schedule gives the share of it."""
     schedule: str = ""
     """none, constant, inverse_sqrt, cosine, wsd, ...; what the wiring recommends if left out."""

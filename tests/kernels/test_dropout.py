@@ -1,0 +1,88 @@
+"""Dropout: the rate, the mean, the gradient, and the chance that a seed fixes."""
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import nn
+
+from addnorm.kernels.dropout import Dropout
+
+
+def drawn(rate, *shape, seed=0, dtype=torch.float32):
+    torch.manual_seed(seed)
+    return Dropout(rate)(torch.ones(shape, dtype=dtype))
+
+
+@pytest.mark.parametrize("rate", [0.001, 0.1, 1 / 3, 0.5, 0.9, 0.999])
+def test_the_rate_is_met(rate):
+    count = 400_000
+    dropped = int((drawn(rate, count) == 0).sum())
+    assert abs(dropped - rate * count) < 5 * math.sqrt(count * rate * (1 - rate))
+
+
+@pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
+def test_what_is_kept_is_scaled_as_in_torch(rate):
+    y = drawn(rate, 1000, dtype=torch.float64)
+    kept = y[y != 0]
+    assert kept.unique().numel() == 1
+    assert float(kept[0]) == pytest.approx(1 / (1 - rate), rel=1e-4)
+
+
+def test_neighbours_do_not_know_each_other():
+    """Four features share a draw; the pairs among them are as independent as all others."""
+    y = (drawn(0.5, 100_000, 4) != 0).double() - 0.5
+    correlation = y.T @ y / len(y) / 0.25
+    off = correlation - torch.diag(correlation.diag())
+    assert off.abs().max() < 5 / math.sqrt(len(y))
+
+
+def test_the_gradient_is_that_of_the_same_mask():
+    x = torch.randn(3, 7, 10, requires_grad=True, generator=torch.Generator().manual_seed(1))
+    torch.manual_seed(2)
+    y = Dropout(0.3)(x)
+    y.sum().backward()
+    torch.testing.assert_close(y, x * x.grad)
+
+
+@given(
+    st.lists(st.integers(0, 5), min_size=0, max_size=4),
+    st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
+)
+def test_any_shape_and_type(shape, dtype):
+    y = drawn(0.5, *shape, dtype=dtype)
+    assert y.shape == tuple(shape)
+    assert y.dtype == dtype
+    assert set(y.flatten().tolist()) <= {0.0, 2.0}
+
+
+def test_a_tensor_that_is_not_contiguous():
+    x = torch.arange(1.0, 13.0).reshape(3, 4).T
+    torch.manual_seed(0)
+    y = Dropout(0.5)(x)
+    assert ((y == 0) | (y == 2 * x)).all()
+
+
+def test_a_seed_fixes_it_and_another_changes_it():
+    assert drawn(0.5, 999, seed=1).equal(drawn(0.5, 999, seed=1))
+    assert not drawn(0.5, 999, seed=1).equal(drawn(0.5, 999, seed=2))
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.4, 1.0])
+def test_evaluation_drops_nothing(rate):
+    x = torch.randn(5, generator=torch.Generator().manual_seed(0))
+    assert Dropout(rate).eval()(x) is x or Dropout(rate).eval()(x).equal(x)
+    assert Dropout(0.0)(x).equal(x)
+    assert not Dropout(1.0)(x).any()
+
+
+def test_a_rate_just_below_one_is_finite():
+    assert drawn(1 - 1e-9, 100_000).isfinite().all()
+
+
+def test_mistakes_are_torchs():
+    with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1"):
+        Dropout(1.5)
+    assert isinstance(Dropout(0.1), nn.Dropout)
