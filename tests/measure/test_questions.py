@@ -68,7 +68,6 @@ def test_what_stands_at_padding_does_not_count_even_if_it_is_nan():
 def test_a_branch_of_zeros_has_dependency_0_and_a_trunk_of_zeros_1():
     assert dependency(sight(branch=torch.zeros(3, 7, 10))) == 0
     assert dependency(sight(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
-    assert dependency(sight(before=None)) is None
 
 
 def test_a_batch_of_padding_alone_has_finite_answers():

@@ -196,6 +196,29 @@ def test_a_hook_on_a_tap_may_replace_what_passes():
     torch.testing.assert_close(changed, stack(tokens()))
 
 
+@pytest.mark.parametrize("wiring", ["pre_ln", "post_ln", "false_pre_ln", "hyper", "dlcl"])
+def test_a_look_at_the_skip_changes_nothing_and_sees_what_the_write_finds(wiring):
+    torch.manual_seed(0)
+    stack = Stack([nn.Linear(8, 8) for _ in range(4)], dim=8, wiring=wiring)
+    x, seen, found = torch.randn(2, 5, 8), [], []
+    y = stack(x)
+    hooks = [
+        tap.register_forward_hook(lambda _t, _i, out: seen.append(out)) for tap in stack.taps.skip
+    ]
+    write = stack.wiring.write
+
+    def noted(state, site, branch):
+        found.append(stack.wiring.trunk(state))
+        return write(state, site, branch)
+
+    stack.wiring.write = noted
+    assert stack(x).equal(y)
+    assert len(seen) == len(found) == 4
+    assert all(one.equal(other) for one, other in zip(seen, found, strict=True))
+    for hook in hooks:
+        hook.remove()
+
+
 def test_taps_are_released_when_the_forward_fails():
     stack = Stack([nn.Tanh(), nn.Linear(10, 12)], dim=10)
     with pytest.raises(UserError), stack.taps.record():

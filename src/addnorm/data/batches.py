@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
@@ -36,11 +36,13 @@ class Batch:
     targets: (B, L). translate: START, the target, END; lm: the block one token later; classify:
         the number of the label, (B, 1). Padded with IGNORE, since 0 is a label
     count: how much there is to predict in it
+    tokens: as many, or what there is to read where a label is predicted; what speed is told in
     """
 
     inputs: Tensor
     targets: Tensor
     count: int
+    tokens: int
 
     @property
     def sides(self) -> tuple[Tensor, Tensor]:
@@ -58,11 +60,11 @@ class Batch:
         inputs, targets = self.inputs[rank::world], self.targets[rank::world]
         if not len(inputs):
             inputs, targets = self.inputs[:1], torch.full_like(self.targets[:1], IGNORE)
-        return Batch(inputs, targets, self.count)
+        return replace(self, inputs=inputs, targets=targets)
 
     def to(self, device: torch.device) -> "Batch":
         """The same on a device."""
-        return Batch(self.inputs.to(device), self.targets.to(device), self.count)
+        return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
 @dataclass(frozen=True)
@@ -244,7 +246,9 @@ def _padded(rows: list[Row], task: str) -> Batch:
     inputs = _stacked([row[0] for row in rows], PAD)
     targets = _stacked([row[1] for row in rows], IGNORE)
     given = len(rows) if task == "translate" else 0  # START is not predicted
-    return Batch(inputs, targets, int((targets != IGNORE).sum()) - given)
+    count = int((targets != IGNORE).sum()) - given
+    read = int((inputs != PAD).sum()) if task == "classify" else count
+    return Batch(inputs, targets, count, read)
 
 
 def _stacked(sides: list[Ids], fill: int) -> Tensor:

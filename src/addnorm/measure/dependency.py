@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.measure.sight import Sight, mean
 
 
-def dependency(sight: Sight) -> Tensor | None:
+def dependency(sight: Sight) -> Tensor:
     """The residual dependency of a site.
 
     value = Var[f] / Var[x + f],  Var[a] = mean((a - mean(a))^2) over all features and tokens
@@ -21,8 +21,6 @@ def dependency(sight: Sight) -> Tensor | None:
     Liu et al., Understanding the Difficulty of Training Transformers, 2020, arXiv 2004.08249,
     section 4.
     """
-    if sight.before is None:
-        return None
     branch, total = sight.branch.float(), sight.before.float() + sight.branch.float()
     where = None if sight.valid is None else sight.valid.unsqueeze(-1)
     return _variance(branch, where) / _variance(total, where).clamp_min(1e-30)

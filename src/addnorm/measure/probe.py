@@ -18,7 +18,6 @@ from addnorm.measure.sites import place, stacks_of, unwrapped
 from addnorm.measure.stream_variance import stream_variance
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers.multihead import MultiHead
-from addnorm.wirings.base import State, Wiring
 
 Question = Callable[[Sight], Tensor | None]
 Visit = Callable[[str, Site, Sight], None]
@@ -128,18 +127,17 @@ class _Watch:
     def __init__(self, name: str, stack: Stack, visit: Visit) -> None:
         self.name, self.stack, self.visit = name, stack, visit
         self.valid: Tensor | None = None
-        self.before: Tensor | None = None
         self.seen: dict[str, list[Tensor]] = {}
 
     @contextmanager
     def hooked(self) -> Iterator[None]:
         """While it looks."""
         stack, taps = self.stack, self.stack.taps
-        with ExitStack() as hooks, _reading(stack, self._read):
+        with ExitStack() as hooks:
             entry = stack.register_forward_pre_hook(self._enter, with_kwargs=True)
             hooks.callback(entry.remove)
             for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
-                places = [("branch", taps.branch[site.index])]
+                places = [(place, getattr(taps, place)[site.index]) for place in ("skip", "branch")]
                 for module in sublayer.modules():
                     if isinstance(module, MultiHead):
                         places.append(("logits", module.logits_tap))
@@ -151,10 +149,7 @@ class _Watch:
             yield
 
     def _enter(self, _stack: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        self.valid, self.before, self.seen = kwargs.get("mask"), None, {}
-
-    def _read(self, trunk: Tensor) -> None:
-        self.before = trunk
+        self.valid, self.seen = kwargs.get("mask"), {}
 
     def _keeper(self, place: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def keep(_tap: nn.Module, _args: Any, output: Tensor) -> None:
@@ -165,38 +160,17 @@ class _Watch:
     def _finisher(self, site: Site) -> Callable[[nn.Module, Any, Tensor], None]:
         def finish(_tap: nn.Module, _args: Any, stream: Tensor) -> None:
             sight = Sight(
-                before=self.before,
+                before=self.seen["skip"][-1],
                 branch=self.seen["branch"][-1],
                 stream=stream,
                 valid=self.valid,
                 logits=tuple(self.seen.get("logits", ())),
                 probabilities=tuple(self.seen.get("probabilities", ())),
             )
-            self.before, self.seen = None, {}
+            self.seen = {}
             self.visit(self.name, site, sight)
 
         return finish
-
-
-@contextmanager
-def _reading(stack: Stack, note: Callable[[Tensor], None]) -> Iterator[None]:
-    """Note the trunk between read and write, for which there is no tap.
-
-    The wiring gets another class for that time, as torch's own parametrizations do, because
-    `within` copies it for every forward and a wrapped method would call the wrong copy.
-    """
-    kind = type(stack.wiring)
-
-    def read(self: Wiring, state: State, site: Site) -> tuple[Tensor, State]:
-        h, state = kind.read(self, state, site)
-        note(self.trunk(state))
-        return h, state
-
-    stack.wiring.__class__ = type(kind.__name__, (kind,), {"read": read})
-    try:
-        yield
-    finally:
-        stack.wiring.__class__ = kind
 
 
 def _reshard(model: nn.Module) -> None:

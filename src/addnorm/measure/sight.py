@@ -9,8 +9,8 @@ from torch import Tensor
 class Sight:
     """One site in one forward; gone when the next site is reached."""
 
-    before: Tensor | None
-    """The trunk before the write, (..., L, dim); None if a fused step did not show it."""
+    before: Tensor
+    """The trunk as the write finds it, (..., L, dim)."""
     branch: Tensor
     """What the sub-layer returned, after dropout, (..., L, dim)."""
     stream: Tensor

@@ -186,12 +186,9 @@ class Stack(nn.Module):
         context = context | {"mask": mask, "cond": cond}
         state = wiring.open(x)
         for site in self.plan.sites:
-            state = step(
-                wiring,
-                state,
-                site,
-                partial(self._branch, wiring=wiring, site=site, context=context),
-            )
+            take = self._shown if self.taps.skip[site.index].watched else step
+            branch = partial(self._branch, wiring=wiring, site=site, context=context)
+            state = take(wiring, state, site, branch)
             tap = self.taps.stream[site.index]
             if tap.watched:
                 tap(wiring.trunk(state))
@@ -203,6 +200,12 @@ class Stack(nn.Module):
         """What the wiring opens and the sub-layers may want; refused here if it makes no sense."""
         self._check(x, mask, cond, context)
         return x, context
+
+    def _shown(self, wiring: Wiring, state: State, site: Site, branch: Branch) -> State:
+        """A step in its verbs, with a look between read and write."""
+        h, state = wiring.read(state, site)
+        self.taps.skip[site.index](wiring.trunk(state))
+        return wiring.write(state, site, branch(h))
 
     def _branch(self, h: Tensor, *, wiring: Wiring, site: Site, context: dict[str, Any]) -> Tensor:
         """What the sub-layer of a site makes of `h`."""

@@ -16,9 +16,10 @@ class Taps(nn.Module):
     """A tap for every site and place.
 
     read: what the sub-layer sees. branch: what it returns, after dropout. stream: the trunk after
-        the write.
-    A hook on `read` or `branch` may return another tensor, which is then used; one on `stream` can
-    only look.
+        the write. skip: the trunk as the write finds it; where somebody looks there, a wiring's
+        fused step gives way to its verbs.
+    A hook on `read` or `branch` may return another tensor, which is then used; one on `stream` or
+    `skip` can only look.
     """
 
     def __init__(self, sites: int) -> None:
@@ -26,6 +27,7 @@ class Taps(nn.Module):
         self.read = nn.ModuleList(Tap() for _ in range(sites))
         self.branch = nn.ModuleList(Tap() for _ in range(sites))
         self.stream = nn.ModuleList(Tap() for _ in range(sites))
+        self.skip = nn.ModuleList(Tap() for _ in range(sites))
 
     @contextmanager
     def record(self) -> Iterator[Tape]:

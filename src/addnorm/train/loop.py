@@ -111,8 +111,9 @@ class Trainer:
                 return self._avoid(step, batches, sums.loss, finite=finite)
         self.progress.skipped = 0
         lr = self._update(step)
-        self.progress.step, self.progress.tokens = step, self.progress.tokens + int(sums.count)
-        self.progress.seconds = self.clock.tick(int(sums.count))
+        tokens = sum(batch.tokens for batch in batches)
+        self.progress.step, self.progress.tokens = step, self.progress.tokens + tokens
+        self.progress.seconds = self.clock.tick(tokens)
         if step % self.recipe.log_every == 0 or step == 1:
             self._row("loss", sums.loss, split="train")
             if self.monitor is None or not self.monitor.due(step):

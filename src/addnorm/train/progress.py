@@ -26,7 +26,7 @@ class Progress:
     rewinds: int = 0
     """Times it went back to a checkpoint."""
     tokens: int = 0
-    """Predicted so far."""
+    """Predicted so far; read, where labels are predicted."""
     seconds: float = 0.0
     """Time spent so far, over all sittings."""
     detector: dict[str, Any] = field(default_factory=dict)

@@ -1,0 +1,66 @@
+"""Adafactor: the second moment of a matrix as a row and a column."""
+
+from typing import Annotated
+
+import torch
+from pydantic import Field
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.registry import Positive
+from addnorm.models.base import Model
+from addnorm.train.optim import Optimizer, groups_of, register, sharded, trained
+
+
+@register(
+    Card(
+        name="adafactor",
+        title="Adafactor",
+        formula="p <- p - max(floor, rms(p)) * min(lr, 1 / sqrt(t)) * clipped(g / sqrt(R C))",
+        paper=(
+            "Shazeer and Stern, Adafactor: Adaptive Learning Rates with Sublinear Memory Cost, "
+            "2018, arXiv 1804.04235"
+        ),
+        summary="Keeps a row and a column for each matrix instead of two matrices; no momentum.",
+    )
+)
+class Adafactor(Optimizer):
+    """Adam whose second moment is a product of a row and a column, and whose step is relative.
+
+    p <- p - max(floor, rms(p)) * min(lr, 1 / sqrt(t)) * u / max(1, rms(u) / clip) - lr * decay * p
+
+    u: g / sqrt(v)
+    v: R C / mean(R), means of g ** 2 over columns and rows, averaged with 1 - t ** -decay; of a
+        vector g ** 2 itself, averaged likewise
+
+    lr is a share of the weight's own size, so it is larger than Adam's, 0.01 say. Pitfall: what
+    starts at 0 (ReZero's alpha, Fixup's last matrices) moves by no more than floor * lr a step and
+    crawls; such wirings want another optimizer.
+    """
+
+    # NOTE[DIFF]: the paper adds 1e-30 to g ** 2; torch, whose code runs here, bounds v from below
+    # by the square of the type's precision.
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        decay: Positive = 0.8,
+        clip: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0,
+        floor: Positive = 1e-3,
+    ) -> None:
+        if sharded(model):
+            raise UserError(
+                "torch's Adafactor cannot work on shards of a matrix (fsdp); choose parallel=ddp, "
+                "or another optimizer"
+            )
+        made = torch.optim.Adafactor(
+            groups_of(trained(model), model, weight_decay),
+            lr=lr,
+            beta2_decay=-decay,
+            eps=(None, floor),
+            d=clip,
+            foreach=True,
+        )
+        super().__init__(lr, [made])

@@ -1,0 +1,137 @@
+"""Adam and its kin: steps of about the same size for every weight."""
+
+import torch
+
+from addnorm.core.cards import Card
+from addnorm.core.registry import Positive
+from addnorm.models.base import Model
+from addnorm.train.optim import (
+    Beta,
+    Optimizer,
+    fused,
+    fused_adamw,
+    groups_of,
+    register,
+    trained,
+)
+
+
+@register(
+    Card(
+        name="adamw",
+        title="AdamW",
+        formula="p <- p - lr * (m / (sqrt(v) + eps) + decay * p)",
+        paper=(
+            "Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2017, arXiv 1711.05101"
+        ),
+        summary="Adam with a weight decay of its own; the usual choice.",
+    )
+)
+class AdamW(Optimizer):
+    """Steps of about the same size for every weight, and decay beside them.
+
+    p <- p - lr * (m / (sqrt(v) + eps) + decay * p)
+
+    m: running mean of the gradient with beta1, its start at 0 corrected
+    v: running mean of its square with beta2, likewise
+
+    beta2 is that of the original Transformer (Vaswani et al. 2017, section 5.3); torch has 0.999.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.98,
+        eps: Positive = 1e-8,
+    ) -> None:
+        groups = groups_of(trained(model), model, weight_decay)
+        super().__init__(lr, [fused_adamw(groups, lr, (beta1, beta2), eps)])
+
+
+@register(
+    Card(
+        name="adam",
+        title="Adam",
+        formula="g <- g + decay * p; p <- p - lr * m / (sqrt(v) + eps)",
+        paper="Kingma and Ba, Adam: A Method for Stochastic Optimization, 2014, arXiv 1412.6980",
+        summary="The original; weight decay goes through the gradient, so it hardly decays.",
+    )
+)
+class Adam(Optimizer):
+    """Steps of about the same size for every weight.
+
+    g <- g + decay * p
+    p <- p - lr * m / (sqrt(v) + eps)
+
+    m: running mean of g with beta1, its start at 0 corrected
+    v: running mean of its square with beta2, likewise
+
+    Without weight decay the same as adamw.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.98,
+        eps: Positive = 1e-8,
+    ) -> None:
+        groups = groups_of(trained(model), model, weight_decay)
+        super().__init__(
+            lr,
+            [torch.optim.Adam(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused(groups))],
+        )
+
+
+@register(
+    Card(
+        name="radam",
+        title="RAdam",
+        formula="p <- p - lr * (r * m / (sqrt(v) + eps) + decay * p), r rises from 0 to 1",
+        paper=(
+            "Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2019, arXiv "
+            "1908.03265"
+        ),
+        summary="Adam with a warm-up of its own: trains Post-LN without one in the schedule.",
+    )
+)
+class RAdam(Optimizer):
+    """Adam that holds back while its second moment is uncertain.
+
+    p <- p - lr * (r * m / (sqrt(v) + eps) + decay * p)      as soon as rho > 5
+    p <- p - lr * (m + decay * p)                            before
+
+    m, v: as in adamw
+    rho: length of the average in v, 2 / (1 - beta2) - 1 at last
+    r: sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)), almost 0 at first
+
+    Pitfall: with the usual beta2 = 0.999 the warm-up is far longer than with 0.98.
+    """
+
+    # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from 5 on.
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.98,
+        eps: Positive = 1e-8,
+    ) -> None:
+        made = torch.optim.RAdam(
+            groups_of(trained(model), model, weight_decay),
+            lr=lr,
+            betas=(beta1, beta2),
+            eps=eps,
+            decoupled_weight_decay=True,
+            foreach=True,
+        )
+        super().__init__(lr, [made])

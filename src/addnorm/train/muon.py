@@ -1,0 +1,130 @@
+"""Muon: orthogonal steps for matrices."""
+
+import math
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.registry import Count, Positive
+from addnorm.models.base import Model
+from addnorm.train.optim import (
+    Beta,
+    Named,
+    Optimizer,
+    fused_adamw,
+    groups_of,
+    register,
+    trained,
+)
+
+
+@register(
+    Card(
+        name="muon",
+        title="Muon, with AdamW for what is no matrix of the stacks",
+        formula="P <- P - lr * (scale * orthogonal(g + momentum * M) + decay * P)",
+        paper="Liu et al., Muon is Scalable for LLM Training, 2025, arXiv 2502.16982",
+        summary="Moves weight matrices by the nearest orthogonal matrix to their momentum.",
+    )
+)
+class Muon(Optimizer):
+    """Orthogonal steps for the matrices of sub-layers; AdamW for embeddings, heads, norms, scales.
+
+    M <- momentum * M + (1 - momentum) * g
+    P <- P - lr * (scale * orthogonal(g + momentum * (M - g)) + decay * P)
+
+    P: a matrix with a role in its sub-layer (query, key, value, out, ffn_in, ffn_out)
+    orthogonal: `steps` Newton-Schulz iterations: U V of the singular value decomposition, about
+    scale: 0.2 * sqrt(max(rows, columns)) with adjust=match_rms_adamw, so that one learning rate
+        does for both; sqrt(max(1, rows / columns)) with adjust=original
+    beta1, beta2, eps: of AdamW
+
+    Jordan, Muon: An optimizer for hidden layers in neural networks, 2024; scale: Liu et al. 2025,
+    section 2.2.
+    """
+
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        momentum: Beta = 0.95,
+        steps: Count = 5,
+        adjust: Literal["match_rms_adamw", "original"] = "match_rms_adamw",
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.98,
+        eps: Positive = 1e-8,
+    ) -> None:
+        spared = model.no_decay()
+        weights = [weight for stack in model.stacks for weight in stack.weights()]
+        roles = {id(weight) for role, weight in weights if role != "bias"}
+        matrices: Named = []
+        others: Named = []
+        for name, parameter in trained(model):
+            fits = id(parameter) in roles and parameter.ndim == 2 and name not in spared
+            (matrices if fits else others).append((name, parameter))
+        if not matrices:
+            raise UserError(
+                "muon moves weight matrices of sub-layers, and none of them wants a gradient here; "
+                "choose adamw"
+            )
+        own = [parameter for _, parameter in matrices]
+        made = _PreciseMuon if own[0].device.type == "cpu" else torch.optim.Muon
+        parts: list[torch.optim.Optimizer] = [
+            made(
+                own,
+                lr=lr,
+                weight_decay=weight_decay,
+                momentum=momentum,
+                ns_steps=steps,
+                adjust_lr_fn=adjust,
+            )
+        ]
+        if others:
+            groups = groups_of(others, model, weight_decay)
+            parts.append(fused_adamw(groups, lr, (beta1, beta2), eps))
+        super().__init__(lr, parts)
+
+
+class _PreciseMuon(torch.optim.Muon):
+    """Muon of torch, computed in the type of the weights.
+
+    torch computes it in bfloat16, which many CPUs only imitate, and then a step takes longer than
+    the forward and the backward. Options and state are torch's.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        for group in self.param_groups:
+            lr, momentum = group["lr"], group["momentum"]
+            for parameter in group["params"]:
+                if parameter.grad is None:
+                    continue
+                state = self.state[parameter]
+                if "momentum_buffer" not in state:
+                    state["momentum_buffer"] = torch.zeros_like(parameter.grad)
+                buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
+                update = _orthogonal(parameter.grad.lerp(buffer, momentum), group)
+                rows, columns = parameter.shape
+                scale = (
+                    0.2 * math.sqrt(max(rows, columns))
+                    if group["adjust_lr_fn"] == "match_rms_adamw"
+                    else math.sqrt(max(1, rows / columns))
+                )
+                parameter.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr * scale)
+
+
+def _orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
+    """The nearest orthogonal matrix, about: singular values come to lie between 0.7 and 1.2."""
+    a, b, c = group["ns_coefficients"]
+    tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if tall else matrix
+    x = x / x.norm().clamp(min=group["eps"])  # no singular value is above 1 now
+    for _ in range(group["ns_steps"]):
+        gram = x @ x.T
+        x = a * x + (b * gram + c * (gram @ gram)) @ x
+    return x.T if tall else x

@@ -1,0 +1,245 @@
+"""The schedules there are."""
+
+import math
+from typing import Literal
+
+from addnorm.core.cards import Card
+from addnorm.core.errors import UserError
+from addnorm.core.registry import Share
+from addnorm.train.schedule import Schedule, Span, between, register, span
+
+
+@register(
+    Card(
+        name="none",
+        title="Constant",
+        formula="factor = 1",
+        paper="Robbins and Monro, A Stochastic Approximation Method, 1951",
+        summary="The peak from the first step to the last.",
+    )
+)
+class Constant(Schedule):
+    """No warm-up, no decay.
+
+    factor = 1
+
+    factor: scalar on the peak learning rate, 1 throughout
+    """
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """The peak."""
+        return 1.0
+
+
+@register(
+    Card(
+        name="constant",
+        title="Warm-up, then constant",
+        formula="factor(t) = min(t / w, 1)",
+        paper=(
+            "Gotmare et al., A Closer Look at Deep Learning Heuristics: Learning Rate Restarts, "
+            "Warmup and Distillation, 2018, arXiv 1810.13243"
+        ),
+        summary="Rises linearly, then stays at the peak.",
+    )
+)
+class WarmConstant(Schedule):
+    """Rise linearly to the peak and stay there.
+
+    factor(t) = min(t / w, 1)
+
+    t: step from 1
+    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    """
+
+    def __init__(self, *, warmup: Span = 0.1) -> None:
+        self.warmup = warmup
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """The peak."""
+        return 1.0
+
+
+@register(
+    Card(
+        name="inverse_sqrt",
+        title="Inverse square root (Noam)",
+        formula="factor(t) = min(t / w, sqrt(w / t))",
+        paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
+        summary="The schedule of the original Transformer; does not need to know where it ends.",
+    )
+)
+class InverseSqrt(Schedule):
+    """Rise linearly, fall with the root of the step.
+
+    factor(t) = min(t / w, sqrt(w / t))
+
+    t: step from 1
+    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+
+    Vaswani et al. 2017, section 5.3: k / sqrt(dim) * min(1 / sqrt(t), t / w ** 1.5) is this with a
+    peak learning rate of `noam_peak`. Pitfall: without a warm-up it halves by the fourth step.
+    """
+
+    def __init__(self, *, warmup: Span = 0.1) -> None:
+        self.warmup = warmup
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """Root of start over step."""
+        return math.sqrt(start / step)
+
+
+@register(
+    Card(
+        name="decay_sqrt",
+        title="Inverse square root without warm-up",
+        formula="factor(t) = sqrt(P / (P + t - 1))",
+        paper=(
+            "Huang, Perez, Ba and Volkovs, Improving Transformer Optimization Through Better "
+            "Initialization, 2020, ICML"
+        ),
+        summary="Starts at the peak and falls slowly; what T-Fixup is trained with.",
+    )
+)
+class DecaySqrt(Schedule):
+    """Start at the peak, fall with the root of the step.
+
+    factor(t) = sqrt(P / (P + t - 1))
+
+    t: step from 1
+    P: steps after which the factor is 1 / sqrt(2), `pace` itself or that share of all steps; 0 is
+        taken as 1
+
+    Huang et al. 2020, released code, where P = 4000.
+    """
+
+    def __init__(self, *, pace: Span = 0.1) -> None:
+        self.pace = pace
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """The peak is at step 1."""
+        pace = max(1, span(self.pace, steps))
+        return math.sqrt(pace / (pace + step - 1))
+
+
+@register(
+    Card(
+        name="linear",
+        title="Warm-up, then linear decay",
+        formula="factor(t) = min(t / w, 1 - (1 - floor) * (t - w) / (T - w))",
+        paper="Devlin et al., BERT, 2018, arXiv 1810.04805",
+        summary="Rises linearly and falls linearly to the floor, which the last step reaches.",
+    )
+)
+class Linear(Schedule):
+    """Rise linearly, fall linearly.
+
+    factor(t) = t / w                                    up to w
+    factor(t) = 1 - (1 - floor) * (t - w) / (T - w)      from there to T
+
+    t: step from 1
+    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    T: all steps
+    floor: the factor of the last step
+    """
+
+    def __init__(self, *, warmup: Span = 0.1, floor: Share = 0.0) -> None:
+        self.warmup, self.floor = warmup, floor
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """Along the straight line."""
+        return between(self.floor, (steps - step) / (steps - start))
+
+
+@register(
+    Card(
+        name="cosine",
+        title="Warm-up, then cosine decay",
+        formula="factor(t) = floor + (1 - floor) * (1 + cos(pi * (t - w) / (T - w))) / 2",
+        paper=(
+            "Loshchilov and Hutter, SGDR: Stochastic Gradient Descent with Warm Restarts, 2016, "
+            "arXiv 1608.03983"
+        ),
+        summary="Rises linearly and falls along half a cosine to the floor; no restarts.",
+    )
+)
+class Cosine(Schedule):
+    """Rise linearly, fall along half a cosine.
+
+    factor(t) = t / w                                                           up to w
+    factor(t) = floor + (1 - floor) * (1 + cos(pi * (t - w) / (T - w))) / 2     from there to T
+
+    t: step from 1
+    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    T: all steps
+    floor: the factor of the last step
+    """
+
+    def __init__(self, *, warmup: Span = 0.1, floor: Share = 0.0) -> None:
+        self.warmup, self.floor = warmup, floor
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """Along the cosine."""
+        angle = math.pi * (step - start) / (steps - start)
+        return between(self.floor, (1 + math.cos(angle)) / 2)
+
+
+@register(
+    Card(
+        name="wsd",
+        title="Warm-up, stable, decay",
+        formula="factor(t) = min(t / w, 1, floor + (1 - floor) * fall((t - T + D) / D))",
+        paper=(
+            "Hu et al., MiniCPM: Unveiling the Potential of Small Language Models, 2024, arXiv "
+            "2404.06395"
+        ),
+        summary="The peak for most of the run, so that it can be prolonged; a short decay at last.",
+    )
+)
+class WSD(Schedule):
+    """Rise linearly, stay, fall at the end.
+
+    factor(t) = t / w                                             up to w
+    factor(t) = 1                                                 up to T - D
+    factor(t) = floor + (1 - floor) * fall((t - T + D) / D)       from there to T
+
+    t: step from 1
+    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    T: all steps
+    D: steps of the decay, `decay` itself or that share of all steps
+    fall(q): 1 - q with shape=linear, 1 - sqrt(q) with shape=sqrt
+    floor: the factor of the last step
+
+    Hu et al. 2024, section 4; shapes: Haegele et al., Scaling Laws and Compute-Optimal Training
+    Beyond Fixed Training Durations, 2024, arXiv 2405.18392, who find sqrt a little better.
+    """
+
+    # NOTE[DIFF]: the paper's decay is exponential; linear and sqrt reach the floor exactly.
+    def __init__(
+        self,
+        *,
+        warmup: Span = 0.1,
+        decay: Span = 0.2,
+        shape: Literal["linear", "sqrt"] = "linear",
+        floor: Share = 0.0,
+    ) -> None:
+        self.warmup, self.decay, self.shape, self.floor = warmup, decay, shape, floor
+
+    def check(self, steps: int) -> None:
+        """Also refuse a decay that would begin inside the warm-up."""
+        super().check(steps)
+        warmup, decay = self.warmup_steps(steps), span(self.decay, steps)
+        if warmup + decay > steps:
+            raise UserError(
+                f"a warm-up of {warmup} and a decay of {decay} steps do not fit into a run of "
+                f"{steps}; wanted less of them, or shares of the run such as decay=0.2"
+            )
+
+    def after(self, step: int, *, start: int, steps: int) -> float:
+        """The peak, until the decay begins."""
+        decay = span(self.decay, steps)
+        gone = step - (steps - decay)
+        if gone <= 0:
+            return 1.0
+        share = gone / decay
+        return between(self.floor, 1 - (math.sqrt(share) if self.shape == "sqrt" else share))
