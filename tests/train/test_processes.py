@@ -10,6 +10,7 @@ import time
 import pytest
 
 from addnorm.core.rows import read_rows
+from addnorm.data import write_corpus
 from addnorm.train.loop import train
 from tests.train.cases import corpus, digest, recipe
 
@@ -182,3 +183,29 @@ def test_two_runs_do_not_share_a_folder(data, tmp_path):
         process.kill()
     assert second.returncode == 2
     assert second.stderr.startswith("addnorm: another process is training into")
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("task", ["lm", "translate"])
+def test_a_large_corpus_is_streamed(tmp_path, task):
+    """Training on 256 MB of text takes hardly more memory than on a hundredth of it."""
+    words = " ".join(f"word{number}" for number in range(14))
+    record = {"lm": {"text": words}, "translate": {"source": words, "target": words}}[task]
+
+    def peak(megabytes):
+        folder = tmp_path / f"{megabytes}"
+        size = megabytes * 2**20 // (len(words) * len(record))
+        write_corpus(folder, task, splits={"train": (record for _ in range(size))})
+        made = recipe(folder, task, tokenizer="bpe", vocab=300, max_length=128, batch_tokens=256)
+        made = made.model_copy(update={"steps": 3, "valid_every": 0})
+        script = (
+            "import resource, sys; from addnorm.cli.main import main; code = main(sys.argv[1:]);"
+            "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss); sys.exit(code)"
+        )
+        words_ = command(made, tmp_path / f"run-{megabytes}")[3:]
+        done = subprocess.run(
+            [sys.executable, "-c", script, *words_], capture_output=True, text=True, check=True
+        )
+        return int(done.stdout) / 1024
+
+    assert peak(256) < peak(2) + 400

@@ -42,7 +42,7 @@ class Tokenizer:
                 )
 
     @classmethod
-    def train(cls, corpus: Corpus, kind: str = "bpe", *, vocab: int = 8000) -> "Tokenizer":
+    def train(cls, corpus: Corpus, kind: str = "bpe", *, vocab: int = 4000) -> "Tokenizer":
         """Learn subwords from the training part of a corpus, both sides together."""
         if kind not in KINDS:
             raise UserError(unknown("tokenizer", kind, KINDS))
@@ -123,10 +123,7 @@ def _engine(kind: str) -> Engine:
         engine.decoder = decoders.Fuse()
         return engine
     engine = Engine(models.BPE() if kind == "bpe" else models.Unigram())
-    # Digits one by one: a number is read from its digits, and no token is a rare number.
-    engine.pre_tokenizer = pre_tokenizers.Sequence(
-        [pre_tokenizers.ByteLevel(add_prefix_space=True), pre_tokenizers.Digits(True)]
-    )
+    engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=True)
     engine.decoder = decoders.ByteLevel()
     return engine
 

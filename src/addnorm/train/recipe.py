@@ -59,7 +59,7 @@ class Recipe(BaseModel):
 
     tokenizer: str = "bpe"
     """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
-    vocab: Count = 8000
+    vocab: Count = 4000
     """Tokens that the tokenizer may have; small corpora give fewer."""
     max_length: Count = 128
     """Tokens of the longest sentence; of a block of text in a language model."""
