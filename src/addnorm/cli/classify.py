@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from addnorm.decode.answers import Verdict
+    from addnorm.decode.answers import Labelled
 
 
 def classify(
@@ -56,7 +56,7 @@ def classify(
 
 
 def _write(
-    number: int, line: str, verdict: "Verdict", *, labels: "Sequence[str]", form: str
+    number: int, line: str, verdict: "Labelled", *, labels: "Sequence[str]", form: str
 ) -> None:
     from addnorm.cli.lines import write_line, write_record
 

@@ -1,5 +1,6 @@
 """`addnorm evaluate`: how good a run is on held-out data."""
 
+import math
 import sys
 from pathlib import Path
 from typing import Annotated, Any
@@ -76,8 +77,8 @@ def _flat(found: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def _finite(found: dict[str, Any]) -> dict[str, Any]:
-    """JSON has no word for infinity: it becomes a text, as in rows."""
+    """JSON has no word for infinity and NaN: they become text, as in rows."""
     return {
-        name: str(value) if isinstance(value, float) and abs(value) == float("inf") else value
+        name: str(value) if isinstance(value, float) and not math.isfinite(value) else value
         for name, value in found.items()
     }

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.decode.answers import Answer, Notes, Trained, Verdict
+    from addnorm.decode.answers import Answer, Labelled, Notes, Trained
 
 Found = TypeVar("Found")
 
@@ -92,7 +92,7 @@ def write_answers(number: int, line: str, answers: "list[Answer]", *, form: str)
             {
                 "text": each.text,
                 "score": each.score,
-                "length": len(each.tokens),
+                "length": each.length,
                 "ended": each.ended,
             }
             for each in answers
@@ -137,7 +137,7 @@ def answer_lines(
     attention: Path | None,
 ) -> None:
     """Write the answers as they come, each with its number and line; then draw attention."""
-    drawn: list[Answer | Verdict] = []
+    drawn: list[Answer | Labelled] = []
     number = 0
     with progress(words, shares=True) as tick:
         for number, (line, found) in enumerate(answers, start=1):

@@ -3,7 +3,7 @@
 import random
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
 from typing import Any
@@ -74,10 +74,6 @@ class Position:
     epoch: int = 0
     pool: int = 0
     batch: int = 0
-
-    def to_dict(self) -> dict[str, int]:
-        """Plain data."""
-        return asdict(self)
 
 
 class Batches:
@@ -163,7 +159,7 @@ class Batches:
             file.seek(start)
             lines = file.read(end - start).splitlines()
         found: Counter[str] = Counter()
-        rows = list(self._rows(parsed(lines, self.path, self.corpus.task), found))
+        rows = list(self._rows(parsed(lines, self.path, self.corpus.task, start=start), found))
         if pool not in self._counted:
             self._counted.add(pool)
             self.left_out += found

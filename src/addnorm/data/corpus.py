@@ -1,9 +1,11 @@
 """Corpora on disk: three files of JSON lines and a card, read as streams."""
 
+import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -65,6 +67,13 @@ class Corpus:
             )
         return corpus
 
+    @cached_property
+    def digest(self) -> str:
+        """What tells it from other corpora: its card, and the sizes of its files."""
+        sizes = [(split, self.path(split).stat().st_size) for split in self.counts]
+        told = f"{(self.folder / CARD).read_text(encoding='utf-8')}{sizes}"
+        return hashlib.sha256(told.encode()).hexdigest()
+
     def path(self, split: str) -> Path:
         """The file of a split."""
         path = self.folder / f"{split}.jsonl"
@@ -79,8 +88,10 @@ class Corpus:
             yield from parsed(lines, self.path(split), self.task)
 
 
-def parsed(lines: Iterable[bytes], path: Path, task: str) -> Iterator[dict[str, str]]:
-    """Records out of lines of JSON; one that is none is refused."""
+def parsed(
+    lines: Iterable[bytes], path: Path, task: str, *, start: int = 0
+) -> Iterator[dict[str, str]]:
+    """Records out of lines of JSON; one that is none is refused. start: byte of the first line."""
     for number, line in enumerate(lines, start=1):
         try:
             record = json.loads(line)
@@ -88,11 +99,17 @@ def parsed(lines: Iterable[bytes], path: Path, task: str) -> Iterator[dict[str, 
         except (ValueError, KeyError, TypeError):
             values = {}
         if not values or not all(isinstance(value, str) for value in values.values()):
+            number += _lines_before(path, start)
             raise UserError(
                 f"{path}, record {number} is {line[:60].decode(errors='replace')!r}; wanted a JSON "
                 f"object with text for {' and '.join(COLUMNS[task])}"
             )
         yield values
+
+
+def _lines_before(path: Path, start: int) -> int:
+    with path.open("rb") as file:
+        return file.read(start).count(b"\n")
 
 
 def write_corpus(

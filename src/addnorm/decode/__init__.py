@@ -1,6 +1,6 @@
 """Decoding: greedy, sampling and beam search over the cache; answers to lines; evaluation."""
 
-from addnorm.decode.answers import Answer, Notes, Verdict, classify, continue_text, translate
+from addnorm.decode.answers import Answer, Labelled, Notes, classify, continue_text, translate
 from addnorm.decode.options import Options
 from addnorm.decode.search import decode
 from addnorm.decode.stepper import Sentence
@@ -12,7 +12,7 @@ __all__ = [
     "Notes",
     "Options",
     "Sentence",
-    "Verdict",
+    "Labelled",
     "classify",
     "continue_text",
     "decode",

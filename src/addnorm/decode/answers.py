@@ -55,18 +55,20 @@ class Answer:
     text: with the prefix or the prompt; line breaks may be in it
     score: the model's log-probability of what is new, the end included
     ended: whether it ended by itself, or was cut off by the limit
+    length: tokens that the score is made of
     source, tokens: the token numbers of the line as read, and of the text without start and end
     """
 
     text: str
     score: float = 0.0
     ended: bool = True
+    length: int = 0
     source: tuple[int, ...] = ()
     tokens: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
-class Verdict:
+class Labelled:
     """A label for a line, and the probability of each label; label None for an empty line.
 
     tokens: the token numbers of the line as read
@@ -164,7 +166,7 @@ def _texts(
         tokens = [(*sentence.prefix[1:], *each.tokens) for each in hypotheses]
         texts = run.tokenizer.decode([list(ids) for ids in tokens])
         yield [
-            Answer(text, each.score, each.ended, sentence.source, ids)
+            Answer(text, each.score, each.ended, each.length, sentence.source, ids)
             for text, each, ids in zip(texts, hypotheses, tokens, strict=True)
         ]
 
@@ -231,7 +233,7 @@ def classify(
     batch_tokens: int = Options.batch_tokens,
     chunk: int = CHUNK,
     notes: Notes | None = None,
-) -> Iterator[Verdict]:
+) -> Iterator[Labelled]:
     """The likeliest label of each line; an empty verdict for an empty line.
 
     A line longer than what was read in training is cut at its end, and counted in `notes`.
@@ -242,7 +244,7 @@ def classify(
 
 def _classified(
     run: Trained, lines: Iterable[str], batch_tokens: int, chunk: int, notes: Notes
-) -> Iterator[Verdict]:
+) -> Iterator[Labelled]:
     device = next(run.model.parameters()).device
     most, options = int(run.recipe.max_length), Options(batch_tokens=batch_tokens)
     for texts in chunks(lines, chunk):
@@ -251,21 +253,21 @@ def _classified(
             if texts[place].strip():
                 notes.cut += len(ids) >= most
                 rows[place] = Sentence((START, *ids[: most - 1]), limit=1)
-        verdicts: dict[int, Verdict] = {}
+        verdicts: dict[int, Labelled] = {}
         places, sentences = list(rows), list(rows.values())
         for batch in batches(sentences, options):
             ids_of = [sentences[number].prefix for number in batch]
             inputs, mask = padded(ids_of, device)
             with torch.inference_mode():
-                p = run.model(inputs, mask=mask).double().softmax(-1)
+                p = run.model(inputs, mask=mask).cpu().double().softmax(-1)
             for number, row in zip(batch, p.tolist(), strict=True):
                 best = max(range(len(row)), key=row.__getitem__)
-                verdicts[places[number]] = Verdict(
+                verdicts[places[number]] = Labelled(
                     run.labels[best], row[best], tuple(row), sentences[number].prefix
                 )
         for place in range(len(texts)):
             notes.lines += 1
-            yield verdicts.get(place, Verdict())
+            yield verdicts.get(place, Labelled())
 
 
 def check_task(run: Trained, wanted: str) -> None:

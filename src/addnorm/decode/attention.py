@@ -6,13 +6,13 @@ from typing import Any
 import torch
 
 from addnorm.data.tokenizer import START
-from addnorm.decode.answers import Answer, Trained, Verdict
+from addnorm.decode.answers import Answer, Labelled, Trained
 from addnorm.measure.attention import attention_maps
 
 MAPS = {"translate": ("encoder", "decoder", "cross"), "lm": ("decoder",), "classify": ("encoder",)}
 
 
-def attention_examples(run: Trained, answers: Sequence[Answer | Verdict]) -> list[dict[str, Any]]:
+def attention_examples(run: Trained, answers: Sequence[Answer | Labelled]) -> list[dict[str, Any]]:
     """Maps of each answer, from one pass over the text that was read and the one that was written.
 
     An example has source and target, lists of tokens (source None where nothing but the target is
@@ -27,7 +27,7 @@ def attention_examples(run: Trained, answers: Sequence[Answer | Verdict]) -> lis
             continue
         source: tuple[int, ...] = ()
         target: tuple[int, ...] = ()
-        if isinstance(answer, Verdict):
+        if isinstance(answer, Labelled):
             source = answer.tokens
         else:
             source, target = answer.source, (START, *answer.tokens)

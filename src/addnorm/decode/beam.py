@@ -6,10 +6,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from addnorm.decode.choose import log_total, top, wide
+from addnorm.decode.choose import log_total, top
 from addnorm.decode.options import Options
 from addnorm.decode.stepper import Sentence, Stepper
 from addnorm.decode.walk import Hypothesis, hypothesis
+from addnorm.kernels.precision import wide
 
 
 @dataclass
@@ -75,7 +76,7 @@ def beam_search(
     beam, nbest = options.beam, options.nbest
     logits = stepper.start()
     device = logits.device
-    scores = torch.zeros(len(sentences), 1, dtype=wide(logits), device=device)  # (B, running)
+    scores = torch.zeros(len(sentences), 1, dtype=wide(device), device=device)  # (B, running)
     limits = torch.tensor([sentence.limit for sentence in sentences], device=device)
     tokens = torch.empty(len(sentences), 1, 0, dtype=torch.long, device=device)
     alive = torch.arange(len(sentences), device=device)

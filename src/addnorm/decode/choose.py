@@ -9,6 +9,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.decode.options import Options
+from addnorm.kernels.precision import wide
 
 
 def log_total(logits: Tensor, never: list[int]) -> Tensor:
@@ -59,7 +60,7 @@ def kept(logits: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     In this order: temperature, then top_k, then top_p of what is left, then min_p. What is dropped
     has probability 0; the rest sums to 1.
     """
-    scaled = logits.to(wide(logits)) / (options.temperature or 1.0)
+    scaled = logits.to(wide(logits.device)) / (options.temperature or 1.0)
     columns = logits.shape[1]
     if options.top_k is None and options.top_p is None:  # no order is needed
         values, index = scaled, torch.arange(columns, device=logits.device).expand_as(scaled)
@@ -91,8 +92,3 @@ def chances(seed: int, numbers: Sequence[tuple[int, int]], steps: int) -> Tensor
     """
     streams = [np.random.default_rng(derive_seed(seed, "draw", *number)) for number in numbers]
     return torch.from_numpy(np.stack([stream.random(steps) for stream in streams]))
-
-
-def wide(x: Tensor) -> torch.dtype:
-    """The widest float of the tensor's device."""
-    return torch.float32 if x.device.type == "mps" else torch.float64

@@ -34,7 +34,8 @@ def evaluate(
     options: how to decode (translate)
 
     Every task: task, split, records, loss (mean negative log-likelihood in nats of what is
-    predicted, teacher-forced, without smoothing), perplexity = exp(loss), predicted (how much).
+    predicted, teacher-forced, without smoothing). translate and lm: perplexity = exp(loss),
+    predicted (how many tokens).
     translate: bleu, chrf, signature; see `translation_scores`. Loss leaves out what training would
     have left out, and says so in `left_out`; BLEU leaves out nothing.
     lm: the split as one text in blocks of `max_length`, as in training: each token is predicted
@@ -122,7 +123,7 @@ def _labels(run: Trained, corpus: Corpus, split: str, tick: Tick) -> dict[str, A
     for batch in _stream(run, batches):
         with torch.inference_mode():
             logits = run.model(batch.inputs, mask=valid(batch.inputs))
-        found.append(logits.double().softmax(-1).cpu().numpy())
+        found.append(logits.cpu().double().softmax(-1).numpy())
         truth.append(numbers[batch.targets[:, 0].cpu().numpy()])
         tick(len(logits), corpus.counts[split])
     told = label_scores(np.concatenate(found), np.concatenate(truth), run.labels)

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.decode.choose import chances, drawn, log_total, wide
+from addnorm.decode.choose import chances, drawn, log_total
 from addnorm.decode.options import Options
 from addnorm.decode.stepper import Sentence, Stepper
+from addnorm.kernels.precision import wide
 
 
 @dataclass(frozen=True)
@@ -46,7 +47,7 @@ def walk(
         numbers = [(s.number, copy) for s in sentences for copy in range(copies)]
         chance = chances(options.seed, numbers, steps)
     made = torch.full((rows, steps), end, device=device)
-    scores = torch.zeros(rows, dtype=wide(logits), device=device)
+    scores = torch.zeros(rows, dtype=wide(logits.device), device=device)
     alive = torch.arange(rows, device=device)
     for step in range(steps):
         total = log_total(logits, stepper.never)

@@ -36,12 +36,11 @@ class Nonfinite:
     `outside`, for parameters that belong to no site."""
 
     @property
-    def row(self) -> dict[str, Any]:
-        """As a row."""
+    def place(self) -> dict[str, Any]:
+        """Where, as a row names it."""
         known = {} if self.stack is None else {"stack": self.stack}
         known = known if self.stack is None or self.site is None else place(self.stack, self.site)
-        way = "backward" if self.backward else "forward"
-        return {"name": "nonfinite", "value": self.value, "place": self.where, "pass": way, **known}
+        return {"place": self.where, "pass": "backward" if self.backward else "forward", **known}
 
     @property
     def sentence(self) -> str:
@@ -67,15 +66,20 @@ def first_nonfinite(
     run_backward: gets that loss; the gradients tell if the forward is finite
 
     In the forward the places are compared in order of time; in the backward from the last site to
-    the first, at each of them the gradients of stream, branch, parameters, read, wiring. Gradients
-    and random generators are left as they were; put the generators back to where they stood at the
-    failed step, and the same numbers are dropped. Of a compiled model the original runs. Under
-    several processes all must call it; each tells what it found.
+    the first, at each of them the gradients of stream, branch, parameters, read, wiring. Gradients,
+    buffers and random generators are left as they were; put the generators back to where they stood
+    at the failed step, and the same numbers are dropped. Of a compiled model the original runs.
+    Under several processes all must call it; each tells what it found.
     """
     model = unwrapped(model)
     gradients: dict[Key, float] = {}
     forward: list[Nonfinite] = []
-    with kept_generators(model), uncompiled(), _watched(model, forward, gradients):
+    with (
+        kept_generators(model),
+        _kept_buffers(model),
+        uncompiled(),
+        _watched(model, forward, gradients),
+    ):
         loss = run_forward()
         if (value := _worst(loss)) is not None:
             forward.append(
@@ -116,6 +120,18 @@ def _watched(
                     tap = getattr(stack.taps, where)[site.index]
                     hooks.callback(tap.register_forward_hook(hook(name, site, where)).remove)
         yield
+
+
+@contextmanager
+def _kept_buffers(model: nn.Module) -> Iterator[None]:
+    """Running statistics of norms, which a forward in training moves."""
+    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for buffer, value in kept:
+                buffer.copy_(value)
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import check_count
 
-Verdict = Literal["fine", "spike", "diverged"]
+Judgement = Literal["fine", "spike", "diverged"]
 
 LEAST = 32
 """Losses that must be known before anything is judged a spike."""
@@ -48,7 +48,7 @@ class SpikeDetector:
         self._spikes: list[float] = []
         self._high = 0
 
-    def judge(self, loss: float) -> Verdict:
+    def judge(self, loss: float) -> Judgement:
         """What the next loss is."""
         loss = float(loss)
         if not math.isfinite(loss) or self._ran_away(loss):

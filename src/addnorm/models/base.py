@@ -1,5 +1,6 @@
 """What every model has in common: a config, stacks, a start, a folder."""
 
+import errno
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -101,11 +102,11 @@ class Model(nn.Module, ABC):
         """Write `config.json` and `model.safetensors`, each under a temporary name first."""
         if any(parameter.is_meta for parameter in self.parameters()):
             raise UserError("a model on the meta device has no weights to save; make it real first")
-        values = {name: value.contiguous() for name, value in self.state_dict().items()}
+        values = self.state_dict()
         folder = Path(folder)
         with replacing(folder / CONFIG) as config, replacing(folder / WEIGHTS) as weights:
             config.write_text(self.config.to_json(), encoding="utf-8")
-            save_file(values, weights)
+            save_tensors(values, weights)
 
     def load(self, folder: str | Path) -> "Model":
         """Read the weights that were saved in a folder."""
@@ -117,6 +118,14 @@ class Model(nn.Module, ABC):
         except SafetensorError as problem:
             raise UserError(f"{path} is damaged ({problem})") from None
         return self
+
+
+def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
+    """Write safetensors; a disk that is full is an OSError, as with every other file."""
+    try:
+        save_file({name: value.contiguous() for name, value in tensors.items()}, path)
+    except SafetensorError as problem:
+        raise OSError(errno.EIO, str(problem).removeprefix("Error while serializing: ")) from None
 
 
 def make_stack(kind: type[Encoder] | type[Decoder], config: Config, **changes: Any) -> Any:

@@ -11,9 +11,8 @@ from addnorm.report.thin import Points
 
 EVENTS = {
     "spike": "spike",
-    "skip": "update skipped",
-    "rewind": "rewound",
-    "divergence": "diverged",
+    "skip": "spike, update skipped",
+    "rewind": "spike, rewound",
     "diverged": "diverged",
 }
 """Rows that tell of something that happened, and how it is called on a page."""
@@ -43,6 +42,13 @@ class History:
             newest[_place(row)] = row
         ordered = sorted(newest.values(), key=lambda row: row["step"])
         return cls(tuple(ordered), resumed, len(good) - len(ordered), len(written) - len(good))
+
+    @property
+    def ending(self) -> str:
+        """How it ended: done, stopped, diverged, interrupted; nothing if it was cut off."""
+        ends = [row for row in self.rows if row["name"] == "ended"]
+        over = bool(ends) and ends[-1]["step"] >= self.last_step
+        return str(ends[-1].get("ending", "")) if over else ""
 
     @property
     def last_step(self) -> int:
@@ -120,7 +126,9 @@ def _last_attempts(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
         if last is not None and row["step"] <= last:
             back = next(n for n in range(since, len(kept)) if kept[n]["step"] <= row["step"])
             start = min(each["step"] for each in kept[back:])
-            kept[:back] = [each for each in kept[:back] if each["step"] < start]
+            kept[:back] = [
+                each for each in kept[:back] if each["step"] < start or each["name"] in EVENTS
+            ]
             resumed.append(start)
         last, since = row["step"], len(kept)
     return kept, tuple(resumed)

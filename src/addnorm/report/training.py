@@ -129,7 +129,7 @@ def _figures(history: History, events: Sequence[Event]) -> dict[str, str]:
     if speed := finite(history.points("tokens_per_second")):
         figures["tokens a second, median"] = f"{median(value for _, value in speed):,.0f}"
     if history.rows:
-        figures["spikes"] = f"{sum(event.what == 'spike' for event in events):,}"
+        figures["spikes"] = f"{sum(event.what.startswith('spike') for event in events):,}"
     return figures
 
 
@@ -139,7 +139,7 @@ def _warnings(
     steps = config.get("steps")
     if not history.rows:
         yield "Nothing was measured yet: the run has no rows."
-    elif isinstance(steps, int) and 0 < history.last_step < steps and not config.get("patience"):
+    elif history.ending in ("", "interrupted"):
         yield f"The rows end at step {history.last_step:,} of {steps:,}: not finished."
     for event in events:
         if event.what == "diverged":
@@ -168,8 +168,7 @@ def _losses(config: Mapping[str, Any], history: History, events: Sequence[Event]
         ]
         more = f", the first 200 of {len(events):,}" if len(events) > 200 else ""
         parts.append(Table(f"What happened{more}", ("step", "what", "loss", "where"), rows))
-    share = config.get("label_smoothing")
-    smoothed = f" Training loss includes label smoothing of {share:g}." if share else ""
+    smoothed = " Both without label smoothing." if config.get("label_smoothing") else ""
     return Section(
         "Loss",
         parts,
@@ -218,7 +217,7 @@ def _looked(
 
 def _others(history: History) -> list[Section]:
     """A chart for each measurement that this page does not know."""
-    known = {"loss", "perplexity", "accuracy", "lr", "tokens_per_second", *EVENTS}
+    known = {"loss", "perplexity", "accuracy", "lr", "tokens_per_second", "ended", *EVENTS}
     known |= {name for measures in INSIDE.values() for name, *_ in measures}
     parts: list[Part] = []
     for name, split, of_sites in history.names():

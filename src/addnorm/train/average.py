@@ -48,5 +48,8 @@ class Average:
 
     @torch.no_grad()
     def _swap(self) -> None:
+        # Contents, not storage: a sharded weight is gathered from the storage it began with.
         for name, weight in self.weights.items():
-            weight.data, self.values[name].data = self.values[name].data, weight.data
+            kept = weight.detach().clone()
+            weight.copy_(self.values[name])
+            self.values[name].copy_(kept)

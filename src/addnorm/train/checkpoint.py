@@ -10,10 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from addnorm.core.files import sync
+from addnorm.models.base import save_tensors
 
 STATE = "state.json"
 Tensors = dict[str, Tensor]
@@ -41,7 +42,7 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         sums = {}
         for name, tensors in checkpoint.tensors.items():
             path = temporary / f"{name}.safetensors"
-            save_file({key: value.contiguous() for key, value in tensors.items()}, path)
+            save_tensors(tensors, path)
             sync(path)
             sums[path.name] = _digest(path)
         state = {"step": checkpoint.step, **checkpoint.state, "sums": sums}
@@ -105,6 +106,13 @@ def prune(folder: Path, *, keep: int, spare: set[int]) -> None:
             shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
+
+
+def drop_after(folder: Path, step: int) -> None:
+    """Remove checkpoints of later steps, which a rewind has made untrue."""
+    for later in steps(folder):
+        if later > step:
+            shutil.rmtree(folder / f"step-{later}", ignore_errors=True)
 
 
 def _own_sum(state: dict[str, Any]) -> str:

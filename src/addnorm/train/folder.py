@@ -70,7 +70,13 @@ def read_arrangement(folder: Path) -> dict[str, Any]:
             f"no run at {folder}: it has no {ARRANGEMENT}; wanted the -o folder of `addnorm train`"
         ) from None
     except ValueError as problem:
-        raise UserError(f"{folder / ARRANGEMENT} is not JSON ({problem})") from None
+        raise UserError(
+            f"{folder / ARRANGEMENT} is not JSON ({problem}); give the command of `addnorm train` "
+            "again, which writes it anew"
+        ) from None
     if not isinstance(facts, dict):
-        raise UserError(f"{folder / ARRANGEMENT} holds {type(facts).__name__}; wanted an object")
+        raise UserError(
+            f"{folder / ARRANGEMENT} holds {type(facts).__name__}, wanted an object; give the "
+            "command of `addnorm train` again, which writes it anew"
+        )
     return facts

@@ -31,7 +31,10 @@ class Keeper:
 
     def last(self) -> Progress:
         """Back to the newest checkpoint that every unbroken run would have at this moment, too."""
-        return self._restored(every=self.session.recipe.save_every)
+        progress = self._restored(every=self.session.recipe.save_every)
+        if self.session.world.first:
+            checkpoints.drop_after(self.checkpoints, progress.step)
+        return progress
 
     def save(self, progress: Progress) -> None:
         """Write a checkpoint, then remove those that are not needed any more."""
@@ -41,6 +44,8 @@ class Keeper:
             recipe = self.session.recipe
             regular = progress.step // recipe.save_every * recipe.save_every
             spare = {progress.best_step, regular}
+            if before := checkpoints.read_state(self.checkpoints, regular):
+                spare.add(before["progress"]["best_step"])  # the best again after a rewind
             checkpoints.prune(self.checkpoints, keep=recipe.keep, spare=spare)
         self.saved = progress.step
         self.session.world.wait()
@@ -57,11 +62,19 @@ class Keeper:
             return Progress()
         checkpoint = checkpoints.load(self.checkpoints, step)
         if checkpoint is None:
-            raise UserError(f"the checkpoint of step {step} in {self.checkpoints} was changed")
+            raise UserError(
+                f"the checkpoint of step {step} in {self.checkpoints} was changed while it was "
+                "read; wanted it left alone: give the same command again"
+            )
         if checkpoint.state["tokenizer"] != self.session.tokenizer.digest:
             raise UserError(
                 f"{self.session.folder / files.TOKENIZER} is the tokenizer of another run; put the "
                 "one back with which this run began"
+            )
+        if checkpoint.state["corpus"] != self.session.corpus.digest:
+            raise UserError(
+                f"the corpus {self.session.corpus.folder} was changed since this run began; put the"
+                " old one back, or begin anew with another -o"
             )
         return restore(self.session, checkpoint)
 

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Iterator
 from contextlib import nullcontext
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +13,9 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, Batches, Position
-from addnorm.measure import Monitor, SpikeDetector, first_nonfinite
+from addnorm.kernels.precision import wide
+from addnorm.measure import Monitor, Nonfinite, SpikeDetector, first_nonfinite
+from addnorm.measure.sites import unwrapped
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import folder as files
 from addnorm.train.clock import Bell, Clock, stoppable
@@ -44,10 +45,11 @@ def train(recipe: Recipe, folder: str | Path, *, watcher: Watcher | None = None)
             return Trainer(session, watcher).run()
         except OSError as problem:
             kept = checkpoints.steps(folder / files.CHECKPOINTS)
-            where = f"the checkpoint of step {kept[0]} is safe" if kept else "nothing is lost"
+            safe = f"the checkpoint of step {kept[0]} is safe" if kept else "nothing is lost"
+            where = f"{problem.filename}: " if problem.filename else ""
             raise UserError(
-                f"cannot write into {folder} ({problem.strerror or problem}); {where}: make "
-                "room and give the same command again"
+                f"the run {folder} cannot go on ({where}{problem.strerror or problem}); {safe}: "
+                "make room or mend it, and give the same command again"
             ) from None
 
 
@@ -63,6 +65,7 @@ class Trainer:
         self.monitor = Monitor(session.model, every=every) if every else None
         self.rows: list[Row] = []
         self.told: dict[str, str] = {}
+        self.loss = math.nan
         self.weights = [weight for weight in session.model.parameters() if weight.requires_grad]
 
     def run(self) -> Outcome:
@@ -83,12 +86,16 @@ class Trainer:
             if self.recipe.patience and self.progress.stale >= self.recipe.patience:
                 why = f"no validation was better than that of step {self.progress.best_step}"
                 return self._close("stopped", why)
+            now = self.progress
             trouble = self._step(stream)
             if trouble:
                 return self._close("diverged", trouble)
-            self._after_step()
+            if self.progress is now:  # else it went back to where all this was done already
+                self._after_step()
             if self.world.agreed(bell.rung):
                 return self._close("interrupted", f"after step {self.progress.step}")
+        if self.progress.skipped and not math.isfinite(self.loss):
+            return self._close("diverged", f"the last {self.progress.skipped} updates were skipped")
         return self._close("done")
 
     def _step(self, stream: Iterator[tuple[Batch, Position]]) -> str:
@@ -104,17 +111,18 @@ class Trainer:
             self.monitor.before_update(step, *given, **masks)
         norm = self._gradient_norm()
         finite = math.isfinite(sums.loss) and math.isfinite(norm)
-        verdict = self.detector.judge(sums.loss if finite else math.nan)
-        if verdict != "fine":
+        self.loss = sums.loss if finite else math.nan
+        judged = self.detector.judge(self.loss)
+        if judged == "diverged" or (judged == "spike" and self.recipe.on_spike != "log"):
+            return self._avoid(step, batches, sums.loss)
+        if judged == "spike":
             self._row("spike", sums.loss, step=step)
-            if verdict == "diverged" or self.recipe.on_spike != "log":
-                return self._avoid(step, batches, sums.loss, finite=finite)
         self.progress.skipped = 0
         lr = self._update(step)
         tokens = sum(batch.tokens for batch in batches)
         self.progress.step, self.progress.tokens = step, self.progress.tokens + tokens
         self.progress.seconds = self.clock.tick(tokens)
-        if step % self.recipe.log_every == 0 or step == 1:
+        if self._logs(step):
             self._row("loss", sums.loss, split="train")
             if self.monitor is None or not self.monitor.due(step):
                 self._row("gradient_norm", norm)
@@ -125,22 +133,31 @@ class Trainer:
 
     def _backward(self, batches: list[Batch], step: int) -> Means:
         """Gradients of the mean loss over all batches and processes."""
-        world, recipe = self.world, self.recipe
-        torch.manual_seed(derive_seed(recipe.seed, "step", step, world.rank))
+        world = self.world
+        self._seed(step)
         self.session.objective.train()
         self.session.optimizer.zero_grad()
         asked = sum(batch.count for batch in batches)
-        totals = torch.zeros(3, dtype=torch.float64, device=world.device)
+        totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
         for number, batch in enumerate(batches):
-            part = batch.part(world.rank, world.size).to(world.device)
             last = number == len(batches) - 1
             with nullcontext() if last else quiet(self.session.objective):
-                with precision(recipe, world):
-                    loss, sums = self.session.objective(*part.sides)
+                loss, sums = self._answered(batch, self.session.objective)
                 # Processes average their gradients; each is to give its part of one sum.
-                (loss * (world.size / asked)).backward()
+                (loss * (world.size / asked)).backward()  # type: ignore[no-untyped-call]
             totals += sums
         return Means(*world.total(totals).tolist())
+
+    def _answered(self, batch: Batch, objective: nn.Module) -> tuple[Tensor, Tensor]:
+        """Loss and sums of this process' part of a batch."""
+        part = batch.part(self.world.rank, self.world.size).to(self.world.device)
+        with precision(self.recipe, self.world):
+            loss, sums = objective(*part.sides)
+        return loss, sums
+
+    def _seed(self, step: int) -> None:
+        """All chance of a step, such as dropout, follows from its number."""
+        torch.manual_seed(derive_seed(self.recipe.seed, "step", step, self.world.rank))
 
     def _gradient_norm(self) -> float:
         bound = self.recipe.clip if self.recipe.clip is not None else math.inf
@@ -158,36 +175,38 @@ class Trainer:
             self.rows += self.monitor.after_update()
         return lr
 
-    def _avoid(self, step: int, batches: list[Batch], loss: float, *, finite: bool) -> str:
+    def _avoid(self, step: int, batches: list[Batch], loss: float) -> str:
         """What the recipe wants instead of an update on a spike; returns why that is no use."""
-        policy, was = self.recipe.on_spike, self.progress
-        words = f"loss {loss:.4g} at step {step}"
-        if not finite:
-            words += f": {self._culprit(batches, step)}"
+        was, where, words = self.progress, {}, f"loss {loss:.4g} at step {step}"
+        if not math.isfinite(self.loss):
+            culprit = self._culprit(batches, step)
+            words += f": {culprit.sentence if culprit else 'not finite, but not when done again'}"
+            where = culprit.place if culprit else {}
+        lost = self.recipe.on_spike == "log"
+        if self.recipe.on_spike == "skip":
+            was.step, was.skipped = step, was.skipped + 1
+            lost = was.skipped > PATIENCE
+        elif self.recipe.on_spike == "rewind":
+            lost = was.rewinds >= PATIENCE
+        self._row("diverged" if lost else self.recipe.on_spike, loss, step=step, **where)
         self.watcher.said(words)
-        if policy == "log":
-            return words
-        if policy == "rewind":
+        if self.recipe.on_spike == "rewind" and not lost:
+            self._flush()
             self._set(self.keeper.last())
             self.progress.position, self.progress.rewinds = was.position, was.rewinds + 1
+            self.progress.rows = was.rows
             self.watcher.said(f"went back to step {self.progress.step}; the data go on")
-            return words if self.progress.rewinds > PATIENCE else ""
-        was.step, was.skipped = step, was.skipped + 1
-        return words if was.skipped > PATIENCE else ""
+        return words if lost else ""
 
-    def _culprit(self, batches: list[Batch], step: int) -> str:
+    def _culprit(self, batches: list[Batch], step: int) -> Nonfinite | None:
         """Where the first NaN arose, by doing the step again with the same chance."""
-        world, found = self.world, []
-        for batch in batches:  # all of them, as the other processes do
-            part = batch.part(world.rank, world.size).to(world.device)
-            torch.manual_seed(derive_seed(self.recipe.seed, "step", step, world.rank))
-            loss = partial(_loss_of, self.session.objective, part)
-            found.append(first_nonfinite(self.session.model, loss))
-        culprit = next((each for each in found if each is not None), None)
-        if culprit is None:
-            return "it did not arise again"
-        self.rows.append({"step": step, **culprit.row})
-        return culprit.sentence
+        objective = unwrapped(self.session.objective)  # no gradients are averaged for this
+
+        def again() -> Tensor:
+            self._seed(step)
+            return torch.stack([self._answered(batch, objective)[0] for batch in batches]).sum()
+
+        return first_nonfinite(self.session.model, again)
 
     def _after_step(self) -> None:
         """Validation and checkpoint, where they are due."""
@@ -195,10 +214,13 @@ class Trainer:
         last = step == recipe.steps
         due = bool(recipe.valid_every) and (step % recipe.valid_every == 0 or last)
         better = due and self._validate()
-        if step % recipe.log_every == 0 or step == 1:
+        if self._logs(step):
             self._flush()
         if step % recipe.save_every == 0 or last or better:
             self._save()
+
+    def _logs(self, step: int) -> bool:
+        return step in (1, self.recipe.steps) or step % self.recipe.log_every == 0
 
     def _validate(self) -> bool:
         """The loss on what was held out; whether it is the lowest so far."""
@@ -221,6 +243,7 @@ class Trainer:
 
     def _close(self, ending: str, why: str = "") -> Outcome:
         """The last checkpoint and the last rows; a diverged run keeps the checkpoints it had."""
+        self._row("ended", self.progress.step, ending=ending)
         self._flush()
         if ending != "diverged" and self.keeper.saved != self.progress.step:
             self._save()
@@ -253,8 +276,3 @@ class Trainer:
         if self.world.first and rows:
             self.progress.rows = self.keeper.write(rows)
             self.watcher.measured(rows)
-
-
-def _loss_of(objective: nn.Module, batch: Batch) -> Tensor:
-    loss: Tensor = objective(*batch.sides)[0]
-    return loss

@@ -25,7 +25,7 @@ from addnorm.train.optim import (
     Card(
         name="muon",
         title="Muon, with AdamW for what is no matrix of the stacks",
-        formula="P <- P - lr * (scale * orthogonal(g + momentum * M) + decay * P)",
+        formula="P <- P - lr * (scale * orthogonal(g + momentum * (M - g)) + decay * P)",
         paper="Liu et al., Muon is Scalable for LLM Training, 2025, arXiv 2502.16982",
         summary="Moves weight matrices by the nearest orthogonal matrix to their momentum.",
     )

@@ -1,11 +1,13 @@
 """What is minimised: a model and its loss as one module, to be compiled, copied and sharded."""
 
+import math
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from addnorm.data.tokenizer import PAD
+from addnorm.kernels.precision import wide
 from addnorm.models import Model
 
 Masks = dict[str, Tensor | None]
@@ -25,12 +27,12 @@ class Means:
     @property
     def loss(self) -> float:
         """Mean negative log-likelihood."""
-        return self.nll / max(self.count, 1)
+        return self.nll / self.count if self.count else math.nan
 
     @property
     def accuracy(self) -> float:
         """Share of right answers."""
-        return self.correct / max(self.count, 1)
+        return self.correct / self.count if self.count else math.nan
 
 
 class Objective(nn.Module):
@@ -52,7 +54,7 @@ class Objective(nn.Module):
         loss, *counted = self.model.loss(
             self.asked(targets), *given, smoothing=self.smoothing, **masks
         )
-        return loss, torch.stack([each.detach().double() for each in counted])
+        return loss, torch.stack([each.detach().to(wide(loss.device)) for each in counted])
 
     def call(self, inputs: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Masks]:
         """What the model is called with: tensors, and masks by name.

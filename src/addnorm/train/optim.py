@@ -71,6 +71,18 @@ class Optimizer:
         for part in self.parts:
             part.step()
 
+    @property
+    def began(self) -> bool:
+        """Whether it remembers anything. Asked first, since torch's `get_optimizer_state_dict`
+        makes a step of an optimizer that does not.
+        """
+        return any(part.state for part in self.parts)
+
+    def forget(self) -> None:
+        """As if no step had been made."""
+        for part in self.parts:
+            part.state.clear()
+
     def zero_grad(self) -> None:
         """Forget the gradients."""
         for part in self.parts:

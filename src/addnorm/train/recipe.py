@@ -83,7 +83,7 @@ class Recipe(BaseModel):
     clip: Size | None = 1.0
     """Bound of the gradient's norm."""
     label_smoothing: Share | None = None
-    """Share given to all other tokens; 0.1 for translate and 0 else, if left out."""
+    """Share of the target spread over all tokens; 0.1 for translate and 0 else, if left out."""
     ema: Share = 0.0
     """Decay of a running average of the weights, which is then evaluated; 0 for none."""
 
@@ -157,6 +157,11 @@ class Recipe(BaseModel):
             raise ValueError(
                 f"a batch of {self.batch_tokens} tokens cannot hold a sentence of "
                 f"{self.max_length}; wanted batch_tokens of at least max_length"
+            )
+        if self.patience and not self.valid_every:
+            raise ValueError(
+                f"patience={self.patience} without validations waits for nothing; wanted "
+                "valid_every of 1 or more, or patience=0"
             )
         if self.tokenizer not in TOKENIZERS and not self.tokenizer.endswith(".json"):
             raise ValueError(

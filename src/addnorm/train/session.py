@@ -84,6 +84,11 @@ def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
         if recipe.valid_every and corpus.counts.get("valid")
         else None
     )
+    if recipe.patience and held_out is None:
+        raise UserError(
+            f"patience={recipe.patience} needs a validation, and {corpus.folder} has no valid part;"
+            " leave patience out, or make the corpus with one"
+        )
     model = _model(recipe, corpus, tokenizer, batches).to(world.device)
     if world.first:
         files.write_arrangement(folder, _facts(recipe, corpus, tokenizer, model))

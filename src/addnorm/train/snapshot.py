@@ -23,12 +23,16 @@ JOINT = "|"  # between the name of a weight and that of what the optimizer remem
 
 def take(session: Session, progress: Progress) -> Checkpoint:
     """Everything of this moment; shards are gathered, so all processes must call it."""
-    remembered = get_optimizer_state_dict(session.model, session.optimizer.parts, options=GATHER)
-    optimizer: Tensors = {
-        f"{weight}{JOINT}{name}": value
-        for weight, values in _items(remembered.get("state", {}))
-        for name, value in values.items()
-    }
+    optimizer: Tensors = {}
+    if session.optimizer.began:
+        remembered = get_optimizer_state_dict(
+            session.model, session.optimizer.parts, options=GATHER
+        )
+        optimizer = {
+            f"{weight}{JOINT}{name}": value
+            for weight, values in _items(remembered.get("state", {}))
+            for name, value in values.items()
+        }
     model: dict[str, Any] = get_model_state_dict(session.model, options=GATHER)
     tensors: dict[str, Tensors] = {"model": model, "optimizer": optimizer}
     if session.average is not None:
@@ -37,6 +41,7 @@ def take(session: Session, progress: Progress) -> Checkpoint:
         "progress": progress.to_dict(),
         "seed": session.recipe.seed,
         "tokenizer": session.tokenizer.digest,
+        "corpus": session.corpus.digest,
     }
     return Checkpoint(progress.step, tensors, state)
 
@@ -44,17 +49,20 @@ def take(session: Session, progress: Progress) -> Checkpoint:
 def restore(session: Session, checkpoint: Checkpoint) -> Progress:
     """Put weights, optimizer and average back; the progress of that moment is returned."""
     set_model_state_dict(session.model, dict(checkpoint.tensors["model"]), options=WHOLE)
-    remembered = get_optimizer_state_dict(session.model, session.optimizer.parts, options=WHOLE)
     state: dict[str, Any] = {}
     for key, value in checkpoint.tensors["optimizer"].items():
         weight, _, name = key.rpartition(JOINT)
         state.setdefault(weight, {})[name] = value
-    set_optimizer_state_dict(
-        session.model,
-        session.optimizer.parts,
-        optim_state_dict=remembered | {"state": state},
-        options=WHOLE,
-    )
+    if state:
+        remembered = get_optimizer_state_dict(session.model, session.optimizer.parts, options=WHOLE)
+        set_optimizer_state_dict(
+            session.model,
+            session.optimizer.parts,
+            optim_state_dict=remembered | {"state": state},
+            options=WHOLE,
+        )
+    else:
+        session.optimizer.forget()
     if session.average is not None:
         session.average.load(checkpoint.tensors["average"])
     return Progress.from_dict(checkpoint.state["progress"])

@@ -5,7 +5,9 @@ from typing import Any
 
 import torch
 
+from addnorm.core.errors import UserError
 from addnorm.data.batches import Batches
+from addnorm.kernels.precision import wide
 from addnorm.train.objective import Means
 from addnorm.train.parallel import World
 from addnorm.train.recipe import Recipe
@@ -15,15 +17,22 @@ from addnorm.train.session import Session
 @torch.no_grad()
 def validate(session: Session, batches: Batches) -> Means:
     """Means over one pass, without dropout, with the average of the weights where there is one."""
-    world, totals = session.world, torch.zeros(3, dtype=torch.float64)
-    totals = totals.to(world.device)
+    world = session.world
+    totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
     session.objective.eval()
     with nullcontext() if session.average is None else session.average.applied():
         for batch, _ in batches.epoch():
             part = batch.part(world.rank, world.size).to(world.device)
             with precision(session.recipe, world):
                 totals += session.objective(*part.sides)[1]
-    return Means(*world.total(totals).tolist())
+    means = Means(*world.total(totals).tolist())
+    if not means.count:
+        raise UserError(
+            f"nothing in {batches.path} can be used: {batches.told() or 'it is too short'}; wanted "
+            f"sentences of at most {batches.longest} tokens: try a larger max_length, or "
+            "valid_every=0"
+        )
+    return means
 
 
 def precision(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
