@@ -33,9 +33,7 @@ def test_a_weight_of_nan_at_each_site(wiring, stack, index, recompute):
     poison(next(chosen.sublayers[index].parameters()))
     found = find(model)
     assert not found.backward
-    assert found.row == {
-        "name": "nonfinite",
-        "value": pytest.approx(math.nan, nan_ok=True),
+    assert found.place == {
         "place": "branch",
         "pass": "forward",
         "stack": stack,
@@ -72,12 +70,12 @@ def test_what_comes_before_and_behind_the_stacks():
         model.embed.table[pair()[0][0][0, 0]] = math.nan
     found = find(model)
     assert found.sentence == "the first NaN arose before the encoder (its input)"
-    assert {"stack": "encoder", "place": "input"}.items() <= found.row.items()
-    assert "site" not in found.row
+    assert {"stack": "encoder", "place": "input"}.items() <= found.place.items()
+    assert "site" not in found.place
     model = translator()
     found = first_nonfinite(model, lambda: loss_of(model) * math.inf)
     assert found.sentence == "the first Inf arose behind the last stack (head or loss)"
-    assert found.row == {"name": "nonfinite", "value": math.inf, "place": "loss", "pass": "forward"}
+    assert found.place == {"place": "loss", "pass": "forward"}
 
 
 class Breaks(torch.autograd.Function):
@@ -119,7 +117,7 @@ def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
     assert found.sentence == (
         f"the first NaN of the gradients arose in encoder layer {index // 2}, {kind} ({place})"
     )
-    assert found.row["pass"] == "backward"
+    assert found.place["pass"] == "backward"
     assert weight.grad is kept
     assert torch.equal(kept, torch.ones_like(kept))
     assert all(each.grad is None for each in list(stack.parameters())[1:])

@@ -53,7 +53,7 @@ class History:
     @property
     def last_step(self) -> int:
         """The last step that has a row; 0 if none."""
-        return self.rows[-1]["step"] if self.rows else 0
+        return max((row["step"] for row in self.rows if row["name"] not in EVENTS), default=0)
 
     def points(self, name: str, split: str = "train") -> Points:
         """A number of the whole model over steps. Rows without a split count as training."""
@@ -127,7 +127,7 @@ def _last_attempts(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
             back = next(n for n in range(since, len(kept)) if kept[n]["step"] <= row["step"])
             start = min(each["step"] for each in kept[back:])
             kept[:back] = [
-                each for each in kept[:back] if each["step"] < start or each["name"] in EVENTS
+                each for each in kept[:back] if each["step"] < start or each["name"] == "rewind"
             ]
             resumed.append(start)
         last, since = row["step"], len(kept)
