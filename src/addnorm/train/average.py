@@ -6,6 +6,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from addnorm.train.parallel import spread
+
 
 class Average:
     """Exponential moving average of all parameters.
@@ -35,7 +37,7 @@ class Average:
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Go on from values that were saved."""
         for name, value in self.values.items():
-            value.copy_(values[name])
+            value.copy_(spread(values[name], value))
 
     @contextmanager
     def applied(self) -> Iterator[None]:

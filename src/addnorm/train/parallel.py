@@ -11,7 +11,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard, register_fsdp_forward_method
-from torch.distributed.tensor import DTensor
+from torch.distributed.tensor import DTensor, distribute_tensor
 from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.errors import UserError
@@ -96,6 +96,12 @@ def pick_device(name: str) -> torch.device:
 
 def shard(model: Model, world: World) -> None:
     """Spread the weights over the processes: each sub-layer by itself, and all the rest."""
+    scalars = [name for name, weight in model.named_parameters() if not weight.ndim]
+    if scalars:
+        raise UserError(
+            f"torch cannot shard a scalar such as {scalars[0]} ({len(scalars)} of them in this "
+            "arrangement); choose parallel=ddp"
+        )
     mesh = init_device_mesh(world.device.type, (world.size,))
     for stack in model.stacks:
         for sublayer in stack.sublayers:
@@ -118,6 +124,13 @@ def whole(value: Tensor) -> Tensor:
     """A tensor of which each process may have a shard, gathered on the CPU."""
     value = value.detach()
     return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()
+
+
+def spread(value: Tensor, like: Tensor) -> Tensor:
+    """A whole tensor, cut into shards as another one is."""
+    if not isinstance(like, DTensor):
+        return value
+    return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def quiet(objective: nn.Module) -> AbstractContextManager[None]:
