@@ -432,6 +432,35 @@ def test_another_run_is_not_overwritten(data, tmp_path, changes, message):
     assert digest(tmp_path / "run") == before
 
 
+def test_a_start_that_failed_can_be_corrected(data, tmp_path):
+    with pytest.raises(UserError, match="it needs 260 for a start"):
+        train(recipe(data["lm"], "lm", tokenizer="bpe", vocab=3), tmp_path / "run")
+    assert train(recipe(data["lm"], "lm", vocab=300), tmp_path / "run").ending == "done"
+
+
+def test_a_damaged_best_checkpoint_is_passed_over_but_not_in_silence(data, tmp_path):
+    train(recipe(data["lm"], "lm"), tmp_path / "run")
+    first = Run.open(tmp_path / "run")
+    assert first.best
+    (tmp_path / "run" / "checkpoints" / f"step-{first.step}" / "model.safetensors").write_bytes(b"")
+    again = Run.open(tmp_path / "run")
+    assert not again.best
+    assert again.step != first.step
+
+
+def test_an_arrangement_without_a_model_is_refused(data, tmp_path):
+    train(recipe(data["lm"], "lm"), tmp_path / "run")
+    (tmp_path / "run" / "arrangement.json").write_text("{}")
+    with pytest.raises(UserError, match="tells no model; give the command of `addnorm train`"):
+        Run.open(tmp_path / "run")
+
+
+def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path):
+    made = recipe(data["lm"], "lm", steps=1, lr=1e30, clip=None, schedule="none")
+    outcome = train(made, tmp_path / "run")
+    assert (outcome.ending, outcome.why) == ("diverged", "the last loss was nan")
+
+
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(UserError, match=r"holds other things \(thesis.tex, ...\) and no run"):

@@ -45,6 +45,11 @@ def test_words_win_over_the_file(tmp_path):
     assert read.model["window"] == (4, None)
 
 
+def test_the_corpus_is_found_from_everywhere(monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    assert read_recipe("lm", None, ["data=./c/"]).data == str(tmp_path / "c")
+
+
 def test_every_key_is_described():
     assert all(words for _, _, words in described())
     assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in described()}
@@ -69,6 +74,9 @@ def test_every_key_is_described():
         ({"on_spike": "panic"}, "on_spike cannot be 'panic'; wanted 'log', 'skip' or 'rewind'"),
         ({"tokenizer": "words"}, "tokenizer cannot be 'words'; wanted bpe, unigram, char, or the"),
         ({"max_length": 9, "batch_tokens": 8}, "a batch of 8 tokens cannot hold a sentence of 9"),
+        ({"schedule": False}, "schedule cannot be False; wanted a valid string"),
+        ({"optimizer": False}, "optimizer cannot be False; wanted a valid string"),
+        ({"preset": 3}, "preset cannot be 3; wanted a name, one of transformer-base"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
         ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
         ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
@@ -84,6 +92,7 @@ def test_mistakes_are_told(values, message):
     ("text", "words", "message"),
     [
         (None, ["dim"], "cannot read 'dim'; wanted key=value, such as dim=128"),
+        (None, ["data=c", "dim=3", "dim=4"], "dim is given twice; keep one of them"),
         (None, ["=3"], "cannot read '=3'; wanted key=value"),
         (None, ["dim=["], "cannot read 'dim=['; wanted key=value"),
         (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),

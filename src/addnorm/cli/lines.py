@@ -61,7 +61,13 @@ def open_run(folder: Path, device: str) -> "Trained":
     """The run in a folder."""
     from addnorm.train.run import Run
 
-    return Run.open(folder, device=device)
+    run = Run.open(folder, device=device)
+    if not run.best:
+        print(
+            f"addnorm: the best checkpoint of {folder} is damaged; answering with step {run.step}",
+            file=sys.stderr,
+        )
+    return run
 
 
 def write_line(*cells: object) -> None:

@@ -33,10 +33,13 @@ class Talk(Watcher):
         self.recipe, self.folder = recipe, folder
         self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
         self.loss, self.held_out = math.nan, math.nan
-        self.board = _board(folder) if recipe.tensorboard else None
+        self.board: Any = None
+        self.writer = _writer() if recipe.tensorboard else None
 
     def began(self, progress: State, facts: dict[str, Any]) -> None:
         """Say what is trained, and from where it goes on."""
+        if self.writer is not None:
+            self.board = self.writer(str(self.folder / "tensorboard"))
         model = self.recipe.model
         self.said(
             f"{self.recipe.task}: {model['wiring']} with norm {model['norm']}, "
@@ -66,10 +69,13 @@ class Talk(Watcher):
                 name = f"{row['name']}/{place}" if place else str(row["name"])
                 self.board.add_scalar(name, row["value"], row["step"])
 
-    def ended(self, outcome: Outcome) -> None:
-        """The last table, and the page with the curves."""
+    def close(self) -> None:
+        """Leave the terminal and the files as they should be, however it ended."""
         if self.board is not None:
             self.board.close()
+
+    def ended(self, outcome: Outcome) -> None:
+        """The last table, and the page with the curves."""
         from addnorm.report.training import write_training_report
 
         page = write_training_report(self.folder)
@@ -83,9 +89,8 @@ class Talk(Watcher):
 class Bar(Talk):
     """One line that moves: steps, loss, tokens a second, time left."""
 
-    def began(self, progress: State, facts: dict[str, Any]) -> None:
-        """Show the bar."""
-        super().began(progress, facts)
+    def __init__(self, recipe: Recipe, folder: Path) -> None:
+        super().__init__(recipe, folder)
         self.bar = Progress(
             BarColumn(bar_width=None),
             MofNCompleteColumn(),
@@ -96,6 +101,10 @@ class Bar(Talk):
             console=self.console,
             expand=True,
         )
+
+    def began(self, progress: State, facts: dict[str, Any]) -> None:
+        """Show the bar."""
+        super().began(progress, facts)
         self.line = self.bar.add_task(
             "", total=self.recipe.steps, completed=progress.step, loss=math.nan, rate=0.0
         )
@@ -113,6 +122,11 @@ class Bar(Talk):
         """Take it away."""
         self.bar.stop()
         super().ended(outcome)
+
+    def close(self) -> None:
+        """Also if it did not end well: the cursor must come back."""
+        self.bar.stop()
+        super().close()
 
 
 class Lines(Talk):
@@ -163,7 +177,7 @@ def _clock(seconds: float) -> str:
     return f"{hours}:{minutes:02}:{seconds:02}"
 
 
-def _board(folder: Path) -> Any:
+def _writer() -> Any:
     from addnorm.core.errors import UserError
 
     try:
@@ -172,4 +186,4 @@ def _board(folder: Path) -> Any:
         raise UserError(
             "tensorboard=true needs the package tensorboard; install it, or leave the key out"
         ) from None
-    return SummaryWriter(str(folder / "tensorboard"))
+    return SummaryWriter

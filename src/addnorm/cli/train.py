@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from addnorm.train.progress import Watcher
+    from addnorm.cli.progress import Talk
     from addnorm.train.recipe import Recipe
 
 NO, INTERRUPTED = 1, 130
@@ -50,7 +50,11 @@ def train(
         return
     from addnorm.train.loop import train as run
 
-    outcome = run(recipe, out, watcher=_watcher(recipe, out))
+    watcher = _watcher(recipe, out)
+    try:
+        outcome = run(recipe, out, watcher=watcher)
+    finally:
+        watcher.close()
     code = {"diverged": NO, "interrupted": INTERRUPTED}.get(outcome.ending, 0)
     if code:
         raise typer.Exit(code)
@@ -71,7 +75,7 @@ def _list_keys() -> None:
     write_page(page(), table)
 
 
-def _watcher(recipe: "Recipe", out: Path) -> "Watcher":
+def _watcher(recipe: "Recipe", out: Path) -> "Talk":
     from addnorm.cli.progress import Bar, Lines
 
     kind = Bar if sys.stderr.isatty() else Lines

@@ -46,6 +46,11 @@ def claim(folder: Path, recipe: Recipe) -> bool:
     theirs, ours = read_recipe(None, folder / CONFIG, ()).flat(), recipe.flat()
     other = [name for name in ours if name not in FREE and ours[name] != theirs.get(name)]
     other += [name for name in theirs if name not in ours]
+    if other and not any((folder / CHECKPOINTS).glob("step-*")):
+        for name in (TOKENIZER, ARRANGEMENT, ROWS):  # nothing was trained yet: begin as told now
+            (folder / name).unlink(missing_ok=True)
+        recipe.save(folder / CONFIG)
+        return False
     if other:
         told = ", ".join(f"{name}={theirs.get(name)} (now {ours.get(name)})" for name in other[:4])
         raise UserError(

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import ExitStack, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +38,8 @@ def train(recipe: Recipe, folder: str | Path, *, watcher: Watcher | None = None)
     `torchrun` all processes call it alike.
     """
     folder = Path(folder)
-    with joined(recipe.device) as world, files.locked(folder) if world.first else nullcontext():
+    with joined(recipe.device) as world, ExitStack() as held:
+        world.first_does(lambda: held.enter_context(files.locked(folder)))
         session = prepare(recipe, folder, world)
         watcher = watcher if watcher is not None and world.first else Watcher()
         try:
@@ -65,7 +66,8 @@ class Trainer:
         self.monitor = Monitor(session.model, every=every) if every else None
         self.rows: list[Row] = []
         self.told: dict[str, str] = {}
-        self.loss = math.nan
+        self.loss = 0.0
+        """The last one; not finite if something is broken."""
         self.weights = [weight for weight in session.model.parameters() if weight.requires_grad]
 
     def run(self) -> Outcome:
@@ -94,8 +96,8 @@ class Trainer:
                 self._after_step()
             if self.world.agreed(bell.rung):
                 return self._close("interrupted", f"after step {self.progress.step}")
-        if self.progress.skipped and not math.isfinite(self.loss):
-            return self._close("diverged", f"the last {self.progress.skipped} updates were skipped")
+        if not math.isfinite(self.loss):
+            return self._close("diverged", f"the last loss was {self.loss}")
         return self._close("done")
 
     def _step(self, stream: Iterator[tuple[Batch, Position]]) -> str:
@@ -228,6 +230,7 @@ class Trainer:
             return False
         sums = validate(self.session, self.session.held_out)
         self._tell(self.session.held_out)
+        self.loss = sums.loss if not math.isfinite(sums.loss) else self.loss
         self._row("loss", sums.loss, split="valid")
         name, value = (
             ("accuracy", sums.accuracy)

@@ -2,9 +2,10 @@
 
 import os
 import warnings
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -51,6 +52,17 @@ class World:
         box = torch.tensor(value, device=self.device)
         dist.broadcast(box, 0)
         return int(box)
+
+    def first_does(self, action: Callable[[], Any]) -> None:
+        """Let the first process do something; if it refuses, no other one waits for it."""
+        refused: Exception | None = None
+        if self.first:
+            try:
+                action()
+            except (UserError, OSError) as problem:
+                refused = problem
+        if self.agreed(refused is not None):
+            raise refused or UserError("the first process could not begin; see what it said")
 
     def agreed(self, value: bool) -> bool:
         """Whether it is so for any process."""

@@ -140,14 +140,18 @@ class Recipe(BaseModel):
         if isinstance(model.get("window"), list):
             model["window"] = tuple(model["window"])
         filled = dict(values) | {"model": model}
+        if isinstance(filled.get("data"), str):  # a run may be opened from anywhere
+            filled["data"] = str(Path(filled["data"]).absolute())
         config = _config(values.get("preset"), model, MODELS[task])
         filled["model"] = {name: getattr(config, name) for name in _changed(config)}
         if filled.get("label_smoothing") is None:
             filled["label_smoothing"] = 0.1 if task == "translate" else 0.0
         wirings = {config.wiring, config.encoder_wiring or config.wiring}
-        chosen = filled.get("schedule") or recommended(*sorted(wirings))
-        filled["schedule"] = str(schedules.resolve(chosen))
-        filled["optimizer"] = str(optimizers.resolve(filled.get("optimizer") or "adamw"))
+        if filled.get("schedule") in (None, ""):
+            filled["schedule"] = recommended(*sorted(wirings))
+        for name, registry in (("schedule", schedules), ("optimizer", optimizers)):
+            if isinstance(filled.get(name), str):  # what is no text is refused below
+                filled[name] = str(registry.resolve(filled[name]))
         return filled
 
     @model_validator(mode="after")
@@ -215,10 +219,14 @@ def read_recipe(task: str | None, file: Path | None, pairs: Iterable[str]) -> Re
         raise UserError(
             f"{file} is a recipe for {values['task']!r}, wanted one for {task!r}; leave out one"
         )
+    given: set[str] = set()
     for pair in pairs:
         name, equals, text = pair.partition("=")
         if not equals or not name:
             raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
+        if name.strip() in given:
+            raise UserError(f"{name.strip()} is given twice; keep one of them")
+        given.add(name.strip())
         values[name.strip()] = _value(text, pair)
     if task is not None:
         values["task"] = task
@@ -253,6 +261,8 @@ def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
     data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
     if preset is None:
         return Config.of(**{"kind": kind} | data | USUAL | model)
+    if not isinstance(preset, str):
+        raise UserError(f"preset cannot be {preset!r}; wanted a name, one of {', '.join(PRESETS)}")
     known = PRESETS[preset].config
     if known.kind != kind:
         raise UserError(

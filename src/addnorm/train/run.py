@@ -29,6 +29,8 @@ class Run:
     step: int
     """The step of the checkpoint."""
     device: torch.device
+    best: bool = True
+    """Whether that is the best checkpoint; False if one had to be passed over, being damaged."""
 
     @property
     def task(self) -> str:
@@ -49,13 +51,18 @@ class Run:
             raise UserError(
                 f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"
             )
-        found = checkpoint_of(folder)
+        found, best = checkpoint_of(folder)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
         if found.state["tokenizer"] != tokenizer.digest:
             raise UserError(
                 f"{folder / files.TOKENIZER} is the tokenizer of another run; put the one back "
                 "with which this run was trained"
+            )
+        if not isinstance(facts.get("model"), dict):
+            raise UserError(
+                f"{folder / files.ARRANGEMENT} tells no model; give the command of `addnorm train` "
+                "again, which writes it anew"
             )
         chosen = pick_device(device)
         model = build(Config.of(**_windows(facts["model"])))
@@ -69,11 +76,14 @@ class Run:
             tuple(facts.get("labels", ())),
             found.step,
             chosen,
+            best,
         )
 
 
-def checkpoint_of(folder: Path) -> Checkpoint:
-    """The best checkpoint of a run; the newest that is whole if there is no best."""
+def checkpoint_of(folder: Path) -> tuple[Checkpoint, bool]:
+    """The best checkpoint of a run, the newest that is whole if there is no best; and whether none
+    had to be passed over.
+    """
     kept = folder / files.CHECKPOINTS
     newest = next(checkpoints.valid(kept), None)
     if newest is None:
@@ -81,8 +91,9 @@ def checkpoint_of(folder: Path) -> Checkpoint:
         raise UserError(
             f"{folder} has no checkpoint ({state}); give its `addnorm train` command again"
         )
-    best = newest.state["progress"]["best_step"]
-    return (checkpoints.load(kept, best) if best else None) or newest
+    best = newest.state["progress"]["best_step"] or newest.step
+    found = newest if best == newest.step else checkpoints.load(kept, best)
+    return found or newest, found is not None and checkpoints.steps(kept)[0] == newest.step
 
 
 def _windows(values: dict[str, object]) -> dict[str, object]:

@@ -71,11 +71,7 @@ def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
     """Read the corpus, train the tokenizer, build and wrap the model."""
     build(recipe.config(vocab=1000, classes=_classes(recipe, 2)), device="meta")  # refuses nonsense
     corpus = Corpus.open(recipe.data, recipe.task)
-    if world.first:
-        files.claim(folder, recipe)
-        if not (folder / files.TOKENIZER).exists():
-            make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
-    world.wait()
+    world.first_does(lambda: _begin(recipe, folder, corpus))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
     batches = Batches(corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), **sides)
@@ -120,6 +116,13 @@ def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
         schedule,
         average,
     )
+
+
+def _begin(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
+    """What must be in the folder before anything else."""
+    files.claim(folder, recipe)
+    if not (folder / files.TOKENIZER).exists():
+        make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
 
 
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
