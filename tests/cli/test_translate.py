@@ -1,5 +1,6 @@
 """`addnorm translate`: lines in, lines out."""
 
+import gzip
 import json
 
 import pytest
@@ -28,7 +29,7 @@ def test_chunks_change_nothing(ask, chunk):
 
 def test_files_are_read_one_after_the_other(ask, tmp_path):
     (tmp_path / "one").write_bytes(b"ab cab\r\n\r\n")
-    (tmp_path / "two").write_bytes(b"dad\na bad bed\n")
+    (tmp_path / "two").write_bytes(gzip.compress(b"dad\na bad bed\n"))
     done = ask("translate", "translate", tmp_path / "one", tmp_path / "two", *SHORT)
     assert done.out == ask("translate", "translate", *SHORT, lines=LINES).out
 

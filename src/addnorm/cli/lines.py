@@ -35,7 +35,9 @@ class Lines:
         if not self.files:
             yield from self._decoded(sys.stdin.buffer)
         for path in self.files:
-            with path.open("rb") as file:
+            from addnorm.data.sources import opened
+
+            with opened(path) as file:  # .gz and .xz as they are, as in `addnorm data`
                 yield from self._decoded(file)
 
     def _decoded(self, raw: Iterable[bytes]) -> Iterator[str]:

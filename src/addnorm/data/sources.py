@@ -51,6 +51,9 @@ class Reader(Protocol):
     def readline(self, size: int, /) -> bytes:
         """The next line, or the first `size` bytes of it."""
 
+    def __iter__(self) -> Iterator[bytes]:
+        """Lines."""
+
 
 @contextmanager
 def opened(path: str | Path) -> Iterator[Reader]:
