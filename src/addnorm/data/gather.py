@@ -35,15 +35,17 @@ def check_out(folder: str | Path, *, force: bool = False) -> None:
     if (folder / CARD).is_file():
         if not force:
             raise UserError(f"{folder} holds a corpus already; try --force to replace it")
-    elif folder.exists() and any(not _ours(path.name) for path in folder.iterdir()):
+    elif folder.exists() and _strangers(folder):
         raise UserError(f"{folder} is not empty and no corpus; wanted a new or an empty folder")
 
 
-def _ours(name: str) -> bool:
-    """Whether a killed writer of ours may have left a file of that name."""
+def _strangers(folder: Path) -> bool:
+    """Whether there is anything that no killed writer of ours left."""
+    names = {path.name for path in folder.iterdir()}
     parts = {f"{split}.jsonl" for split in SPLITS}
-    hidden = name.removeprefix(".").rpartition(".")[0]  # a temporary name ends with a number
-    return name == SPOOL or name in parts or (name.startswith(".") and hidden in {CARD, *parts})
+    temporary = tuple(f".{name}." for name in (CARD, *parts))
+    left = {name for name in names if name == SPOOL or name.startswith(temporary)}
+    return bool(names - left - (parts if left else set()))
 
 
 def gather(
