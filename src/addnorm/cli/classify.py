@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from addnorm.cli.options import Attention, Chunk, Device
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -19,21 +21,15 @@ def classify(
         typer.Argument(metavar="[FILE]...", help="What to classify; standard input if left out."),
     ] = None,
     batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens in a batch.")] = 8192,
-    chunk: Annotated[
-        int | None,
-        typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
-    ] = None,
+    chunk: Chunk = None,
     scores: Annotated[
         bool, typer.Option("--scores", help="A tab and the probability behind each label.")
     ] = False,
     json: Annotated[
         bool, typer.Option("--json", help="One JSON object a line, with all probabilities.")
     ] = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+    attention: Attention = None,
+    device: Device = "auto",
 ) -> None:
     """Label lines: one out for each in, in the same order."""
     from addnorm.cli import lines as cli

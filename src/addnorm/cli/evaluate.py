@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from addnorm.cli.options import Device
+
 
 def evaluate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run.")],
@@ -29,7 +31,7 @@ def evaluate(
         typer.Option("--batch-tokens", help="Tokens in a batch when decoding (translate); 8192."),
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="The same as one JSON object.")] = False,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+    device: Device = "auto",
 ) -> None:
     """Measure how good a run is on held-out data.
 

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -49,19 +51,11 @@ def generate(
     batch_tokens: Annotated[
         int, typer.Option("--batch-tokens", help="Tokens in a batch, prompts and new ones.")
     ] = 8192,
-    chunk: Annotated[
-        int | None,
-        typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
-    ] = None,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="The log-probability and a tab before each text.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+    chunk: Chunk = None,
+    scores: Scores = False,
+    json: Json = False,
+    attention: Attention = None,
+    device: Device = "auto",
 ) -> None:
     """Go on with a prompt, or with every line.
 

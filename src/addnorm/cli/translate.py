@@ -6,6 +6,8 @@ from typing import Annotated, Literal
 
 import typer
 
+from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
+
 
 def translate(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for translation.")],
@@ -34,19 +36,11 @@ def translate(
     batch_tokens: Annotated[
         int, typer.Option("--batch-tokens", help="Tokens in a batch, hypotheses counted.")
     ] = 8192,
-    chunk: Annotated[
-        int | None,
-        typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
-    ] = None,
-    scores: Annotated[
-        bool, typer.Option("--scores", help="The log-probability and a tab before each text.")
-    ] = False,
-    json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
-    attention: Annotated[
-        Path | None,
-        typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
-    ] = None,
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")] = "auto",
+    chunk: Chunk = None,
+    scores: Scores = False,
+    json: Json = False,
+    attention: Attention = None,
+    device: Device = "auto",
 ) -> None:
     """Translate lines: one out for each in, in the same order."""
     from addnorm.cli import lines as cli
