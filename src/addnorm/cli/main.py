@@ -10,11 +10,13 @@ import typer
 
 from addnorm import __version__
 from addnorm.cli.classify import classify
+from addnorm.cli.compare import compare
 from addnorm.cli.data import data
 from addnorm.cli.draw import draw
 from addnorm.cli.evaluate import evaluate
 from addnorm.cli.generate import generate
 from addnorm.cli.list import list_members
+from addnorm.cli.report import report
 from addnorm.cli.show import show
 from addnorm.cli.train import train
 from addnorm.cli.translate import translate
@@ -24,6 +26,8 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
     "draw": draw,
+    "compare": compare,
+    "report": report,
     "data": data,
     "train": train,
     "evaluate": evaluate,

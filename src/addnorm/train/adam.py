@@ -1,5 +1,7 @@
 """Adam and its kin: steps of about the same size for every weight."""
 
+from typing import Any
+
 import torch
 
 from addnorm.core.cards import Card
@@ -7,6 +9,7 @@ from addnorm.core.registry import Positive
 from addnorm.models.base import Model
 from addnorm.train.optim import (
     Beta,
+    Groups,
     Optimizer,
     fused,
     fused_adamw,
@@ -14,6 +17,27 @@ from addnorm.train.optim import (
     register,
     trained,
 )
+
+
+class Moments(Optimizer):
+    """What the three have in common: the options, and the groups of a model."""
+
+    def __init__(
+        self,
+        model: Model,
+        lr: float,
+        weight_decay: float,
+        *,
+        beta1: Beta = 0.9,
+        beta2: Beta = 0.98,
+        eps: Positive = 1e-8,
+    ) -> None:
+        groups = groups_of(trained(model), model, weight_decay)
+        super().__init__(lr, [self.made(groups, lr=lr, betas=(beta1, beta2), eps=eps)])
+
+    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+        """The optimizer of torch. how: lr, betas and eps, as torch calls them."""
+        raise NotImplementedError
 
 
 @register(
@@ -27,7 +51,7 @@ from addnorm.train.optim import (
         summary="Adam with a weight decay of its own; the usual choice.",
     )
 )
-class AdamW(Optimizer):
+class AdamW(Moments):
     """Steps of about the same size for every weight, and decay beside them.
 
     p <- p - lr * (m / (sqrt(v) + eps) + decay * p)
@@ -38,18 +62,9 @@ class AdamW(Optimizer):
     beta2 is that of the original Transformer (Vaswani et al. 2017, section 5.3); torch has 0.999.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        lr: float,
-        weight_decay: float,
-        *,
-        beta1: Beta = 0.9,
-        beta2: Beta = 0.98,
-        eps: Positive = 1e-8,
-    ) -> None:
-        groups = groups_of(trained(model), model, weight_decay)
-        super().__init__(lr, [fused_adamw(groups, lr, (beta1, beta2), eps)])
+    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+        """In one kernel where there is one."""
+        return fused_adamw(groups, **how)
 
 
 @register(
@@ -61,7 +76,7 @@ class AdamW(Optimizer):
         summary="The original; weight decay goes through the gradient, so it hardly decays.",
     )
 )
-class Adam(Optimizer):
+class Adam(Moments):
     """Steps of about the same size for every weight.
 
     g <- g + decay * p
@@ -73,21 +88,9 @@ class Adam(Optimizer):
     Without weight decay the same as adamw.
     """
 
-    def __init__(
-        self,
-        model: Model,
-        lr: float,
-        weight_decay: float,
-        *,
-        beta1: Beta = 0.9,
-        beta2: Beta = 0.98,
-        eps: Positive = 1e-8,
-    ) -> None:
-        groups = groups_of(trained(model), model, weight_decay)
-        super().__init__(
-            lr,
-            [torch.optim.Adam(groups, lr=lr, betas=(beta1, beta2), eps=eps, fused=fused(groups))],
-        )
+    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+        """In one kernel where there is one."""
+        return torch.optim.Adam(groups, fused=fused(groups), **how)
 
 
 @register(
@@ -102,7 +105,7 @@ class Adam(Optimizer):
         summary="Adam with a warm-up of its own: trains Post-LN without one in the schedule.",
     )
 )
-class RAdam(Optimizer):
+class RAdam(Moments):
     """Adam that holds back while its second moment is uncertain.
 
     p <- p - lr * (r * m / (sqrt(v) + eps) + decay * p)      as soon as rho > 5
@@ -116,22 +119,6 @@ class RAdam(Optimizer):
     """
 
     # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from 5 on.
-    def __init__(
-        self,
-        model: Model,
-        lr: float,
-        weight_decay: float,
-        *,
-        beta1: Beta = 0.9,
-        beta2: Beta = 0.98,
-        eps: Positive = 1e-8,
-    ) -> None:
-        made = torch.optim.RAdam(
-            groups_of(trained(model), model, weight_decay),
-            lr=lr,
-            betas=(beta1, beta2),
-            eps=eps,
-            decoupled_weight_decay=True,
-            foreach=True,
-        )
-        super().__init__(lr, [made])
+    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+        """With the decay of adamw; torch has no kernel for all of it."""
+        return torch.optim.RAdam(groups, decoupled_weight_decay=True, foreach=True, **how)

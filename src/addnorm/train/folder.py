@@ -19,15 +19,15 @@ FREE = ("device", "parallel", "keep", "log_every", "tensorboard")
 
 
 @contextmanager
-def locked(folder: Path) -> Iterator[None]:
-    """Nobody else trains into this folder; the system lets go of it if we are killed."""
+def locked(folder: Path, doing: str = "training") -> Iterator[None]:
+    """Nobody else writes into this folder; the system lets go of it if we are killed."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / ".lock").open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise UserError(
-                f"another process is training into {folder}; wait for it, or choose another -o"
+                f"another process is {doing} into {folder}; wait for it, or choose another -o"
             ) from None
         yield
 
@@ -43,7 +43,7 @@ def claim(folder: Path, recipe: Recipe) -> bool:
             )
         recipe.save(folder / CONFIG)
         return False
-    theirs, ours = read_recipe(None, folder / CONFIG, ()).flat(), recipe.flat()
+    theirs, ours = read_config(folder).flat(), recipe.flat()
     other = [name for name in ours if name not in FREE and ours[name] != theirs.get(name)]
     other += [name for name in theirs if name not in ours]
     if other and not any((folder / CHECKPOINTS).glob("step-*")):
@@ -58,6 +58,15 @@ def claim(folder: Path, recipe: Recipe) -> bool:
             "to go on with it"
         )
     return True
+
+
+def read_config(folder: Path) -> Recipe:
+    """The recipe of a run, from `config.yaml`."""
+    if not (folder / CONFIG).is_file():
+        raise UserError(
+            f"no run at {folder}: it has no {CONFIG}; wanted the -o folder of `addnorm train`"
+        )
+    return read_recipe(None, folder / CONFIG, ())
 
 
 def write_arrangement(folder: Path, facts: dict[str, Any]) -> None:

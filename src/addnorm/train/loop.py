@@ -31,11 +31,17 @@ PATIENCE = 20
 """Updates skipped in a row, or rewinds, after which a run has diverged."""
 
 
-def train(recipe: Recipe, folder: str | Path, *, watcher: Watcher | None = None) -> Outcome:
+def train(
+    recipe: Recipe,
+    folder: str | Path,
+    *,
+    watcher: Watcher | None = None,
+    until: int | None = None,
+) -> Outcome:
     """Train what a recipe says into a folder; a run that is there already goes on.
 
     Killed at any moment and called again, it ends with the same weights, bit by bit. Under
-    `torchrun` all processes call it alike.
+    `torchrun` all processes call it alike. until: a step at which it pauses, as if interrupted.
     """
     folder = Path(folder)
     with joined(recipe.device) as world, ExitStack() as held:
@@ -43,7 +49,7 @@ def train(recipe: Recipe, folder: str | Path, *, watcher: Watcher | None = None)
         session = prepare(recipe, folder, world)
         watcher = watcher if watcher is not None and world.first else Watcher()
         try:
-            return Trainer(session, watcher).run()
+            return Trainer(session, watcher).run(until)
         except OSError as problem:
             kept = checkpoints.steps(folder / files.CHECKPOINTS)
             safe = f"the checkpoint of step {kept[0]} is safe" if kept else "nothing is lost"
@@ -70,19 +76,19 @@ class Trainer:
         """The last one; not finite if something is broken."""
         self.weights = [weight for weight in session.model.parameters() if weight.requires_grad]
 
-    def run(self) -> Outcome:
-        """Go on to the end."""
+    def run(self, until: int | None = None) -> Outcome:
+        """Go on to the end, or to a step at which to pause."""
         self._set(self.keeper.resume())
         self.watcher.began(self.progress, self.session.facts())
         self.clock = Clock(self.progress)
         if not self.progress.step and self.recipe.on_spike == "rewind":
             self._save()
         with stoppable() as bell:
-            outcome = self._loop(bell)
+            outcome = self._loop(bell, until)
         self.watcher.ended(outcome)
         return outcome
 
-    def _loop(self, bell: Bell) -> Outcome:
+    def _loop(self, bell: Bell, until: int | None) -> Outcome:
         stream = self.session.batches.stream(self.progress.position)
         while self.progress.step < self.recipe.steps:
             if self.recipe.patience and self.progress.stale >= self.recipe.patience:
@@ -94,7 +100,7 @@ class Trainer:
                 return self._close("diverged", trouble)
             if self.progress is now:  # else it went back to where all this was done already
                 self._after_step()
-            if self.world.agreed(bell.rung):
+            if self.world.agreed(bell.rung) or self.progress.step == until != self.recipe.steps:
                 return self._close("interrupted", f"after step {self.progress.step}")
         if not math.isfinite(self.loss):
             return self._close("diverged", f"the last loss was {self.loss}")

@@ -214,25 +214,30 @@ def described() -> list[tuple[str, str, str]]:
 
 def read_recipe(task: str | None, file: Path | None, pairs: Iterable[str]) -> Recipe:
     """A recipe from a YAML file and `key=value` words, which win."""
-    values: dict[str, Any] = {} if file is None else _read(file)
+    values: dict[str, Any] = {} if file is None else read_yaml(file, "recipe")
     if task is not None and values.get("task", task) != task:
         raise UserError(
             f"{file} is a recipe for {values['task']!r}, wanted one for {task!r}; leave out one"
         )
-    given: set[str] = set()
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
-        if name.strip() in given:
-            raise UserError(f"{name.strip()} is given twice; keep one of them")
-        given.add(name.strip())
-        values[name.strip()] = _value(text, pair)
+    values |= read_pairs(pairs)
     if task is not None:
         values["task"] = task
     if not values.get("data"):
         raise UserError("a recipe needs data; add data=FOLDER, made by `addnorm data`")
     return Recipe.of(values)
+
+
+def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+    """The values of `key=value` words."""
+    values: dict[str, Any] = {}
+    for pair in pairs:
+        name, equals, text = pair.partition("=")
+        if not equals or not name:
+            raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
+        if name.strip() in values:
+            raise UserError(f"{name.strip()} is given twice; keep one of them")
+        values[name.strip()] = _value(text, pair)
+    return values
 
 
 def _value(text: str, pair: str) -> Any:
@@ -244,16 +249,29 @@ def _value(text: str, pair: str) -> Any:
         raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128") from None
 
 
-def _read(file: Path) -> dict[str, Any]:
+def read_yaml(file: Path, what: str) -> dict[str, Any]:
+    """The keys of a YAML file; what: the word for it in refusals."""
     if not file.is_file():
-        raise UserError(f"no recipe at {file}: there is no such file; wanted YAML")
+        raise UserError(f"no {what} at {file}: there is no such file; wanted YAML")
     try:
-        values = yaml.safe_load(file.read_text(encoding="utf-8"))
+        values = yaml.load(file.read_text(encoding="utf-8"), Loader=_Strict)
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise UserError(f"{file} is not YAML ({' '.join(str(problem).split())})") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
         raise UserError(f"{file} holds no keys; wanted lines such as `dim: 128`")
     return values
+
+
+class _Strict(yaml.SafeLoader):
+    """YAML in which a key that is given twice is refused."""
+
+    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
+        """As usual, but each key once."""
+        names = [self.construct_object(name) for name, _ in node.value]
+        for name in names:
+            if names.count(name) > 1:
+                raise yaml.YAMLError(f"{name!r} is given twice, line {node.start_mark.line + 1}")
+        return super().construct_mapping(node, deep)
 
 
 def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:

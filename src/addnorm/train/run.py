@@ -12,7 +12,7 @@ from addnorm.train import checkpoint as checkpoints
 from addnorm.train import folder as files
 from addnorm.train.checkpoint import Checkpoint
 from addnorm.train.parallel import pick_device
-from addnorm.train.recipe import Recipe, read_recipe
+from addnorm.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
@@ -41,12 +41,7 @@ class Run:
     def open(cls, folder: str | Path, *, task: str | None = None, device: str = "auto") -> "Run":
         """Read a run; refuses one of another task, if that is given."""
         folder = Path(folder)
-        if not (folder / files.CONFIG).is_file():
-            raise UserError(
-                f"no run at {folder}: it has no {files.CONFIG}; wanted the -o folder of "
-                "`addnorm train`"
-            )
-        recipe = read_recipe(None, folder / files.CONFIG, ())
+        recipe = files.read_config(folder)
         if task is not None and recipe.task != task:
             raise UserError(
                 f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"

@@ -1,0 +1,159 @@
+"""`addnorm compare`: which arrangement trains, at which depth, at which learning rate."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from addnorm.lab.spec import Comparison
+    from addnorm.lab.study import Study
+
+INTERRUPTED = 130
+
+Text = str | None
+AXES = "What is varied"
+WORK = "How it is carried out"
+
+
+def compare(
+    keys: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="KEY=VALUE", help="Keys of a recipe, for all cells: dim=128 ..."),
+    ] = None,
+    wiring: Annotated[
+        Text, typer.Option(help="Wirings: post_ln,pre_ln,b2t", rich_help_panel=AXES)
+    ] = None,
+    norm: Annotated[Text, typer.Option(help="Norms: layer,rms", rich_help_panel=AXES)] = None,
+    depth: Annotated[Text, typer.Option(help="Layers: 6,12", rich_help_panel=AXES)] = None,
+    warmup: Annotated[
+        Text,
+        typer.Option(
+            help="Steps of warm-up: 0,100; `own` adds each arm with the schedule it recommends.",
+            rich_help_panel=AXES,
+        ),
+    ] = None,
+    lr: Annotated[
+        Text,
+        typer.Option(help="Learning rates: 1e-3,3e-3, or sweep.", rich_help_panel=AXES),
+    ] = None,
+    seeds: Annotated[
+        int | None, typer.Option(help="How many seeds each setting gets.", rich_help_panel=AXES)
+    ] = None,
+    task: Annotated[
+        Text,
+        typer.Option(
+            help="translate, lm or classify on a demo corpus; or a recipe.yaml with data."
+        ),
+    ] = None,
+    steps: Annotated[int | None, typer.Option(help="Updates of each cell.")] = None,
+    schedule: Annotated[
+        Text, typer.Option(help="The schedule all arms share: constant, cosine, ...")
+    ] = None,
+    score: Annotated[
+        int | None, typer.Option(help="Held-out records each cell answers; 0 for none.")
+    ] = None,
+    mode: Annotated[
+        Text, typer.Option(help="fair, or halving: the worse settings of an arm end early.")
+    ] = None,
+    config: Annotated[
+        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A study in YAML.")
+    ] = None,
+    demo: Annotated[bool, typer.Option("--demo", help="The comparison of `make demo`.")] = False,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder of it all.")
+    ] = None,
+    workers: Annotated[
+        int | None,
+        typer.Option(help="Cells at a time; a core or a GPU each.", rich_help_panel=WORK),
+    ] = None,
+    engine: Annotated[
+        str, typer.Option(help="local, or ray for a cluster.", rich_help_panel=WORK)
+    ] = "local",
+    address: Annotated[
+        Text, typer.Option(help="The address of the Ray cluster.", rich_help_panel=WORK)
+    ] = None,
+    limit: Annotated[
+        float,
+        typer.Option(help="Seconds without a step until a cell is hung.", rich_help_panel=WORK),
+    ] = 600.0,
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")
+    ] = None,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")
+    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Print the whole study as YAML and end.")
+    ] = False,
+) -> None:
+    """Train arrangements side by side and tell which of them train, and how well.
+
+    The same command goes on with a comparison that was interrupted.
+    """
+    axes = {"wiring": wiring, "norm": norm, "depth": depth, "warmup": warmup, "lr": lr}
+    budget = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
+    given = {name: value for name, value in (axes | budget).items() if value is not None}
+    spec = _spec(given, keys or [], task, config, demo=demo)
+    if dry_run:
+        spec.check()
+        sys.stdout.write(spec.yaml())
+        return
+    from addnorm.cli.board import Board, Lines
+    from addnorm.cli.report import export
+    from addnorm.core.errors import UserError
+    from addnorm.lab.compare import compare as run
+    from addnorm.lab.engines import make_engine
+
+    if address is not None and engine != "ray":
+        raise UserError("--address is that of a Ray cluster; add --engine ray, or leave it out")
+    folder = out or Path("demo" if demo else "comparison")
+    audience = Board() if sys.stderr.isatty() else Lines()
+    try:
+        study = run(
+            spec,
+            folder,
+            engine=make_engine(engine, workers=workers, address=address, limit=limit),
+            audience=audience,
+        )
+    finally:
+        audience.close()
+    _show(study, json=json)
+    export(folder, png=png, csv=csv)
+    if audience.interrupted:
+        raise typer.Exit(INTERRUPTED)
+
+
+def _spec(
+    given: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
+) -> "Comparison":
+    """The spec from a file, the options and the keys, of which the later ones win."""
+    from addnorm.core.errors import UserError
+    from addnorm.lab.demo import DEMO
+    from addnorm.lab.spec import AXES, Comparison, read_spec, task_keys
+    from addnorm.train.recipe import read_pairs
+
+    if demo and (config is not None or task is not None):
+        raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")
+    values: dict[str, Any] = dict(DEMO) if demo else read_spec(config) if config else {}
+    more = (task_keys(task) if task else {}) | given | read_pairs(keys)
+    if "grids" in values and any(name in more for name in AXES):
+        several = ", ".join(f"--{name}" for name in AXES if name in more)
+        raise UserError(
+            f"{'--demo' if demo else config} has several grids, and {several} would change one; "
+            "leave it out, or write the axes into the grids of a study of your own"
+        )
+    return Comparison.of(values | more)
+
+
+def _show(study: "Study", *, json: bool) -> None:
+    """The result on standard output."""
+    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.tables import summary_table
+
+    if json:
+        write_json(study.result())
+        return
+    write_page(page(), summary_table(study), "", *study.verdict)

@@ -1,0 +1,46 @@
+"""`addnorm report`: make the page of a comparison or of a run again from its rows."""
+
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+
+def report(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, or of a run.")
+    ],
+    png: Annotated[
+        Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")
+    ] = None,
+    csv: Annotated[
+        bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")
+    ] = False,
+) -> None:
+    """Make the page again from what was measured, also of what is not finished."""
+    from addnorm.core.errors import UserError
+    from addnorm.lab.folder import is_comparison
+
+    if not is_comparison(folder):
+        from addnorm.report.training import write_training_report
+
+        if png is not None or csv:
+            raise UserError("--png and --csv are for comparisons; this is no comparison's folder")
+        sys.stdout.write(f"{write_training_report(folder)}\n")
+        return
+    for path in export(folder, png=png, csv=csv):
+        sys.stdout.write(f"{path}\n")
+
+
+def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
+    """Write the page of a comparison, and what else is wanted; the paths."""
+    from addnorm.lab.study import Study
+    from addnorm.report.comparison import write_comparison_report
+    from addnorm.report.exports import write_csvs, write_pngs
+
+    study = Study.open(folder)
+    made = [write_comparison_report(folder)]
+    made += write_pngs(study, png) if png is not None else []
+    made += write_csvs(study, folder) if csv else []
+    return made

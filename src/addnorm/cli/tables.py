@@ -1,0 +1,65 @@
+"""The summary of a comparison as a table for terminals."""
+
+import math
+from typing import TYPE_CHECKING
+
+from rich.table import Table
+
+if TYPE_CHECKING:
+    from addnorm.lab.study import Study
+    from addnorm.lab.summary import Line
+
+STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
+
+
+def summary_table(study: "Study") -> Table:
+    """A row for each arm at each depth; columns of states that nobody is in are left out."""
+    lines = study.summary
+    used = [state for state in STATES if any(line.states.get(state) for line in lines)]
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    table.add_column("arm", style="bold", no_wrap=True)
+    for name in ("depth", *used):
+        table.add_column(name, justify="right")
+    for name in (
+        "stable lr",
+        "best setting",
+        "valid loss",
+        study.score,
+        "behind",
+        "speed",
+        "memory",
+    ):
+        table.add_column(name)
+    for line in lines:
+        table.add_row(
+            line.arm.name,
+            str(line.depth),
+            *(str(line.states.get(state, 0)) for state in used),
+            stable(line),
+            line.best.told() if line.best else "-",
+            line.loss.told() if line.loss else "-",
+            line.score.told(1 if study.score == "bleu" else 3) if line.score else "-",
+            behind(line),
+            "-" if math.isnan(line.speed) else f"{line.speed:.2f}",
+            "-" if math.isnan(line.memory) else f"{line.memory / 2**20:,.0f} MB",
+        )
+    table.caption = None
+    return table
+
+
+def stable(line: "Line") -> str:
+    """Learning rates at which every seed trained, by warm-up."""
+    if len(line.stable) == 1:
+        return line.stable[0].told()
+    return "; ".join(
+        f"{each.told()} with warm-up {each.warmup}" if each.warmup else f"{each.told()} without"
+        for each in line.stable
+    )
+
+
+def behind(line: "Line") -> str:
+    """How far behind the best arm at this depth."""
+    if line.behind is None:
+        return "best" if line.loss else "-"
+    told = line.behind.told()
+    return told if line.behind.sure or line.behind.half is None else f"{told} (noise)"

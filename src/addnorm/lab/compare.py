@@ -1,0 +1,85 @@
+"""A comparison from its spec to its result; interrupted anywhere and called again, it goes on."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from addnorm.lab import folder as files
+from addnorm.lab.engines.base import Engine, Event
+from addnorm.lab.finished import END, Finished, beside
+from addnorm.lab.grid import Cell
+from addnorm.lab.ground import Ground, prepare
+from addnorm.lab.halving import cut, rungs
+from addnorm.lab.spec import Comparison
+from addnorm.lab.study import Study
+from addnorm.lab.work import Job
+from addnorm.train.clock import stoppable
+
+
+class Audience:
+    """Whoever follows a comparison; every method may stay as it is."""
+
+    def began(self, study: Study, workers: int) -> None:
+        """It begins, or goes on; the study tells what is done already."""
+
+    def happened(self, event: Event) -> None:
+        """Something happened to a cell."""
+
+    def ended(self, study: Study, *, interrupted: bool) -> None:
+        """It is over, or paused."""
+
+
+def compare(
+    spec: Comparison,
+    folder: str | Path,
+    *,
+    engine: Engine | None = None,
+    audience: Audience | None = None,
+) -> Study:
+    """Train every cell that has not ended, and judge them all; `result.json` is written.
+
+    Cells that crashed are tried once more. In a script, call it under `if __name__ == "__main__"`:
+    cells are processes.
+    """
+    from addnorm.lab.engines.local import LocalEngine
+
+    folder, audience = Path(folder).absolute(), audience or Audience()
+    spec.check()
+    with files.claimed(folder, spec), stoppable() as bell:
+        ground = prepare(spec, folder)
+        engine = engine or LocalEngine()
+        audience.began(Study.open(folder), engine.workers)
+        for until in rungs(spec):
+            jobs = [_job(spec, cell, folder, ground, until) for cell in _waiting(spec, folder)]
+            engine.run(jobs, audience.happened, bell)
+            if bell.rung:
+                break
+            if until is not None:
+                cut(spec, folder, until)
+        study = Study.open(folder)
+        files.write_json(folder / files.RESULT, study.result())
+        audience.ended(study, interrupted=bell.rung)
+        return study
+
+
+def _waiting(spec: Comparison, folder: Path) -> Sequence[Cell]:
+    """Cells to run: first seeds first, so that a picture comes early; deep ones first, so that no
+    long one is left for the end.
+    """
+    found = []
+    for cell in spec.cells():
+        end = Finished.read(folder / files.CELLS / cell.name)
+        if end is None or end.ending == "crashed":
+            found.append(cell)
+    return sorted(found, key=lambda cell: (cell.seed, -cell.depth))
+
+
+def _job(spec: Comparison, cell: Cell, folder: Path, ground: Ground, until: int | None) -> Job:
+    own = folder / files.CELLS / cell.name
+    beside(own, END).unlink(missing_ok=True)  # of a crash
+    return Job(
+        name=cell.name,
+        recipe=spec.recipe(cell, data=ground.data, tokenizer=folder / files.TOKENIZER),
+        folder=own,
+        score=folder / files.SCORE if spec.score else None,
+        until=until,
+    )

@@ -1,0 +1,97 @@
+"""The folder of a comparison: what stands in it, whose it is, and who may write there."""
+
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from addnorm.core.errors import UserError
+from addnorm.core.files import replacing
+from addnorm.lab.spec import Comparison, read_spec
+from addnorm.train.folder import locked
+
+SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
+DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
+
+
+@contextmanager
+def claimed(folder: Path, spec: Comparison) -> Iterator[None]:
+    """The folder is that of this spec, and nobody else works in it."""
+    existed = folder.exists()
+    if existed and not folder.is_dir():
+        raise UserError(f"{folder} is a file; wanted a new or empty folder for -o")
+    _refuse_strangers(folder)
+    with locked(folder, doing="comparing"):
+        if (folder / SPEC).exists():
+            _refuse_another(folder, spec)
+        else:
+            with replacing(folder / SPEC) as name:
+                name.write_text(spec.yaml(), encoding="utf-8")
+        yield
+
+
+def open_spec(folder: Path) -> Comparison:
+    """The spec of a folder."""
+    if not (folder / SPEC).is_file():
+        raise UserError(
+            f"no comparison at {folder}: it has no {SPEC}; wanted the -o folder of "
+            "`addnorm compare`"
+        )
+    return Comparison.of(read_spec(folder / SPEC))
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder is that of a comparison."""
+    return (folder / SPEC).is_file()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data, whole or not at all."""
+    with replacing(path) as name:
+        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+        name.write_text(text + "\n", encoding="utf-8")
+
+
+def read_json(path: Path) -> Any:
+    """Plain data that we wrote; None if there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as problem:
+        raise UserError(
+            f"{path} is not JSON ({problem}); remove it, and give the command of `addnorm compare` "
+            "again"
+        ) from None
+
+
+def _refuse_strangers(folder: Path) -> None:
+    if not folder.is_dir() or (folder / SPEC).exists():
+        return
+    strangers = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if strangers:
+        raise UserError(
+            f"{folder} holds other things ({', '.join(strangers[:3])}, ...) and no comparison; "
+            "wanted a new or empty folder for -o"
+        )
+
+
+def _refuse_another(folder: Path, spec: Comparison) -> None:
+    theirs, ours = open_spec(folder), spec
+    if theirs == ours:
+        return
+    was, now = theirs.flat(), ours.flat()
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    told = "; ".join(f"{name} was {_short(was, name)}, now {_short(now, name)}" for name in names)
+    raise UserError(
+        f"{folder} holds another comparison: {told}; choose another -o, or give the same command "
+        "to go on with it"
+    )
+
+
+def _short(values: dict[str, Any], name: str) -> str:
+    if name not in values:
+        return "left out"
+    text = json.dumps(values[name], ensure_ascii=False)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,88 @@
+"""What became of a training: trained, stuck or diverged, by rules that the report prints.
+
+The measure is progress: how much of the way a loss went from a model that only knows how often each
+token occurs to the best that any cell of the comparison reached.
+
+progress(loss) = (baseline - loss) / (baseline - best)
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from itertools import pairwise
+
+from addnorm.core.rows import Row
+
+STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
+"""What a cell can be; cut by halving, waiting if it has not ended."""
+ENOUGH = 0.25
+"""Progress from which on a cell has trained."""
+LEARNT = 0.5
+"""Progress that counts as having learnt, if it is lost again."""
+ABOVE = 1.5
+"""Times the baseline: a loss above it has diverged."""
+NOTHING = 0.95
+"""Share of the baseline that the best cell must get below; else nothing was learnt at all."""
+RULES = (
+    "The baseline is the loss of a model that knows how often each token occurs and nothing else. "
+    "Progress is the share of the way from it (0) to the lowest final validation loss of any cell "
+    "(1). A cell has trained if its final validation loss shows progress of a quarter or more. It "
+    "has diverged if a loss or a gradient was not finite, if it ends above one and a half times "
+    "the baseline, or if it once had half of the way behind it and ends with less than a quarter. "
+    "Otherwise it is stuck. If no cell gets 5 % below the baseline, none has trained."
+)
+
+
+@dataclass(frozen=True)
+class Course:
+    """What a judge must know of the losses of a cell."""
+
+    last: float
+    """The last validation loss; NaN if there was none."""
+    lowest: float
+    """The lowest loss it ever had: of validations, and of tenths of the training on average."""
+    recent: float
+    """The mean training loss over the last tenth."""
+    broken: bool = False
+    """Whether training ended because a loss or a gradient was not finite."""
+
+    @classmethod
+    def of(cls, rows: Iterable[Row], *, broken: bool = False) -> "Course":
+        """Out of the rows of a run, in their order."""
+        losses = [row for row in rows if row["name"] == "loss" and row.get("site") is None]
+        train, valid = (
+            [float(row["value"]) for row in losses if row.get("split") == split]
+            for split in ("train", "valid")
+        )
+        tenths = [len(train) * n // 10 for n in range(11)]
+        parts = [train[start:end] for start, end in pairwise(tenths) if start < end]
+        means = [math.fsum(part) / len(part) for part in parts]
+        finite = [value for value in (*means, *valid) if math.isfinite(value)]
+        return cls(
+            last=valid[-1] if valid else math.nan,
+            lowest=min(finite, default=math.nan),
+            recent=means[-1] if means else math.nan,
+            broken=broken,
+        )
+
+
+def judge(course: Course, *, baseline: float, best: float) -> str:
+    """trained, stuck or diverged.
+
+    baseline: loss of the unigram model. best: lowest final validation loss of all cells.
+    """
+    last = course.last
+    if course.broken or not math.isfinite(last) or last > ABOVE * baseline:
+        return "diverged"
+    if best > NOTHING * baseline:
+        return "stuck"
+    now = progress(last, baseline=baseline, best=best)
+    if now >= ENOUGH:
+        return "trained"
+    once = progress(course.lowest, baseline=baseline, best=best)
+    return "diverged" if once >= LEARNT else "stuck"
+
+
+def progress(loss: float, *, baseline: float, best: float) -> float:
+    """Share of the way from the baseline to the best; below 0 if worse than the baseline."""
+    return (baseline - loss) / (baseline - best)

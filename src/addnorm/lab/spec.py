@@ -1,0 +1,245 @@
+"""The spec of a comparison: frozen, typed, saved and hashed; equal specs give equal rows."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from addnorm.core.calls import Call
+from addnorm.core.errors import UserError, nearest
+from addnorm.lab.grid import Arm, Cell, Grid
+from addnorm.models import build
+from addnorm.models.config import told as told_mistake
+from addnorm.train.recipe import Recipe, described, read_yaml
+from addnorm.train.schedule import registry as schedules
+from addnorm.train.schedule import span
+
+Count = Annotated[int, Field(ge=1, strict=True)]
+CountOrNone = Annotated[int, Field(ge=0, strict=True)]
+
+DEMO = "demo"
+"""In place of a folder: a corpus out of what is installed."""
+SMALL: dict[str, Any] = {
+    "tokenizer": "char", "dim": 64, "heads": 4, "batch_tokens": 512,
+    "dropout": 0.0, "label_smoothing": 0.0, "max_length": 128,
+}  # fmt: skip
+"""The model and the batches on a demo corpus, where nobody says: quick on one core."""
+AXES = tuple(Grid.model_fields)
+MOST_CELLS = 5000
+
+
+class Comparison(BaseModel):
+    """Arms by depth by warm-up by learning rate by seed, on one task and one budget.
+
+    >>> spec = Comparison.of({"task": "lm", "wiring": ["rezero", "pre_ln"], "lr": 1e-3, "seeds": 1})
+    >>> [cell.name for cell in spec.cells()]
+    ['rezero-d6-w0-lr0.001-s0', 'pre_ln-d6-w0-lr0.001-s0']
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+    task: Literal["translate", "lm", "classify"] = "translate"
+    """What is learnt."""
+    data: str = DEMO
+    """Folder of the corpus, made by `addnorm data`; `demo` for one out of what is installed."""
+    grids: tuple[Grid, ...] = (Grid(),)
+    """What is varied."""
+    seeds: Count = 2
+    """Every setting is trained with the seeds 0, 1, ..., the same for all arms."""
+    steps: Count = 200
+    """Updates of a cell, with the same batches in the same order for all arms."""
+    schedule: str = "constant"
+    """The schedule that all arms share, as a call string; its warm-up is an axis."""
+    score: CountOrNone = 100
+    """Held-out records that each cell answers at its end, for the task's score; 0 for none."""
+    mode: Literal["fair", "halving"] = "fair"
+    """fair trains every cell to its end; halving stops the worse half of an arm's settings at a
+    quarter of the steps, and again at a half."""
+    keys: dict[str, Any] = Field(default_factory=dict)
+    """All other keys of a recipe, the same for every cell: dim, batch_tokens, optimizer, ..."""
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> "Comparison":
+        """A spec from flat keys: its own, axes of a single grid, and those of a recipe."""
+        own = {name: value for name, value in values.items() if name in cls.model_fields}
+        axes = {name: value for name, value in values.items() if name in AXES}
+        keys = dict(own.pop("keys", None) or {})
+        for name, value in values.items():
+            if name not in own and name not in axes and name != "keys":
+                keys[name] = value
+        _check_keys(keys)
+        axes = _warmed(own, axes)
+        if axes and own.get("grids"):
+            raise UserError(
+                f"got grids and {', '.join(axes)} beside them; wanted the axes inside the grids"
+            )
+        try:
+            own["grids"] = _grids(own["grids"]) if "grids" in own else (Grid(**axes),)
+            return cls(**own, keys=keys)
+        except ValidationError as problem:
+            raise UserError(_told(problem)) from None
+
+    @field_validator("data")
+    @classmethod
+    def _from_anywhere(cls, value: str) -> str:
+        """A comparison may go on from another folder than it was begun in."""
+        return value if value == DEMO else str(Path(value).absolute())
+
+    @model_validator(mode="after")
+    def _sensible(self) -> "Comparison":
+        if not self.grids:
+            raise ValueError("a comparison needs a grid; wanted at least one")
+        count = len(self.cells())
+        if count > MOST_CELLS:
+            raise ValueError(
+                f"this grid has {count:,} cells, wanted at most {MOST_CELLS:,}; compare less at "
+                "once"
+            )
+        return self
+
+    def cells(self) -> list[Cell]:
+        """Every cell once, in the order in which it is told."""
+        found = (cell for grid in self.grids for cell in grid.cells(self.seeds))
+        return list(dict.fromkeys(found))
+
+    def arms(self) -> list[Arm]:
+        """Every arm, in the order in which it is told."""
+        return list(dict.fromkeys(cell.arm for cell in self.cells()))
+
+    def recipe(self, cell: Cell, *, data: Path | str, tokenizer: Path | str) -> Recipe:
+        """What a cell trains, on the common data with the common tokenizer."""
+        keys = (SMALL | self.keys) if self.data == DEMO else self.keys
+        return Recipe.of(
+            # Looks inside and checkpoints at a fifth of the way each; keys may say otherwise.
+            dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, self.steps // 5))
+            | {"log_every": max(1, self.steps // 200)}
+            | keys
+            | {
+                "task": self.task,
+                "data": str(data),
+                "tokenizer": str(tokenizer),
+                "wiring": cell.arm.wiring,
+                "norm": cell.arm.norm,
+                "depth": cell.depth,
+                "lr": cell.lr,
+                "schedule": cell.schedule(self.schedule),
+                "seed": cell.seed,
+                "steps": self.steps,
+            }
+        )
+
+    def check(self) -> None:
+        """Refuse what makes no sense before anything runs: each arm is built once at each depth."""
+        seen = set()
+        for cell in self.cells():
+            recipe = self.recipe(cell, data="corpus", tokenizer="tokenizer.json")
+            if (cell.arm, cell.depth) not in seen:
+                seen.add((cell.arm, cell.depth))
+                classes = 2 if self.task == "classify" else None
+                build(recipe.config(vocab=1000, classes=classes), device="meta")
+
+    @property
+    def tokenizer(self) -> str:
+        """The kind of tokenizer that all cells share, or the path of one."""
+        keys = (SMALL | self.keys) if self.data == DEMO else self.keys
+        return str(keys.get("tokenizer", Recipe.model_fields["tokenizer"].default))
+
+    @property
+    def digest(self) -> str:
+        """What tells it from every other spec."""
+        plain = json.dumps(self.model_dump(mode="json"), sort_keys=True)
+        return hashlib.sha256(plain.encode()).hexdigest()[:16]
+
+    def flat(self) -> dict[str, Any]:
+        """Plain data, as it is written: the axes beside the other keys where there is one grid."""
+        plain = self.model_dump(mode="json")
+        grids, keys = plain.pop("grids"), plain.pop("keys")
+        return plain | (grids[0] if len(grids) == 1 else {"grids": grids}) | keys
+
+    def yaml(self) -> str:
+        """Every key with its value, as YAML; `-c` reads it."""
+        return yaml.safe_dump(self.flat(), sort_keys=False, allow_unicode=True)
+
+
+def read_spec(file: Path) -> dict[str, Any]:
+    """The flat keys of a study in YAML."""
+    return read_yaml(file, "study")
+
+
+def task_keys(task: str) -> dict[str, Any]:
+    """The keys that `--task` stands for: a task on its demo corpus, or a recipe on own data.
+
+    A recipe's wiring, norm, depth and learning rate are axes of one value each, unless others are
+    asked for.
+    """
+    if not task.endswith((".yaml", ".yml")):
+        return {"task": task}
+    keys = read_yaml(Path(task), "recipe")
+    if not keys.get("data"):
+        raise UserError(f"{task} names no data; add `data: FOLDER`, made by `addnorm data`")
+    if isinstance(keys.get("schedule"), str):
+        keys["schedule"] = _spelled_out(keys["schedule"])
+    return {name: value for name, value in keys.items() if name != "seed"}
+
+
+def _spelled_out(schedule: str) -> str:
+    """A schedule with its warm-up, also where that is the default one."""
+    call = schedules.resolve(schedule)
+    option = (schedules.card(call.name).options or {}).get("warmup")
+    return str(
+        call if option is None else Call(call.name, {"warmup": option.default} | call.options)
+    )
+
+
+def _grids(values: Any) -> tuple[Grid, ...]:
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(each, Mapping | Grid) for each in values
+    ):
+        raise UserError("grids cannot be read; wanted a list, each with wiring, depth, lr, ...")
+    return tuple(each if isinstance(each, Grid) else Grid(**each) for each in values)
+
+
+def _warmed(own: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
+    """The axes with the warm-up of the common schedule, where it has one and no other is given."""
+    if not isinstance(own.get("schedule"), str) or "grids" in own:
+        return axes
+    schedules.resolve(own["schedule"])  # refuses what is none
+    call = Call.parse(own["schedule"])
+    if "warmup" not in call.options:
+        return axes
+    warmup = call.options["warmup"]
+    steps = own.get("steps", Comparison.model_fields["steps"].default)
+    rest = {name: value for name, value in call.options.items() if name != "warmup"}
+    own["schedule"] = str(Call(call.name, rest))
+    return {"warmup": span(warmup, steps)} | axes
+
+
+def _check_keys(keys: Mapping[str, Any]) -> None:
+    """Refuse what is no key of a recipe, and what a comparison decides itself."""
+    known = [name for name, _, _ in described()]
+    if keys.get("valid_every") == 0:
+        raise UserError(
+            "arms are compared by validations, and valid_every=0 has none; leave it out"
+        )
+    if keys.get("patience"):
+        raise UserError(
+            f"patience={keys['patience']} would give some cells fewer steps than others, wanted "
+            "the same budget for all; leave it out"
+        )
+    for name in keys:
+        if name == "seed":
+            raise UserError("a comparison has seeds, not one seed; try seeds=2")
+        if name not in known:
+            every = [*Comparison.model_fields, *AXES, *known]
+            close = nearest(str(name), every)
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
+            raise UserError(f"a comparison has no {name!r}; {hint}")
+
+
+def _told(problem: ValidationError) -> str:
+    words = told_mistake(problem, [*Comparison.model_fields, *AXES])
+    return words.replace("a config ", "a comparison ")

@@ -1,0 +1,252 @@
+"""Cells as processes: what becomes of those that crash, hang or are killed."""
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+
+from addnorm.core.errors import UserError
+from addnorm.core.rows import read_rows
+from addnorm.lab.compare import Audience, compare
+from addnorm.lab.engines import make_engine
+from addnorm.lab.engines.local import LocalEngine
+from addnorm.lab.finished import Finished
+from addnorm.lab.spec import Comparison
+from addnorm.lab.work import Job, NoRoom, work
+
+TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
+TIMED = ("tokens_per_second",)
+
+
+def tiny(**values):
+    return Comparison.of(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
+
+
+def rows_of(folder):
+    """All rows of all cells, but for what a clock says."""
+    return {
+        path.parent.name: [row for row in read_rows(path) if row["name"] not in TIMED]
+        for path in sorted(folder.glob("cells/*/rows.jsonl"))
+    }
+
+
+class Hook(Audience):
+    """Does something when a cell has made its first step."""
+
+    def __init__(self, act):
+        self.act, self.acted = act, False
+
+    def happened(self, event):
+        if event.what == "stepped" and event.step and not self.acted:
+            self.acted = True
+            self.act(event)
+
+
+def children():
+    """Processes of cells: those whose parent is the fork server."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            words = Path(f"/proc/{name}/cmdline").read_text()
+            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
+            mine = (
+                "forkserver" in words
+                and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text()
+            )
+        except (OSError, ValueError):
+            continue
+        if mine:
+            found.append(int(name))
+    return found
+
+
+def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
+    spec = tiny(wiring="pre_ln,rezero")
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    assert [each.end.ending for each in study.cells] == ["done", "done"]
+    assert all(each.end.memory > 0 and each.end.rate > 0 for each in study.cells)
+    assert all(len(each.end.samples) == 2 and "bleu" in each.end.scores for each in study.cells)
+    assert not list(tmp_path.glob("cells/*/checkpoints"))
+    assert json.loads((tmp_path / "result.json").read_text())["complete"]
+
+    class Nobody(Audience):
+        def happened(self, event):
+            raise AssertionError(f"{event.job.name} ran again")
+
+    assert compare(spec, tmp_path, audience=Nobody()).cells == study.cells
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
+    spec = tiny(steps=400, seeds=2)
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    first, second = study.cells
+    assert (first.state, second.end.ending) == ("crashed", "done")
+    assert "SIGKILL" in first.end.why
+    again = compare(spec, tmp_path, engine=LocalEngine(workers=1))
+    assert [each.end.ending for each in again.cells] == ["done", "done"]
+
+
+@pytest.mark.slow
+def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
+    study = compare(
+        tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, limit=3.0), audience=hook
+    )
+    assert study.cells[0].state == "crashed"
+    assert study.cells[0].end.why.startswith("hung")
+
+
+@pytest.mark.slow
+def test_interrupted_and_continued_gives_the_rows_of_an_unbroken_comparison(tmp_path):
+    spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
+    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
+    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), audience=hook)
+    assert hook.acted
+    assert not broken.complete
+    compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
+    wanted, found = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
+    pauses = [row for rows in found.values() for row in rows if row.get("ending") == "interrupted"]
+    assert pauses or any(each.end for each in broken.cells)
+    for name, rows in found.items():
+        assert [row for row in rows if row.get("ending") != "interrupted"] == wanted[name]
+    assert [each.loss for each in whole.cells] == [
+        each.loss for each in compare(spec, tmp_path / "broken").cells
+    ]
+
+
+@pytest.mark.slow
+def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
+    spec, refused = tiny(steps=100), []
+
+    def second(event):
+        def run():
+            try:
+                compare(spec, tmp_path)
+            except UserError as problem:
+                refused.append(str(problem))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=Hook(second))
+    assert study.complete
+    assert refused and "another process is comparing into" in refused[0]
+
+
+@pytest.mark.slow
+def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
+    code = (
+        "from addnorm.lab.compare import compare\n"
+        "from addnorm.lab.spec import Comparison\n"
+        "if __name__ == '__main__':\n"
+        f"    compare(Comparison.of({tiny(steps=5000).flat()!r}), {str(tmp_path / 'runs')!r})\n"
+    )
+    (tmp_path / "lead.py").write_text(code)
+    import subprocess
+    import sys
+
+    leader = subprocess.Popen([sys.executable, str(tmp_path / "lead.py")])
+    until = time.monotonic() + 90
+    while not list((tmp_path / "runs").glob("cells/*/rows.jsonl")) and time.monotonic() < until:
+        time.sleep(0.2)
+    leader.kill()
+    leader.wait()
+    while children() and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not children()
+    assert not list((tmp_path / "runs").glob("cells/*.json"))  # it is not finished
+
+
+def test_halving_trains_the_better_settings_to_the_end(tmp_path):
+    spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=16, wiring="pre_ln")
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    ends = {each.cell.lr: each.end for each in study.cells}
+    assert sorted(end.ending for end in ends.values()) == ["cut", "cut", "cut", "done"]
+    assert sorted(end.step for end in ends.values()) == [4, 4, 8, 16]
+    assert ends[1e-5].ending == "cut"
+    assert study.summary[0].states["cut"] == 3
+
+
+def job_of(tmp_path, **values):
+    spec = tiny(**values)
+    from addnorm.lab.ground import prepare
+
+    ground = prepare(spec, tmp_path)
+    cell = spec.cells()[0]
+    recipe = spec.recipe(cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json")
+    return Job(cell.name, recipe, tmp_path / "cells" / cell.name, tmp_path / "score")
+
+
+def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+    for problem, words in [
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), "out of memory"),
+        (RuntimeError("an odd thing"), "RuntimeError: an odd thing"),
+        (UserError("no such thing; try another"), "no such thing; try another"),
+    ]:
+
+        def fail(*args, problem=problem, **kwargs):
+            raise problem
+
+        monkeypatch.setattr("addnorm.lab.work.train", fail)
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        assert work(job, lambda step, loss: None) == Finished.read(job.folder)
+        assert (Finished.read(job.folder).ending, Finished.read(job.folder).why) == (
+            "crashed",
+            words,
+        )
+        assert type(problem).__name__ in job.folder.with_name(job.name + ".error").read_text()
+
+
+def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+
+    def full(*args, **kwargs):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            raise UserError("the run cannot go on") from None
+
+    monkeypatch.setattr("addnorm.lab.work.train", full)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(NoRoom):
+        work(job, lambda step, loss: None)
+    assert Finished.read(job.folder) is None
+
+
+def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
+    job = job_of(tmp_path, steps=4)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    from dataclasses import replace
+
+    paused = replace(job, until=2)
+    assert work(paused, lambda step, loss: None) is None
+    (tmp_path / "data").rename(tmp_path / "moved")
+    recipe = job.recipe.model_copy(update={"data": str(tmp_path / "moved")})
+    assert work(replace(job, recipe=recipe), lambda step, loss: None).ending == "done"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "workers cannot be 0"),
+        ({"limit": 0}, "limit cannot be 0 seconds"),
+    ],
+)
+def test_engines_refuse_what_makes_no_sense(options, words):
+    with pytest.raises(UserError, match=words):
+        make_engine("local", **options)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(UserError, match="did you mean 'ray'"):
+        make_engine("rai")
