@@ -48,6 +48,12 @@ def test_attention_is_drawn(ask, tmp_path):
     assert done.code == 0 and "Attention maps" in page.read_text(encoding="utf-8")
 
 
+def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path):
+    done = ask("classify", "classify", "--attention", tmp_path, lines=LINES)
+    assert (done.code, done.out) == (2, "")
+    assert f"--attention {tmp_path} cannot be written (it is a folder); wanted a file" in done.err
+
+
 def test_attention_of_nothing_is_told(ask, tmp_path):
     done = ask("classify", "classify", "--attention", tmp_path / "page.html", lines=b"\n")
     assert done.code == 2 and "no attention to draw" in done.err

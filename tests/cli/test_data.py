@@ -152,15 +152,62 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
     ("arguments", "words"),
     [
         (("files", "-o", "corpus"), "got no file; wanted --src and --tgt"),
-        (("files", "--src", "no", "--tgt", "train.de", "-o", "c"), "no: there is no such file"),
-        (("files", "--src", ".", "--tgt", "train.de", "-o", "c"), ". is a folder; wanted a file"),
+        (
+            ("files", "--src", "train", "--tgt", "train.de", "-o", "c"),
+            "train: there is no such file; wanted one, plain, .gz or .xz; did you mean train.",
+        ),
+        (
+            ("files", "--src", "train.en", "--tgt", "no/x", "-o", "c"),
+            "no/x: there is no such file; wanted one, plain, .gz or .xz; there is no folder no eit",
+        ),
+        (
+            ("files", "--text", "zzz", "-o", "c"),
+            "zzz: there is no such file; wanted one, plain, .gz or .xz; look at the spelling",
+        ),
+        (
+            ("files", "--text", "short", "--valid-text", "nothing", "-o", "c"),
+            "nothing: there is no such file",
+        ),
+        (
+            ("files", "--src", ".", "--tgt", "train.de", "-o", "c"),
+            ". is a folder; wanted a file, plain, .gz or .xz; try one of those in it",
+        ),
+        (
+            ("files", "--text", "train.en", "--valid-text", "empty", "-o", "c"),
+            "the part given for valid has no record that can be used; wanted at least one; leave "
+            "it out to hold out some of train, or none with --valid 0",
+        ),
+        (
+            ("files", "--text", "train.en", "--valid", "5", "--valid-text", "short", "-o", "c"),
+            "got --valid 5 and a file for it; wanted one of them; leave out the other",
+        ),
+        (
+            ("files", "--valid-text", "short", "-o", "c"),
+            "got files to hold out and nothing to train on; wanted --text beside them",
+        ),
+        (("files", "--text", "short", "-o", "short/c"), "short/c cannot be made, since /"),
+        (("files", "--text", "short", "-o", "nowhere"), "nowhere is a link to nowhere; wanted a"),
+        (("files", "--text", "short", "-o", "/proc/c"), "/proc/c cannot be made (No such file or"),
+        (
+            (*FILES, "--valid", "0.6", "--test", "0.6"),
+            "--valid 0.6 and --test 0.6 are all there is; wanted shares whose sum is below 1; try",
+        ),
+        ((*FILES, "--paragraphs"), "got --paragraphs with --src and --tgt; wanted it with --text"),
         (("files", "--src", "short", "--tgt", "train.de", "-o", "c"), "short has 1 lines and tra"),
-        (("files", "--text", "empty", "-o", "c"), "an empty corpus: of 0 records read none was"),
+        (
+            ("files", "--text", "empty", "-o", "c"),
+            "an empty corpus: of 0 records read none was kept (no ",
+        ),
+        (
+            ("files", "--text", "latin", "-o", "c"),
+            "of 1 records read none was kept (invalid UTF-8 1); wanted at least one with text; "
+            "look at latin, line 1, and try iconv if it has another encoding",
+        ),
         ((*FILES, "--valid", "lots"), "--valid is 'lots'; wanted a number of records such as 500"),
         ((*FILES, "--valid", "99", "--test", "9"), "108 records to hold out of 100"),
         ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
         ((*FILES, "--text", "short"), "got both --src/--tgt and --text"),
-        (("files", "--text", "short", "-o", "full"), "full is not empty and no corpus"),
+        (("files", "--text", "short", "-o", "full"), "full is not empty and no corpus; wanted a "),
         (("files", "--text", "short", "-o", "short"), "short is a file; wanted a folder"),
         (("files", "--text", "short"), "Missing option '--out'"),
         (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or cut short"),
@@ -172,10 +219,61 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         (("columns", "a.tsv", "--label", "0", "-o", "c"), "got --label; wanted --source and"),
         (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
         (("columns", "full", "--text", "x", "-o", "c"), "full is no table: wanted a folder"),
-        (("gettext", "full", "-o", "c"), "no catalogue from en to de below full"),
+        (("columns", "b.tsv", "--text", "0", "-o", "c"), "b.tsv: there is no such file; wanted"),
+        (("columns", "no", "--text", "0", "-o", "c"), "no: there is no such file; wanted one, pla"),
+        (
+            ("columns", "saved", "--text", "x", "-o", "c"),
+            "saved/gone.arrow: there is no such file; wanted one",
+        ),
+        (
+            ("columns", "a.tsv", "--text", "one", "--valid", "lots", "-o", "c"),
+            "--valid is 'lots', which is no file that is there and no number; wanted a table of",
+        ),
+        (
+            ("columns", "a.tsv", "--text", "one", "--test", "full", "-o", "c"),
+            "--test is 'full', which is a folder and no number; wanted a table of its own",
+        ),
+        (
+            ("columns", "a.jsonl", "--text", "txt", "-o", "c"),
+            "a.jsonl: unknown column 'txt'; did you mean 'text'? Known: text, more\n",
+        ),
+        (("columns", "list.json", "--text", "x", "-o", "c"), "one object a line; try jq -c '.[]'"),
+        (
+            ("columns", "broken.csv", "--text", "0", "-o", "c"),
+            "broken.csv, line 1: no CSV (new-line character seen in unquoted field); wanted text",
+        ),
+        (
+            ("gettext", "full", "-o", "c"),
+            "no catalogue from en to de below full; languages there: none; wanted files such as "
+            "de/LC_MESSAGES/x.mo or po/de.po; try /usr/share/locale",
+        ),
+        (
+            ("gettext", "po", "--to", "fr", "-o", "c"),
+            "languages there: de; wanted both languages; try one of those there",
+        ),
+        (
+            ("gettext", "po", "-o", "c"),
+            "languages there: de; wanted catalogues that can be read, but po/de.po: no .po file",
+        ),
+        (
+            ("gettext", "ful", "-o", "c"),
+            "ful does not exist; wanted a folder with .mo or .po files below it; did you mean full",
+        ),
+        (
+            ("gettext", "full/thesis.txt", "-o", "c"),
+            "is a file; wanted a folder with .mo or .po files below it; try the folder it lies in",
+        ),
+        (
+            ("gettext", "full", "--min-words", "5", "--max-words", "2", "-o", "c"),
+            "pairs of at least 5 and at most 2 words cannot be; wanted --min-words no greater than",
+        ),
         (("gettext", "full", "--to", "xx", "-o", "c"), "--to is 'xx'; wanted the code of a lang"),
         (("gettext", "full", "--ratio", "0", "-o", "c"), "the ratio of lengths is 0.0; wanted 1"),
         (("libreoffice", "full", "full", "-o", "c"), "full has 0 pages (.html) and full has 0"),
+        (
+            ("libreoffice", "full", "zzz", "-o", "c"),
+            "zzz does not exist; wanted a folder with the help's .html pages below it; look at",
+        ),
         (("demo", "--task", "sing", "-o", "c"), "unknown task 'sing'; Known: translate, lm"),
         ((), "Missing command; try 'addnorm data --help'"),
         (("file",), "No such command 'file'"),
@@ -189,6 +287,14 @@ def test_a_mistake_is_one_line_and_leaves_nothing(data, sides, tmp_path, argumen
     (tmp_path / "cut.gz").write_bytes(gzip.compress(bytes(range(256)) * 50)[:100])
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "thesis.txt").write_text("mine")
+    (tmp_path / "saved").mkdir()
+    (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
+    (tmp_path / "po").mkdir()
+    (tmp_path / "po" / "de.po").write_text("no message here")
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"more": "b"}\n')
+    (tmp_path / "list.json").write_text('[{"x": 1}]')
+    (tmp_path / "broken.csv").write_text("a\rb\n")
+    (tmp_path / "nowhere").symlink_to("nothing")
     before = sorted(tmp_path.rglob("*"))
     done = data(*arguments)
     assert (done.code, done.out) == (2, "")

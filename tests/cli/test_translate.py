@@ -78,6 +78,29 @@ def test_a_prefix_begins_every_answer(ask, tmp_path):
     assert "there are 1 prefixes and more lines; wanted one a line" in done.err
 
 
+@pytest.mark.parametrize(("begins", "count"), [("ba\n", 1), ("a\nb\nc\nd\ne\n", 5)])
+def test_prefixes_for_other_lines_are_refused_before_the_run_is_opened(
+    addnorm, tmp_path, begins, count
+):
+    (tmp_path / "begins").write_text(begins)
+    (tmp_path / "one").write_bytes(gzip.compress(LINES[:7] + b"\n"))
+    (tmp_path / "two").write_bytes(b"dad\na bad bed")
+    paths = [str(tmp_path / name) for name in ("no-run", "one", "two")]
+    done = addnorm("translate", *paths, "--prefix", str(tmp_path / "begins"))
+    assert (done.code, done.out) == (2, "")
+    assert done.err == (
+        f"addnorm: there are {count} prefixes for 4 lines; wanted one a line, empty where nothing "
+        "is to be forced\n"
+    )
+
+
+def test_surplus_prefixes_for_standard_input_are_refused_before_an_answer(ask, tmp_path):
+    (tmp_path / "begins").write_text("a\nb\nc\nd\ne\n")
+    done = ask("translate", "translate", *SHORT, "--prefix", tmp_path / "begins", lines=LINES)
+    assert (done.code, done.out) == (2, "")
+    assert "there are more prefixes than the 4 lines; wanted one a line; take some" in done.err
+
+
 def test_what_was_cut_or_replaced_is_told(ask):
     lines = b"ab\xff\nab\n" + b"ab" * 2000 + b"\n"
     done = ask("translate", "translate", *SHORT, lines=lines)
@@ -94,6 +117,20 @@ def test_attention_is_drawn(ask, tmp_path):
     assert done.code == 0
     assert done.err == f"addnorm: drew the attention of 3 of 4 lines into {page}\n"
     assert "Attention maps" in page.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("place", "why"),
+    [("", "it is a folder"), ("file/page.html", "File exists"), ("file/deep/page.html", "Not a")],
+)
+def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path, place, why):
+    (tmp_path / "file").write_text("")
+    page = tmp_path / place
+    done = ask("translate", "translate", *SHORT, "--attention", page, lines=LINES)
+    assert (done.code, done.out) == (2, "")
+    assert done.err.startswith(f"addnorm: --attention {page} cannot be written ({why}")
+    assert "wanted a file in a folder that you may write to; try" in done.err
+    assert done.err.count("\n") == 1
 
 
 @pytest.mark.parametrize(

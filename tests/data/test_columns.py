@@ -6,7 +6,6 @@ import io
 import json
 import lzma
 import sys
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -118,6 +117,17 @@ def test_json_values_of_all_kinds(tmp_path):
     }
 
 
+def test_a_column_may_be_missing_in_some_rows_but_not_in_all(tmp_path):
+    path = put(tmp_path, "a.jsonl", '{"id": 1}\n{"id": 2, "text": "x"}\n{broken\n')
+    found, counts = read(path, columns={"text": "text"})
+    assert (found, counts.dropped) == ([{"text": "x"}], {"empty": 1, "not JSON": 1})
+    for name in ("txt", "txt.de"):
+        with pytest.raises(UserError, match=f"unknown column '{name}'; did .* Known: id, text$"):
+            read(path, columns={"text": name})
+    path = put(tmp_path, "b.jsonl", '{"text": {"de": "x"}}\n')
+    assert read(path, columns={"text": "text.en"})[1].dropped == {"empty": 1}
+
+
 def test_nested_values_are_reached_with_a_dot(tmp_path):
     row = {"translation": {"en": "one", "de": "eins"}, "a.b": "dotted"}
     path = put(tmp_path, "a.jsonl", json.dumps(row))
@@ -152,7 +162,7 @@ def test_giant_cells_are_counted(tmp_path, monkeypatch):
             "a.csv",
             'x\n"' + "y\n" * 600_000,
             {"text": "x"},
-            r"no CSV \(field larger.*quotes that are",
+            r"no CSV \(field larger.*quotes are closed",
         ),
     ],
 )
@@ -191,8 +201,9 @@ def test_a_folder_with_named_files_has_parts(tmp_path):
         "valid": ["dev.tsv.gz"],
         "test": ["test.csv"],
     }
-    parts = column_parts(tmp_path, {"valid": "0.1", "test": "other.tsv"})
-    assert set(parts) == {"train", "test"} and parts["test"] == [Path("other.tsv")]
+    other = put(tmp_path, "other.tsv", "")
+    parts = column_parts(tmp_path, {"valid": "0.1", "test": str(other)})
+    assert set(parts) == {"train", "test"} and parts["test"] == [other]
     for path in tmp_path.glob("train*"):
         path.unlink()
     with pytest.raises(UserError, match="is no table: wanted a folder that `datasets` saved"):
@@ -200,12 +211,13 @@ def test_a_folder_with_named_files_has_parts(tmp_path):
 
 
 def saved(folder, *, parts):
-    """A folder as save_to_disk of `datasets` writes it, without the data."""
+    """A folder as save_to_disk of `datasets` writes it, its data empty."""
     for split in parts:
         place = folder / split
         place.mkdir(parents=True)
         state = {"_data_files": [{"filename": "data-00000-of-00001.arrow"}]}
         (place / "state.json").write_text(json.dumps(state))
+        (place / "data-00000-of-00001.arrow").touch()
         names = {"_type": "ClassLabel", "names": ["bad", "good"]}
         info = {"features": {"text": {"_type": "Value"}, "label": names}}
         (place / "dataset_info.json").write_text(json.dumps(info))

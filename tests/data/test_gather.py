@@ -126,6 +126,28 @@ def test_only_new_and_empty_folders_are_written_to_and_corpora_by_force(tmp_path
         check_out(tmp_path / "train.jsonl")
 
 
+def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
+    tmp_path, monkeypatch
+):
+    (tmp_path / "file").write_text("")
+    words = "deep cannot be made, since .*file is a file; wanted a folder for the corpus"
+    with pytest.raises(UserError, match=words):
+        check_out(tmp_path / "file" / "deep")
+    asked = []
+    monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
+    with pytest.raises(
+        UserError, match=r"b: nothing can be written to .*; wanted a folder that yo"
+    ):
+        check_out(tmp_path / "a" / "b")
+    assert asked == [tmp_path]  # the nearest that is there
+
+
+def test_a_given_part_without_a_record_is_refused_and_leaves_nothing(tmp_path):
+    with pytest.raises(UserError, match=r"the part given for test has no record .* --test 0"):
+        made(tmp_path / "corpus", {"train": pairs(1), "test": []})
+    assert not (tmp_path / "corpus").exists()
+
+
 def test_a_tally_that_does_not_add_up_is_a_bug():
     counts = Counts()
     counts.saw(3)

@@ -88,7 +88,12 @@ def test_paragraphs_end_at_blank_lines(tmp_path):
         ({"train": "ab", "test": " b"}, {}, {}, "got --test-tgt without --test-src"),
         ({"valid": "ab"}, {}, {}, "nothing to train on; wanted --src and --tgt beside"),
         ({}, {"valid": "a"}, {}, "nothing to train on; wanted --text beside"),
-        ({"train": "ab"}, {}, {"paragraphs": True}, "--paragraphs is for --text"),
+        (
+            {"train": "ab"},
+            {},
+            {"paragraphs": True},
+            "got --paragraphs with --src and --tgt; wanted it with --text alone",
+        ),
     ],
 )
 def test_files_that_do_not_fit_together_are_refused(sides, alone, options, words):

@@ -134,7 +134,9 @@ def test_missing_files_folders_and_files_one_may_not_read_are_refused(tmp_path, 
         yield
 
     monkeypatch.setattr(type(path), "open", locked)
-    with pytest.raises(UserError, match="cannot be read: Permission denied"):
+    with pytest.raises(
+        UserError, match=r"cannot be read \(Permission denied\); wanted a file that you may"
+    ):
         texts(path)
 
 

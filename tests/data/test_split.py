@@ -81,7 +81,7 @@ def test_what_is_no_size_is_refused(text):
 def test_more_than_all_is_refused():
     with pytest.raises(UserError, match="200 records to hold out of 100: none is left"):
         edges(KEYS[:100], "100", "100")
-    with pytest.raises(UserError, match="their sum must be below 1"):
+    with pytest.raises(UserError, match=r"whose sum is below 1; try 0\.05 each"):
         edges(KEYS[:100], "0.5", "0.5")
 
 

@@ -99,6 +99,17 @@ def test_prefixes_are_as_many_as_lines(runs, begins, message):
         list(translate(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins))
 
 
+@pytest.mark.parametrize(("chunk", "answered"), [(1, 2), (2, 2), (3, 0), (512, 0)])
+def test_surplus_prefixes_are_noticed_as_soon_as_the_lines_end(runs, chunk, answered):
+    """That is before the answers, unless the last lines fill a chunk: more might be typed."""
+    begins = ["a", "b", "c"]
+    found = translate(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins, chunk=chunk)
+    for _ in range(answered):
+        next(found)
+    with pytest.raises(UserError, match="more prefixes than the 2 lines"):
+        next(found)
+
+
 def test_answers_are_no_longer_than_the_source_allows(runs):
     options = Options(ratio=1.0, extra=2)
     [[answer]] = translate(runs["translate"], ["abc"], options)

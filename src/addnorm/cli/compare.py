@@ -89,7 +89,7 @@ def compare(
         bool, typer.Option("--dry-run", help="Print the whole study as YAML and end.")
     ] = False,
 ) -> None:
-    """Train arrangements side by side and tell which of them train, and how well.
+    """Train arrangements side by side and tell which train.
 
     The same command goes on with a comparison that was interrupted.
     """

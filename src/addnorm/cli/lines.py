@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import json
 import sys
+import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -40,6 +41,16 @@ class Lines:
             with opened(path) as file:  # .gz and .xz as they are, as in `addnorm data`
                 yield from self._decoded(file)
 
+    def count(self) -> int:
+        """How many the files have; standard input can be read only once."""
+        from addnorm.data.sources import opened
+
+        number = 0
+        for path in self.files:
+            with opened(path) as file:
+                number += sum(1 for _ in file)
+        return number
+
     def _decoded(self, raw: Iterable[bytes]) -> Iterator[str]:
         for line in raw:
             line = line.rstrip(b"\r\n")
@@ -48,6 +59,35 @@ class Lines:
             except UnicodeDecodeError:
                 self.invalid += 1
                 yield line.decode("utf-8", errors="replace")
+
+
+def check_prefixes(texts: Lines, begins: Lines) -> None:
+    """Refuse files with other numbers of lines before the work; of standard input it shows late."""
+    if texts.files and (lines := texts.count()) != (prefixes := begins.count()):
+        from addnorm.core.errors import UserError
+
+        raise UserError(
+            f"there are {prefixes} prefixes for {lines} lines; wanted one a line, empty where "
+            "nothing is to be forced"
+        )
+
+
+def check_page(path: Path) -> None:
+    """Refuse a place for a page that cannot be written to, before the work."""
+    from addnorm.core.errors import UserError
+
+    why = "it is a folder" if path.is_dir() else ""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as problem:
+        why = why or problem.strerror or str(problem)
+    if why:
+        raise UserError(
+            f"--attention {path} cannot be written ({why}); wanted a file in a folder that you may "
+            "write to; try --attention attention.html"
+        )
 
 
 def chunk_of(given: int | None, files: Iterable[Path]) -> int:
@@ -145,6 +185,8 @@ def answer_lines(
     attention: Path | None,
 ) -> None:
     """Write the answers as they come, each with its number and line; then draw attention."""
+    if attention is not None:
+        check_page(attention)
     drawn: list[Answer | Labelled] = []
     number = 0
     with progress(words, shares=True) as tick:

@@ -3,6 +3,7 @@
 import math
 import sys
 import time
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -11,19 +12,25 @@ from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
     Progress,
+    ProgressColumn,
+    Task,
     TextColumn,
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 from addnorm.core.rows import Row
+from addnorm.train.folder import REPORT
 from addnorm.train.progress import Outcome, Watcher
 from addnorm.train.progress import Progress as State
 from addnorm.train.recipe import Recipe
 
 SECONDS = 10.0
 """Between two lines, where there is no terminal."""
+BAR = 8
+"""Columns below which a bar says nothing."""
 
 
 class Talk(Watcher):
@@ -78,6 +85,7 @@ class Talk(Watcher):
         """The last table, and the page with the curves."""
         from addnorm.report.training import write_training_report
 
+        self.said(f"writing {self.folder / REPORT}")
         page = write_training_report(self.folder)
         self.console.print(_table(outcome, self.loss, page))
         if outcome.ending == "interrupted":
@@ -91,15 +99,14 @@ class Bar(Talk):
 
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         super().__init__(recipe, folder)
-        self.bar = Progress(
-            BarColumn(bar_width=None),
-            MofNCompleteColumn(),
-            TextColumn("loss {task.fields[loss]:.3f}"),
-            TextColumn("{task.fields[rate]:,.0f} tok/s"),
-            TimeElapsedColumn(),
-            TimeRemainingColumn(),
+        steps, left = MofNCompleteColumn(), TimeRemainingColumn()
+        loss = TextColumn("loss {task.fields[loss]:.3f}")
+        rate = TextColumn("{task.fields[rate]:,.0f} tok/s")
+        bar, spent = BarColumn(), TimeElapsedColumn()
+        self.bar = Fitting(
+            *(bar, steps, loss, rate, spent, left),
+            first=(steps, loss, left, rate, bar, spent),
             console=self.console,
-            expand=True,
         )
 
     def began(self, progress: State, facts: dict[str, Any]) -> None:
@@ -129,6 +136,36 @@ class Bar(Talk):
         super().close()
 
 
+class Fitting(Progress):
+    """Columns of progress as far as the terminal has room for them; none is cut.
+
+    first: the columns by their importance; what does not fit is left out, what comes after it may
+        still be there
+    """
+
+    def __init__(
+        self, *columns: ProgressColumn, first: tuple[ProgressColumn, ...], console: Console
+    ) -> None:
+        self.all, self.first, self.screen = columns, first, console
+        super().__init__(*columns, console=console)
+
+    def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
+        """The table of what fits now: numbers grow, and windows change their size."""
+        tasks = list(tasks)
+        room, chosen = self.screen.width, set[ProgressColumn]()
+        for column in self.first:
+            width = max((_width(column, task) for task in tasks), default=0) + bool(chosen)
+            if width <= room:
+                chosen.add(column)
+                room -= width
+        shown = tuple(column for column in self.all if column in chosen)
+        for column in shown:
+            if isinstance(column, BarColumn):
+                column.bar_width = BAR + room  # told, since a table would rather cut the numbers
+        self.columns = shown
+        return super().make_tasks_table(tasks)
+
+
 class Lines(Talk):
     """A line every few seconds, for logs."""
 
@@ -154,6 +191,12 @@ class Lines(Talk):
             flush=True,
         )
         self.last = (now, progress.step, progress.tokens)
+
+
+def _width(column: ProgressColumn, task: Task) -> int:
+    """Columns of the terminal that a column of progress wants, the blank before it not counted."""
+    shown = column(task)
+    return shown.cell_len if isinstance(shown, Text) else BAR
 
 
 def _table(outcome: Outcome, loss: float, page: Path) -> Table:

@@ -18,7 +18,7 @@ def report(
         bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")
     ] = False,
 ) -> None:
-    """Make the page again from what was measured, also of what is not finished."""
+    """Make the page of a comparison or a run again from its rows."""
     from addnorm.core.errors import UserError
     from addnorm.lab.folder import is_comparison
 

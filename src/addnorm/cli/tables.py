@@ -38,7 +38,7 @@ def summary_table(study: "Study") -> Table:
             stable(line),
             line.best.told() if line.best else "-",
             line.loss.told() if line.loss else "-",
-            line.score.told(1 if study.score == "bleu" else 3) if line.score else "-",
+            line.score.told(1 if study.score == "chrf" else 3) if line.score else "-",
             behind(line),
             "-" if math.isnan(line.speed) else f"{line.speed:.2f}",
             "-" if math.isnan(line.memory) else f"{line.memory / 2**20:,.0f} MB",

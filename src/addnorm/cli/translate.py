@@ -57,6 +57,8 @@ def translate(
     )
     texts, notes = cli.Lines(files or ()), Notes()
     begins = None if prefix is None else cli.Lines([prefix])
+    if begins is not None:
+        cli.check_prefixes(texts, begins)
     trained = cli.open_run(run, device)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"
     size = cli.chunk_of(chunk, files or ())

@@ -64,7 +64,12 @@ class Rules:
         if self.duplicates not in DUPLICATES:
             raise UserError(unknown("duplicates", self.duplicates, DUPLICATES))
         if not self.ratio >= 1:
-            raise UserError(f"the ratio of lengths is {self.ratio}; wanted 1 or more")
+            raise UserError(f"the ratio of lengths is {self.ratio}; wanted 1 or more; try 4")
+        if self.min_words > self.max_words:
+            raise UserError(
+                f"pairs of at least {self.min_words} and at most {self.max_words} words cannot be; "
+                f"wanted --min-words no greater than --max-words"
+            )
 
 
 class Cleaner:

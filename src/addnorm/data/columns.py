@@ -2,14 +2,23 @@
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import COLUMNS
 from addnorm.data.counts import Counts
-from addnorm.data.sources import MAX_CHARACTERS, SURROGATES, mended, one_line
-from addnorm.data.tables import Row, class_names, folder_parts, read_rows
+from addnorm.data.sources import MAX_CHARACTERS, SURROGATES, check_file, mended, one_line
+from addnorm.data.tables import (
+    SHOWN,
+    Row,
+    check_columns,
+    class_names,
+    folder_parts,
+    has_column,
+    read_rows,
+)
 
 
 def task_of(chosen: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
@@ -36,8 +45,20 @@ def column_parts(table: str | Path, others: Mapping[str, str | None]) -> dict[st
         if other is not None:
             parts.pop(split, None)
             if not is_number(other):
-                parts[split] = [Path(other)]
+                parts[split] = [_given(split, other)]
+    for path in (path for paths in parts.values() for path in paths):
+        check_file(path)
     return parts
+
+
+def _given(split: str, other: str) -> Path:
+    if Path(other).is_file():
+        return Path(other)
+    what = "a folder" if Path(other).is_dir() else "no file that is there"
+    raise UserError(
+        f"--{split} is {other!r}, which is {what} and no number; wanted a table of its own, a "
+        f"number of records such as 500, or a share of them such as 0.05"
+    )
 
 
 def is_number(text: str) -> bool:
@@ -75,8 +96,13 @@ def _records(
 ) -> Iterator[dict[str, str]]:
     classes = class_names(path, columns["label"]) if "label" in columns else []
     keep_breaks = set(columns) == {"text"}  # a language model may see several lines
+    missing = set(columns.values())  # so far: rows of JSON need not have all columns
+    there: dict[str, None] = {}
     for row in rows:
         counts.saw()
+        if missing:
+            there.update(dict.fromkeys(islice(row.values, SHOWN)))
+            missing = {name for name in missing if not has_column(row.values, name)}
         record: dict[str, str] = {}
         flaw = row.flaw
         for part, name in columns.items():
@@ -99,6 +125,8 @@ def _records(
             counts.drop(flaw, f"{path}, {row.place}")
         else:
             yield record
+    if missing and there:
+        check_columns(path, list(there), sorted(missing))
 
 
 def _value(values: Mapping[str, Any], name: str) -> Any:

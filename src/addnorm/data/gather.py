@@ -1,6 +1,7 @@
 """From records to a corpus: spooled once, split by sentence, written whole."""
 
 import json
+import os
 import shutil
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -30,13 +31,28 @@ class Plan:
 def check_out(folder: str | Path, *, force: bool = False) -> None:
     """Refuse to write over what is no corpus, and over a corpus unless told to."""
     folder = Path(folder)
-    if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; wanted a folder for the corpus, new or empty")
+    above = (folder, *folder.absolute().parents)
+    there = next(path for path in above if path.exists() or path.is_symlink())
+    if not there.is_dir():
+        what = "a file" if there.exists() else "a link to nowhere"
+        what = f"is {what}" if there == folder else f"cannot be made, since {there} is {what}"
+        raise UserError(
+            f"{folder} {what}; wanted a folder for the corpus, new or empty; try -o corpus"
+        )
+    if not os.access(there, os.W_OK | os.X_OK):
+        raise UserError(
+            f"{folder}: nothing can be written to {there}; wanted a folder that you may write to; "
+            f"try another -o"
+        )
     if (folder / CARD).is_file():
         if not force:
-            raise UserError(f"{folder} holds a corpus already; try --force to replace it")
+            raise UserError(
+                f"{folder} holds a corpus already; try --force to replace it, or another -o"
+            )
     elif folder.exists() and _strangers(folder):
-        raise UserError(f"{folder} is not empty and no corpus; wanted a new or an empty folder")
+        raise UserError(
+            f"{folder} is not empty and no corpus; wanted a new or an empty folder; try another -o"
+        )
 
 
 def _strangers(folder: Path) -> bool:
@@ -67,12 +83,24 @@ def gather(
     made = not folder.exists()
     spools = folder / SPOOL
     shutil.rmtree(spools, ignore_errors=True)  # of a killed run
-    spools.mkdir(parents=True)
+    try:
+        spools.mkdir(parents=True)
+    except OSError as problem:
+        raise UserError(
+            f"{folder} cannot be made ({problem.strerror}); wanted a folder for the corpus that "
+            f"can be written to; try another -o"
+        ) from None
     try:
         edges = _spooled(spools, task, parts=parts, counts=counts, plan=plan)
         sizes = _sizes(spools, edges)
         if not sizes["train"]:
             raise UserError(_emptiness(counts, sizes))
+        for split in parts:
+            if not sizes[split]:
+                raise UserError(
+                    f"the part given for {split} has no record that can be used; wanted at least "
+                    f"one; leave it out to hold out some of train, or none with --{split} 0"
+                )
         splits = [split for split in SPLITS if sizes[split]]
         for split in splits:
             counts.keep(split, sizes[split])
@@ -152,4 +180,11 @@ def _emptiness(counts: Counts, sizes: Counter[str]) -> str:
             f"same sentence stay together; give more text, or --valid 0 --test 0"
         )
     reasons = ", ".join(f"{reason} {number}" for reason, number in counts.dropped.items())
-    return f"an empty corpus: of {counts.read} records read none was kept ({reasons or 'no text'})"
+    first = next(iter(counts.first.values()), "")
+    hint = f"look at {first}" if first else "look into what was given"
+    if "invalid UTF-8" in counts.dropped:
+        hint += ", and try iconv if it has another encoding"
+    return (
+        f"an empty corpus: of {counts.read} records read none was kept ({reasons or 'no text'}); "
+        f"wanted at least one with text; {hint}"
+    )

@@ -12,6 +12,7 @@ from addnorm.data.clean import Cleaner
 from addnorm.data.counts import Counts
 from addnorm.data.gettext import BrokenCatalogue, Catalogue, Entry, read_catalogue
 from addnorm.data.languages import Language, language_of, rank, wanted_language
+from addnorm.data.sources import check_folder
 
 ENDINGS = (".po", ".mo", ".gmo")  # the first is preferred: it knows what is fuzzy
 SYMBOLIC = re.compile(r"[A-Za-z0-9]+(?:[_.:/-][A-Za-z0-9]+)*[_.:][A-Za-z0-9]+(?:[_.:/-]\w+)*")
@@ -54,8 +55,16 @@ def harvest(
         there = {found.language.language for files in domains.values() for found in files}
         raise UserError(
             f"no catalogue from {source} to {target} below {', '.join(map(str, folders))}; "
-            f"languages there: {', '.join(sorted(there)) or 'none'}"
+            f"languages there: {', '.join(sorted(there)) or 'none'}; {_advice(there, counts)}"
         )
+
+
+def _advice(there: set[str], counts: Counts) -> str:
+    if broken := counts.first.get("broken catalogues"):
+        return f"wanted catalogues that can be read, but {broken}"
+    if there:
+        return "wanted both languages; try one of those there"
+    return "wanted files such as de/LC_MESSAGES/x.mo or po/de.po; try /usr/share/locale"
 
 
 def _domain_pairs(
@@ -167,9 +176,7 @@ def _domains(folders: Iterable[str | Path], counts: Counts) -> dict[str, list[Fo
     """All catalogues below the folders, by domain; a .po stands for the .mo beside it."""
     domains: dict[str, list[Found]] = defaultdict(list)
     for folder in map(Path, folders):
-        if not folder.is_dir():
-            what = "is a file" if folder.exists() else "does not exist"
-            raise UserError(f"{folder} {what}; wanted a folder with .mo or .po files below it")
+        check_folder(folder, ".mo or .po files")
         stems: set[Path] = set()
         paths = sorted(_walk(folder, counts), key=lambda path: ENDINGS.index(path.suffix))
         for path in paths:

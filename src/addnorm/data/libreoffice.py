@@ -8,6 +8,7 @@ from pathlib import Path
 from addnorm.core.errors import UserError
 from addnorm.data.clean import Cleaner
 from addnorm.data.counts import Counts
+from addnorm.data.sources import check_folder
 
 BLOCKS = frozenset(("p", "h1", "h2", "h3", "h4", "h5", "h6", "pre", "li", "td", "th", "dt", "dd"))
 BREAKS = frozenset(("br", "img", "td", "tr", "li", "div"))
@@ -99,9 +100,7 @@ class _Reader(HTMLParser):
 
 def _pages(folder: Path, language: str) -> dict[str, Path]:
     """The pages of a tree by their path below `text`, or below the folder if there is none."""
-    if not folder.is_dir():
-        what = "is a file" if folder.exists() else "does not exist"
-        raise UserError(f"{folder} {what}; wanted a folder with the help's .html pages below it")
+    check_folder(folder, "the help's .html pages")
     if (folder / language).is_dir():  # the folder of all languages
         folder = folder / language
     pages = {}

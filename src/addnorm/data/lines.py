@@ -6,7 +6,7 @@ from pathlib import Path
 
 from addnorm.core.errors import UserError
 from addnorm.data.counts import Counts
-from addnorm.data.sources import Line, bounded, lines, one_line, settled
+from addnorm.data.sources import Line, bounded, check_file, lines, one_line, settled
 
 
 def pairs(
@@ -99,7 +99,10 @@ def file_parts(
             f"for translation, or --text for a language model"
         )
     if paired and paragraphs:
-        raise UserError("--paragraphs is for --text; a pair is a line of each file")
+        raise UserError(
+            "got --paragraphs with --src and --tgt; wanted it with --text alone, since a pair is a "
+            "line of each file; leave it out"
+        )
     parts = {}
     for split, path in texts_of.items():
         if path is not None:
@@ -110,8 +113,15 @@ def file_parts(
         elif source is not None or target is not None:
             prefix = "--" if split == "train" else f"--{split}-"
             there, missing = ("src", "tgt") if target is None else ("tgt", "src")
-            raise UserError(f"got {prefix}{there} without {prefix}{missing}; wanted both sides")
+            raise UserError(
+                f"got {prefix}{there} without {prefix}{missing}; wanted both sides; add the other"
+            )
     if "train" not in parts:
         wanted = "--text" if single else "--src and --tgt"
-        raise UserError(f"nothing to train on; wanted {wanted} beside the parts held out")
+        raise UserError(
+            f"got files to hold out and nothing to train on; wanted {wanted} beside them"
+        )
+    for path in (*texts_of.values(), *(path for pair in sides.values() for path in pair)):
+        if path is not None:
+            check_file(path)
     return ("lm" if single else "translate"), parts

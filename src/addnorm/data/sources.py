@@ -5,12 +5,13 @@ import lzma
 import re
 import zlib
 from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from addnorm.core.errors import UserError
+from addnorm.core.errors import UserError, nearest
 from addnorm.data.counts import Counts
 
 MAX_CHARACTERS = 1_000_000  # of one line; a longer one is no sentence
@@ -31,6 +32,7 @@ BOM = b"\xef\xbb\xbf"
 SEPARATORS = re.compile("[\x00\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]+")
 SURROGATES = re.compile("[\ud800-\udfff]")  # bytes that are no UTF-8 (surrogateescape), "\ud800"
 ERRORS = ("drop", "replace", "refuse")
+NAMES = 1000  # of a folder, among which the one that was meant is looked for
 
 
 @dataclass(frozen=True)
@@ -55,12 +57,46 @@ class Reader(Protocol):
         """Lines."""
 
 
+def check_file(path: str | Path) -> None:
+    """Refuse what is no file, before anything else is read."""
+    path = Path(path)
+    if path.is_dir():
+        raise UserError(
+            f"{path} is a folder; wanted a file, plain, .gz or .xz; try one of those in it"
+        )
+    if not path.exists():
+        raise UserError(
+            f"{path}: there is no such file; wanted one, plain, .gz or .xz; {meant(path)}"
+        )
+
+
+def check_folder(path: str | Path, wanted: str) -> None:
+    """Refuse what is no folder. wanted: what should be below it."""
+    path = Path(path)
+    if path.is_dir():
+        return
+    what, hint = "does not exist", meant(path)
+    if path.exists():
+        what, hint = "is a file", f"try the folder it lies in, {path.parent}"
+    raise UserError(f"{path} {what}; wanted a folder with {wanted} below it; {hint}")
+
+
+def meant(path: Path) -> str:
+    """What to try where nothing is: the nearest name beside it, or the folder that is missing."""
+    if not path.parent.is_dir():
+        return f"there is no folder {path.parent} either"
+    with suppress(OSError):  # it may be entered, but not listed
+        names = [each.name for each in islice(path.parent.iterdir(), NAMES)]
+        if close := nearest(path.name, names):
+            return f"did you mean {path.parent / close[0]}?"
+    return "look at the spelling"
+
+
 @contextmanager
 def opened(path: str | Path) -> Iterator[Reader]:
     """The bytes of a file, unpacked if it begins like gzip or xz, whatever its name is."""
     path = Path(path)
-    if path.is_dir():
-        raise UserError(f"{path} is a folder; wanted a file")
+    check_file(path)
     try:
         with path.open("rb") as raw:
             start = raw.peek(6)[:6]
@@ -75,14 +111,15 @@ def opened(path: str | Path) -> Iterator[Reader]:
                     yield unpacked
             else:
                 yield raw
-    except FileNotFoundError:
-        raise UserError(f"{path}: there is no such file; look at the spelling") from None
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as problem:
         raise UserError(
             f"{path} is damaged or cut short ({problem}); unpack it by hand to see how far it goes"
         ) from None
     except OSError as problem:
-        raise UserError(f"{path} cannot be read: {problem.strerror or problem}") from None
+        raise UserError(
+            f"{path} cannot be read ({problem.strerror or problem}); wanted a file that you may "
+            f"read; look at its rights with ls -l"
+        ) from None
 
 
 def lines(path: str | Path, *, pieces: bool = False) -> Iterator[Line]:

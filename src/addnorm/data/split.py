@@ -121,7 +121,10 @@ class Splitter:
                 f"try smaller --valid and --test"
             )
         if (self.valid.share or 0) + (self.test.share or 0) >= 1:
-            raise UserError("--valid and --test are shares of one whole; their sum must be below 1")
+            raise UserError(
+                f"--valid {self.valid.share} and --test {self.test.share} are all there is; wanted "
+                f"shares whose sum is below 1; try 0.05 each"
+            )
 
 
 class Seen:

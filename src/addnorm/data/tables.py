@@ -2,7 +2,7 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,6 +18,7 @@ FORMATS = {
     ".arrow": "arrow",
 }
 PACKED = (".gz", ".xz")
+SHOWN = 20  # columns of a table that a message lists
 SPLIT_NAMES = {
     "train": ("train",),
     "valid": ("valid", "validation", "val", "dev"),
@@ -126,7 +127,8 @@ def _csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
             except csv.Error as problem:
                 last = met[-1].number if met else 0
                 raise UserError(
-                    f"{path}, line {last}: no CSV ({problem}); wanted quotes that are closed"
+                    f"{path}, line {last}: no CSV ({str(problem).partition(' - ')[0]}); wanted "
+                    f"text whose quotes are closed; try --format if it is something else"
                 ) from None
             first, valid = met[0], all(line.valid for line in met)
             met.clear()
@@ -142,7 +144,7 @@ def _cells(
     for line, cells in rows:
         if not columns:
             columns = cells if header else list(map(str, range(len(cells))))
-            check_columns(path, columns, names)
+            check_columns(path, columns, names, header=header)
             if header:
                 continue
         blank = not line.text.strip()
@@ -156,14 +158,21 @@ def _cells(
         )
 
 
-def check_columns(path: Path, columns: Sequence[str], names: Sequence[str]) -> None:
-    """Refuse a table that has not the columns wanted."""
+def has_column(columns: Collection[str], name: str) -> bool:
+    """Whether a column is there, or the one that a name with a dot begins with."""
+    return name in columns or name.split(".")[0] in columns
+
+
+def check_columns(
+    path: Path, columns: Sequence[str], names: Sequence[str], *, header: bool = False
+) -> None:
+    """Refuse a table that has not the columns wanted. header: whether a line was taken for one."""
     for name in names:
-        if name not in columns and name.split(".")[0] not in columns:
+        if not has_column(columns, name):
             shown = [
-                column if len(column) <= 40 else f"{column[:37]}..." for column in columns[:20]
+                column if len(column) <= 40 else f"{column[:37]}..." for column in columns[:SHOWN]
             ]
-            hint = "" if name.isdigit() else "; a file without a header has columns 0, 1, ..."
+            hint = "; a file without a header has columns 0, 1, ..." if header else ""
             raise UserError(f"{path}: {unknown('column', name, shown)}{hint}")
 
 
@@ -180,7 +189,9 @@ def _jsonl(path: Path) -> Iterator[Row]:
             except (ValueError, RecursionError):
                 flaw = "not JSON"
         if line.number == 1 and line.text.lstrip().startswith("["):
-            raise UserError(f"{path} is one JSON list; wanted JSON lines, one object a line")
+            raise UserError(
+                f"{path} is one JSON list; wanted JSON lines, one object a line; try jq -c '.[]'"
+            )
         if not flaw and not isinstance(values, dict):
             flaw = "not a JSON object"
         yield Row(f"line {line.number}", values if isinstance(values, dict) else {}, flaw)

@@ -122,6 +122,8 @@ def _translated(
     begins = None if prefixes is None else iter(prefixes)
     for texts in chunks(lines, chunk):
         given = [""] * len(texts) if begins is None else _as_many(begins, len(texts), notes.lines)
+        if len(texts) < chunk:  # the last ones: what is wrong is told before they are answered
+            _no_more(begins, notes.lines + len(texts))
         sentences: dict[int, Sentence] = {}
         pairs = zip(run.tokenizer.encode(texts), run.tokenizer.encode(given), strict=True)
         for place, (ids, prefix) in enumerate(pairs):
@@ -144,8 +146,14 @@ def _translated(
         for place in range(len(texts)):
             notes.lines += 1
             yield answers.get(place, [Answer("")])
+    _no_more(begins, notes.lines)
+
+
+def _no_more(begins: Iterator[str] | None, lines: int) -> None:
     if begins is not None and next(begins, None) is not None:
-        raise UserError(f"there are more prefixes than the {notes.lines} lines; wanted one a line")
+        raise UserError(
+            f"there are more prefixes than the {lines} lines; wanted one a line; take some away"
+        )
 
 
 def _as_many(begins: Iterator[str], count: int, seen: int) -> list[str]:

@@ -38,7 +38,7 @@ class Finished:
     seconds: float = 0.0
     """Time of the training, over all sittings."""
     rate: float = math.nan
-    """Tokens a second, the median."""
+    """Tokens a second of processor time, the median over steps; of time, on a GPU."""
     memory: int = 0
     """Bytes that the training took at most, beyond an idle process."""
     parameters: int = 0

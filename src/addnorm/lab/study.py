@@ -64,7 +64,7 @@ class Study:
 
     @property
     def score(self) -> str:
-        """The name of the score that is told first: bleu, bits_per_character or accuracy."""
+        """The name of the score that is told first: chrf, bits_per_character or accuracy."""
         return SCORES[self.spec.task]
 
     @property

@@ -30,8 +30,8 @@ from addnorm.train.progress import Outcome, Progress, Watcher
 from addnorm.train.recipe import Recipe
 from addnorm.train.run import Run
 
-SCORES = {"translate": "bleu", "lm": "bits_per_character", "classify": "accuracy"}
-"""The score of each task that is told first."""
+SCORES = {"translate": "chrf", "lm": "bits_per_character", "classify": "accuracy"}
+"""The score of each task that is told first: chrF, since BLEU is 0 on phrases of a few words."""
 SAMPLES = 6
 PULSE = 0.2
 """Seconds between two signs of life."""
@@ -64,10 +64,11 @@ def work(job: Job, tell: Tell) -> Finished | None:
     """
     at_rest = _peak()
     try:
-        outcome = _train(job, tell)
+        pulse = _Pulse(tell)
+        outcome = _train(job, pulse)
         if outcome.ending == "interrupted":
             return None
-        finished = _measured(job, outcome)
+        finished = _measured(job, outcome, pulse.rate)
     except Exception as problem:
         if _no_room(problem):
             raise NoRoom(str(problem)) from None
@@ -80,21 +81,20 @@ def work(job: Job, tell: Tell) -> Finished | None:
     return finished
 
 
-def _train(job: Job, tell: Tell) -> Outcome:
+def _train(job: Job, pulse: "_Pulse") -> Outcome:
     try:
-        return train(job.recipe, job.folder, watcher=_Pulse(tell), until=job.until)
+        return train(job.recipe, job.folder, watcher=pulse, until=job.until)
     except UserError:
         moved = (job.folder / files.CONFIG).is_file() and not beside(job.folder, END).exists()
         if not moved or files.read_config(job.folder).flat() == job.recipe.flat():
             raise
         shutil.rmtree(job.folder)  # its data lay elsewhere, when it was begun
-        return train(job.recipe, job.folder, watcher=_Pulse(tell), until=job.until)
+        return train(job.recipe, job.folder, watcher=pulse, until=job.until)
 
 
-def _measured(job: Job, outcome: Outcome) -> Finished:
+def _measured(job: Job, outcome: Outcome, rate: float) -> Finished:
     rows = list(read_rows(job.folder / files.ROWS))
     course = Course.of(rows)
-    rates = [row["value"] for row in rows if row["name"] == "tokens_per_second"]
     facts = files.read_arrangement(job.folder)
     done = outcome.ending in ("done", "stopped")
     scores, samples = _answers(job) if done and job.score else ({}, ())
@@ -108,7 +108,7 @@ def _measured(job: Job, outcome: Outcome) -> Finished:
         samples=samples,
         tokens=outcome.progress.tokens,
         seconds=outcome.progress.seconds,
-        rate=median(rates) if rates else math.nan,
+        rate=rate,
         parameters=facts["parameters"],
     )
 
@@ -141,21 +141,37 @@ def prompt_of(text: str) -> str:
 
 
 class _Pulse(Watcher):
-    """Signs of life, not too many."""
+    """Signs of life, not too many; and the speed, step by step."""
 
     def __init__(self, tell: Tell) -> None:
         self.tell, self.last = tell, 0.0
+        self.rates: list[float] = []
 
     def began(self, progress: Progress, facts: dict[str, Any]) -> None:
         """From where it goes on."""
+        self.mark = (_spent(), progress.tokens)
         self.tell(progress.step, math.nan)
 
     def stepped(self, progress: Progress, loss: float) -> None:
         """After an update."""
+        now, (before, tokens) = _spent(), self.mark
+        self.rates.append((progress.tokens - tokens) / max(now - before, 1e-9))
+        self.mark = (now, progress.tokens)
         now = time.monotonic()
         if now - self.last >= PULSE:
             self.last = now
             self.tell(progress.step, loss)
+
+    @property
+    def rate(self) -> float:
+        """Tokens a second: the median over steps, so that validations do not count."""
+        return median(self.rates) if self.rates else math.nan
+
+
+def _spent() -> float:
+    """Seconds that this process worked, whoever else was on the machine; on a GPU, that passed."""
+    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
+    return time.perf_counter() if on_gpu else time.process_time()
 
 
 def _peak() -> int:

@@ -46,8 +46,8 @@ def train(
     folder = Path(folder)
     with joined(recipe.device) as world, ExitStack() as held:
         world.first_does(lambda: held.enter_context(files.locked(folder)))
-        session = prepare(recipe, folder, world)
         watcher = watcher if watcher is not None and world.first else Watcher()
+        session = prepare(recipe, folder, world, said=watcher.said)
         try:
             return Trainer(session, watcher).run(until)
         except OSError as problem:

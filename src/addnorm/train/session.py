@@ -1,6 +1,7 @@
 """All that one run works with, made from its recipe."""
 
 import platform
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -67,11 +68,13 @@ def full_call(model: Model, recipe: Recipe, batch: Batch) -> tuple[tuple[Tensor,
     return given, masks | objective.causal_masks(*batch.sides)
 
 
-def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
-    """Read the corpus, train the tokenizer, build and wrap the model."""
+def prepare(
+    recipe: Recipe, folder: Path, world: World, *, said: Callable[[str], None] = lambda words: None
+) -> Session:
+    """Read the corpus, train the tokenizer, build and wrap the model; said: told what is slow."""
     build(recipe.config(vocab=1000, classes=_classes(recipe, 2)), device="meta")  # refuses nonsense
     corpus = Corpus.open(recipe.data, recipe.task)
-    world.first_does(lambda: _begin(recipe, folder, corpus))
+    world.first_does(lambda: _begin(recipe, folder, corpus, said))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
     batches = Batches(corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), **sides)
@@ -118,10 +121,12 @@ def prepare(recipe: Recipe, folder: Path, world: World) -> Session:
     )
 
 
-def _begin(recipe: Recipe, folder: Path, corpus: Corpus) -> None:
+def _begin(recipe: Recipe, folder: Path, corpus: Corpus, said: Callable[[str], None]) -> None:
     """What must be in the folder before anything else."""
     files.claim(folder, recipe)
     if not (folder / files.TOKENIZER).exists():
+        if recipe.tokenizer in KINDS:
+            said(f"training a tokenizer ({recipe.tokenizer}) on {corpus.folder}")
         make_tokenizer(recipe, corpus).save(folder / files.TOKENIZER)
 
 

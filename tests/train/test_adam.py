@@ -1,0 +1,49 @@
+"""Adam, AdamW and RAdam: torch's own with our options, the same for all three."""
+
+import pytest
+import torch
+
+from addnorm.models import LanguageModel
+from addnorm.models.config import Config
+from addnorm.train.optim import make_optimizer, registry
+
+THEIRS = {
+    "adam": (torch.optim.Adam, {"fused": True, "decoupled_weight_decay": False}),
+    "adamw": (torch.optim.AdamW, {"fused": True, "decoupled_weight_decay": True}),
+    "radam": (torch.optim.RAdam, {"foreach": True, "decoupled_weight_decay": True}),
+}
+
+
+def language_model():
+    torch.manual_seed(0)
+    return LanguageModel(Config.of(kind="lm", vocab=13, dim=8, depth=1, heads=2))
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_each_is_torchs_with_the_options_given(name):
+    call = f"{name}(beta1=0.7, beta2=0.9, eps=1e-5)"
+    (made,) = make_optimizer(call, language_model(), lr=0.5, weight_decay=0.1).parts
+    kind, settings = THEIRS[name]
+    assert type(made) is kind
+    for group in made.param_groups:
+        wanted = {"lr": 0.5, "betas": (0.7, 0.9), "eps": 1e-5, **settings}
+        assert {key: group[key] for key in wanted} == wanted
+    assert [group["weight_decay"] for group in made.param_groups] == [0.1, 0.0]
+
+
+def test_all_three_have_the_same_options_and_defaults():
+    for name in THEIRS:
+        options = registry.card(name).options
+        assert {key: option.default for key, option in options.items()} == {
+            "beta1": 0.9,
+            "beta2": 0.98,
+            "eps": 1e-8,
+        }
+
+
+def test_the_departure_from_the_paper_is_that_of_radam_alone():
+    told = {name: registry.card(name).departures for name in THEIRS}
+    assert told["adam"] == told["adamw"] == ()
+    assert [words.partition(";")[0] for words in told["radam"]] == [
+        "the paper adapts as soon as rho > 4"
+    ]
