@@ -21,11 +21,9 @@ export OMP_NUM_THREADS ?= 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
 
-demo: $(BASE) ## Install what running needs; list the wirings and draw three of them
-	$(BIN)/addnorm list wirings
-	@mkdir -p demo
-	$(BIN)/addnorm draw post_ln pre_ln b2t -o demo/blocks.svg
-	@echo "The picture of the three blocks lies at demo/blocks.svg"
+demo: $(BASE) ## Install what running needs; compare six wirings at 12+12 layers (four minutes)
+	$(BIN)/addnorm compare --demo -o demo
+	@echo "The page that shows why: demo/report.html"
 
 test: $(DEV) ## Install what testing needs; run the tests (make test ARGS='-k b2t')
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 $(ARGS)

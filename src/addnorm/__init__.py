@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from addnorm.core import UserError
     from addnorm.interop import from_hf
+    from addnorm.lab import Comparison, Study, compare
     from addnorm.models import (
         Classifier,
         Config,
@@ -27,6 +28,7 @@ __version__ = "0.1.0"
 # `addnorm --help` do not wait for torch.
 _HOME = {
     "Classifier": "addnorm.models",
+    "Comparison": "addnorm.lab",
     "Config": "addnorm.models",
     "CrossAttention": "addnorm.sublayers",
     "Decoder": "addnorm.stacks",
@@ -40,21 +42,24 @@ _HOME = {
     "SelfAttention": "addnorm.sublayers",
     "Seq2Seq": "addnorm.models",
     "Stack": "addnorm.stacks",
+    "Study": "addnorm.lab",
     "Sublayer": "addnorm.sublayers",
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
+    "compare": "addnorm.lab",
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "train"),
-    *("decode", "report", "interop"),
+    *("decode", "lab", "report", "interop"),
 )
 
 __all__ = [
     "Classifier",
+    "Comparison",
     "Config",
     "CrossAttention",
     "Decoder",
@@ -68,11 +73,13 @@ __all__ = [
     "SelfAttention",
     "Seq2Seq",
     "Stack",
+    "Study",
     "Sublayer",
     "UserError",
     "Wiring",
     "__version__",
     "build",
+    "compare",
     "from_hf",
     "load",
     "make_norm",

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from addnorm.lab.statistics import Estimate
 from addnorm.lab.summary import Ended, Line
 
+FULLY = ("trained at every setting", "trained without warm-up", "trained")
+
 
 def verdict(lines: Sequence[Line], cells: Sequence[Ended], *, seeds: int) -> tuple[str, ...]:
     """Sentences, the deepest stacks first: the best arm there, and what it took to train."""
@@ -57,7 +59,7 @@ def _training(depth: int, lines: Sequence[Line], cells: Sequence[Ended]) -> str:
     for line in lines:
         own = [e for e in cells if e.cell.arm == line.arm and e.cell.depth == depth]
         groups.setdefault(needed(own), []).append(line.arm.name)
-    order = sorted(groups, key=lambda words: not words.startswith("trained at every"))
+    order = sorted(groups, key=lambda words: words not in FULLY)
     return f"At depth {depth} " + "; ".join(f"{listed(groups[e])} {e}" for e in order) + "."
 
 
@@ -69,6 +71,8 @@ def needed(own: Sequence[Ended]) -> str:
     if not ended:
         return "has not run yet"
     if len(trained) == len(own):
+        if all(each.cell.warmup == 0 for each in own):
+            return "trained without warm-up"
         return "trained at every setting" if len(_settings(own)) > 1 else "trained"
     counted = ", ".join(
         f"{states.count(state)} {state}"

@@ -1,0 +1,100 @@
+"""`addnorm compare` and `addnorm report`, as a user types them."""
+
+import json
+
+import pytest
+import yaml
+
+from addnorm.lab.spec import Comparison
+from addnorm.lab.study import Study
+from tests.lab.made_up import made_up
+
+TINY = ["dim=8", "heads=2", "batch_tokens=256", "--steps", "3", "--depth", "1", "--score", "2"]
+
+
+def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
+    out = tmp_path / "runs"
+    words = ["compare", "--wiring", "pre_ln,rezero", "--lr", "1e-3", "--seeds", "1", *TINY]
+    done = addnorm(*words, "-o", str(out), "--csv")
+    assert done.code == 0, done.err
+    assert "pre_ln" in done.out and "At depth 1 " in done.out
+    assert "2 cells of 3 steps" in done.err and "2/2" in done.err
+    assert "<html" in (out / "report.html").read_text()
+    assert len((out / "cells.csv").read_text().splitlines()) == 3
+    assert Study.open(out).complete
+    again = addnorm(*words, "-o", str(out), "--json")
+    assert again.code == 0
+    assert json.loads(again.out)["complete"]
+    assert "2 of 2 are done already" in again.err
+    other = addnorm(*words, "dropout=0.2", "-o", str(out))
+    assert other.code == 2
+    assert "dropout was left out, now 0.2" in other.err
+
+
+def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
+    done = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
+    assert done.code == 0
+    path = tmp_path / "study.yaml"
+    path.write_text(done.out)
+    again = addnorm("compare", "-c", str(path), "--dry-run")
+    assert again.out == done.out
+    assert yaml.safe_load(done.out)["wiring"] == ["b2t", "mix_ln(post=0.5)"]
+    shorter = addnorm("compare", "-c", str(path), "--steps", "9", "--dry-run")
+    assert yaml.safe_load(shorter.out)["steps"] == 9
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--task", "sing"], "task cannot be 'sing'"),
+        (["--task", "none.yaml"], "no recipe at none.yaml"),
+        (["--wiring", ""], "wiring is empty"),
+        (["--wiring", "pre"], "unknown wiring 'pre'"),
+        (["--seeds", "0"], "seeds cannot be 0"),
+        (["--depth", "0"], "depth cannot be 0"),
+        (["--depth", "a"], "depth cannot be 'a'"),
+        (["--lr", "fast"], "lr cannot be 'fast'"),
+        (["--warmup", "500"], "500"),
+        (["--demo", "--wiring", "pre_ln"], "--demo has several grids"),
+        (["--demo", "--task", "lm"], "--demo is a study of its own"),
+        (["-c", "none.yaml"], "no study at none.yaml"),
+        (["dim"], "cannot read 'dim'"),
+        (["dim=30"], "heads"),
+        (["--address", "here:1"], "add --engine ray"),
+        (["--engine", "slurm"], "unknown engine 'slurm'"),
+        (["--workers", "0"], "workers cannot be 0"),
+        (["--limit", "0"], "limit cannot be 0"),
+        (["data=nowhere", "tokenizer=char"], "no corpus at"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
+    done = addnorm("compare", *words, "-o", str(tmp_path / "runs"))
+    assert done.code == 2
+    assert told in done.err
+    assert done.err.startswith("addnorm:") and done.err.count("\n") == 1
+    assert done.out == ""
+
+
+def test_a_folder_of_something_else_stays_as_it_is(addnorm, tmp_path):
+    (tmp_path / "mine.txt").write_text("mine")
+    done = addnorm("compare", *TINY, "-o", str(tmp_path))
+    assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["mine.txt"])
+    assert "holds other things" in done.err
+
+
+def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
+    spec = Comparison.of({"wiring": "post_ln,pre_ln", "lr": "1e-3", "depth": "2", "seeds": 2})
+    folder = made_up(tmp_path / "runs", spec)
+    done = addnorm("report", str(folder), "--csv", "--png", str(tmp_path / "pictures"))
+    assert done.code == 0, done.err
+    paths = done.out.splitlines()
+    assert paths[0] == str(folder / "report.html")
+    assert any(path.endswith("summary.csv") for path in paths)
+    assert list((tmp_path / "pictures").glob("*.png"))
+
+
+def test_a_report_of_nothing_is_refused(addnorm, tmp_path):
+    done = addnorm("report", str(tmp_path))
+    assert done.code == 2
+    assert "no run at" in done.err
+    assert addnorm("report", str(tmp_path / "none")).code == 2
