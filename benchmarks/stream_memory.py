@@ -60,7 +60,9 @@ def peak(*arguments: str) -> tuple[float, float]:
     child = subprocess.Popen([sys.executable, "-m", "addnorm", *arguments], stderr=subprocess.PIPE)
     assert child.stderr is not None
     told = child.stderr.read().decode(errors="replace")
-    _, status, used = os.wait4(child.pid, 0)  # of this child alone; getrusage tells of the largest so far
+    _, status, used = os.wait4(
+        child.pid, 0
+    )  # of this child alone; getrusage tells of the largest so far
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         sys.exit(f"addnorm {' '.join(arguments)} ended with {child.returncode}:\n{told}")

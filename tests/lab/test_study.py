@@ -159,3 +159,18 @@ def test_a_loss_that_is_no_number_survives_the_disk(tmp_path):
     study = studied(tmp_path, lambda cell: "diverged", wiring="pre_ln", depth=6, lr=1e-3, seeds=1)
     assert math.isnan(study.cells[0].loss)
     assert study.cells[0].end.why.startswith("loss nan")
+
+
+def test_the_best_arm_is_named_by_its_loss_also_where_arms_share_no_seed(tmp_path):
+    """Seeds 0 of one and 1 of the other trained: no pair, but still one of them is better."""
+
+    def fate(cell):
+        good = cell.seed == (0 if cell.arm.wiring == "pre_ln" else 1)
+        return "trained" if good else "stuck"
+
+    study = studied(tmp_path, fate, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0, seeds=2)
+    leading = [line for line in study.summary if line.leads]
+    assert len(leading) == 1
+    assert leading[0].loss.mean == min(line.loss.mean for line in study.summary)
+    assert f"the best is {leading[0].arm.name} " in study.verdict[0]
+    assert all(line.behind is None for line in study.summary)

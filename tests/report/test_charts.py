@@ -146,3 +146,13 @@ def test_events_are_marked_and_a_divergence_told():
 def test_odd_data_can_be_drawn(chart):
     assert isinstance(chart, Chart)
     assert "NaN" not in chart.still and "<path" in chart.still
+
+
+def test_what_a_log_axis_has_no_place_for_is_counted():
+    points = [(n, 10.0 ** (n % 5)) for n in range(1, 40)]
+    chart = curve([(0, 0.0), *points], title="t", y="y")
+    assert chart.note == "1 value is not above 0 and left out: the axis is log."
+    rows = site_rows(6, 4, lambda site, step: 0.0 if site + step == 1 else 10.0**site)
+    for draw in (over_steps, over_depth, heat):
+        assert draw(rows, title="t", y="y").note.endswith("left out: the axis is log.")
+    assert curve([(1, 0.0), (2, 1.0)], title="t", y="y").note == ""

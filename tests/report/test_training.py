@@ -73,14 +73,15 @@ def test_a_whole_run_shows_everything(tmp_path, no_vega):
     card = {"task": "translate", "counts": {"train": 29000}, "about": {"languages": ["en", "de"]}}
     (corpus / "corpus.json").write_text(json.dumps(card))
     (tmp_path / "arrangement.json").write_text(json.dumps({"encoder": {"wiring": "pre_ln"}}))
-    text = report(tmp_path, measured(), data=str(corpus))
+    ended = row(40, "ended", 1.0, ending="done")
+    text = report(tmp_path, [*measured(), ended], data=str(corpus))
     assert "<h1>Translation with pre_ln</h1>" in text
     assert "x ← x + f(N(x))" in text and "Cross-attention" in text
     assert "<th>train</th><td>29,000 records</td>" in text
     assert "<th>languages</th><td>en, de</td>" in text
     assert "best validation loss, step 40</dt><dd>1.1</dd>" in text
     assert "best perplexity</dt><dd>3.004</dd>" in text
-    assert "label smoothing of 0.1" in text
+    assert "Both without label smoothing." in text
     assert "arrangement.json" in text and "wiring: pre_ln" in text
     assert "not measured" not in text and "not finished" not in text
     drawn = titles(text)

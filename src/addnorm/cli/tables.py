@@ -60,6 +60,6 @@ def stable(line: "Line") -> str:
 def behind(line: "Line") -> str:
     """How far behind the best arm at this depth."""
     if line.behind is None:
-        return "best" if line.loss else "-"
+        return "best" if line.leads else "-"
     told = line.behind.told()
     return told if line.behind.sure or line.behind.half is None else f"{told} (noise)"

@@ -69,7 +69,7 @@ class Cell:
         """The name of its folder: readable, and one for each cell.
 
         >>> Cell(Arm("mix_ln(post=0.25)"), 6, 100, 1e-3, 0).name
-        'mix_ln_post_0.25-d6-w100-lr0.001-s0-4d67'
+        'mix_ln_post_0.25-d6-w100-lr0.001-s0-dacf'
         """
         warmup = OWN if self.warmup is None else self.warmup
         told = f"{self.arm.name}-d{self.depth}-w{warmup}-lr{self.lr:g}-s{self.seed}"
@@ -99,9 +99,9 @@ class Cell:
 class Grid(BaseModel):
     """Axes that are crossed with each other; a comparison is one grid or several.
 
-    >>> grid = Grid(wiring="post_ln, mix_ln(post=0.25, init=gpt2)", depth=[6, 12], lr="sweep")
+    >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
     >>> grid.wiring, len(list(grid.cells(1)))
-    (('post_ln', 'mix_ln(init=gpt2)'), 16)
+    (('post_ln', 'drop_path(b2t, rate=0.2)'), 16)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
@@ -165,8 +165,8 @@ class Grid(BaseModel):
 def split(text: str) -> list[str]:
     """What stands between commas, those inside brackets not counted.
 
-    >>> split("pre_ln, mix_ln(post=0.25, init=gpt2),b2t")
-    ['pre_ln', 'mix_ln(post=0.25, init=gpt2)', 'b2t']
+    >>> split("pre_ln, drop_path(b2t, rate=0.2),b2t")
+    ['pre_ln', 'drop_path(b2t, rate=0.2)', 'b2t']
     """
     parts, open_ = [""], 0
     for sign in text:

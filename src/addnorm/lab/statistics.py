@@ -27,8 +27,8 @@ class Estimate:
     def of(cls, values: Sequence[float]) -> "Estimate | None":
         """The estimate from values; None from none.
 
-        >>> Estimate.of([1.0, 3.0])
-        Estimate(mean=2.0, half=12.706204736174698, count=2)
+        >>> Estimate.of([1.0, 3.0]).told()
+        '2.000 ± 12.706'
         """
         if not values:
             return None

@@ -3,7 +3,7 @@
 import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
@@ -98,8 +98,11 @@ class Line:
     """Final validation loss there, by seed, of those that trained."""
     loss: Estimate | None
     score: Estimate | None
+    leads: bool
+    """Whether it is the best arm at this depth."""
     behind: Estimate | None
-    """Loss there minus that of the best arm at this depth, paired by seed; None for the best."""
+    """Loss there minus that of the best arm, paired by seed; None for the best itself, and where
+    the two share no seed that trained."""
     speed: float
     """Tokens a second relative to the reference at this depth; NaN if there is none."""
     reference: str
@@ -145,6 +148,7 @@ def _line(own: Sequence[Ended], *, score: str, pace: float, reference: str) -> L
         losses=losses,
         loss=Estimate.of(list(losses.values())),
         score=Estimate.of(scores),
+        leads=False,
         behind=None,
         speed=_rate(own) / pace,
         reference=reference,
@@ -177,17 +181,16 @@ def _stable(settings: dict[Setting, list[Ended]]) -> tuple[Stable, ...]:
 
 def _ranked(lines: list[Line]) -> list[Line]:
     """With the distance of each to the best at this depth, seed by seed."""
-    from dataclasses import replace
-
     known = [line for line in lines if line.loss is not None]
     if not known:
         return lines
     best = min(known, key=lambda line: (not line.whole, line.loss.mean if line.loss else math.inf))
     return [
-        line if line is best or line.loss is None
+        replace(line, leads=True)
+        if line is best
         else replace(line, behind=paired(line.losses, best.losses))
         for line in lines
-    ]  # fmt: skip
+    ]
 
 
 def _rate(cells: Iterable[Ended]) -> float:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from addnorm.lab.statistics import Estimate
 from addnorm.lab.summary import Ended, Line
 
+MOST_NAMES = 8
 FULLY = ("trained at every setting", "trained without warm-up", "trained")
 
 
@@ -20,7 +21,7 @@ def verdict(lines: Sequence[Line], cells: Sequence[Ended], *, seeds: int) -> tup
 
 def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
     """Which arm is best, and which cannot be told from it."""
-    best = next((line for line in lines if line.behind is None and line.loss is not None), None)
+    best = next((line for line in lines if line.leads), None)
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
             return f"At depth {depth} no cell has trained yet."
@@ -30,16 +31,16 @@ def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
     told = f"{best.arm.name} with {best.best.told()}: validation loss {best.loss.told()}"
     if not best.whole:
         told += " (not with every seed)"
-    others = [line for line in lines if line.behind is not None]
+    others = [line for line in lines if line.loss is not None and line is not best]
     if not others:
         only = "only this arm trained" if len(lines) > 1 else "there is no other arm to compare"
         return f"At depth {depth} the best is {told}; {only}."
     if seeds == 1:
-        near = ", ".join(
-            f"{line.arm.name} {line.loss.told()}" for line in _sorted(others) if line.loss
+        near = listed(
+            [f"{line.arm.name} {line.loss.told()}" for line in _sorted(others) if line.loss]
         )
         return f"At depth {depth} the best is {told}; then {near} (one seed: noise is unknown)."
-    noise = [line.arm.name for line in _sorted(others) if line.behind and not line.behind.sure]
+    noise = [line.arm.name for line in _sorted(others) if not (line.behind and line.behind.sure)]
     worse = [
         f"{line.arm.name} by {_difference(line.behind)}"
         for line in _sorted(others)
@@ -69,7 +70,7 @@ def needed(own: Sequence[Ended]) -> str:
     trained = [each for each in own if each.state == "trained"]
     ended = [each for each in own if each.state != "waiting"]
     if not ended:
-        return "has not run yet"
+        return "did not run yet"
     if len(trained) == len(own):
         if all(each.cell.warmup == 0 for each in own):
             return "trained without warm-up"
@@ -111,10 +112,12 @@ def _cautions(cells: Sequence[Ended], seeds: int) -> list[str]:
 def listed(names: Sequence[str]) -> str:
     """Names in a sentence.
 
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
+    >>> listed(["a", "b", "c"]), listed(list("abcdefghij"))
+    ('a, b and c', 'a, b, c, d, e, f, g and 3 more')
     """
-    return " and ".join(filter(None, (", ".join(names[:-1]), names[-1])))
+    shown = list(names) if len(names) <= MOST_NAMES else list(names[: MOST_NAMES - 1])
+    shown += [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
+    return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
 def _settings(own: Sequence[Ended]) -> set[object]:

@@ -30,10 +30,18 @@ from addnorm.report.marks import (
     mixed,
     of_value,
 )
+from addnorm.report.notes import (
+    SMOOTHED,
+    not_above_zero,
+    not_finite,
+    nothing,
+    thinned,
+    told_smoothed,
+)
 from addnorm.report.page import Chart, Note
 from addnorm.report.thin import MOST_POINTS, Points, finite, smooth, spread, thin
 
-LOSS, SMOOTHED = "loss (nats)", "training, smoothed"
+LOSS = "loss (nats)"
 MOST_CELLS, MOST_LINES, MOST_TICKS = 2400, 48, 12
 LOOKS = {
     "training": ("blue", 0.9, 0.45),
@@ -51,7 +59,7 @@ def loss(train: Points, valid: Points, *, title: str, events: Sequence[Event] = 
     raw, checked = finite(train), finite(valid)
     drawn = _smoothed({"training": thin(raw)}, raw) | {"validation": thin(checked)}
     left_out = len(train) + len(valid) - len(raw) - len(checked)
-    notes = [_told_smoothed(drawn), _thinned(len(raw), drawn["training"]), _not_finite(left_out)]
+    notes = [told_smoothed(drawn), thinned(len(raw), drawn["training"]), not_finite(left_out)]
     best = min(checked, key=lambda point: (point[1], point[0]), default=None)
     return _curves(title, drawn, y=LOSS, notes=notes, best=best, events=events, wide=True)
 
@@ -76,7 +84,7 @@ def curve(
     if noisy:
         drawn = _smoothed(drawn, good)
     left_out = len(points) - len(good)
-    notes = [_told_smoothed(drawn), _thinned(len(good), drawn[name]), _not_finite(left_out)]
+    notes = [told_smoothed(drawn), thinned(len(good), drawn[name]), not_finite(left_out)]
     return _curves(title, drawn, y=y, notes=notes, events=events, log=log, wide=wide)
 
 
@@ -84,7 +92,7 @@ def over_steps(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
     """One line a site over steps, coloured from the first site to the last."""
     good = _finite(rows)
     if not good:
-        return _nothing(title, len(rows))
+        return nothing(title, len(rows))
     steps, sites, kept, notes = _sampled(good)
     ticks = log_ticks(row["value"] for row in kept)
     base = alt.Chart(data(VALUES)).transform_calculate(where=_look_up(good))
@@ -92,7 +100,7 @@ def over_steps(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
         x=at_step(), y=of_value(y, ticks), detail="site:O", color=depth(sites)
     )
     near = hover(base, [*AT_SITE, alt.Tooltip("value:Q", title=y)], y=of_value(y, ticks))
-    notes = [*notes, _not_finite(len(rows) - len(good))]
+    notes = [*notes, *_left_out(rows, good, kept, ticks)]
     return finished(title, [lines, near], notes=notes, values={VALUES: _cells(kept, ticks)})
 
 
@@ -100,7 +108,7 @@ def over_depth(rows: Sequence[Row], *, title: str, y: str, moments: int = 5) -> 
     """The sites from first to last, at a few steps from the first measured to the last."""
     good = _finite(rows)
     if not good:
-        return _nothing(title, len(rows))
+        return nothing(title, len(rows))
     steps = spread(sorted({row["step"] for row in good}), moments)
     kept = [row for row in good if row["step"] in set(steps)]
     ticks = log_ticks(row["value"] for row in kept)
@@ -119,7 +127,7 @@ def over_depth(rows: Sequence[Row], *, title: str, y: str, moments: int = 5) -> 
         color=alt.Color("step:O", title="step", sort=steps, legend=legend, scale=colours),
     )
     near = hover(base, [*AT_SITE, alt.Tooltip("value:Q", title=y)], y=of_value(y, ticks), x=x)
-    notes = [_not_finite(len(rows) - len(good))]
+    notes = _left_out(rows, good, kept, ticks)
     return finished(title, [lines, near], notes=notes, values={VALUES: _cells(kept, ticks)})
 
 
@@ -127,7 +135,7 @@ def heat(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
     """Sites by steps, coloured by value; on a log scale where the values are wide apart."""
     good = _finite(rows)
     if not good:
-        return _nothing(title, len(rows))
+        return nothing(title, len(rows))
     steps, sites, kept, notes = _sampled(good)
     log = bool(log_ticks(row["value"] for row in kept))
     gaps = [after - before for before, after in pairwise(steps)]
@@ -152,7 +160,7 @@ def heat(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
             tooltip=[*AT_SITE, alt.Tooltip("value:Q", title=y)],
         )
     )
-    notes = [*notes, _not_finite(len(rows) - len(good))]
+    notes = [*notes, *_left_out(rows, good, kept, log)]
     return finished(title, [cells], notes=notes, values={VALUES: values})
 
 
@@ -176,7 +184,8 @@ def _curves(
         if not ticks or value > 0
     ]
     if not values:
-        return _nothing(title, 0)
+        return nothing(title, 0)
+    below = sum(value <= 0 for points in drawn.values() for _, value in points) if ticks else 0
     used = [name for name in drawn if drawn[name]]
     looks = {name: LOOKS.get(name, PLAIN) for name in used}
     if SMOOTHED not in used and "training" in used:
@@ -205,7 +214,7 @@ def _curves(
     return finished(
         title,
         [*event_marks(events, middle), *lines, *marks, near],
-        notes=notes,
+        notes=[*notes, not_above_zero(below)],
         values={VALUES: values, **told, **event_data(events)},
         wide=wide,
     )
@@ -252,6 +261,13 @@ def _sampled(rows: Sequence[Row]) -> tuple[list[int], list[int], list[Row], list
     return steps, sites, kept, notes
 
 
+def _left_out(
+    rows: Sequence[Row], good: Sequence[Row], kept: Sequence[Row], log: object
+) -> list[str]:
+    below = sum(row["value"] <= 0 for row in kept) if log else 0
+    return [not_finite(len(rows) - len(good)), not_above_zero(below)]
+
+
 def _cells(rows: Sequence[Row], log: object) -> list[dict[str, Any]]:
     return [
         {"step": row["step"], "site": row["site"], "value": _short(row["value"])}
@@ -277,25 +293,3 @@ def _few(points: Sequence[Any], most: int = FEW) -> Any:
 def _short(value: float) -> float:
     """Five digits: more is not seen, and a page should be small."""
     return float(f"{value:.5g}")
-
-
-def _nothing(title: str, count: int) -> Note:
-    if count:
-        return Note(f"{title}: none of the {count:,} measured values is a finite number.")
-    return Note(f"{title}: not measured.")
-
-
-def _told_smoothed(drawn: Mapping[str, Points]) -> str:
-    return "Thin: as measured. Thick: smoothed." if SMOOTHED in drawn else ""
-
-
-def _thinned(count: int, drawn: Points) -> str:
-    if len(drawn) == count:
-        return ""
-    return f"{len(drawn):,} of {count:,} values are drawn, the lowest and highest of each stretch."
-
-
-def _not_finite(count: int) -> str:
-    if not count:
-        return ""
-    return f"{count:,} value{'s are' if count > 1 else ' is'} not finite and left out."

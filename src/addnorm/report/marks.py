@@ -1,5 +1,6 @@
 """What charts are made of: the theme, axes, marks of events, and points that answer the pointer."""
 
+import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -93,19 +94,51 @@ def event_data(events: Sequence[Event]) -> dict[str, list[dict[str, Any]]]:
     }
 
 
-def hover(base: alt.Chart, tooltip: list[alt.Tooltip], *, y: alt.Y, x: alt.X | None = None) -> Any:
-    """Unseen points that show themselves and their numbers to the nearest pointer."""
-    near = alt.selection_point(on="pointerover", nearest=True, clear="pointerout", empty=False)
+def hover(
+    base: alt.Chart,
+    tooltip: Sequence[alt.Tooltip],
+    *,
+    y: alt.Y,
+    x: alt.X | None = None,
+    fields: Sequence[str] = (),
+) -> Any:
+    """Unseen points that show themselves and their numbers to the nearest pointer.
+
+    fields: what tells a point from others, where rows hold several points.
+    """
+    same: dict[str, Any] = {"fields": list(fields)} if fields else {}
+    near = alt.selection_point(
+        on="pointerover", nearest=True, clear="pointerout", empty=False, **same
+    )
     return (
         base.mark_point(style=UNSEEN, filled=True, size=50, color="var(--ink)", aria=False)
         .encode(
             x=at_step() if x is None else x,
             y=y,
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
-            tooltip=tooltip,
+            tooltip=alt.TooltipValue(alt.ExprRef(_tip(tooltip))),
         )
         .add_params(near)
     )
+
+
+def _tip(tooltip: Sequence[alt.Tooltip]) -> str:
+    """A tooltip as an expression of our own.
+
+    Vega-Lite's own knows the row under the nearest pointer for numbers only, and calls all else
+    undefined.
+    """
+    told = []
+    for each in tooltip:
+        field, _, kind = each["shorthand"].partition(":")
+        title, digits = (
+            default if each[name] is alt.Undefined else each[name]
+            for name, default in (("title", field), ("format", ""))
+        )
+        value = f"(datum.datum || datum)[{json.dumps(field)}]"
+        shown = f"format({value}, {json.dumps(digits)})" if kind == "Q" else f"'' + {value}"
+        told.append(f"{json.dumps(title)}: {shown}")
+    return "{" + ", ".join(told) + "}"
 
 
 def finished(

@@ -14,13 +14,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import jinja2
 from markupsafe import Markup
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import replacing
+from addnorm.report.looks import SIGNS, colours
 from addnorm.report.svg import FAMILY, THEMES
 
 PALETTE = {  # Okabe and Ito's colours, which the colour-blind tell apart; lighter on dark paper
@@ -35,6 +36,14 @@ UNSEEN = "unseen"
 """Style of marks that only answer the pointer."""
 
 
+class Part(Protocol):
+    """Whatever the template knows how to show."""
+
+    @property
+    def kind(self) -> str:
+        """By which the template tells it."""
+
+
 @dataclass(frozen=True)
 class Facts:
     """A table of names and values."""
@@ -46,13 +55,17 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a head; cells are text."""
+    """A table with a head; cells are text, or know themselves how they look (`__html__`)."""
 
     title: str
     head: Sequence[str]
-    rows: Sequence[Sequence[str]]
+    rows: Sequence[Sequence[object]]
     wide: bool = False
     """Whether it takes the whole row."""
+    stacked: bool = False
+    """Whether a phone shows each row as a card."""
+    tall: bool = False
+    """Whether it scrolls within a window of its own."""
     kind: str = field(default="table", init=False)
 
 
@@ -71,6 +84,24 @@ class Fold:
     title: str
     text: str
     kind: str = field(default="fold", init=False)
+
+
+@dataclass(frozen=True)
+class Folded:
+    """Parts that open on a click."""
+
+    title: str
+    parts: Sequence[Part]
+    kind: str = field(default="folded", init=False)
+
+
+@dataclass(frozen=True)
+class Lead:
+    """Sentences: the first large, the others below."""
+
+    large: Sequence[str]
+    small: Sequence[str] = ()
+    kind: str = field(default="lead", init=False)
 
 
 @dataclass(frozen=True)
@@ -95,6 +126,8 @@ class Chart:
     """How to read it, what was left out."""
     wide: bool = False
     """Whether it takes the whole row."""
+    log: bool = False
+    """Whether a board may put its values on a log scale."""
     kind: str = field(default="chart", init=False)
 
     @property
@@ -106,19 +139,16 @@ class Chart:
         spec = {**self.spec, "width": STILL_WIDTH * (1 + self.wide)}
         if layers:  # what only answers the pointer is not to be seen
             spec["layer"] = [layer for layer in layers if layer["mark"].get("style") != UNSEEN]
-        spec.pop("params", None)
-        return _inline(vl_convert.vegalite_to_svg(spec, vl_version=_version()))
+        spec["params"] = [each for each in spec.get("params", ()) if "select" not in each]
+        return _inline(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 
 
 @dataclass(frozen=True)
 class Column:
     """Parts below one another, in the room of one."""
 
-    parts: Sequence["Part"]
+    parts: Sequence[Part]
     kind: str = field(default="column", init=False)
-
-
-Part = Column | Facts | Table | Note | Fold | Picture | Chart
 
 
 @dataclass(frozen=True)
@@ -128,6 +158,8 @@ class Section:
     title: str
     parts: Sequence[Part]
     about: str = ""
+    narrow: bool = False
+    """Whether its parts need little room each."""
 
 
 def page(
@@ -139,7 +171,7 @@ def page(
     warnings: Sequence[str] = (),
 ) -> str:
     """The page as text. figures: the few numbers that matter, large. warnings: before all else."""
-    charts = any(part.kind == "chart" for section in sections for part in section.parts)
+    kinds = {part.kind for section in sections for part in section.parts}
     return render(
         "page.html.j2",
         title=title,
@@ -147,7 +179,8 @@ def page(
         figures=figures or {},
         warnings=warnings,
         sections=sections,
-        vega=Markup(_vega()) if charts else "",
+        kinds=kinds,
+        vega=Markup(_vega()) if kinds & {"chart", "board"} else "",
     )
 
 
@@ -184,13 +217,17 @@ def write_page(path: Path, text: str) -> Path:
     return path
 
 
-def _variables(theme: str) -> str:
+def colours_of(theme: str) -> dict[str, str]:
+    """Every colour of a page by the name of its CSS variable."""
     look = THEMES[theme]
-    plain = {
+    return {
         "paper": look.paper, "ink": look.ink, "quiet": look.quiet, "line": look.line,
-        "panel": look.panel, "edge": look.panel_edge, **PALETTE[theme],
+        "panel": look.panel, "edge": look.panel_edge, **PALETTE[theme], **colours(theme),
     }  # fmt: skip
-    return " ".join(f"--{name}: {colour};" for name, colour in plain.items())
+
+
+def _variables(theme: str) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in colours_of(theme).items())
 
 
 def _inline(svg: str, prefix: str = "") -> Markup:
@@ -216,10 +253,11 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["inline"] = _inline
+    made.globals["signs"] = SIGNS
     return made
 
 
-def _version() -> str:
+def vega_lite_version() -> str:
     """The Vega-Lite that altair writes, as vl-convert calls it."""
     from altair import SCHEMA_VERSION
 
@@ -231,5 +269,5 @@ def _vega() -> str:
     """Vega, Vega-Lite and vega-embed in one script, out of vl-convert; 0.9 MB."""
     import vl_convert
 
-    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", _version())
+    script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version())
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE)

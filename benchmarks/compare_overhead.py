@@ -1,0 +1,91 @@
+"""What a comparison costs beyond the training of its cells, and what starting a cell takes.
+
+    OMP_NUM_THREADS=1 python benchmarks/compare_overhead.py [CELLS]
+
+The same recipes are trained twice: one after the other with `train` alone, in a process that has
+imported everything, and by `compare` with one worker. Time is processor time of all processes, so
+that neighbours on the machine count little. The start of a cell runs from the fork to its first
+update.
+"""
+
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from addnorm.lab.compare import Audience, compare
+from addnorm.lab.engines.local import LocalEngine
+from addnorm.lab.ground import prepare
+from addnorm.lab.spec import Comparison
+from addnorm.lab.study import Study
+from addnorm.report.comparison import write_comparison_report
+from addnorm.train.loop import train
+
+
+class Starts(Audience):
+    """Notes how long each cell takes to its first update."""
+
+    def __init__(self) -> None:
+        self.forked: dict[str, float] = {}
+        self.took: list[float] = []
+
+    def happened(self, event) -> None:
+        """Note it."""
+        if event.what == "began":
+            self.forked[event.job.name] = time.monotonic()
+        elif event.what == "stepped" and event.step and event.job.name in self.forked:
+            self.took.append(time.monotonic() - self.forked.pop(event.job.name))
+
+
+def spent() -> float:
+    """Seconds of processor time of this process and of those that have ended below it."""
+    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in used)
+
+
+def main(cells: int) -> None:
+    """Print both, and the ratio."""
+    torch.set_num_threads(1)
+    spec = Comparison.of({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        ground = prepare(spec, folder / "bare")
+        bare = []
+        for cell in spec.cells():
+            tokenizer = folder / "bare" / "tokenizer.json"
+            recipe = spec.recipe(cell, data=ground.data, tokenizer=tokenizer)
+            start = spent()
+            train(recipe, folder / "bare" / cell.name)
+            bare.append(spent() - start)
+        bare_cost = sum(bare[1:]) * cells / (cells - 1)  # the first one also warms up
+        starts, begun = Starts(), spent()
+        compare(spec, folder / "runs", engine=LocalEngine(workers=1), audience=starts)
+        _stop_server()
+        cost = spent() - begun
+        ends = [each.end for each in Study.open(folder / "runs").cells]
+        start = time.monotonic()
+        page = write_comparison_report(folder / "runs")
+        print(f"{cells} cells of {spec.steps} steps, pre_ln 6+6, dim 64, one worker")
+        print(f"bare training      {bare_cost:7.1f} s of processor time")
+        print(f"compare            {cost:7.1f} s, imports of its server and scores included")
+        print(f"overhead           {cost / bare_cost - 1:7.1%}")
+        print(f"inside the cells   {sum(end.seconds for end in ends):7.1f} s of time in training")
+        first, *others = starts.took
+        print(f"start of a cell    {statistics.median(others):7.2f} s, the first {first:.2f} s")
+        size = page.stat().st_size / 2**20
+        print(f"page               {time.monotonic() - start:7.2f} s, {size:.1f} MB")
+
+
+def _stop_server() -> None:
+    """End the fork server, so that its time and that of its cells is counted."""
+    from multiprocessing.forkserver import _forkserver
+
+    _forkserver._stop()
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]) if len(sys.argv) > 1 else 6)

@@ -1,0 +1,139 @@
+"""How a comparison is made again: commands, spec, versions, machine, and every cell."""
+
+import math
+import shlex
+from collections import Counter
+
+from markupsafe import Markup
+
+from addnorm.lab import folder as files
+from addnorm.lab.study import Judged, Study
+from addnorm.lab.summary import Setting
+from addnorm.report.answer import told_score
+from addnorm.report.looks import SIGNS, Look
+from addnorm.report.page import Column, Facts, Fold, Folded, Note, Part, Table
+
+
+def reproduce(study: Study, looks: dict[str, Look]) -> list[Part]:
+    """All that somebody else needs."""
+    table = cells_table(study, looks)
+    return [
+        Column((Facts("Commands", commands(study)), Facts("The spec", _spec(study)))),
+        Column((Facts("Where it ran", _machine(study)), Facts("Data", _data(study)))),
+        Fold(f"{files.SPEC}: every key", study.spec.yaml()),
+        *_failures(study, looks),
+        Folded(f"Every cell with its outcome: {len(study.cells):,}", (table,)),
+    ]
+
+
+def commands(study: Study) -> dict[str, str]:
+    """What to type."""
+    task, cell = study.spec.task, _one(study)
+    spec, config = (
+        shlex.quote(str(study.folder / name))
+        for name in (files.SPEC, f"{files.CELLS}/{cell.cell.name}/config.yaml")
+    )
+    folder = shlex.quote(str(study.folder))
+    return {
+        "once more, elsewhere": f"addnorm compare -c {spec} -o again",
+        "go on with this one": f"addnorm compare -c {spec} -o {folder}",
+        "this page anew": f"addnorm report {folder}",
+        "one cell, with its weights": f"addnorm train {task} -c {config} -o weights",
+    }
+
+
+def cells_table(study: Study, looks: dict[str, Look]) -> Table:
+    """Every cell, failures included."""
+    head = (
+        *("arm", "depth", "setting", "seed", "outcome", "validation loss", told_score(study)),
+        *("steps", "seconds", "why", "folder"),
+    )
+    rows = [_row(study, each, looks) for each in study.cells]
+    return Table("Every cell", head, rows, wide=True, tall=True)
+
+
+def _failures(study: Study, looks: dict[str, Look]) -> list[Part]:
+    """Cells that broke off, by reason: seen without opening the long table."""
+    found = Counter(
+        (each.cell.arm.name, each.cell.depth, each.state, each.end.why)
+        for each in study.cells
+        if each.state in ("diverged", "crashed") and each.end is not None
+    )
+    if not found:
+        return [Note("No cell diverged or crashed.")]
+    rows = [
+        (
+            looks[arm],
+            str(depth),
+            state,
+            f"{count:,}",
+            why or "judged so by its losses; see the rules above",
+        )
+        for (arm, depth, state, why), count in found.most_common(40)
+    ]
+    more = f", the first 40 of {len(found):,} kinds" if len(found) > 40 else ""
+    title = f"What diverged or crashed, and why{more}"
+    return [Table(title, ("arm", "depth", "outcome", "cells", "why"), rows, wide=True)]
+
+
+def _row(study: Study, each: Judged, looks: dict[str, Look]) -> list[object]:
+    cell, end = each.cell, each.end
+    score = end.scores.get(study.score, math.nan) if end is not None else math.nan
+    state = Markup('<span class="chip is-{0}">{1}</span> {0}').format(each.state, SIGNS[each.state])
+    return [
+        looks[cell.arm.name], str(cell.depth), Setting(cell.warmup, cell.lr).told(), str(cell.seed),
+        state, _number(each.loss), _number(score),
+        *((f"{end.step:,}", f"{end.seconds:,.0f}", end.why) if end is not None else ("", "", "")),
+        f"{files.CELLS}/{cell.name}",
+    ]  # fmt: skip
+
+
+def _one(study: Study) -> Judged:
+    """A cell worth training again: the best of all, or the first."""
+    trained = [each for each in study.cells if each.state == "trained"]
+    return min(trained, key=lambda each: each.loss) if trained else study.cells[0]
+
+
+def _spec(study: Study) -> dict[str, str]:
+    spec = study.spec
+    arms, cells = spec.arms(), spec.cells()
+    return {
+        "task": spec.task,
+        "arms": ", ".join(arm.name for arm in arms),
+        "depths": ", ".join(map(str, sorted({cell.depth for cell in cells}))),
+        "settings": "; ".join(
+            dict.fromkeys(Setting(cell.warmup, cell.lr).told() for cell in cells)
+        ),
+        "seeds": ", ".join(map(str, range(spec.seeds))),
+        "steps": f"{spec.steps:,}",
+        "schedule": spec.schedule,
+        "mode": spec.mode,
+        "cells": f"{len(cells):,}",
+        "digest": spec.digest,
+    }
+
+
+def _machine(study: Study) -> dict[str, str]:
+    if study.ground is None:
+        return {"machine": "not prepared yet"}
+    return {**study.ground.machine, **study.ground.versions}
+
+
+def _data(study: Study) -> dict[str, str]:
+    ground = study.ground
+    if ground is None:
+        return {"data": study.spec.data}
+    counts = {f"{split} records": f"{count:,}" for split, count in ground.counts.items()}
+    return {
+        "data": study.spec.data,
+        "corpus": ground.data,
+        **counts,
+        "digest of the corpus": ground.corpus,
+        "digest of the tokenizer": ground.tokenizer,
+        "tokens in the vocabulary": f"{ground.vocab:,}",
+        "unigram baseline": f"{ground.baseline:.4f} nats",
+    }
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}" if math.isfinite(value) else ""
