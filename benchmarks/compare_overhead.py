@@ -17,7 +17,7 @@ from pathlib import Path
 
 import torch
 
-from addnorm.lab.compare import Audience, compare
+from addnorm.lab.conduct import Audience, compare
 from addnorm.lab.engines.local import LocalEngine
 from addnorm.lab.ground import prepare
 from addnorm.lab.spec import Comparison

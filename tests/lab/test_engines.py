@@ -11,7 +11,7 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
-from addnorm.lab.compare import Audience, compare
+from addnorm.lab.conduct import Audience, compare
 from addnorm.lab.engines import make_engine
 from addnorm.lab.engines.local import LocalEngine
 from addnorm.lab.finished import Finished
@@ -144,7 +144,7 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
 @pytest.mark.slow
 def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
     code = (
-        "from addnorm.lab.compare import compare\n"
+        "from addnorm.lab.conduct import compare\n"
         "from addnorm.lab.spec import Comparison\n"
         "if __name__ == '__main__':\n"
         f"    compare(Comparison.of({tiny(steps=5000).flat()!r}), {str(tmp_path / 'runs')!r})\n"

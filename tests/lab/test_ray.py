@@ -3,7 +3,7 @@
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.lab.compare import compare
+from addnorm.lab.conduct import compare
 from addnorm.lab.engines.local import LocalEngine
 from tests.lab.test_engines import rows_of, tiny
 

@@ -9,7 +9,7 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.lab.compare import Audience
+from addnorm.lab.conduct import Audience
 from addnorm.lab.engines.base import Event
 from addnorm.lab.finished import Finished
 from addnorm.lab.grid import Cell

@@ -104,7 +104,7 @@ def compare(
     from addnorm.cli.board import Board, Lines
     from addnorm.cli.report import export
     from addnorm.core.errors import UserError
-    from addnorm.lab.compare import compare as run
+    from addnorm.lab.conduct import compare as run
     from addnorm.lab.engines import make_engine
 
     if address is not None and engine != "ray":

@@ -1,6 +1,6 @@
 """Comparisons: which arrangement trains, at which depth, at which learning rate."""
 
-from addnorm.lab.compare import compare
+from addnorm.lab.conduct import compare
 from addnorm.lab.grid import Arm, Cell, Grid
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Judged, Study

@@ -101,7 +101,7 @@ class Grid(BaseModel):
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
     >>> grid.wiring, len(list(grid.cells(1)))
-    (('post_ln', 'drop_path(b2t, rate=0.2)'), 16)
+    (('post_ln', 'drop_path(inner=b2t, rate=0.2)'), 16)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
