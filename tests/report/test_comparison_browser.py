@@ -22,7 +22,7 @@ TICKS = (
     ".map(each => each.textContent)"
 )
 
-pytestmark = [pytest.mark.slow, needs_browser]
+pytestmark = needs_browser  # seconds each, but this is the page that everybody sees
 
 
 @pytest.fixture(scope="module")
@@ -159,6 +159,8 @@ def test_the_page_is_looked_at(path, tmp_path, width, theme):
             "getComputedStyle(each).display === 'flex')"
         )
         assert small == (width < 760), "a phone gets cards instead of a wide table"
+        cut = "filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
+        assert browser.run(f"[...document.querySelectorAll('.stacked td')].{cut}") == []
         browser.picture(tmp_path / f"page-{width}-{theme}.png")
         assert (tmp_path / f"page-{width}-{theme}.png").stat().st_size > 50_000
         assert browser.complaints == []
