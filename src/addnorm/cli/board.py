@@ -103,7 +103,8 @@ class Talk(Audience):
         """Whether a cell did not train, as far as can be told before all have ended."""
         if end.ending != "done":
             return end.ending != "cut"
-        best = min(each.loss for each in self.ends.values() if math.isfinite(each.loss))
+        losses = (each.loss for each in self.ends.values() if math.isfinite(each.loss))
+        best = min(losses, default=math.inf)
         return not progress(end.loss, baseline=self.baseline, best=best) >= ENOUGH
 
     def _count(self, cell: Cell, end: Finished) -> None:

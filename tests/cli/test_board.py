@@ -1,0 +1,105 @@
+"""What is seen while a comparison runs: counts, the best loss so far, the time left."""
+
+import io
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+from rich.console import Console
+
+from addnorm.cli import board
+from addnorm.lab.engines.base import Event
+from addnorm.lab.finished import Finished
+from addnorm.lab.spec import Comparison
+from addnorm.lab.study import Study
+from tests.lab.made_up import BASELINE, made_up
+
+SPEC = Comparison.of({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
+
+
+def job(cell):
+    return SimpleNamespace(name=cell.name, folder=Path("cells") / cell.name)
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study.open(made_up(tmp_path / "a", SPEC, lambda cell: "waiting", inside=False))
+
+
+def begun(kind, study, width=80):
+    talk = kind()
+    talk.console = Console(file=io.StringIO(), width=width, height=20, soft_wrap=True)
+    board.Talk.began(talk, study, 2)
+    return talk
+
+
+def end(talk, cell, loss, ending="done", why=""):
+    talk.happened(Event(job(cell), "began"))
+    talk.happened(Event(job(cell), "ended", 200, loss, Finished(ending, why, loss=loss)))
+
+
+def test_a_new_best_shows_that_others_are_stuck(study):
+    talk = begun(board.Lines, study)
+    first, second = SPEC.cells()[:2]
+    end(talk, first, BASELINE - 0.3)
+    row = talk.tallies[("post_ln", 2)]
+    assert (row.done, row.total, row.failed, row.losses) == (1, 2, 0, [BASELINE - 0.3])
+    end(talk, second, 0.1)
+    row = talk.tallies[("post_ln", 2)]
+    assert (row.done, row.failed, row.losses) == (2, 1, [0.1])
+
+
+def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
+    talk = begun(board.Lines, study)
+    for cell, ending in zip(SPEC.cells(), ("crashed", "diverged"), strict=False):
+        end(talk, cell, float("nan"), ending, "out of memory")
+    assert talk.tallies[("post_ln", 2)].failed == 2
+    assert "crashed (out of memory)" in talk.console.file.getvalue()
+
+
+def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
+    now = [100.0]
+    monkeypatch.setattr(board.time, "monotonic", lambda: now[0])
+    talk = begun(board.Lines, study)
+    assert board.clock(talk.left()) == "?"
+    cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
+    talk.happened(Event(job(cell), "began"))
+    talk.happened(Event(job(cell), "stepped", 1, 3.0))
+    now[0] += 99.0
+    talk.happened(Event(job(cell), "stepped", 100, 3.0))
+    # 99 steps of 2 layers took 99 seconds; 4 cells of 2 layers and 4 of 4 are left, less 100 steps
+    assert talk.left() == pytest.approx((4 * 200 * 2 + 4 * 200 * 4 - 100 * 2) * 99 / (99 * 2))
+
+
+@pytest.mark.parametrize("width", [40, 80, 120])
+def test_the_table_fits_the_terminal(study, width):
+    talk = begun(board.Board, study, width)
+    end(talk, SPEC.cells()[0], 0.5)
+    sheet = Console(file=io.StringIO(), width=width)
+    sheet.print(talk._drawn())
+    lines = sheet.file.getvalue().splitlines()
+    assert all(len(line) <= width for line in lines)
+    assert any("post_ln" in line and "1/2" in line and "0.500" in line for line in lines)
+    assert "1 of 8 cells" in " ".join(lines)
+
+
+def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
+    many = Comparison.of({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
+    study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
+    talk = begun(board.Board, study)
+    for cell in many.cells()[:2]:
+        end(talk, cell, 0.5)
+    sheet = Console(file=io.StringIO(), width=80)
+    sheet.print(talk._drawn())
+    lines = sheet.file.getvalue().splitlines()
+    assert len(lines) <= 20
+    assert "more rows" in sheet.file.getvalue()
+
+
+def test_what_is_done_already_is_counted(tmp_path):
+    folder = made_up(
+        tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
+    )
+    talk = begun(board.Lines, Study.open(folder))
+    assert "going on: 4 of 8 are done already" in talk.console.file.getvalue()
+    assert all(tally.done == 1 for tally in talk.tallies.values())
