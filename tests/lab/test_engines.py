@@ -1,6 +1,7 @@
 """Cells as processes: what becomes of those that crash, hang or are killed."""
 
 import json
+import math
 import os
 import signal
 import threading
@@ -10,13 +11,17 @@ from pathlib import Path
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import read_rows
+from addnorm.core.rows import read_rows, write_rows
 from addnorm.lab.conduct import Audience, compare
 from addnorm.lab.engines import make_engine
 from addnorm.lab.engines.local import LocalEngine
-from addnorm.lab.finished import Finished
+from addnorm.lab.finished import Finished, beside
+from addnorm.lab.ground import prepare
+from addnorm.lab.halving import cut
 from addnorm.lab.spec import Comparison
 from addnorm.lab.work import Job, NoRoom, work
+from addnorm.train.folder import alone
+from addnorm.train.run import Run
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
 TIMED = ("tokens_per_second",)
@@ -46,21 +51,21 @@ class Hook(Audience):
             self.act(event)
 
 
-def children():
-    """Processes of cells: those whose parent is the fork server."""
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(leader=None):
+    """Processes of cells: those below the fork server of a leader, of this process by default."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
-            words = Path(f"/proc/{name}/cmdline").read_text()
-            parent = int(Path(f"/proc/{name}/stat").read_text().rpartition(")")[2].split()[1])
-            mine = (
-                "forkserver" in words
-                and "forkserver" in Path(f"/proc/{parent}/cmdline").read_text()
-            )
+            server = parent_of(name)
+            words = Path(f"/proc/{server}/cmdline").read_text()
+            if "forkserver" in words and parent_of(server) == (leader or os.getpid()):
+                found.append(int(name))
         except (OSError, ValueError):
             continue
-        if mine:
-            found.append(int(name))
     return found
 
 
@@ -157,11 +162,13 @@ def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
     until = time.monotonic() + 90
     while not list((tmp_path / "runs").glob("cells/*/rows.jsonl")) and time.monotonic() < until:
         time.sleep(0.2)
+    cells = children(leader.pid)
+    assert cells
     leader.kill()
     leader.wait()
-    while children() and time.monotonic() < until:
+    while any(Path(f"/proc/{pid}").exists() for pid in cells) and time.monotonic() < until:
         time.sleep(0.2)
-    assert not children()
+    assert not any(Path(f"/proc/{pid}").exists() for pid in cells)
     assert not list((tmp_path / "runs").glob("cells/*.json"))  # it is not finished
 
 
@@ -175,10 +182,110 @@ def test_halving_trains_the_better_settings_to_the_end(tmp_path):
     assert study.summary[0].states["cut"] == 3
 
 
+@pytest.mark.slow
+def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
+    spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
+    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+
+    class Rung(Audience):
+        """Interrupts when the first rung has been cut."""
+
+        def happened(self, event):
+            if event.end is not None and event.end.ending == "cut":
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert not compare(spec, tmp_path / "broken", audience=Rung()).complete
+    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    ends = [
+        [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
+        for study in (whole, broken)
+    ]
+    assert ends[0] == ends[1]
+    assert sorted(step for _, _, step in ends[0]) == [10, 10, 20, 40]
+    assert not list(tmp_path.glob("*/cells/*/checkpoints"))
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_asked_to_stop_from_outside_is_a_result(tmp_path):
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
+    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    assert study.cells[0].state == "crashed"
+    assert "SIGTERM" in study.cells[0].end.why
+
+
+def test_halving_puts_what_diverged_last(tmp_path):
+    spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
+    for cell, loss, ending in zip(
+        spec.cells(), (2.0, 2.1, 0.1, 0.2), ("", "", "diverged", "diverged"), strict=True
+    ):
+        own = tmp_path / "cells" / cell.name
+        rows = [
+            {"step": step, "name": "loss", "value": loss, "split": "train"} for step in range(1, 11)
+        ]
+        write_rows(own / "rows.jsonl", rows)
+        if ending:
+            Finished(ending, "loss nan").save(own)
+    assert cut(spec, tmp_path, 10) == []  # the worse half has ended by itself
+    assert cut(spec, tmp_path, 10) == []
+
+
+def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
+    spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
+    for number, cell in enumerate(spec.cells()):
+        rows = [
+            {"step": step, "name": "loss", "value": number - 9.0 * number * (step > 10),
+             "split": "train"} for step in range(1, 30)
+        ]  # fmt: skip
+        write_rows(tmp_path / "cells" / cell.name / "rows.jsonl", rows)
+    assert [cell.lr for cell, _ in cut(spec, tmp_path, 10)] == [1e-2, 1e-1]
+    assert cut(spec, tmp_path, 10) == []
+    assert [cell.lr for cell, _ in cut(spec, tmp_path, 20)] == [1e-4]
+
+
+def test_a_cell_waits_for_another_process_and_takes_its_end(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("addnorm.lab.work.PATIENCE", 0.3)
+    with alone(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
+        assert ours
+        assert work(job, lambda step, loss: None) is None  # it is at work, and does not end
+        Finished("done", loss=1.0).save(job.folder)
+        assert work(job, lambda step, loss: None).loss == 1.0
+
+
+def test_scores_that_are_no_numbers_do_not_lose_a_cell(tmp_path):
+    Finished("done", loss=1.0, scores={"word_perplexity": math.inf, "bleu": 3.0}).save(tmp_path)
+    assert Finished.read(tmp_path).scores == {"bleu": 3.0}
+
+
+def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
+    """A learning rate that destroys what was learnt: the last model answers, not the best one."""
+    job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    asked = []
+    original = Run.open
+
+    def opened(folder, **options):
+        run = original(folder, **options)
+        asked.append(run.step)
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("addnorm.lab.work.Run.open", opened)
+        end = work(job, lambda step, loss: None)
+    assert end.ending == "done"
+    assert asked == [10]
+
+
+def test_a_demo_comparison_that_was_moved_goes_on(tmp_path):
+    spec = tiny()
+    prepare(spec, tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert prepare(spec, tmp_path / "new").data == str(tmp_path / "new" / "data")
+
+
 def job_of(tmp_path, **values):
     spec = tiny(**values)
-    from addnorm.lab.ground import prepare
-
     ground = prepare(spec, tmp_path)
     cell = spec.cells()[0]
     recipe = spec.recipe(cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json")
@@ -199,6 +306,7 @@ def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
 
         monkeypatch.setattr("addnorm.lab.work.train", fail)
         job.folder.parent.mkdir(parents=True, exist_ok=True)
+        beside(job.folder, "json").unlink(missing_ok=True)
         assert work(job, lambda step, loss: None) == Finished.read(job.folder)
         assert (Finished.read(job.folder).ending, Finished.read(job.folder).why) == (
             "crashed",

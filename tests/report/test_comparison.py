@@ -60,7 +60,7 @@ def test_the_page_has_its_seven_sections_in_order(tmp_path, no_vega):
     assert f'<p class="large">{first}</p>' in text and f'<p class="large">{second}</p>' in text
     assert all(f"<li>{sentence}</li>" in text for sentence in others)
     assert RULES.replace("'", "&#39;") in text and "Here the baseline is 3.000 nats." in text
-    assert "over the 2 seeds" in text
+    assert "over those of the 2 seeds that trained" in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
     assert levels[0] == 1
     assert all(after <= before + 1 for before, after in pairwise(levels))

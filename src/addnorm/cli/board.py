@@ -78,7 +78,7 @@ class Talk(Audience):
             self._count(self.cells[name], event.end)
 
     def ended(self, study: Study, *, interrupted: bool) -> None:
-        """Say where it stands, and write the page."""
+        """Say where it stands."""
         self.interrupted = interrupted
         if interrupted:
             self.said("interrupted; the same command goes on from here")

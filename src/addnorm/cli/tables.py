@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
+from addnorm.lab.judge import STATES
+
 if TYPE_CHECKING:
     from addnorm.lab.study import Study
     from addnorm.lab.summary import Line
-
-STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
 
 
 def summary_table(study: "Study") -> Table:

@@ -48,13 +48,16 @@ def compare(
         ground = prepare(spec, folder)
         engine = engine or LocalEngine()
         audience.began(Study.open(folder), engine.workers)
+        _forget_crashes(spec, folder)
         for until in rungs(spec):
             jobs = [_job(spec, cell, folder, ground, until) for cell in _waiting(spec, folder)]
             engine.run(jobs, audience.happened, bell)
             if bell.rung:
                 break
             if until is not None:
-                cut(spec, folder, until)
+                for cell, end in cut(spec, folder, until):
+                    job = _job(spec, cell, folder, ground, until)
+                    audience.happened(Event(job, "ended", end.step, end=end))
         study = Study.open(folder)
         files.write_json(folder / files.RESULT, study.result())
         audience.ended(study, interrupted=bell.rung)
@@ -65,21 +68,24 @@ def _waiting(spec: Comparison, folder: Path) -> Sequence[Cell]:
     """Cells to run: first seeds first, so that a picture comes early; deep ones first, so that no
     long one is left for the end.
     """
-    found = []
-    for cell in spec.cells():
-        end = Finished.read(folder / files.CELLS / cell.name)
-        if end is None or end.ending == "crashed":
-            found.append(cell)
+    found = [c for c in spec.cells() if Finished.read(folder / files.CELLS / c.name) is None]
     return sorted(found, key=lambda cell: (cell.seed, -cell.depth))
 
 
+def _forget_crashes(spec: Comparison, folder: Path) -> None:
+    """What crashed in an earlier sitting is tried once more."""
+    for cell in spec.cells():
+        own = folder / files.CELLS / cell.name
+        end = Finished.read(own)
+        if end is not None and end.ending == "crashed":
+            beside(own, END).unlink()
+
+
 def _job(spec: Comparison, cell: Cell, folder: Path, ground: Ground, until: int | None) -> Job:
-    own = folder / files.CELLS / cell.name
-    beside(own, END).unlink(missing_ok=True)  # of a crash
     return Job(
         name=cell.name,
         recipe=spec.recipe(cell, data=ground.data, tokenizer=folder / files.TOKENIZER),
-        folder=own,
+        folder=folder / files.CELLS / cell.name,
         score=folder / files.SCORE if spec.score else None,
         until=until,
     )

@@ -45,11 +45,7 @@ class Finished:
 
     def save(self, folder: Path) -> None:
         """Write it beside the folder of the cell's run; from then on the cell is finished."""
-        plain = {
-            name: None if isinstance(value, float) and not math.isfinite(value) else value
-            for name, value in asdict(self).items()
-        }
-        files.write_json(beside(folder, END), plain)
+        files.write_json(beside(folder, END), asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "Finished | None":
@@ -58,7 +54,8 @@ class Finished:
         if plain is None:
             return None
         numbers = {name: math.nan for name in ("loss", "lowest", "rate") if plain[name] is None}
-        return cls(**plain | numbers | {"samples": tuple(plain["samples"])})
+        scores = {name: value for name, value in plain["scores"].items() if value is not None}
+        return cls(**plain | numbers | {"samples": tuple(plain["samples"]), "scores": scores})
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data."""

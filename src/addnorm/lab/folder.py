@@ -1,6 +1,7 @@
 """The folder of a comparison: what stands in it, whose it is, and who may write there."""
 
 import json
+import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -47,10 +48,19 @@ def is_comparison(folder: Path) -> bool:
 
 
 def write_json(path: Path, data: Any) -> None:
-    """Write plain data, whole or not at all."""
+    """Write plain data, whole or not at all; a number that JSON has no word for becomes null."""
     with replacing(path) as name:
-        text = json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False)
+        text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
         name.write_text(text + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """Without numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
 def read_json(path: Path) -> Any:

@@ -1,8 +1,9 @@
 """What is varied: arms, depths, warm-ups, learning rates; and the cells that come of it."""
 
 import hashlib
+import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -150,6 +151,11 @@ class Grid(BaseModel):
         ]
         return list(dict.fromkeys(found))
 
+    def size(self) -> int:
+        """How many cells it has for each seed, at most."""
+        axes = (self.wiring, self.norm, self.depth, self.warmup, self.lr)
+        return math.prod(map(len, axes))
+
     def cells(self, seeds: int) -> Iterator[Cell]:
         """All that is crossed, in the order in which it is told."""
         for arm in self.arms():
@@ -185,11 +191,6 @@ def has_norms(wiring: str) -> bool:
     model = build(Config.of(**sizes, wiring=wiring), device="meta")
     chosen = type(make_norm(USUAL_NORM, 8))
     return any(isinstance(module, chosen) for module in model.modules())
-
-
-def told(values: Iterable[Any]) -> str:
-    """Values as one writes them on the command line."""
-    return ",".join(f"{each:g}" if isinstance(each, float) else str(each) for each in values)
 
 
 def _number(text: str) -> Any:

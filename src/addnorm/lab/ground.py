@@ -4,7 +4,7 @@ import math
 import platform
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -67,7 +67,7 @@ def prepare(spec: Comparison, folder: Path) -> Ground:
                 f"the corpus {corpus.folder} was changed since this comparison began; put the old "
                 "one back, or begin anew with another -o"
             )
-        return before
+        return replace(before, data=str(corpus.folder))  # the folder may have moved
     recipe = spec.recipe(spec.cells()[0], data=corpus.folder, tokenizer=spec.tokenizer)
     tokenizer = make_tokenizer(recipe, corpus)
     tokenizer.save(folder / files.TOKENIZER)

@@ -1,9 +1,9 @@
 """The result of a comparison as plain data, for programs: `result.json`."""
 
-import math
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
+from addnorm.lab.folder import plain
 from addnorm.lab.judge import RULES
 
 if TYPE_CHECKING:
@@ -44,14 +44,5 @@ def to_dict(study: "Study") -> dict[str, Any]:
         "summary": lines,
         "cells": cells,
     }
-    plain: dict[str, Any] = _plain(told)
-    return plain
-
-
-def _plain(value: Any) -> Any:
-    """Without numbers that JSON has no word for."""
-    if isinstance(value, dict):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    result: dict[str, Any] = plain(told)
+    return result

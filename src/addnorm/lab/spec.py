@@ -93,7 +93,7 @@ class Comparison(BaseModel):
     def _sensible(self) -> "Comparison":
         if not self.grids:
             raise ValueError("a comparison needs a grid; wanted at least one")
-        count = len(self.cells())
+        count = sum(grid.size() for grid in self.grids) * self.seeds
         if count > MOST_CELLS:
             raise ValueError(
                 f"this grid has {count:,} cells, wanted at most {MOST_CELLS:,}; compare less at "
@@ -135,8 +135,13 @@ class Comparison(BaseModel):
     def check(self) -> None:
         """Refuse what makes no sense before anything runs: each arm is built once at each depth."""
         seen = set()
-        for cell in self.cells():
+        for cell in (cell for grid in self.grids for cell in grid.cells(1)):
             recipe = self.recipe(cell, data="corpus", tokenizer="tokenizer.json")
+            if self.mode == "halving" and recipe.log_every > max(1, self.steps // 4):
+                raise UserError(
+                    f"halving looks at a quarter of the {self.steps} steps, and log_every="
+                    f"{recipe.log_every} has no loss by then; wanted a smaller one"
+                )
             if (cell.arm, cell.depth) not in seen:
                 seen.add((cell.arm, cell.depth))
                 classes = 2 if self.task == "classify" else None
@@ -205,14 +210,21 @@ def _grids(values: Any) -> tuple[Grid, ...]:
 
 def _warmed(own: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
     """The axes with the warm-up of the common schedule, where it has one and no other is given."""
-    if not isinstance(own.get("schedule"), str) or "grids" in own:
+    if not isinstance(own.get("schedule"), str):
         return axes
     schedules.resolve(own["schedule"])  # refuses what is none
     call = Call.parse(own["schedule"])
     if "warmup" not in call.options:
         return axes
+    if "grids" in own:
+        raise UserError(
+            f"schedule {own['schedule']} has a warm-up, and so have the grids; leave it out there, "
+            "and write warmup into the grids"
+        )
     warmup = call.options["warmup"]
     steps = own.get("steps", Comparison.model_fields["steps"].default)
+    if type(steps) is not int:
+        return axes  # refused where it is checked
     rest = {name: value for name, value in call.options.items() if name != "warmup"}
     own["schedule"] = str(Call(call.name, rest))
     return {"warmup": span(warmup, steps)} | axes
@@ -221,6 +233,20 @@ def _warmed(own: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
 def _check_keys(keys: Mapping[str, Any]) -> None:
     """Refuse what is no key of a recipe, and what a comparison decides itself."""
     known = [name for name, _, _ in described()]
+    if decided := [name for name in keys if name in (*Comparison.model_fields, *AXES)]:
+        raise UserError(
+            f"keys holds {', '.join(decided)}, which a comparison decides itself; write it beside "
+            "keys, not inside"
+        )
+    if strangers := [name for name in keys if name in ("encoder_wiring", "encoder_norm")]:
+        raise UserError(
+            f"an arm has one wiring and one norm for all stacks; leave {strangers[0]} out"
+        )
+    if keys.get("on_spike", "log") != "log":
+        raise UserError(
+            f"on_spike={keys['on_spike']} would give some cells other data than others, wanted the "
+            "same for all; leave it out"
+        )
     if keys.get("valid_every") == 0:
         raise UserError(
             "arms are compared by validations, and valid_every=0 has none; leave it out"

@@ -11,6 +11,8 @@ from addnorm.lab.finished import Finished
 from addnorm.lab.grid import Arm, Cell
 from addnorm.lab.statistics import Estimate, paired
 
+UNKNOWN = {"crashed", "cut", "waiting"}
+"""States that say nothing about training."""
 REFERENCE = "pre_ln"
 """The wiring whose speed the others are told by."""
 
@@ -56,7 +58,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class Stable:
-    """At one warm-up: the learning rates that were tried, and those where every seed trained."""
+    """At one warm-up: the learning rates at which cells ran to the end, and those where every seed
+    trained; what crashed, was cut or waits says nothing.
+    """
 
     warmup: int | None
     tried: tuple[float, ...]
@@ -173,7 +177,7 @@ def _stable(settings: dict[Setting, list[Ended]]) -> tuple[Stable, ...]:
     made = []
     for warmup in dict.fromkeys(setting.warmup for setting in settings):
         here = {s.lr: cells for s, cells in settings.items() if s.warmup == warmup}
-        tried = tuple(sorted(here))
+        tried = tuple(lr for lr in sorted(here) if not {e.state for e in here[lr]} & UNKNOWN)
         trained = tuple(lr for lr in tried if all(each.state == "trained" for each in here[lr]))
         made.append(Stable(warmup, tried, trained))
     return tuple(made)

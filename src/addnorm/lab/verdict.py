@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from addnorm.lab.statistics import Estimate
-from addnorm.lab.summary import Ended, Line
+from addnorm.lab.summary import UNKNOWN, Ended, Line
 
 MOST_NAMES = 8
 FULLY = ("trained at every setting", "trained without warm-up", "trained")
@@ -40,18 +40,30 @@ def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
             [f"{line.arm.name} {line.loss.told()}" for line in _sorted(others) if line.loss]
         )
         return f"At depth {depth} the best is {told}; then {near} (one seed: noise is unknown)."
-    noise = [line.arm.name for line in _sorted(others) if not (line.behind and line.behind.sure)]
-    worse = [
-        f"{line.arm.name} by {_difference(line.behind)}"
-        for line in _sorted(others)
-        if line.behind and line.behind.sure
-    ]
+    groups: dict[str, list[str]] = {"noise": [], "worse": [], "lower": [], "unknown": []}
+    for line in _sorted(others):
+        kind = _beside(line.behind)
+        by = f" by {line.behind.told()}" if kind == "worse" and line.behind else ""
+        groups[kind].append(line.arm.name + by)
     parts = [f"At depth {depth} the best is {told}"]
-    if noise:
-        parts.append(f"the difference to {listed(noise)} is within noise")
-    if worse:
-        parts.append(f"worse {'is' if len(worse) == 1 else 'are'} {listed(worse)}")
+    for kind, words in (
+        ("noise", "the difference to {} is within noise"),
+        ("worse", "worse {verb} {}"),
+        ("lower", "{} had a lower loss, but not with every seed"),
+        ("unknown", "{} trained with too few of the same seeds to be compared"),
+    ):
+        if names := groups[kind]:
+            parts.append(words.format(listed(names), verb="is" if len(names) == 1 else "are"))
     return "; ".join(parts) + "."
+
+
+def _beside(behind: Estimate | None) -> str:
+    """What a difference to the best says."""
+    if behind is None or behind.half is None:
+        return "unknown"
+    if not behind.sure:
+        return "noise"
+    return "worse" if behind.mean > 0 else "lower"
 
 
 def _training(depth: int, lines: Sequence[Line], cells: Sequence[Ended]) -> str:
@@ -66,31 +78,34 @@ def _training(depth: int, lines: Sequence[Line], cells: Sequence[Ended]) -> str:
 
 def needed(own: Sequence[Ended]) -> str:
     """What an arm at a depth needed to train, as the rest of a sentence."""
+    judged = [each for each in own if each.state not in UNKNOWN]
+    trained = [each for each in judged if each.state == "trained"]
     states = [each.state for each in own]
-    trained = [each for each in own if each.state == "trained"]
-    ended = [each for each in own if each.state != "waiting"]
-    if not ended:
-        return "did not run yet"
-    if len(trained) == len(own):
-        if all(each.cell.warmup == 0 for each in own):
-            return "trained without warm-up"
-        return "trained at every setting" if len(_settings(own)) > 1 else "trained"
     counted = ", ".join(
         f"{states.count(state)} {state}"
         for state in ("stuck", "diverged", "crashed", "cut")
         if state in states
     )
+    if not judged:
+        return f"did not run to the end ({counted})" if counted else "did not run yet"
+    if len(trained) == len(own):
+        if all(each.cell.warmup == 0 for each in own):
+            return "trained without warm-up"
+        return "trained at every setting" if len(_settings(own)) > 1 else "trained"
     if not trained:
         return f"did not train ({counted})"
-    cold = [each for each in ended if each.cell.warmup == 0]
-    warm = [each for each in ended if each.cell.warmup]
+    if len(trained) == len(judged):
+        more = f" ({counted})" if counted else ""
+        return f"trained in all {len(judged)} cells that ran to the end{more}"
+    cold = [each for each in judged if each.cell.warmup == 0]
+    warm = [each for each in judged if each.cell.warmup]
     if cold and warm and not any(each.state == "trained" for each in cold):
         every = all(each.state == "trained" for each in warm)
         return "trained only with warm-up" + ("" if every else f" and not always ({counted})")
     high = max(each.cell.lr for each in trained)
-    if {each.cell.lr > high for each in ended if each.state != "trained"} == {True}:
+    if {each.cell.lr > high for each in judged if each.state != "trained"} == {True}:
         return f"trained only at learning rates up to {high:g} ({counted})"
-    return f"trained in {len(trained)} of {len(ended)} cells ({counted})"
+    return f"trained in {len(trained)} of {len(judged)} cells ({counted})"
 
 
 def _cautions(cells: Sequence[Ended], seeds: int) -> list[str]:
@@ -126,11 +141,3 @@ def _settings(own: Sequence[Ended]) -> set[object]:
 
 def _sorted(lines: Sequence[Line]) -> list[Line]:
     return sorted(lines, key=lambda line: line.loss.mean if line.loss else float("inf"))
-
-
-def _difference(behind: Estimate) -> str:
-    return (
-        f"{behind.mean:.3f} ± {behind.half:.3f}"
-        if behind.half is not None
-        else f"{behind.mean:.3f}"
-    )

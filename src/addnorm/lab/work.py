@@ -7,7 +7,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from errno import EDQUOT, ENOSPC, EROFS
 from itertools import islice
 from pathlib import Path
@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.core.rows import read_rows
+from addnorm.core.rows import Row, read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.decode.answers import classify, continue_text, translate
 from addnorm.decode.evaluate import evaluate
@@ -35,6 +35,8 @@ SCORES = {"translate": "chrf", "lm": "bits_per_character", "classify": "accuracy
 SAMPLES = 6
 PULSE = 0.2
 """Seconds between two signs of life."""
+PATIENCE = 60.0
+"""Seconds that a cell waits for another process that works on it."""
 
 Tell = Callable[[int, float], None]
 """Called with the step and its loss."""
@@ -60,25 +62,66 @@ class Job:
 def work(job: Job, tell: Tell) -> Finished | None:
     """Train the cell, or go on with it; None if it was interrupted or paused.
 
-    Whatever goes wrong inside is a result, with the reason; only a full disk is everybody's.
+    Whatever goes wrong inside is a result, with the reason; only a full disk is everybody's. A
+    cell of a leader who was killed may still be at work: it is waited for, and its end is taken.
     """
+    until = time.monotonic() + PATIENCE
+    while True:
+        with files.alone(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
+            if (end := Finished.read(job.folder)) is not None:
+                return end
+            if ours:
+                return _worked(job, tell)
+        if time.monotonic() > until:
+            return None
+        time.sleep(PULSE)
+
+
+def _worked(job: Job, tell: Tell) -> Finished | None:
     at_rest = _peak()
     try:
-        pulse = _Pulse(tell)
-        outcome = _train(job, pulse)
-        if outcome.ending == "interrupted":
+        try:
+            finished = _finished(job, tell)
+        except Exception as problem:
+            if _no_room(problem):
+                raise
+            beside(job.folder, ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+            finished = Finished("crashed", _reason(problem))
+        if finished is None:
             return None
-        finished = _measured(job, outcome, pulse.rate)
+        finished = replace(finished, memory=_peak() - (0 if _on_gpu() else at_rest))
+        finished.save(job.folder)
     except Exception as problem:
         if _no_room(problem):
             raise NoRoom(str(problem)) from None
-        beside(job.folder, ERROR).write_text(traceback.format_exc(), encoding="utf-8")
-        finished = Finished("crashed", _reason(problem))
-    finished = Finished(**finished.to_dict() | {"memory": _peak() - at_rest})
-    finished.save(job.folder)
+        raise
     if finished.ending != "crashed":  # whoever wants the weights trains this one cell again
         shutil.rmtree(job.folder / files.CHECKPOINTS, ignore_errors=True)
     return finished
+
+
+def _finished(job: Job, tell: Tell) -> Finished | None:
+    """How the cell ended; None if it has not."""
+    pulse = _Pulse(tell)
+    outcome = _train(job, pulse)
+    if outcome.ending == "interrupted":
+        return None
+    rows = list(read_rows(job.folder / files.ROWS))
+    course, done = Course.of(rows), outcome.ending == "done"
+    scores, samples = _answers(job, pulse) if done and job.score else ({}, ())
+    return Finished(
+        outcome.ending,
+        outcome.why,
+        step=outcome.progress.step,
+        loss=course.last if done else math.nan,
+        lowest=course.lowest,
+        scores=scores,
+        samples=samples,
+        tokens=outcome.progress.tokens,
+        seconds=outcome.progress.seconds,
+        rate=pulse.rate,
+        parameters=files.read_arrangement(job.folder)["parameters"],
+    )
 
 
 def _train(job: Job, pulse: "_Pulse") -> Outcome:
@@ -92,33 +135,15 @@ def _train(job: Job, pulse: "_Pulse") -> Outcome:
         return train(job.recipe, job.folder, watcher=pulse, until=job.until)
 
 
-def _measured(job: Job, outcome: Outcome, rate: float) -> Finished:
-    rows = list(read_rows(job.folder / files.ROWS))
-    course = Course.of(rows)
-    facts = files.read_arrangement(job.folder)
-    done = outcome.ending in ("done", "stopped")
-    scores, samples = _answers(job) if done and job.score else ({}, ())
-    return Finished(
-        "done" if done else outcome.ending,
-        outcome.why,
-        step=outcome.progress.step,
-        loss=course.last if done else math.nan,
-        lowest=course.lowest,
-        scores=scores,
-        samples=samples,
-        tokens=outcome.progress.tokens,
-        seconds=outcome.progress.seconds,
-        rate=rate,
-        parameters=facts["parameters"],
-    )
+def _answers(job: Job, pulse: "_Pulse") -> tuple[dict[str, float], tuple[str, ...]]:
+    """Scores on the records that all cells answer, and the answers to the first of them.
 
-
-def _answers(job: Job) -> tuple[dict[str, float], tuple[str, ...]]:
-    """Scores on the records that all cells answer, and the answers to the first of them."""
-    run, score = Run.open(job.folder), job.score
+    By the model at its end, to which the loss beside them belongs.
+    """
+    run, score = Run.open(job.folder, which="last"), job.score
     assert score is not None
     options = Options() if run.task == "translate" else None  # greedy: quick, and the same for all
-    told = evaluate(run, "test", data=score, options=options)
+    told = evaluate(run, "test", data=score, options=options, tick=pulse.tick)
     scores = {name: value for name, value in told.items() if isinstance(value, float)}
     return scores, tuple(_samples(run, score, options))
 
@@ -146,21 +171,29 @@ class _Pulse(Watcher):
     def __init__(self, tell: Tell) -> None:
         self.tell, self.last = tell, 0.0
         self.rates: list[float] = []
+        self.step, self.loss = 0, math.nan
 
     def began(self, progress: Progress, facts: dict[str, Any]) -> None:
         """From where it goes on."""
-        self.mark = (_spent(), progress.tokens)
+        self.mark, self.step = (_spent(), progress.tokens), progress.step
         self.tell(progress.step, math.nan)
 
     def stepped(self, progress: Progress, loss: float) -> None:
         """After an update."""
         now, (before, tokens) = _spent(), self.mark
         self.rates.append((progress.tokens - tokens) / max(now - before, 1e-9))
-        self.mark = (now, progress.tokens)
-        now = time.monotonic()
-        if now - self.last >= PULSE:
-            self.last = now
-            self.tell(progress.step, loss)
+        self.mark, self.step, self.loss = (now, progress.tokens), progress.step, loss
+        self.tick(0, 0)
+
+    def measured(self, rows: list[Row]) -> None:
+        """After a validation, say."""
+        self.tick(0, 0)
+
+    def tick(self, count: int, total: int) -> None:
+        """Something goes on that is no step."""
+        if time.monotonic() - self.last >= PULSE:
+            self.last = time.monotonic()
+            self.tell(self.step, self.loss)
 
     @property
     def rate(self) -> float:
@@ -170,13 +203,17 @@ class _Pulse(Watcher):
 
 def _spent() -> float:
     """Seconds that this process worked, whoever else was on the machine; on a GPU, that passed."""
-    on_gpu = torch.cuda.is_initialized()  # type: ignore[no-untyped-call]
-    return time.perf_counter() if on_gpu else time.process_time()
+    return time.perf_counter() if _on_gpu() else time.process_time()
+
+
+def _on_gpu() -> bool:
+    """Whether this process has begun to use one."""
+    return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]
 
 
 def _peak() -> int:
-    """The most memory that this process had so far, in bytes."""
-    if torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
+    """The most memory that this process had so far, in bytes; on a GPU, of the GPU."""
+    if _on_gpu():
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit

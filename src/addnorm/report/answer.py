@@ -77,10 +77,11 @@ def _behind(line: Line) -> str:
         return "—"
     if line.behind is None:
         return "no seed in common"
-    told = _together(line.behind.told())
     if line.behind.half is None:
         return f"{line.behind.mean:+.3f}"
-    return f"+{told}" if line.behind.sure else f"within noise ({line.behind.mean:+.3f})"
+    if not line.behind.sure:
+        return f"within noise ({line.behind.mean:+.3f})"
+    return _together(f"{line.behind.mean:+.3f} ± {line.behind.half:.3f}")
 
 
 def _told(estimate: Estimate | None, digits: int = 3) -> str:
@@ -108,8 +109,8 @@ def _explained(study: Study) -> str:
     ]
     if seeds > 1:
         told.append(
-            f"± is half of the 95 % interval over the {seeds} seeds that every setting was trained "
-            "with (Student's t): with few seeds it is wide, and that is honest."
+            f"± is half of the 95 % interval (Student's t) over those of the {seeds} seeds that "
+            "trained: with few seeds it is wide, and that is honest."
         )
         told.append(
             "Behind the best: the loss minus that of the best arm at this depth, seed by seed; "
@@ -119,7 +120,7 @@ def _explained(study: Study) -> str:
         told.append("There is one seed, so nothing is known about noise, and no ± is given.")
     told += [BETTER[study.score]] if study.score in BETTER else []
     told.append(
-        "Speed is in tokens a second of processor time; memory is what the training took at most, "
-        "beyond an idle process."
+        "Speed is in tokens a second of processor time (on a GPU, of time); memory is what a cell "
+        "took at most, beyond an idle process."
     )
     return " ".join(told)

@@ -82,13 +82,13 @@ def _title(study: Study) -> str:
 def _about(study: Study) -> str:
     spec = study.spec
     seeds = f"{spec.seeds} seeds of each setting" if spec.seeds > 1 else "one seed of each setting"
-    same = "on the same data in the same order"
+    same = "on the same data, for each seed in the same order"
     told = (
         "An arm is one way to wire norms and residual connections; a cell is one training of it. "
         f"All cells, {seeds}, get {spec.steps:,} steps {same}."
     )
     if spec.mode == "halving":
-        told += " The worse half of each arm's settings was ended early, twice."
+        told += " The worse half of each arm's settings was ended early, at a quarter and a half."
     return f"{told} The comparison in {study.folder.resolve()}"
 
 

@@ -42,7 +42,8 @@ def selections(study: Study) -> list[Selection]:
             if line.depth == depth and line.best is not None
         }
         if best:
-            words = f"{len(best)} of {len(study.spec.arms())} arms trained"
+            tried = {each.cell.arm for each in study.cells if each.cell.depth == depth}
+            words = f"{len(best)} of {len(tried)} arms trained"
             made.append(Selection(depth, "each arm at its best setting", best, words))
         here = [each for each in study.cells if each.cell.depth == depth]
         for setting in dict.fromkeys(each.cell.setting for each in here):

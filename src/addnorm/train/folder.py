@@ -22,14 +22,24 @@ FREE = ("device", "parallel", "keep", "log_every", "tensorboard")
 def locked(folder: Path, doing: str = "training") -> Iterator[None]:
     """Nobody else writes into this folder; the system lets go of it if we are killed."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
+    with alone(folder / ".lock") as ours:
+        if not ours:
+            raise UserError(
+                f"another process is {doing} into {folder}; wait for it, or choose another -o"
+            )
+        yield
+
+
+@contextmanager
+def alone(path: Path) -> Iterator[bool]:
+    """Whether the lock of this name is ours; the system lets go of it if we are killed."""
+    with path.open("w") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
-            raise UserError(
-                f"another process is {doing} into {folder}; wait for it, or choose another -o"
-            ) from None
-        yield
+            yield False
+            return
+        yield True
 
 
 def claim(folder: Path, recipe: Recipe) -> bool:

@@ -79,11 +79,11 @@ class Trainer:
     def run(self, until: int | None = None) -> Outcome:
         """Go on to the end, or to a step at which to pause."""
         self._set(self.keeper.resume())
-        self.watcher.began(self.progress, self.session.facts())
-        self.clock = Clock(self.progress)
-        if not self.progress.step and self.recipe.on_spike == "rewind":
-            self._save()
-        with stoppable() as bell:
+        with stoppable() as bell:  # first of all: whoever hears that it began may ask for an end
+            self.watcher.began(self.progress, self.session.facts())
+            self.clock = Clock(self.progress)
+            if not self.progress.step and self.recipe.on_spike == "rewind":
+                self._save()
             outcome = self._loop(bell, until)
         self.watcher.ended(outcome)
         return outcome
@@ -91,6 +91,8 @@ class Trainer:
     def _loop(self, bell: Bell, until: int | None) -> Outcome:
         stream = self.session.batches.stream(self.progress.position)
         while self.progress.step < self.recipe.steps:
+            if until is not None and self.progress.step >= until:
+                return self._close("interrupted", f"paused after step {self.progress.step}")
             if self.recipe.patience and self.progress.stale >= self.recipe.patience:
                 why = f"no validation was better than that of step {self.progress.best_step}"
                 return self._close("stopped", why)
@@ -100,7 +102,7 @@ class Trainer:
                 return self._close("diverged", trouble)
             if self.progress is now:  # else it went back to where all this was done already
                 self._after_step()
-            if self.world.agreed(bell.rung) or self.progress.step == until != self.recipe.steps:
+            if self.world.agreed(bell.rung):
                 return self._close("interrupted", f"after step {self.progress.step}")
         if not math.isfinite(self.loss):
             return self._close("diverged", f"the last loss was {self.loss}")

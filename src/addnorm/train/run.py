@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 import torch
 
@@ -38,15 +39,22 @@ class Run:
         return self.recipe.task
 
     @classmethod
-    def open(cls, folder: str | Path, *, task: str | None = None, device: str = "auto") -> "Run":
-        """Read a run; refuses one of another task, if that is given."""
+    def open(
+        cls,
+        folder: str | Path,
+        *,
+        task: str | None = None,
+        device: str = "auto",
+        which: Literal["best", "last"] = "best",
+    ) -> "Run":
+        """Read a run; refuses one of another task, if that is given. which: of its checkpoints."""
         folder = Path(folder)
         recipe = files.read_config(folder)
         if task is not None and recipe.task != task:
             raise UserError(
                 f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"
             )
-        found, best = checkpoint_of(folder)
+        found, best = checkpoint_of(folder, which)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
         if found.state["tokenizer"] != tokenizer.digest:
@@ -75,9 +83,9 @@ class Run:
         )
 
 
-def checkpoint_of(folder: Path) -> tuple[Checkpoint, bool]:
-    """The best checkpoint of a run, the newest that is whole if there is no best; and whether none
-    had to be passed over.
+def checkpoint_of(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:
+    """The best checkpoint of a run, or the last; the newest that is whole if there is no best. And
+    whether none had to be passed over.
     """
     kept = folder / files.CHECKPOINTS
     newest = next(checkpoints.valid(kept), None)
@@ -86,7 +94,8 @@ def checkpoint_of(folder: Path) -> tuple[Checkpoint, bool]:
         raise UserError(
             f"{folder} has no checkpoint ({state}); give its `addnorm train` command again"
         )
-    best = newest.state["progress"]["best_step"] or newest.step
+    best = newest.state["progress"]["best_step"] if which == "best" else newest.step
+    best = best or newest.step
     found = newest if best == newest.step else checkpoints.load(kept, best)
     return found or newest, found is not None and checkpoints.steps(kept)[0] == newest.step
 

@@ -48,7 +48,7 @@ class LocalEngine(Engine):
         if not limit > 0:
             raise UserError(f"limit cannot be {limit:g} seconds; wanted more than 0")
         self.gpus = torch.cuda.device_count()
-        self._workers = workers or self.gpus or len(os.sched_getaffinity(0))
+        self._workers = workers or self.gpus or _cores()
         self.limit = limit
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
@@ -125,7 +125,7 @@ def _ended(each: _Running, told: Told, stopping: bool) -> None:
     end = Finished.read(each.job.folder)
     if end is not None:
         told(Event(each.job, "ended", end.step, end.loss, end))
-    elif code == 0 or stopping:
+    elif stopping or (code == 0 and each.job.until is not None):
         told(Event(each.job, "paused"))
     else:
         end = Finished("crashed", _why(each, code))
@@ -136,6 +136,8 @@ def _ended(each: _Running, told: Told, stopping: bool) -> None:
 def _why(each: _Running, code: int | None) -> str:
     if each.hung:
         return "hung: no sign of life within the limit"
+    if code == 0:
+        return "its process was asked to stop from outside (SIGTERM)"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
         more = "; out of memory, or killed by hand" if name == "SIGKILL" else ""
@@ -163,6 +165,13 @@ def _cell(job: Job, pipe: Connection, gpu: int | None) -> None:
         work(job, tell)
     except NoRoom:
         sys.exit(NO_ROOM)
+
+
+def _cores() -> int:
+    """Cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def _visible(gpu: int) -> str:

@@ -5,6 +5,7 @@ and goes on there after an interruption. Elsewhere corpus and tokenizer travel t
 files of the finished cell travel back.
 """
 
+import math
 import os
 import shutil
 import signal
@@ -82,7 +83,7 @@ class RayEngine(Engine):
                 while waiting and len(running) < self.workers and not bell.rung:
                     job = waiting.pop(0)
                     running[cell.remote(job, board, baggage, mark)] = job
-                    heard[job.name] = (-1, time.monotonic())
+                    heard[job.name] = (-1, math.inf)  # it may wait for a free node
                     told(Event(job, "began"))
                 if bell.rung:
                     board.stop.remote()
@@ -123,6 +124,9 @@ class RayEngine(Engine):
             _crashed(job, " ".join(str(problem.cause).split()), told)
             return
         except self.ray.exceptions.RayError as problem:
+            if bell.rung:
+                told(Event(job, "paused"))
+                return
             _crashed(job, f"its process or node was lost ({type(problem).__name__})", told)
             return
         for name, data in (found or {}).items():
