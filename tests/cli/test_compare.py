@@ -57,6 +57,7 @@ def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
         (["--warmup", "500"], "500"),
         (["--demo", "--wiring", "pre_ln"], "--demo has several grids"),
         (["--demo", "--task", "lm"], "--demo is a study of its own"),
+        (["wiring=b2t", "--wiring", "pre_ln"], "wiring is given twice"),
         (["-c", "none.yaml"], "no study at none.yaml"),
         (["dim"], "cannot read 'dim'"),
         (["dim=30"], "heads"),
@@ -96,5 +97,5 @@ def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
 def test_a_report_of_nothing_is_refused(addnorm, tmp_path):
     done = addnorm("report", str(tmp_path))
     assert done.code == 2
-    assert "no run at" in done.err
+    assert "no comparison and no run at" in done.err
     assert addnorm("report", str(tmp_path / "none")).code == 2

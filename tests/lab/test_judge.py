@@ -42,6 +42,11 @@ def test_a_loss_far_above_the_baseline_has_diverged():
     assert judge(flat, baseline=BASELINE, best=0.4) == "diverged"
 
 
+def test_a_loss_that_only_falls_has_not_diverged_however_high_it_still_is():
+    falling = Course(last=1.6 * BASELINE, lowest=1.6 * BASELINE, recent=math.nan)
+    assert judge(falling, baseline=BASELINE, best=0.4) == "stuck"
+
+
 def test_no_validation_at_all_has_diverged():
     assert judge(Course.of([]), baseline=BASELINE, best=0.4) == "diverged"
 

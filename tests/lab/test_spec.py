@@ -6,7 +6,7 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.lab.demo import demo
-from addnorm.lab.folder import claimed, open_spec
+from addnorm.lab.folder import FACTS, claimed, open_spec, write_json
 from addnorm.lab.grid import Grid
 from addnorm.lab.spec import Comparison, read_spec, task_keys
 
@@ -101,8 +101,10 @@ def test_a_folder_belongs_to_one_spec(tmp_path):
             claimed(folder, Comparison()),
         ):
             pass
+    with claimed(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
+        assert open_spec(folder).steps == 100
     with claimed(folder, Comparison()):
-        pass
+        write_json(folder / FACTS, {})
     with (
         pytest.raises(UserError, match="steps was 200, now 100"),
         claimed(folder, Comparison(steps=100)),
@@ -120,3 +122,9 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
         claimed(tmp_path / "thesis.tex", Comparison()),
     ):
         pass
+
+
+def test_a_damaged_spec_is_told_with_a_way_out(tmp_path):
+    (tmp_path / "comparison.yaml").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"is damaged: .* begin anew elsewhere"):
+        open_spec(tmp_path)

@@ -195,3 +195,18 @@ def test_the_best_arm_is_named_by_its_loss_also_where_arms_share_no_seed(tmp_pat
     assert leading[0].loss.mean == min(line.loss.mean for line in study.summary)
     assert f"the best is {leading[0].arm.name} " in study.verdict[0]
     assert all(line.behind is None for line in study.summary)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", "3"])
+def test_an_end_that_is_none_is_refused(tmp_path, text):
+    study = studied(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
+    name = study.cells[0].cell.name
+    (study.folder / "cells" / f"{name}.json").write_text(text)
+    with pytest.raises(UserError, match="does not tell how a cell ended"):
+        Study.open(study.folder)
+
+
+def test_where_everything_crashed_the_reason_is_told(tmp_path):
+    study = studied(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
+    assert study.verdict[0] == "At depth 2 no cell ran to its end."
+    assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)

@@ -16,6 +16,8 @@ from addnorm.lab.grid import Cell
 from addnorm.lab.judge import ENOUGH, progress
 from addnorm.lab.study import Study
 
+NUMBERS = 32
+"""Columns of the table that are not the arm's name."""
 SECONDS = 10.0
 """Between two lines, where there is no terminal."""
 
@@ -145,9 +147,10 @@ class Board(Talk):
 
     def _drawn(self) -> Group:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-        table.add_column("arm", style="bold", no_wrap=True)
-        for name in ("depth", "done", "failed", "best loss"):
-            table.add_column(name, justify="right")
+        most = max(8, self.console.width - NUMBERS)
+        table.add_column("arm", style="bold", no_wrap=True, max_width=most, overflow="ellipsis")
+        for name in ("depth", "done", "failed", "best"):
+            table.add_column(name, justify="right", no_wrap=True)
         rows = list(self.tallies.items())
         room = max(3, self.console.height - 6)
         open_ = [row for row in rows if row[1].done < row[1].total] if len(rows) > room else rows

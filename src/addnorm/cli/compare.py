@@ -98,7 +98,10 @@ def compare(
     given = {name: value for name, value in (axes | budget).items() if value is not None}
     spec = _spec(given, keys or [], task, config, demo=demo)
     if dry_run:
+        from addnorm.lab.ground import check_data
+
         spec.check()
+        check_data(spec)
         sys.stdout.write(spec.yaml())
         return
     from addnorm.cli.board import Board, Lines
@@ -138,7 +141,12 @@ def _spec(
     if demo and (config is not None or task is not None):
         raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")
     values: dict[str, Any] = dict(DEMO) if demo else read_spec(config) if config else {}
-    more = (task_keys(task) if task else {}) | given | read_pairs(keys)
+    pairs = read_pairs(keys)
+    if twice := [name for name in given if name in pairs]:
+        raise UserError(
+            f"{twice[0]} is given twice, as --{twice[0]} and as a key; keep one of them"
+        )
+    more = (task_keys(task) if task else {}) | given | pairs
     if "grids" in values and any(name in more for name in AXES):
         several = ", ".join(f"--{name}" for name in AXES if name in more)
         raise UserError(

@@ -24,7 +24,13 @@ def report(
 
     if not is_comparison(folder):
         from addnorm.report.training import write_training_report
+        from addnorm.train.folder import CONFIG
 
+        if not (folder / CONFIG).is_file():
+            raise UserError(
+                f"no comparison and no run at {folder}; wanted the -o folder of `addnorm compare` "
+                "or `addnorm train`"
+            )
         if png is not None or csv:
             raise UserError("--png and --csv are for comparisons; this is no comparison's folder")
         sys.stdout.write(f"{write_training_report(folder)}\n")

@@ -7,7 +7,7 @@ from addnorm.lab import folder as files
 from addnorm.lab.engines.base import Engine, Event
 from addnorm.lab.finished import END, Finished, beside
 from addnorm.lab.grid import Cell
-from addnorm.lab.ground import Ground, prepare
+from addnorm.lab.ground import Ground, check_data, prepare
 from addnorm.lab.halving import cut, rungs
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
@@ -44,6 +44,7 @@ def compare(
 
     folder, audience = Path(folder).absolute(), audience or Audience()
     spec.check()
+    check_data(spec)
     with files.claimed(folder, spec), stoppable() as bell:
         ground = prepare(spec, folder)
         engine = engine or LocalEngine()

@@ -1,10 +1,11 @@
 """How a cell ended: plain data beside the folder of its run."""
 
 import math
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from addnorm.core.errors import UserError
 from addnorm.lab import folder as files
 
 END, ERROR, LOG = "json", "error", "log"
@@ -53,6 +54,11 @@ class Finished:
         plain = files.read_json(beside(folder, END))
         if plain is None:
             return None
+        if not isinstance(plain, dict) or set(plain) != {each.name for each in fields(cls)}:
+            raise UserError(
+                f"{beside(folder, END)} does not tell how a cell ended; remove it, and give the "
+                "command of `addnorm compare` again"
+            )
         numbers = {name: math.nan for name in ("loss", "lowest", "rate") if plain[name] is None}
         scores = {name: value for name, value in plain["scores"].items() if value is not None}
         return cls(**plain | numbers | {"samples": tuple(plain["samples"]), "scores": scores})

@@ -24,9 +24,9 @@ def claimed(folder: Path, spec: Comparison) -> Iterator[None]:
         raise UserError(f"{folder} is a file; wanted a new or empty folder for -o")
     _refuse_strangers(folder)
     with locked(folder, doing="comparing"):
-        if (folder / SPEC).exists():
+        if (folder / FACTS).exists():
             _refuse_another(folder, spec)
-        else:
+        else:  # nothing was prepared yet: begin as told now
             with replacing(folder / SPEC) as name:
                 name.write_text(spec.yaml(), encoding="utf-8")
         yield
@@ -39,7 +39,10 @@ def open_spec(folder: Path) -> Comparison:
             f"no comparison at {folder}: it has no {SPEC}; wanted the -o folder of "
             "`addnorm compare`"
         )
-    return Comparison.of(read_spec(folder / SPEC))
+    try:
+        return Comparison.of(read_spec(folder / SPEC))
+    except UserError as problem:
+        raise UserError(f"{folder / SPEC} is damaged: {problem}; begin anew elsewhere") from None
 
 
 def is_comparison(folder: Path) -> bool:

@@ -125,15 +125,22 @@ def _asked(batches: Batches, recipe: Recipe) -> Iterator[Tensor]:
         yield asked[asked != IGNORE]
 
 
+def check_data(spec: Comparison) -> None:
+    """Refuse data that cannot be compared on, before any folder is made."""
+    if spec.data == DEMO:
+        return
+    corpus = Corpus.open(spec.data, spec.task)
+    if not corpus.counts.get("valid"):
+        raise UserError(
+            f"the corpus {corpus.folder} has no valid part, by which arms are compared; make it "
+            "again with one, as with `addnorm data ... --valid 0.05`"
+        )
+
+
 def _corpus(spec: Comparison, folder: Path) -> Corpus:
     if spec.data != DEMO:
-        corpus = Corpus.open(spec.data, spec.task)
-        if not corpus.counts.get("valid"):
-            raise UserError(
-                f"the corpus {corpus.folder} has no valid part, by which arms are compared; make "
-                "it again with one, as with `addnorm data ... --valid 0.05`"
-            )
-        return corpus
+        check_data(spec)
+        return Corpus.open(spec.data, spec.task)
     made = folder / files.DATA
     if not (made / "corpus.json").exists():
         splits, about = make_dates() if spec.task == "translate" else make_demo(spec.task)

@@ -20,16 +20,17 @@ ENOUGH = 0.25
 LEARNT = 0.5
 """Progress that counts as having learnt, if it is lost again."""
 ABOVE = 1.5
-"""Times the baseline: a loss above it has diverged."""
+"""Times the baseline, and the cell's own lowest loss: one that ends above both has diverged."""
 NOTHING = 0.95
 """Share of the baseline that the best cell must get below; else nothing was learnt at all."""
 RULES = (
     "The baseline is the loss of a model that knows how often each token occurs and nothing else. "
     "Progress is the share of the way from it (0) to the lowest final validation loss of any cell "
     "(1). A cell has trained if its final validation loss shows progress of a quarter or more. It "
-    "has diverged if a loss or a gradient was not finite, if it ends above one and a half times "
-    "the baseline, or if it once had half of the way behind it and ends with less than a quarter. "
-    "Otherwise it is stuck. If no cell gets 5 % below the baseline, none has trained."
+    "has diverged if a loss or a gradient was not finite, if it ends one and a half times above "
+    "both the baseline and its own lowest loss, or if it once had half of the way behind it and "
+    "ends with less than a quarter. Otherwise it is stuck, or too slow for these steps. If no cell "
+    "gets 5 % below the baseline, none has trained."
 )
 
 
@@ -72,7 +73,7 @@ def judge(course: Course, *, baseline: float, best: float) -> str:
     baseline: loss of the unigram model. best: lowest final validation loss of all cells.
     """
     last = course.last
-    if course.broken or not math.isfinite(last) or last > ABOVE * baseline:
+    if course.broken or not math.isfinite(last) or last > ABOVE * max(baseline, course.lowest):
         return "diverged"
     if best > NOTHING * baseline:
         return "stuck"

@@ -25,8 +25,10 @@ def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
             return f"At depth {depth} no cell has trained yet."
+        if all(set(line.states) <= UNKNOWN for line in lines):
+            return f"At depth {depth} no cell ran to its end."
         return (
-            f"At depth {depth} no cell trained: try lower learning rates, warm-up, or more steps."
+            f"At depth {depth} no cell trained: try more steps, lower learning rates, or warm-up."
         )
     told = f"{best.arm.name} with {best.best.told()}: validation loss {best.loss.told()}"
     if not best.whole:
@@ -113,14 +115,16 @@ def _cautions(cells: Sequence[Ended], seeds: int) -> list[str]:
     waiting = sum(each.state == "waiting" for each in cells)
     if waiting:
         said.append(f"{waiting} of {len(cells)} cells have not run yet: this is not the last word.")
-    crashed = sum(each.state == "crashed" for each in cells)
+    crashed = [each.end.why for each in cells if each.state == "crashed" and each.end is not None]
     if crashed:
         said.append(
-            f"{crashed} of {len(cells)} cells crashed; give the same command again to try them "
-            "once more."
+            f"{len(crashed)} of {len(cells)} cells crashed (the first: {crashed[0]}); give the "
+            "same command again to try them once more."
         )
     if seeds == 1:
         said.append("One seed tells nothing about noise: use --seeds 3 or more before you decide.")
+    if seeds == 2:
+        said.append("Two seeds tell little about noise: use --seeds 3 or more before you decide.")
     return said
 
 

@@ -252,5 +252,7 @@ def told(problem: ValidationError, known: list[str]) -> str:
         return f"a config needs {name!r}; pass {name}=..."
     if not name:
         return str(first["msg"]).removeprefix("Value error, ")
+    if first["type"] == "value_error":  # our own words
+        return str(first["msg"]).removeprefix("Value error, ")
     wanted = str(first["msg"]).removeprefix("Input should be ")
     return f"{name} cannot be {first['input']!r}; wanted {wanted}"

@@ -13,15 +13,13 @@ from addnorm.report.stability import Chips, told_warmup
 
 SCORES = {
     "chrf": "chrF",
-    "bleu": "BLEU",
     "bits_per_character": "bits a character",
     "accuracy": "accuracy",
 }
+DIGITS = {"chrf": 1}
 BETTER = {
     "chrf": "chrF, from 0 to 100, counts the runs of characters that an answer shares with the "
     "wanted text: higher is better.",
-    "bleu": "BLEU, from 0 to 100, counts how many pieces of the wanted texts were hit: higher is "
-    "better.",
     "bits_per_character": "Bits a character: lower is better.",
     "accuracy": "Accuracy is the share of right labels: higher is better.",
 }
@@ -35,7 +33,7 @@ def answer(study: Study, looks: dict[str, Look]) -> list[Part]:
         *("arm", "depth", "cells", "stable learning rates", "best setting", "validation loss"),
         *(told_score(study), "behind the best", f"speed, {reference} = 1", "memory"),
     )
-    rows = [_row(line, looks) for line in study.summary]
+    rows = [_row(line, looks, study.score) for line in study.summary]
     table = Table("Each arm at each depth", head, rows, wide=True, stacked=True)
     return [Lead(large, small), table, Note(_explained(study))]
 
@@ -45,7 +43,7 @@ def told_score(study: Study) -> str:
     return SCORES.get(study.score, study.score.replace("_", " "))
 
 
-def _row(line: Line, looks: dict[str, Look]) -> list[object]:
+def _row(line: Line, looks: dict[str, Look], score: str) -> list[object]:
     at = "none trained" if line.best is None else line.best.told()
     if line.best is not None and not line.whole:
         at += " (not every seed)"
@@ -56,7 +54,7 @@ def _row(line: Line, looks: dict[str, Look]) -> list[object]:
         _ranges(line.stable),
         Markup(", ").join(map(_kept, at.split(", "))),
         _told(line.loss),
-        _told(line.score, digits=1 if line.score and abs(line.score.mean) >= 10 else 3),
+        _told(line.score, digits=DIGITS.get(score, 3)),
         "the best" if line.leads else _behind(line),
         f"{line.speed:.2f}" if math.isfinite(line.speed) else "—",
         f"{line.memory / 2**20:,.0f} MB" if math.isfinite(line.memory) else "—",
@@ -104,8 +102,8 @@ def _explained(study: Study) -> str:
     told = [
         "Cells are trainings, by what became of them; the signs are explained at the map.",
         "Stable learning rates are those at which every seed trained.",
-        "The best setting is the one with the lowest mean validation loss among those where most "
-        "seeds trained.",
+        "The best setting is the one with the lowest mean validation loss among those where the "
+        "most seeds trained.",
     ]
     if seeds > 1:
         told.append(

@@ -46,8 +46,8 @@ SIGNS = {
 }  # fmt: skip
 MEANING = {
     "trained": "learnt the task",
-    "stuck": "the loss did not get away from the baseline",
-    "diverged": "the loss became infinite, or what was learnt was lost again",
+    "stuck": "the loss did not get far below the baseline",
+    "diverged": "the loss became infinite or far too large, or what was learnt was lost again",
     "crashed": "the training ended with an error",
     "cut": "ended early, in the worse half of its arm's settings",
     "waiting": "has not ended yet",

@@ -21,7 +21,14 @@ FREE = ("device", "parallel", "keep", "log_every", "tensorboard")
 @contextmanager
 def locked(folder: Path, doing: str = "training") -> Iterator[None]:
     """Nobody else writes into this folder; the system lets go of it if we are killed."""
-    folder.mkdir(parents=True, exist_ok=True)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / ".lock").touch()
+    except OSError as problem:
+        raise UserError(
+            f"cannot write into {folder} ({problem.strerror or problem}); wanted a folder that you "
+            "may write to: choose another -o"
+        ) from None
     with alone(folder / ".lock") as ours:
         if not ours:
             raise UserError(
