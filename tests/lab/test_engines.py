@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import pytest
+from safetensors import SafetensorError
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows, write_rows
@@ -332,6 +333,17 @@ def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
     with pytest.raises(NoRoom):
         work(job, lambda step, loss: None)
     assert Finished.read(job.folder) is None
+
+
+def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+    monkeypatch.setattr("addnorm.models.base.save_file", full)
+    job = job_of(tmp_path)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(NoRoom):
+        work(job, lambda step, loss: None)
 
 
 def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):

@@ -1,6 +1,7 @@
 """What every model has in common: a config, stacks, a start, a folder."""
 
 import errno
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
@@ -125,7 +126,9 @@ def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path)
     except SafetensorError as problem:
-        raise OSError(errno.EIO, str(problem).removeprefix("Error while serializing: ")) from None
+        words = str(problem).removeprefix("Error while serializing: ")
+        code = re.search(r"os error (\d+)", words)  # the only place where it stands
+        raise OSError(int(code[1]) if code else errno.EIO, words) from None
 
 
 def make_stack(kind: type[Encoder] | type[Decoder], config: Config, **changes: Any) -> Any:
