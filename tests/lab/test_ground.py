@@ -43,7 +43,7 @@ def test_every_demo_has_a_ground(task, tmp_path):
     spec = Comparison.of({"task": task, "wiring": "pre_ln", "lr": 1e-3, "score": 7})
     ground = prepare(spec, tmp_path)
     assert 0.5 < ground.baseline < 6
-    assert Corpus.open(ground.data).counts["valid"] <= 200
+    assert Corpus.open(ground.data).counts["valid"] <= 100
     assert 1 <= Corpus.open(tmp_path / "score").counts["test"] <= 7
     assert Ground.read(tmp_path) == ground == prepare(spec, tmp_path)
 

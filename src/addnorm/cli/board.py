@@ -166,7 +166,7 @@ class Board(Talk):
         done, total = len(self.ends), len(self.cells)
         now = ", ".join(f"{step}" for step, _ in self.running.values())
         at = f"; at step {now} of {self.steps}" if now else ""
-        return f"{done} of {total} cells{at}; {clock(self.left())} left"
+        return f"{done} of {total} cells, {clock(self.left())} left{at}"
 
 
 class Lines(Talk):

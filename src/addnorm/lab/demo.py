@@ -11,7 +11,8 @@ DEMO: dict[str, Any] = {
     "grids": [
         {"wiring": ["post_ln"], "depth": 12, "warmup": [0, 100], "lr": 1e-3},
         {"wiring": ["pre_ln", "b2t", "res_post", "deepnorm", "rezero"], "depth": 12, "lr": 1e-3},
-        {"wiring": ["post_ln", "pre_ln"], "depth": 6, "warmup": [0, 100], "lr": 3e-3},
+        {"wiring": ["post_ln"], "depth": 6, "warmup": [0, 100], "lr": 3e-3},
+        {"wiring": ["pre_ln"], "depth": 6, "lr": 3e-3},
     ],
 }
 

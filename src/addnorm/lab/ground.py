@@ -25,7 +25,7 @@ from addnorm.lab.spec import DEMO, Comparison
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import make_tokenizer
 
-HELD_OUT = 200
+HELD_OUT = 100
 """Records of each held-out part of a demo corpus: enough to tell arms apart, and quick."""
 MOST_COUNTED = 2_000_000
 """Tokens of the training part that the baseline is counted on."""

@@ -114,8 +114,8 @@ class Comparison(BaseModel):
         """What a cell trains, on the common data with the common tokenizer."""
         keys = (SMALL | self.keys) if self.data == DEMO else self.keys
         return Recipe.of(
-            # Looks inside and checkpoints at a fifth of the way each; keys may say otherwise.
-            dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, self.steps // 5))
+            # Looks inside and checkpoints at each quarter of the way; keys may say otherwise.
+            dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, self.steps // 4))
             | {"log_every": max(1, self.steps // 200)}
             | keys
             | {

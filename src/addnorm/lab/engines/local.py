@@ -9,6 +9,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from multiprocessing.connection import Connection, wait
+from multiprocessing.forkserver import ensure_running
 from multiprocessing.process import BaseProcess
 
 import torch
@@ -52,6 +53,7 @@ class LocalEngine(Engine):
         self.limit = limit
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
+        ensure_running()  # it imports while the data are prepared
 
     @property
     def workers(self) -> int:
