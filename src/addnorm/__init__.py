@@ -49,8 +49,8 @@ _HOME = {
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
-    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "train"),
-    *("decode", "report", "interop"),
+    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
+    *("train", "decode", "report", "interop"),
 )
 
 __all__ = [

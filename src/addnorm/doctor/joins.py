@@ -4,11 +4,13 @@ import math
 from dataclasses import dataclass, field
 
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.ops import CONVOLUTION, NONLINEAR, POOLING, SLICES, mixes
+from addnorm.doctor.ops import CONVOLUTION, NAMED_NORMS, NONLINEAR, POOLING, SLICES, mixes
 
 SMALL = 16
 """Streams that a hyper-connection has at most."""
 HOPS = 4
+NEAR = 40
+"""Nodes that a norm written out may have."""
 GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
 
 
@@ -35,6 +37,10 @@ class Join:
     gated: bool = False
     mixed: bool = False
     """Whether the shortcut is a mixture of parallel streams."""
+    towards: int = -1
+    """The node of branch - x, where it is x + a * (branch - x)."""
+    normed: bool = False
+    """Whether the shortcut is a normalized copy of what the branch reads."""
     signs: dict[str, float] = field(default_factory=dict)
 
 
@@ -51,7 +57,7 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         if found is not None:
             return found
     for shortcut, branch in pairs:
-        found = _loose(graph, shortcut, branch)
+        found = _loose(graph, joins, shortcut, branch)
         if found is not None:
             return found
     return _projection(graph, one, other)
@@ -88,38 +94,74 @@ def _plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
         if graph.reaches(fork, branch):
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
-                return None
+                return _interpolation(graph, shortcut, branch)
             return Join(fork, shortcut, branch, path, scales=scales, via=via)
     return None
 
 
-def _loose(graph: Graph, shortcut: int, branch: int) -> Join | None:
+def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
+    """x + a * (u - x): a step from the shortcut towards the branch."""
+    end, scales = graph.chain(branch)[-1]
+    node = graph[end]
+    if node.op != "sub" or len(node.ins) != 2:
+        return None
+    target, own = (o.node for o in node.operands[:2])
+    if own not in (i for i, _ in graph.chain(shortcut)):
+        return None
+    found = _plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
+    if found is not None:
+        found.own, found.towards = scales, end
+    return found
+
+
+def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
     """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
-    gated = mixed = False
-    index, scales = shortcut, ()
+    gated = mixed = normed = False
+    index, via = shortcut, -1
+    fresh = mixes(graph[graph.chain(branch)[-1][0]].op)  # made by a sub-layer, no stream
     for _ in range(30):
         if index == branch:
             return None
-        if (gated or mixed) and graph.reaches(index, branch):
+        if (gated or mixed or normed) and graph.reaches(index, branch):
             path = graph.between(index, branch)
             if not graph.mixing(path, but=index):
                 return None
-            return Join(
-                index, shortcut, branch, path, scales=scales, gated=gated and not mixed, mixed=mixed
-            )
+            join = Join(index, shortcut, branch, path, via=via)
+            join.gated, join.mixed, join.normed = gated and not mixed, mixed, normed
+            return join
         step = graph.back(index)
         node = graph[index]
         if step is not None:
             index = step[0]
+        elif normed and via < 0 and index in joins and fresh:
+            index, via = joins[index].fork, index  # N(x + f(x)) + g(f(x))
         elif (stream := gate_of(graph, index)) is not None:
             index, gated = stream, True
         elif (stream := mixture_of(graph, index)) is not None:
             index, mixed = stream, True
+        elif (stream := _normalized(graph, index)) is not None:
+            index, normed = stream, True
         elif node.op in SLICES and len(node.ins) == 1:
             index = node.ins[0]
         else:
             return None
     return None
+
+
+def _normalized(graph: Graph, index: int) -> int | None:
+    """What was divided by a statistic of itself, or went through a norm."""
+    node = graph[index]
+    if node.op in NAMED_NORMS:
+        return node.ins[0]
+    if node.op in ("add", "sub") and len(node.ins) == 1:
+        return node.ins[0]
+    if node.op not in ("mul", "div", "sub") or len(node.ins) != 2:
+        return None
+    small, large = sorted(node.ins, key=lambda i: graph[i].size)
+    if graph[small].size * 2 > graph[large].size:
+        return None
+    floor = max(0, index - NEAR)
+    return large if graph.ancestors(large, floor) & graph.ancestors(small, floor) else None
 
 
 def gate_of(graph: Graph, index: int) -> int | None:

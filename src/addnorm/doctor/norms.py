@@ -1,6 +1,7 @@
 """Norms in a graph: called by name, hidden in a kernel, or written out by hand in any spelling."""
 
-from dataclasses import dataclass
+import math
+from dataclasses import dataclass, replace
 
 from addnorm.doctor.graph import Graph, Node
 from addnorm.doctor.ops import (
@@ -47,8 +48,22 @@ def find_norms(graph: Graph) -> dict[int, Norm]:
             continue
         norm = _named(graph, node) or _written(graph, node) or _squashed(graph, node)
         if norm is not None:
-            found[node.index] = norm
+            found[node.index] = _as_root(graph, norm) if norm.kind == "l2" else norm
     return found
+
+
+def _as_root(graph: Graph, norm: Norm) -> Norm:
+    """A unit vector times sqrt(dim) is a root mean square norm."""
+    if not norm.axes or not graph[norm.source].shape:
+        return norm
+    width = math.prod(graph[norm.source].shape[axis] for axis in norm.axes)
+    for index in graph.onward(norm.node):
+        step = graph.back(index)
+        scale = step[1] if step else None
+        if scale is not None and scale.kind == "constant" and scale.value is not None:
+            if abs(scale.value - math.sqrt(width)) < 1e-3 * math.sqrt(width):
+                return replace(norm, kind="rms")
+    return norm
 
 
 def _named(graph: Graph, node: Node) -> Norm | None:
@@ -153,9 +168,7 @@ def _size_of(graph: Graph, index: int) -> _Size | None:
         if _reduces(graph, node):
             reduced = True
             size.roots.update(node.ins)
-            size.axes = size.axes or _from_end(
-                node.detail.get("dim"), len(graph[node.ins[0]].shape)
-            )
+            size.axes = size.axes or _reduced_axes(graph, node)
             size.centred |= node.op in ("var", "std", "var_mean", "std_mean")
             rooted |= any(graph[i].op == "abs" for i in node.ins)
             for i in node.ins:
@@ -172,6 +185,15 @@ def _size_of(graph: Graph, index: int) -> _Size | None:
         return None
     size.lengths = not ops & {"mean", "var", "std", "var_mean", "std_mean", "div", "mul", "nanmean"}
     return size
+
+
+def _reduced_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
+    rank = len(graph[node.ins[0]].shape)
+    if node.op not in REDUCTIONS:
+        return None
+    if "dim" not in node.detail and node.size == 1:
+        return tuple(range(-rank, 0))
+    return _from_end(node.detail.get("dim"), rank)
 
 
 def _number(node: Node) -> float | None:

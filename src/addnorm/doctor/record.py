@@ -138,7 +138,8 @@ class Recorder(TorchFunctionMode):
             inplace = now != before and any(out is t for t in given)
         if not any(o.kind in ("node", "weight") for o in operands):
             return out
-        if len(made) == 1 and not inplace and any(made[0] is t for t in given):
+        idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
+        if idle and op not in DROPOUT:
             return out  # a cast that had nothing to do
         self._file_all(op, operands, made, inplace, kept(op, args, kwargs))
         if join is not None:
@@ -232,7 +233,9 @@ class Recorder(TorchFunctionMode):
         if op in ("addmm", "baddbmm"):
             return join
         by_index = dict(zip(index, live, strict=True))
-        self.signs.operands(join, by_index[join.shortcut], by_index[join.branch])
+        shortcut = by_index.get(join.shortcut, live[0])
+        branch = by_index.get(join.branch, live[1] if shortcut is live[0] else live[0])
+        self.signs.operands(join, shortcut, branch)
         return join
 
     def _scaled_sum(

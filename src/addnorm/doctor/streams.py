@@ -30,15 +30,29 @@ class Link:
     """The oldest node that was reached."""
     met: list[Met] = field(default_factory=list)
 
-    def norms(self) -> list[int]:
-        """Norms between, the last one first."""
-        return [met.node for met in self.met if met.what == "norm"]
+    def norms(self, *, behind_mixture: bool = True) -> list[int]:
+        """Norms between, the last one first; without those that stand before a mixture of several
+        streams, if so wanted."""
+        found: list[int] = []
+        for met in self.met:
+            if met.what == "mixture" and not behind_mixture:
+                break
+            if met.what == "norm":
+                found.append(met.node)
+        return found
+
+    @property
+    def dense(self) -> bool:
+        """Whether the stream is a mixture of several earlier ones."""
+        return any(met.what == "mixture" for met in self.met)
 
 
-def link(graph: Graph, joins: dict[int, Join], norms: dict[int, Norm], join: Join) -> Link:
-    """Walk back from a fork to the join before it."""
+def link(
+    graph: Graph, joins: dict[int, Join], norms: dict[int, Norm], join: Join, start: int
+) -> Link:
+    """Walk back from a fork, or whatever the stream came by, to the join before it."""
     found = Link()
-    index = join.fork
+    index = start
     for _ in range(FAR):
         found.start = index
         if index in joins and index != join.node:
@@ -71,7 +85,22 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
         if node.op in SLICES:
             found.met.append(Met("slice", index))
             return node.ins[0]
+    copy = own_copy(graph, index)
+    if copy is not None:
+        found.met.append(Met("scale", index))
+        return copy
     return _through_mixture(graph, index, found)
+
+
+def own_copy(graph: Graph, index: int) -> int | None:
+    """x in x - c * x, where the second may be detached."""
+    node = graph[index]
+    if node.op not in ("add", "sub", "rsub") or len(node.ins) != 2:
+        return None
+    one, other = node.ins
+    if other in (i for i, _ in graph.chain(one)):
+        return other
+    return one if one in (i for i, _ in graph.chain(other)) else None
 
 
 def _through_mixture(graph: Graph, index: int, found: Link) -> int | None:
@@ -97,10 +126,11 @@ def _through_mixture(graph: Graph, index: int, found: Link) -> int | None:
     return streams
 
 
-def grouped(order: list[int], links: dict[int, Link]) -> dict[int, int]:
+def grouped(joins: list[Join], links: dict[int, Link]) -> dict[int, int]:
     """The number of its stream for every join, by following the links."""
     number: dict[int, int] = {}
-    for index in order:
-        before = links[index].before
+    for join in joins:
+        index = join.node
+        before = join.via if join.via in number else links[index].before
         number[index] = number[before] if before in number else len(set(number.values()))
     return number

@@ -16,6 +16,8 @@ from addnorm.doctor.leaves import tensors
 from addnorm.doctor.record import Recorder
 
 Loss = Callable[[Any], Tensor]
+MANY = 64
+"""Outputs that a random loss looks at."""
 
 
 @dataclass(slots=True)
@@ -139,18 +141,19 @@ def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
 def stand_in(out: Any) -> Tensor | None:
     """A scalar to differentiate when no loss is given.
 
-    The model's own loss if it returned one; else the cross-entropy of random classes where the
-    output looks like logits; else a random projection.
+    The model's own loss if it returned one, else a random projection of everything it returned.
     """
     own = getattr(out, "loss", None)
     if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1:
         return own
-    values = [t for t in tensors(out) if t.requires_grad and t.is_floating_point() and t.numel()]
-    if not values:
+    values = {id(t): t for t in tensors(out) if t.requires_grad and t.is_floating_point()}
+    parts = [t for t in values.values() if t.numel()][:MANY]
+    if not parts:
         return None
-    value = values[0]
-    if value.numel() == 1:
-        return value.reshape(())
     generator = torch.Generator().manual_seed(0)
-    direction = torch.randn(value.shape, generator=generator).to(value.device)
-    return (value.float() * direction).sum() / math.sqrt(value.numel())
+    total = None
+    for value in parts:
+        direction = torch.randn(value.shape, generator=generator).to(value.device)
+        part = (value.float() * direction).sum() / math.sqrt(value.numel())
+        total = part if total is None else total + part
+    return total

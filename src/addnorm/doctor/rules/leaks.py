@@ -1,0 +1,248 @@
+"""Leaks: between examples, from the future, from padding. Found by changing an input a little."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.doctor.leaves import tensors
+from addnorm.doctor.report import Finding
+from addnorm.doctor.rules.base import Case, rule
+
+NOTICEABLE = 1e-4
+"""Share of its own size by which an output must move to count."""
+
+
+@rule("batch_leak")
+def batch_leak(case: Case) -> Iterator[Finding]:
+    """One example changes another."""
+    probe = _last_token_changed(case)
+    if probe is None:
+        return
+    before, after, _ = probe
+    if len(before) < 2 or before.shape[0] < 2:
+        return
+    moved = _moved(before[1:], after[1:])
+    if moved > NOTICEABLE:
+        yield Finding(
+            "batch_leak", "error", "",
+            "changing one example changes the output of another: something normalizes or looks "
+            "across the batch; take statistics within each example",
+            {"change": moved},
+        )  # fmt: skip
+
+
+@rule("future_leak")
+def future_leak(case: Case) -> Iterator[Finding]:
+    """A later token changes an earlier one, in a model some of whose attention is causal."""
+    if not _meant_causal(case):
+        return
+    probe = _last_token_changed(case)
+    if probe is None:
+        return
+    before, after, length = probe
+    if before.dim() < 3 or before.shape[1] != length or length < 2:
+        return
+    moved = _moved(before[:1, :-1], after[:1, :-1])
+    if moved > NOTICEABLE:
+        first = _first_moved(before[0, :-1], after[0, :-1])
+        open_ones = [a.path for a in case.visit.recorder.signs.attentions
+                     if a.square and not a.causal]  # fmt: skip
+        yield Finding(
+            "future_leak", "error", "",
+            "some attention is causal, yet changing the last token changes earlier ones: a mask is "
+            "missing or something else looks ahead, such as a norm over tokens",
+            {"change": moved, "first token": first, "attention without mask": open_ones[:4]},
+        )  # fmt: skip
+
+
+@rule("padding_leak")
+def padding_leak(case: Case) -> Iterator[Finding]:
+    """What stands at padding changes valid tokens."""
+    mask_name, mask = _mask(case)
+    if mask is None:
+        return
+    example, names = _inputs(case), _named_inputs(case)
+    target = next(
+        (n for n, t in names.items() if n != mask_name and _sequence(t) and t.shape[1] == mask.shape[1]),
+        None,
+    )  # fmt: skip
+    if target is None or mask.shape[1] < 3:
+        return
+    padded = mask.clone()
+    padded[:, -1] = 0
+    with_mask = _replace(example, {mask_name: padded})
+    changed = names[target].clone()
+    changed[:, -1] = _other(changed[:, -1])
+    runs = [_run(case, with_mask), _run(case, _replace(with_mask, {target: changed}))]
+    if runs[0] is None or runs[1] is None or runs[0].shape != runs[1].shape:
+        return
+    before, after = runs
+    if before.dim() >= 3 and before.shape[1] == mask.shape[1]:
+        before, after = before[:, :-1], after[:, :-1]
+    moved = _moved(before, after)
+    if moved > NOTICEABLE:
+        yield Finding(
+            "padding_leak", "error", "",
+            "a token that the mask hides changes the output of valid tokens; apply the mask "
+            "wherever tokens meet: attention, norms over tokens, pooling",
+            {"change": moved, "mask": mask_name},
+        )  # fmt: skip
+
+
+# probes
+
+
+def _meant_causal(case: Case) -> bool:
+    """Whether an attention on the stream that reaches the output hides the future."""
+    last = case.blocks[-1].stream if case.blocks else -1
+    mine = [r for r in case.blocks if r.stream == last and r.kind == "self-attention"]
+    spans = [(r.join.fork, r.join.node) for r in mine]
+    return any(
+        a.causal and any(start <= a.node <= end for start, end in spans)
+        for a in case.visit.recorder.signs.attentions
+    )
+
+
+def _last_token_changed(case: Case) -> tuple[Tensor, Tensor, int] | None:
+    """The output before and after the last token of the first example was changed."""
+    if "last token" not in case.cache:
+        case.cache["last token"] = _change_last(case)
+    return case.cache["last token"]
+
+
+def _change_last(case: Case) -> tuple[Tensor, Tensor, int] | None:
+    names = _named_inputs(case)
+    target = _stream_input(case, names)
+    if target is None:
+        return None
+    tensor = names[target]
+    changed = tensor.clone()
+    if tensor.dim() >= 2 and tensor.shape[1] > 1 and not _image(tensor):
+        changed[0, -1] = _other(changed[0, -1])
+    else:
+        changed[0] = _other(changed[0])
+    example = _inputs(case)
+    before = _reference(case, example)
+    after = _run(case, _replace(example, {target: changed}))
+    if before is None or after is None or before.shape != after.shape or not before.dim():
+        return None
+    return before, after, tensor.shape[1] if tensor.dim() >= 2 else 0
+
+
+def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
+    """The input that the stream which reaches the output begins with."""
+    graph = case.graph
+    order = list(names)
+    if case.blocks:
+        first = next(r for r in case.blocks if r.stream == case.blocks[-1].stream)
+        behind = _data_behind(graph, first.link.start)
+        for name, index in zip(order, case.visit.recorder.inputs, strict=False):
+            if index in behind and names[name].dim() >= 1 and not _maskish(names[name]):
+                return name
+    candidates = [n for n in order if names[n].dim() >= 2 and not _maskish(names[n])]
+    return candidates[0] if candidates else None
+
+
+def _data_behind(graph: Any, index: int) -> set[int]:
+    seen, waiting = {index}, [index]
+    while waiting:
+        for operand in graph[waiting.pop()].operands:
+            if operand.kind == "node" and operand.node not in seen:
+                seen.add(operand.node)
+                waiting.append(operand.node)
+    return seen
+
+
+def _reference(case: Case, example: Any) -> Tensor | None:
+    """The output of the visit itself where it ran in eval mode, else of another run."""
+    norms = any(n.kind == "batch" for n in case.norms.values())
+    if not norms and not case.visit.training:
+        return _main(case.visit.out)
+    return _run(case, example)
+
+
+def _run(case: Case, example: Any) -> Tensor | None:
+    model = case.visit.model
+    model.eval()
+    if case.visit.guard is not None:
+        case.visit.guard.restore()
+    try:
+        with torch.no_grad():
+            return _main(model(*example[0], **example[1]))
+    except Exception:  # a probe that cannot run says nothing
+        return None
+    finally:
+        if case.visit.guard is not None:
+            case.visit.guard.restore()
+
+
+def _main(out: Any) -> Tensor | None:
+    found = [t for t in tensors(out) if t.is_floating_point() and t.dim() >= 1]
+    large = [t for t in found if t.dim() >= 2]
+    return (large or found)[0].detach() if found else None
+
+
+def _inputs(case: Case) -> Any:
+    return case.visit.args, case.visit.kwargs
+
+
+def _named_inputs(case: Case) -> dict[str, Tensor]:
+    found = {f"#{i}": t for i, t in enumerate(case.visit.args) if isinstance(t, Tensor)}
+    return found | {n: t for n, t in case.visit.kwargs.items() if isinstance(t, Tensor)}
+
+
+def _replace(example: Any, new: dict[str, Tensor]) -> Any:
+    args, kwargs = example
+    return (
+        tuple(new.get(f"#{i}", a) for i, a in enumerate(args)),
+        {name: new.get(name, value) for name, value in kwargs.items()},
+    )
+
+
+def _mask(case: Case) -> tuple[str, Tensor | None]:
+    """An input of ones, or of True: what marks valid tokens."""
+    for name, tensor in _named_inputs(case).items():
+        if _maskish(tensor) and bool(tensor.bool().all()):
+            return name, tensor
+    return "", None
+
+
+def _maskish(tensor: Tensor) -> bool:
+    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
+        return False
+    return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def _sequence(tensor: Tensor) -> bool:
+    return tensor.dim() >= 2 and not _image(tensor)
+
+
+def _image(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_floating_point()
+
+
+def _other(values: Tensor) -> Tensor:
+    """Something else of the same kind: other tokens that occur, or other numbers."""
+    if values.is_floating_point():
+        return values.flip(-1) * 1.5 + 0.5 if values.dim() else values + 1
+    if values.dtype == torch.bool:
+        return ~values
+    return torch.where(values > 0, values - 1, values + 1)
+
+
+def _moved(before: Tensor, after: Tensor) -> float:
+    """The largest change beside the size of what changed."""
+    if not before.numel():
+        return 0.0
+    size = float(before.float().abs().mean()) + 1e-12
+    change = float((before.float() - after.float()).abs().max())
+    return change / size if change == change else float("inf")
+
+
+def _first_moved(before: Tensor, after: Tensor) -> int:
+    gap = (before.float() - after.float()).abs().flatten(1).amax(1)
+    return int((gap > NOTICEABLE * before.float().abs().mean()).nonzero()[0])
+
+
