@@ -134,7 +134,7 @@ def table_model():
 
     model = FTTransformer(
         n_cont_features=4, cat_cardinalities=[3, 5], d_out=2, n_blocks=3, d_block=DIM,
-        attention_n_heads=4, attention_dropout=0.1, ffn_d_hidden=48, ffn_dropout=0.1,
+        attention_n_heads=4, attention_dropout=0.1, ffn_d_hidden_multiplier=1.5, ffn_dropout=0.1,
         residual_dropout=0.0,
     )  # fmt: skip
     return model, (torch.randn(5, 4), torch.stack([torch.randint(0, c, (5,)) for c in (3, 5)], 1))

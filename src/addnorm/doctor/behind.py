@@ -6,6 +6,7 @@ from addnorm.doctor.ops import NONLINEAR, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.streams import own_copy
 
+FAR = 200
 PASSES = frozenset({"getitem", "select", "cat", "index", "stack", "sum", "mean"})
 
 
@@ -70,14 +71,28 @@ def _settle_tails(anatomy: Anatomy) -> None:
         inner = [i for i in reading.inner if not is_query_key(graph, norms[i])]
         inner = [i for i in inner if norms[i].kind != "l2"]
         own = not reading.pre and reading.exit < 0 and not inner
-        before = by_node.get(reading.link.before)
-        while before is not None and before.around:
-            before = by_node.get(before.link.before)
+        before = _counterpart(by_node, reading)
         if before is not None:
             own = before.post and not before.false and reading.pre <= before.pre
         if own:
             reading.post, reading.post_norm = True, reading.final_norms[0]
             reading.final_norms = reading.final_norms[1:]
+
+
+def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
+    """The block that stands in the layer before where the last one stands in its own; or the
+    block right before it, where layers do not repeat."""
+    back: list[Reading] = []
+    reading: Reading | None = last
+    while reading is not None and len(back) < FAR:
+        if not reading.around:
+            back.append(reading)
+        reading = by_node.get(reading.link.before)
+    kinds = [(r.kind, r.pre) for r in back]
+    for period in range(1, len(kinds) // 2 + 1):
+        if kinds[:period] == kinds[period : 2 * period]:
+            return back[period]
+    return back[1] if len(back) > 1 else None
 
 
 # the skip carries a normalized stream

@@ -177,7 +177,7 @@ def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
         inside = [r for r in inside if not r.score]
         nodes = {r.join.node for r in inside}
         chained = [r for r in inside if r.link.before in nodes and r.join.via < 0]
-        if chained or _leaps(anatomy.graph, join, nodes):
+        if chained or _leaps(anatomy, join, by_node):
             reading.around = len(inside)
             reading.kind = "other"
             # The stream goes on along the branch; what comes from below is the skip.
@@ -188,9 +188,26 @@ def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
                     inner.inside = join.node
 
 
-def _leaps(graph: Graph, join: Join, nodes: set[int]) -> bool:
-    """Whether the branch itself is a stream: nothing but scales since its last sum."""
-    return any(i in nodes for i, _ in graph.chain(join.branch))
+def _leaps(anatomy: Anatomy, join: Join, by_node: dict[int, Reading]) -> bool:
+    """Whether the branch itself is a stream that goes back to the fork by sums and norms alone."""
+    graph = anatomy.graph
+    index = graph.chain(join.branch)[-1][0]
+    if index not in by_node or index == join.via:
+        return False
+    for _ in range(200):
+        if index == join.fork:
+            return True
+        if index in by_node:
+            index = by_node[index].join.fork
+        elif index in anatomy.norms:
+            index = anatomy.norms[index].source
+        elif (step := graph.back(index)) is not None:
+            index = step[0]
+        elif graph[index].op in ("add", "sub") and len(graph[index].ins) == 1:
+            index = graph[index].ins[0]
+        else:
+            return False
+    return False
 
 
 def _duals(graph: Graph, readings: list[Reading]) -> None:

@@ -16,20 +16,17 @@ def kind_of(graph: Graph, join: Join) -> str:
     if looks:
         foreign = any(_foreign(graph, join, source) for i in looks for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
-    if ops & CONVOLUTION and not _mostly_linear(graph, path):
-        return "convolution"
+    if ops & CONVOLUTION:
+        first = next((graph[i].op for i in sorted(path) if mixes(graph[i].op)), "")
+        if first not in LINEAR:
+            return "convolution"
+        if ops & {"exp", "cumsum"}:
+            return "mixer"  # a scan behind its convolution
     if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join):
         return "mixer"
     if ops & LINEAR:
         return "feed-forward"
     return "mixer" if any(map(mixes, ops)) else "other"
-
-
-def _mostly_linear(graph: Graph, path: set[int]) -> bool:
-    """A feed-forward that only keeps a cheap convolution between its matrices."""
-    convolutions = [i for i in path if graph[i].op in CONVOLUTION]
-    matrices = [i for i in path if graph[i].op in ("linear", "addmm")]
-    return len(matrices) >= 2 and not convolutions
 
 
 def _weighs(graph: Graph, index: int) -> bool:

@@ -224,8 +224,9 @@ class Recorder(TorchFunctionMode):
             join = self._scaled_sum(given, live, index)
         elif index[0] != index[1]:
             join = find(self.graph, self.joins, index[0], index[1])
-        if join is None:
-            return None
+        minuend = {"sub": 0, "rsub": 1}.get(op)
+        if join is None or (minuend is not None and join.shortcut == index[1 - minuend]):
+            return None  # f(x) - x takes the stream away
         join.gated |= op in ("gru_cell", "lerp")
         alpha = kwargs.get("alpha", 1)
         if alpha != 1 and join.branch == index[1]:

@@ -8,6 +8,7 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
 FEW = 2
+TOLD = ("self-attention", "cross-attention", "feed-forward")
 
 
 @rule("missing_final_norm")
@@ -17,7 +18,8 @@ def missing_final_norm(case: Case) -> Iterator[Finding]:
         normed = [r for r in rows if case.wiring(r) == "pre_ln"]
         if len(normed) < max(FEW, len(rows) / 2) or case.wiring(last) != "pre_ln":
             continue
-        if last.final_norms or last.post or last.after or _normed_later(case, last):
+        told = any(r.kind in TOLD for r in rows) and not last.join.gated
+        if not told or last.final_norms or last.post or last.after or _normed_later(case, last):
             continue
         variance = last.join.signs.get("stream_variance")
         yield Finding(
