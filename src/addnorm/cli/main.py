@@ -11,6 +11,7 @@ import typer
 from addnorm import __version__
 from addnorm.cli.classify import classify
 from addnorm.cli.data import data
+from addnorm.cli.doctor import doctor
 from addnorm.cli.draw import draw
 from addnorm.cli.evaluate import evaluate
 from addnorm.cli.generate import generate
@@ -24,6 +25,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
     "draw": draw,
+    "doctor": doctor,
     "data": data,
     "train": train,
     "evaluate": evaluate,

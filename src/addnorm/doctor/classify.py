@@ -147,6 +147,7 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             last = max((i for i, s in enumerate(scales) if s.node in gains), default=-1)
             if last >= 0:
                 del scales[last]
+            scales = [s for s in scales if not _unit_root(graph, norms[index], s)]
             break
         node = graph[index]
         gate = gate_of(graph, index)
@@ -164,6 +165,13 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             scales.append(step[1])
         index = step[0]
     reading.scales = tuple(scales)
+
+
+def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:
+    """sqrt(dim) behind a unit vector, which makes it a root mean square norm."""
+    width = graph[norm.source].shape[-1] if graph[norm.source].shape else 1
+    value = scale.value or 0
+    return norm.kind == "rms" and scale.kind == "constant" and abs(value**2 - width) < 1e-2 * width
 
 
 def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:

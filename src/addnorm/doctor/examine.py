@@ -54,6 +54,12 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
     others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
     made = assemble.blocks(visit, readings)
+    blind = sum("gradient_norm" not in block.measurements for block in made)
+    if blind and visit.weight_gradients:
+        visit.notes.append(
+            f"no gradient was seen at {blind} of {len(made)} adds: they were cut off, or computed "
+            "again in the backward pass"
+        )
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     return Report(
         model=type(model).__name__,

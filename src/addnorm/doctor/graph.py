@@ -153,18 +153,22 @@ class Graph:
             return None
         if node.op in CLEAR:
             return node.ins[0], None
+        if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
+            gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
+            return None if gain is None else (node.ins[0], self.factor(gain, index))
         if node.op not in SCALES:
             return None
         if node.op == "neg":
             return node.ins[0], Scale("constant", -1.0, (), index)
         if node.op == "div" and node.operands and node.operands[0].kind != "node":
             return None  # something divided by the stream
-        others = [
-            o for o in node.operands if not (o.kind == "node" and self.nodes[o.node].active)
-        ]
+        others = [o for o in node.operands if not self._live(o)]
         if not others:
             return None  # a square
         return node.ins[0], self.factor(others[0], index, inverse=node.op == "div")
+
+    def _live(self, operand: Operand) -> bool:
+        return operand.kind == "node" and self.nodes[operand.node].active
 
     def factor(self, operand: Operand, where: int, *, inverse: bool = False) -> Scale:
         """An operand that multiplies a stream, as a scale."""

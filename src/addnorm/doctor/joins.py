@@ -50,7 +50,9 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
     if shape is None or math.prod(shape) < 2:
         return None
     pairs = [
-        (s, f) for s, f in ((one, other), (other, one)) if graph[s].size >= math.prod(shape)
+        (s, f)
+        for s, f in ((one, other), (other, one))
+        if graph[s].size >= math.prod(shape) and not _one_number_a_token(graph[f].shape, shape)
     ]
     for shortcut, branch in pairs:
         found = _plain(graph, joins, shortcut, branch)
@@ -61,6 +63,11 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         if found is not None:
             return found
     return _projection(graph, one, other)
+
+
+def _one_number_a_token(branch: tuple[int, ...], total: tuple[int, ...]) -> bool:
+    """A statistic of each token, such as its mean: no branch."""
+    return len(total) < 4 and (not branch or branch[-1] == 1 < total[-1])
 
 
 def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:

@@ -49,7 +49,26 @@ def find_norms(graph: Graph) -> dict[int, Norm]:
         norm = _named(graph, node) or _written(graph, node) or _squashed(graph, node)
         if norm is not None:
             found[node.index] = _as_root(graph, norm) if norm.kind == "l2" else norm
+    for norm in list(found.values()):
+        shifted = _shifted(graph, norm) if norm.by_hand else None
+        if shifted is not None:
+            del found[norm.node]
+            found[shifted] = replace(norm, node=shifted, kind="layer")
     return found
+
+
+def _shifted(graph: Graph, norm: Norm) -> int | None:
+    """x * scale - mean * scale: the centring comes last."""
+    for kid in graph[norm.node].kids:
+        node = graph[kid]
+        if node.op not in ("sub", "add") or len(node.ins) != 2:
+            continue
+        other = next(i for i in node.ins if i != norm.node)
+        if graph[other].size * 2 <= node.size and graph.reaches(norm.source, other):
+            way = graph.between(norm.source, other)
+            if not any(mixes(graph[i].op) for i in way if i != norm.source):
+                return kid
+    return None
 
 
 def _as_root(graph: Graph, norm: Norm) -> Norm:
@@ -134,6 +153,11 @@ def _divided(graph: Graph, node: Node, value: int, statistic: int) -> Norm | Non
     if shared is None:
         return None
     kind = "layer" if minus or size.centred else "l2" if size.lengths else "rms"
+    if kind == "l2" and size.axes:
+        width = math.prod(graph[trail[-1]].shape[axis] for axis in size.axes)
+        numbers = [o.value for i in trail for o in graph[i].operands if o.kind == "number"]
+        if any(n and abs(n - math.sqrt(width)) < 1e-3 * math.sqrt(width) for n in numbers):
+            kind = "rms"
     return Norm(
         node.index, trail[-1], kind, node.path, size.eps, size.axes, by_hand=True
     )  # fmt: skip
@@ -255,6 +279,9 @@ def _mean_taken(graph: Graph, node: Node) -> bool:
     for _ in range(6):
         if _reduces(graph, graph[small]):
             return True
+        if graph[small].op == "getitem" and len(graph[small].ins) == 1:  # mean[..., None]
+            small = graph[small].ins[0]
+            continue
         step = graph.back(small)
         if step is None:
             return False

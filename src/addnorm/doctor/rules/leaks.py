@@ -1,6 +1,7 @@
 """Leaks: between examples, from the future, from padding. Found by changing an input a little."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -17,13 +18,10 @@ NOTICEABLE = 1e-4
 @rule("batch_leak")
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
-    probe = _last_token_changed(case)
-    if probe is None:
+    probe = _probe(case)
+    if probe is None or probe.batch is None or probe.before.shape[probe.batch] < 2:
         return
-    before, after, _ = probe
-    if len(before) < 2 or before.shape[0] < 2:
-        return
-    moved = _moved(before[1:], after[1:])
+    moved = _moved(*(t.narrow(probe.batch, 1, t.shape[probe.batch] - 1) for t in probe.pair))
     if moved > NOTICEABLE:
         yield Finding(
             "batch_leak", "error", "",
@@ -38,22 +36,25 @@ def future_leak(case: Case) -> Iterator[Finding]:
     """A later token changes an earlier one, in a model some of whose attention is causal."""
     if not _meant_causal(case):
         return
-    probe = _last_token_changed(case)
-    if probe is None:
+    probe = _probe(case)
+    if probe is None or probe.batch is None or probe.length < 2 or probe.before.dim() < 3:
         return
-    before, after, length = probe
-    if before.dim() < 3 or before.shape[1] != length or length < 2:
+    if probe.before.shape[1 - probe.batch] != probe.length:
         return
-    moved = _moved(before[:1, :-1], after[:1, :-1])
+    before, after = (t.select(probe.batch, 0)[:-1] for t in probe.pair)
+    moved = _moved(before, after)
     if moved > NOTICEABLE:
-        first = _first_moved(before[0, :-1], after[0, :-1])
-        open_ones = [a.path for a in case.visit.recorder.signs.attentions
-                     if a.square and not a.causal]  # fmt: skip
+        attentions = case.visit.recorder.signs.attentions
+        open_ones = [a.path for a in attentions if a.square and not a.causal]
         yield Finding(
             "future_leak", "error", "",
             "some attention is causal, yet changing the last token changes earlier ones: a mask is "
             "missing or something else looks ahead, such as a norm over tokens",
-            {"change": moved, "first token": first, "attention without mask": open_ones[:4]},
+            {
+                "change": moved,
+                "first token": _first_moved(before, after),
+                "attention without mask": open_ones[:4],
+            },
         )  # fmt: skip
 
 
@@ -105,30 +106,60 @@ def _meant_causal(case: Case) -> bool:
     )
 
 
-def _last_token_changed(case: Case) -> tuple[Tensor, Tensor, int] | None:
+@dataclass(frozen=True)
+class Probe:
     """The output before and after the last token of the first example was changed."""
-    if "last token" not in case.cache:
-        case.cache["last token"] = _change_last(case)
-    return case.cache["last token"]
+
+    before: Tensor
+    after: Tensor
+    length: int
+    """Tokens of the input; 0 if it has none."""
+    batch: int | None
+    """The axis of the examples: 0, or 1 where tokens come first."""
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Both outputs."""
+        return self.before, self.after
 
 
-def _change_last(case: Case) -> tuple[Tensor, Tensor, int] | None:
+def _probe(case: Case) -> Probe | None:
+    if "probe" not in case.cache:
+        case.cache["probe"] = _probed(case)
+    return case.cache["probe"]
+
+
+def _probed(case: Case) -> Probe | None:
     names = _named_inputs(case)
     target = _stream_input(case, names)
-    if target is None:
+    if target is None or not names[target].dim():
         return None
-    tensor = names[target]
-    changed = tensor.clone()
-    if tensor.dim() >= 2 and tensor.shape[1] > 1 and not _image(tensor):
-        changed[0, -1] = _other(changed[0, -1])
-    else:
-        changed[0] = _other(changed[0])
-    example = _inputs(case)
+    tensor, example = names[target], _inputs(case)
     before = _reference(case, example)
-    after = _run(case, _replace(example, {target: changed}))
-    if before is None or after is None or before.shape != after.shape or not before.dim():
+    if before is None or not before.dim():
         return None
-    return before, after, tensor.shape[1] if tensor.dim() >= 2 else 0
+
+    def changed(*place: int | slice) -> Tensor | None:
+        new = tensor.clone()
+        new[place] = _other(new[place])
+        after = _run(case, _replace(example, {target: new}))
+        return after if after is not None and after.shape == before.shape else None
+
+    if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
+        after = changed(0)
+        return None if after is None else Probe(before, after, 0, 0)
+    after = changed(0, -1)
+    if after is None:
+        return None
+    length = tensor.shape[1]
+    others = before.shape[0] > 1 and _moved(before[1:], after[1:]) > NOTICEABLE
+    if not others or before.dim() < 3 or before.shape[1] < 2 or tensor.shape[0] < 2:
+        return Probe(before, after, length, 0)
+    column = changed(slice(None), 0)
+    if column is None or _moved(before[:, 1:], column[:, 1:]) > NOTICEABLE:
+        return Probe(before, after, length, 0)
+    after = changed(-1, 0)  # columns do not know of each other: tokens come first
+    return None if after is None else Probe(before, after, tensor.shape[0], 1)
 
 
 def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
