@@ -57,7 +57,10 @@ class GTrXL(nn.Module):
             [nn.MultiheadAttention(DIM, HEADS, batch_first=True) for _ in range(LAYERS)]
         )
         self.mlps = make(
-            [nn.Sequential(nn.Linear(DIM, 48), nn.ReLU(), nn.Linear(48, DIM)) for _ in range(LAYERS)]
+            [
+                nn.Sequential(nn.Linear(DIM, 48), nn.ReLU(), nn.Linear(48, DIM))
+                for _ in range(LAYERS)
+            ]
         )
 
     def forward(self, x):

@@ -1,6 +1,5 @@
 """Every rule: the planted mistake is found in several styles, its healthy twin is left in peace."""
 
-
 import pytest
 import torch
 from torch import nn
@@ -350,5 +349,3 @@ def test_only_the_rules_that_are_asked_for_run():
     assert rules(model, rules=["cloned_layers"]) == {"cloned_layers"}
     with pytest.raises(addnorm.UserError, match="unknown rule 'cloned'; did you mean"):
         addnorm.doctor(model, ids(), rules=["cloned"])
-
-

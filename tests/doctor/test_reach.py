@@ -51,7 +51,9 @@ def state(model):
     digest.update(torch.get_rng_state().numpy().tobytes())
     digest.update(repr((random.getstate(), numpy.random.get_state()[1].tobytes())).encode())
     hooks = torch.nn.modules.module
-    digest.update(repr((len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks))).encode())
+    digest.update(
+        repr((len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks))).encode()
+    )
     return digest.hexdigest()
 
 
@@ -94,7 +96,9 @@ def test_a_visit_that_fails_half_way_leaves_no_trace():
     model = Restless(fails=True)
     before = state(model)
     x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(addnorm.UserError, match="could not be run on these inputs: RuntimeError: half"):
+    with pytest.raises(
+        addnorm.UserError, match="could not be run on these inputs: RuntimeError: half"
+    ):
         addnorm.doctor(model, x)
     assert state(model) == before
 
@@ -261,7 +265,9 @@ def test_in_place_and_fused_adds():
             return torch.add(h, x)
 
     for way in ("+=", "add_", "onto the stream", "slice", "sum of a list", "torch.add"):
-        model = nn.Sequential(nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM))
+        model = nn.Sequential(
+            nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM)
+        )
         assert wirings(model, vectors()) == ["pre_ln"] * 3, way
 
 

@@ -71,9 +71,7 @@ def doctor(
         raise typer.Exit(NO)
 
 
-def _visit(
-    target: str, specs: list[str], layers: int | None, stress: bool, lr: float
-) -> "Report":
+def _visit(target: str, specs: list[str], layers: int | None, stress: bool, lr: float) -> "Report":
     from dataclasses import replace
 
     from addnorm.doctor import doctor as visit
@@ -83,6 +81,7 @@ def _visit(
 
     given = parsed(specs) if specs else None
     model: Any
+    notes: list[str]
     if Path(target).is_dir():
         from addnorm.cli.lines import open_run
 
@@ -145,7 +144,8 @@ def _findings(report: "Report") -> "list[RenderableType]":
         where = f" at {finding.path}" if finding.path else ""
         lines.append(
             Text.assemble(
-                (finding.severity, styles[finding.severity]), f" {finding.rule}{where}: ",
+                (finding.severity, styles[finding.severity]),
+                f" {finding.rule}{where}: ",
                 finding.message,
             )  # fmt: skip
         )

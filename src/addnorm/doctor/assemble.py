@@ -86,9 +86,7 @@ def norm_uses(visit: Visit, readings: list[Reading]) -> tuple[NormUse, ...]:
     found = []
     for index, norm in sorted(visit.anatomy.norms.items()):
         place, block = places.get(index, ("elsewhere", None))
-        found.append(
-            NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, block)
-        )
+        found.append(NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, block))
     return tuple(found)
 
 
@@ -121,21 +119,23 @@ def _stream_rows(stream: int, mine: list[Block]) -> Iterator[Row]:
     sizes = [v for b in mine if (v := b.measurements.get("stream_variance", 0)) > 0]
     if len(sizes) > 1:
         yield _row("growth", sizes[-1] / sizes[0], stream=stream)
-    alike = [v for b in mine if math.isfinite(v := b.measurements.get("token_similarity", math.nan))]
+    alike = [
+        v for b in mine if math.isfinite(v := b.measurements.get("token_similarity", math.nan))
+    ]
     if len(alike) > 1:
         yield _row("similarity_rise", alike[-1] - alike[0], stream=stream)
 
 
 def _roles(visit: Visit, made: tuple[Block, ...]) -> Iterator[tuple[str, float]]:
     """Gradient norms by what weights do: norms, matrices of each kind of branch, the rest."""
-    sums: Counter[str] = Counter()
+    sums: dict[str, float] = {}
     weights = dict(visit.model.named_parameters())
     for name, value in visit.weight_gradients.items():
         role = next(
             (b.kind for b in made if b.branch and name.startswith(f"{b.branch}.")), "elsewhere"
         )
         role = "vectors" if weights[name].dim() < 2 else role
-        sums[role] += value * value
+        sums[role] = sums.get(role, 0.0) + value * value
     for role, total in sorted(sums.items()):
         yield role, math.sqrt(total)
 
@@ -165,7 +165,9 @@ def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
         said = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
         title += f" with {NORM_TITLES.get(norm[0][0], norm[0][0])}{said}"
     parts.append(title)
-    common_tags = [t for t, c in Counter(t for b in mine for t in b.tags).items() if c * 2 > len(mine)]
+    common_tags = [
+        t for t, c in Counter(t for b in mine for t in b.tags).items() if c * 2 > len(mine)
+    ]
     parts += [t.replace("-", " ") for t in common_tags]
     finals = readings[-1].final_norms
     parts.append("final norm" if finals else "no final norm")
@@ -194,7 +196,11 @@ def signature(visit: Visit, readings: list[Reading]) -> tuple[Any, ...]:
     anatomy = visit.anatomy
     kinds: dict[str, Counter[tuple[Any, ...]]] = {}
     for reading in readings:
-        said = (label(anatomy, reading), *sorted(tags(anatomy, reading)), *_flavour(anatomy, reading))
+        said = (
+            label(anatomy, reading),
+            *sorted(tags(anatomy, reading)),
+            *_flavour(anatomy, reading),
+        )
         kinds.setdefault(reading.kind, Counter())[said] += 1
     final = any(r.final_norms for r in readings)
     return tuple(sorted((kind, _shares(counts)) for kind, counts in kinds.items())), final

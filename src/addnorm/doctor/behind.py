@@ -108,7 +108,11 @@ def _false_ones(anatomy: Anatomy) -> None:
         before = by_node.get(reading.link.before)
         if before is None or not before.post or before.around:
             continue
-        if before.pre or before.false or (before.inner and not reading.inner and not _owned(reading, before)):
+        if (
+            before.pre
+            or before.false
+            or (before.inner and not reading.inner and not _owned(reading, before))
+        ):
             reading.false, before.post = True, False
             if reading.post and reading.post_norm >= 0 and not before.pre:
                 _give_back(reading)

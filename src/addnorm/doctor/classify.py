@@ -85,12 +85,11 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         node = graph[index]
         if index in norms:
             met.append(index)
-        elif index == join.branch:
-            bare = True
-        elif mixes(node.op) and not _statistic(graph, norms, index):
-            bare = True
-        elif node.op in NONLINEAR and not any(n.source == join.fork and index in _feeding(graph, n)
-                                              for n in norms.values() if n.node in path):
+        elif index == join.branch or (mixes(node.op) and not _statistic(graph, norms, index)) or (node.op in NONLINEAR and not any(
+            n.source == join.fork and index in _feeding(graph, n)
+            for n in norms.values()
+            if n.node in path
+        )):
             bare = True
         else:
             waiting += [i for i in node.kids if i in path]
@@ -179,9 +178,7 @@ def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
     by_node = {r.join.node: r for r in anatomy.readings}
     for reading in anatomy.readings:
         join = reading.join
-        inside = [
-            by_node[i] for i in join.path if i in by_node and i not in (join.node, join.fork)
-        ]
+        inside = [by_node[i] for i in join.path if i in by_node and i not in (join.node, join.fork)]
         inside = [r for r in inside if not r.score]
         nodes = {r.join.node for r in inside}
         chained = [r for r in inside if r.link.before in nodes and r.join.via < 0]

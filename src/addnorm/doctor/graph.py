@@ -100,7 +100,9 @@ class Graph:
         nodes = [self.nodes[o.node] for o in operands if o.kind == "node"]
         active = [node.index for node in nodes if node.active] if flows else []
         if op in LENDS:
-            active = active[:1]
+            first = operands[0] if operands else None
+            own = first is not None and first.kind == "node" and self.nodes[first.node].active
+            active = active[:1] if own else []
         data = source or op == "input" or (flows and any(node.data for node in nodes))
         alive = floating and bool(active or source or (op in EMBEDDINGS and data))
         learned = not alive and (

@@ -116,7 +116,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
         compiled = (OptimizedModule,)
     while True:
         if isinstance(model, compiled):
-            model = model._orig_mod
+            model = model.get_submodule("_orig_mod")
         elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
             model = model.module
         else:

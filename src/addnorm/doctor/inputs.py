@@ -70,7 +70,7 @@ def guessed(model: nn.Module) -> Any:
             return example
     raise UserError(
         f"could not guess inputs of {type(model).__name__}: forward{_signature(model)} ran with "
-        f"none of {tried} guesses; pass them: --input \"NAME:TYPE[SIZES]<LIMIT\" once for each"
+        f'none of {tried} guesses; pass them: --input "NAME:TYPE[SIZES]<LIMIT" once for each'
     )
 
 
@@ -121,14 +121,14 @@ def _of_modality(config: Any, main: str, length: int) -> Iterator[dict[str, Tens
         yield {main: torch.randn(BATCH, bins, longest)}
         yield {main: torch.randn(BATCH, length, bins)}
     else:
-        longest = getattr(config, "max_position_embeddings", None)
-        longest = longest if isinstance(longest, int) and longest > 1 else length
-        yield {main: _ids(_vocabulary(config), min(length, longest))}
+        most = getattr(config, "max_position_embeddings", None)
+        most = most if isinstance(most, int) and most > 1 else length
+        yield {main: _ids(_vocabulary(config), min(length, most))}
 
 
 def _vocabulary(config: Any) -> int:
     text = getattr(config, "text_config", config)
-    return int(getattr(config, "vocab_size", None) or getattr(text, "vocab_size", 100))
+    return int(getattr(config, "vocab_size", None) or getattr(text, "vocab_size", None) or 100)
 
 
 def _images(config: Any) -> Iterator[Tensor]:

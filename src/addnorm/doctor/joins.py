@@ -123,13 +123,13 @@ def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
 
 def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
     """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
-    gated = mixed = normed = False
+    gated = mixed = normed = cut = False
     index, via = shortcut, -1
     fresh = mixes(graph[graph.chain(branch)[-1][0]].op)  # made by a sub-layer, no stream
     for _ in range(30):
         if index == branch:
             return None
-        if (gated or mixed or normed) and graph.reaches(index, branch):
+        if (gated or mixed or normed or cut) and graph.reaches(index, branch):
             path = graph.between(index, branch)
             if not graph.mixing(path, but=index):
                 return None
@@ -148,10 +148,21 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             index, mixed = stream, True
         elif (stream := _normalized(graph, index)) is not None:
             index, normed = stream, True
-        elif node.op in SLICES and len(node.ins) == 1:
-            index = node.ins[0]
+        elif (stream := _part(graph, index)) is not None:
+            index, cut = stream, True
         else:
             return None
+    return None
+
+
+def _part(graph: Graph, index: int) -> int | None:
+    """The stream that a few tokens were taken from, or put in front of."""
+    node = graph[index]
+    if node.op in SLICES and len(node.ins) == 1:
+        return node.ins[0]
+    if node.op == "cat" and len(node.ins) == 2:
+        large = max(node.ins, key=lambda i: graph[i].size)
+        return large if graph[large].size * 3 > node.size * 2 else None
     return None
 
 

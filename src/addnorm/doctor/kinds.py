@@ -34,9 +34,7 @@ def _weighs(graph: Graph, index: int) -> bool:
     node = graph[index]
     if node.op not in PRODUCTS or len(node.ins) < 2:
         return False
-    return any(
-        graph[i].op == "softmax" for source in node.ins for i, _ in graph.chain(source)
-    )
+    return any(graph[i].op == "softmax" for source in node.ins for i, _ in graph.chain(source))
 
 
 def _foreign(graph: Graph, join: Join, source: int) -> bool:
@@ -79,8 +77,10 @@ def parallel_inside(graph: Graph, norms: dict[int, Norm], join: Join) -> bool:
             ways = [graph.between(join.fork, i) for i in node.ins]
             shared = (ways[0] & ways[1]) - {join.fork} - set(norms)
             apart = all(graph.mixing(way, but=join.fork) for way in ways)
-            reached = all(i in way or join.fork in graph.ancestors(i, join.fork)
-                          for i, way in zip(node.ins, ways, strict=True))
+            reached = all(
+                i in way or join.fork in graph.ancestors(i, join.fork)
+                for i, way in zip(node.ins, ways, strict=True)
+            )
             if not apart or not reached or graph.mixing(shared):
                 return False
             looks = [

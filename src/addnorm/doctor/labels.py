@@ -16,7 +16,6 @@ CLASSES = {
 }
 
 
-
 def label(anatomy: Anatomy, reading: Reading) -> str:
     """The class of a join."""
     if reading.score:
@@ -61,7 +60,8 @@ def tags(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
 
 def differs(scale: Scale) -> bool:
     """Whether a constant is not 1."""
-    return scale.kind == "constant" and scale.value is not None and abs(scale.value - 1) > 1e-6
+    single = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
+    return single and scale.value is not None and abs(scale.value - 1) > 1e-6
 
 
 def entry_scales(anatomy: Anatomy, reading: Reading) -> list[float]:

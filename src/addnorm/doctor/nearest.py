@@ -70,7 +70,7 @@ def _alike(one: Any, other: Any) -> float:
     theirs, their_final = dict(other[0]), other[1]
     total = 0.0
     for kind, shares in kinds.items():
-        match = dict(theirs.get(kind, () if kind in theirs else theirs.get(_FALL.get(kind, ""), ())))
+        match = dict(theirs.get(kind) or theirs.get(_FALL.get(kind, ""), ()))
         exact = sum(min(share, match.get(said, 0)) for said, share in shares)
         total += 0.7 * exact + 0.3 * _loosely(dict(shares), match)
     score = total / len(kinds) if kinds else 0.0
@@ -78,7 +78,11 @@ def _alike(one: Any, other: Any) -> float:
     return score - 0.05 * (final != their_final) - 0.1 * missing
 
 
-_FALL = {"convolution": "feed-forward", "mixer": "feed-forward", "cross-attention": "self-attention"}
+_FALL = {
+    "convolution": "feed-forward",
+    "mixer": "feed-forward",
+    "cross-attention": "self-attention",
+}
 
 
 def _loosely(mine: dict[Any, float], theirs: dict[Any, float]) -> float:

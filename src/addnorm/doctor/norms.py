@@ -252,9 +252,7 @@ def _base(graph: Graph, index: int) -> tuple[list[int], bool]:
     trail, minus = [index], False
     for _ in range(12):
         node = graph[index]
-        if node.op in ("pow", "square", "abs", "float_power") and len(node.ins) == 1:
-            index = node.ins[0]
-        elif node.op == "mul" and len(node.ins) == 1:
+        if (node.op in ("pow", "square", "abs", "float_power") and len(node.ins) == 1) or (node.op == "mul" and len(node.ins) == 1):
             index = node.ins[0]
         elif node.op in CLEAR or (node.op == "div" and graph.back(index) is not None):
             if len(node.ins) != 1:
@@ -326,8 +324,10 @@ def is_query_key(graph: Graph, norm: Norm) -> bool:
         return True
     for index in reached:  # rotary: q cos + rotated(q) sin
         node = graph[index]
-        if node.op == "add" and len(node.ins) == 2 and all(
-            i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins
+        if (
+            node.op == "add"
+            and len(node.ins) == 2
+            and all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)
         ):
             if any(graph[i].op in attention | {"matmul", "bmm"} for i in graph.onward(index)):
                 return True

@@ -18,7 +18,18 @@ POOLING = frozenset(
 FOURIER = frozenset(
     f"{prefix}{name}"
     for prefix in ("", "fft_")
-    for name in ("fft", "ifft", "fft2", "ifft2", "fftn", "ifftn", "rfft", "irfft", "rfft2", "irfft2")
+    for name in (
+        "fft",
+        "ifft",
+        "fft2",
+        "ifft2",
+        "fftn",
+        "ifftn",
+        "rfft",
+        "irfft",
+        "rfft2",
+        "irfft2",
+    )
 )
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell"})
 PRODUCT = frozenset(

@@ -43,7 +43,7 @@ class Recorder(TorchFunctionMode):
         self.outputs: list[int] = []
         self.calls: dict[str, int] = {}
         """How often each module was called."""
-        self._known = WeakIdKeyDictionary()
+        self._known: Any = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in model.named_modules()}
         self._weights = {id(weight): name for name, weight in model.named_parameters()}
         self._stack = [""]
@@ -202,9 +202,7 @@ class Recorder(TorchFunctionMode):
             return Operand("node", index, shape=tuple(value.shape))
         name = self._weights.get(id(value))
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand(
-                "weight", value=_mean(value), shape=tuple(value.shape), name=name or ""
-            )
+            return Operand("weight", value=_mean(value), shape=tuple(value.shape), name=name or "")
         return Operand("constant", value=_mean(value), shape=tuple(value.shape))
 
     # joins
@@ -239,9 +237,7 @@ class Recorder(TorchFunctionMode):
         self.signs.operands(join, shortcut, branch)
         return join
 
-    def _scaled_sum(
-        self, given: list[Tensor], live: list[Tensor], index: list[int]
-    ) -> Join | None:
+    def _scaled_sum(self, given: list[Tensor], live: list[Tensor], index: list[int]) -> Join | None:
         """addcmul: x + gain * branch in one call."""
         if given[0] is not live[0] or len(live) != 2:
             return None
@@ -262,9 +258,7 @@ def _plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
     """Tensors and numbers among the arguments, in order."""
     waiting = [*args, *kwargs.values()]
     for value in waiting:
-        if isinstance(value, Tensor):
-            yield value
-        elif isinstance(value, int | float) and not isinstance(value, bool):
+        if isinstance(value, Tensor) or (isinstance(value, int | float) and not isinstance(value, bool)):
             yield value
         elif isinstance(value, list | tuple):
             yield from _plain_arguments(value, {})
@@ -293,5 +287,3 @@ def _mean(tensor: Tensor) -> float | None:
         return None
     with torch._C.DisableTorchFunction(), torch.no_grad():
         return float(tensor.detach().float().mean()) if tensor.numel() else None
-
-

@@ -58,7 +58,7 @@ class Signs:
                 join.signs["dependency"] = share
         if out.requires_grad:
             index = join.node
-            out.register_hook(lambda gradient: self._gradient(index, gradient))
+            out.register_hook(lambda gradient: self._gradient(index, gradient))  # type: ignore[no-untyped-call]
 
     def _gradient(self, index: int, gradient: Tensor) -> None:
         with torch.no_grad():
@@ -145,9 +145,7 @@ def _fused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         part = mask.detach()
         part = part[:1] if part.dim() == 4 else part
         part = part[..., :QUERIES, :]
-        logits = (
-            logits.masked_fill(~part, -math.inf) if part.dtype == torch.bool else logits + part
-        )
+        logits = logits.masked_fill(~part, -math.inf) if part.dtype == torch.bool else logits + part
     elif said.get("is_causal"):
         later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
         logits = logits.masked_fill(later, -math.inf)
@@ -168,7 +166,7 @@ def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
         linear(x.detach()[:QUERIES, :1].float(), weight[i * dim : (i + 1) * dim].float(), b)
         for i, (x, b) in enumerate(zip((query, key), biases, strict=True))
     ]
-    split = [x.unflatten(-1, (heads, -1)).permute(1, 2, 0, 3) for x in made]
+    split = [x.view(*x.shape[:-1], heads, -1).permute(1, 2, 0, 3) for x in made]
     logits = split[0] @ split[1].mT / math.sqrt(dim // heads)
     if isinstance(mask, Tensor) and mask.dim() == 2:
         part = mask.detach()[: logits.shape[-2], : logits.shape[-1]]

@@ -109,7 +109,9 @@ def _through_mixture(graph: Graph, index: int, found: Link) -> int | None:
     streams = mixture_of(graph, index)
     if streams is None and node.op in ("sum", "mean") and node.ins:
         inner = graph[node.ins[0]]
-        if inner.op in ("stack", "cat") or (inner.op == "mul" and len(inner.shape) > len(node.shape)):
+        if inner.op in ("stack", "cat") or (
+            inner.op == "mul" and len(inner.shape) > len(node.shape)
+        ):
             streams = inner.index
     if streams is None and node.op in ("stack", "cat") and len(node.ins) > 1:
         streams = max(node.ins)

@@ -72,7 +72,9 @@ def _run(
         if not math.isfinite(seen[-1]):
             break
         value.backward()  # type: ignore[no-untyped-call]
-        size = float(torch.nn.utils.get_total_norm([w.grad for w in learning if w.grad is not None]))
+        size = float(
+            torch.nn.utils.get_total_norm([w.grad for w in learning if w.grad is not None])
+        )
         largest = max(largest, size) if math.isfinite(size) else math.inf
         optimizer.step()
     tail = seen[-LAST:]

@@ -81,7 +81,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
             "hf: targets need transformers, which is not installed; try pip install "
             "'addnorm[interop]'"
         ) from None
-    transformers.logging.set_verbosity_error()
+    transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     given: dict[str, Any] = {}
     kind = name
     if name.endswith(".json") or Path(name).is_dir():
@@ -122,7 +122,8 @@ def _made(config: Any) -> nn.Module:
 
     causal = type(config) in MODEL_FOR_CAUSAL_LM_MAPPING and getattr(config, "is_decoder", True)
     whole = type(config) not in MODEL_MAPPING or (causal and not config.is_encoder_decoder)
-    return (AutoModelForCausalLM if whole else AutoModel).from_config(config)
+    chosen: Any = AutoModelForCausalLM if whole else AutoModel
+    return chosen.from_config(config)
 
 
 def _set_layers(config: Any, layers: int, kind: str) -> list[str]:

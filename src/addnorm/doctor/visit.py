@@ -10,12 +10,14 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.doctor.classify import Anatomy, classify
+from addnorm.doctor.classify import classify
 from addnorm.doctor.guard import Guard, untouched, unwrapped
 from addnorm.doctor.leaves import tensors
+from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
 
 Loss = Callable[[Any], Tensor]
+SEED = 0
 MANY = 64
 """Outputs that a random loss looks at."""
 
@@ -103,6 +105,7 @@ def _once(
     training: bool,
 ) -> Visit:
     recorder = Recorder(model, guard, still=training)
+    torch.manual_seed(SEED)  # probes run with the same one, so that what is random is the same
     with torch.enable_grad():
         out = recorder.run(args, kwargs)
         visit = Visit(
@@ -128,9 +131,8 @@ def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
 
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            handles.append(
-                weight.register_post_accumulate_grad_hook(lambda w, name=name: note(name, w))
-            )
+            add: Any = weight.register_post_accumulate_grad_hook
+            handles.append(add(lambda w, name=name: note(name, w)))
     try:
         scalar.backward()  # type: ignore[no-untyped-call]
     finally:

@@ -26,7 +26,9 @@ def write_visit(path: Path, report: Report) -> Path:
 
 def visit_page(report: Report) -> str:
     """The page as text."""
-    counts = {level: sum(f.severity == level for f in report.findings) for level in ("error", "warning")}
+    counts = {
+        level: sum(f.severity == level for f in report.findings) for level in ("error", "warning")
+    }
     return page(
         f"A visit to {report.model}",
         about="; ".join(report.stacks) or "No residual adds were found.",
@@ -125,7 +127,9 @@ def _norms(report: Report) -> Table:
          "by hand" if n.by_hand else "", "" if n.block is None else str(n.block))
         for n in report.norms
     ]  # fmt: skip
-    return Table("Every use of a norm", ("where", "kind", "place", "eps", "", "add"), rows, wide=True)
+    return Table(
+        "Every use of a norm", ("where", "kind", "place", "eps", "", "add"), rows, wide=True
+    )
 
 
 def _stress(report: Report) -> Table:

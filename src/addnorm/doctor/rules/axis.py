@@ -3,6 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.norms import Norm
+from addnorm.doctor.ops import CONVOLUTION, mixes
+from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
@@ -24,7 +26,7 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
             norm = case.norms.get(index)
             if norm is None or norm.path in told:
                 continue
-            wrong = _wrong(graph[norm.source].shape, shape, norm)
+            wrong = _wrong(graph[norm.source].shape, _features(case, reading), norm)
             if wrong:
                 told.add(norm.path)
                 yield Finding(
@@ -35,11 +37,28 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _wrong(source: tuple[int, ...], stream: tuple[int, ...], norm: Norm) -> str:
+def _features(case: Case, reading: Reading) -> int:
+    """How many features a token has: what the branch's last matrix makes, where that is seen."""
+    graph = case.graph
+    shape = graph[reading.join.node].shape
+    for index in sorted(reading.join.path, reverse=True):
+        node = graph[index]
+        if not mixes(node.op):
+            continue
+        for operand in node.operands:
+            if operand.kind == "weight" and len(operand.shape) > 1:
+                first = node.op == "linear" or node.op in CONVOLUTION
+                made = operand.shape[0 if first else -1]
+                return made if made in shape[1:] else shape[-1]
+    return shape[-1]
+
+
+def _wrong(source: tuple[int, ...], width: int, norm: Norm) -> str:
     """What a norm looks at that it should not, in words; empty if all is well."""
-    features = _feature_axis(source, stream)
-    if features is None or norm.axes is None:
+    places = [axis for axis in range(-1, -len(source), -1) if source[axis] == width]
+    if not places or norm.axes is None or len(source) > 3:
         return ""
+    features = places[0] if norm.axes != (places[-1],) or len(places) == 1 else places[-1]
     if norm.kind == "batch":
         alone = [axis for axis in range(-len(source), 0) if axis not in norm.axes]
         return "" if alone == [features] else "features, one mean a token position"
@@ -50,13 +69,3 @@ def _wrong(source: tuple[int, ...], stream: tuple[int, ...], norm: Norm) -> str:
     words = sorted({names.get(axis, "tokens") for axis in others})
     mixed = " and ".join(words) or "a part of the features"
     return f"{mixed} as well as features" if features in norm.axes else f"{mixed}, not features"
-
-
-def _feature_axis(source: tuple[int, ...], stream: tuple[int, ...]) -> int | None:
-    if source == stream or (len(source) == 2 and source[-1] == stream[-1]):
-        return -1
-    if len(source) == len(stream) and source[-1] == stream[-1]:
-        return -1
-    if len(source) == len(stream) == 3 and source[-2] == stream[-1]:
-        return -2
-    return None

@@ -42,7 +42,7 @@ def _unheard(case: Case) -> Iterator[Finding]:
     for norm in case.each_norm():
         names = case.norm_weights(norm)
         arrived = any(name in case.visit.weight_gradients for name in names)
-        if norm.node in heard or arrived or norm.path in told or norm.by_hand and not names:
+        if norm.node in heard or arrived or norm.path in told or (norm.by_hand and not names):
             continue
         told.add(norm.path)
         yield Finding(

@@ -10,6 +10,7 @@ from torch import Tensor
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.visit import SEED
 
 LONG, SHORT = 64, 16
 """Tokens from which on probes are made with fewer, and how many."""
@@ -78,10 +79,10 @@ def padding_leak(case: Case) -> Iterator[Finding]:
     with_mask = _replace(example, {mask_name: padded})
     changed = names[target].clone()
     changed[:, -1] = _other(changed[:, -1])
-    runs = [_run(case, with_mask), _run(case, _replace(with_mask, {target: changed}))]
-    if runs[0] is None or runs[1] is None or runs[0].shape != runs[1].shape:
+    before = _run(case, with_mask)
+    after = _run(case, _replace(with_mask, {target: changed}))
+    if before is None or after is None or before.shape != after.shape:
         return
-    before, after = runs
     if before.dim() >= 3 and before.shape[1] == mask.shape[1]:
         before, after = before[:, :-1], after[:, :-1]
     moved = _moved(before, after)
@@ -208,6 +209,7 @@ def _run(case: Case, example: Any) -> Tensor | None:
     if case.visit.guard is not None:
         case.visit.guard.restore()
     try:
+        torch.manual_seed(SEED)
         with torch.no_grad():
             return _main(model(*example[0], **example[1]))
     except Exception:  # a probe that cannot run says nothing
@@ -293,5 +295,3 @@ def _moved(before: Tensor, after: Tensor) -> float:
 def _first_moved(before: Tensor, after: Tensor) -> int:
     gap = (before.float() - after.float()).abs().flatten(1).amax(1)
     return int((gap > NOTICEABLE * before.float().abs().mean()).nonzero()[0])
-
-
