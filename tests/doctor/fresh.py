@@ -170,8 +170,8 @@ FRESH = {
     "Phi": (tokens("PhiForCausalLM", "PhiConfig", **SIZES), [PRE] * LAYERS, {"parallel"}),
     "GPT-Neo": (
         tokens("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=DIM, num_layers=LAYERS,
-               num_heads=HEADS, vocab_size=VOCAB, attention_types=[[["global", "local", "global"], 1]],
-               intermediate_size=48),
+               num_heads=HEADS, vocab_size=VOCAB, intermediate_size=48,
+               attention_types=[[["global", "local", "global"], 1]]),
         [PRE] * 2 * LAYERS, set()),
     "ELECTRA": (tokens("ElectraModel", "ElectraConfig", **SIZES, embedding_size=16),
                 [POST] * 2 * LAYERS, set()),
@@ -210,7 +210,8 @@ FRESH = {
     "FT-Transformer": (table_model, ["none", *[PRE] * 5], set()),  # its first norm is left out
     "GTrXL, written out": (lambda: (GTrXL(), vectors()), [PRE] * 2 * LAYERS, {"gated"}),
     "MLP-Mixer, written out": (
-        lambda: (nn.Sequential(*[MixerBlock() for _ in range(LAYERS)], nn.LayerNorm(DIM)), vectors()),
+        lambda: (nn.Sequential(*[MixerBlock() for _ in range(LAYERS)], nn.LayerNorm(DIM)),
+                 vectors()),
         [PRE] * 2 * LAYERS, set()),
     "Conformer, written out": (
         lambda: (nn.Sequential(*[ConformerBlock() for _ in range(LAYERS)]), vectors()),

@@ -147,7 +147,7 @@ def _findings(report: "Report") -> "list[RenderableType]":
                 (finding.severity, styles[finding.severity]),
                 f" {finding.rule}{where}: ",
                 finding.message,
-            )  # fmt: skip
+            )
         )
     return lines
 

@@ -187,8 +187,8 @@ def odd_ones(made: tuple[Block, ...]) -> Iterator[str]:
                 continue
             for b in same:
                 if (b.wiring, b.tags) != usual:
-                    said = " ".join([b.wiring, *b.tags])
-                    yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {' '.join([usual[0], *usual[1]])}"
+                    said, other = " ".join([b.wiring, *b.tags]), " ".join([usual[0], *usual[1]])
+                    yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {other}"
 
 
 def signature(visit: Visit, readings: list[Reading]) -> tuple[Any, ...]:

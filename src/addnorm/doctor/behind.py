@@ -1,5 +1,7 @@
 """What stands behind each sum: a norm of its own, a final norm, or one that the skip carries on."""
 
+from itertools import pairwise
+
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import is_query_key
 from addnorm.doctor.ops import NONLINEAR, mixes
@@ -174,7 +176,7 @@ def _stands_with_next(anatomy: Anatomy, rows: list[Reading], ends: list[int]) ->
     """Whether each norm lives with the branch behind it rather than with the one before it."""
     graph = anatomy.graph
     votes = 0
-    for before, after in zip(rows, rows[1:], strict=False):
+    for before, after in pairwise(rows):
         place = graph[after.link.norms()[0]].path
         votes += _kin(place, _home(graph, after)) - _kin(place, _home(graph, before))
     nearest = max(_kin(graph[r.link.norms()[0]].path, _home(graph, r)) for r in rows)

@@ -85,11 +85,7 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         node = graph[index]
         if index in norms:
             met.append(index)
-        elif index == join.branch or (mixes(node.op) and not _statistic(graph, norms, index)) or (node.op in NONLINEAR and not any(
-            n.source == join.fork and index in _feeding(graph, n)
-            for n in norms.values()
-            if n.node in path
-        )):
+        elif index == join.branch or _goes_in(graph, norms, join, index):
             bare = True
         else:
             waiting += [i for i in node.kids if i in path]
@@ -99,6 +95,17 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         reading.partial = met
         if join.projection and not met:
             _shared_entry(graph, norms, reading)
+
+
+def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bool:
+    """Whether the branch proper begins at a node, and not just a norm's own arithmetic."""
+    node = graph[index]
+    if mixes(node.op):
+        return not _statistic(graph, norms, index)
+    if node.op not in NONLINEAR:
+        return False
+    own = (n for n in norms.values() if n.source == join.fork and n.node in join.path)
+    return not any(index in _feeding(graph, norm) for norm in own)
 
 
 def _statistic(graph: Graph, norms: dict[int, Norm], index: int) -> bool:

@@ -33,10 +33,9 @@ class Guard:
 
     def before(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
         """An operation is about to run: if it may write to a weight, keep a copy."""
-        writes = name.startswith("__i") or name == "__setitem__" or "out" in kwargs
+        writes = name.startswith("__i") or name in ("__setitem__", "__set__") or "out" in kwargs
         if not writes and not (name.endswith("_") and not name.endswith("__")):
-            if name != "__set__":
-                return
+            return
         for tensor in tensors((args[:1], kwargs.get("out"))):
             pointer = tensor.untyped_storage().data_ptr() if tensor.numel() else 0
             if pointer in self._weights:

@@ -134,10 +134,10 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             if not graph.mixing(path, but=index):
                 return None
             join = Join(index, shortcut, branch, path, via=via)
+            mixed |= cut and mixture_of(graph, index) is not None  # its other slice is read
             join.gated, join.mixed, join.normed = gated and not mixed, mixed, normed
             return join
         step = graph.back(index)
-        node = graph[index]
         if step is not None:
             index = step[0]
         elif normed and via < 0 and index in joins and fresh:
@@ -148,14 +148,14 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             index, mixed = stream, True
         elif (stream := _normalized(graph, index)) is not None:
             index, normed = stream, True
-        elif (stream := _part(graph, index)) is not None:
+        elif (stream := part_of(graph, index)) is not None:
             index, cut = stream, True
         else:
             return None
     return None
 
 
-def _part(graph: Graph, index: int) -> int | None:
+def part_of(graph: Graph, index: int) -> int | None:
     """The stream that a few tokens were taken from, or put in front of."""
     node = graph[index]
     if node.op in SLICES and len(node.ins) == 1:

@@ -79,9 +79,9 @@ def _as_root(graph: Graph, norm: Norm) -> Norm:
     for index in graph.onward(norm.node):
         step = graph.back(index)
         scale = step[1] if step else None
-        if scale is not None and scale.kind == "constant" and scale.value is not None:
-            if abs(scale.value - math.sqrt(width)) < 1e-3 * math.sqrt(width):
-                return replace(norm, kind="rms")
+        value = scale.value if scale is not None and scale.kind == "constant" else None
+        if value is not None and abs(value - math.sqrt(width)) < 1e-3 * math.sqrt(width):
+            return replace(norm, kind="rms")
     return norm
 
 
@@ -252,7 +252,7 @@ def _base(graph: Graph, index: int) -> tuple[list[int], bool]:
     trail, minus = [index], False
     for _ in range(12):
         node = graph[index]
-        if (node.op in ("pow", "square", "abs", "float_power") and len(node.ins) == 1) or (node.op == "mul" and len(node.ins) == 1):
+        if node.op in ("pow", "square", "abs", "float_power", "mul") and len(node.ins) == 1:
             index = node.ins[0]
         elif node.op in CLEAR or (node.op == "div" and graph.back(index) is not None):
             if len(node.ins) != 1:
@@ -322,13 +322,13 @@ def is_query_key(graph: Graph, norm: Norm) -> bool:
     reached = graph.onward(norm.node, also=SLICES | {"cat"})
     if any(graph[i].op in attention for i in reached):
         return True
-    for index in reached:  # rotary: q cos + rotated(q) sin
-        node = graph[index]
-        if (
-            node.op == "add"
-            and len(node.ins) == 2
-            and all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)
-        ):
-            if any(graph[i].op in attention | {"matmul", "bmm"} for i in graph.onward(index)):
-                return True
-    return False
+    looking = attention | {"matmul", "bmm"}
+    turned = [i for i in reached if _rotary(graph, reached, i)]
+    return any(graph[i].op in looking for start in turned for i in graph.onward(start))
+
+
+def _rotary(graph: Graph, reached: set[int], index: int) -> bool:
+    """q cos + rotated(q) sin."""
+    node = graph[index]
+    parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)
+    return node.op == "add" and len(node.ins) == 2 and parts

@@ -258,7 +258,7 @@ def _plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
     """Tensors and numbers among the arguments, in order."""
     waiting = [*args, *kwargs.values()]
     for value in waiting:
-        if isinstance(value, Tensor) or (isinstance(value, int | float) and not isinstance(value, bool)):
+        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
             yield value
         elif isinstance(value, list | tuple):
             yield from _plain_arguments(value, {})

@@ -4,9 +4,9 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.joins import Join, gate_of, mixture_of
+from addnorm.doctor.joins import Join, gate_of, mixture_of, part_of
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import ATTENTION, NONLINEAR, SLICES
+from addnorm.doctor.ops import ATTENTION, NONLINEAR
 
 FAR = 80
 
@@ -76,14 +76,15 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
         if back[1] is not None and not behind_norm:
             found.met.append(Met("scale", index, back[1]))
         return back[0]
+    part = part_of(graph, index)
+    if part is not None:
+        found.met.append(Met("slice", index))
+        return part
     if len(node.ins) == 1:
         if node.op in ("add", "sub", "rsub"):
             return node.ins[0]
         if node.op in NONLINEAR and node.op not in ATTENTION:
             found.met.append(Met("activation", index))
-            return node.ins[0]
-        if node.op in SLICES:
-            found.met.append(Met("slice", index))
             return node.ins[0]
     copy = own_copy(graph, index)
     if copy is not None:

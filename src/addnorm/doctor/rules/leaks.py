@@ -68,10 +68,8 @@ def padding_leak(case: Case) -> Iterator[Finding]:
     if mask is None:
         return
     example, names = _inputs(case), _named_inputs(case)
-    target = next(
-        (n for n, t in names.items() if n != mask_name and _sequence(t) and t.shape[1] == mask.shape[1]),
-        None,
-    )  # fmt: skip
+    alike = [n for n, t in names.items() if _sequence(t) and t.shape[1] == mask.shape[1]]
+    target = next((name for name in alike if name != mask_name), None)
     if target is None or mask.shape[1] < 3:
         return
     padded = mask.clone()
