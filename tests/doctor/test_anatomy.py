@@ -71,7 +71,14 @@ def test_our_own_wirings_are_named_at_every_depth(wiring, kind, depth):
     check(wiring, kind, depth)
 
 
-QUICK = ("nn.Transformer pre", "BERT", "x hyper-connections", "hidden kernel", "toy ResNet", "addmm")
+QUICK = (
+    "nn.Transformer pre",
+    "BERT",
+    "x hyper-connections",
+    "hidden kernel",
+    "toy ResNet",
+    "addmm",
+)
 
 
 def look(name):

@@ -224,4 +224,13 @@ def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
         found.append("learned shortcut")
     if entry_scales(anatomy, reading):
         found.append("shrinking")
+    if reading.join.mixed and _balanced(anatomy, reading):
+        found.append("balanced")
     return tuple(found)
+
+
+def _balanced(anatomy: Anatomy, reading: Reading) -> bool:
+    """Whether the matrix that mixes the streams is made by a softmax, as in mHC."""
+    graph, fork = anatomy.graph, reading.join.fork
+    behind = graph.ancestors(reading.join.shortcut, fork)
+    return any(graph[index].op == "softmax" for index in behind if index != fork)

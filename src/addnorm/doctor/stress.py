@@ -59,6 +59,8 @@ def _run(
 ) -> Row:
     model.train()
     learning = [w for w in model.parameters() if w.requires_grad]
+    if not learning:
+        raise UserError("no output depends on a weight; wanted a model that can learn")
     optimizer = torch.optim.Adam(learning, lr=lr)
     measure = loss or _task(call)
     seen: list[float] = []
