@@ -74,7 +74,7 @@ def test_json_and_page(tmp_path, capsys):
     assert {f["rule"] for f in found["findings"]} == {"skip_after_norm"}
     text = page.read_text(encoding="utf-8")
     assert "skip_after_norm" in text and "<svg" in text
-    assert "http-equiv" not in text and 'src="http' not in text
+    assert 'src="http' not in text and 'href="http' not in text
 
 
 def test_the_stress_run_is_a_table(capsys):

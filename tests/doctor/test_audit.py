@@ -63,7 +63,9 @@ HEALTHY = {
     "post connected": lambda: Model(stack(ConnectedBlock, place="post")),
     "post modules": lambda: Model(stack(PostBlock)),
     "post embed norm": lambda: Model(stack(PostBlock), embed_norm=nn.LayerNorm(DIM)),
-    "pre embed norm": lambda: Model(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM)),
+    "pre embed norm": lambda: Model(
+        stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM)
+    ),
     "post rms": lambda: Model(stack(PostBlock, norm=HandRMS)),
     "flat pre": lambda: Flat(),
     "flat post": lambda: Flat("post", final=False),
