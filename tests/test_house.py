@@ -152,7 +152,7 @@ def test_every_python_block_of_the_readme_is_marked():
     assert text.count("```python") == len(blocks("README.md", "run")) >= 3
 
 
-@pytest.mark.parametrize("block", range(3))
+@pytest.mark.parametrize("block", range(4))
 def test_the_readmes_python_runs(block):
     exec(compile(blocks("README.md", "run")[block], "README.md", "exec"), {})
 

@@ -53,8 +53,8 @@ _HOME = {
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
-    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "train"),
-    *("decode", "lab", "report", "interop"),
+    *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
+    *("train", "decode", "lab", "report", "interop"),
 )
 
 __all__ = [

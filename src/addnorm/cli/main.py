@@ -12,6 +12,7 @@ from addnorm import __version__
 from addnorm.cli.classify import classify
 from addnorm.cli.compare import compare
 from addnorm.cli.data import data
+from addnorm.cli.doctor import doctor
 from addnorm.cli.draw import draw
 from addnorm.cli.evaluate import evaluate
 from addnorm.cli.generate import generate
@@ -28,6 +29,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "draw": draw,
     "compare": compare,
     "report": report,
+    "doctor": doctor,
     "data": data,
     "train": train,
     "evaluate": evaluate,

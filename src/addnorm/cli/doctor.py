@@ -1,0 +1,165 @@
+"""`addnorm doctor`: what is really wired in a model, and what is wrong with it."""
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
+
+    from addnorm.doctor.report import Report
+
+NO = 1
+LEVELS = ("info", "warning", "error", "never")
+
+
+def doctor(
+    target: Annotated[
+        str,
+        typer.Argument(
+            metavar="TARGET",
+            help="package.module:callable, hf:FAMILY, hf:./config.json, or a run folder of ours.",
+        ),
+    ],
+    inputs: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--input",
+            metavar="SPEC",
+            help='Such as "ids:int64[2,128]<50257", once for each input; guessed if left out.',
+        ),
+    ] = None,
+    layers: Annotated[
+        int | None, typer.Option("--layers", min=1, help="Layers of a Hugging Face family.")
+    ] = None,
+    json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object.")] = False,
+    html: Annotated[
+        Path | None, typer.Option("--html", metavar="FILE", help="Write one page.")
+    ] = None,
+    fail_on: Annotated[
+        str, typer.Option("--fail-on", help="Exit 1 from this on: info, warning, error, never.")
+    ] = "warning",
+    stress: Annotated[
+        bool, typer.Option("--stress", help="Train copies for a few steps at three rates.")
+    ] = False,
+    lr: Annotated[float, typer.Option("--lr", help="Learning rate of the stress run.")] = 1e-3,
+) -> None:
+    """Look at any PyTorch model: its residual adds, norms, mistakes and vital signs.
+
+    Importing package.module runs its code: visit only what you trust. Nothing is downloaded and
+    the model is left as it was. Exit 0 nothing found, 1 findings, 2 it could not run.
+    """
+    from addnorm.core.errors import UserError, unknown
+
+    if fail_on not in LEVELS:
+        raise UserError(unknown("level", fail_on, LEVELS))
+    report = _visit(target, inputs or [], layers, stress, lr)
+    if html is not None:
+        report.to_html(html)
+        print(f"addnorm: wrote {html}", file=sys.stderr)
+    if json:
+        sys.stdout.write(report.to_json() + "\n")
+    else:
+        from addnorm.cli.output import page, write_page
+
+        write_page(page(), *_text(report))
+    sys.stdout.flush()
+    worst = report.worst()
+    if fail_on != "never" and worst and LEVELS.index(worst) >= LEVELS.index(fail_on):
+        raise typer.Exit(NO)
+
+
+def _visit(target: str, specs: list[str], layers: int | None, stress: bool, lr: float) -> "Report":
+    from dataclasses import replace
+
+    from addnorm.doctor import doctor as visit
+    from addnorm.doctor.inputs import guessed, parsed
+    from addnorm.doctor.stress import stress as stressed
+    from addnorm.doctor.targets import build_target
+
+    given = parsed(specs) if specs else None
+    model: Any
+    notes: list[str]
+    if Path(target).is_dir():
+        from addnorm.cli.lines import open_run
+
+        model, notes = open_run(Path(target), "cpu").model, []
+    else:
+        model, notes = build_target(target, layers=layers)
+    for note in notes:
+        print(f"addnorm: {note}", file=sys.stderr)
+    example = guessed(model) if given is None else given
+    report = visit(model, example)
+    if stress:
+        report = replace(report, stress=tuple(stressed(model, example, lr=lr)))
+    return report
+
+
+def _text(report: "Report") -> "list[RenderableType]":
+    from rich.text import Text
+
+    parts: list[RenderableType] = [Text(report.model, style="bold")]
+    parts += [Text(f"  {line}") for line in report.stacks] or [Text("  no residual adds found")]
+    if report.blocks:
+        alike = f" ({', '.join(report.families)})" if report.families else ""
+        parts.append(Text(f"  closest arrangement: {report.arrangement or 'none'}{alike}"))
+    parts += [Text(f"  unlike the others: {line}") for line in report.odd]
+    parts += [Text(f"  not seen: {line}") for line in report.notes]
+    parts += [Text(""), _blocks(report)] if report.blocks else []
+    parts.append(Text(""))
+    parts += _findings(report)
+    if report.stress:
+        parts += [Text(""), _stress(report)]
+    return parts
+
+
+def _blocks(report: "Report") -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    signs = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
+    for name in ("", "add", "branch", "kind", "wiring", "tags"):
+        table.add_column(name, overflow="fold")
+    for name in signs:
+        table.add_column(name.replace("_", " "), justify="right")
+    for block in report.blocks:
+        numbers = [block.measurements.get(name) for name in signs]
+        table.add_row(
+            str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
+            " ".join(block.tags), *("" if n is None else f"{n:.3g}" for n in numbers),
+        )  # fmt: skip
+    return table
+
+
+def _findings(report: "Report") -> "list[RenderableType]":
+    from rich.text import Text
+
+    if not report.findings:
+        return [Text("nothing found")]
+    lines: list[RenderableType] = []
+    styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
+    for finding in report.findings:
+        where = f" at {finding.path}" if finding.path else ""
+        lines.append(
+            Text.assemble(
+                (finding.severity, styles[finding.severity]),
+                f" {finding.rule}{where}: ",
+                finding.message,
+            )
+        )
+    return lines
+
+
+def _stress(report: "Report") -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
+    for name in names:
+        table.add_column(name.replace("_", " "), justify="right")
+    for row in report.stress:
+        cells = (row[name] for name in names)
+        table.add_row(*(f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells))
+    return table

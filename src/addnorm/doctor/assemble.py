@@ -1,0 +1,236 @@
+"""From a visit to its report: blocks, norms, rows and a line for each stream."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+from typing import Any
+
+from addnorm.core.rows import Row
+from addnorm.doctor.behind import common
+from addnorm.doctor.graph import Scale
+from addnorm.doctor.labels import entry_scales, label, tags
+from addnorm.doctor.ops import mixes
+from addnorm.doctor.readings import Anatomy, Reading
+from addnorm.doctor.report import Block, NormUse
+from addnorm.doctor.visit import Visit
+
+TITLES = {
+    "pre_ln": "Pre-LN", "post_ln": "Post-LN", "res_post": "Res-Post-LN", "sandwich": "Sandwich-LN",
+    "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
+    "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
+    "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
+}  # fmt: skip
+NORM_TITLES = {
+    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "unit vectors", "batch": "BatchNorm",
+    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
+}  # fmt: skip
+SCALED = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
+
+
+def blocks(visit: Visit, readings: list[Reading]) -> tuple[Block, ...]:
+    """The public face of readings."""
+    return tuple(_block(visit, number, reading) for number, reading in enumerate(readings))
+
+
+def _block(visit: Visit, number: int, reading: Reading) -> Block:
+    anatomy, join = visit.anatomy, reading.join
+    graph = anatomy.graph
+    branch = common([graph[i].path for i in join.path if i != join.fork and mixes(graph[i].op)])
+    signs = dict(join.signs)
+    gradient = visit.recorder.signs.gradients.get(join.node)
+    if gradient is not None:
+        signs["gradient_norm"] = gradient
+    own = [v for n, v in visit.weight_gradients.items() if branch and n.startswith(f"{branch}.")]
+    if own:
+        signs["weight_gradient_norm"] = math.sqrt(sum(v * v for v in own))
+    return Block(
+        index=number, path=join.module, branch=branch, kind=reading.kind,
+        wiring=label(anatomy, reading), tags=tags(anatomy, reading), stream=reading.stream,
+        norm=_norm_kind(anatomy, reading), shortcut_scale=_product(join.scales),
+        branch_scale=_product(reading.scales), measurements=signs,
+    )  # fmt: skip
+
+
+def _norm_kind(anatomy: Anatomy, reading: Reading) -> str | None:
+    places = [*reading.entry, reading.post_norm, reading.exit, *reading.link.norms()]
+    if not reading.false:
+        places = places[: len(reading.entry) + 2]
+    return next((anatomy.norms[i].kind for i in places if i in anatomy.norms), None)
+
+
+def _product(scales: tuple[Scale, ...]) -> float | None:
+    values = [s.value for s in scales if s.kind != "input"]
+    if not values or any(v is None for v in values):
+        return None
+    return math.prod(v for v in values if v is not None)
+
+
+def norm_uses(visit: Visit, readings: list[Reading]) -> tuple[NormUse, ...]:
+    """Every use of a norm and where it stands."""
+    places: dict[int, tuple[str, int]] = {}
+    for number, reading in enumerate(readings):
+        for i in reading.inner:
+            places.setdefault(i, ("inside", number))
+    for number, reading in enumerate(readings):
+        for i in reading.final_norms:
+            places[i] = ("final", number)
+        for i in (*reading.entry, *reading.partial):
+            places[i] = ("entry", number)
+        if reading.false:
+            for i in reading.link.norms()[:1]:
+                places[i] = ("entry", number)
+        if reading.exit >= 0:
+            places[reading.exit] = ("exit", number)
+        if reading.post:
+            places[reading.post_norm] = ("after", number)
+    found = []
+    for index, norm in sorted(visit.anatomy.norms.items()):
+        place, block = places.get(index, ("elsewhere", None))
+        found.append(NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, block))
+    return tuple(found)
+
+
+def rows(visit: Visit, made: tuple[Block, ...]) -> Iterator[Row]:
+    """Vital signs, one number a row."""
+    for block in made:
+        for name, value in block.measurements.items():
+            yield _row(name, value, site=block.index, kind=block.kind, path=block.path)
+    for stream in sorted({block.stream for block in made}):
+        mine = [block for block in made if block.stream == stream]
+        yield from _stream_rows(stream, mine)
+    for attention in visit.recorder.signs.attentions:
+        if math.isfinite(attention.largest) and attention.square:
+            yield _row("max_logit", attention.largest, path=attention.path)
+            yield _row("attention_entropy", attention.entropy, path=attention.path)
+    for role, value in _roles(visit, made):
+        yield _row("role_gradient_norm", value, kind=role)
+    for path, share in visit.recorder.signs.saturation:
+        yield _row("saturation", share, path=path)
+
+
+def _row(measure: str, value: float, **where: Any) -> Row:
+    return {"measure": measure, "value": value, **where}
+
+
+def _stream_rows(stream: int, mine: list[Block]) -> Iterator[Row]:
+    depend = [v for b in mine if math.isfinite(v := b.measurements.get("dependency", math.nan))]
+    if depend:
+        yield _row("dependency_sum", sum(depend), stream=stream)
+    sizes = [v for b in mine if (v := b.measurements.get("stream_variance", 0)) > 0]
+    if len(sizes) > 1:
+        yield _row("growth", sizes[-1] / sizes[0], stream=stream)
+    alike = [
+        v for b in mine if math.isfinite(v := b.measurements.get("token_similarity", math.nan))
+    ]
+    if len(alike) > 1:
+        yield _row("similarity_rise", alike[-1] - alike[0], stream=stream)
+
+
+def _roles(visit: Visit, made: tuple[Block, ...]) -> Iterator[tuple[str, float]]:
+    """Gradient norms by what weights do: norms, matrices of each kind of branch, the rest."""
+    sums: dict[str, float] = {}
+    weights = dict(visit.model.named_parameters())
+    for name, value in visit.weight_gradients.items():
+        role = next(
+            (b.kind for b in made if b.branch and name.startswith(f"{b.branch}.")), "elsewhere"
+        )
+        role = "vectors" if weights[name].dim() < 2 else role
+        sums[role] = sums.get(role, 0.0) + value * value
+    for role, total in sorted(sums.items()):
+        yield role, math.sqrt(total)
+
+
+# a line for each stream
+
+
+def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> Iterator[str]:
+    """What a stream is made of, in one line."""
+    for stream in sorted({b.stream for b in made}):
+        mine = [b for b in made if b.stream == stream]
+        yield _line(visit, [readings[b.index] for b in mine], mine)
+
+
+def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
+    kinds = [b.kind for b in mine]
+    period = next(
+        p for p in range(1, len(kinds) + 1)
+        if len(kinds) % p == 0 and kinds == kinds[:p] * (len(kinds) // p)
+    )  # fmt: skip
+    wiring = Counter(b.wiring for b in mine).most_common(1)[0][0]
+    parts = [f"{len(kinds) // period} x [{', '.join(kinds[:period])}]"]
+    norm = Counter(b.norm for b in mine if b.norm).most_common(1)
+    title = TITLES.get(wiring, wiring)
+    if norm:
+        eps = {n.eps for n in visit.anatomy.norms.values() if n.kind == norm[0][0] and n.eps}
+        said = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
+        title += f" with {NORM_TITLES.get(norm[0][0], norm[0][0])}{said}"
+    parts.append(title)
+    common_tags = [
+        t for t, c in Counter(t for b in mine for t in b.tags).items() if c * 2 > len(mine)
+    ]
+    parts += [t.replace("-", " ") for t in common_tags]
+    finals = readings[-1].final_norms
+    parts.append("final norm" if finals else "no final norm")
+    if not any(t in SCALED for b in mine for t in b.tags):
+        parts.append("no warm-up-critical scaling")
+    return ", ".join(parts)
+
+
+def odd_ones(made: tuple[Block, ...]) -> Iterator[str]:
+    """Blocks unlike the other blocks of their kind in their stream."""
+    for stream in sorted({b.stream for b in made}):
+        mine = [b for b in made if b.stream == stream]
+        for kind in dict.fromkeys(b.kind for b in mine):
+            same = [b for b in mine if b.kind == kind]
+            usual, count = Counter((b.wiring, b.tags) for b in same).most_common(1)[0]
+            if count * 2 <= len(same):
+                continue
+            for b in same:
+                if (b.wiring, b.tags) != usual:
+                    said, other = " ".join([b.wiring, *b.tags]), " ".join([usual[0], *usual[1]])
+                    yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {other}"
+
+
+def signature(visit: Visit, readings: list[Reading]) -> tuple[Any, ...]:
+    """What tells one arrangement from another, without numbers of layers or features."""
+    anatomy = visit.anatomy
+    kinds: dict[str, Counter[tuple[Any, ...]]] = {}
+    for reading in readings:
+        said = (
+            label(anatomy, reading),
+            *sorted(tags(anatomy, reading)),
+            *_flavour(anatomy, reading),
+        )
+        kinds.setdefault(reading.kind, Counter())[said] += 1
+    final = any(r.final_norms for r in readings)
+    return tuple(sorted((kind, _shares(counts)) for kind, counts in kinds.items())), final
+
+
+def _shares(counts: Counter[tuple[Any, ...]]) -> tuple[tuple[tuple[Any, ...], float], ...]:
+    total = sum(counts.values())
+    return tuple(sorted(((said, round(c / total, 2)) for said, c in counts.items()), key=str))
+
+
+def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
+    """Finer marks: norms inside, start values of learned scales."""
+    found = []
+    if reading.inner:
+        found.append(f"inner {min(len(reading.inner), 3)}")
+    for scale in reading.scales:
+        if scale.kind == "weight":
+            start = "unknown" if scale.value is None else "zero" if scale.value == 0 else "some"
+            found.append(f"starts at {start}")
+    if any(s.kind == "weight" for s in reading.join.scales):
+        found.append("learned shortcut")
+    if entry_scales(anatomy, reading):
+        found.append("shrinking")
+    if reading.join.mixed and _balanced(anatomy, reading):
+        found.append("balanced")
+    return tuple(found)
+
+
+def _balanced(anatomy: Anatomy, reading: Reading) -> bool:
+    """Whether the matrix that mixes the streams is made by a softmax, as in mHC."""
+    graph, fork = anatomy.graph, reading.join.fork
+    behind = graph.ancestors(reading.join.shortcut, fork)
+    return any(graph[index].op == "softmax" for index in behind if index != fork)

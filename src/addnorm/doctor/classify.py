@@ -1,0 +1,235 @@
+"""Classes of joins: where norms stand around each branch, and what the branch is."""
+
+from addnorm.doctor.behind import look_behind
+from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.joins import GATES, Join, gate_of
+from addnorm.doctor.kinds import kind_of, parallel_inside
+from addnorm.doctor.norms import Norm, find_norms, own_gain
+from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
+from addnorm.doctor.readings import Anatomy, Reading
+from addnorm.doctor.streams import Link, grouped, link
+
+
+def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
+    """Read every join."""
+    norms = find_norms(graph)
+    joins = _without_gates(graph, _without_recurrences(graph, joins))
+    steps = {join.towards for join in joins.values()}
+    joins = {index: join for index, join in joins.items() if index not in steps}
+    order = sorted(joins)
+    readings = []
+    for index in order:
+        join = joins[index]
+        reading = Reading(join, Link())
+        _entry(graph, norms, reading)
+        _exit(graph, norms, reading)
+        reading.link = link(graph, joins, norms, join, join.fork)
+        known = {*reading.entry, *reading.partial, reading.exit, join.fork}
+        reading.inner = [i for i in join.path if i in norms and i not in known]
+        reading.kind = kind_of(graph, join)
+        reading.parallel = join.via >= 0 or parallel_inside(graph, norms, join)
+        scored = any(graph[i].op == "softmax" for i in graph.onward(index))
+        reading.score = scored and not reading.pre
+        readings.append(reading)
+    anatomy = Anatomy(graph, norms, readings)
+    _nest(anatomy, joins)
+    _duals(graph, readings)
+    by_node = {r.join.node: r for r in readings}
+    for reading in readings:
+        if reading.join.via in by_node and not reading.dual:
+            by_node[reading.join.via].parallel = True
+    look_behind(anatomy)
+    numbers = grouped([r.join for r in readings], {r.join.node: r.link for r in readings})
+    for reading in readings:
+        reading.stream = numbers[reading.join.node]
+    return anatomy
+
+
+def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
+    """Gated joins that use one set of weights again and again are the steps of a recurrent cell."""
+    users: dict[frozenset[str], int] = {}
+    sets: dict[int, frozenset[str]] = {}
+    for index, join in joins.items():
+        if join.gated and join.op not in ("gru_cell", "lerp"):
+            operands = (o for i in join.path for o in graph[i].operands)
+            sets[index] = frozenset(o.name for o in operands if o.kind == "weight" and o.name)
+            users[sets[index]] = users.get(sets[index], 0) + 1
+    return {i: j for i, j in joins.items() if i not in sets or users[sets[i]] == 1 or not sets[i]}
+
+
+def _without_gates(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
+    """W y + U x in front of a sigmoid makes a gate, not a stream."""
+
+    def squashed(index: int) -> bool:
+        kids = [graph[i] for i in graph[index].kids]
+        while len(kids) == 1 and kids[0].op in ("add", "sub") and len(kids[0].ins) == 1:
+            kids = [graph[i] for i in kids[0].kids]
+        return bool(kids) and all(kid.op in GATES for kid in kids)
+
+    return {i: j for i, j in joins.items() if not (j.projection and squashed(i))}
+
+
+def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
+    """Follow every way from the fork into the branch up to a norm or something that mixes."""
+    join = reading.join
+    path = join.path
+    seen: set[int] = set()
+    waiting = [i for i in graph[join.fork].kids if i in path]
+    met: list[int] = []
+    bare = False
+    while waiting:
+        index = waiting.pop()
+        if index in seen or index not in path:
+            continue
+        seen.add(index)
+        node = graph[index]
+        if index in norms:
+            met.append(index)
+        elif index == join.branch or _goes_in(graph, norms, join, index):
+            bare = True
+        else:
+            waiting += [i for i in node.kids if i in path]
+    if met and (not bare or join.gated or join.mixed):
+        reading.entry = met  # gates and coefficients may read the stream as it is
+    else:
+        reading.partial = met
+        if join.projection and not met:
+            _shared_entry(graph, norms, reading)
+
+
+def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bool:
+    """Whether the branch proper begins at a node, and not just a norm's own arithmetic."""
+    node = graph[index]
+    if mixes(node.op):
+        return not _statistic(graph, norms, index)
+    if node.op not in NONLINEAR:
+        return False
+    own = (n for n in norms.values() if n.source == join.fork and n.node in join.path)
+    return not any(index in _feeding(graph, norm) for norm in own)
+
+
+def _statistic(graph: Graph, norms: dict[int, Norm], index: int) -> bool:
+    """Whether a product is only a norm's way to its mean or length."""
+    return any(
+        norm.by_hand and index in _feeding(graph, norm)
+        for norm in norms.values()
+        if index < norm.node < index + 40
+    )
+
+
+def _feeding(graph: Graph, norm: Norm) -> set[int]:
+    """The nodes between a norm's source and its result."""
+    return graph.between(norm.source, norm.node) - {norm.source, norm.node}
+
+
+def _shared_entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
+    """A norm in front of both a branch and its projected shortcut (pre-activation networks)."""
+    join, index = reading.join, reading.join.fork
+    for _ in range(6):
+        if index in norms:
+            if graph[index].path.startswith(f"{join.module}.") and join.module:
+                reading.entry = [index]
+                join.fork = norms[index].source
+                join.path = graph.between(join.fork, join.branch)
+            return
+        node = graph[index]
+        if len(node.ins) != 1 or not (node.op in CLEAR or node.op in NONLINEAR):
+            return
+        index = node.ins[0]
+
+
+def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
+    """Walk back from the branch's end over scales and biases to a norm."""
+    join, index = reading.join, reading.join.branch
+    scales: list[Scale] = list(join.own)
+    for _ in range(40):
+        if index in norms:
+            gains = own_gain(graph, norms[index])
+            inside = index in join.path and graph.mixing(
+                graph.between(join.fork, index), but=join.fork
+            )
+            if inside and index not in reading.entry:
+                reading.exit = index
+            last = max((i for i, s in enumerate(scales) if s.node in gains), default=-1)
+            if last >= 0:
+                del scales[last]
+            scales = [s for s in scales if not _unit_root(graph, norms[index], s)]
+            break
+        node = graph[index]
+        gate = gate_of(graph, index)
+        if gate is not None and gate in join.path and not mixes(node.op):
+            join.gated = True
+            index = gate
+            continue
+        if node.op in ("add", "sub") and len(node.ins) == 1:
+            index = node.ins[0]
+            continue
+        step = graph.back(index)
+        if step is None:
+            break
+        if step[1] is not None:
+            scales.append(step[1])
+        index = step[0]
+    reading.scales = tuple(scales)
+
+
+def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:
+    """sqrt(dim) behind a unit vector, which makes it a root mean square norm."""
+    width = graph[norm.source].shape[-1] if graph[norm.source].shape else 1
+    value = scale.value or 0
+    return norm.kind == "rms" and scale.kind == "constant" and abs(value**2 - width) < 1e-2 * width
+
+
+def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
+    """Joins inside the branch of another: small ones are inner, chains mean a long skip."""
+    by_node = {r.join.node: r for r in anatomy.readings}
+    for reading in anatomy.readings:
+        join = reading.join
+        inside = [by_node[i] for i in join.path if i in by_node and i not in (join.node, join.fork)]
+        inside = [r for r in inside if not r.score]
+        nodes = {r.join.node for r in inside}
+        chained = [r for r in inside if r.link.before in nodes and r.join.via < 0]
+        if chained or _leaps(anatomy, join, by_node):
+            reading.around = len(inside)
+            reading.kind = "other"
+            # The stream goes on along the branch; what comes from below is the skip.
+            reading.link = link(anatomy.graph, joins, anatomy.norms, join, join.branch)
+        else:
+            for inner in inside:
+                if inner.join.fork != join.fork or inner.join.via >= 0:
+                    inner.inside = join.node
+
+
+def _leaps(anatomy: Anatomy, join: Join, by_node: dict[int, Reading]) -> bool:
+    """Whether the branch itself is a stream that goes back to the fork by sums and norms alone."""
+    graph = anatomy.graph
+    index = graph.chain(join.branch)[-1][0]
+    if index not in by_node or index == join.via:
+        return False
+    for _ in range(200):
+        if index == join.fork:
+            return True
+        if index in by_node:
+            index = by_node[index].join.fork
+        elif index in anatomy.norms:
+            index = anatomy.norms[index].source
+        elif (step := graph.back(index)) is not None:
+            index = step[0]
+        elif graph[index].op in ("add", "sub") and len(graph[index].ins) == 1:
+            index = graph[index].ins[0]
+        else:
+            return False
+    return False
+
+
+def _duals(graph: Graph, readings: list[Reading]) -> None:
+    """A branch that is added to two streams: the second is a dual of the first."""
+    first: dict[int, Reading] = {}
+    for reading in readings:
+        origin = graph.chain(reading.join.branch)[-1][0]
+        if origin in first:
+            reading.dual, reading.kind = True, first[origin].kind
+            if reading.join.via >= 0:
+                reading.link.before, reading.around = reading.join.via, 0
+                reading.inner, reading.parallel = [], False
+        first.setdefault(origin, reading)

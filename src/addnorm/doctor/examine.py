@@ -1,0 +1,75 @@
+"""The doctor's one entry: any module and an example input in, a report out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.doctor import assemble
+from addnorm.doctor.report import SEVERITIES, Finding, Report
+from addnorm.doctor.rules import RULES, Case
+from addnorm.doctor.visit import Visit, visiting
+
+
+def doctor(
+    model: nn.Module,
+    example_inputs: Any,
+    loss: Callable[[Any], Tensor] | None = None,
+    *,
+    optimizer: Any = None,
+    config: Mapping[str, Any] | None = None,
+    build: Callable[..., nn.Module] | None = None,
+    rules: Sequence[str] | None = None,
+) -> Report:
+    """What is really wired in a model, measured at one example.
+
+    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs. loss: a scalar of
+        what the model returns; a random projection if None. optimizer: its weight decay is looked
+        at. config, build: options and what builds a model of them, to find options without effect.
+        rules: ids of audit rules; all if None.
+
+    The model is left as it was.
+
+    >>> from addnorm.models import build
+    >>> import torch
+    >>> model = build("gpt2", depth=2, dim=32, heads=4, vocab=50)
+    >>> report = doctor(model, torch.arange(1, 9).reshape(2, 4))
+    >>> [block.wiring for block in report.blocks]
+    ['pre_ln', 'pre_ln', 'pre_ln', 'pre_ln']
+    """
+    if not isinstance(model, nn.Module):
+        raise UserError(f"got {type(model).__name__}; wanted a torch.nn.Module")
+    chosen = list(RULES) if rules is None else list(rules)
+    for name in chosen:
+        if name not in RULES:
+            raise UserError(unknown("rule", name, RULES))
+    with visiting(model, example_inputs, loss) as visit:
+        case = Case(visit, optimizer=optimizer, config=config, build=build)
+        findings = [finding for name in chosen for finding in RULES[name](case)]
+        return _report(model, visit, findings)
+
+
+def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
+    readings = visit.anatomy.blocks()
+    others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
+    made = assemble.blocks(visit, readings)
+    blind = sum("gradient_norm" not in block.measurements for block in made)
+    if blind and visit.weight_gradients:
+        visit.notes.append(
+            f"no gradient was seen at {blind} of {len(made)} adds: they were cut off, or computed "
+            "again in the backward pass"
+        )
+    findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
+    return Report(
+        model=type(model).__name__,
+        blocks=made,
+        findings=tuple(findings),
+        rows=tuple(assemble.rows(visit, made)),
+        norms=assemble.norm_uses(visit, readings),
+        inner=assemble.blocks(visit, others),
+        stacks=tuple(assemble.describe(visit, readings, made)),
+        odd=tuple(assemble.odd_ones(made)),
+        notes=tuple(visit.notes),
+        signature=assemble.signature(visit, readings),
+    )

@@ -1,0 +1,210 @@
+"""The graph of one forward: nodes in the order of time, and how to walk among them."""
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, METADATA, SCALES, mixes
+
+Shape = tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Operand:
+    """One argument of an operation."""
+
+    kind: Literal["node", "weight", "constant", "number"]
+    node: int = -1
+    value: float | None = None
+    """The number; the mean of a small weight or constant."""
+    shape: Shape = ()
+    name: str = ""
+    """The weight's own name in the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class Scale:
+    """A factor met on the way."""
+
+    kind: Literal["weight", "constant", "input"]
+    value: float | None
+    shape: Shape
+    node: int
+    """Where it was multiplied."""
+    spread: bool = False
+    """Whether its entries differ."""
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape) if self.shape else 1
+
+
+@dataclass(slots=True)
+class Node:
+    """One operation that was carried out."""
+
+    index: int
+    op: str
+    operands: tuple[Operand, ...]
+    shape: Shape
+    path: str
+    """The module that carried it out."""
+    dtype: Any = None
+    active: bool = False
+    """A floating value that depends on what the model was given."""
+    data: bool = False
+    """Depends on what the model was given, integers and masks included."""
+    learned: bool = False
+    """Not active, made of weights."""
+    value: float | None = None
+    detail: dict[str, Any] = field(default_factory=dict)
+    ins: tuple[int, ...] = ()
+    """The active nodes it was made of."""
+    kids: list[int] = field(default_factory=list)
+
+    @property
+    def size(self) -> int:
+        """How many numbers it has."""
+        return math.prod(self.shape)
+
+
+class Graph:
+    """Nodes, each made of earlier ones."""
+
+    def __init__(self) -> None:
+        self.nodes: list[Node] = []
+
+    def __getitem__(self, index: int) -> Node:
+        return self.nodes[index]
+
+    def __len__(self) -> int:
+        return len(self.nodes)
+
+    def __iter__(self) -> Iterator[Node]:
+        return iter(self.nodes)
+
+    def add(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        shape: Shape,
+        *,
+        floating: bool,
+        source: bool = False,
+        **known: Any,
+    ) -> Node:
+        """File one operation. source: it is where a stream may begin."""
+        flows = op not in METADATA
+        nodes = [self.nodes[o.node] for o in operands if o.kind == "node"]
+        active = [node.index for node in nodes if node.active] if flows else []
+        if op in LENDS:
+            first = operands[0] if operands else None
+            own = first is not None and first.kind == "node" and self.nodes[first.node].active
+            active = active[:1] if own else []
+        data = source or op == "input" or (flows and any(node.data for node in nodes))
+        alive = floating and bool(active or source or (op in EMBEDDINGS and data))
+        learned = not alive and (
+            any(o.kind == "weight" for o in operands) or any(node.learned for node in nodes)
+        )
+        node = Node(
+            len(self.nodes), op, operands, shape, active=alive, data=data, learned=learned, **known
+        )
+        if alive:
+            node.ins = tuple(dict.fromkeys(active))
+            for index in node.ins:
+                self.nodes[index].kids.append(node.index)
+        self.nodes.append(node)
+        return node
+
+    # walks
+
+    def ancestors(self, end: int, floor: int = 0) -> set[int]:
+        """Everything `end` is made of, itself included, that is not older than `floor`."""
+        seen, waiting = {end}, [end]
+        while waiting:
+            for index in self.nodes[waiting.pop()].ins:
+                if index >= floor and index not in seen:
+                    seen.add(index)
+                    waiting.append(index)
+        return seen
+
+    def reaches(self, start: int, end: int) -> bool:
+        """Whether `end` is made of `start`."""
+        return start == end or start in self.ancestors(end, start)
+
+    def between(self, start: int, end: int) -> set[int]:
+        """Every node on a way from `start` to `end`, both included."""
+        on = {start}
+        for index in sorted(self.ancestors(end, start)):
+            if index != start and any(earlier in on for earlier in self.nodes[index].ins):
+                on.add(index)
+        return on
+
+    def mixing(self, nodes: set[int], *, but: int = -1) -> bool:
+        """Whether one of these nodes mixes."""
+        return any(mixes(self.nodes[index].op) for index in nodes if index != but)
+
+    # chains of operations that leave a stream what it is
+
+    def back(self, index: int) -> tuple[int, Scale | None] | None:
+        """One step back through an operation that only passes on or scales."""
+        node = self.nodes[index]
+        if len(node.ins) != 1:
+            return None
+        if node.op in CLEAR:
+            return node.ins[0], None
+        if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
+            gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
+            return None if gain is None else (node.ins[0], self.factor(gain, index))
+        if node.op not in SCALES:
+            return None
+        if node.op == "neg":
+            return node.ins[0], Scale("constant", -1.0, (), index)
+        if node.op == "div" and node.operands and node.operands[0].kind != "node":
+            return None  # something divided by the stream
+        others = [o for o in node.operands if not self._live(o)]
+        if not others:
+            return None  # a square
+        return node.ins[0], self.factor(others[0], index, inverse=node.op == "div")
+
+    def _live(self, operand: Operand) -> bool:
+        return operand.kind == "node" and self.nodes[operand.node].active
+
+    def factor(self, operand: Operand, where: int, *, inverse: bool = False) -> Scale:
+        """An operand that multiplies a stream, as a scale."""
+        value, shape, kind = operand.value, operand.shape, operand.kind
+        if kind == "node":
+            node = self.nodes[operand.node]
+            value, shape = node.value, node.shape
+            kind = "weight" if node.learned else "constant"
+            if node.data and not node.learned:
+                return Scale("input", None, shape, where)
+        if inverse and value:
+            value = 1 / value
+        return Scale("weight" if kind == "weight" else "constant", value, shape, where)
+
+    def chain(self, index: int) -> list[tuple[int, tuple[Scale, ...]]]:
+        """Back through all that only passes on, and the scales met until then."""
+        found: list[tuple[int, tuple[Scale, ...]]] = [(index, ())]
+        while (step := self.back(index)) is not None:
+            index, scale = step
+            scales = found[-1][1]
+            found.append((index, scales if scale is None else (*scales, scale)))
+        return found
+
+    def onward(self, index: int, *, also: frozenset[str] = frozenset()) -> set[int]:
+        """Every node reached through operations that only pass on, and those that end there."""
+        found: set[int] = set()
+        waiting = [index]
+        while waiting:
+            for kid in self.nodes[waiting.pop()].kids:
+                if kid in found:
+                    continue
+                found.add(kid)
+                node = self.nodes[kid]
+                passes = node.op in CLEAR or (node.op in SCALES and len(node.ins) == 1)
+                if passes or node.op in also or (node.op in ("add", "sub") and len(node.ins) == 1):
+                    waiting.append(kid)
+        return found

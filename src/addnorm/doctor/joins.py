@@ -1,0 +1,252 @@
+"""Residual joins: which additions put a branch back onto the stream that it was made of."""
+
+import math
+from dataclasses import dataclass, field
+
+from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.ops import CONVOLUTION, NAMED_NORMS, NONLINEAR, POOLING, SLICES, mixes
+
+SMALL = 16
+"""Streams that a hyper-connection has at most."""
+HOPS = 4
+NEAR = 40
+"""Nodes that a norm written out may have."""
+GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
+
+
+@dataclass(slots=True)
+class Join:
+    """shortcut + branch, where both come from the same fork."""
+
+    fork: int
+    shortcut: int
+    branch: int
+    path: set[int]
+    """Everything from the fork to the branch."""
+    node: int = -1
+    """The sum."""
+    op: str = "add"
+    module: str = ""
+    scales: tuple[Scale, ...] = ()
+    """Factors on the shortcut."""
+    own: tuple[Scale, ...] = ()
+    """Factors on the branch that the addition itself carries."""
+    via: int = -1
+    """The join it stands beside: both branches read the same fork."""
+    projection: bool = False
+    gated: bool = False
+    mixed: bool = False
+    """Whether the shortcut is a mixture of parallel streams."""
+    towards: int = -1
+    """The node of branch - x, where it is x + a * (branch - x)."""
+    normed: bool = False
+    """Whether the shortcut is a normalized copy of what the branch reads."""
+    signs: dict[str, float] = field(default_factory=dict)
+
+
+def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | None:
+    """The join that `one + other` makes, if it makes one."""
+    shape = _broadcast(graph[one].shape, graph[other].shape)
+    if shape is None or math.prod(shape) < 2:
+        return None
+    pairs = [
+        (s, f)
+        for s, f in ((one, other), (other, one))
+        if graph[s].size >= math.prod(shape) and not _one_number_a_token(graph[f].shape, shape)
+    ]
+    for shortcut, branch in pairs:
+        found = _plain(graph, joins, shortcut, branch)
+        if found is not None:
+            return found
+    for shortcut, branch in pairs:
+        found = _loose(graph, joins, shortcut, branch)
+        if found is not None:
+            return found
+    return _projection(graph, one, other)
+
+
+def _one_number_a_token(branch: tuple[int, ...], total: tuple[int, ...]) -> bool:
+    """A statistic of each token, such as its mean: no branch."""
+    return len(total) < 4 and (not branch or branch[-1] == 1 < total[-1])
+
+
+def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] | None:
+    length = max(len(one), len(other))
+    one, other = (1,) * (length - len(one)) + one, (1,) * (length - len(other)) + other
+    if any(a != b and 1 not in (a, b) for a, b in zip(one, other, strict=True)):
+        return None
+    return tuple(max(pair) for pair in zip(one, other, strict=True))
+
+
+def fused(graph: Graph, shortcut: int, branch: int) -> Join | None:
+    """A join whose last product is part of the addition (addmm) or of a cell (GRU)."""
+    for fork, scales in graph.chain(shortcut):
+        if graph.reaches(fork, branch):
+            return Join(fork, shortcut, branch, graph.between(fork, branch), scales=scales)
+    return None
+
+
+def _plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+    chain = graph.chain(shortcut)
+    forks = [(fork, scales, -1) for fork, scales in chain]
+    last, scales = chain[-1]
+    for _ in range(HOPS):  # x + attention(x) + feed_forward(x): look behind the first sum
+        if last not in joins:
+            break
+        forks.append((joins[last].fork, scales, last))
+        last = joins[last].fork
+    for fork, scales, via in forks:
+        if fork == branch:
+            return None
+        if graph.reaches(fork, branch):
+            path = graph.between(fork, branch)
+            if not graph.mixing(path, but=fork):
+                return _interpolation(graph, shortcut, branch)
+            return Join(fork, shortcut, branch, path, scales=scales, via=via)
+    return None
+
+
+def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
+    """x + a * (u - x): a step from the shortcut towards the branch."""
+    end, scales = graph.chain(branch)[-1]
+    node = graph[end]
+    if node.op != "sub" or len(node.ins) != 2:
+        return None
+    target, own = (o.node for o in node.operands[:2])
+    if own not in (i for i, _ in graph.chain(shortcut)):
+        return None
+    found = _plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
+    if found is not None:
+        found.own, found.towards = scales, end
+    return found
+
+
+def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+    """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
+    gated = mixed = normed = cut = False
+    index, via = shortcut, -1
+    fresh = mixes(graph[graph.chain(branch)[-1][0]].op)  # made by a sub-layer, no stream
+    for _ in range(30):
+        if index == branch:
+            return None
+        if (gated or mixed or normed or cut) and graph.reaches(index, branch):
+            path = graph.between(index, branch)
+            if not graph.mixing(path, but=index):
+                return None
+            join = Join(index, shortcut, branch, path, via=via)
+            mixed |= cut and mixture_of(graph, index) is not None  # its other slice is read
+            join.gated, join.mixed, join.normed = gated and not mixed, mixed, normed
+            return join
+        step = graph.back(index)
+        if step is not None:
+            index = step[0]
+        elif normed and via < 0 and index in joins and fresh:
+            index, via = joins[index].fork, index  # N(x + f(x)) + g(f(x))
+        elif (stream := gate_of(graph, index)) is not None:
+            index, gated = stream, True
+        elif (stream := mixture_of(graph, index)) is not None:
+            index, mixed = stream, True
+        elif (stream := _normalized(graph, index)) is not None:
+            index, normed = stream, True
+        elif (stream := part_of(graph, index)) is not None:
+            index, cut = stream, True
+        else:
+            return None
+    return None
+
+
+def part_of(graph: Graph, index: int) -> int | None:
+    """The stream that a few tokens were taken from, or put in front of."""
+    node = graph[index]
+    if node.op in SLICES and len(node.ins) == 1:
+        return node.ins[0]
+    if node.op == "cat" and len(node.ins) == 2:
+        large = max(node.ins, key=lambda i: graph[i].size)
+        return large if graph[large].size * 3 > node.size * 2 else None
+    return None
+
+
+def _normalized(graph: Graph, index: int) -> int | None:
+    """What was divided by a statistic of itself, or went through a norm."""
+    node = graph[index]
+    if node.op in NAMED_NORMS:
+        return node.ins[0]
+    if node.op in ("add", "sub") and len(node.ins) == 1:
+        return node.ins[0]
+    if node.op not in ("mul", "div", "sub") or len(node.ins) != 2:
+        return None
+    small, large = sorted(node.ins, key=lambda i: graph[i].size)
+    if graph[small].size * 2 > graph[large].size:
+        return None
+    floor = max(0, index - NEAR)
+    return large if graph.ancestors(large, floor) & graph.ancestors(small, floor) else None
+
+
+def gate_of(graph: Graph, index: int) -> int | None:
+    """The stream in gate * stream; the gate is a squashed function of something."""
+    node = graph[index]
+    if node.op != "mul" or len(node.ins) != 2:
+        return None
+    squashed = [_squashed(graph, i) for i in node.ins]
+    if squashed[0] == squashed[1]:
+        return None
+    return node.ins[squashed.index(False)]
+
+
+def _squashed(graph: Graph, index: int) -> bool:
+    for _ in range(6):
+        node = graph[index]
+        if node.op in GATES:
+            return True
+        if node.op in ("rsub", "sub", "add") and len(node.ins) == 1:
+            index = node.ins[0]
+            continue
+        step = graph.back(index)
+        if step is None:
+            return False
+        index = step[0]
+    return False
+
+
+def mixture_of(graph: Graph, index: int) -> int | None:
+    """The streams in matrix @ streams, where the matrix is small in both directions."""
+    node = graph[index]
+    if node.op not in ("matmul", "bmm", "einsum", "mm"):
+        return None
+    operands = [o for o in node.operands if o.kind in ("node", "weight")]
+    if len(operands) != 2 or len(node.shape) < 3:
+        return None
+    shapes = [graph[o.node].shape if o.kind == "node" else o.shape for o in operands]
+    for matrix, streams in ((0, 1), (1, 0)):
+        small, wide = shapes[matrix], shapes[streams]
+        if operands[streams].kind != "node" or not graph[operands[streams].node].active:
+            continue
+        if len(small) < 2 or max(small[-2:]) > SMALL or len(wide) < 3:
+            continue
+        few = wide[-2] <= SMALL and node.shape[-2] <= SMALL
+        if few and wide[-1] == node.shape[-1] and wide[-1] > wide[-2] and wide[-2] in small[-2:]:
+            return operands[streams].node
+    return None
+
+
+def _projection(graph: Graph, one: int, other: int) -> Join | None:
+    """A shortcut through one matrix or convolution beside a branch of several."""
+    floor = max(0, min(one, other) - 3000)
+    common = graph.ancestors(one, floor) & graph.ancestors(other, floor)
+    if not common:
+        return None
+    fork = max(common)
+    ways = {end: graph.between(fork, end) for end in (one, other)}
+    for shortcut, branch in ((one, other), (other, one)):
+        straight = [graph[i].op for i in ways[shortcut] if i != fork]
+        winding = [graph[i].op for i in ways[branch] if i != fork]
+        heavy = [op for op in straight if mixes(op) and op not in POOLING]
+        if (
+            len(heavy) == 1
+            and (heavy[0] in CONVOLUTION or heavy[0] in ("linear", "addmm"))
+            and not any(op in NONLINEAR or op in SLICES for op in straight)
+            and any(op in NONLINEAR for op in winding)
+            and sum(map(mixes, winding)) >= 2
+        ):
+            return Join(fork, shortcut, branch, ways[branch], projection=True)
+    return None

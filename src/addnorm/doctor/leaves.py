@@ -1,0 +1,49 @@
+"""Tensors inside whatever a model takes or returns: dicts, tuples, dataclasses, objects."""
+
+import dataclasses
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import Tensor
+
+DEEPEST = 6
+
+
+def named(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+    """(place, tensor) for every tensor, in order.
+
+    >>> import torch
+    >>> [place for place, _ in named({"a": torch.ones(1), "b": (torch.ones(2), 3)})]
+    ['a', 'b.0']
+    """
+    if isinstance(value, Tensor):
+        yield name, value
+        return
+    if depth > DEEPEST or isinstance(value, str | bytes | int | float | type(None)):
+        return
+    parts: Any = ()
+    if isinstance(value, Mapping):
+        parts = value.items()
+    elif isinstance(value, list | tuple):
+        parts = enumerate(value)
+    elif dataclasses.is_dataclass(value) and not isinstance(value, type):
+        parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
+    for key, part in parts:
+        yield from named(part, f"{name}.{key}" if name else str(key), depth + 1)
+
+
+def tensors(value: Any) -> Iterator[Tensor]:
+    """Every tensor, in order."""
+    for _, tensor in named(value):
+        yield tensor
+
+
+def mapped(value: Any, change: Any) -> Any:
+    """The same structure with every tensor changed."""
+    if isinstance(value, Tensor):
+        return change(value)
+    if isinstance(value, dict):
+        return {key: mapped(part, change) for key, part in value.items()}
+    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
+        return type(value)(mapped(part, change) for part in value)
+    return value

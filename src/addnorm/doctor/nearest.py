@@ -1,0 +1,96 @@
+"""The closest known arrangement: the visit of a stranger beside visits of our own wirings."""
+
+import functools
+from typing import Any
+
+import torch
+
+from addnorm.doctor.report import Report
+from addnorm.models.build import build
+from addnorm.models.presets import PRESETS
+from addnorm.wirings.base import registry as wirings
+
+DEPTH, DIM = 4, 16
+PLAIN = ("pre_ln", "post_ln", "none")
+"""What is meant where several would look the same."""
+
+
+def arrangement(report: Report) -> str | None:
+    """The call string of the wiring whose own visit looks most like this one; None if none does."""
+    if not report.blocks:
+        return None
+    pair = any(block.kind == "cross-attention" for block in report.blocks)
+    ours = _ours("seq2seq" if pair else "lm")
+    shares = {name: _alike(report.signature, theirs) for name, theirs in ours}
+    best = max(shares, key=lambda name: (round(shares[name], 3), name in PLAIN))
+    return _spelt(best, report) if shares[best] >= 0.2 else None
+
+
+def families(report: Report) -> tuple[str, ...]:
+    """Presets with that wiring and a norm of the same kind."""
+    name = (report.arrangement or "").split("(")[0]
+    kind = next((b.norm for b in report.blocks if b.norm), None)
+    return tuple(
+        preset
+        for preset in PRESETS
+        if PRESETS[preset].config.wiring.split("(")[0] == name
+        and (kind is None or PRESETS[preset].config.norm.split("(")[0] == kind)
+    )
+
+
+def _spelt(name: str, report: Report) -> str:
+    """The wiring with the constants that were seen."""
+    if name in ("deepnorm", "keel"):
+        seen = {round(b.shortcut_scale, 4) for b in report.blocks if b.shortcut_scale}
+        if len(seen) == 1:
+            return f"{name}(alpha={seen.pop():g})"
+    if name == "mix_ln":
+        post = sum(b.wiring == "post_ln" for b in report.blocks) / len(report.blocks)
+        return f"mix_ln(post={post:g})"
+    return name
+
+
+@functools.cache
+def _ours(kind: str) -> tuple[tuple[str, Any], ...]:
+    from addnorm.doctor import doctor
+
+    found = []
+    ids = torch.arange(1, 11).reshape(2, 5)
+    for name in wirings:
+        sizes: dict[str, Any] = {"vocab": 16, "dim": DIM, "depth": DEPTH, "heads": 2}
+        model = build(kind=kind, wiring=name, seed=0, **sizes)
+        given = (ids, ids) if kind == "seq2seq" else ids
+        found.append((name, doctor(model, given, rules=()).signature))
+    return tuple(found)
+
+
+def _alike(one: Any, other: Any) -> float:
+    """Share of kinds and classes that two signatures have in common, from 0 to 1."""
+    kinds, final = dict(one[0]), one[1]
+    theirs, their_final = dict(other[0]), other[1]
+    total = 0.0
+    for kind, shares in kinds.items():
+        match = dict(theirs.get(kind) or theirs.get(_FALL.get(kind, ""), ()))
+        exact = sum(min(share, match.get(said, 0)) for said, share in shares)
+        total += 0.7 * exact + 0.3 * _loosely(dict(shares), match)
+    score = total / len(kinds) if kinds else 0.0
+    missing = sum(kind not in kinds for kind in theirs) if len(kinds) > 1 else 0
+    return score - 0.05 * (final != their_final) - 0.1 * missing
+
+
+_FALL = {
+    "convolution": "feed-forward",
+    "mixer": "feed-forward",
+    "cross-attention": "self-attention",
+}
+
+
+def _loosely(mine: dict[Any, float], theirs: dict[Any, float]) -> float:
+    """The same, by class alone."""
+    classes: dict[str, float] = {}
+    for said, share in theirs.items():
+        classes[said[0]] = classes.get(said[0], 0) + share
+    own: dict[str, float] = {}
+    for said, share in mine.items():
+        own[said[0]] = own.get(said[0], 0) + share
+    return sum(min(share, classes.get(name, 0)) for name, share in own.items())

@@ -1,0 +1,173 @@
+"""What operations are called, and what they do to a stream: the vocabulary of the recorder."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+ADDS = frozenset({"add", "sub", "rsub", "addcmul", "lerp", "addmm", "baddbmm", "gru_cell"})
+"""Operations that may join a shortcut and a branch."""
+ATTENTION = frozenset(
+    {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
+)
+CONVOLUTION = frozenset(
+    {"conv1d", "conv2d", "conv3d", "conv_tbc", "convolution"}
+    | {f"conv_transpose{n}d" for n in (1, 2, 3)}
+)
+POOLING = frozenset(
+    {f"{way}_pool{n}d" for way in ("avg", "max", "adaptive_avg", "adaptive_max") for n in (1, 2, 3)}
+)
+FOURIER = frozenset(
+    f"{prefix}{name}"
+    for prefix in ("", "fft_")
+    for name in (
+        "fft",
+        "ifft",
+        "fft2",
+        "ifft2",
+        "fftn",
+        "ifftn",
+        "rfft",
+        "irfft",
+        "rfft2",
+        "irfft2",
+    )
+)
+RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell"})
+PRODUCT = frozenset(
+    {"matmul", "mm", "bmm", "einsum", "baddbmm", "addmm", "addbmm", "tensordot", "bilinear"}
+    | {"chain_matmul", "inner", "mv", "dot", "vecdot"}
+)
+LINEAR = frozenset({"linear", "addmm", "matmul", "mm", "einsum", "tensordot", "bmm", "baddbmm"})
+MIXING = (
+    ATTENTION | CONVOLUTION | POOLING | FOURIER | RECURRENT | PRODUCT
+    | {"linear", "cumsum", "opaque", "grouped_mm", "_grouped_mm", "scatter_add", "index_add"}
+)  # fmt: skip
+"""Operations that let features or tokens see one another: what makes a branch a branch."""
+NAMED_NORMS = {
+    "layer_norm": "layer", "native_layer_norm": "layer", "rms_norm": "rms", "group_norm": "group",
+    "batch_norm": "batch", "instance_norm": "instance", "normalize": "l2",
+    "hidden_layer": "layer", "hidden_rms": "rms", "local_response_norm": "response",
+}  # fmt: skip
+NONLINEAR = ATTENTION | {
+    "relu", "gelu", "silu", "mish", "tanh", "sigmoid", "softmax", "elu", "leaky_relu", "hardswish",
+    "relu6", "selu", "celu", "softplus", "glu", "log_softmax", "prelu", "hardtanh", "hardsigmoid",
+    "softsign", "logsigmoid", "threshold", "rrelu", "erf", "log_sigmoid", "tanhshrink",
+}  # fmt: skip
+DROPOUT = frozenset(
+    {"dropout", "alpha_dropout", "feature_dropout", "feature_alpha_dropout"}
+    | {f"dropout{n}d" for n in (1, 2, 3)}
+)
+CASTS = frozenset({"to", "type", "float", "half", "bfloat16", "double", "type_as", "cpu", "cuda"})
+CLEAR = DROPOUT | CASTS | {
+    "bernoulli", "contiguous", "clone", "view", "reshape", "view_as", "reshape_as", "flatten",
+    "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand", "expand_as",
+    "alias", "identity", "roll", "pad", "constant_pad_nd", "movedim", "moveaxis", "swapaxes",
+    "swapdims", "clamp", "clamp_min", "clamp_max", "nan_to_num", "masked_fill", "where",
+    "as_strided", "requires_grad", "resolve_conj", "resolve_neg", "real", "copy", "view_as_real",
+    "__get__", "detach", "ravel", "broadcast_to", "atleast_2d", "flip", "mT", "T", "mH", "H",
+}  # fmt: skip
+"""Operations through which a stream passes as what it was."""
+SLICES = frozenset(
+    {"getitem", "select", "narrow", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"}
+    | {"index_select", "gather", "unsafe_chunk", "take_along_dim", "index", "masked_select"}
+)
+SCALES = frozenset({"mul", "div", "neg"})
+REDUCTIONS = frozenset(
+    {"mean", "var", "std", "norm", "sum", "var_mean", "std_mean", "vector_norm", "amax"}
+    | {"linalg_vector_norm", "linalg_norm", "nanmean", "nansum", "logsumexp", "max", "median"}
+)
+ROOTS = frozenset(
+    {"rsqrt", "sqrt", "norm", "linalg_vector_norm", "vector_norm", "linalg_norm", "std"}
+    | {"std_mean", "abs", "amax"}
+)
+"""Signs that a statistic measures size: plain sums, as in softmax, do not normalize."""
+EMBEDDINGS = frozenset({"embedding", "embedding_bag"})
+METADATA = frozenset(
+    {f"{prefix}_like" for prefix in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")}
+    | {f"new_{name}" for name in ("empty", "zeros", "ones", "full", "tensor")}
+    | {"size", "arange", "zero", "fill", "dim", "numel", "bernoulli_like"}
+)
+"""Operations that read only shape, type or device of their tensor: nothing flows."""
+LENDS = frozenset({"type_as", "view_as", "reshape_as", "expand_as", "to"})
+"""Operations whose second tensor lends only its type or shape."""
+
+_DUNDERS = {
+    "iadd": "add", "radd": "add", "isub": "sub", "imul": "mul", "rmul": "mul", "itruediv": "div",
+    "truediv": "div", "rtruediv": "rdiv", "rdiv": "rdiv", "idiv": "div", "ipow": "pow",
+    "rmatmul": "matmul", "imatmul": "matmul", "rpow": "rpow",
+}  # fmt: skip
+_SAME = {
+    "true_divide": "div", "multiply": "mul", "divide": "div", "subtract": "sub",
+    "negative": "neg", "special_softmax": "softmax", "swish": "silu", "concat": "cat",
+    "concatenate": "cat", "hstack": "cat", "vstack": "cat", "special_expit": "sigmoid",
+    "expit": "sigmoid", "square_": "square", "special_erf": "erf",
+}  # fmt: skip
+
+
+def canonical(name: str) -> str:
+    """One name for the spellings of an operation.
+
+    >>> [canonical(name) for name in ("__iadd__", "add_", "subtract", "__rtruediv__", "relu_")]
+    ['add', 'add', 'sub', 'rdiv', 'relu']
+    """
+    if name.startswith("__") and name.endswith("__"):
+        core = name[2:-2]
+        return name if core == "get" else _DUNDERS.get(core, core)
+    if name.endswith("_") and not name.endswith("__"):
+        name = name[:-1]
+    return _SAME.get(name, name)
+
+
+def mixes(op: str) -> bool:
+    """Whether an operation lets features or tokens see one another."""
+    return op in MIXING
+
+
+def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
+    for name in names:
+        if name in kwargs:
+            return kwargs[name]
+    return args[place] if len(args) > place else None
+
+
+# Where the plain arguments worth keeping stand: name, place, spellings.
+_KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
+    "layer_norm": (("shape", 1, ("normalized_shape",)), ("eps", 4, ("eps",))),
+    "rms_norm": (("shape", 1, ("normalized_shape",)), ("eps", 3, ("eps",))),
+    "group_norm": (("groups", 1, ("num_groups",)), ("eps", 4, ("eps",))),
+    "batch_norm": (("eps", 7, ("eps",)), ("training", 5, ("training",))),
+    "instance_norm": (("eps", 7, ("eps",)),),
+    "normalize": (("dim", 2, ("dim",)), ("eps", 3, ("eps",))),
+    "softmax": (("dim", 1, ("dim",)),),
+    "einsum": (("equation", 0, ("equation",)),),
+    "norm": (("dim", 2, ("dim",)),),
+    "linalg_norm": (("dim", 2, ("dim",)),),
+    "linalg_vector_norm": (("dim", 2, ("dim",)),),
+    "cat": (("dim", 1, ("dim",)),),
+    "stack": (("dim", 1, ("dim",)),),
+    "pow": (("exponent", 1, ("exponent",)),),
+    "clamp": (("min", 1, ("min",)),),
+    "clamp_min": (("min", 1, ("min",)),),
+    "scaled_dot_product_attention": (("causal", 5, ("is_causal",)),),
+    "multi_head_attention_forward": (("causal", 22, ("is_causal",)),),
+    "masked_fill": (("fill", 2, ("value",)),),
+}
+_DEFAULT_EPS = {"layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5, "instance_norm": 1e-5,
+                "normalize": 1e-12}  # fmt: skip
+
+
+def kept(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    """The plain arguments of a call that a rule may want: axes, epsilon, rates."""
+    found: dict[str, Any] = {}
+    wanted = _KEPT.get(op, ())
+    if op in DROPOUT:
+        wanted = (("rate", 1, ("p",)),)
+        found["rate"] = 0.5
+    elif not wanted and op in REDUCTIONS:
+        wanted = (("dim", 1, ("dim", "axis")),)
+    for name, place, names in wanted:
+        value = _argument(args, kwargs, place, *names)
+        if value is not None and not hasattr(value, "grad_fn"):
+            found[name] = value
+    if op in _DEFAULT_EPS:
+        found.setdefault("eps", _DEFAULT_EPS[op])
+    return found

@@ -1,0 +1,289 @@
+"""The recorder: every operation of one forward filed as a node, every residual join measured."""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.module import (
+    register_module_forward_hook,
+    register_module_forward_pre_hook,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils.weak import WeakIdKeyDictionary
+
+from addnorm.doctor import hidden
+from addnorm.doctor.graph import Graph, Node, Operand, Scale
+from addnorm.doctor.guard import Guard
+from addnorm.doctor.joins import Join, find, fused
+from addnorm.doctor.leaves import tensors
+from addnorm.doctor.ops import ADDS, DROPOUT, canonical, kept
+from addnorm.doctor.signs import Signs
+
+INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+SMALL = 1 << 16
+"""Weights and constants up to this size are looked at for their mean."""
+
+
+class Recorder(TorchFunctionMode):
+    """Files what happens while it is active.
+
+    Tensors are known by identity, in-place writes by their version counter. Operations that
+    functions do not show, such as kernels, are filled in by module (see hidden.py).
+    """
+
+    def __init__(self, model: nn.Module, guard: Guard, *, still: bool) -> None:
+        super().__init__()
+        self.model, self.guard, self.still = model, guard, still
+        self.graph = Graph()
+        self.joins: dict[int, Join] = {}
+        self.signs = Signs()
+        self.inputs: list[int] = []
+        self.outputs: list[int] = []
+        self.calls: dict[str, int] = {}
+        """How often each module was called."""
+        self._known: Any = WeakIdKeyDictionary()
+        self._modules = {id(module): name for name, module in model.named_modules()}
+        self._weights = {id(weight): name for name, weight in model.named_parameters()}
+        self._stack = [""]
+
+    # the forward
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Call the model and file what it does."""
+        for tensor in tensors((args, kwargs)):
+            floating = tensor.is_floating_point()
+            node = self.graph.add(
+                "input", (), tuple(tensor.shape), floating=floating, source=floating,
+                path="", dtype=tensor.dtype,
+            )  # fmt: skip
+            self._known[tensor] = node.index
+            self.inputs.append(node.index)
+        with self._following(), self:
+            out = self.model(*args, **kwargs)
+        for tensor in tensors(out):
+            index = self._known.get(tensor)
+            if index is not None and self.graph[index].active:
+                self.outputs.append(index)
+        return out
+
+    @contextlib.contextmanager
+    def _following(self) -> Iterator[None]:
+        """Keep the path of the module that is at work."""
+        before = register_module_forward_pre_hook(self._enter)
+        after = register_module_forward_hook(self._leave, with_kwargs=True)
+        try:
+            yield
+        finally:
+            before.remove()
+            after.remove()
+
+    def _enter(self, module: nn.Module, args: Any) -> None:
+        path = self._modules.get(id(module), self._stack[-1])
+        self._stack.append(path)
+        self.calls[path] = self.calls.get(path, 0) + 1
+
+    def _leave(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
+        path = self._stack.pop() if len(self._stack) > 1 else ""
+        given = [t for t in tensors((args, kwargs)) if self._active(t)]
+        if not given:
+            return
+        for tensor in tensors(out):
+            if not tensor.is_floating_point() or not tensor.requires_grad or self._active(tensor):
+                continue
+            if not hidden.linked(tensor, given):
+                continue
+            kind = hidden.norm_kind(module, args, kwargs, tensor)
+            operands = tuple(Operand("node", self._known[t]) for t in given)
+            self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor, path=path)
+
+    def _active(self, tensor: Tensor) -> bool:
+        index = self._known.get(tensor)
+        return index is not None and self.graph[index].active
+
+    # one operation
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        raw = getattr(func, "__name__", str(func))
+        op = canonical(raw)
+        given = list(tensors((args, kwargs)))
+        self.guard.before(raw, args, kwargs)
+        if not given:
+            return func(*args, **kwargs)
+        if raw == "__setitem__":
+            func(*args, **kwargs)
+            self._written(args, given)
+            return None
+        if self.still:
+            args, kwargs = _without_dropout(op, args, kwargs)
+        operands = tuple(self._operand(a) for a in _plain_arguments(args, kwargs))
+        join = self._join(op, given, kwargs) if op in ADDS else None
+        self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
+        before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
+        out = func(*args, **kwargs)
+        made = [out] if isinstance(out, Tensor) else list(tensors(out))
+        if not made:
+            return out
+        inplace = raw in INPLACE or (raw.endswith("_") and not raw.endswith("__"))
+        if not inplace and isinstance(out, Tensor) and before is not None:
+            now = [t._version for t in given if not t.is_inference()]
+            inplace = now != before and any(out is t for t in given)
+        if not any(o.kind in ("node", "weight") for o in operands):
+            return out
+        idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
+        if idle and op not in DROPOUT:
+            return out  # a cast that had nothing to do
+        self._file_all(op, operands, made, inplace, kept(op, args, kwargs))
+        if join is not None:
+            self._joined(join, op, made[0])
+        return out
+
+    def _file_all(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        made: list[Tensor],
+        inplace: bool,
+        detail: dict[str, Any],
+    ) -> None:
+        node: Node | None = None
+        for tensor in made:
+            if node is None or node.shape != tuple(tensor.shape):
+                node = self._file(op, operands, tensor, detail=detail)
+            else:
+                self._known[tensor] = node.index
+            if inplace and tensor._is_view() and tensor._base is not None:
+                base = tensor._base
+                if base in self._known:
+                    both = (Operand("node", self._known[base]), Operand("node", node.index))
+                    self._file("setitem", both, base)
+
+    def _file(
+        self,
+        op: str,
+        operands: tuple[Operand, ...],
+        tensor: Tensor,
+        *,
+        path: str | None = None,
+        detail: dict[str, Any] | None = None,
+    ) -> Node:
+        node = self.graph.add(
+            op,
+            operands,
+            tuple(tensor.shape),
+            floating=tensor.is_floating_point() or tensor.is_complex(),
+            path=self._stack[-1] if path is None else path,
+            dtype=tensor.dtype,
+            detail=detail or {},
+        )
+        if not node.active and node.op != "embedding":
+            node.value = _mean(tensor)
+        self._known[tensor] = node.index
+        return node
+
+    def _written(self, args: tuple[Any, ...], given: list[Tensor]) -> None:
+        target = args[0]
+        operands = [self._operand(target)] + [self._operand(t) for t in tensors(args[2:])]
+        self._file("setitem", tuple(operands), target)
+
+    def _operand(self, value: Any) -> Operand:
+        if not isinstance(value, Tensor):
+            return Operand("number", value=float(value))
+        index = self._known.get(value)
+        if index is not None:
+            return Operand("node", index, shape=tuple(value.shape))
+        name = self._weights.get(id(value))
+        if name is not None or isinstance(value, nn.Parameter):
+            return Operand("weight", value=_mean(value), shape=tuple(value.shape), name=name or "")
+        return Operand("constant", value=_mean(value), shape=tuple(value.shape))
+
+    # joins
+
+    def _join(self, op: str, given: list[Tensor], kwargs: dict[str, Any]) -> Join | None:
+        live = [t for t in given if self._active(t)]
+        if len(live) < 2:
+            return None
+        index = [self._known[t] for t in live]
+        join: Join | None = None
+        if op in ("addmm", "baddbmm"):
+            if given[0] is live[0]:
+                join = fused(self.graph, index[0], index[1])
+        elif op == "gru_cell":
+            join = fused(self.graph, index[1], index[0])
+        elif op == "addcmul":
+            join = self._scaled_sum(given, live, index)
+        elif index[0] != index[1]:
+            join = find(self.graph, self.joins, index[0], index[1])
+        minuend = {"sub": 0, "rsub": 1}.get(op)
+        if join is None or (minuend is not None and join.shortcut == index[1 - minuend]):
+            return None  # f(x) - x takes the stream away
+        join.gated |= op in ("gru_cell", "lerp")
+        alpha = kwargs.get("alpha", 1)
+        if alpha != 1 and join.branch == index[1]:
+            join.own = (Scale("constant", float(alpha), (), len(self.graph)),)
+        if op in ("addmm", "baddbmm"):
+            return join
+        by_index = dict(zip(index, live, strict=True))
+        shortcut = by_index.get(join.shortcut, live[0])
+        branch = by_index.get(join.branch, live[1] if shortcut is live[0] else live[0])
+        self.signs.operands(join, shortcut, branch)
+        return join
+
+    def _scaled_sum(self, given: list[Tensor], live: list[Tensor], index: list[int]) -> Join | None:
+        """addcmul: x + gain * branch in one call."""
+        if given[0] is not live[0] or len(live) != 2:
+            return None
+        join = find(self.graph, self.joins, index[0], index[1])
+        if join is not None:
+            gain = next(t for t in given[1:] if t is not live[1])
+            join.own = (self.graph.factor(self._operand(gain), len(self.graph)),)
+        return join
+
+    def _joined(self, join: Join, op: str, out: Tensor) -> None:
+        index = self._known[out]
+        join.node, join.op, join.module = index, op, self._stack[-1]
+        self.joins[index] = join
+        self.signs.total(join, out)
+
+
+def _plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
+    """Tensors and numbers among the arguments, in order."""
+    waiting = [*args, *kwargs.values()]
+    for value in waiting:
+        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from _plain_arguments(value, {})
+
+
+def _without_dropout(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with nothing dropped."""
+    if op in DROPOUT:
+        names = ("input", "p", "training", "inplace")
+        said = dict(zip(names, args, strict=False)) | kwargs
+        return (said["input"],), {"p": said.get("p", 0.5), "training": False}
+    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
+    if place is None:
+        return args, kwargs
+    if "dropout_p" in kwargs:
+        kwargs = {**kwargs, "dropout_p": 0.0}
+    elif len(args) > place:
+        args = (*args[:place], 0.0, *args[place + 1 :])
+    return args, kwargs
+
+
+def _mean(tensor: Tensor) -> float | None:
+    if tensor.numel() > SMALL or tensor.device.type == "meta" or not tensor.is_floating_point():
+        return None
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        return float(tensor.detach().float().mean()) if tensor.numel() else None

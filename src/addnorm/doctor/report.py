@@ -1,0 +1,149 @@
+"""What a visit hands back: blocks, norms, findings, rows."""
+
+import json
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from functools import cached_property
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Literal
+
+from addnorm.core.rows import Row
+
+Severity = Literal["info", "warning", "error"]
+SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+
+
+@dataclass(frozen=True)
+class NormUse:
+    """One use of a norm."""
+
+    path: str
+    """The module that did it."""
+    kind: str
+    """layer, rms, l2, batch, group, instance, dyt, derf."""
+    place: str
+    """entry, exit, after, inside, final or elsewhere."""
+    eps: float | None
+    by_hand: bool
+    """Written out rather than called by name."""
+    block: int | None = None
+    """The block it belongs to."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """One residual add."""
+
+    index: int
+    path: str
+    """The module that adds."""
+    branch: str
+    """The module that the branch comes from."""
+    kind: str
+    """self-attention, cross-attention, feed-forward, convolution, mixer or other."""
+    wiring: str
+    """Where its norms stand: pre_ln, post_ln, res_post, sandwich, none, mid-norm, false_pre_ln;
+    pre_post, res_post_post and sandwich_post have one more behind the sum."""
+    tags: tuple[str, ...]
+    """parallel, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
+    stream: int
+    """Which residual stream it adds to."""
+    norm: str | None = None
+    """The kind of its norm."""
+    shortcut_scale: float | None = None
+    branch_scale: float | None = None
+    """Factors, where they are numbers or weights small enough to average."""
+    measurements: Mapping[str, float] = field(default_factory=dict)
+
+    def __getattr__(self, name: str) -> float:
+        if name != "measurements" and name in self.measurements:
+            return self.measurements[name]
+        raise AttributeError(f"a block has no {name!r}")
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something wrong, or worth knowing."""
+
+    rule: str
+    severity: Severity
+    path: str
+    message: str
+    """What is so, and what to change."""
+    evidence: Mapping[str, Any] = field(default_factory=dict)
+    """The numbers or the two things compared."""
+
+
+@dataclass(frozen=True)
+class Report:
+    """A visit's result."""
+
+    model: str
+    blocks: tuple[Block, ...]
+    findings: tuple[Finding, ...]
+    rows: tuple[Row, ...]
+    """Every measurement, one number each."""
+    norms: tuple[NormUse, ...] = ()
+    inner: tuple[Block, ...] = ()
+    """Residual adds inside a branch, and of attention scores: reported, not counted."""
+    stacks: tuple[str, ...] = ()
+    """One line for each stream."""
+    odd: tuple[str, ...] = ()
+    """Blocks unlike the others of their stream, one line each."""
+    notes: tuple[str, ...] = ()
+    """What could not be seen."""
+    signature: tuple[Any, ...] = ()
+    stress: tuple[Row, ...] = ()
+
+    @cached_property
+    def arrangement(self) -> str | None:
+        """The closest known arrangement, as call string."""
+        return import_module("addnorm.doctor.nearest").arrangement(self)
+
+    @cached_property
+    def families(self) -> tuple[str, ...]:
+        """Released families with the same arrangement and norm."""
+        return import_module("addnorm.doctor.nearest").families(self)
+
+    def worst(self) -> Severity | None:
+        """The highest severity among the findings."""
+        found = {finding.severity for finding in self.findings}
+        return next((s for s in reversed(SEVERITIES) if s in found), None)
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it as plain data."""
+        return {
+            "model": self.model,
+            "arrangement": self.arrangement,
+            "families": list(self.families),
+            "stacks": list(self.stacks),
+            "odd": list(self.odd),
+            "notes": list(self.notes),
+            "blocks": [_plain(asdict(block)) for block in self.blocks],
+            "inner": [_plain(asdict(block)) for block in self.inner],
+            "norms": [_plain(asdict(norm)) for norm in self.norms],
+            "findings": [_plain(asdict(finding)) for finding in self.findings],
+            "rows": [_plain(dict(row)) for row in self.rows],
+            "stress": [_plain(dict(row)) for row in self.stress],
+        }
+
+    def to_json(self) -> str:
+        """All of it as JSON; numbers that JSON has no word for are null."""
+        return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
+
+    def to_html(self, path: str | Path) -> Path:
+        """Write one self-contained page."""
+        # Pages stand above the doctor and know it; it does not know them, so it asks by name.
+        return import_module("addnorm.report.doctor").write_visit(Path(path), self)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _plain(part) for key, part in value.items()}
+    if isinstance(value, list | tuple | set | frozenset):
+        return [_plain(part) for part in value]
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    return value if isinstance(value, str | int | bool | type(None)) else str(value)

@@ -1,0 +1,92 @@
+"""Norms that were built and do nothing."""
+
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.doctor.report import Finding
+from addnorm.doctor.rules.base import Case, rule
+
+
+@rule("inert_norm")
+def inert_norm(case: Case) -> Iterator[Finding]:
+    """A norm that is never used, or whose result no output depends on."""
+    graph, visit = case.graph, case.visit
+    used = {o.name for node in graph for o in node.operands if o.kind == "weight"}
+    sizes = {graph[r.join.node].shape[-1] for r in case.blocks if graph[r.join.node].shape}
+    for path, module in visit.model.named_modules():
+        if any(True for _ in module.children()) or visit.recorder.calls.get(path):
+            continue
+        names = [f"{path}.{name}" for name, _ in module.named_parameters()]
+        if any(name in used for name in names) or not behaves_as_norm(module, sizes):
+            continue
+        yield Finding(
+            "inert_norm", "error", path,
+            "this norm was built and never used; call it where it belongs or take it out",
+            {"calls": 0, "weights": names},
+        )  # fmt: skip
+    yield from _unheard(case)
+
+
+def _unheard(case: Case) -> Iterator[Finding]:
+    """Norms that were computed and whose result was thrown away."""
+    graph, ends = case.graph, case.visit.recorder.outputs
+    if not ends:
+        return
+    heard: set[int] = set()
+    for end in ends:
+        if end not in heard:
+            heard |= graph.ancestors(end)
+    told: set[str] = set()
+    for norm in case.each_norm():
+        names = case.norm_weights(norm)
+        arrived = any(name in case.visit.weight_gradients for name in names)
+        if norm.node in heard or arrived or norm.path in told or (norm.by_hand and not names):
+            continue
+        told.add(norm.path)
+        yield Finding(
+            "inert_norm", "error", norm.path,
+            "the result of this norm reaches no output, and its weights get no gradient; use what "
+            "it returns",
+            {"gradient": None, "weights": list(names)},
+        )  # fmt: skip
+
+
+def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
+    """Whether a module gives f(3 x) = f(x), or is squashed for large x, without being constant."""
+    weights = list(module.parameters(recurse=False))
+    if any(w.dim() > 1 or w.device.type == "meta" for w in weights):
+        return False
+    widths = {w.numel() for w in weights if w.numel() > 1} or sizes
+    mode = module.training
+    try:
+        module.train(True)
+        return any(_tried(module, width) for width in sorted(widths))
+    finally:
+        module.training = mode
+
+
+def _tried(module: nn.Module, width: int) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    weight = next(module.parameters(), None)
+    kind = torch.float32 if weight is None else weight.dtype
+    for shape in ((4, 5, width), (4, width, 5), (4, width), (4, width, 5, 5)):
+        x = torch.randn(shape, generator=generator).to(kind)
+        if weight is not None:
+            x = x.to(weight.device)
+        try:
+            with torch.no_grad():
+                one, three, two = module(x), module(3 * x), module(-x)
+                large, larger = module(1e4 * x), module(2e4 * x)
+        except Exception:  # another shape, another try
+            continue
+        if not isinstance(one, Tensor) or one.shape != x.shape:
+            continue
+        moves = not torch.allclose(one, two, atol=1e-3)
+        if moves and torch.allclose(one, three, atol=1e-2, rtol=1e-2):
+            return True
+        squashed = torch.allclose(large, larger, atol=1e-3) and not torch.allclose(one, three)
+        if moves and squashed and weight is not None:
+            return True
+    return False

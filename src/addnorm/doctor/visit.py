@@ -1,0 +1,161 @@
+"""One visit: the model run once, its graph read, its loss differentiated, nothing left behind."""
+
+import contextlib
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError
+from addnorm.doctor.classify import classify
+from addnorm.doctor.guard import Guard, untouched, unwrapped
+from addnorm.doctor.leaves import tensors
+from addnorm.doctor.readings import Anatomy
+from addnorm.doctor.record import Recorder
+
+Loss = Callable[[Any], Tensor]
+SEED = 0
+MANY = 64
+"""Outputs that a random loss looks at."""
+
+
+@dataclass(slots=True)
+class Visit:
+    """What one visit saw."""
+
+    model: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    recorder: Recorder
+    anatomy: Anatomy
+    out: Any
+    training: bool
+    """Whether it ran in train mode, because it could not in eval mode."""
+    weight_gradients: dict[str, float] = field(default_factory=dict)
+    """Norm of the gradient of each weight; missing where none arrived."""
+    notes: list[str] = field(default_factory=list)
+    """What could not be seen."""
+    guard: Guard | None = None
+
+
+@contextlib.contextmanager
+def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterator[Visit]:
+    """Visit a model; it is as it was when the block ends, whatever happens there."""
+    model = unwrapped(model)
+    args, kwargs = as_call(example)
+    with untouched(model) as guard:
+        visit = _seen(model, args, kwargs, loss, guard)
+        visit.guard = guard
+        yield visit
+
+
+def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """A tensor, a tuple of positional or a dict of keyword inputs, as a call."""
+    if isinstance(example, Tensor):
+        return (example,), {}
+    if isinstance(example, tuple | list):
+        return tuple(example), {}
+    if hasattr(example, "keys") and hasattr(example, "__getitem__"):
+        return (), {str(key): example[key] for key in example.keys()}  # noqa: SIM118
+    raise UserError(
+        f"got example inputs of type {type(example).__name__}; wanted a tensor, a tuple of "
+        "positional or a dict of keyword inputs"
+    )
+
+
+def _seen(
+    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, guard: Guard
+) -> Visit:
+    """In eval mode, where nothing is dropped; in train mode if the model runs only there."""
+    problems: list[Exception] = []
+    for training in (False, True):
+        modes(model, training)
+        guard.restore()
+        try:
+            return _once(model, args, kwargs, loss, guard, training)
+        except UserError:
+            raise
+        except Exception as problem:
+            problems.append(problem)
+    first = problems[0]
+    said = " ".join(str(first).split())[:300]
+    raise UserError(
+        f"the model could not be run on these inputs: {type(first).__name__}: {said}; wanted "
+        "inputs that model(...) takes; try them outside the doctor first"
+    ) from first
+
+
+def modes(model: nn.Module, training: bool) -> None:
+    """Eval mode but for batch norms, which are looked at as they train; or train mode."""
+    model.train(training)
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.train()
+
+
+def _once(
+    model: nn.Module,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    loss: Loss | None,
+    guard: Guard,
+    training: bool,
+) -> Visit:
+    recorder = Recorder(model, guard, still=training)
+    torch.manual_seed(SEED)  # probes run with the same one, so that what is random is the same
+    with torch.enable_grad():
+        out = recorder.run(args, kwargs)
+        visit = Visit(
+            model, args, kwargs, recorder, classify(recorder.graph, recorder.joins), out, training
+        )
+        with torch._C.DisableTorchFunction():
+            scalar = loss(out) if loss is not None else stand_in(out)
+            if scalar is None:
+                visit.notes.append("no output depends on a weight: no gradients were measured")
+            else:
+                _differentiate(model, scalar, visit)
+    return visit
+
+
+def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
+    """Backward; of every weight's gradient only the norm is kept."""
+    handles = []
+
+    def note(name: str, weight: Tensor) -> None:
+        if weight.grad is not None:
+            visit.weight_gradients[name] = float(weight.grad.detach().float().norm())
+            weight.grad = None
+
+    for name, weight in model.named_parameters():
+        if weight.requires_grad:
+            add: Any = weight.register_post_accumulate_grad_hook
+            handles.append(add(lambda w, name=name: note(name, w)))
+    try:
+        scalar.backward()  # type: ignore[no-untyped-call]
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def stand_in(out: Any) -> Tensor | None:
+    """A scalar to differentiate when no loss is given.
+
+    The model's own loss if it returned one, else a random projection of everything it returned.
+    """
+    own = getattr(out, "loss", None)
+    if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1:
+        return own
+    values = {id(t): t for t in tensors(out) if t.requires_grad and t.is_floating_point()}
+    parts = [t for t in values.values() if t.numel()][:MANY]
+    if not parts:
+        return None
+    generator = torch.Generator().manual_seed(0)
+    total = None
+    for value in parts:
+        direction = torch.randn(value.shape, generator=generator).to(value.device)
+        part = (value.float() * direction).sum() / math.sqrt(value.numel())
+        total = part if total is None else total + part
+    return total

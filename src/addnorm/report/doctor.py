@@ -1,0 +1,152 @@
+"""The page of a visit: what is wired, what is wrong, and the vital signs."""
+
+import math
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from addnorm.doctor.report import Report
+from addnorm.report.charts import over_depth
+from addnorm.report.page import Facts, Fold, Note, Part, Picture, Section, Table, page, write_page
+from addnorm.report.visit import drawing
+
+SIGNS = {
+    "stream_variance": ("Variance of the stream", "variance"),
+    "dependency": ("Residual dependency", "share of the branch"),
+    "gradient_norm": ("Gradient at the add", "norm of the gradient"),
+    "token_similarity": ("Likeness of tokens", "mean cosine"),
+}
+COLUMNS = ("shortcut_variance", "branch_variance", "dependency", "gradient_norm")
+
+
+def write_visit(path: Path, report: Report) -> Path:
+    """Write the page of a visit."""
+    return write_page(Path(path), visit_page(report))
+
+
+def visit_page(report: Report) -> str:
+    """The page as text."""
+    counts = {
+        level: sum(f.severity == level for f in report.findings) for level in ("error", "warning")
+    }
+    return page(
+        f"A visit to {report.model}",
+        about="; ".join(report.stacks) or "No residual adds were found.",
+        figures={
+            "residual adds": str(len(report.blocks)),
+            "norms": str(len(report.norms)),
+            "errors": str(counts["error"]),
+            "warnings": str(counts["warning"]),
+        },
+        warnings=[
+            f"{f.rule}{f' at {f.path}' if f.path else ''}: {f.message}"
+            for f in report.findings
+            if f.severity == "error"
+        ],
+        sections=list(_sections(report)),
+    )
+
+
+def _sections(report: Report) -> Iterator[Section]:
+    yield Section("What is wrong", [_findings(report)])
+    if report.blocks:
+        yield Section(
+            "What is wired",
+            [
+                Picture(
+                    "One block of each sort",
+                    drawing(report, theme="light"),
+                    drawing(report, theme="dark"),
+                ),
+                Facts("The arrangement", _facts(report)),
+            ],
+            about="Drawn from the recorded forward: what was computed, whatever it is called.",
+        )
+        yield Section("Residual adds", [_blocks(report)])
+        signs = [_sign(report, name) for name in SIGNS]
+        yield Section(
+            "Vital signs",
+            [part for part in signs if part is not None],
+            about="They explain; they do not convict. Whether it trains, the stress run says.",
+        )
+    if report.stress:
+        yield Section("The stress run", [_stress(report)], about="What really happened.")
+    if report.norms:
+        yield Section("Norms", [_norms(report)])
+    yield Section("All numbers", [Fold("The report as JSON", report.to_json())])
+
+
+def _facts(report: Report) -> Mapping[str, Any]:
+    facts: dict[str, Any] = {"closest arrangement": report.arrangement or "none"}
+    if report.families:
+        facts["released with it"] = ", ".join(report.families)
+    for number, line in enumerate(report.stacks):
+        facts[f"stream {number}"] = line
+    for number, line in enumerate(report.odd):
+        facts[f"odd {number + 1}"] = line
+    for number, line in enumerate(report.notes):
+        facts[f"not seen {number + 1}"] = line
+    return facts
+
+
+def _findings(report: Report) -> Part:
+    if not report.findings:
+        return Note("Nothing was found.")
+    rows = [
+        (f.severity, f.rule, f.path or "-", f.message, _short(f.evidence)) for f in report.findings
+    ]
+    return Table("Findings", ("severity", "rule", "where", "what", "evidence"), rows, wide=True)
+
+
+def _short(evidence: Mapping[str, Any]) -> str:
+    return ", ".join(
+        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+        for name, value in evidence.items()
+    )[:300]
+
+
+def _blocks(report: Report) -> Table:
+    head = ("", "add", "branch", "kind", "wiring", "tags", *(c.replace("_", " ") for c in COLUMNS))
+    rows = [
+        (
+            str(b.index), b.path or "-", b.branch or "-", b.kind, b.wiring, " ".join(b.tags),
+            *(_number(b.measurements.get(name)) for name in COLUMNS),
+        )
+        for b in report.blocks
+    ]  # fmt: skip
+    return Table("Every residual add, from the first to the last", head, rows, wide=True)
+
+
+def _number(value: float | None) -> str:
+    return "" if value is None or not math.isfinite(value) else f"{value:.3g}"
+
+
+def _norms(report: Report) -> Table:
+    rows = [
+        (n.path or "-", n.kind, n.place, "" if n.eps is None else f"{n.eps:g}",
+         "by hand" if n.by_hand else "", "" if n.block is None else str(n.block))
+        for n in report.norms
+    ]  # fmt: skip
+    return Table(
+        "Every use of a norm", ("where", "kind", "place", "eps", "", "add"), rows, wide=True
+    )
+
+
+def _stress(report: Report) -> Table:
+    names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
+    rows = [
+        tuple(f"{row[n]:.3g}" if isinstance(row[n], float) else str(row[n]) for n in names)
+        for row in report.stress
+    ]
+    return Table("Short runs", tuple(n.replace("_", " ") for n in names), rows, wide=True)
+
+
+def _sign(report: Report, name: str) -> Part | None:
+    title, unit = SIGNS[name]
+    rows = [
+        {"measure": name, "site": b.index, "step": 0, "kind": b.kind, "layer": b.index,
+         "stack": f"stream {b.stream}", "value": b.measurements[name]}
+        for b in report.blocks
+        if name in b.measurements
+    ]  # fmt: skip
+    return over_depth(rows, title=title, y=unit) if rows else None

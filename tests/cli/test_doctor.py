@@ -1,0 +1,134 @@
+"""`addnorm doctor`: targets, inputs, exit codes, one-line errors."""
+
+import json
+import sys
+
+import pytest
+
+from addnorm.cli.main import main
+
+MODULE = """
+import torch
+from torch import nn
+from tests.doctor.small import DIM, Model, PreBlock, stack
+
+def healthy():
+    torch.manual_seed(0)
+    return Model(stack(PreBlock), nn.LayerNorm(DIM))
+
+def sick():
+    torch.manual_seed(0)
+    return Model(stack(PreBlock, fault="skip"))
+
+def picky():
+    class Picky(nn.Module):
+        def forward(self, x):
+            raise ValueError("never")
+    return Picky()
+
+def number():
+    return 3
+
+def broken():
+    raise KeyError("lost")
+
+model = healthy()
+"""
+IDS = "tokens:int64[2,7]<40"
+
+
+@pytest.fixture(autouse=True)
+def strangers(tmp_path, monkeypatch):
+    (tmp_path / "stranger_models.py").write_text(MODULE, encoding="utf-8")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    yield
+    sys.modules.pop("stranger_models", None)
+
+
+def test_nothing_found_is_0(capsys):
+    assert main(["doctor", "stranger_models:healthy", "--input", IDS]) == 0
+    out = capsys.readouterr().out
+    assert "3 x [self-attention, feed-forward], Pre-LN with LayerNorm" in out
+    assert out.endswith("nothing found\n")
+
+
+def test_a_module_is_a_target_too_and_inputs_are_guessed(capsys):
+    assert main(["doctor", "stranger_models:model", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+@pytest.mark.parametrize(("level", "code"), [("warning", 1), ("error", 1), ("never", 0)])
+def test_findings_are_1_from_the_chosen_level_on(level, code, capsys):
+    arguments = ["doctor", "stranger_models:sick", "--input", IDS, "--fail-on", level]
+    assert main(arguments) == code
+    assert "error skip_after_norm at blocks.0: the skip carries" in capsys.readouterr().out
+
+
+def test_json_and_page(tmp_path, capsys):
+    page = tmp_path / "visit.html"
+    code = main(["doctor", "stranger_models:sick", "--input", IDS, "--json", "--html", str(page)])
+    assert code == 1
+    found = json.loads(capsys.readouterr().out)
+    assert found["blocks"][0]["wiring"] == "false_pre_ln"
+    assert {f["rule"] for f in found["findings"]} == {"skip_after_norm"}
+    text = page.read_text(encoding="utf-8")
+    assert "skip_after_norm" in text and "<svg" in text
+    assert 'src="http' not in text and 'href="http' not in text
+
+
+def test_the_stress_run_is_a_table(capsys):
+    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--stress", "--lr", "1e-2"]
+    assert main(arguments) == 0
+    out = capsys.readouterr().out
+    assert "largest gradient" in out
+    assert out.count("True") == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["nothing"], "got 'nothing'; wanted package.module:callable, hf:FAMILY"),
+        (["no_such_module:build"], "cannot import 'no_such_module'"),
+        (["stranger_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
+        (["stranger_models:number"], "returned int; wanted a torch.nn.Module"),
+        (["stranger_models:broken"], "broken() failed: KeyError"),
+        (["stranger_models:picky"], "could not guess inputs of Picky: forward(x) ran with none"),
+        (["stranger_models:healthy", "--input", "tokens int64"], "got the input 'tokens int64'"),
+        (["stranger_models:healthy", "--input", "t:int9[2]"], "got the type 'int9' in 't:int9[2]'"),
+        (
+            ["stranger_models:healthy", "--input", "a:bool[2]", "--input", "bool[2]"],
+            "with and with",
+        ),
+        (["stranger_models:healthy", "--input", "a:bool[2]", "--input", "a:bool[2]"], "two inputs"),
+        (["stranger_models:healthy", "--input", "x:float32[2,3]"], "could not be run on these"),
+        (["stranger_models:healthy", "--layers", "2"], "--layers is for hf: targets"),
+        (["stranger_models:healthy", "--fail-on", "warnin"], "did you mean 'warning'?"),
+        (["stranger_models:healthy", "--stress", "--lr", "0"], "wanted a learning rate above 0"),
+        (["hf:brt"], "unknown Hugging Face family 'brt'; did you mean 'bert'"),
+        (["hf:./missing.json"], "cannot read 'missing.json'"),
+    ],
+)
+def test_mistakes_are_2_and_one_line(arguments, said, capsys):
+    assert main(["doctor", *arguments]) == 2
+    error = capsys.readouterr().err
+    assert said in error
+    assert error.count("\n") == 1
+
+
+@pytest.mark.slow
+@pytest.mark.peer
+@pytest.mark.filterwarnings("ignore")
+def test_a_family_and_a_config_of_hugging_face(tmp_path, capsys):
+    config = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 50,
+              "num_attention_heads": 4, "intermediate_size": 48}  # fmt: skip
+    (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
+    assert main(["doctor", "hf:./config.json"]) == 0
+    assert "2 x [self-attention, feed-forward], Pre-LN with RMSNorm" in capsys.readouterr().out
+    assert main(["doctor", "hf:bert", "--layers", "1", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["arrangement"] == "post_ln"
+
+
+def test_the_help_warns_of_the_code_that_runs(capsys):
+    assert main(["doctor", "--help"]) == 0
+    assert "runs its code" in " ".join(capsys.readouterr().out.split())

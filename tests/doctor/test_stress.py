@@ -1,0 +1,39 @@
+"""The stress run: it reports what happened, and trains only copies."""
+
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from addnorm.core.errors import UserError
+from addnorm.doctor.stress import stress
+from tests.doctor.small import DIM, Model, PreBlock, ids, stack
+
+
+def model():
+    torch.manual_seed(0)
+    return Model(stack(PreBlock, 1), nn.LayerNorm(DIM))
+
+
+def test_six_runs_that_learn_and_a_model_that_stays():
+    trained = model()
+    before = [weight.detach().clone() for weight in trained.parameters()]
+    rows = list(stress(trained, ids(), lr=3e-3, steps=12))
+    assert [row["warmup"] for row in rows] == [0, 3] * 3
+    assert [row["lr"] for row in rows[::2]] == pytest.approx([1e-3, 3e-3, 9e-3])
+    assert all(row["finite"] and row["last_loss"] < row["first_loss"] for row in rows)
+    assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
+
+
+def test_a_run_that_blows_up_is_told_so():
+    rows = list(stress(model(), ids(), lambda out: out.exp().exp().mean(), lr=3.0, steps=8))
+    assert not all(row["finite"] for row in rows)
+    assert not math.isfinite(rows[-2]["last_loss"])
+
+
+def test_rates_and_outputs_that_make_no_sense():
+    with pytest.raises(UserError, match="got lr=-1; wanted a learning rate above 0"):
+        list(stress(model(), ids(), lr=-1))
+    with pytest.raises(UserError, match="no output depends on a weight"):
+        list(stress(nn.ReLU(), torch.randn(2, 3), lr=1e-3))
