@@ -2,14 +2,16 @@
 
     OMP_NUM_THREADS=1 python benchmarks/compare_overhead.py [CELLS]
 
-The same recipes are trained twice: one after the other with `train` alone, in a process that has
-imported everything, and by `compare` with one worker. Time is processor time of all processes, so
-that neighbours on the machine count little. The start of a cell runs from the fork to its first
-update.
+The same recipes are trained three times: one after the other with `train` alone, in a process that
+has imported everything; by a loop over `addnorm train`, as one would write it in a shell; and by
+`compare` with one worker, which also scores and samples each cell. Time is processor time of all
+processes, so that neighbours on the machine count little. The start of a cell runs from the fork to
+its first update.
 """
 
 import resource
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
@@ -62,6 +64,14 @@ def main(cells: int) -> None:
             train(recipe, folder / "bare" / cell.name)
             bare.append(spent() - start)
         bare_cost = sum(bare[1:]) * cells / (cells - 1)  # the first one also warms up
+        begun = spent()
+        for cell in spec.cells():
+            config = folder / "bare" / cell.name / "config.yaml"
+            command = [sys.executable, "-m", "addnorm", "train", spec.task, "-c", str(config)]
+            subprocess.run(
+                [*command, "-o", str(folder / "loop" / cell.name)], check=True, capture_output=True
+            )
+        loop = spent() - begun
         starts, begun = Starts(), spent()
         compare(spec, folder / "runs", engine=LocalEngine(workers=1), audience=starts)
         _stop_server()
@@ -72,7 +82,9 @@ def main(cells: int) -> None:
         print(f"{cells} cells of {spec.steps} steps, pre_ln 6+6, dim 64, one worker")
         print(f"bare training      {bare_cost:7.1f} s of processor time")
         print(f"compare            {cost:7.1f} s, imports of its server and scores included")
-        print(f"overhead           {cost / bare_cost - 1:7.1%}")
+        print(f"loop in a shell    {loop:7.1f} s, without any score")
+        print(f"compare / bare     {cost / bare_cost:7.2f}")
+        print(f"compare / loop     {cost / loop:7.2f}")
         print(f"inside the cells   {sum(end.seconds for end in ends):7.1f} s of time in training")
         first, *others = starts.took
         print(f"start of a cell    {statistics.median(others):7.2f} s, the first {first:.2f} s")

@@ -46,7 +46,7 @@ def doctor(
     ] = False,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate of the stress run.")] = 1e-3,
 ) -> None:
-    """Look at any PyTorch model: its residual adds, norms, mistakes and vital signs.
+    """Find out what is really wired in any PyTorch model.
 
     Importing package.module runs its code: visit only what you trust. Nothing is downloaded and
     the model is left as it was. Exit 0 nothing found, 1 findings, 2 it could not run.
