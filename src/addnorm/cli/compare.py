@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from addnorm.cli.report import Csv, Png, export
+
 if TYPE_CHECKING:
     from addnorm.lab.spec import Comparison
     from addnorm.lab.study import Study
@@ -78,12 +80,8 @@ def compare(
         float,
         typer.Option(help="Seconds without a step until a cell is hung.", rich_help_panel=WORK),
     ] = 600.0,
-    png: Annotated[
-        Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")
-    ] = None,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")
-    ] = False,
+    png: Png = None,
+    csv: Csv = False,
     json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole study as YAML and end.")
@@ -105,7 +103,6 @@ def compare(
         sys.stdout.write(spec.yaml())
         return
     from addnorm.cli.board import Board, Lines
-    from addnorm.cli.report import export
     from addnorm.core.errors import UserError
     from addnorm.lab.conduct import compare as run
     from addnorm.lab.engines import make_engine

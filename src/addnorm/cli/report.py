@@ -6,17 +6,16 @@ from typing import Annotated
 
 import typer
 
+Png = Annotated[Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")]
+Csv = Annotated[bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")]
+
 
 def report(
     folder: Annotated[
         Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, or of a run.")
     ],
-    png: Annotated[
-        Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")
-    ] = None,
-    csv: Annotated[
-        bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")
-    ] = False,
+    png: Png = None,
+    csv: Csv = False,
 ) -> None:
     """Make the page of a comparison or a run again from its rows."""
     from addnorm.core.errors import UserError
