@@ -299,3 +299,13 @@ def test_kinds_of_branches():
     assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * DEPTH
     assert report.blocks[2].path == "blocks.1"
     assert report.blocks[2].branch == "blocks.1.attention"
+
+
+def test_no_global_hook_stays_behind():
+    """torch's own handle leaves an entry, after which every torch.compile warns."""
+    from torch.nn.modules import module
+
+    names = [name for name in dir(module) if name.startswith("_global") and "hooks" in name]
+    model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
+    addnorm.doctor(model, torch.randn(2, 3, 4))
+    assert [name for name in names if getattr(module, name)] == []

@@ -382,6 +382,8 @@ def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
                     self.model.embed.table.mul_(30)
 
         def said(self, words):
+            if words.startswith("training a tokenizer"):
+                return
             super().said(words)
             assert self.model.embed.table.equal(self.before * 30)
             with torch.no_grad():

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.modules.module import (
+    _global_forward_hooks_with_kwargs,
     register_module_forward_hook,
     register_module_forward_pre_hook,
 )
@@ -78,6 +79,8 @@ class Recorder(TorchFunctionMode):
         finally:
             before.remove()
             after.remove()
+            # torch 2.13 forgets this one, and then warns whoever compiles a module later.
+            _global_forward_hooks_with_kwargs.pop(after.id, None)
 
     def _enter(self, module: nn.Module, args: Any) -> None:
         path = self._modules.get(id(module), self._stack[-1])

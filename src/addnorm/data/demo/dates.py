@@ -27,7 +27,7 @@ def make_dates(
 
     >>> splits, about = make_dates()
     >>> splits["test"][0]
-    {'source': 'Aug 24, 2022', 'target': '24.08.2022'}
+    {'source': 'Nov 5, 1970', 'target': '05.11.1970'}
     """
     pair = locale_pair(*languages)
     days = random.Random(derive_seed(seed, "demo", "dates")).sample(
