@@ -19,8 +19,7 @@ DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
 @contextmanager
 def claimed(folder: Path, spec: Comparison) -> Iterator[None]:
     """The folder is that of this spec, and nobody else works in it."""
-    existed = folder.exists()
-    if existed and not folder.is_dir():
+    if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; wanted a new or empty folder for -o")
     _refuse_strangers(folder)
     with locked(folder, doing="comparing"):

@@ -112,12 +112,11 @@ class Comparison(BaseModel):
 
     def recipe(self, cell: Cell, *, data: Path | str, tokenizer: Path | str) -> Recipe:
         """What a cell trains, on the common data with the common tokenizer."""
-        keys = (SMALL | self.keys) if self.data == DEMO else self.keys
         return Recipe.of(
             # Looks inside and checkpoints at each quarter of the way; keys may say otherwise.
             dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, self.steps // 4))
             | {"log_every": max(1, self.steps // 200)}
-            | keys
+            | self._common
             | {
                 "task": self.task,
                 "data": str(data),
@@ -150,8 +149,12 @@ class Comparison(BaseModel):
     @property
     def tokenizer(self) -> str:
         """The kind of tokenizer that all cells share, or the path of one."""
-        keys = (SMALL | self.keys) if self.data == DEMO else self.keys
-        return str(keys.get("tokenizer", Recipe.model_fields["tokenizer"].default))
+        return str(self._common.get("tokenizer", Recipe.model_fields["tokenizer"].default))
+
+    @property
+    def _common(self) -> dict[str, Any]:
+        """The keys of every cell's recipe, those of a demo corpus included."""
+        return (SMALL | self.keys) if self.data == DEMO else self.keys
 
     @property
     def digest(self) -> str:

@@ -1,5 +1,6 @@
 """Adam and its kin: steps of about the same size for every weight."""
 
+from abc import ABC, abstractmethod
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from addnorm.train.optim import (
 )
 
 
-class Moments(Optimizer):
+class Moments(Optimizer, ABC):
     """What the three have in common: the options, and the groups of a model."""
 
     def __init__(
@@ -35,9 +36,9 @@ class Moments(Optimizer):
         groups = groups_of(trained(model), model, weight_decay)
         super().__init__(lr, [self.made(groups, lr=lr, betas=(beta1, beta2), eps=eps)])
 
+    @abstractmethod
     def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
         """The optimizer of torch. how: lr, betas and eps, as torch calls them."""
-        raise NotImplementedError
 
 
 @register(
