@@ -204,8 +204,9 @@ class Bare(nn.Module):
         super().__init__()
         self.w = nn.ParameterDict({"table": nn.Parameter(torch.randn(VOCAB, DIM))})
         for i in range(LAYERS):
-            for name, shape in {"q": (DIM, DIM), "k": (DIM, DIM), "v": (DIM, DIM), "o": (DIM, DIM),
-                                "up": (DIM, 48), "gate": (DIM, 48), "down": (48, DIM)}.items():  # fmt: skip
+            square, wide, narrow = (DIM, DIM), (DIM, 48), (48, DIM)
+            shapes = {"q": square, "k": square, "v": square, "o": square}
+            for name, shape in {**shapes, "up": wide, "gate": wide, "down": narrow}.items():
                 self.w[f"{name}{i}"] = nn.Parameter(torch.randn(shape) / shape[0] ** 0.5)
             for name in ("n", "m"):
                 self.w[f"{name}{i}"] = nn.Parameter(torch.ones(DIM))
@@ -246,8 +247,8 @@ NEWER = {
                     attention_heads=HEADS, vocab_size=VOCAB), [PRE] * 2 * LAYERS, set()),
     "CodeGen": (tokens("CodeGenForCausalLM", "CodeGenConfig", n_embd=DIM, n_layer=LAYERS,
                        n_head=HEADS, vocab_size=VOCAB, rotary_dim=8), [PRE] * LAYERS, {"parallel"}),
-    "EXAONE 4": (tokens("Exaone4ForCausalLM", "Exaone4Config", **GROUPED), ["res_post"] * 2 * LAYERS,
-                 set()),
+    "EXAONE 4": (tokens("Exaone4ForCausalLM", "Exaone4Config", **GROUPED),
+                 ["res_post"] * 2 * LAYERS, set()),
     "GraniteMoE": (tokens("GraniteMoeForCausalLM", "GraniteMoeConfig", **GROUPED,
                           num_local_experts=4, residual_multiplier=0.3), [PRE] * 2 * LAYERS,
                    {"scaled-branch"}),
