@@ -153,7 +153,7 @@ class Graph:
         node = self.nodes[index]
         if len(node.ins) != 1:
             return None
-        if node.op in CLEAR:
+        if node.op in CLEAR or self._plus_nothing(node):
             return node.ins[0], None
         if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
             gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
@@ -168,6 +168,11 @@ class Graph:
         if not others:
             return None  # a square
         return node.ins[0], self.factor(others[0], index, inverse=node.op == "div")
+
+    def _plus_nothing(self, node: Node) -> bool:
+        """x + 0, as sum([x, y]) begins."""
+        others = [o for o in node.operands if not self._live(o)]
+        return node.op in ("add", "sub") and len(others) == 1 and others[0].value == 0
 
     def _live(self, operand: Operand) -> bool:
         return operand.kind == "node" and self.nodes[operand.node].active

@@ -1,5 +1,6 @@
 """Vital signs taken while the forward runs: variances at each join, gradients, attention."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -43,13 +44,13 @@ class Signs:
 
     def operands(self, join: Join, shortcut: Tensor, branch: Tensor) -> None:
         """Both sides of a join, before it happens."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             join.signs["shortcut_variance"] = _variance(shortcut)
             join.signs["branch_variance"] = _variance(branch)
 
     def total(self, join: Join, out: Tensor) -> None:
         """The sum, and a hook for its gradient."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             variance = _variance(out)
             join.signs["stream_variance"] = variance
             join.signs["token_similarity"] = _similarity(out)
@@ -88,6 +89,11 @@ class Signs:
         except Exception:  # a sign is never worth a broken forward
             return
         self.attentions.append(found)
+
+
+def _never_in_the_way() -> contextlib.AbstractContextManager[None]:
+    """A sign is not worth a broken forward: inside vmap a tensor has no numbers to show."""
+    return contextlib.suppress(RuntimeError)
 
 
 def _variance(tensor: Tensor) -> float:

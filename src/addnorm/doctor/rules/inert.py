@@ -21,12 +21,26 @@ def inert_norm(case: Case) -> Iterator[Finding]:
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
         if any(name in used for name in names) or not behaves_as_norm(module, sizes):
             continue
+        if _idle_part(case, path, used):
+            continue  # nothing around it ran: another input would have used all of it
         yield Finding(
             "inert_norm", "error", path,
             "this norm was built and never used; call it where it belongs or take it out",
             {"calls": 0, "weights": names},
         )  # fmt: skip
     yield from _unheard(case)
+
+
+def _idle_part(case: Case, path: str, used: set[str]) -> bool:
+    """Whether a norm stands in a part of the model that did not run at all."""
+    while path:
+        path = path.rpartition(".")[0]
+        if not path or case.visit.recorder.calls.get(path):
+            return False
+        inside = [n for n, w in case.weights.items() if n.startswith(f"{path}.") and w.dim() > 1]
+        if inside:
+            return not any(name in used for name in inside)
+    return False
 
 
 def _unheard(case: Case) -> Iterator[Finding]:

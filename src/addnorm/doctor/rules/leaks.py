@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.leaves import mapped, tensors
+from addnorm.doctor.ops import PRODUCT
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.visit import SEED
@@ -197,7 +198,7 @@ def _reference(case: Case, example: Any) -> Tensor | None:
     """The output of the visit itself where it ran in eval mode, else of another run."""
     norms = any(n.kind == "batch" for n in case.norms.values())
     if not norms and not case.visit.training:
-        return _main(case.visit.out)
+        return _main(case, case.visit.out)
     return _run(case, example)
 
 
@@ -209,7 +210,7 @@ def _run(case: Case, example: Any) -> Tensor | None:
     try:
         torch.manual_seed(SEED)
         with torch.no_grad():
-            return _main(model(*example[0], **example[1]))
+            return _main(case, model(*example[0], **example[1]))
     except Exception:  # a probe that cannot run says nothing
         return None
     finally:
@@ -217,10 +218,32 @@ def _run(case: Case, example: Any) -> Tensor | None:
             case.visit.guard.restore()
 
 
-def _main(out: Any) -> Tensor | None:
-    found = [t for t in tensors(out) if t.is_floating_point() and t.dim() >= 1]
+def _main(case: Case, out: Any) -> Tensor | None:
+    """The first output of two or more axes, else the first; none that sets examples side by side."""
+    if "comparing" not in case.cache:
+        case.cache["comparing"] = set(_comparing(case))
+    found = [
+        tensor
+        for place, tensor in enumerate(tensors(out))
+        if tensor.is_floating_point()
+        and tensor.dim() >= 1
+        and place not in case.cache["comparing"]
+    ]
     large = [t for t in found if t.dim() >= 2]
     return (large or found)[0].detach() if found else None
+
+
+def _comparing(case: Case) -> Iterator[int]:
+    """Outputs that are a product of one example with every other, as contrastive models return."""
+    graph = case.graph
+    for place, tensor in enumerate(tensors(case.visit.out)):
+        index = case.visit.recorder.node_of(tensor)
+        while index is not None and tensor.dim() == 2:
+            node = graph[graph.chain(index)[-1][0]]
+            biased = node.op in ("add", "sub") and len(node.ins) == 1
+            index = node.ins[0] if biased else None
+            if node.op in PRODUCT and len(node.ins) == 2:
+                yield place
 
 
 def _inputs(case: Case) -> Any:
