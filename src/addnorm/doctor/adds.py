@@ -26,6 +26,7 @@ def joined(
     graph: Graph, joins: dict[int, Join], op: str, operands: Sequence[Operand], alpha: float
 ) -> Join | None:
     """The join that one call makes, if it makes one."""
+    _wake(graph, joins, operands)
     live = [o for o in operands if o.kind == "node" and graph[o.node].active]
     if len(live) < 2:
         return None
@@ -44,10 +45,24 @@ def joined(
     minuend = {"sub": one, "rsub": other}.get(op)
     if join is None or (minuend is not None and join.branch == minuend):
         return None  # f(x) - x takes the stream away
+    if minuend is not None and not graph.learns(join.path - {join.fork}):
+        return None  # x - its moving average
     join.gated |= op in ("gru_cell", "lerp")
     if alpha != 1 and join.branch == other:
         join.own = (Scale("constant", alpha, (), len(graph)),)
     return join
+
+
+def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> None:
+    """Learned queries or latents to which a branch of their own is added begin a stream."""
+    nodes = [o.node for o in operands if o.kind == "node"]
+    asleep = [i for i in nodes if graph[i].learned]
+    awake = [i for i in nodes if graph[i].active]
+    if len(asleep) != 1 or len(awake) != 1 or graph[asleep[0]].size < graph[awake[0]].size:
+        return
+    way = graph.made_of(asleep[0], awake[0])
+    if way and not any(i in joins for i in way) and graph.mixing(way):
+        graph.awaken(way)
 
 
 def _scaled(

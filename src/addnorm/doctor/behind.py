@@ -87,7 +87,7 @@ def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
     back: list[Reading] = []
     reading: Reading | None = last
     while reading is not None and len(back) < FAR:
-        if not reading.around:
+        if bool(reading.around) == bool(last.around):
             back.append(reading)
         reading = by_node.get(reading.link.before)
     kinds = [(r.kind, r.pre) for r in back]

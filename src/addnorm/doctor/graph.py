@@ -118,6 +118,29 @@ class Graph:
         self.nodes.append(node)
         return node
 
+    def made_of(self, start: int, end: int) -> set[int]:
+        """Every node on a way from `start` to `end`, learned ones included; empty without one."""
+        made = {start}
+        for index in range(start + 1, end + 1):
+            node = self.nodes[index]
+            if node.op not in METADATA and any(o.node in made for o in node.operands):
+                made.add(index)
+        way = {end} & made
+        for index in range(end, start, -1):
+            if index in way:
+                way |= {o.node for o in self.nodes[index].operands if o.node in made}
+        return way
+
+    def awaken(self, way: set[int]) -> None:
+        """Let learned values be a stream of their own."""
+        for index in sorted(way):
+            node = self.nodes[index]
+            node.active, node.learned = True, False
+            known = set(node.ins)
+            node.ins = tuple(dict.fromkeys(o.node for o in node.operands if self._live(o)))
+            for earlier in set(node.ins) - known:
+                self.nodes[earlier].kids.append(index)
+
     # walks
 
     def ancestors(self, end: int, floor: int = 0) -> set[int]:
@@ -130,6 +153,18 @@ class Graph:
                     waiting.append(index)
         return seen
 
+    def avoids(self, start: int, end: int, closed: set[int]) -> bool:
+        """Whether there is a way from `start` to `end` that does not touch these nodes."""
+        seen, waiting = {end}, [end]
+        while waiting:
+            for index in self.nodes[waiting.pop()].ins:
+                if index == start:
+                    return True
+                if index > start and index not in seen and index not in closed:
+                    seen.add(index)
+                    waiting.append(index)
+        return False
+
     def reaches(self, start: int, end: int) -> bool:
         """Whether `end` is made of `start`."""
         return start == end or start in self.ancestors(end, start)
@@ -141,6 +176,14 @@ class Graph:
             if index != start and any(earlier in on for earlier in self.nodes[index].ins):
                 on.add(index)
         return on
+
+    def learns(self, nodes: set[int]) -> bool:
+        """Whether one of these nodes takes a weight."""
+        operands = (o for index in nodes for o in self.nodes[index].operands)
+        return any(
+            o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
+            for o in operands
+        )
 
     def mixing(self, nodes: set[int], *, but: int = -1) -> bool:
         """Whether one of these nodes mixes."""

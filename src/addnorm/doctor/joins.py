@@ -41,6 +41,8 @@ class Join:
     """The node of branch - x, where it is x + a * (branch - x)."""
     normed: bool = False
     """Whether the shortcut is a normalized copy of what the branch reads."""
+    crossed: bool = False
+    """Whether the branch reads another stream than the one it is added to (reversible)."""
     weighed: bool = False
     """Whether the branch takes part in a weighted sum of streams rather than in an addition."""
     signs: dict[str, float] = field(default_factory=dict)
@@ -113,8 +115,25 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
                 return _interpolation(graph, shortcut, branch)
+            other = _crossed(graph, joins, fork, branch, path)
+            if other is not None:
+                path = graph.between(other, branch)
+                return Join(other, shortcut, branch, path, scales=scales, crossed=True)
             return Join(fork, shortcut, branch, path, scales=scales, via=via)
     return None
+
+
+def _crossed(
+    graph: Graph, joins: dict[int, Join], fork: int, branch: int, path: set[int]
+) -> int | None:
+    """The sum of another stream, itself made of this one, through which every way leads."""
+    last = max((i for i in path if i in joins and i != fork), default=None)
+    if last is None or last == branch or fork not in joins[last].path:
+        return None
+    own = any(i == fork for i, _ in graph.chain(joins[last].shortcut))
+    if own or not fresh(graph, branch) or graph.avoids(fork, branch, {last}):
+        return None
+    return last
 
 
 def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:

@@ -44,8 +44,21 @@ def _softmaxed(graph: Graph, index: int) -> bool:
         index = graph.chain(index)[-1][0]
         node = graph[index]
         if node.op not in SLICES or len(node.ins) != 1:
-            return node.op == "softmax"
+            return node.op == "softmax" or _softmax_by_hand(graph, index)
         index = node.ins[0]
+    return False
+
+
+def _softmax_by_hand(graph: Graph, index: int) -> bool:
+    """exp(x - logsumexp(x)), or exp(x) divided by its sum."""
+    node = graph[index]
+    if node.op == "exp" and node.ins:
+        inner = graph[node.ins[0]]
+        return any(graph[i].op == "logsumexp" for i in inner.ins)
+    if node.op == "div" and len(node.ins) == 2:
+        return any(graph[i].op == "exp" for i in node.ins) and any(
+            graph[i].op == "sum" for i in node.ins
+        )
     return False
 
 

@@ -99,13 +99,15 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
 
 
 def own_copy(graph: Graph, index: int) -> int | None:
-    """x in x - c * x, where the second may be detached."""
+    """x in x - c * x, where the second may be detached or averaged."""
     node = graph[index]
     if node.op not in ("add", "sub", "rsub") or len(node.ins) != 2:
         return None
     one, other = node.ins
     if other in (i for i, _ in graph.chain(one)):
         return other
+    if node.op == "sub" and one < other and graph.reaches(one, other):
+        return one  # x - its moving average
     return one if one in (i for i, _ in graph.chain(other)) else None
 
 
