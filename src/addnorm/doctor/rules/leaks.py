@@ -164,10 +164,24 @@ def _probed(case: Case) -> Probe | None:
     if not others or before.dim() < 3 or before.shape[1] < 2 or tensor.shape[0] < 2:
         return Probe(before, after, length, 0)
     column = changed(slice(None), 0)
-    if column is None or _moved(before[:, 1:], column[:, 1:]) > NOTICEABLE:
+    if column is None or _moved(before[:, 1:], column[:, 1:]) > NOTICEABLE or _placed(case, length):
         return Probe(before, after, length, 0)
     after = changed(-1, 0)  # columns do not know of each other: tokens come first
     return None if after is None else Probe(before, after, tensor.shape[0], 1)
+
+
+def _placed(case: Case, length: int) -> bool:
+    """Whether a table of positions is added along the second axis: there the tokens are."""
+    graph = case.graph
+    for node in graph:
+        if node.op != "add" or len(node.ins) != 1 or len(node.shape) != 3:
+            continue
+        for operand in node.operands:
+            table = graph[operand.node].shape if operand.kind == "node" else operand.shape
+            if operand.node not in node.ins and len(table) > 1 and table[-1] == node.shape[-1]:
+                if table[-2] == length and set(table[:-2]) <= {1}:
+                    return True
+    return False
 
 
 def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
