@@ -160,4 +160,3 @@ def mixture(graph: Graph, joins: dict[int, Join], found: Stacked, known: set[int
         return None
     shortcut = max(i for i in found.parts if i != branch)
     return Join(max(forks), shortcut, branch, path, weighed=True)
-

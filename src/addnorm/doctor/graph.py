@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, METADATA, SCALES, mixes
+from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, LOOKUPS, METADATA, SCALES, mixes
 
 Shape = tuple[int, ...]
 
@@ -104,7 +104,7 @@ class Graph:
             own = first is not None and first.kind == "node" and self.nodes[first.node].active
             active = active[:1] if own else []
         data = source or op == "input" or (flows and any(node.data for node in nodes))
-        alive = floating and bool(active or source or (op in EMBEDDINGS and data))
+        alive = floating and bool(active or source or (data and self._looked_up(op, operands)))
         learned = not alive and (
             any(o.kind == "weight" for o in operands) or any(node.learned for node in nodes)
         )
@@ -117,6 +117,15 @@ class Graph:
                 self.nodes[index].kids.append(node.index)
         self.nodes.append(node)
         return node
+
+    def _looked_up(self, op: str, operands: tuple[Operand, ...]) -> bool:
+        """Whether an operation turns integers of the input into rows of a table: an embedding,
+        table[ids], one_hot(ids) @ table."""
+        table = any(
+            o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
+            for o in operands
+        )
+        return op in EMBEDDINGS or (table and (op in LOOKUPS or mixes(op)))
 
     def made_of(self, start: int, end: int) -> set[int]:
         """Every node on a way from `start` to `end`, learned ones included; empty without one."""

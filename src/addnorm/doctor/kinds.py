@@ -35,10 +35,10 @@ def _weighs(graph: Graph, index: int) -> bool:
     node = graph[index]
     if node.op not in PRODUCTS or len(node.ins) < 2:
         return False
-    return any(_softmaxed(graph, source) for source in node.ins)
+    return any(softmaxed(graph, source) for source in node.ins)
 
 
-def _softmaxed(graph: Graph, index: int) -> bool:
+def softmaxed(graph: Graph, index: int) -> bool:
     """Whether a node is a softmax, or a part of one (a sink may be cut off)."""
     for _ in range(HOPS):
         index = graph.chain(index)[-1][0]

@@ -86,6 +86,8 @@ ROOTS = frozenset(
 )
 """Signs that a statistic measures size: plain sums, as in softmax, do not normalize."""
 EMBEDDINGS = frozenset({"embedding", "embedding_bag"})
+LOOKUPS = frozenset({"getitem", "index", "index_select", "gather", "take", "take_along_dim"})
+"""Operations that take rows of a table."""
 METADATA = frozenset(
     {f"{prefix}_like" for prefix in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")}
     | {f"new_{name}" for name in ("empty", "zeros", "ones", "full", "tensor")}

@@ -16,16 +16,15 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.doctor import hidden
 from addnorm.doctor.adds import Stacked, joined, mixture, stacked
+from addnorm.doctor.calls import mean_of, plain_arguments, without_dropout
 from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
 from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
-from addnorm.doctor.signs import Signs
+from addnorm.doctor.signs import FLAT, Signs
 
 INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
-SMALL = 1 << 16
-"""Weights and constants up to this size are looked at for their mean."""
 
 
 class Recorder(TorchFunctionMode):
@@ -133,12 +132,14 @@ class Recorder(TorchFunctionMode):
             self._written(args, given)
             return None
         if self.still:
-            args, kwargs = _without_dropout(op, args, kwargs)
-        operands = tuple(self._operand(a) for a in _plain_arguments(args, kwargs))
+            args, kwargs = without_dropout(op, args, kwargs)
+        operands = tuple(self._operand(a) for a in plain_arguments(args, kwargs))
         detail = kept(op, args, kwargs)
         join = self._join(op, operands, given, kwargs.get("alpha", 1)) if op in ADDS else None
         streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
         self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
+        if op in FLAT:
+            self.signs.squashed(op, given[0], len(self.graph))
         before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
         out = func(*args, **kwargs)
         made = [out] if isinstance(out, Tensor) else list(tensors(out))
@@ -205,7 +206,7 @@ class Recorder(TorchFunctionMode):
             detail=detail or {},
         )
         if not node.active and node.op != "embedding":
-            node.value = _mean(tensor)
+            node.value = mean_of(tensor)
         self._known[tensor] = node.index
         return node
 
@@ -222,8 +223,10 @@ class Recorder(TorchFunctionMode):
             return Operand("node", index, shape=tuple(value.shape))
         name = self._weights.get(id(value))
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand("weight", value=_mean(value), shape=tuple(value.shape), name=name or "")
-        return Operand("constant", value=_mean(value), shape=tuple(value.shape))
+            return Operand(
+                "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
+            )
+        return Operand("constant", value=mean_of(value), shape=tuple(value.shape))
 
     # joins
 
@@ -268,41 +271,3 @@ class Recorder(TorchFunctionMode):
 
 def _node(index: int) -> Operand:
     return Operand("node", index)
-
-
-def _plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
-    """Tensors and numbers among the arguments, in order."""
-    waiting = [*args, *kwargs.values()]
-    for value in waiting:
-        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _plain_arguments(value, {})
-
-
-def _without_dropout(
-    op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with nothing dropped."""
-    if op in DROPOUT:
-        names = ("input", "p", "training", "inplace")
-        said = dict(zip(names, args, strict=False)) | kwargs
-        return (said["input"],), {"p": said.get("p", 0.5), "training": False}
-    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
-    if place is None:
-        return args, kwargs
-    if "dropout_p" in kwargs:
-        kwargs = {**kwargs, "dropout_p": 0.0}
-    elif len(args) > place:
-        args = (*args[:place], 0.0, *args[place + 1 :])
-    return args, kwargs
-
-
-def _mean(tensor: Tensor) -> float | None:
-    if tensor.numel() > SMALL or tensor.device.type == "meta" or not tensor.is_floating_point():
-        return None
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        try:
-            return float(tensor.detach().float().mean()) if tensor.numel() else None
-        except RuntimeError:  # inside vmap a tensor has no numbers to show
-            return None

@@ -14,6 +14,8 @@ from addnorm.doctor.joins import Join
 
 QUERIES = 64
 """Queries of one example that are looked at."""
+FLAT = {"tanh": 1.818, "erf": 1.517}
+"""From here on their slope is below a tenth of the largest."""
 BARRED = -1e4
 """Logits below it are masked."""
 
@@ -40,7 +42,8 @@ class Signs:
     def __init__(self) -> None:
         self.attentions: list[Attention] = []
         self.gradients: dict[int, float] = {}
-        self.saturation: list[tuple[str, float]] = []
+        self.saturation: dict[int, float] = {}
+        """Share of values at each tanh and erf where it is all but flat, by node."""
 
     def operands(self, join: Join, shortcut: Tensor, branch: Tensor) -> None:
         """Both sides of a join, before it happens."""
@@ -60,6 +63,12 @@ class Signs:
         if out.requires_grad:
             index = join.node
             out.register_hook(lambda gradient: self._gradient(index, gradient))  # type: ignore[no-untyped-call]
+
+    def squashed(self, op: str, given: Tensor, node: int) -> None:
+        """What goes into a tanh or erf: how much of it lies where the slope is below a tenth."""
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
+            if given.is_floating_point() and given.numel():
+                self.saturation[node] = float((given.detach().abs() > FLAT[op]).float().mean())
 
     def _gradient(self, index: int, gradient: Tensor) -> None:
         with torch.no_grad():
