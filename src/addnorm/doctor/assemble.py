@@ -194,9 +194,9 @@ def odd_ones(made: tuple[Block, ...]) -> Iterator[str]:
                     yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {other}"
 
 
-def signature(visit: Visit, readings: list[Reading]) -> tuple[Any, ...]:
+def signature(anatomy: Anatomy) -> tuple[Any, ...]:
     """What tells one arrangement from another, without numbers of layers or features."""
-    anatomy = visit.anatomy
+    readings = anatomy.blocks()
     kinds: dict[str, Counter[tuple[Any, ...]]] = {}
     for reading in readings:
         said = (

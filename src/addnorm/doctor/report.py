@@ -103,6 +103,11 @@ class Report:
         return import_module("addnorm.doctor.nearest").arrangement(self)
 
     @cached_property
+    def fits(self) -> tuple[str, ...]:
+        """Every known wiring that is as close, the closest arrangement first."""
+        return import_module("addnorm.doctor.nearest").fits(self)
+
+    @cached_property
     def families(self) -> tuple[str, ...]:
         """Released families with the same arrangement and norm."""
         return import_module("addnorm.doctor.nearest").families(self)
@@ -117,6 +122,7 @@ class Report:
         return {
             "model": self.model,
             "arrangement": self.arrangement,
+            "fits": list(self.fits),
             "families": list(self.families),
             "stacks": list(self.stacks),
             "odd": list(self.odd),

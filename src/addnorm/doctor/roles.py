@@ -1,4 +1,4 @@
-"""What each weight does, by where it stands in the graph: query, key, value, out, ffn_in, ffn_out."""
+"""What each weight does, by its place in the graph: query key value out ffn_in ffn_out."""
 
 from collections.abc import Iterable, Iterator
 
