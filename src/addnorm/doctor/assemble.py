@@ -13,6 +13,7 @@ from addnorm.doctor.ops import mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.report import Block, NormUse
 from addnorm.doctor.roles import roles
+from addnorm.doctor.sketch import period
 from addnorm.doctor.visit import Visit
 
 TITLES = {
@@ -155,12 +156,9 @@ def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> 
 
 def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
     kinds = [b.kind for b in mine]
-    period = next(
-        p for p in range(1, len(kinds) + 1)
-        if len(kinds) % p == 0 and kinds == kinds[:p] * (len(kinds) // p)
-    )  # fmt: skip
+    length = period(kinds)
     wiring = Counter(b.wiring for b in mine).most_common(1)[0][0]
-    parts = [f"{len(kinds) // period} x [{', '.join(kinds[:period])}]"]
+    parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
     norm = Counter(b.norm for b in mine if b.norm).most_common(1)
     title = TITLES.get(wiring, wiring)
     if norm:

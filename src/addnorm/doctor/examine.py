@@ -13,6 +13,7 @@ from addnorm.doctor.guard import untouched
 from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
+from addnorm.doctor.sketch import sketches
 from addnorm.doctor.visit import Visit, modes, visiting
 
 
@@ -85,4 +86,5 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
         odd=tuple(assemble.odd_ones(made)),
         notes=tuple(visit.notes),
         signature=assemble.signature(visit.anatomy),
+        sketches=sketches(visit.anatomy),
     )

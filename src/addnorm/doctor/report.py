@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.core.rows import Row
+from addnorm.doctor.sketch import Sketch
 
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
@@ -95,6 +96,8 @@ class Report:
     notes: tuple[str, ...] = ()
     """What could not be seen."""
     signature: tuple[Any, ...] = ()
+    sketches: tuple[Sketch, ...] = ()
+    """A typical layer of each stream, for a picture."""
     stress: tuple[Row, ...] = ()
 
     @cached_property
