@@ -6,7 +6,6 @@ import torch
 import addnorm
 from tests.doctor.historic import CASES
 
-
 # A quarter of them by default: each is a model of its own.
 NAMES = [
     name if place % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
