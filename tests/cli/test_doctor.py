@@ -169,7 +169,7 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
         (["stranger_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
         (["stranger_models:healthy", "--config", "list.yaml"], "holds no options by name"),
         (["stranger_models:healthy", "--config", "some.yaml"], "that needs the options a, b"),
-        (["stranger_models:model", "--config", "some.yaml"], "is Model; wanted a module or what"),
+        (["stranger_models:model", "--config", "some.yaml"], "is a module already; --config wants"),
         (["hf:bert", "--config", "some.yaml"], "--config is for package.module:callable targets"),
         (["hf:brt"], "unknown Hugging Face family 'brt'; did you mean 'bert'"),
         (["hf:./missing.json"], "cannot read 'missing.json'"),

@@ -15,6 +15,8 @@ from addnorm.core.errors import UserError, nearest
 
 MOST = 500_000_000
 """Weights of a family's default config from which on it is built with fewer layers."""
+FAILED = (Exception, SystemExit)
+"""What the user's code may end with: a script without a main guard may leave the program."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 WANTED = "wanted package.module:callable, hf:FAMILY, hf:./config.json or a run folder"
 
@@ -41,19 +43,19 @@ def build_target(
 
 def imported(target: str, wanted: str) -> Any:
     """What package.module:name names. The module of the user is imported: their code runs."""
-    name, colon, attribute = target.rpartition(":")
-    if not colon or not attribute.replace(".", "").isidentifier():
+    name, _, attribute = target.rpartition(":")
+    if not name or not attribute.replace(".", "").isidentifier():
         raise UserError(f"got {target!r}; {wanted}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
         found: Any = import_module(name)
-    except ModuleNotFoundError as problem:
-        raise UserError(
-            f"cannot import {name!r}: {problem}; wanted a module on the path, try from the folder "
-            "it lies in"
-        ) from None
-    except Exception as problem:
+    except FAILED as problem:
+        if isinstance(problem, ModuleNotFoundError) and f"{name}.".startswith(f"{problem.name}."):
+            raise UserError(
+                f"cannot import {name!r}: {problem}; wanted a module on the path, try from the "
+                "folder it lies in"
+            ) from None
         raise UserError(f"importing {name!r} failed: {_said(problem)}") from problem
     for part in attribute.split("."):
         if not hasattr(found, part):
@@ -66,11 +68,13 @@ def imported(target: str, wanted: str) -> Any:
 
 def called(target: str, found: Any, options: dict[str, Any]) -> Any:
     """What a callable of the user returns."""
-    if not callable(found) or isinstance(found, nn.Module):
-        raise UserError(f"{target} is {_short(found)}; wanted a module or what builds one")
+    if isinstance(found, nn.Module):
+        raise UserError(f"{target} is a module already; --config wants a callable that builds one")
+    if not callable(found):
+        raise UserError(f"{target} is {repr(found)[:100]}; wanted a module or what builds one")
     try:
         return found(**options)
-    except Exception as problem:
+    except FAILED as problem:
         wanted = f"the options {', '.join(options)}" if options else "no arguments"
         raise UserError(
             f"{target}() failed: {_said(problem)}; wanted a callable that needs {wanted}"
@@ -81,10 +85,11 @@ def build_optimizer(target: str, model: nn.Module) -> Any:
     """What package.module:callable makes of a model: something with groups of parameters."""
     found = imported(target, "wanted package.module:callable that takes the model")
     if not callable(found):
-        raise UserError(f"{target} is {_short(found)}; wanted a callable that takes the model")
+        said = repr(found)[:100]
+        raise UserError(f"{target} is {said}; wanted a callable that takes the model")
     try:
         made = found(model)
-    except Exception as problem:
+    except FAILED as problem:
         raise UserError(f"{target}(model) failed: {_said(problem)}") from problem
     if not hasattr(made, "param_groups"):
         raise UserError(f"{target}(model) returned {type(made).__name__}; wanted an optimizer")
@@ -102,11 +107,7 @@ def read_options(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in found.items()}
 
 
-def _short(value: Any) -> str:
-    return type(value).__name__ if isinstance(value, nn.Module) else repr(value)[:100]
-
-
-def _said(problem: Exception) -> str:
+def _said(problem: BaseException) -> str:
     return f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
 
 
@@ -125,7 +126,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
     transformers.logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     given: dict[str, Any] = {}
     kind = name
-    if name.endswith(".json") or Path(name).is_dir():
+    if name.endswith(".json") or (name and Path(name).is_dir()):
         given = _read(Path(name))
         kind = str(given.pop("model_type", ""))
         if not kind:
@@ -134,10 +135,13 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
         close = nearest(kind, CONFIG_MAPPING.keys())
         hint = f" did you mean {' or '.join(map(repr, close))}?" if close else ""
         raise UserError(f"unknown Hugging Face family {kind!r};{hint} or give a config.json")
-    config = CONFIG_MAPPING[kind](**given)
+    try:
+        config = CONFIG_MAPPING[kind](**given)
+    except Exception as problem:
+        raise UserError(f"the config of {kind!r} is refused: {_said(problem)}") from problem
     notes = []
     if layers is not None:
-        notes += _set_layers(config, layers, kind)
+        _deepen(config, layers, kind)
     elif not given:
         notes += _shrunk(config, kind)
     try:
@@ -167,29 +171,51 @@ def _made(config: Any) -> nn.Module:
     return chosen.from_config(config)
 
 
-def _set_layers(config: Any, layers: int, kind: str) -> list[str]:
-    names = [n for n in LAYERS if isinstance(getattr(config, n, None), int)]
-    if not names:
+def _deepen(config: Any, layers: int, kind: str) -> None:
+    """Set the number of layers; refused where that is not what makes the family deep."""
+    before = _size(config)
+    if not _set_layers(config, layers):
         raise UserError(f"the config of {kind!r} has no number of layers; leave --layers out")
+    if before is not None and _size(config) == before and _set_layers(config, layers + 1):
+        deeper = _size(config)
+        _set_layers(config, layers)
+        if deeper == before:
+            raise UserError(
+                f"--layers {layers} changes nothing in {kind!r}, whose depth is told in another "
+                "way; leave it out, or give hf:./config.json"
+            )
+
+
+def _set_layers(config: Any, layers: int) -> bool:
+    """Also in the configs inside, such as those of a text and an image encoder; whether any had."""
+    names = [n for n in LAYERS if isinstance(getattr(config, n, None), int)]
     for name in (*names[:1], "decoder_layers", "num_decoder_layers"):
         if isinstance(getattr(config, name, None), int):
             setattr(config, name, layers)
     kinds = getattr(config, "layer_types", None)
     if isinstance(kinds, list):
         config.layer_types = (kinds * layers)[:layers]
-    return []
+    inner = [getattr(config, name, None) for name in getattr(config, "sub_configs", {})]
+    return any([bool(names), *(_set_layers(c, layers) for c in inner if c is not None)])
+
+
+def _size(config: Any) -> int | None:
+    """Weights of the model; None if they cannot be counted before it is built."""
+    with torch.device("meta"):
+        try:
+            return sum(weight.numel() for weight in _made(config).parameters())
+        except Exception:
+            return None
 
 
 def _shrunk(config: Any, kind: str) -> list[str]:
     """Fewer layers, where the default config is too large to be built beside other work."""
     for layers in (None, 12, 4, 2):
-        if layers is not None:
-            _set_layers(config, layers, kind)
-        with torch.device("meta"):
-            try:
-                count = sum(w.numel() for w in _made(config).parameters())
-            except Exception:  # what cannot be counted is tried as it is
-                return []
+        if layers is not None and not _set_layers(config, layers):
+            return []  # it is tried as it is, as is what cannot be counted
+        count = _size(config)
+        if count is None:
+            return []
         if count <= MOST:
             return [] if layers is None else [f"{kind} was built with {layers} layers only"]
     raise UserError(
