@@ -63,12 +63,12 @@ class Recipe(BaseModel):
     """Tokens that the tokenizer may have; small corpora give fewer."""
     max_length: Count = 128
     """Tokens of the longest sentence; of a block of text in a language model."""
-    batch_tokens: Count = 1024
+    batch_tokens: Count = 512
     """Tokens a side in a batch, padding included, over all processes."""
     accumulate: Count = 1
     """Batches that make one update."""
 
-    steps: Count = 1400
+    steps: Count = 2400
     """Updates."""
     seed: int = Field(0, ge=0)
     """All chance derives from it."""
