@@ -1,51 +1,47 @@
 """What classifier and regressor have in common: everything but the target."""
 
-import math
-import numbers
-import os
 from abc import abstractmethod
 from dataclasses import replace
-from typing import Any
+from pathlib import Path
+from typing import Any, Self
 
 import numpy as np
+import safetensors.torch
 import torch
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import (
     _check_sample_weight,
     check_consistent_length,
     check_is_fitted,
     validate_data,
 )
+from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.seeds import derive_seed
-from addnorm.models.tabular import MODELS, Cells, TableConfig, TableModel, build_table_model
+from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.choices import (
+    config_of,
+    device_of,
+    held_out,
+    seed_of,
+    threads_of,
+    training_of,
+)
 from addnorm.tabular.columns import Column, as_pandas, is_frame, read_columns, shown
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
-from addnorm.tabular.fitting import Sample, Training, answers, fit_model, settled
+from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
 from addnorm.tabular.importance import importances
+from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
 from addnorm.tabular.progress import watcher
-from addnorm.tabular.rows import row_set, split
+from addnorm.tabular.rows import row_set
+from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
-from addnorm.train.schedule import recommended
 
-PUBLISHED = {
-    "ft_transformer": "pre_ln(first_norm=False)",
-    "tab_transformer": "post_ln",
-    "saint": "res_post",
-    "mlp": "pre_ln",
-}
-"""The wiring of each model's paper."""
-PRECISIONS = ("float32", "bfloat16")
 REFERENCES = 64
 """Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
 with."""
-ENOUGH = 300
-"""Different rows from which on a part is held out by itself."""
-STEPS = 1500
-"""Steps that a small table gets at least; its epochs are as many as it takes."""
 CHUNK = 8192
 """Rows of a table that are read at once at prediction."""
 
@@ -61,7 +57,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def _fit(self, X: Any, weights: np.ndarray, columns: list[Column], y: np.ndarray) -> None:
         """Fit to checked columns and a target in numbers, all weights above 0."""
-        seed = self._seed()
+        seed = seed_of(self)
         again = self.warm_start and hasattr(self, "module_")
         before = getattr(self, "pretrained_", None)
         if again:
@@ -70,19 +66,24 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             encoder = before.encoder
         else:
             encoder = TableEncoder.of(columns, weights)
+        if encoder.names != tuple(column.name for column in columns):
+            raise UserError(
+                f"the columns are not those of the {'last fit' if again else 'pre-training'}: got "
+                f"{', '.join(column.name for column in columns)}; wanted {', '.join(encoder.names)}"
+            )
         columns = columns if encoder.kinds == _kinds(columns) else encoder.read(self._frame(X))
         raw = encoder.raw(columns)
         rows = row_set([*raw, y], weights, seed=derive_seed(seed, "rows"))
         cells = encoder.cells(*(part[rows.chosen] for part in raw))
         y, weights = y[rows.chosen], rows.weights
         target = self._target(y, weights)
-        config = self._config(encoder, target)
-        held = self._held_out(y, weights)
+        config = config_of(self, encoder, target.outputs)
+        held = held_out(self, y, weights)
         whole = Sample(cells, target.asked(y), torch.from_numpy(weights))
         train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
         keep = _references(train)
-        device = self._device()
-        with settled(threads=self._threads(), seed=derive_seed(seed, "fit")):
+        device = device_of(self)
+        with settled(threads=threads_of(self), seed=derive_seed(seed, "fit")):
             if again:
                 module = self._went_on(config).float().to(device)
             else:
@@ -98,7 +99,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 train.to(device),
                 valid.to(device) if held.any() else None,
                 target=target,
-                how=self._training(len(train.weights), seed),
+                how=training_of(self, len(train.weights), seed),
                 reference=keep.to(device),
                 watch=watcher(self.verbose),
             )
@@ -147,7 +148,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         check_is_fitted(self, "module_")
         X = self._checked(X, reset=False)
         said = []
-        with settled(threads=self._threads()):
+        with settled(threads=threads_of(self)):
             for start in range(0, len(X), CHUNK):
                 part = rows_of(X, slice(start, start + CHUNK))
                 cells = self.encoder_.encode(part)
@@ -167,12 +168,84 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         X = self._checked(X, reset=False)
         columns = self.encoder_.read(X)
         cells = self.encoder_.cells(*self.encoder_.raw(columns))
-        with settled(threads=self._threads()):
+        with settled(threads=threads_of(self)):
             said, of, told = self._explained(cells)
             effects = effects_of(said, cells, self.reference_, self.encoder_.sources)
         effects = np.pad(effects, ((0, 0), (0, len(columns) - effects.shape[1])))
         texts = [[shown(column, row) for column in columns] for row in range(cells.height)]
         return Explanation(effects, told, list(self.encoder_.names), texts, of)
+
+    # Before and after.
+
+    def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
+        """Pre-train on rows without a target; the next `fit` starts from there.
+
+        objective: "masked" hides cells, "replaced" puts other rows' in their place, "contrastive"
+            tells mixed rows apart (SAINT); "auto" takes the model's own. epochs: `max_epochs` if
+            None.
+        """
+        if objective not in OBJECTIVES:
+            raise UserError(unknown("objective", str(objective), OBJECTIVES))
+        X = self._checked(X, reset=True)
+        columns, seed = read_columns(X, self.column_types), seed_of(self)
+        ones = np.ones(len(X))
+        encoder = TableEncoder.of(columns, ones)
+        raw = encoder.raw(columns)
+        rows = row_set(raw, ones, seed=derive_seed(seed, "rows"))
+        weights = torch.from_numpy(rows.weights)
+        sample = Sample(encoder.cells(*(part[rows.chosen] for part in raw)), weights, weights)
+        device, config = device_of(self), config_of(self, encoder, 1)
+        how = training_of(self, len(weights), seed)
+        if epochs is not None:
+            how = replace(how, max_epochs=epochs)
+        with settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")):
+            model = build_table_model(config, seed=derive_seed(seed, "start"))
+            model.tokens.learn(sample.cells, weights)
+            pretext = Pretext(model, objective).to(device)
+            model.start_from(sample.cells.rows(slice(0, 256)).to(device))
+
+            def loss_of(part: Sample) -> tuple[Tensor, Tensor]:
+                return pretext.loss(part.cells) * part.weights.sum(), part.weights.sum()
+
+            self.pretraining_ = descend(
+                pretext,
+                sample.to(device),
+                loss_of=loss_of,
+                judge=None,
+                how=how,
+                watch=watcher(self.verbose),
+            )
+        kept = {
+            name: value.cpu().contiguous()
+            for name, value in model.state_dict().items()
+            if not name.startswith("head.")
+        }
+        self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(kept))
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a folder: safetensors and JSON, no pickle."""
+        check_is_fitted(self, "module_")
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote; what it does not know is refused."""
+        return load_estimator(path, {cls.__name__: cls})
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "module_" in state:
+            module, reference = state.pop("module_"), state.pop("reference_")
+            state["_module"] = (module.config.model_dump(), module_bytes(module, reference))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        config, data = state.pop("_module", (None, b""))
+        super().__setstate__(state)
+        if config is not None:
+            self.module_, self.reference_ = module_from(data, TableConfig.of(**config))
 
     # What was given.
 
@@ -183,8 +256,6 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         weights = _check_sample_weight(
             weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
         )
-        if not weights.any():
-            raise UserError("sample_weight is zero for every row; wanted at least one above")
         return X, weights, read_columns(X, self.column_types)
 
     @staticmethod
@@ -217,85 +288,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError("Found array with 0 sample(s) while a minimum of 1 is required")
         return X
 
-    # What was chosen.
-
-    def _seed(self) -> int:
-        return int(check_random_state(self.random_state).randint(2**31 - 1))
-
-    def _threads(self) -> int | None:
-        if self.n_jobs is None:
-            return None
-        if not isinstance(self.n_jobs, int | np.integer) or self.n_jobs == 0:
-            raise UserError(f"n_jobs is a number of threads, or -1 for all, got {self.n_jobs!r}")
-        return int(self.n_jobs) if self.n_jobs > 0 else len(os.sched_getaffinity(0))
-
-    def _device(self) -> torch.device:
-        if self.device != "auto":
-            try:
-                return torch.device(self.device)
-            except RuntimeError as problem:
-                raise UserError(f"device {self.device!r}: {problem}") from None
-        if torch.cuda.is_available():
-            return torch.device("cuda")
-        return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
-
-    def _config(self, encoder: TableEncoder, target: Target) -> TableConfig:
-        if self.model not in MODELS:
-            raise UserError(unknown("model", str(self.model), MODELS))
-        return TableConfig.of(
-            model=self.model,
-            wiring=self.wiring or PUBLISHED[self.model],
-            outputs=target.outputs,
-            **{name: getattr(self, name) for name in OWN if name in TableConfig.model_fields},
-            **encoder.layout,
-        )
-
-    def _held_out(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        if self.early_stopping not in (True, False, "auto"):
-            raise UserError(f"early_stopping is True, False or 'auto', got {self.early_stopping!r}")
-        if not 0 < self.validation_fraction < 1:
-            raise UserError(
-                f"validation_fraction is a share between 0 and 1, got {self.validation_fraction!r}"
-            )
-        wanted = len(y) >= ENOUGH if self.early_stopping == "auto" else self.early_stopping
-        if not wanted:
-            return np.zeros(len(y), dtype=bool)
-        held = split(self._groups(y), weights, self.validation_fraction)
-        if self.early_stopping is True and not held.any():
-            raise UserError(
-                f"{len(y)} different rows are too few to hold out {self.validation_fraction} of "
-                "them; say early_stopping=False"
-            )
-        return held
-
     def _groups(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y), dtype=np.int64)
-
-    def _training(self, rows: int, seed: int) -> Training:
-        for name, least in (("max_epochs", 1), ("patience", 1)):
-            value = getattr(self, name)
-            if not isinstance(value, numbers.Integral) or value < least:
-                raise UserError(f"{name} is a whole number from {least}, got {value!r}")
-        if self.precision not in PRECISIONS:
-            raise UserError(unknown("precision", str(self.precision), PRECISIONS))
-        if self.max_seconds is not None and not self.max_seconds > 0:
-            raise UserError(f"max_seconds is a positive number, got {self.max_seconds!r}")
-        size = batch_size(rows) if self.batch_size == "auto" else self.batch_size
-        if not isinstance(size, int | np.integer) or size < 1:
-            raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
-        return Training(
-            optimizer=self.optimizer,
-            lr=self.lr,
-            weight_decay=self.weight_decay,
-            schedule=self.schedule or recommended(self.wiring or PUBLISHED[self.model]),
-            batch_size=int(size),
-            max_epochs=int(self.max_epochs),
-            patience=int(self.patience),
-            average=self.average,
-            max_seconds=self.max_seconds,
-            precision=self.precision,
-            seed=derive_seed(seed, "training"),
-        )
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()
@@ -304,22 +298,6 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         tags.input_tags.categorical = True
         tags.target_tags.required = True
         return tags
-
-
-OWN = (
-    *("norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
-    *("dropout", "attention_dropout", "activation_dropout"),
-)
-"""Parameters that are fields of a `TableConfig` as they stand."""
-
-
-def batch_size(rows: int) -> int:
-    """Rows of a batch: about thirty batches an epoch, 32 rows at least and 256 at most.
-
-    >>> batch_size(100), batch_size(4000), batch_size(50_000)
-    (32, 128, 256)
-    """
-    return min(256, max(32, 2 ** round(math.log2(max(1, rows) / 30))))
 
 
 def rows_of(X: Any, index: Any) -> Any:

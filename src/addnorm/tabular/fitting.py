@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
+from addnorm.models.base import Wired
 from addnorm.models.tabular import Cells, TableModel
 from addnorm.tabular.targets import Target
 from addnorm.train.average import Average
@@ -95,7 +96,7 @@ def fit_model(
 
 
 def descend(
-    model: TableModel,
+    model: Wired,
     train: Sample,
     *,
     loss_of: Callable[[Sample], tuple[Tensor, Tensor]],

@@ -40,6 +40,11 @@ class TableModel(Wired):
         """What stands for each cell, (B, features, dim), where pre-training asks about cells."""
 
     @property
+    def states_width(self) -> int:
+        """Features of `states`."""
+        return self.config.dim
+
+    @property
     def told(self) -> slice:
         """Features that `states` can say anything of."""
         return slice(0, self.config.features)
