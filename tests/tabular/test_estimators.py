@@ -406,7 +406,7 @@ def test_explanations_of_a_class_and_the_reliability_plot(tmp_path):
         ({"optimizer": "adamx"}, "unknown optimizer 'adamx'"),
         ({"schedule": "cos"}, "unknown schedule 'cos'"),
         ({"batch_size": 0}, "batch_size is 'auto' or a whole number from 1, got 0"),
-        ({"max_epochs": 0}, "max_epochs is a whole number from 1, got 0"),
+        ({"max_epochs": 0}, "max_epochs is 'auto' or a whole number from 1, got 0"),
         ({"patience": 1.5}, "patience is a whole number from 1, got 1.5"),
         ({"lr": -1}, "lr must be a positive number"),
         ({"early_stopping": "yes"}, "early_stopping is True, False or 'auto', got 'yes'"),

@@ -1,7 +1,6 @@
 """What an estimator's parameters mean: checked when it is fitted, not before."""
 
 import math
-import numbers
 import os
 from typing import Any
 
@@ -41,6 +40,15 @@ def batch_size(rows: int) -> int:
     (32, 128, 256)
     """
     return min(256, max(32, 2 ** round(math.log2(max(1, rows) / 30))))
+
+
+def passes(rows: int, batch: int) -> int:
+    """Epochs that make about 2000 steps, 12 at least and 50 at most.
+
+    >>> passes(700, 32), passes(15_000, 256), passes(1_000_000, 256)
+    (50, 34, 12)
+    """
+    return min(50, max(12, round(2000 / math.ceil(rows / batch))))
 
 
 def seed_of(chosen: Any) -> int:
@@ -104,24 +112,25 @@ def held_out(chosen: Any, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
 
 def training_of(chosen: Any, rows: int, seed: int) -> Training:
     """How a fit to so many rows goes."""
-    for name, least in (("max_epochs", 1), ("patience", 1)):
-        value = getattr(chosen, name)
-        if not isinstance(value, numbers.Integral) or value < least:
-            raise UserError(f"{name} is a whole number from {least}, got {value!r}")
+    size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
+    epochs = passes(rows, int(size)) if chosen.max_epochs == "auto" else chosen.max_epochs
+    if not isinstance(epochs, int | np.integer) or epochs < 1:
+        raise UserError(f"max_epochs is 'auto' or a whole number from 1, got {epochs!r}")
+    if not isinstance(chosen.patience, int | np.integer) or chosen.patience < 1:
+        raise UserError(f"patience is a whole number from 1, got {chosen.patience!r}")
     if chosen.precision not in PRECISIONS:
         raise UserError(unknown("precision", str(chosen.precision), PRECISIONS))
     if chosen.max_seconds is not None and not chosen.max_seconds > 0:
         raise UserError(f"max_seconds is a positive number, got {chosen.max_seconds!r}")
-    size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
-    if not isinstance(size, int | np.integer) or size < 1:
-        raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
     return Training(
         optimizer=chosen.optimizer,
         lr=chosen.lr,
         weight_decay=chosen.weight_decay,
         schedule=chosen.schedule or recommended(chosen.wiring or PUBLISHED[chosen.model]),
         batch_size=int(size),
-        max_epochs=int(chosen.max_epochs),
+        max_epochs=int(epochs),
         patience=int(chosen.patience),
         average=chosen.average,
         max_seconds=chosen.max_seconds,

@@ -32,7 +32,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         model's paper if None.
     norm : str, default="layer"
         The norm, a call string such as "rms".
-    numeric : str, default="linear"
+    numeric : str, default="piecewise"
         How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)".
     dim : int, default=96
         Features of the stream.
@@ -62,9 +62,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Decay of the running average of the weights, which is what answers.
     batch_size : int or "auto", default="auto"
         Rows of a step; "auto" is 32 to 256, by the size of the table.
-    max_epochs : int, default=40
-        Passes over the training rows; the learning rate is planned for all of them.
-    patience : int, default=16
+    max_epochs : int or "auto", default="auto"
+        Passes over the training rows; the learning rate is planned for all of them. "auto" is about
+        2000 steps, in 12 to 50 passes.
+    patience : int, default=8
         Epochs without a better loss on the rows held out after which training ends.
     early_stopping : bool or "auto", default="auto"
         Whether rows are held out to find the best epoch; "auto" does it from 300 different rows on.
@@ -134,7 +135,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         model: str = "ft_transformer",
         wiring: str | None = None,
         norm: str = "layer",
-        numeric: str = "linear",
+        numeric: str = "piecewise",
         dim: int = 96,
         depth: int = 2,
         heads: int = 8,
@@ -149,8 +150,8 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         schedule: str | None = None,
         average: float = 0.99,
         batch_size: int | str = "auto",
-        max_epochs: int = 40,
-        patience: int = 16,
+        max_epochs: int | str = "auto",
+        patience: int = 8,
         early_stopping: bool | str = "auto",
         validation_fraction: float = 0.1,
         max_seconds: float | None = None,
