@@ -34,7 +34,7 @@ from addnorm.tabular.explain import Explanation, effects_of
 from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
 from addnorm.tabular.importance import importances
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
-from addnorm.tabular.progress import watcher
+from addnorm.tabular.progress import watched
 from addnorm.tabular.rows import row_set
 from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
@@ -83,7 +83,10 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
         keep = _references(train)
         device = device_of(self)
-        with settled(threads=threads_of(self), seed=derive_seed(seed, "fit")):
+        with (
+            settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
+            watched(self.verbose) as watch,
+        ):
             if again:
                 module = self._went_on(config).float().to(device)
             else:
@@ -101,7 +104,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 target=target,
                 how=training_of(self, len(train.weights), seed),
                 reference=keep.to(device),
-                watch=watcher(self.verbose),
+                watch=watch,
             )
         # Sums in double precision: an answer does not depend on the rows it is made with.
         double = device.type != "mps"
@@ -198,7 +201,10 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         how = training_of(self, len(weights), seed)
         if epochs is not None:
             how = replace(how, max_epochs=epochs)
-        with settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")):
+        with (
+            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")),
+            watched(self.verbose) as watch,
+        ):
             model = build_table_model(config, seed=derive_seed(seed, "start"))
             model.tokens.learn(sample.cells, weights)
             pretext = Pretext(model, objective).to(device)
@@ -213,7 +219,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 loss_of=loss_of,
                 judge=None,
                 how=how,
-                watch=watcher(self.verbose),
+                watch=watch,
             )
         kept = {
             name: value.cpu().contiguous()

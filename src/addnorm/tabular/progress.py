@@ -1,6 +1,7 @@
-"""A fit to look at: one line that moves on a terminal, lines elsewhere; on standard error."""
+"""A fit to look at: a bar on a terminal, lines elsewhere; both on standard error."""
 
-import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 
 from addnorm.tabular.fitting import Watch
 
@@ -8,25 +9,28 @@ EVERY = 10
 """Epochs between two lines, where there is no terminal."""
 
 
-def watcher(verbose: bool | int) -> Watch | None:
-    """What tells of every epoch; None to be quiet."""
-    return _Line() if verbose else None
+@contextmanager
+def watched(verbose: bool | int) -> Iterator[Watch | None]:
+    """What tells of every epoch while the block runs; None to be quiet."""
+    if not verbose:
+        yield None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+    from rich.progress import TimeRemainingColumn as Left
 
+    console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+    words = TextColumn("{task.description}")
+    columns = (TextColumn("epoch"), MofNCompleteColumn(), BarColumn(), words, Left())
+    with Progress(*columns, console=console, disable=not console.is_terminal) as bar:
+        line = bar.add_task("", total=None)
 
-class _Line:
-    def __init__(self) -> None:
-        from rich.console import Console
+        def tell(epoch: int, epochs: int, row: dict[str, float]) -> None:
+            valid = f", held out {row['valid']:.4f}" if "valid" in row else ""
+            told = f"loss {row['train']:.4f}{valid}"
+            bar.update(line, completed=epoch, total=epochs, description=told)
+            if not console.is_terminal and (epoch % EVERY == 1 or epoch == epochs):
+                left = row["seconds"] / epoch * (epochs - epoch)
+                console.print(f"addnorm: epoch {epoch}/{epochs}: {told}, {left:.0f} s left at most")
 
-        self.console = Console(stderr=True, highlight=False, soft_wrap=True)
-
-    def __call__(self, epoch: int, epochs: int, row: dict[str, float]) -> None:
-        left = row["seconds"] / epoch * (epochs - epoch)
-        valid = f", held out {row['valid']:.4f}" if "valid" in row else ""
-        words = f"epoch {epoch}/{epochs}: loss {row['train']:.4f}{valid}, {left:.0f} s left at most"
-        if self.console.is_terminal:
-            filled = round(20 * epoch / epochs)
-            bar = "━" * filled + " " * (20 - filled)
-            self.console.print(f"\r\x1b[2K{bar} {words}", end="")
-            sys.stderr.flush()
-        elif epoch % EVERY == 1 or epoch == epochs:
-            self.console.print(f"addnorm: {words}")
+        yield tell
