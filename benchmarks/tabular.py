@@ -179,7 +179,8 @@ def run(given):
             (X, y), (X_test, y_test) = parts(given.folder, name, seed)
             if given.rows and len(X) > given.rows:
                 X, _, y, _ = train_test_split(X, y, train_size=given.rows, random_state=seed)
-            X, X_test = (with_holes(X, given.missing, seed), with_holes(X_test, given.missing, 10**6 + seed))
+            X = with_holes(X, given.missing, seed)
+            X_test = with_holes(X_test, given.missing, 10**6 + seed)
             regression, spent = name in NUMBERS, given.seconds
             for arm in given.arms:
                 if (name, given.missing, seed, arm) in done:
