@@ -64,6 +64,12 @@ def test_every_type_has_a_kind(values, kind):
     assert read_column("x", values).kind == kind
 
 
+def test_numbers_that_numpy_made_texts_are_numbers():
+    rows = np.array([[1, "a"], [2.5, "b"]])
+    assert rows.dtype.kind == "U"
+    assert [column.kind for column in read_columns(rows)] == ["numeric", "categorical"]
+
+
 def test_absent_has_one_form():
     numbers = read_column("x", np.array([1.0, np.nan, np.inf, -np.inf])).values
     assert np.isnan(numbers).tolist() == [False, True, True, True]

@@ -7,6 +7,7 @@ it is NaN among numbers and None among texts.
 import numbers
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import date, datetime
 from decimal import Decimal
@@ -99,6 +100,9 @@ def _plain(values: Any) -> tuple[str, np.ndarray]:
     if array.dtype.kind in "mM":
         kind = "datetime" if array.dtype.kind == "M" else "numeric"
         return kind, _seconds(array)
+    if array.dtype.kind in "US":  # numpy made texts of numbers that stood beside texts
+        with suppress(ValueError):
+            return "numeric", _finite(array.astype(np.float64))
     return _from_objects(array.astype(object))
 
 
