@@ -11,17 +11,21 @@ SMALLEST = {"dim": 8, "depth": 1, "heads": 1, "max_epochs": 1}
 LEARNS = ("check_classifiers_train", "check_regressors_train", "check_class_weight_classifiers")
 
 
-def names(check):
-    return check.func.__name__
+def quick():
+    """Every check of behaviour; those that want something learned are slow."""
+    for kind in ESTIMATORS:
+        for estimator, check in estimator_checks_generator(kind(**SMALLEST)):
+            name = check.func.__name__
+            if name not in (
+                *LEARNS,
+                "check_array_api_input",
+            ):  # the latter wants a setting of scipy
+                yield pytest.param(estimator, check, id=f"{kind.__name__[18:]}-{name}")
 
 
-@pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
-@pytest.mark.parametrize("kind", ESTIMATORS)
-def test_every_check_that_needs_no_learning_passes(kind):
-    """Those of behaviour, in a few steps each; the slow test has all."""
-    for estimator, check in estimator_checks_generator(kind(**SMALLEST)):
-        if names(check) not in (*LEARNS, "check_array_api_input"):
-            check(estimator)
+@pytest.mark.parametrize(("estimator", "check"), list(quick()))
+def test_every_check_of_behaviour_passes(estimator, check):
+    check(estimator)
 
 
 @pytest.mark.slow
