@@ -43,12 +43,12 @@ def batch_size(rows: int) -> int:
 
 
 def passes(rows: int, batch: int) -> int:
-    """Epochs that make about 2000 steps, 12 at least and 50 at most.
+    """Epochs that make about 2000 steps, 12 at least and 35 at most.
 
     >>> passes(700, 32), passes(15_000, 256), passes(1_000_000, 256)
-    (50, 34, 12)
+    (35, 34, 12)
     """
-    return min(50, max(12, round(2000 / math.ceil(rows / batch))))
+    return min(35, max(12, round(2000 / math.ceil(rows / batch))))
 
 
 def seed_of(chosen: Any) -> int:

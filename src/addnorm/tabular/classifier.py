@@ -44,11 +44,11 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Hidden features of the feed-forward; 4 / 3 * dim with a gate, 2 * dim without, if None.
     activation : str, default="reglu"
         Activation of the feed-forward.
-    dropout : float, default=0.0
+    dropout : float, default=0.1
         Share of every branch dropped in training.
-    attention_dropout : float, default=0.1
+    attention_dropout : float, default=0.2
         Share of attention probabilities dropped in training.
-    activation_dropout : float, default=0.1
+    activation_dropout : float, default=0.2
         Share of the feed-forward's hidden features dropped in training.
     optimizer : str, default="adamw(beta2=0.999)"
         A call string; see `addnorm list optimizers`.
@@ -64,7 +64,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Rows of a step; "auto" is 32 to 256, by the size of the table.
     max_epochs : int or "auto", default="auto"
         Passes over the training rows; the learning rate is planned for all of them. "auto" is about
-        2000 steps, in 12 to 50 passes.
+        2000 steps, in 12 to 35 passes.
     patience : int, default=8
         Epochs without a better loss on the rows held out after which training ends.
     early_stopping : bool or "auto", default="auto"
@@ -141,9 +141,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         heads: int = 8,
         ffn_dim: int | None = None,
         activation: str = "reglu",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.1,
-        activation_dropout: float = 0.1,
+        dropout: float = 0.1,
+        attention_dropout: float = 0.2,
+        activation_dropout: float = 0.2,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
