@@ -28,6 +28,7 @@ from addnorm.report.page import (
 from addnorm.report.svg import svg
 from addnorm.report.symbols import formula
 from addnorm.tabular.calibration import Reliability
+from addnorm.tabular.importance import ATTENTIVE
 from addnorm.tabular.run import Fitted
 from addnorm.wirings.base import registry as wirings
 
@@ -61,7 +62,8 @@ def _sections(fitted: Fitted) -> Iterator[Section]:
         yield Section(
             "Beside gradient boosting",
             [_scores(fitted.scores)],
-            about="Both with their defaults, on the same rows; measured on rows neither has seen.",
+            about="Gradient boosting with its defaults, on the same rows; measured on rows neither "
+            "has seen.",
         )
     yield Section("How training went", [_curves(fitted)])
     if fitted.reliability is not None:
@@ -74,12 +76,21 @@ def _sections(fitted: Fitted) -> Iterator[Section]:
     yield Section(
         "What mattered",
         [_importance(fitted)],
-        about="By attention rollout or by what shuffling a column costs, as the estimator was "
-        "told; neither proves a cause.",
+        about=_how(fitted),
     )
     yield Section("What is wired", _wired(fitted))
     yield Section("The columns", [_columns(fitted)])
     yield Section("Again", [_again(fitted)])
+
+
+def _how(fitted: Fitted) -> str:
+    rolled = fitted.estimator.module_.config.model in ATTENTIVE
+    if fitted.estimator.importance == "permutation" or not rolled:
+        return "How much the loss grows when a column's cells change places."
+    return (
+        "How much of each column reaches the row's token through attention (rollout); it knows "
+        "neither signs nor feed-forwards. importance=permutation asks the loss instead."
+    )
 
 
 def _answer(fitted: Fitted) -> Part:
