@@ -91,13 +91,14 @@ class Text:
 
     @classmethod
     def of(cls, column: int, texts: np.ndarray, weights: np.ndarray) -> "Text":
-        """Words of at least three rows, and of one row in 500, the most frequent first."""
+        """Words of at least three different texts and of one row in 500, most frequent first."""
         rows = [() if text is None else tuple(dict.fromkeys(words_of(text))) for text in texts]
         mass = weigh(rows, weights)
-        least = max(3.0, 0.002 * float(weights.sum())) * float(weights.mean())
-        ranked = sorted(
-            (word for word in mass if mass[word] >= least), key=lambda word: (-mass[word], word)
-        )
+        different = {text for text in texts if text is not None}
+        spread = Counter(word for text in different for word in set(words_of(text)))
+        least = 0.002 * float(weights.sum())
+        often = (word for word in mass if spread[word] >= 3 and mass[word] >= least)
+        ranked = sorted(often, key=lambda word: (-mass[word], word))
         return cls(column, tuple(ranked[:WORDS]))
 
     def codes(self, texts: np.ndarray) -> np.ndarray:
