@@ -15,7 +15,7 @@ from addnorm.models.tabular.cells import ABSENT, KNOWN, NO_TEXT, RARE
 from addnorm.tabular.columns import read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.features import CATEGORIES, Category, Text, part_of
-from addnorm.tabular.rows import row_set, split
+from addnorm.tabular.rows import copies, row_set, split
 from addnorm.tabular.scaling import KNOTS, Quantiles
 from tests.tabular.tables import mixed
 
@@ -135,6 +135,14 @@ def test_another_seed_gives_another_order():
     X = np.arange(50.0)[:, None]
     orders = [row_set([X], np.ones(50), seed=seed).chosen.tolist() for seed in (0, 1)]
     assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
+
+
+def test_a_pass_shows_heavy_rows_often_but_is_bounded():
+    counts = np.array([1.0] * 9 + [40.0])
+    np.testing.assert_array_equal(copies(counts), counts)
+    assert copies(counts / counts.sum()).tolist() == [1] * 9 + [8]  # no counts: ten rows' worth
+    assert copies(np.array([1e-4] * 25 + [1e3] * 25)).sum() < 4200
+    assert copies(np.full(5000, 1e5)).sum() == 5000
 
 
 def test_a_part_of_every_class_is_held_out_and_never_all_of_it():

@@ -35,7 +35,7 @@ from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
 from addnorm.tabular.importance import importances
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
 from addnorm.tabular.progress import watched
-from addnorm.tabular.rows import row_set
+from addnorm.tabular.rows import copies, row_set
 from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
 
@@ -76,12 +76,13 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         rows = row_set([*raw, y], weights, seed=derive_seed(seed, "rows"))
         cells = encoder.cells(*(part[rows.chosen] for part in raw))
         y, weights = y[rows.chosen], rows.weights
-        target = self._target(y, weights)
+        target = self.target_ if again else self._target(y, weights)
         config = config_of(self, encoder, target.outputs)
         held = held_out(self, y, weights)
         whole = Sample(cells, target.asked(y), torch.from_numpy(weights))
         train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
-        keep = _references(train)
+        keep = train.cells.rows(slice(0, REFERENCES))  # they stand in an order by chance
+        train = _shown(train)
         device = device_of(self)
         with (
             settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
@@ -315,6 +316,8 @@ def _kinds(columns: list[Column]) -> tuple[str, ...]:
     return tuple(column.kind for column in columns)
 
 
-def _references(train: Sample) -> Cells:
-    """Training rows to keep: the rows stand in an order by chance, so the first will do."""
-    return train.cells.rows(slice(0, REFERENCES))
+def _shown(train: Sample) -> Sample:
+    """The rows of one pass: those of much weight several times, with a part of it each."""
+    times = torch.from_numpy(copies(train.weights.numpy()))
+    shown = train.rows(torch.arange(len(times)).repeat_interleave(times))
+    return shown._replace(weights=(train.weights / times).repeat_interleave(times))

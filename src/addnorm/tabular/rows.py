@@ -11,6 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+LONG = 4096
+"""Rows of a pass, about, where fewer different rows stand for more."""
 MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
@@ -48,6 +50,21 @@ def _fingerprint(parts: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.n
             mark *= MIX[0]
             mark ^= mark >> np.uint64(32)
     return mark
+
+
+def copies(weights: np.ndarray) -> np.ndarray:
+    """How often a pass over the rows shows each: in proportion to its weight, once at least.
+
+    A row that stands for hundreds is shown often, with a part of its weight each time, instead of
+    once in a huge step. A pass is about as long as the weights are many, if they are counts, but
+    no longer than 4096 where there are fewer different rows, and than those where there are more.
+
+    >>> copies(np.array([1.0, 1.0, 1.0, 5.0, 0.1]))
+    array([1, 1, 1, 5, 1])
+    """
+    total, rows = float(weights.sum()), len(weights)
+    length = min(max(total, rows), max(rows, LONG))
+    return np.maximum(1, np.round(weights * (length / total))).astype(np.int64)
 
 
 def split(groups: np.ndarray, weights: np.ndarray, share: float) -> np.ndarray:
