@@ -6,6 +6,8 @@ import sys
 import pytest
 
 from addnorm.cli.main import main
+from addnorm.data import write_corpus
+from tests.decode.runs import records
 
 MODULE = """
 import torch
@@ -33,6 +35,19 @@ def broken():
     raise KeyError("lost")
 
 model = healthy()
+
+def decaying(model):
+    return torch.optim.AdamW(model.parameters(), weight_decay=0.1)
+
+def careful(model):
+    gains = [w for w in model.parameters() if w.dim() < 2]
+    others = [w for w in model.parameters() if w.dim() > 1]
+    groups = [{"params": gains, "weight_decay": 0.0}, {"params": others}]
+    return torch.optim.AdamW(groups, weight_decay=0.1)
+
+def optioned(depth=2, pre_norm=True):
+    torch.manual_seed(0)
+    return Model(stack(PreBlock, depth), nn.LayerNorm(DIM))
 """
 IDS = "tokens:int64[2,7]<40"
 
@@ -40,6 +55,8 @@ IDS = "tokens:int64[2,7]<40"
 @pytest.fixture(autouse=True)
 def strangers(tmp_path, monkeypatch):
     (tmp_path / "stranger_models.py").write_text(MODULE, encoding="utf-8")
+    (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
+    (tmp_path / "some.yaml").write_text("{a: 1, b: 2}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -85,6 +102,43 @@ def test_the_stress_run_is_a_table(capsys):
     assert out.count("True") == 6
 
 
+def rules(capsys):
+    return {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
+
+
+def test_an_optimizer_is_looked_at(capsys):
+    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--json", "--optimizer"]
+    assert main([*arguments, "stranger_models:decaying"]) == 1
+    assert rules(capsys) == {"decayed_gain"}
+    assert main([*arguments, "stranger_models:careful"]) == 0
+    assert rules(capsys) == set()
+
+
+@pytest.mark.parametrize("text", ['{"depth": 3, "pre_norm": true}', "depth: 3\npre_norm: true\n"])
+def test_options_are_given_and_tried(tmp_path, text, capsys):
+    path = tmp_path / "options.yaml"
+    path.write_text(text, encoding="utf-8")
+    arguments = ["doctor", "stranger_models:optioned", "--input", IDS, "--json", "--config"]
+    assert main([*arguments, str(path)]) == 1
+    found = json.loads(capsys.readouterr().out)
+    assert len(found["blocks"]) == 6  # three layers, as the file says
+    assert [(f["rule"], f["path"]) for f in found["findings"]] == [
+        ("ineffective_option", "pre_norm")
+    ]
+
+
+def test_a_run_folder_of_ours(tmp_path, capsys):
+    splits = {name: list(records("lm", 20, 0)) for name in ("train", "valid", "test")}
+    write_corpus(tmp_path / "corpus", "lm", splits=splits)
+    spec = ["data=corpus", "steps=1", "depth=2", "dim=16", "heads=2", "wiring=sandwich"]
+    assert main(["train", "lm", "-o", "run", *spec]) == 0
+    capsys.readouterr()
+    assert main(["doctor", "run", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["arrangement"] == "sandwich"
+    assert main(["doctor", "run", "--layers", "2"]) == 2
+    assert "run is a run folder, whose model is built" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
@@ -105,6 +159,18 @@ def test_the_stress_run_is_a_table(capsys):
         (["stranger_models:healthy", "--layers", "2"], "--layers is for hf: targets"),
         (["stranger_models:healthy", "--fail-on", "warnin"], "did you mean 'warning'?"),
         (["stranger_models:healthy", "--stress", "--lr", "0"], "wanted a learning rate above 0"),
+        (
+            ["stranger_models:healthy", "--optimizer", "adam"],
+            "got 'adam'; wanted package.module:ca",
+        ),
+        (["stranger_models:model", "--optimizer", "stranger_models:number"], "takes 0 positional"),
+        (["stranger_models:model", "--optimizer", "stranger_models:torch"], "wanted a callable"),
+        (["stranger_models:model", "--optimizer", "builtins:type"], "returned type; wanted an opt"),
+        (["stranger_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
+        (["stranger_models:healthy", "--config", "list.yaml"], "holds no options by name"),
+        (["stranger_models:healthy", "--config", "some.yaml"], "that needs the options a, b"),
+        (["stranger_models:model", "--config", "some.yaml"], "is Model; wanted a module or what"),
+        (["hf:bert", "--config", "some.yaml"], "--config is for package.module:callable targets"),
         (["hf:brt"], "unknown Hugging Face family 'brt'; did you mean 'bert'"),
         (["hf:./missing.json"], "cannot read 'missing.json'"),
     ],

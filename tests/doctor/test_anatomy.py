@@ -9,6 +9,7 @@ from torch import nn
 import addnorm
 from addnorm.wirings import registry
 from tests.doctor.fresh import FRESH, judged
+from tests.doctor.newer import NEWER
 from tests.doctor.small import DIM, Model, PreBlock, ids, stack
 from tests.doctor.zoo import MORE, ZOO
 
@@ -16,6 +17,8 @@ from tests.doctor.zoo import MORE, ZOO
 SAME = {
     "drop_path": "pre_ln", "layer_drop": "pre_ln", "t_fixup": "none", "skip_init": "rezero",
 }  # fmt: skip
+# A quarter of less than four layers is none: Pre-LN to the last bit.
+FEW = {("mix_ln", 2): "pre_ln", ("mix_ln", 3): "pre_ln"}
 # Class and tags of attention and of feed-forward, where they are not those of Pre-LN.
 CLASSES = {
     "admin": ("post_ln", "scaled-shortcut"), "b2t": ("post_ln",),
@@ -43,17 +46,15 @@ def check(wiring, kind, depth):
     report = visited(wiring, kind, depth)
     main = [b for b in report.blocks if "long-skip" not in b.tags and "dual" not in b.tags]
     sites = depth * (5 if kind == "seq2seq" else 2)
-    if wiring != "attn_res":  # its blocks begin without an add
-        assert len(main) == sites
+    assert len(main) == sites
     if wiring in CLASSES:
         cls, *tags = CLASSES[wiring]
         assert {b.wiring for b in main} == {cls}
         assert {b.tags for b in main} == {tuple(tags)}
     kinds = {"self-attention", "feed-forward", *(["cross-attention"] if kind == "seq2seq" else [])}
     assert {b.kind for b in main} <= kinds
-    wanted = SAME.get(wiring, wiring)
-    if (wiring, depth) not in {("mix_ln", 2), ("u_skips", 2)}:  # these are Pre-LN at two layers
-        assert report.arrangement.split("(")[0] == wanted
+    assert report.arrangement.split("(")[0] == FEW.get((wiring, depth), SAME.get(wiring, wiring))
+    assert wiring in report.fits
     alarming = {f.rule for f in report.findings if f.severity != "info"}
     assert alarming == ({"skip_after_norm"} if wiring == "false_pre_ln" else set())
 
@@ -111,9 +112,9 @@ def test_the_zoo(name):
 @pytest.mark.slow
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("name", sorted(FRESH))
+@pytest.mark.parametrize("name", [*sorted(FRESH), *sorted(NEWER)])
 def test_the_fresh_ones(name):
-    make, classes, tags = FRESH[name]
+    make, classes, tags = {**FRESH, **NEWER}[name]
     torch.manual_seed(0)
     model, example = make()
     assert judged(addnorm.doctor(model, example), classes, tags) == ""

@@ -352,6 +352,13 @@ def test_a_run_of_skipped_updates_has_diverged(data, tmp_path):
     assert outcome.ending == "diverged"
 
 
+def test_looking_at_what_was_held_out_changes_nothing(data, tmp_path):
+    """Dropout is on again after it, with the chance of the step."""
+    for name, every in (("often", 2), ("never", 0)):
+        train(recipe(data["lm"], "lm", dropout=0.2, valid_every=every), tmp_path / name)
+    assert digest(tmp_path / "often") == digest(tmp_path / "never")
+
+
 @pytest.mark.parametrize(("steps", "log_every"), [(10, 4), (12, 100)])
 def test_the_page_of_a_finished_run_says_nothing_else(data, tmp_path, steps, log_every):
     made = recipe(data["lm"], "lm", steps=steps, log_every=log_every, valid_every=0)

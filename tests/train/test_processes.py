@@ -1,19 +1,24 @@
 """Runs of their own: really killed, and shared by several processes."""
 
 import contextlib
+import gc
 import os
 import random
 import signal
 import subprocess
 import sys
 import time
+import weakref
 from pathlib import Path
 
 import pytest
+from torch import distributed, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.rows import read_rows
 from addnorm.data import write_corpus
 from addnorm.train.loop import train
+from addnorm.train.parallel import joined
 from tests.train.cases import corpus, digest, recipe
 
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
@@ -233,3 +238,19 @@ def test_a_large_corpus_is_streamed(tmp_path, task):
         return int(done.stdout) / 1024
 
     assert peak(256) < peak(2) + 400
+
+
+def test_a_wrapped_model_is_never_the_last_to_hold_the_group(monkeypatch):
+    """It was, and with some bad luck the process never ended: torch waits there for its threads
+    without letting go of Python's lock."""
+    begin = distributed.init_process_group
+    alone = {"store": distributed.HashStore(), "rank": 0, "world_size": 1}
+    monkeypatch.setattr(distributed, "init_process_group", lambda name: begin(name, **alone))
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with joined("cpu"):
+        group = weakref.ref(distributed.group.WORLD)
+        model = DistributedDataParallel(nn.Linear(2, 2))
+    del model
+    gc.collect()
+    assert not distributed.is_initialized()
+    assert group() is not None

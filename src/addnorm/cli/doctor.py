@@ -34,6 +34,24 @@ def doctor(
     layers: Annotated[
         int | None, typer.Option("--layers", min=1, help="Layers of a Hugging Face family.")
     ] = None,
+    optimizer: Annotated[
+        str | None,
+        typer.Option(
+            "--optimizer",
+            metavar="CALLABLE",
+            help="package.module:callable that makes an optimizer of the model; its weight decay "
+            "is looked at.",
+        ),
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            "--config",
+            metavar="FILE",
+            help="JSON or YAML of options: TARGET is called with them, and each is tried for an "
+            "effect.",
+        ),
+    ] = None,
     json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object.")] = False,
     html: Annotated[
         Path | None, typer.Option("--html", metavar="FILE", help="Write one page.")
@@ -55,7 +73,7 @@ def doctor(
 
     if fail_on not in LEVELS:
         raise UserError(unknown("level", fail_on, LEVELS))
-    report = _visit(target, inputs or [], layers, stress, lr)
+    report = _visit(target, inputs or [], layers, optimizer, config, lr if stress else None)
     if html is not None:
         report.to_html(html)
         print(f"addnorm: wrote {html}", file=sys.stderr)
@@ -71,30 +89,52 @@ def doctor(
         raise typer.Exit(NO)
 
 
-def _visit(target: str, specs: list[str], layers: int | None, stress: bool, lr: float) -> "Report":
+def _visit(
+    target: str,
+    specs: list[str],
+    layers: int | None,
+    optimizer: str | None,
+    config: Path | None,
+    lr: float | None,
+) -> "Report":
     from dataclasses import replace
 
     from addnorm.doctor import doctor as visit
     from addnorm.doctor.inputs import guessed, parsed
     from addnorm.doctor.stress import stress as stressed
-    from addnorm.doctor.targets import build_target
+    from addnorm.doctor.targets import build_optimizer, imported, read_options
 
     given = parsed(specs) if specs else None
-    model: Any
-    notes: list[str]
-    if Path(target).is_dir():
-        from addnorm.cli.lines import open_run
-
-        model, notes = open_run(Path(target), "cpu").model, []
-    else:
-        model, notes = build_target(target, layers=layers)
+    options = None if config is None else read_options(config)
+    model, notes = _model(target, layers, options)
     for note in notes:
         print(f"addnorm: {note}", file=sys.stderr)
     example = guessed(model) if given is None else given
-    report = visit(model, example)
-    if stress:
+    more: dict[str, Any] = {}
+    if optimizer is not None:
+        more["optimizer"] = build_optimizer(optimizer, model)
+    if options is not None:
+        more |= {"config": options, "build": imported(target, "")}
+    report = visit(model, example, **more)
+    if lr is not None:
         report = replace(report, stress=tuple(stressed(model, example, lr=lr)))
     return report
+
+
+def _model(
+    target: str, layers: int | None, options: dict[str, Any] | None
+) -> tuple[Any, list[str]]:
+    from addnorm.core.errors import UserError
+    from addnorm.doctor.targets import build_target
+
+    if not Path(target).is_dir():
+        return build_target(target, layers=layers, options=options)
+    if layers is not None or options is not None:
+        raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
+                        "--config out")  # fmt: skip
+    from addnorm.cli.lines import open_run
+
+    return open_run(Path(target), "cpu").model, []
 
 
 def _text(report: "Report") -> "list[RenderableType]":
@@ -105,6 +145,8 @@ def _text(report: "Report") -> "list[RenderableType]":
     if report.blocks:
         alike = f" ({', '.join(report.families)})" if report.families else ""
         parts.append(Text(f"  closest arrangement: {report.arrangement or 'none'}{alike}"))
+        if len(report.fits) > 1:
+            parts.append(Text(f"  as close, in one forward: {', '.join(report.fits[1:])}"))
     parts += [Text(f"  unlike the others: {line}") for line in report.odd]
     parts += [Text(f"  not seen: {line}") for line in report.notes]
     parts += [Text(""), _blocks(report)] if report.blocks else []

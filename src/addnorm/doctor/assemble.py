@@ -12,6 +12,8 @@ from addnorm.doctor.labels import entry_scales, label, tags
 from addnorm.doctor.ops import mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.report import Block, NormUse
+from addnorm.doctor.roles import roles
+from addnorm.doctor.sketch import period
 from addnorm.doctor.visit import Visit
 
 TITLES = {
@@ -102,10 +104,10 @@ def rows(visit: Visit, made: tuple[Block, ...]) -> Iterator[Row]:
         if math.isfinite(attention.largest) and attention.square:
             yield _row("max_logit", attention.largest, path=attention.path)
             yield _row("attention_entropy", attention.entropy, path=attention.path)
-    for role, value in _roles(visit, made):
-        yield _row("role_gradient_norm", value, kind=role)
-    for path, share in visit.recorder.signs.saturation:
-        yield _row("saturation", share, path=path)
+    yield from _role_rows(visit, made)
+    for norm in visit.anatomy.norms.values():
+        if norm.kind in ("dyt", "derf") and norm.node in visit.recorder.signs.saturation:
+            yield _row("saturation", visit.recorder.signs.saturation[norm.node], path=norm.path)
 
 
 def _row(measure: str, value: float, **where: Any) -> Row:
@@ -126,18 +128,20 @@ def _stream_rows(stream: int, mine: list[Block]) -> Iterator[Row]:
         yield _row("similarity_rise", alike[-1] - alike[0], stream=stream)
 
 
-def _roles(visit: Visit, made: tuple[Block, ...]) -> Iterator[tuple[str, float]]:
-    """Gradient norms by what weights do: norms, matrices of each kind of branch, the rest."""
-    sums: dict[str, float] = {}
-    weights = dict(visit.model.named_parameters())
-    for name, value in visit.weight_gradients.items():
-        role = next(
-            (b.kind for b in made if b.branch and name.startswith(f"{b.branch}.")), "elsewhere"
-        )
-        role = "vectors" if weights[name].dim() < 2 else role
-        sums[role] = sums.get(role, 0.0) + value * value
-    for role, total in sorted(sums.items()):
-        yield role, math.sqrt(total)
+def _role_rows(visit: Visit, made: tuple[Block, ...]) -> Iterator[Row]:
+    """Gradient norms by what weights do: at each block, then over all blocks."""
+    whole: dict[str, float] = {}
+    given = visit.weight_gradients
+    for block, reading in zip(made, visit.anatomy.blocks(), strict=True):
+        mine: dict[str, float] = {}
+        for name, role in roles(visit.anatomy, reading).items():
+            if name in given:
+                mine[role] = mine.get(role, 0.0) + given[name] ** 2
+        for role, square in mine.items():
+            whole[role] = whole.get(role, 0.0) + square
+            yield _row("role_gradient_norm", math.sqrt(square), site=block.index, role=role)
+    for role, square in whole.items():
+        yield _row("role_gradient_norm", math.sqrt(square), role=role)
 
 
 # a line for each stream
@@ -152,12 +156,9 @@ def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> 
 
 def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
     kinds = [b.kind for b in mine]
-    period = next(
-        p for p in range(1, len(kinds) + 1)
-        if len(kinds) % p == 0 and kinds == kinds[:p] * (len(kinds) // p)
-    )  # fmt: skip
+    length = period(kinds)
     wiring = Counter(b.wiring for b in mine).most_common(1)[0][0]
-    parts = [f"{len(kinds) // period} x [{', '.join(kinds[:period])}]"]
+    parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
     norm = Counter(b.norm for b in mine if b.norm).most_common(1)
     title = TITLES.get(wiring, wiring)
     if norm:
@@ -191,9 +192,9 @@ def odd_ones(made: tuple[Block, ...]) -> Iterator[str]:
                     yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {other}"
 
 
-def signature(visit: Visit, readings: list[Reading]) -> tuple[Any, ...]:
+def signature(anatomy: Anatomy) -> tuple[Any, ...]:
     """What tells one arrangement from another, without numbers of layers or features."""
-    anatomy = visit.anatomy
+    readings = anatomy.blocks()
     kinds: dict[str, Counter[tuple[Any, ...]]] = {}
     for reading in readings:
         said = (

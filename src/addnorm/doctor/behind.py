@@ -4,12 +4,12 @@ from itertools import pairwise
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import is_query_key
-from addnorm.doctor.ops import NONLINEAR, mixes
+from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.streams import own_copy
 
 FAR = 200
-PASSES = frozenset({"getitem", "select", "cat", "index", "stack", "sum", "mean"})
+PASSES = POOLING | {"getitem", "select", "cat", "index", "stack", "sum", "mean"}
 
 
 def look_behind(anatomy: Anatomy) -> None:
@@ -87,7 +87,7 @@ def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
     back: list[Reading] = []
     reading: Reading | None = last
     while reading is not None and len(back) < FAR:
-        if not reading.around:
+        if bool(reading.around) == bool(last.around):
             back.append(reading)
         reading = by_node.get(reading.link.before)
     kinds = [(r.kind, r.pre) for r in back]
@@ -110,10 +110,11 @@ def _false_ones(anatomy: Anatomy) -> None:
         before = by_node.get(reading.link.before)
         if before is None or not before.post or before.around:
             continue
+        own = _nearer(anatomy.graph, found[0], before, reading)
         if (
-            before.pre
+            (before.pre and not own)
             or before.false
-            or (before.inner and not reading.inner and not _owned(reading, before))
+            or (before.inner and not reading.inner and not reading.post)
         ):
             reading.false, before.post = True, False
             if reading.post and reading.post_norm >= 0 and not before.pre:
@@ -143,9 +144,10 @@ def _first_run(rows: list[Reading]) -> list[Reading]:
     return []
 
 
-def _owned(reading: Reading, before: Reading) -> bool:
-    """Whether this block has a norm behind its own sum, as the one before it: plain Post-LN."""
-    return reading.post and bool(reading.link.norms()) and bool(before.link.norms())
+def _nearer(graph: Graph, norm: int, before: Reading, after: Reading) -> bool:
+    """Whether a norm lives with the branch before it rather than with the one behind it."""
+    place = graph[norm].path
+    return _kin(place, _home(graph, before)) > _kin(place, _home(graph, after))
 
 
 def _give_back(reading: Reading) -> None:

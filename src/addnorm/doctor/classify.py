@@ -2,7 +2,7 @@
 
 from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.joins import GATES, Join, gate_of
+from addnorm.doctor.joins import GATES, Join, fresh, gate_of
 from addnorm.doctor.kinds import kind_of, parallel_inside
 from addnorm.doctor.norms import Norm, find_norms, own_gain
 from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
@@ -23,7 +23,8 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
         reading = Reading(join, Link())
         _entry(graph, norms, reading)
         _exit(graph, norms, reading)
-        reading.link = link(graph, joins, norms, join, join.fork)
+        start = join.shortcut if join.crossed else join.fork
+        reading.link = link(graph, joins, norms, join, start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
         reading.kind = kind_of(graph, join)
@@ -189,15 +190,33 @@ def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
         inside = [r for r in inside if not r.score]
         nodes = {r.join.node for r in inside}
         chained = [r for r in inside if r.link.before in nodes and r.join.via < 0]
-        if chained or _leaps(anatomy, join, by_node):
+        beside = bool(chained) and anatomy.graph.avoids(join.fork, join.branch, nodes)
+        if (chained and not beside) or _leaps(anatomy, join, by_node):
             reading.around = len(inside)
             reading.kind = "other"
-            # The stream goes on along the branch; what comes from below is the skip.
-            reading.link = link(anatomy.graph, joins, anatomy.norms, join, join.branch)
+            reading.inner = []
+            if not fresh(anatomy.graph, join.branch):
+                # The stream goes on along the branch; what comes from below is the skip.
+                reading.link = link(anatomy.graph, joins, anatomy.norms, join, join.branch)
         else:
             for inner in inside:
-                if inner.join.fork != join.fork or inner.join.via >= 0:
+                own = inner.join.fork != join.fork or inner.join.via >= 0
+                if own and not (beside and _goes_on(anatomy.graph, by_node, inner, join)):
                     inner.inside = join.node
+
+
+def _goes_on(graph: Graph, by_node: dict[int, Reading], inner: Reading, join: Join) -> bool:
+    """Whether a stream that a branch reads has sums of its own outside that branch."""
+    seen, waiting = {join.node}, [inner.join.node]
+    while waiting:
+        for kid in graph[waiting.pop()].kids:
+            if kid in seen:
+                continue
+            if kid in by_node and kid not in join.path:
+                return True
+            seen.add(kid)
+            waiting.append(kid)
+    return False
 
 
 def _leaps(anatomy: Anatomy, join: Join, by_node: dict[int, Reading]) -> bool:

@@ -3,13 +3,18 @@
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.doctor import assemble
+from addnorm.doctor.classify import classify
+from addnorm.doctor.guard import untouched
+from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
-from addnorm.doctor.visit import Visit, visiting
+from addnorm.doctor.sketch import sketches
+from addnorm.doctor.visit import Visit, modes, visiting
 
 
 def doctor(
@@ -50,6 +55,15 @@ def doctor(
         return _report(model, visit, findings)
 
 
+def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
+    """The signature of a model from one forward alone: nothing is measured or audited."""
+    with untouched(model) as guard, torch.enable_grad():
+        modes(model, False)
+        recorder = Recorder(model, guard, still=False)
+        recorder.run(args, {})
+        return assemble.signature(classify(recorder.graph, recorder.joins))
+
+
 def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
     others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
@@ -71,5 +85,6 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
         stacks=tuple(assemble.describe(visit, readings, made)),
         odd=tuple(assemble.odd_ones(made)),
         notes=tuple(visit.notes),
-        signature=assemble.signature(visit, readings),
+        signature=assemble.signature(visit.anatomy),
+        sketches=sketches(visit.anatomy),
     )

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, METADATA, SCALES, mixes
+from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, LOOKUPS, METADATA, SCALES, mixes
 
 Shape = tuple[int, ...]
 
@@ -104,7 +104,7 @@ class Graph:
             own = first is not None and first.kind == "node" and self.nodes[first.node].active
             active = active[:1] if own else []
         data = source or op == "input" or (flows and any(node.data for node in nodes))
-        alive = floating and bool(active or source or (op in EMBEDDINGS and data))
+        alive = floating and bool(active or source or (data and self._looked_up(op, operands)))
         learned = not alive and (
             any(o.kind == "weight" for o in operands) or any(node.learned for node in nodes)
         )
@@ -118,6 +118,38 @@ class Graph:
         self.nodes.append(node)
         return node
 
+    def _looked_up(self, op: str, operands: tuple[Operand, ...]) -> bool:
+        """Whether an operation turns integers of the input into rows of a table: an embedding,
+        table[ids], one_hot(ids) @ table."""
+        table = any(
+            o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
+            for o in operands
+        )
+        return op in EMBEDDINGS or (table and (op in LOOKUPS or mixes(op)))
+
+    def made_of(self, start: int, end: int) -> set[int]:
+        """Every node on a way from `start` to `end`, learned ones included; empty without one."""
+        made = {start}
+        for index in range(start + 1, end + 1):
+            node = self.nodes[index]
+            if node.op not in METADATA and any(o.node in made for o in node.operands):
+                made.add(index)
+        way = {end} & made
+        for index in range(end, start, -1):
+            if index in way:
+                way |= {o.node for o in self.nodes[index].operands if o.node in made}
+        return way
+
+    def awaken(self, way: set[int]) -> None:
+        """Let learned values be a stream of their own."""
+        for index in sorted(way):
+            node = self.nodes[index]
+            node.active, node.learned = True, False
+            known = set(node.ins)
+            node.ins = tuple(dict.fromkeys(o.node for o in node.operands if self._live(o)))
+            for earlier in set(node.ins) - known:
+                self.nodes[earlier].kids.append(index)
+
     # walks
 
     def ancestors(self, end: int, floor: int = 0) -> set[int]:
@@ -129,6 +161,18 @@ class Graph:
                     seen.add(index)
                     waiting.append(index)
         return seen
+
+    def avoids(self, start: int, end: int, closed: set[int]) -> bool:
+        """Whether there is a way from `start` to `end` that does not touch these nodes."""
+        seen, waiting = {end}, [end]
+        while waiting:
+            for index in self.nodes[waiting.pop()].ins:
+                if index == start:
+                    return True
+                if index > start and index not in seen and index not in closed:
+                    seen.add(index)
+                    waiting.append(index)
+        return False
 
     def reaches(self, start: int, end: int) -> bool:
         """Whether `end` is made of `start`."""
@@ -142,6 +186,14 @@ class Graph:
                 on.add(index)
         return on
 
+    def learns(self, nodes: set[int]) -> bool:
+        """Whether one of these nodes takes a weight."""
+        operands = (o for index in nodes for o in self.nodes[index].operands)
+        return any(
+            o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
+            for o in operands
+        )
+
     def mixing(self, nodes: set[int], *, but: int = -1) -> bool:
         """Whether one of these nodes mixes."""
         return any(mixes(self.nodes[index].op) for index in nodes if index != but)
@@ -153,7 +205,7 @@ class Graph:
         node = self.nodes[index]
         if len(node.ins) != 1:
             return None
-        if node.op in CLEAR:
+        if node.op in CLEAR or self._plus_nothing(node):
             return node.ins[0], None
         if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
             gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
@@ -168,6 +220,11 @@ class Graph:
         if not others:
             return None  # a square
         return node.ins[0], self.factor(others[0], index, inverse=node.op == "div")
+
+    def _plus_nothing(self, node: Node) -> bool:
+        """x + 0, as sum([x, y]) begins."""
+        others = [o for o in node.operands if not self._live(o)]
+        return node.op in ("add", "sub") and len(others) == 1 and others[0].value == 0
 
     def _live(self, operand: Operand) -> bool:
         return operand.kind == "node" and self.nodes[operand.node].active

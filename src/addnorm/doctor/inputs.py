@@ -162,11 +162,23 @@ def _by_weights(model: nn.Module) -> Iterator[Any]:
                 yield one, torch.ones(one.shape[:2], dtype=torch.bool)
 
 
+def _tables(model: nn.Module) -> set[int]:
+    """Rows of everything that may be a table of tokens: embeddings, and matrices that stand in a
+    module of the user's own."""
+    found: set[int] = set()
+    for module in model.modules():
+        if isinstance(module, nn.Embedding):
+            found.add(module.num_embeddings)
+        elif not type(module).__module__.startswith("torch."):
+            own = module.parameters(recurse=False)
+            found |= {w.shape[0] for w in own if w.dim() == 2 and w.shape[0] > 1}
+    return found
+
+
 def _single(model: nn.Module) -> Iterator[Tensor]:
-    tables = [m for m in model.modules() if isinstance(m, nn.Embedding)]
-    for table in sorted(tables, key=lambda m: -m.num_embeddings)[:2]:
+    for rows in sorted(_tables(model), reverse=True)[:2]:
         for length in (LENGTH, 8, 4):
-            yield _ids(table.num_embeddings, length)
+            yield _ids(rows, length)
     for module in model.modules():
         if isinstance(module, nn.Conv2d):
             for side in SIDES:

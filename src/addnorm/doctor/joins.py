@@ -41,6 +41,10 @@ class Join:
     """The node of branch - x, where it is x + a * (branch - x)."""
     normed: bool = False
     """Whether the shortcut is a normalized copy of what the branch reads."""
+    crossed: bool = False
+    """Whether the branch reads another stream than the one it is added to (reversible)."""
+    weighed: bool = False
+    """Whether the branch takes part in a weighted sum of streams rather than in an addition."""
     signs: dict[str, float] = field(default_factory=dict)
 
 
@@ -55,7 +59,7 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         if graph[s].size >= math.prod(shape) and not _one_number_a_token(graph[f].shape, shape)
     ]
     for shortcut, branch in pairs:
-        found = _plain(graph, joins, shortcut, branch)
+        found = _begun(graph, joins, shortcut, branch) or plain(graph, joins, shortcut, branch)
         if found is not None:
             return found
     for shortcut, branch in pairs:
@@ -86,7 +90,16 @@ def fused(graph: Graph, shortcut: int, branch: int) -> Join | None:
     return None
 
 
-def _plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+def _begun(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+    """A sum that begins with a branch which the streams it was mixed with have as well."""
+    for node, join in joins.items():
+        if join.weighed and join.branch == shortcut and graph.reaches(node, branch):
+            return Join(node, shortcut, branch, graph.between(node, branch))
+    return None
+
+
+def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+    """A shortcut that goes straight back to where the branch began."""
     chain = graph.chain(shortcut)
     forks = [(fork, scales, -1) for fork, scales in chain]
     last, scales = chain[-1]
@@ -102,8 +115,25 @@ def _plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
                 return _interpolation(graph, shortcut, branch)
+            other = _crossed(graph, joins, fork, branch, path)
+            if other is not None:
+                path = graph.between(other, branch)
+                return Join(other, shortcut, branch, path, scales=scales, crossed=True)
             return Join(fork, shortcut, branch, path, scales=scales, via=via)
     return None
+
+
+def _crossed(
+    graph: Graph, joins: dict[int, Join], fork: int, branch: int, path: set[int]
+) -> int | None:
+    """The sum of another stream, itself made of this one, through which every way leads."""
+    last = max((i for i in path if i in joins and i != fork), default=None)
+    if last is None or last == branch or fork not in joins[last].path:
+        return None
+    own = any(i == fork for i, _ in graph.chain(joins[last].shortcut))
+    if own or not fresh(graph, branch) or graph.avoids(fork, branch, {last}):
+        return None
+    return last
 
 
 def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
@@ -115,7 +145,7 @@ def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
     target, own = (o.node for o in node.operands[:2])
     if own not in (i for i, _ in graph.chain(shortcut)):
         return None
-    found = _plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
+    found = plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
     if found is not None:
         found.own, found.towards = scales, end
     return found
@@ -123,13 +153,13 @@ def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
 
 def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
     """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
-    gated = mixed = normed = cut = False
+    gated = mixed = normed = cut = shifted = False
     index, via = shortcut, -1
-    fresh = mixes(graph[graph.chain(branch)[-1][0]].op)  # made by a sub-layer, no stream
+    made = mixes(graph[graph.chain(branch)[-1][0]].op)  # by a sub-layer: no stream
     for _ in range(30):
         if index == branch:
             return None
-        if (gated or mixed or normed or cut) and graph.reaches(index, branch):
+        if (gated or mixed or normed or cut or shifted) and graph.reaches(index, branch):
             path = graph.between(index, branch)
             if not graph.mixing(path, but=index):
                 return None
@@ -140,8 +170,10 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
         step = graph.back(index)
         if step is not None:
             index = step[0]
-        elif normed and via < 0 and index in joins and fresh:
+        elif normed and via < 0 and index in joins and made:
             index, via = joins[index].fork, index  # N(x + f(x)) + g(f(x))
+        elif graph[index].op in ("add", "sub") and len(graph[index].ins) == 1:
+            index, shifted = graph[index].ins[0], True  # a bias
         elif (stream := gate_of(graph, index)) is not None:
             index, gated = stream, True
         elif (stream := mixture_of(graph, index)) is not None:
@@ -153,6 +185,20 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
         else:
             return None
     return None
+
+
+def fresh(graph: Graph, index: int) -> bool:
+    """Whether a node is what a sub-layer made, and no stream: behind norms, biases and scales
+    something mixes."""
+    for _ in range(HOPS):
+        index = graph.chain(index)[-1][0]
+        node = graph[index]
+        if mixes(node.op):
+            return True
+        if not (node.op in NAMED_NORMS or (node.op in ("add", "sub") and len(node.ins) == 1)):
+            return False
+        index = node.ins[0]
+    return False
 
 
 def part_of(graph: Graph, index: int) -> int | None:
@@ -170,8 +216,6 @@ def _normalized(graph: Graph, index: int) -> int | None:
     """What was divided by a statistic of itself, or went through a norm."""
     node = graph[index]
     if node.op in NAMED_NORMS:
-        return node.ins[0]
-    if node.op in ("add", "sub") and len(node.ins) == 1:
         return node.ins[0]
     if node.op not in ("mul", "div", "sub") or len(node.ins) != 2:
         return None

@@ -3,18 +3,19 @@
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import ATTENTION, CONVOLUTION, LINEAR, RECURRENT, mixes
+from addnorm.doctor.ops import ATTENTION, CONVOLUTION, LINEAR, RECURRENT, SLICES, mixes
 
 PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
+HOPS = 4
 
 
 def kind_of(graph: Graph, join: Join) -> str:
     """The kind of a branch, from what happens on its way."""
     path = join.path - {join.fork}
     ops = {graph[i].op for i in path}
-    looks = [i for i in path if graph[i].op in ATTENTION or _weighs(graph, i)]
-    if looks:
-        foreign = any(_foreign(graph, join, source) for i in looks for source in graph[i].ins)
+    seen = looks(graph, path)
+    if seen:
+        foreign = any(_foreign(graph, join, source) for i in seen for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
     if ops & CONVOLUTION:
         first = next((graph[i].op for i in sorted(path) if mixes(graph[i].op)), "")
@@ -34,7 +35,36 @@ def _weighs(graph: Graph, index: int) -> bool:
     node = graph[index]
     if node.op not in PRODUCTS or len(node.ins) < 2:
         return False
-    return any(graph[i].op == "softmax" for source in node.ins for i, _ in graph.chain(source))
+    return any(softmaxed(graph, source) for source in node.ins)
+
+
+def softmaxed(graph: Graph, index: int) -> bool:
+    """Whether a node is a softmax, or a part of one (a sink may be cut off)."""
+    for _ in range(HOPS):
+        index = graph.chain(index)[-1][0]
+        node = graph[index]
+        if node.op not in SLICES or len(node.ins) != 1:
+            return node.op == "softmax" or _softmax_by_hand(graph, index)
+        index = node.ins[0]
+    return False
+
+
+def _softmax_by_hand(graph: Graph, index: int) -> bool:
+    """exp(x - logsumexp(x)), or exp(x) divided by its sum."""
+    node = graph[index]
+    if node.op == "exp" and node.ins:
+        inner = graph[node.ins[0]]
+        return any(graph[i].op == "logsumexp" for i in inner.ins)
+    if node.op == "div" and len(node.ins) == 2:
+        return any(graph[i].op == "exp" for i in node.ins) and any(
+            graph[i].op == "sum" for i in node.ins
+        )
+    return False
+
+
+def looks(graph: Graph, nodes: set[int]) -> list[int]:
+    """Where tokens look at each other among these nodes."""
+    return [i for i in nodes if graph[i].op in ATTENTION or _weighs(graph, i)]
 
 
 def _foreign(graph: Graph, join: Join, source: int) -> bool:
@@ -83,11 +113,7 @@ def parallel_inside(graph: Graph, norms: dict[int, Norm], join: Join) -> bool:
             )
             if not apart or not reached or graph.mixing(shared):
                 return False
-            looks = [
-                any(graph[i].op in ATTENTION or graph[i].op == "softmax" for i in way)
-                for way in ways
-            ]
-            return looks[0] != looks[1]
+            return bool(looks(graph, ways[0])) != bool(looks(graph, ways[1]))
         step = graph.back(index)
         if step is None:
             return False

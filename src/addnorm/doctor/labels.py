@@ -44,12 +44,14 @@ def tags(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
             found.append("scaled-branch")
     if any(scale.kind == "weight" or differs(scale) for scale in join.scales):
         found.append("scaled-shortcut")
+    weighed = {r.join.node for r in anatomy.readings if r.join.weighed}
     dense = reading.link.dense or reads_several(anatomy, reading)
+    dense |= join.weighed or join.fork in weighed
     said = {
         "gated": join.gated and not join.mixed, "hyper-connections": join.mixed,
         "parallel": reading.parallel, "projection-shortcut": join.projection,
         "long-skip": reading.around > 0, "activation-after-add": bool(reading.after),
-        "dual": reading.dual, "dense": dense and not join.mixed,
+        "reversible": join.crossed, "dual": reading.dual, "dense": dense and not join.mixed,
         "interpolated": join.towards >= 0, "normalized-shortcut": join.normed and not join.mixed,
         "scaled-stream": any(m.what == "scale" for m in reading.link.met) and reading.pre
         and not reading.link.norms() and reading.link.before >= 0,
@@ -60,9 +62,9 @@ def tags(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
 
 
 def differs(scale: Scale) -> bool:
-    """Whether a constant is not 1."""
+    """Whether a constant is not 1; its sign does not matter."""
     single = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
-    return single and scale.value is not None and abs(scale.value - 1) > 1e-6
+    return single and scale.value is not None and abs(abs(scale.value) - 1) > 1e-6
 
 
 def entry_scales(anatomy: Anatomy, reading: Reading) -> list[float]:

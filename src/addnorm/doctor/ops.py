@@ -3,8 +3,13 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ADDS = frozenset({"add", "sub", "rsub", "addcmul", "lerp", "addmm", "baddbmm", "gru_cell"})
+ADDS = frozenset(
+    {"add", "sub", "rsub", "addcmul", "lerp", "addmm", "baddbmm", "gru_cell"}
+    | {"index_add", "scatter_add"}
+)
 """Operations that may join a shortcut and a branch."""
+SUMS = frozenset({"sum", "mean", "einsum", "matmul", "tensordot"})
+"""Operations that may add up streams which were stacked before."""
 ATTENTION = frozenset(
     {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 )
@@ -81,6 +86,8 @@ ROOTS = frozenset(
 )
 """Signs that a statistic measures size: plain sums, as in softmax, do not normalize."""
 EMBEDDINGS = frozenset({"embedding", "embedding_bag"})
+LOOKUPS = frozenset({"getitem", "index", "index_select", "gather", "take", "take_along_dim"})
+"""Operations that take rows of a table."""
 METADATA = frozenset(
     {f"{prefix}_like" for prefix in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")}
     | {f"new_{name}" for name in ("empty", "zeros", "ones", "full", "tensor")}

@@ -15,16 +15,16 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.doctor import hidden
-from addnorm.doctor.graph import Graph, Node, Operand, Scale
+from addnorm.doctor.adds import Stacked, joined, mixture, stacked
+from addnorm.doctor.calls import mean_of, plain_arguments, without_dropout
+from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
-from addnorm.doctor.joins import Join, find, fused
+from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
-from addnorm.doctor.ops import ADDS, DROPOUT, canonical, kept
-from addnorm.doctor.signs import Signs
+from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
+from addnorm.doctor.signs import FLAT, Signs
 
 INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
-SMALL = 1 << 16
-"""Weights and constants up to this size are looked at for their mean."""
 
 
 class Recorder(TorchFunctionMode):
@@ -47,6 +47,8 @@ class Recorder(TorchFunctionMode):
         self._known: Any = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in model.named_modules()}
         self._weights = {id(weight): name for name, weight in model.named_parameters()}
+        self._mixtures: set[int] = set()
+        """Weighted sums of streams."""
         self._stack = [""]
 
     # the forward
@@ -101,6 +103,10 @@ class Recorder(TorchFunctionMode):
             operands = tuple(Operand("node", self._known[t]) for t in given)
             self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor, path=path)
 
+    def node_of(self, tensor: Tensor) -> int | None:
+        """The node that made a tensor."""
+        return self._known.get(tensor)
+
     def _active(self, tensor: Tensor) -> bool:
         index = self._known.get(tensor)
         return index is not None and self.graph[index].active
@@ -126,10 +132,14 @@ class Recorder(TorchFunctionMode):
             self._written(args, given)
             return None
         if self.still:
-            args, kwargs = _without_dropout(op, args, kwargs)
-        operands = tuple(self._operand(a) for a in _plain_arguments(args, kwargs))
-        join = self._join(op, given, kwargs) if op in ADDS else None
+            args, kwargs = without_dropout(op, args, kwargs)
+        operands = tuple(self._operand(a) for a in plain_arguments(args, kwargs))
+        detail = kept(op, args, kwargs)
+        join = self._join(op, operands, given, kwargs.get("alpha", 1)) if op in ADDS else None
+        streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
         self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
+        if op in FLAT:
+            self.signs.squashed(op, given[0], len(self.graph))
         before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
         out = func(*args, **kwargs)
         made = [out] if isinstance(out, Tensor) else list(tensors(out))
@@ -144,7 +154,15 @@ class Recorder(TorchFunctionMode):
         idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
         if idle and op not in DROPOUT:
             return out  # a cast that had nothing to do
-        self._file_all(op, operands, made, inplace, kept(op, args, kwargs))
+        if streams is not None and not streams.weighted:
+            with torch._C.DisableTorchFunction(), torch.no_grad():
+                self._sum(op, streams, given, made[0])
+            return out
+        if streams is not None:
+            join = mixture(self.graph, self.joins, streams, self._mixtures)
+        self._file_all(op, operands, made, inplace, detail)
+        if streams is not None:
+            self._mixtures.add(self._known[made[0]])
         if join is not None:
             self._joined(join, op, made[0])
         return out
@@ -188,7 +206,7 @@ class Recorder(TorchFunctionMode):
             detail=detail or {},
         )
         if not node.active and node.op != "embedding":
-            node.value = _mean(tensor)
+            node.value = mean_of(tensor)
         self._known[tensor] = node.index
         return node
 
@@ -205,50 +223,44 @@ class Recorder(TorchFunctionMode):
             return Operand("node", index, shape=tuple(value.shape))
         name = self._weights.get(id(value))
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand("weight", value=_mean(value), shape=tuple(value.shape), name=name or "")
-        return Operand("constant", value=_mean(value), shape=tuple(value.shape))
+            return Operand(
+                "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
+            )
+        return Operand("constant", value=mean_of(value), shape=tuple(value.shape))
 
     # joins
 
-    def _join(self, op: str, given: list[Tensor], kwargs: dict[str, Any]) -> Join | None:
-        live = [t for t in given if self._active(t)]
-        if len(live) < 2:
-            return None
-        index = [self._known[t] for t in live]
-        join: Join | None = None
-        if op in ("addmm", "baddbmm"):
-            if given[0] is live[0]:
-                join = fused(self.graph, index[0], index[1])
-        elif op == "gru_cell":
-            join = fused(self.graph, index[1], index[0])
-        elif op == "addcmul":
-            join = self._scaled_sum(given, live, index)
-        elif index[0] != index[1]:
-            join = find(self.graph, self.joins, index[0], index[1])
-        minuend = {"sub": 0, "rsub": 1}.get(op)
-        if join is None or (minuend is not None and join.shortcut == index[1 - minuend]):
-            return None  # f(x) - x takes the stream away
-        join.gated |= op in ("gru_cell", "lerp")
-        alpha = kwargs.get("alpha", 1)
-        if alpha != 1 and join.branch == index[1]:
-            join.own = (Scale("constant", float(alpha), (), len(self.graph)),)
-        if op in ("addmm", "baddbmm"):
-            return join
-        by_index = dict(zip(index, live, strict=True))
-        shortcut = by_index.get(join.shortcut, live[0])
-        branch = by_index.get(join.branch, live[1] if shortcut is live[0] else live[0])
-        self.signs.operands(join, shortcut, branch)
+    def _join(
+        self, op: str, operands: tuple[Operand, ...], given: list[Tensor], alpha: float
+    ) -> Join | None:
+        join = joined(self.graph, self.joins, op, operands, alpha)
+        if join is not None and op not in ("addmm", "baddbmm"):
+            self._weigh(join, {self._known[t]: t for t in given if self._active(t)})
         return join
 
-    def _scaled_sum(self, given: list[Tensor], live: list[Tensor], index: list[int]) -> Join | None:
-        """addcmul: x + gain * branch in one call."""
-        if given[0] is not live[0] or len(live) != 2:
-            return None
-        join = find(self.graph, self.joins, index[0], index[1])
-        if join is not None:
-            gain = next(t for t in given[1:] if t is not live[1])
-            join.own = (self.graph.factor(self._operand(gain), len(self.graph)),)
-        return join
+    def _weigh(self, join: Join, values: dict[int, Tensor]) -> None:
+        """Take the signs of both sides of a join."""
+        one, other = list(values.values())[:2]
+        shortcut = values.get(join.shortcut, one)
+        branch = values.get(join.branch, other if shortcut is one else one)
+        self.signs.operands(join, shortcut, branch)
+
+    def _sum(self, op: str, found: Stacked, given: list[Tensor], out: Tensor) -> None:
+        """A sum over stacked streams, filed as the additions that it is."""
+        whole = next(t for t in given if self._known.get(t) is not None and t.dim() > found.axis)
+        values = dict(zip(found.parts, whole.unbind(found.axis), strict=True))
+        index, total = found.parts[0], values[found.parts[0]]
+        for part in found.parts[1:]:
+            join = find(self.graph, self.joins, index, part)
+            if join is not None:
+                self._weigh(join, {index: total, part: values[part]})
+            total = total + values[part]
+            last = op != "mean" and part == found.parts[-1]
+            index = self._file("add", (_node(index), _node(part)), out if last else total).index
+            if join is not None:
+                self._joined(join, "add", out if last else total)
+        if op == "mean":
+            self._file("mul", (_node(index), Operand("number", value=1 / len(values))), out)
 
     def _joined(self, join: Join, op: str, out: Tensor) -> None:
         index = self._known[out]
@@ -257,36 +269,5 @@ class Recorder(TorchFunctionMode):
         self.signs.total(join, out)
 
 
-def _plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
-    """Tensors and numbers among the arguments, in order."""
-    waiting = [*args, *kwargs.values()]
-    for value in waiting:
-        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
-            yield value
-        elif isinstance(value, list | tuple):
-            yield from _plain_arguments(value, {})
-
-
-def _without_dropout(
-    op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with nothing dropped."""
-    if op in DROPOUT:
-        names = ("input", "p", "training", "inplace")
-        said = dict(zip(names, args, strict=False)) | kwargs
-        return (said["input"],), {"p": said.get("p", 0.5), "training": False}
-    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
-    if place is None:
-        return args, kwargs
-    if "dropout_p" in kwargs:
-        kwargs = {**kwargs, "dropout_p": 0.0}
-    elif len(args) > place:
-        args = (*args[:place], 0.0, *args[place + 1 :])
-    return args, kwargs
-
-
-def _mean(tensor: Tensor) -> float | None:
-    if tensor.numel() > SMALL or tensor.device.type == "meta" or not tensor.is_floating_point():
-        return None
-    with torch._C.DisableTorchFunction(), torch.no_grad():
-        return float(tensor.detach().float().mean()) if tensor.numel() else None
+def _node(index: int) -> Operand:
+    return Operand("node", index)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.core.rows import Row
+from addnorm.doctor.sketch import Sketch
 
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
@@ -95,12 +96,19 @@ class Report:
     notes: tuple[str, ...] = ()
     """What could not be seen."""
     signature: tuple[Any, ...] = ()
+    sketches: tuple[Sketch, ...] = ()
+    """A typical layer of each stream, for a picture."""
     stress: tuple[Row, ...] = ()
 
     @cached_property
     def arrangement(self) -> str | None:
         """The closest known arrangement, as call string."""
         return import_module("addnorm.doctor.nearest").arrangement(self)
+
+    @cached_property
+    def fits(self) -> tuple[str, ...]:
+        """Every known wiring that is as close, the closest arrangement first."""
+        return import_module("addnorm.doctor.nearest").fits(self)
 
     @cached_property
     def families(self) -> tuple[str, ...]:
@@ -117,6 +125,7 @@ class Report:
         return {
             "model": self.model,
             "arrangement": self.arrangement,
+            "fits": list(self.fits),
             "families": list(self.families),
             "stacks": list(self.stacks),
             "odd": list(self.odd),

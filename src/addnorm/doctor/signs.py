@@ -1,5 +1,6 @@
 """Vital signs taken while the forward runs: variances at each join, gradients, attention."""
 
+import contextlib
 import math
 from dataclasses import dataclass
 from typing import Any
@@ -13,6 +14,8 @@ from addnorm.doctor.joins import Join
 
 QUERIES = 64
 """Queries of one example that are looked at."""
+FLAT = {"tanh": 1.818, "erf": 1.517}
+"""From here on their slope is below a tenth of the largest."""
 BARRED = -1e4
 """Logits below it are masked."""
 
@@ -39,17 +42,18 @@ class Signs:
     def __init__(self) -> None:
         self.attentions: list[Attention] = []
         self.gradients: dict[int, float] = {}
-        self.saturation: list[tuple[str, float]] = []
+        self.saturation: dict[int, float] = {}
+        """Share of values at each tanh and erf where it is all but flat, by node."""
 
     def operands(self, join: Join, shortcut: Tensor, branch: Tensor) -> None:
         """Both sides of a join, before it happens."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             join.signs["shortcut_variance"] = _variance(shortcut)
             join.signs["branch_variance"] = _variance(branch)
 
     def total(self, join: Join, out: Tensor) -> None:
         """The sum, and a hook for its gradient."""
-        with torch.no_grad(), torch._C.DisableTorchFunction():
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             variance = _variance(out)
             join.signs["stream_variance"] = variance
             join.signs["token_similarity"] = _similarity(out)
@@ -59,6 +63,12 @@ class Signs:
         if out.requires_grad:
             index = join.node
             out.register_hook(lambda gradient: self._gradient(index, gradient))  # type: ignore[no-untyped-call]
+
+    def squashed(self, op: str, given: Tensor, node: int) -> None:
+        """What goes into a tanh or erf: how much of it lies where the slope is below a tenth."""
+        with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
+            if given.is_floating_point() and given.numel():
+                self.saturation[node] = float((given.detach().abs() > FLAT[op]).float().mean())
 
     def _gradient(self, index: int, gradient: Tensor) -> None:
         with torch.no_grad():
@@ -88,6 +98,11 @@ class Signs:
         except Exception:  # a sign is never worth a broken forward
             return
         self.attentions.append(found)
+
+
+def _never_in_the_way() -> contextlib.AbstractContextManager[None]:
+    """A sign is not worth a broken forward: inside vmap a tensor has no numbers to show."""
+    return contextlib.suppress(RuntimeError)
 
 
 def _variance(tensor: Tensor) -> float:

@@ -9,6 +9,8 @@ from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import ATTENTION, NONLINEAR
 
 FAR = 80
+WRITES = frozenset({"where", "setitem", "scatter", "index_put", "index_copy", "masked_scatter"})
+"""Operations that put something in the place of a part of a stream."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +82,9 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
     if part is not None:
         found.met.append(Met("slice", index))
         return part
+    if node.op in WRITES and len(node.ins) == 2:
+        found.met.append(Met("slice", index))
+        return max(node.ins)
     if len(node.ins) == 1:
         if node.op in ("add", "sub", "rsub"):
             return node.ins[0]
@@ -94,13 +99,15 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
 
 
 def own_copy(graph: Graph, index: int) -> int | None:
-    """x in x - c * x, where the second may be detached."""
+    """x in x - c * x, where the second may be detached or averaged."""
     node = graph[index]
     if node.op not in ("add", "sub", "rsub") or len(node.ins) != 2:
         return None
     one, other = node.ins
     if other in (i for i, _ in graph.chain(one)):
         return other
+    if node.op == "sub" and one < other and graph.reaches(one, other):
+        return one  # x - its moving average
     return one if one in (i for i, _ in graph.chain(other)) else None
 
 

@@ -2,11 +2,13 @@
 
 import json
 import sys
+from collections.abc import Mapping
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 import torch
+import yaml
 from torch import nn
 
 from addnorm.core.errors import UserError, nearest
@@ -17,20 +19,31 @@ LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_lay
 WANTED = "wanted package.module:callable, hf:FAMILY, hf:./config.json or a run folder"
 
 
-def build_target(target: str, *, layers: int | None = None) -> tuple[nn.Module, list[str]]:
-    """The model, and what has to be said about how it was built."""
+def build_target(
+    target: str, *, layers: int | None = None, options: Mapping[str, Any] | None = None
+) -> tuple[nn.Module, list[str]]:
+    """The model, and what has to be said about how it was built. options: what a callable is
+    called with."""
     if target.startswith("hf:"):
+        if options is not None:
+            raise UserError(f"--config is for package.module:callable targets, got {target!r}")
         return _family(target[3:], layers)
     if layers is not None:
         raise UserError(f"--layers is for hf: targets, got it with {target!r}; leave it out")
+    found = imported(target, WANTED)
+    if isinstance(found, nn.Module) and options is None:
+        return found, []
+    made = called(target, found, dict(options or {}))
+    if not isinstance(made, nn.Module):
+        raise UserError(f"{target}() returned {type(made).__name__}; wanted a torch.nn.Module")
+    return made, []
+
+
+def imported(target: str, wanted: str) -> Any:
+    """What package.module:name names. The module of the user is imported: their code runs."""
     name, colon, attribute = target.rpartition(":")
     if not colon or not attribute.replace(".", "").isidentifier():
-        raise UserError(f"got {target!r}; {WANTED}")
-    return _called(name, attribute), []
-
-
-def _called(name: str, attribute: str) -> nn.Module:
-    """The module of the user is imported: their code runs."""
+        raise UserError(f"got {target!r}; {wanted}")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -48,21 +61,49 @@ def _called(name: str, attribute: str) -> nn.Module:
             hint = f"; did you mean {' or '.join(map(repr, close))}?" if close else ""
             raise UserError(f"{name!r} has no {part!r}{hint}")
         found = getattr(found, part)
-    if not isinstance(found, nn.Module):
-        if not callable(found):
-            raise UserError(f"{name}:{attribute} is {found!r}; wanted a module or what builds one")
-        try:
-            found = found()
-        except Exception as problem:
-            raise UserError(
-                f"{name}:{attribute}() failed: {_said(problem)}; wanted a callable that needs no "
-                "arguments"
-            ) from problem
-    if not isinstance(found, nn.Module):
-        raise UserError(
-            f"{name}:{attribute}() returned {type(found).__name__}; wanted a torch.nn.Module"
-        )
     return found
+
+
+def called(target: str, found: Any, options: dict[str, Any]) -> Any:
+    """What a callable of the user returns."""
+    if not callable(found) or isinstance(found, nn.Module):
+        raise UserError(f"{target} is {_short(found)}; wanted a module or what builds one")
+    try:
+        return found(**options)
+    except Exception as problem:
+        wanted = f"the options {', '.join(options)}" if options else "no arguments"
+        raise UserError(
+            f"{target}() failed: {_said(problem)}; wanted a callable that needs {wanted}"
+        ) from problem
+
+
+def build_optimizer(target: str, model: nn.Module) -> Any:
+    """What package.module:callable makes of a model: something with groups of parameters."""
+    found = imported(target, "wanted package.module:callable that takes the model")
+    if not callable(found):
+        raise UserError(f"{target} is {_short(found)}; wanted a callable that takes the model")
+    try:
+        made = found(model)
+    except Exception as problem:
+        raise UserError(f"{target}(model) failed: {_said(problem)}") from problem
+    if not hasattr(made, "param_groups"):
+        raise UserError(f"{target}(model) returned {type(made).__name__}; wanted an optimizer")
+    return made
+
+
+def read_options(path: Path) -> dict[str, Any]:
+    """Options of a builder from a file of JSON or YAML."""
+    try:
+        found = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, yaml.YAMLError) as problem:
+        raise UserError(f"cannot read {str(path)!r}: {_said(problem)}") from None
+    if not isinstance(found, dict):
+        raise UserError(f"{path} holds no options by name; wanted {{'depth': 6, 'pre_norm': true}}")
+    return {str(name): value for name, value in found.items()}
+
+
+def _short(value: Any) -> str:
+    return type(value).__name__ if isinstance(value, nn.Module) else repr(value)[:100]
 
 
 def _said(problem: Exception) -> str:

@@ -54,7 +54,7 @@ def _sections(report: Report) -> Iterator[Section]:
             "What is wired",
             [
                 Picture(
-                    "One block of each sort",
+                    "A typical layer of each stream",
                     drawing(report, theme="light"),
                     drawing(report, theme="dark"),
                 ),
@@ -63,7 +63,7 @@ def _sections(report: Report) -> Iterator[Section]:
             about="Drawn from the recorded forward: what was computed, whatever it is called.",
         )
         yield Section("Residual adds", [_blocks(report)])
-        signs = [_sign(report, name) for name in SIGNS]
+        signs = [*(_sign(report, name) for name in SIGNS), _roles(report), _saturation(report)]
         yield Section(
             "Vital signs",
             [part for part in signs if part is not None],
@@ -139,6 +139,34 @@ def _stress(report: Report) -> Table:
         for row in report.stress
     ]
     return Table("Short runs", tuple(n.replace("_", " ") for n in names), rows, wide=True)
+
+
+def _roles(report: Report) -> Part | None:
+    """Gradients by what weights do: in all blocks, in the first and in the last that has them."""
+    rows: dict[str, list[float]] = {}
+    whole: dict[str, float] = {}
+    for row in report.rows:
+        if row["measure"] == "role_gradient_norm":
+            if "site" in row:
+                rows.setdefault(row["role"], []).append(row["value"])
+            else:
+                whole[row["role"]] = row["value"]
+    cells = [
+        (role, _number(whole[role]), _number(values[0]), _number(values[-1]))
+        for role, values in rows.items()
+    ]
+    head = ("weights", "all blocks", "first", "last")
+    return Table("Norm of the gradient by what weights do", head, cells) if cells else None
+
+
+def _saturation(report: Report) -> Part | None:
+    rows = [
+        (row["path"] or "-", f"{100 * row['value']:.1f} %")
+        for row in report.rows
+        if row["measure"] == "saturation"
+    ]
+    title = "Share of values where a squashing norm has less than a tenth of its slope"
+    return Table(title, ("where", "share"), rows) if rows else None
 
 
 def _sign(report: Report, name: str) -> Part | None:

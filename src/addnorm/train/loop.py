@@ -79,6 +79,7 @@ class Trainer:
     def run(self, until: int | None = None) -> Outcome:
         """Go on to the end, or to a step at which to pause."""
         self._set(self.keeper.resume())
+        self.session.objective.train()  # not at each step: a deep stack has a thousand modules
         with stoppable() as bell:  # first of all: whoever hears that it began may ask for an end
             self.watcher.began(self.progress, self.session.facts())
             self.clock = Clock(self.progress)
@@ -145,7 +146,6 @@ class Trainer:
         """Gradients of the mean loss over all batches and processes."""
         world = self.world
         self._seed(step)
-        self.session.objective.train()
         self.session.optimizer.zero_grad()
         asked = sum(batch.count for batch in batches)
         totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
@@ -166,8 +166,17 @@ class Trainer:
         return loss, sums
 
     def _seed(self, step: int) -> None:
-        """All chance of a step, such as dropout, follows from its number."""
-        torch.manual_seed(derive_seed(self.recipe.seed, "step", step, self.world.rank))
+        """All chance of a step, such as dropout, follows from its number.
+
+        `torch.manual_seed` would also seed devices that are not there, which is slow.
+        """
+        seed, device = (
+            derive_seed(self.recipe.seed, "step", step, self.world.rank),
+            self.world.device,
+        )
+        torch.default_generator.manual_seed(seed)
+        if device.type != "cpu":
+            torch.get_device_module(device).manual_seed(seed)
 
     def _gradient_norm(self) -> float:
         bound = self.recipe.clip if self.recipe.clip is not None else math.inf

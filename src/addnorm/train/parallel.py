@@ -19,6 +19,10 @@ from addnorm.core.errors import UserError
 from addnorm.models import Model
 
 BACKENDS = {"cuda": "nccl"}
+MET: list[Any] = []
+"""Groups of processes that this one was in, kept to its end. If a model wrapped for several
+processes were the last to hold one, torch would wait, holding Python's lock, for threads that may
+be waiting for that lock."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +89,7 @@ def joined(device: str) -> Iterator[World]:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     dist.init_process_group(BACKENDS.get(chosen.type, "gloo"))
+    MET.append(dist.group.WORLD)
     try:
         yield World(rank, size, chosen)
     finally:

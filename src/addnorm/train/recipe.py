@@ -68,7 +68,7 @@ class Recipe(BaseModel):
     accumulate: Count = 1
     """Batches that make one update."""
 
-    steps: Count = 1500
+    steps: Count = 1250
     """Updates."""
     seed: int = Field(0, ge=0)
     """All chance derives from it."""

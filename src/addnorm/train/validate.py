@@ -20,11 +20,14 @@ def validate(session: Session, batches: Batches) -> Means:
     world = session.world
     totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
     session.objective.eval()
-    with nullcontext() if session.average is None else session.average.applied():
-        for batch, _ in batches.epoch():
-            part = batch.part(world.rank, world.size).to(world.device)
-            with precision(session.recipe, world):
-                totals += session.objective(*part.sides)[1]
+    try:
+        with nullcontext() if session.average is None else session.average.applied():
+            for batch, _ in batches.epoch():
+                part = batch.part(world.rank, world.size).to(world.device)
+                with precision(session.recipe, world):
+                    totals += session.objective(*part.sides)[1]
+    finally:
+        session.objective.train()
     means = Means(*world.total(totals).tolist())
     if not means.count:
         raise UserError(

@@ -21,12 +21,41 @@ def inert_norm(case: Case) -> Iterator[Finding]:
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
         if any(name in used for name in names) or not behaves_as_norm(module, sizes):
             continue
+        if _idle_part(case, path, used):
+            continue  # nothing around it ran: another input would have used all of it
+        beside = _idle_beside(case, path, used)
         yield Finding(
-            "inert_norm", "error", path,
+            "inert_norm", "info" if beside else "error", path,
+            f"this norm was not used, nor was {beside} beside it; if other inputs use both, all is "
+            "well" if beside else
             "this norm was built and never used; call it where it belongs or take it out",
             {"calls": 0, "weights": names},
         )  # fmt: skip
     yield from _unheard(case)
+
+
+def _idle_part(case: Case, path: str, used: set[str]) -> bool:
+    """Whether a norm stands in a part of the model that did not run at all."""
+    while path:
+        path = path.rpartition(".")[0]
+        if not path or case.visit.recorder.calls.get(path):
+            return False
+        inside = [n for n, w in case.weights.items() if n.startswith(f"{path}.") and w.dim() > 1]
+        if inside:
+            return not any(name in used for name in inside)
+    return False
+
+
+def _idle_beside(case: Case, path: str, used: set[str]) -> str:
+    """A sub-layer with matrices beside a norm that did not run either; empty if there is none."""
+    parent, _, own = path.rpartition(".")
+    for name, module in case.visit.model.get_submodule(parent).named_children():
+        whole = f"{parent}.{name}" if parent else name
+        weights = [f"{whole}.{n}" for n, w in module.named_parameters() if w.dim() > 1]
+        idle = weights and not case.visit.recorder.calls.get(whole)
+        if name != own and idle and not any(weight in used for weight in weights):
+            return whole
+    return ""
 
 
 def _unheard(case: Case) -> Iterator[Finding]:
@@ -34,10 +63,12 @@ def _unheard(case: Case) -> Iterator[Finding]:
     graph, ends = case.graph, case.visit.recorder.outputs
     if not ends:
         return
-    heard: set[int] = set()
-    for end in ends:
-        if end not in heard:
-            heard |= graph.ancestors(end)
+    heard, waiting = set(ends), list(ends)
+    while waiting:
+        for operand in graph[waiting.pop()].operands:
+            if operand.kind == "node" and operand.node not in heard:
+                heard.add(operand.node)
+                waiting.append(operand.node)
     told: set[str] = set()
     for norm in case.each_norm():
         names = case.norm_weights(norm)

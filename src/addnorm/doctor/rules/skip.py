@@ -14,15 +14,15 @@ def skip_after_norm(case: Case) -> Iterator[Finding]:
     for reading in case.blocks:
         if reading.join.mixed or reading.join.gated or reading.join.towards >= 0:
             continue
+        norms = reading.link.norms()
         severity: Severity
-        if reading.false:
+        if reading.false and case.norms[norms[0]].kind != "batch":
             hybrid = "pre_ln" not in classes and "none" in classes
             severity = "info" if hybrid else "error"
-        elif _normed(reading) or _first_alone(case, reading, classes):
+        elif _normed(case, reading) or _first_alone(case, reading, classes):
             severity = "error"
         else:
             continue
-        norms = reading.link.norms()
         yield Finding(
             "skip_after_norm", severity, case.home(reading),
             "the skip carries the normalized input: x = N(x) + f(N(x)); keep the raw x for the "
@@ -35,9 +35,13 @@ def skip_after_norm(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _normed(reading: Reading) -> bool:
-    """x_next = N(x) + f(x)."""
-    return reading.join.normed and reading.join.via < 0 and not reading.dual
+def _normed(case: Case, reading: Reading) -> bool:
+    """x_next = N(x) + f(x); a batch norm alone on a skip is a scale (RepVGG)."""
+    join = reading.join
+    if not join.normed or join.via >= 0 or reading.dual:
+        return False
+    way = case.graph.between(join.fork, join.shortcut)
+    return any(case.norms[i].kind != "batch" for i in way if i in case.norms)
 
 
 def _first_alone(case: Case, reading: Reading, classes: list[str]) -> bool:

@@ -1,0 +1,162 @@
+"""Spellings of an addition: which streams a call adds up, and which residual join that makes."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from addnorm.doctor.graph import Graph, Operand, Scale
+from addnorm.doctor.joins import Join, find, fresh, fused, plain
+from addnorm.doctor.ops import CASTS
+
+FAR = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Stacked:
+    """Streams laid side by side and summed over that axis."""
+
+    parts: tuple[int, ...]
+    stack: int
+    axis: int
+    weighted: bool
+    """Whether they are multiplied by anything but a constant 1 before."""
+
+
+def joined(
+    graph: Graph, joins: dict[int, Join], op: str, operands: Sequence[Operand], alpha: float
+) -> Join | None:
+    """The join that one call makes, if it makes one."""
+    _wake(graph, joins, operands)
+    live = [o for o in operands if o.kind == "node" and graph[o.node].active]
+    if len(live) < 2:
+        return None
+    one, other = live[0].node, live[1].node
+    join: Join | None = None
+    if op in ("addmm", "baddbmm"):
+        join = fused(graph, one, other) if operands[0] is live[0] else None
+    elif op == "gru_cell":
+        join = fused(graph, other, one)
+    elif op == "addcmul":
+        join = _scaled(graph, joins, operands, live)
+    elif op in ("index_add", "scatter_add"):
+        join = plain(graph, joins, one, other)
+    elif one != other:
+        join = find(graph, joins, one, other)
+    minuend = {"sub": one, "rsub": other}.get(op)
+    if join is None or (minuend is not None and join.branch == minuend):
+        return None  # f(x) - x takes the stream away
+    if minuend is not None and not graph.learns(join.path - {join.fork}):
+        return None  # x - its moving average
+    join.gated |= op in ("gru_cell", "lerp")
+    if alpha != 1 and join.branch == other:
+        join.own = (Scale("constant", alpha, (), len(graph)),)
+    return join
+
+
+def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> None:
+    """Learned queries or latents to which a branch of their own is added begin a stream."""
+    nodes = [o.node for o in operands if o.kind == "node"]
+    asleep = [i for i in nodes if graph[i].learned]
+    awake = [i for i in nodes if graph[i].active]
+    if len(asleep) != 1 or len(awake) != 1 or graph[asleep[0]].size < graph[awake[0]].size:
+        return
+    way = graph.made_of(asleep[0], awake[0])
+    if way and not any(i in joins for i in way) and graph.mixing(way):
+        graph.awaken(way)
+
+
+def _scaled(
+    graph: Graph, joins: dict[int, Join], operands: Sequence[Operand], live: list[Operand]
+) -> Join | None:
+    """addcmul: x + gain * branch in one call."""
+    if operands[0] is not live[0] or len(live) != 2:
+        return None
+    join = find(graph, joins, live[0].node, live[1].node)
+    if join is not None:
+        gain = next(o for o in operands[1:] if o is not live[1])
+        join.own = (graph.factor(gain, len(graph)),)
+    return join
+
+
+def stacked(
+    graph: Graph, op: str, operands: Sequence[Operand], detail: dict[str, Any]
+) -> Stacked | None:
+    """The streams that a call adds up, where they were stacked before."""
+    if op in ("sum", "mean"):
+        dim = detail.get("dim")
+        dim = dim[0] if isinstance(dim, list | tuple) and len(dim) == 1 else dim
+        if not isinstance(dim, int) or not operands or operands[0].kind != "node":
+            return None
+        return _traced(graph, operands[0].node, dim, weighted=False)
+    if op not in ("einsum", "matmul", "tensordot") or len(operands) < 2:
+        return None
+    for place, operand in enumerate(operands[:2]):
+        if operand.kind == "node" and graph[operand.node].active:
+            axis = _contracted(op, place, len(graph[operand.node].shape), detail)
+            weights = operands[1 - place]
+            plain = weights.kind == "constant" and weights.value == 1
+            found = None if axis is None else _traced(graph, operand.node, axis, weighted=not plain)
+            if found is not None:
+                return found
+    return None
+
+
+def _contracted(op: str, place: int, rank: int, detail: dict[str, Any]) -> int | None:
+    """The axis of an operand that a product sums over."""
+    if op == "matmul":
+        return -2 if place else -1
+    if op == "tensordot":
+        return 0 if place else rank - 1
+    inside, arrow, outside = str(detail.get("equation", "")).replace(" ", "").partition("->")
+    terms = inside.split(",")
+    if not arrow or place >= len(terms) or len(terms[place]) != rank:
+        return None
+    gone = [i for i, letter in enumerate(terms[place]) if letter not in outside]
+    return gone[0] if len(gone) == 1 else None
+
+
+def _traced(graph: Graph, index: int, dim: int, *, weighted: bool) -> Stacked | None:
+    """Back to the stack, over casts and weights that leave its shape alone."""
+    shape = graph[index].shape
+    axis = dim % len(shape) if shape else 0
+    for _ in range(FAR):
+        node = graph[index]
+        if node.shape != shape or not node.ins:
+            return None
+        if node.op in ("stack", "cat"):
+            place = node.detail.get("dim", 0)
+            if not isinstance(place, int) or place % len(shape) != axis:
+                return None
+            parts = [o.node for o in node.operands if o.kind == "node" and graph[o.node].active]
+            if len(parts) < 2 or len(parts) != shape[axis] or len(set(parts)) < len(parts):
+                return None
+            return Stacked(tuple(parts), index, axis, weighted)
+        if node.op == "mul":
+            weighted = True
+            index = max(node.ins, key=lambda i: (graph[i].shape == shape, -i))
+        elif node.op in CASTS:
+            index = node.ins[0]
+        else:
+            return None
+    return None
+
+
+def mixture(graph: Graph, joins: dict[int, Join], found: Stacked, known: set[int]) -> Join | None:
+    """The join that a weighted sum of streams makes: the newest of them is a branch by itself.
+
+    known: earlier mixtures, from which the branch may have been made.
+    """
+    taken = {join.branch for join in joins.values() if join.weighed}
+    new = [i for i in found.parts if i not in joins and i not in taken and fresh(graph, i)]
+    if not new:
+        return None
+    branch = max(new)
+    behind = graph.ancestors(branch)
+    forks = [i for i in (*found.parts, *known) if i != branch and i in behind]
+    if not forks:
+        return None
+    path = graph.between(max(forks), branch)
+    if not graph.mixing(path, but=max(forks)):
+        return None
+    shortcut = max(i for i in found.parts if i != branch)
+    return Join(max(forks), shortcut, branch, path, weighed=True)

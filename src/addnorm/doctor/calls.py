@@ -1,0 +1,51 @@
+"""What one call was given, apart from what it does."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.doctor.ops import DROPOUT
+
+SMALL = 1 << 16
+"""Weights and constants up to this size are looked at for their mean."""
+
+
+def plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
+    """Tensors and numbers among the arguments, in order."""
+    waiting = [*args, *kwargs.values()]
+    for value in waiting:
+        if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from plain_arguments(value, {})
+
+
+def without_dropout(
+    op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """The same call with nothing dropped."""
+    if op in DROPOUT:
+        names = ("input", "p", "training", "inplace")
+        said = dict(zip(names, args, strict=False)) | kwargs
+        return (said["input"],), {"p": said.get("p", 0.5), "training": False}
+    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
+    if place is None:
+        return args, kwargs
+    if "dropout_p" in kwargs:
+        kwargs = {**kwargs, "dropout_p": 0.0}
+    elif len(args) > place:
+        args = (*args[:place], 0.0, *args[place + 1 :])
+    return args, kwargs
+
+
+def mean_of(tensor: Tensor) -> float | None:
+    """The mean of a small tensor; None of a large one, or where there are no numbers."""
+    if tensor.numel() > SMALL or tensor.device.type == "meta" or not tensor.is_floating_point():
+        return None
+    with torch._C.DisableTorchFunction(), torch.no_grad():
+        try:
+            return float(tensor.detach().float().mean()) if tensor.numel() else None
+        except RuntimeError:  # inside vmap a tensor has no numbers to show
+            return None

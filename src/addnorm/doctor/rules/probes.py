@@ -1,0 +1,252 @@
+"""Probes: the model run again with one input changed."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.doctor.leaves import mapped, tensors
+from addnorm.doctor.ops import PRODUCT
+from addnorm.doctor.rules.base import Case
+from addnorm.doctor.visit import SEED
+
+LONG, SHORT = 64, 16
+"""Tokens from which on probes are made with fewer, and how many."""
+NOTICEABLE = 1e-4
+"""Share of its own size by which an output must move to count."""
+
+
+@dataclass(frozen=True)
+class Probe:
+    """The output before and after the last token of the first example was changed."""
+
+    before: Tensor
+    after: Tensor
+    length: int
+    """Tokens of the input; 0 if it has none."""
+    batch: int | None
+    """The axis of the examples: 0, or 1 where tokens come first."""
+
+    @property
+    def pair(self) -> tuple[Tensor, Tensor]:
+        """Both outputs."""
+        return self.before, self.after
+
+
+def probed(case: Case) -> Probe | None:
+    """The model before and after a change of one token; made once a visit."""
+    if "probe" not in case.cache:
+        case.cache["probe"] = _look(case)
+    return case.cache["probe"]
+
+
+def _look(case: Case) -> Probe | None:
+    names = named_inputs(case)
+    target = _stream_input(case, names)
+    if target is None or not names[target].dim():
+        return None
+    tensor, example = names[target], inputs(case)
+    before = None
+    if tensor.dim() >= 2 and tensor.shape[1] >= LONG and not _image(tensor):
+        short = _shortened(example, tensor.shape[1])  # two short runs cost less than a long one
+        before = run(case, short)
+        if before is not None:
+            tensor, example = tensor[:, :SHORT], short
+    before = _reference(case, example) if before is None else before
+    if before is None or not before.dim():
+        return None
+
+    def changed(*place: int | slice) -> Tensor | None:
+        new = tensor.clone()
+        new[place] = other_than(new[place])
+        after = run(case, replaced(example, {target: new}))
+        return after if after is not None and after.shape == before.shape else None
+
+    if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
+        after = changed(0)
+        return None if after is None else Probe(before, after, 0, 0)
+    after = changed(0, -1)
+    if after is None:
+        return None
+    length = tensor.shape[1]
+    others = before.shape[0] > 1 and moved_by(before[1:], after[1:]) > NOTICEABLE
+    if not others or before.dim() < 3 or before.shape[1] < 2 or tensor.shape[0] < 2:
+        return Probe(before, after, length, 0)
+    column = changed(slice(None), 0)
+    if (
+        column is None
+        or moved_by(before[:, 1:], column[:, 1:]) > NOTICEABLE
+        or _placed(case, length)
+    ):
+        return Probe(before, after, length, 0)
+    after = changed(-1, 0)  # columns do not know of each other: tokens come first
+    return None if after is None else Probe(before, after, tensor.shape[0], 1)
+
+
+def _placed(case: Case, length: int) -> bool:
+    """Whether a table of positions is added along the second axis: there the tokens are."""
+    graph = case.graph
+    for node in graph:
+        if node.op != "add" or len(node.ins) != 1 or len(node.shape) != 3:
+            continue
+        for operand in node.operands:
+            table = graph[operand.node].shape if operand.kind == "node" else operand.shape
+            if operand.node in node.ins or len(table) < 2 or table[-1] != node.shape[-1]:
+                continue
+            if table[-2] == length and set(table[:-2]) <= {1}:
+                return True
+    return False
+
+
+def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
+    """The input that the stream which reaches the output begins with."""
+    graph = case.graph
+    order = list(names)
+    if case.blocks:
+        first = next(r for r in case.blocks if r.stream == case.blocks[-1].stream)
+        behind = _data_behind(graph, first.link.start)
+        for name, index in zip(order, case.visit.recorder.inputs, strict=False):
+            if index in behind and names[name].dim() >= 1 and not _maskish(names[name]):
+                return name
+    candidates = [n for n in order if names[n].dim() >= 2 and not _maskish(names[n])]
+    return candidates[0] if candidates else None
+
+
+def _data_behind(graph: Any, index: int) -> set[int]:
+    seen, waiting = {index}, [index]
+    while waiting:
+        for operand in graph[waiting.pop()].operands:
+            if operand.kind == "node" and operand.node not in seen:
+                seen.add(operand.node)
+                waiting.append(operand.node)
+    return seen
+
+
+def _reference(case: Case, example: Any) -> Tensor | None:
+    """The output of the visit itself where it ran in eval mode, else of another run."""
+    norms = any(n.kind == "batch" for n in case.norms.values())
+    if not norms and not case.visit.training:
+        return _main(case, case.visit.out)
+    return run(case, example)
+
+
+def run(case: Case, example: Any) -> Tensor | None:
+    """The main output for another example; None if the model refuses it."""
+    model = case.visit.model
+    model.eval()
+    if case.visit.guard is not None:
+        case.visit.guard.restore()
+    try:
+        torch.manual_seed(SEED)
+        with torch.no_grad():
+            return _main(case, model(*example[0], **example[1]))
+    except Exception:  # a probe that cannot run says nothing
+        return None
+    finally:
+        if case.visit.guard is not None:
+            case.visit.guard.restore()
+
+
+def _main(case: Case, out: Any) -> Tensor | None:
+    """The first output of two or more axes, else the first; none that compares examples."""
+    if "comparing" not in case.cache:
+        case.cache["comparing"] = set(_comparing(case))
+    found = [
+        tensor
+        for place, tensor in enumerate(tensors(out))
+        if tensor.is_floating_point() and tensor.dim() >= 1 and place not in case.cache["comparing"]
+    ]
+    large = [t for t in found if t.dim() >= 2]
+    return (large or found)[0].detach() if found else None
+
+
+def _comparing(case: Case) -> Iterator[int]:
+    """Outputs that are a product of one example with every other, as contrastive models return."""
+    graph = case.graph
+    for place, tensor in enumerate(tensors(case.visit.out)):
+        index = case.visit.recorder.node_of(tensor)
+        while index is not None and tensor.dim() == 2:
+            node = graph[graph.chain(index)[-1][0]]
+            biased = node.op in ("add", "sub") and len(node.ins) == 1
+            index = node.ins[0] if biased else None
+            if node.op in PRODUCT and len(node.ins) == 2:
+                yield place
+
+
+def inputs(case: Case) -> Any:
+    """Positional and keyword inputs of the visit."""
+    return case.visit.args, case.visit.kwargs
+
+
+def named_inputs(case: Case) -> dict[str, Tensor]:
+    """Inputs that are tensors, by name or by place."""
+    found = {f"#{i}": t for i, t in enumerate(case.visit.args) if isinstance(t, Tensor)}
+    return found | {n: t for n, t in case.visit.kwargs.items() if isinstance(t, Tensor)}
+
+
+def replaced(example: Any, new: dict[str, Tensor]) -> Any:
+    """The same inputs with some of them exchanged."""
+    args, kwargs = example
+    return (
+        tuple(new.get(f"#{i}", a) for i, a in enumerate(args)),
+        {name: new.get(name, value) for name, value in kwargs.items()},
+    )
+
+
+def _shortened(example: Any, length: int) -> Any:
+    """The same inputs with fewer tokens."""
+
+    def cut(tensor: Tensor) -> Tensor:
+        long = tensor.dim() >= 2 and tensor.shape[1] == length
+        return tensor[:, :SHORT] if long else tensor
+
+    return mapped(example, cut)
+
+
+def mask_of(case: Case) -> tuple[str, Tensor | None]:
+    """An input of ones, or of True: what marks valid tokens."""
+    for name, tensor in named_inputs(case).items():
+        if _maskish(tensor) and bool(tensor.bool().all()):
+            return name, tensor
+    return "", None
+
+
+def _maskish(tensor: Tensor) -> bool:
+    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
+        return False
+    return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
+
+
+def sequence(tensor: Tensor) -> bool:
+    """Whether an input has tokens."""
+    return tensor.dim() >= 2 and not _image(tensor)
+
+
+def _image(tensor: Tensor) -> bool:
+    return tensor.dim() == 4 and tensor.is_floating_point()
+
+
+def other_than(values: Tensor) -> Tensor:
+    """Something else of the same kind: other tokens that occur, or other numbers."""
+    if values.is_floating_point():
+        return values.flip(-1) * 1.5 + 0.5 if values.dim() else values + 1
+    if values.dtype == torch.bool:
+        return ~values
+    return torch.where(values > 0, values - 1, values + 1)
+
+
+def moved_by(before: Tensor, after: Tensor) -> float:
+    """The largest change beside the size of what changed."""
+    if not before.numel():
+        return 0.0
+    size = float(before.float().abs().mean()) + 1e-12
+    change = float((before.float() - after.float()).abs().max())
+    return change / size if change == change else float("inf")
+
+
+def first_moved(before: Tensor, after: Tensor) -> int:
+    """The first token that moved."""
+    gap = (before.float() - after.float()).abs().flatten(1).amax(1)
+    return int((gap > NOTICEABLE * before.float().abs().mean()).nonzero()[0])

@@ -1,0 +1,34 @@
+"""The page of a visit in a real browser: no complaint, no request, readable in both themes."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from tests.doctor.small import DIM, ConnectedBlock, Model, ids, stack
+from tests.report.browser import Browser, needs_browser
+
+pytestmark = needs_browser
+WIDE = "document.documentElement.scrollWidth - window.innerWidth"
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory):
+    torch.manual_seed(0)
+    model = Model(stack(ConnectedBlock, fault="skip"), nn.LayerNorm(DIM))
+    return addnorm.doctor(model, ids()).to_html(tmp_path_factory.mktemp("visit") / "visit.html")
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+@pytest.mark.parametrize("width", [1280, 400])
+def test_a_page_without_complaints(path, theme, width):
+    with Browser() as browser:
+        browser.open(path, width=width, height=6000, theme=theme)
+        browser.until(
+            "!document.querySelector('.still') && !document.querySelector('.live.waiting')"
+        )
+        assert browser.run("document.querySelectorAll('.board, section').length") > 3
+        assert browser.run(WIDE) <= 0
+        assert "skip_after_norm" in browser.run("document.body.innerText")
+        assert browser.complaints == []
+        assert set(browser.requests) == {path.as_uri()}
