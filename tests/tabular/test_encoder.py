@@ -141,7 +141,8 @@ def test_a_pass_shows_heavy_rows_often_but_is_bounded():
     counts = np.array([1.0] * 9 + [40.0])
     np.testing.assert_array_equal(copies(counts), counts)
     assert copies(counts / counts.sum()).tolist() == [1] * 9 + [8]  # no counts: ten rows' worth
-    assert copies(np.array([1e-4] * 25 + [1e3] * 25)).sum() < 4200
+    assert copies(np.array([1e-4] * 25 + [1e3] * 25)).sum() == 75  # weights, but no counts
+    assert copies(np.array([1.0] * 25 + [1e3] * 25)).sum() < 4200
     assert copies(np.full(5000, 1e5)).sum() == 5000
 
 

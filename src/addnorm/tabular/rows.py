@@ -56,14 +56,15 @@ def copies(weights: np.ndarray) -> np.ndarray:
     """How often a pass over the rows shows each: in proportion to its weight, once at least.
 
     A row that stands for hundreds is shown often, with a part of its weight each time, instead of
-    once in a huge step. A pass is about as long as the weights are many, if they are counts, but
-    no longer than 4096 where there are fewer different rows, and than those where there are more.
+    once in a huge step. A pass is about as long as there are different rows; where fewer than 4096
+    stand for more, that is where all weights are whole numbers, it is as long as those, up to 4096.
 
-    >>> copies(np.array([1.0, 1.0, 1.0, 5.0, 0.1]))
-    array([1, 1, 1, 5, 1])
+    >>> copies(np.array([1.0, 1.0, 1.0, 5.0])), copies(np.array([0.1, 0.1, 0.1, 0.5]))
+    (array([1, 1, 1, 5]), array([1, 1, 1, 2]))
     """
     total, rows = float(weights.sum()), len(weights)
-    length = min(max(total, rows), max(rows, LONG))
+    counted = bool((weights == np.round(weights)).all())
+    length = min(max(total, rows), max(rows, LONG)) if counted else rows
     return np.maximum(1, np.round(weights * (length / total))).astype(np.int64)
 
 
