@@ -55,6 +55,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_features_in_: int
     target_: Target
 
+    _most_passes: int
+    """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
+
     def _fit(self, X: Any, weights: np.ndarray, columns: list[Column], y: np.ndarray) -> None:
         """Fit to checked columns and a target in numbers, all weights above 0."""
         seed = seed_of(self)

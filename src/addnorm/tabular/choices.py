@@ -42,13 +42,13 @@ def batch_size(rows: int) -> int:
     return min(256, max(32, 2 ** round(math.log2(max(1, rows) / 30))))
 
 
-def passes(rows: int, batch: int) -> int:
-    """Epochs that make about 2000 steps, 12 at least and 35 at most.
+def passes(rows: int, batch: int, *, most: int) -> int:
+    """Epochs that make about 2000 steps, 12 at least and so many at most.
 
-    >>> passes(700, 32), passes(15_000, 256), passes(1_000_000, 256)
-    (35, 34, 12)
+    >>> passes(700, 32, most=20), passes(15_000, 256, most=35), passes(1_000_000, 256, most=20)
+    (20, 34, 12)
     """
-    return min(35, max(12, round(2000 / math.ceil(rows / batch))))
+    return min(most, max(12, round(2000 / math.ceil(rows / batch))))
 
 
 def seed_of(chosen: Any) -> int:
@@ -115,7 +115,9 @@ def training_of(chosen: Any, rows: int, seed: int) -> Training:
     size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
     if not isinstance(size, int | np.integer) or size < 1:
         raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
-    epochs = passes(rows, int(size)) if chosen.max_epochs == "auto" else chosen.max_epochs
+    epochs = chosen.max_epochs
+    if epochs == "auto":
+        epochs = passes(rows, int(size), most=chosen._most_passes)
     if not isinstance(epochs, int | np.integer) or epochs < 1:
         raise UserError(f"max_epochs is 'auto' or a whole number from 1, got {epochs!r}")
     if not isinstance(chosen.patience, int | np.integer) or chosen.patience < 1:

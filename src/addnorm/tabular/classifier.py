@@ -64,7 +64,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         Rows of a step; "auto" is 32 to 256, by the size of the table.
     max_epochs : int or "auto", default="auto"
         Passes over the training rows; the learning rate is planned for all of them. "auto" is about
-        2000 steps, in 12 to 35 passes.
+        2000 steps, in 12 to 20 passes.
     patience : int, default=8
         Epochs without a better loss on the rows held out after which training ends.
     early_stopping : bool or "auto", default="auto"
@@ -126,6 +126,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     array(['low'], dtype='<U4')
     """
 
+    _most_passes = 20
     classes_: np.ndarray
     temperature_: float
 

@@ -112,6 +112,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     True
     """
 
+    _most_passes = 35
     target_: NumberTarget
 
     def __init__(
