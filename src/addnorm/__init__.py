@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from addnorm.norms import Norm, make_norm
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
+    from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
     from addnorm.wirings import Wiring
 
 __version__ = "0.1.0"
@@ -44,6 +45,8 @@ _HOME = {
     "Stack": "addnorm.stacks",
     "Study": "addnorm.lab",
     "Sublayer": "addnorm.sublayers",
+    "TabularTransformerClassifier": "addnorm.tabular",
+    "TabularTransformerRegressor": "addnorm.tabular",
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
@@ -54,7 +57,7 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "lab", "report", "interop"),
+    *("train", "decode", "tabular", "lab", "report", "interop"),
 )
 
 __all__ = [
@@ -75,6 +78,8 @@ __all__ = [
     "Stack",
     "Study",
     "Sublayer",
+    "TabularTransformerClassifier",
+    "TabularTransformerRegressor",
     "UserError",
     "Wiring",
     "__version__",

@@ -15,8 +15,10 @@ from addnorm.cli.data import data
 from addnorm.cli.doctor import doctor
 from addnorm.cli.draw import draw
 from addnorm.cli.evaluate import evaluate
+from addnorm.cli.fit import fit
 from addnorm.cli.generate import generate
 from addnorm.cli.list import list_members
+from addnorm.cli.predict import predict
 from addnorm.cli.report import report
 from addnorm.cli.show import show
 from addnorm.cli.train import train
@@ -36,6 +38,8 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "translate": translate,
     "generate": generate,
     "classify": classify,
+    "fit": fit,
+    "predict": predict,
 }
 
 DONE, MISTAKE, INTERRUPTED = 0, 2, 130

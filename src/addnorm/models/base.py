@@ -5,7 +5,7 @@ import re
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 from safetensors import SafetensorError
@@ -22,33 +22,19 @@ from addnorm.stacks.init import draw, restart
 WEIGHTS, CONFIG = "model.safetensors", "config.json"
 
 
-class Model(nn.Module, ABC):
-    """Embedding, stacks and head, built from a config and started for its wiring."""
-
-    def __init__(self, config: Config) -> None:
-        super().__init__()
-        self.config = config
+class Wired(nn.Module, ABC):
+    """Stacks and what stands around them, started for their wiring; what optimizers train."""
 
     @property
     @abstractmethod
-    def stacks(self) -> tuple[Encoder | Decoder, ...]:
+    def stacks(self) -> tuple[Stack, ...]:
         """Its stacks, the one that reads first."""
 
     @abstractmethod
     def edges(self) -> Iterator[tuple[str, Tensor]]:
         """(role, weight) of what is no stack: embedding and head."""
 
-    def loss(
-        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
-    ) -> Sums:
-        """Cross entropy of what the model answers to the inputs, as sums over what is asked.
-
-        asked: the right class of each logit, IGNORE (-100) where nothing is asked
-        smoothing: share of the target that is given to all classes
-        """
-        return cross_entropy(self(*inputs, **options), asked, smoothing=smoothing)
-
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "Model":
+    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> Self:
         """Start anew; see `Stack.initialise`. Embedding and head start as the last stack wants."""
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
@@ -98,6 +84,29 @@ class Model(nn.Module, ABC):
             for name, parameter in self.named_parameters()
             if parameter.ndim < 2 and not name.startswith(outside)
         }
+
+
+class Model(Wired):
+    """Embedding, stacks and head, built from a config and started for its wiring."""
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    @abstractmethod
+    def stacks(self) -> tuple[Encoder | Decoder, ...]:
+        """Its stacks, the one that reads first."""
+
+    def loss(
+        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> Sums:
+        """Cross entropy of what the model answers to the inputs, as sums over what is asked.
+
+        asked: the right class of each logit, IGNORE (-100) where nothing is asked
+        smoothing: share of the target that is given to all classes
+        """
+        return cross_entropy(self(*inputs, **options), asked, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`, each under a temporary name first."""

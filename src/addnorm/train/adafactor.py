@@ -8,7 +8,7 @@ from pydantic import Field
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Positive
-from addnorm.models.base import Model
+from addnorm.models.base import Wired
 from addnorm.train.optim import Optimizer, groups_of, register, sharded, trained
 
 
@@ -42,7 +42,7 @@ class Adafactor(Optimizer):
     # by the square of the type's precision.
     def __init__(
         self,
-        model: Model,
+        model: Wired,
         lr: float,
         weight_decay: float,
         *,

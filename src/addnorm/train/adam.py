@@ -7,7 +7,7 @@ import torch
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
-from addnorm.models.base import Model
+from addnorm.models.base import Wired
 from addnorm.train.optim import (
     Beta,
     Groups,
@@ -25,7 +25,7 @@ class Moments(Optimizer, ABC):
 
     def __init__(
         self,
-        model: Model,
+        model: Wired,
         lr: float,
         weight_decay: float,
         *,

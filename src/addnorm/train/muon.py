@@ -9,7 +9,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive
-from addnorm.models.base import Model
+from addnorm.models.base import Wired
 from addnorm.train.optim import (
     Beta,
     Named,
@@ -48,7 +48,7 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        model: Model,
+        model: Wired,
         lr: float,
         weight_decay: float,
         *,

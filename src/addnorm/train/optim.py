@@ -14,7 +14,7 @@ from torch import nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
-from addnorm.models.base import Model
+from addnorm.models.base import Wired
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Groups = list[dict[str, Any]]
@@ -28,7 +28,7 @@ register = registry.register
 
 
 def make_optimizer(
-    call: str | Call, model: Model, *, lr: float, weight_decay: float = 0.0
+    call: str | Call, model: Wired, *, lr: float, weight_decay: float = 0.0
 ) -> "Optimizer":
     """Build the optimizer a call string names, for all parameters of a model that want a gradient.
 
@@ -89,7 +89,7 @@ class Optimizer:
             part.zero_grad()
 
 
-def sharded(model: Model) -> bool:
+def sharded(model: Wired) -> bool:
     """Whether `fully_shard` has spread the parameters over processes."""
     if not torch.distributed.is_initialized():
         return False
@@ -98,12 +98,12 @@ def sharded(model: Model) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def trained(model: Model) -> Named:
+def trained(model: Wired) -> Named:
     """Parameters that want a gradient, with their names."""
     return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
 
 
-def groups_of(named: Named, model: Model, weight_decay: float) -> Groups:
+def groups_of(named: Named, model: Wired, weight_decay: float) -> Groups:
     """What decays, and what does not; the one or the other may be absent."""
     spared = model.no_decay()
     decayed = [parameter for name, parameter in named if name not in spared]

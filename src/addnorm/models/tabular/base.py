@@ -1,0 +1,90 @@
+"""What every model of tables has in common."""
+
+from abc import abstractmethod
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.models.base import Wired
+from addnorm.models.tabular.cells import Cells
+from addnorm.models.tabular.config import TableConfig
+from addnorm.models.tabular.tokens import Tokens
+
+
+class TableModel(Wired):
+    """From cells to answers: tokens, a stack, and a head on what stands for the row.
+
+    y = head(embed(cells))
+    """
+
+    tokens: Tokens
+    head: nn.Linear
+
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__()
+        self.config = config
+
+    @property
+    @abstractmethod
+    def width(self) -> int:
+        """Features of `embed`."""
+
+    @abstractmethod
+    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+        """What stands for each row, (B, width)."""
+
+    @abstractmethod
+    def states(self, cells: Cells) -> Tensor:
+        """What stands for each cell, (B, features, dim), where pre-training asks about cells."""
+
+    @property
+    def states_width(self) -> int:
+        """Features of `states`."""
+        return self.config.dim
+
+    @property
+    def told(self) -> slice:
+        """Features that `states` can say anything of."""
+        return slice(0, self.config.features)
+
+    def remember(self, cells: Cells) -> Any:
+        """What rows to come are to see of these, in models where rows see each other."""
+        return None
+
+    def answer(self, embedding: Tensor) -> Tensor:
+        """The head, (B, width) to (B, outputs)."""
+        return self.head(embedding)
+
+    def forward(self, cells: Cells, memory: Any = None) -> Tensor:
+        """(B, outputs)."""
+        return self.answer(self.embed(cells, memory))
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """The head."""
+        yield "ffn_in", self.head.weight
+        yield "bias", self.head.bias
+
+    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "TableModel":
+        """Start anew; tokens start by their own rule, times the wiring's gain."""
+        with torch.random.fork_rng(enabled=seed is not None):
+            if seed is not None:
+                torch.manual_seed(seed)
+            super().initialise(scheme=scheme)
+            self.tokens.reset_parameters()
+            gain = self.stacks[-1].wiring.gain("embed")
+            if gain != 1 and not self.head.weight.is_meta:
+                with torch.no_grad():
+                    for parameter in self.tokens.parameters():
+                        parameter.mul_(gain)
+        return self
+
+    def start_from(self, cells: Cells) -> None:
+        """Give the stacks their data-dependent start, where their wiring has one (Admin)."""
+        self.calibrate(cells)  # type: ignore[arg-type] # a tuple of tensors
+
+    def no_decay(self) -> set[str]:
+        """Also the tokens, as in the released code of FT-Transformer."""
+        own = {f"tokens.{name}" for name, _ in self.tokens.named_parameters()}
+        return super().no_decay() | own

@@ -1,0 +1,21 @@
+"""Models of tables by name."""
+
+from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.config import TableConfig
+from addnorm.models.tabular.ft_transformer import FTTransformer
+from addnorm.models.tabular.mlp import TableMLP
+from addnorm.models.tabular.saint import Saint
+from addnorm.models.tabular.tab_transformer import TabTransformer
+
+MODELS: dict[str, type[TableModel]] = {
+    "ft_transformer": FTTransformer,
+    "tab_transformer": TabTransformer,
+    "saint": Saint,
+    "mlp": TableMLP,
+}
+
+
+def build_table_model(config: TableConfig, *, seed: int | None = None) -> TableModel:
+    """The model of a config, its weights drawn from a seed."""
+    model = MODELS[config.model](config)
+    return model.initialise(seed=seed) if seed is not None else model

@@ -1,0 +1,100 @@
+"""FT-Transformer: a token for each column, and one that stands for the row."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.cells import Cells
+from addnorm.models.tabular.config import TableConfig
+from addnorm.models.tabular.focus import Focused
+from addnorm.models.tabular.tokens import Tokens
+
+
+class FTTransformer(TableModel):
+    """Attention between the columns of a row; the answer is read from the first token.
+
+    y = W relu(cls) + b,    cls = first token of stack([cls, t_1, t_2, ...])
+
+    t: tokens of the cells
+    stack: the paper's is pre_ln(first_norm=False), whose final norm stands before the relu
+
+    Gorishniy, Rubachev, Khrulkov and Babenko, Revisiting Deep Learning Models for Tabular Data,
+    2021, arXiv 2106.11959, section 3.3. The hidden width of the feed-forward is 4 / 3 * dim with a
+    gate, 2 * dim without.
+    """
+
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__(config)
+        self.tokens = make_tokens(config)
+        self.encoder = make_encoder(config)
+        self.head = nn.Linear(config.dim, config.outputs)
+        self.initialise()
+
+    @property
+    def stacks(self) -> tuple[Focused]:
+        """The encoder."""
+        return (self.encoder,)
+
+    @property
+    def width(self) -> int:
+        """That of the stream."""
+        return self.config.dim
+
+    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+        """The first token of what the encoder returns, (B, dim)."""
+        return self.encoder(self.tokens(cells))[:, 0]
+
+    def answer(self, embedding: Tensor) -> Tensor:
+        """W relu(embedding) + b."""
+        return self.head(embedding.relu())
+
+    def states(self, cells: Cells) -> Tensor:
+        """The other tokens of what the encoder returns."""
+        return self.encoder.whole(self.tokens(cells))[:, 1:]
+
+
+def make_tokens(config: TableConfig, *, cls: bool = True, dim: int | None = None) -> Tokens:
+    """Tokens of all columns, as the config wants them."""
+    return Tokens(
+        dim or config.dim,
+        numbers=config.numbers,
+        categories=config.categories,
+        texts=config.texts,
+        numeric=config.numeric,
+        cls=cls,
+    )
+
+
+def make_encoder(config: TableConfig) -> Focused:
+    """An encoder as the config wants it; columns have no order, so there are no positions."""
+    return Focused(
+        dim=config.dim,
+        depth=config.depth,
+        heads=config.heads,
+        wiring=config.wiring,
+        norm=config.norm,
+        dropout=config.dropout,
+        **blocks_of(config),
+    )
+
+
+def blocks_of(config: TableConfig) -> dict[str, Any]:
+    """What stands inside the sub-layers."""
+    gated = config.activation.endswith("glu")
+    return {
+        "ffn_dim": config.ffn_dim or (int(config.dim * 4 / 3) if gated else 2 * config.dim),
+        "activation": config.activation,
+        "attention_dropout": config.attention_dropout,
+        "activation_dropout": config.activation_dropout,
+    }
+
+
+def linears(*modules: nn.Module) -> Iterator[tuple[str, Tensor]]:
+    """(role, weight) of plain linear layers."""
+    for module in modules:
+        for part in module.modules():
+            if isinstance(part, nn.Linear):
+                yield "ffn_in", part.weight
+                yield "bias", part.bias

@@ -1,0 +1,79 @@
+"""The plain rival: the whole row as one vector, through residual feed-forwards."""
+
+from collections.abc import Iterator
+from typing import Any
+
+from torch import Tensor, nn
+
+from addnorm.models.tabular.base import TableModel
+from addnorm.models.tabular.cells import Cells
+from addnorm.models.tabular.config import TableConfig
+from addnorm.models.tabular.ft_transformer import linears, make_tokens
+from addnorm.stacks import Stack
+from addnorm.sublayers import FeedForward
+
+CELL = 8
+"""Features of a cell before all are joined."""
+
+
+class TableMLP(TableModel):
+    """Cells joined to one vector, then feed-forwards on a stream of a single token.
+
+    y = W relu(h) + b,    h = stack(W_in [t_1, t_2, ...] + b_in)
+
+    t: tokens of the cells, (B, features, 8)
+    stack: pre_ln is the paper's "ResNet"
+
+    Gorishniy et al. 2021, section 3.2.
+    """
+
+    # NOTE[DIFF]: the paper's ResNet has batch norm (norm="batch" here) and feeds numbers as they
+    # are; here a number goes through the numeric embedding, so that absence can be told.
+    def __init__(self, config: TableConfig) -> None:
+        super().__init__(config)
+        self.tokens = make_tokens(config, cls=False, dim=CELL)
+        self.join = nn.Linear(CELL * config.features, config.dim)
+        hidden = config.ffn_dim or 2 * config.dim
+        self.stack = Stack(
+            [
+                FeedForward(
+                    config.dim, hidden, activation="relu", dropout=config.activation_dropout
+                )
+                for _ in range(config.depth)
+            ],
+            dim=config.dim,
+            wiring=config.wiring,
+            norm=config.norm,
+            kinds=("ffn",),
+            dropout=config.dropout,
+        )
+        self.head = nn.Linear(config.dim, config.outputs)
+        self.initialise()
+
+    @property
+    def stacks(self) -> tuple[Stack]:
+        """The feed-forwards."""
+        return (self.stack,)
+
+    @property
+    def width(self) -> int:
+        """That of the stream."""
+        return self.config.dim
+
+    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+        """What the stack returns, (B, dim)."""
+        row = self.join(self.tokens(cells).flatten(1))
+        return self.stack(row[:, None])[:, 0]
+
+    def answer(self, embedding: Tensor) -> Tensor:
+        """W relu(embedding) + b."""
+        return self.head(embedding.relu())
+
+    def states(self, cells: Cells) -> Tensor:
+        """The row itself for each of its cells."""
+        row = self.embed(cells)
+        return row[:, None].expand(-1, self.config.features, -1)
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """Both ends."""
+        yield from linears(self.join, self.head)

@@ -1,0 +1,197 @@
+"""How a number becomes a vector: one way a class, chosen by call string."""
+
+import math
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.calls import Call
+from addnorm.core.cards import Card
+from addnorm.core.registry import Count, Positive, Registry
+
+registry: "Registry[NumericEmbedding]" = Registry("numeric embedding")
+register = registry.register
+
+
+def make_numeric(call: str | Call, count: int, dim: int) -> "NumericEmbedding":
+    """The embedding a call string names, for `count` columns.
+
+    >>> make_numeric("piecewise(bins=4)", 3, 8)(torch.zeros(2, 3)).shape
+    torch.Size([2, 3, 8])
+    """
+    return registry.make(call, count, dim)
+
+
+class NumericEmbedding(nn.Module, ABC):
+    """Each column's numbers, (B, columns), to vectors, (B, columns, dim)."""
+
+    @abstractmethod
+    def forward(self, x: Tensor) -> Tensor:
+        """The formula."""
+
+    @abstractmethod
+    def reset_parameters(self) -> None:
+        """Put the parameters at their start values."""
+
+    def learn(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
+        """Take from training rows what is no parameter: bins, say."""
+
+
+def spread(weight: Tensor, width: int) -> None:
+    """Uniform between -1 / sqrt(width) and 1 / sqrt(width), as the released code starts all."""
+    if not weight.is_meta:
+        nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
+
+
+@register(
+    Card(
+        name="linear",
+        title="Linear",
+        formula="t_j = x_j * w_j + b_j",
+        paper=(
+            "Gorishniy et al., Revisiting Deep Learning Models for Tabular Data, 2021, arXiv "
+            "2106.11959"
+        ),
+        summary="The tokenizer of FT-Transformer: one direction a column.",
+    )
+)
+class Linear(NumericEmbedding):
+    """A direction and an offset for each column.
+
+    t_j = x_j * w_j + b_j
+
+    x_j: the number in column j
+    w, b: (columns, dim), start uniform in +-1 / sqrt(dim)
+
+    Gorishniy et al. 2021, section 3.3.
+    """
+
+    def __init__(self, count: int, dim: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(count, dim))
+        self.bias = nn.Parameter(torch.empty(count, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Small and uniform."""
+        spread(self.weight, self.weight.shape[1])
+        spread(self.bias, self.bias.shape[1])
+
+    def forward(self, x: Tensor) -> Tensor:
+        """One multiplication and one addition."""
+        return torch.addcmul(self.bias, x[..., None], self.weight)
+
+
+@register(
+    Card(
+        name="piecewise",
+        title="Piecewise linear",
+        formula="t_j = W_j ple(x_j) + b_j",
+        paper=(
+            "Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022,"
+            " arXiv 2203.05556"
+        ),
+        summary="How far a number has come through each bin between quantiles of its column.",
+    )
+)
+class Piecewise(NumericEmbedding):
+    """A number as its way through bins.
+
+    t_j    = W_j p + b_j + x_j * w_j
+    p_k    = clip((x_j - e_k) / (e_{k+1} - e_k), 0, 1)
+
+    e: bins + 1 edges, quantiles of the column in the training rows; equal ones leave a bin without
+        width, whose p is 0; the first and the last bin go on without a bound below and above
+    W: (columns, bins, dim), starts at 0; w, b: (columns, dim), as in `linear`
+    bins: how many
+
+    Gorishniy et al. 2022, section 3.2.
+    """
+
+    # NOTE[DIFF]: the paper has no linear part and starts W at random; with W at 0 beside a linear
+    # part (as the same authors' later rtdl_num_embeddings does it, version "B") training starts
+    # as FT-Transformer and bends from there.
+    edges: Tensor
+
+    def __init__(self, count: int, dim: int, *, bins: Count = 48) -> None:
+        super().__init__()
+        self.linear = Linear(count, dim)
+        self.weight = nn.Parameter(torch.empty(count, bins, dim))
+        self.register_buffer("edges", torch.linspace(-3, 3, bins + 1).repeat(count, 1))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As a linear embedding."""
+        self.linear.reset_parameters()
+        nn.init.zeros_(self.weight)
+
+    @torch.no_grad()
+    def learn(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
+        """Edges at quantiles, weighted rows counted by their weights."""
+        shares = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64)
+        for column in range(x.shape[1]):
+            seen = ~absent[:, column]
+            if not bool(seen.any()):
+                continue
+            values, order = x[seen, column].double().sort()
+            mass = weights[seen][order].double().cumsum(0)
+            place = torch.searchsorted(mass, shares * mass[-1]).clamp(max=len(values) - 1)
+            self.edges[column] = values[place].to(self.edges.dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All bins of a column at once."""
+        low, width = self.edges[:, :-1], self.edges.diff(dim=1)  # (columns, bins)
+        open_ = width > 0
+        share = (x[..., None] - low) / torch.where(open_, width, 1.0)
+        p = torch.where(open_, share.clamp(0, 1), 0.0)  # (B, columns, bins)
+        bent = torch.bmm(p.transpose(0, 1), self.weight).transpose(0, 1)  # (B, columns, dim)
+        return self.linear(x) + bent
+
+
+@register(
+    Card(
+        name="periodic",
+        title="Periodic",
+        formula="t_j = relu(W_j [sin(2 pi c_j x_j), cos(2 pi c_j x_j)] + b_j)",
+        paper=(
+            "Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022,"
+            " arXiv 2203.05556"
+        ),
+        summary="Waves of learned frequencies, then a linear layer: what bins cannot reach.",
+    )
+)
+class Periodic(NumericEmbedding):
+    """A number as waves.
+
+    t_j = relu(W_j v + b_j),    v = [sin(2 pi c_j x_j), cos(2 pi c_j x_j)]
+
+    c: (columns, waves), learned, starts at N(0, sigma^2)
+    W: (columns, 2 * waves, dim); b: (columns, dim); both start uniform in +-1 / sqrt(2 * waves)
+    waves: frequencies a column
+
+    Gorishniy et al. 2022, section 3.3 ("PLR").
+    """
+
+    def __init__(self, count: int, dim: int, *, waves: Count = 24, sigma: Positive = 0.1) -> None:
+        super().__init__()
+        self.sigma = sigma
+        self.frequencies = nn.Parameter(torch.empty(count, waves))
+        self.weight = nn.Parameter(torch.empty(count, 2 * waves, dim))
+        self.bias = nn.Parameter(torch.empty(count, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """Slow waves, small weights."""
+        width = self.weight.shape[1]
+        if not self.frequencies.is_meta:
+            nn.init.normal_(self.frequencies, std=self.sigma)
+        spread(self.weight, width)
+        spread(self.bias, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All waves of a column at once."""
+        angle = 2 * math.pi * x[..., None] * self.frequencies  # (B, columns, waves)
+        waves = torch.cat((angle.sin(), angle.cos()), -1)
+        made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1)
+        return (made + self.bias).relu()

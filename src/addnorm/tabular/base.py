@@ -1,0 +1,326 @@
+"""What classifier and regressor have in common: everything but the target."""
+
+from abc import abstractmethod
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import safetensors.torch
+import torch
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils.validation import (
+    _check_sample_weight,
+    check_consistent_length,
+    check_is_fitted,
+    validate_data,
+)
+from torch import Tensor
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.core.seeds import derive_seed
+from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.choices import (
+    config_of,
+    device_of,
+    held_out,
+    seed_of,
+    threads_of,
+    training_of,
+)
+from addnorm.tabular.columns import Column, as_pandas, is_frame, read_columns, shown
+from addnorm.tabular.encoder import TableEncoder
+from addnorm.tabular.explain import Explanation, effects_of
+from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
+from addnorm.tabular.importance import importances
+from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
+from addnorm.tabular.progress import watched
+from addnorm.tabular.rows import copies, row_set
+from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
+from addnorm.tabular.targets import Target
+
+REFERENCES = 64
+"""Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
+with."""
+CHUNK = 8192
+"""Rows of a table that are read at once at prediction."""
+
+
+class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
+    """The work of both estimators."""
+
+    # What the estimators fill in.
+    encoder_: TableEncoder
+    module_: TableModel
+    n_features_in_: int
+    target_: Target
+
+    _most_passes: int
+    """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
+
+    def _fit(self, X: Any, weights: np.ndarray, columns: list[Column], y: np.ndarray) -> None:
+        """Fit to checked columns and a target in numbers, all weights above 0."""
+        seed = seed_of(self)
+        again = self.warm_start and hasattr(self, "module_")
+        before = getattr(self, "pretrained_", None)
+        if again:
+            encoder = self.encoder_
+        elif before is not None:
+            encoder = before.encoder
+        else:
+            encoder = TableEncoder.of(columns, weights)
+        if encoder.names != tuple(column.name for column in columns):
+            raise UserError(
+                f"the columns are not those of the {'last fit' if again else 'pre-training'}: got "
+                f"{', '.join(column.name for column in columns)}; wanted {', '.join(encoder.names)}"
+            )
+        columns = columns if encoder.kinds == _kinds(columns) else encoder.read(self._frame(X))
+        raw = encoder.raw(columns)
+        rows = row_set([*raw, y], weights, seed=derive_seed(seed, "rows"))
+        cells = encoder.cells(*(part[rows.chosen] for part in raw))
+        y, weights = y[rows.chosen], rows.weights
+        target = self.target_ if again else self._target(y, weights)
+        config = config_of(self, encoder, target.outputs)
+        held = held_out(self, y, weights)
+        whole = Sample(cells, target.asked(y), torch.from_numpy(weights))
+        train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
+        keep = train.cells.rows(slice(0, REFERENCES))  # they stand in an order by chance
+        train = _shown(train)
+        device = device_of(self)
+        with (
+            settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
+            watched(self.verbose) as watch,
+        ):
+            if again:
+                module = self._went_on(config).float().to(device)
+            else:
+                module = build_table_model(config, seed=derive_seed(seed, "start")).to(device)
+                module.tokens.learn(train.cells, train.weights)
+                with torch.no_grad():
+                    module.head.bias.copy_(target.start(train.asked, train.weights))
+                if before is not None:
+                    before.give(module)
+                module.start_from(train.cells.rows(slice(0, 256)).to(device))
+            self.history_ = fit_model(
+                module,
+                train.to(device),
+                valid.to(device) if held.any() else None,
+                target=target,
+                how=training_of(self, len(train.weights), seed),
+                reference=keep.to(device),
+                watch=watch,
+            )
+        # Sums in double precision: an answer does not depend on the rows it is made with.
+        double = device.type != "mps"
+        self.module_ = module.double() if double else module
+        self.encoder_, self.target_, self.reference_ = encoder, target, keep
+        self._n_features_out = module.width
+        self._after_fit(valid if held.any() else train, bool(held.any()))
+
+    def _went_on(self, config: TableConfig) -> TableModel:
+        if self.module_.config != config:
+            raise UserError(
+                "warm_start goes on with the model of the last fit, and the settings are others now"
+            )
+        return self.module_
+
+    @abstractmethod
+    def _target(self, y: np.ndarray, weights: np.ndarray) -> Target:
+        """How the target is learned."""
+
+    @abstractmethod
+    def _explained(self, cells: Cells) -> tuple[Any, list[str], np.ndarray]:
+        """What `effects_of` asks, what the answers are about, and the answers."""
+
+    def _after_fit(self, judged: Sample, held: bool) -> None:
+        """What is computed from the rows held out, or from all where none are."""
+        self.feature_importances_ = importances(
+            self.importance,
+            self.module_,
+            judged,
+            reference=self.reference_,
+            target=self.target_,
+            sources=self.encoder_.sources,
+            columns=self.n_features_in_,
+        )
+
+    # Rows in, numbers out.
+
+    def transform(self, X: Any) -> np.ndarray:
+        """Row embeddings: what the head reads, (rows, width)."""
+        return self._said(X, embeddings=True)
+
+    def _said(self, X: Any, *, embeddings: bool = False) -> np.ndarray:
+        """What the model says of each row, in float64, a few thousand rows at a time."""
+        check_is_fitted(self, "module_")
+        X = self._checked(X, reset=False)
+        said = []
+        with settled(threads=threads_of(self)):
+            for start in range(0, len(X), CHUNK):
+                part = rows_of(X, slice(start, start + CHUNK))
+                cells = self.encoder_.encode(part)
+                said.append(self._answers(cells, embeddings=embeddings))
+        return np.concatenate(said)
+
+    def _answers(self, cells: Cells, *, embeddings: bool = False) -> np.ndarray:
+        made = answers(self.module_, cells, self.reference_, embeddings=embeddings)
+        return made.double().cpu().numpy()
+
+    def explain(self, X: Any) -> Explanation:
+        """What each cell contributes to the answers of a few rows; `.save("why.svg")` draws it.
+
+        It takes as many answers a row as there are columns times reference rows.
+        """
+        check_is_fitted(self, "module_")
+        X = self._checked(X, reset=False)
+        columns = self.encoder_.read(X)
+        cells = self.encoder_.cells(*self.encoder_.raw(columns))
+        with settled(threads=threads_of(self)):
+            said, of, told = self._explained(cells)
+            effects = effects_of(said, cells, self.reference_, self.encoder_.sources)
+        effects = np.pad(effects, ((0, 0), (0, len(columns) - effects.shape[1])))
+        texts = [[shown(column, row) for column in columns] for row in range(cells.height)]
+        return Explanation(effects, told, list(self.encoder_.names), texts, of)
+
+    # Before and after.
+
+    def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
+        """Pre-train on rows without a target; the next `fit` starts from there.
+
+        objective: "masked" hides cells, "replaced" puts other rows' in their place, "contrastive"
+            tells mixed rows apart (SAINT); "auto" takes the model's own. epochs: `max_epochs` if
+            None.
+        """
+        if objective not in OBJECTIVES:
+            raise UserError(unknown("objective", str(objective), OBJECTIVES))
+        X = self._checked(X, reset=True)
+        columns, seed = read_columns(X, self.column_types), seed_of(self)
+        ones = np.ones(len(X))
+        encoder = TableEncoder.of(columns, ones)
+        raw = encoder.raw(columns)
+        rows = row_set(raw, ones, seed=derive_seed(seed, "rows"))
+        weights = torch.from_numpy(rows.weights)
+        sample = Sample(encoder.cells(*(part[rows.chosen] for part in raw)), weights, weights)
+        device, config = device_of(self), config_of(self, encoder, 1)
+        how = training_of(self, len(weights), seed)
+        if epochs is not None:
+            how = replace(how, max_epochs=epochs)
+        with (
+            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")),
+            watched(self.verbose) as watch,
+        ):
+            model = build_table_model(config, seed=derive_seed(seed, "start"))
+            model.tokens.learn(sample.cells, weights)
+            pretext = Pretext(model, objective).to(device)
+            model.start_from(sample.cells.rows(slice(0, 256)).to(device))
+
+            def loss_of(part: Sample) -> tuple[Tensor, Tensor]:
+                return pretext.loss(part.cells) * part.weights.sum(), part.weights.sum()
+
+            self.pretraining_ = descend(
+                pretext,
+                sample.to(device),
+                loss_of=loss_of,
+                judge=None,
+                how=how,
+                watch=watch,
+            )
+        kept = {
+            name: value.cpu().contiguous()
+            for name, value in model.state_dict().items()
+            if not name.startswith("head.")
+        }
+        self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(kept))
+        return self
+
+    def save(self, path: str | Path) -> None:
+        """Write the fitted estimator to a folder: safetensors and JSON, no pickle."""
+        check_is_fitted(self, "module_")
+        save_estimator(self, path)
+
+    @classmethod
+    def load(cls, path: str | Path) -> Self:
+        """Read what `save` wrote; what it does not know is refused."""
+        return load_estimator(path, {cls.__name__: cls})
+
+    def __getstate__(self) -> dict[str, Any]:
+        state = dict(super().__getstate__())
+        if "module_" in state:
+            module, reference = state.pop("module_"), state.pop("reference_")
+            state["_module"] = (module.config.model_dump(), module_bytes(module, reference))
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        state = dict(state)
+        config, data = state.pop("_module", (None, b""))
+        super().__setstate__(state)
+        if config is not None:
+            self.module_, self.reference_ = module_from(data, TableConfig.of(**config))
+
+    # What was given.
+
+    def _read(self, X: Any, y: Any, weights: Any) -> tuple[Any, np.ndarray, list[Column]]:
+        """The table, the rows' weights and the columns, checked."""
+        X = self._checked(X, reset=True)
+        check_consistent_length(X, y)
+        weights = _check_sample_weight(
+            weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
+        )
+        return X, weights, read_columns(X, self.column_types)
+
+    @staticmethod
+    def _real(
+        X: Any, weights: np.ndarray, columns: list[Column]
+    ) -> tuple[Any, np.ndarray, list[Column]]:
+        """Without rows of weight 0, which do not exist."""
+        real = weights > 0
+        if real.all():
+            return X, weights, columns
+        kept = [replace(column, values=column.values[real]) for column in columns]
+        return rows_of(X, np.flatnonzero(real)), weights[real], kept
+
+    def _checked(self, X: Any, *, reset: bool) -> Any:
+        if is_frame(X):
+            validate_data(self, X, reset=reset, skip_check_array=True)
+            return self._frame(X)
+        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        if X.dtype.kind == "c":
+            raise UserError("Complex data not supported")
+        return X
+
+    def _frame(self, X: Any) -> Any:
+        if not is_frame(X):
+            return X
+        X = as_pandas(X)
+        if not X.shape[1]:
+            raise UserError("Found array with 0 feature(s) while a minimum of 1 is required")
+        if not len(X):
+            raise UserError("Found array with 0 sample(s) while a minimum of 1 is required")
+        return X
+
+    def _groups(self, y: np.ndarray) -> np.ndarray:
+        return np.zeros(len(y), dtype=np.int64)
+
+    def __sklearn_tags__(self) -> Any:
+        tags = super().__sklearn_tags__()
+        tags.input_tags.allow_nan = True
+        tags.input_tags.string = True
+        tags.input_tags.categorical = True
+        tags.target_tags.required = True
+        return tags
+
+
+def rows_of(X: Any, index: Any) -> Any:
+    """Some rows of a checked table."""
+    return X[index] if isinstance(X, np.ndarray) else X.iloc[index]
+
+
+def _kinds(columns: list[Column]) -> tuple[str, ...]:
+    return tuple(column.kind for column in columns)
+
+
+def _shown(train: Sample) -> Sample:
+    """The rows of one pass: those of much weight several times, with a part of it each."""
+    times = torch.from_numpy(copies(train.weights.numpy()))
+    shown = train.rows(torch.arange(len(times)).repeat_interleave(times))
+    return shown._replace(weights=(train.weights / times).repeat_interleave(times))

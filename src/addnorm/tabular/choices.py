@@ -1,0 +1,141 @@
+"""What an estimator's parameters mean: checked when it is fitted, not before."""
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.utils import check_random_state
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.core.seeds import derive_seed
+from addnorm.models.tabular import MODELS, TableConfig
+from addnorm.tabular.encoder import TableEncoder
+from addnorm.tabular.fitting import Training
+from addnorm.tabular.rows import split
+from addnorm.train.schedule import recommended
+
+PUBLISHED = {
+    "ft_transformer": "pre_ln(first_norm=False)",
+    "tab_transformer": "post_ln",
+    "saint": "res_post",
+    "mlp": "pre_ln",
+}
+"""The wiring of each model's paper."""
+PRECISIONS = ("float32", "bfloat16")
+ENOUGH = 300
+"""Different rows from which on a part is held out by itself."""
+OWN = (
+    *("norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
+    *("dropout", "attention_dropout", "activation_dropout"),
+)
+"""Parameters that are fields of a `TableConfig` as they stand."""
+
+
+def batch_size(rows: int) -> int:
+    """Rows of a batch: about thirty batches an epoch, 32 rows at least and 256 at most.
+
+    >>> batch_size(100), batch_size(4000), batch_size(50_000)
+    (32, 128, 256)
+    """
+    return min(256, max(32, 2 ** round(math.log2(max(1, rows) / 30))))
+
+
+def passes(rows: int, batch: int, *, most: int) -> int:
+    """Epochs that make about 2000 steps, 12 at least and so many at most.
+
+    >>> passes(700, 32, most=20), passes(15_000, 256, most=35), passes(1_000_000, 256, most=20)
+    (20, 34, 12)
+    """
+    return min(most, max(12, round(2000 / math.ceil(rows / batch))))
+
+
+def seed_of(chosen: Any) -> int:
+    """The seed of a fit."""
+    return int(check_random_state(chosen.random_state).randint(2**31 - 1))
+
+
+def threads_of(chosen: Any) -> int | None:
+    """Threads that were asked for; None for as many as torch has."""
+    if chosen.n_jobs is None:
+        return None
+    if not isinstance(chosen.n_jobs, int | np.integer) or chosen.n_jobs == 0:
+        raise UserError(f"n_jobs is a number of threads, or -1 for all, got {chosen.n_jobs!r}")
+    return int(chosen.n_jobs) if chosen.n_jobs > 0 else len(os.sched_getaffinity(0))
+
+
+def device_of(chosen: Any) -> torch.device:
+    """Where to compute."""
+    if chosen.device != "auto":
+        try:
+            return torch.device(chosen.device)
+        except RuntimeError as problem:
+            raise UserError(f"device {chosen.device!r}: {problem}") from None
+    if torch.cuda.is_available():
+        return torch.device("cuda")
+    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+
+
+def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
+    """The config of the model that was asked for."""
+    if chosen.model not in MODELS:
+        raise UserError(unknown("model", str(chosen.model), MODELS))
+    return TableConfig.of(
+        model=chosen.model,
+        wiring=chosen.wiring or PUBLISHED[chosen.model],
+        outputs=outputs,
+        **{name: getattr(chosen, name) for name in OWN if name in TableConfig.model_fields},
+        **encoder.layout,
+    )
+
+
+def held_out(chosen: Any, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+    """Which rows are held out to find the best epoch."""
+    if chosen.early_stopping not in (True, False, "auto"):
+        raise UserError(f"early_stopping is True, False or 'auto', got {chosen.early_stopping!r}")
+    if not 0 < chosen.validation_fraction < 1:
+        raise UserError(
+            f"validation_fraction is a share between 0 and 1, got {chosen.validation_fraction!r}"
+        )
+    wanted = len(y) >= ENOUGH if chosen.early_stopping == "auto" else chosen.early_stopping
+    if not wanted:
+        return np.zeros(len(y), dtype=bool)
+    held = split(chosen._groups(y), weights, chosen.validation_fraction)
+    if chosen.early_stopping is True and not held.any():
+        raise UserError(
+            f"{len(y)} different rows are too few to hold out {chosen.validation_fraction} of "
+            "them; say early_stopping=False"
+        )
+    return held
+
+
+def training_of(chosen: Any, rows: int, seed: int) -> Training:
+    """How a fit to so many rows goes."""
+    size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
+    if not isinstance(size, int | np.integer) or size < 1:
+        raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
+    epochs = chosen.max_epochs
+    if epochs == "auto":
+        epochs = passes(rows, int(size), most=chosen._most_passes)
+    if not isinstance(epochs, int | np.integer) or epochs < 1:
+        raise UserError(f"max_epochs is 'auto' or a whole number from 1, got {epochs!r}")
+    if not isinstance(chosen.patience, int | np.integer) or chosen.patience < 1:
+        raise UserError(f"patience is a whole number from 1, got {chosen.patience!r}")
+    if chosen.precision not in PRECISIONS:
+        raise UserError(unknown("precision", str(chosen.precision), PRECISIONS))
+    if chosen.max_seconds is not None and not chosen.max_seconds > 0:
+        raise UserError(f"max_seconds is a positive number, got {chosen.max_seconds!r}")
+    return Training(
+        optimizer=chosen.optimizer,
+        lr=chosen.lr,
+        weight_decay=chosen.weight_decay,
+        schedule=chosen.schedule or recommended(chosen.wiring or PUBLISHED[chosen.model]),
+        batch_size=int(size),
+        max_epochs=int(epochs),
+        patience=int(chosen.patience),
+        average=chosen.average,
+        max_seconds=chosen.max_seconds,
+        precision=chosen.precision,
+        seed=derive_seed(seed, "training"),
+    )

@@ -1,0 +1,182 @@
+"""Estimators as files: JSON for what was chosen and learned, safetensors for numbers; no pickle."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.core.files import replacing
+from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.encoder import TableEncoder
+from addnorm.tabular.targets import ClassTarget, NumberTarget
+
+FILE, WEIGHTS = "estimator.json", "model.safetensors"
+FORMAT, VERSION = "addnorm tabular estimator", 1
+FIELDS = (
+    *("format", "version", "estimator", "params", "config", "encoder", "target", "classes"),
+    *("temperature", "history", "importances", "names", "features"),
+)
+PAIRS = ("class_weight", "column_types")
+"""Parameters that may be dicts; JSON would turn their keys into text."""
+
+
+def module_bytes(module: TableModel, reference: Cells) -> bytes:
+    """Weights and reference rows as safetensors; weights in float32, as they were trained."""
+    tensors = {f"module.{name}": _single(value) for name, value in module.state_dict().items()}
+    tensors |= {
+        f"reference.{name}": value for name, value in zip(Cells._fields, reference, strict=True)
+    }
+    return save({name: value.cpu().contiguous() for name, value in tensors.items()})
+
+
+def module_from(data: bytes, config: TableConfig) -> tuple[TableModel, Cells]:
+    """What `module_bytes` wrote."""
+    try:
+        tensors = load(data)
+    except SafetensorError as problem:
+        raise UserError(f"the weights are damaged ({problem})") from None
+    reference = [tensors.pop(f"reference.{name}", None) for name in Cells._fields]
+    strange = [name for name in tensors if not name.startswith("module.")]
+    if strange or any(part is None for part in reference):
+        raise UserError(f"the weights are not those of an estimator: {strange or 'no reference'}")
+    module = build_table_model(config)
+    try:
+        module.load_state_dict(
+            {name.removeprefix("module."): value for name, value in tensors.items()}
+        )
+    except RuntimeError as problem:
+        raise UserError(f"the weights do not fit their model: {problem}") from None
+    return module.double().eval(), Cells(*(part for part in reference if part is not None))
+
+
+def save_estimator(estimator: Any, folder: str | Path) -> None:
+    """Write a fitted estimator to a folder."""
+    target = estimator.target_
+    plain = {
+        "format": FORMAT,
+        "version": VERSION,
+        "estimator": type(estimator).__name__,
+        "params": _plain_params(estimator.get_params(deep=False)),
+        "config": estimator.module_.config.model_dump(),
+        "encoder": estimator.encoder_.to_plain(),
+        "target": target.to_plain() if isinstance(target, NumberTarget) else None,
+        "classes": _plain_classes(getattr(estimator, "classes_", None)),
+        "temperature": getattr(estimator, "temperature_", None),
+        "history": estimator.history_,
+        "importances": estimator.feature_importances_.tolist(),
+        "names": _names(estimator),
+        "features": estimator.n_features_in_,
+    }
+    folder = Path(folder)
+    with replacing(folder / FILE) as file, replacing(folder / WEIGHTS) as weights:
+        file.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        weights.write_bytes(module_bytes(estimator.module_, estimator.reference_))
+
+
+def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
+    """Read an estimator from a folder; what it does not know is refused."""
+    folder = Path(folder)
+    if not (folder / FILE).is_file():
+        raise UserError(f"no estimator at {folder}: wanted a folder with {FILE}, as save() makes")
+    try:
+        plain = json.loads((folder / FILE).read_text(encoding="utf-8"))
+    except ValueError as problem:
+        raise UserError(f"{folder / FILE} is not JSON ({problem})") from None
+    _check(plain, folder / FILE, known)
+    made = known[plain["estimator"]]()
+    params = {name: _dict(name, value) for name, value in plain["params"].items()}
+    for name in params:
+        if name not in made.get_params(deep=False):
+            raise UserError(unknown("parameter", name, made.get_params(deep=False)))
+    made.set_params(**params)
+    try:
+        config = TableConfig.of(**_tuples(plain["config"]))
+        made.encoder_ = TableEncoder.from_plain(plain["encoder"])
+        if plain["classes"] is not None:
+            made.classes_ = np.array(plain["classes"]["values"], plain["classes"]["dtype"])
+            made.target_ = ClassTarget(len(made.classes_))
+            made.temperature_ = float(plain["temperature"])
+        else:
+            made.target_ = NumberTarget.from_plain(plain["target"])
+        made.feature_importances_ = np.array(plain["importances"], float)
+        made.history_, made.n_features_in_ = plain["history"], int(plain["features"])
+    except (KeyError, TypeError, AttributeError) as problem:
+        raise UserError(f"{folder / FILE} is damaged: {problem!r}") from None
+    if plain["names"] is not None:
+        made.feature_names_in_ = np.array(plain["names"], dtype=object)
+    weights = folder / WEIGHTS
+    if not weights.is_file():
+        raise UserError(f"no weights at {weights}")
+    made.module_, made.reference_ = module_from(weights.read_bytes(), config)
+    made._n_features_out = made.module_.width
+    return made
+
+
+def _check(plain: Any, path: Path, known: dict[str, type]) -> None:
+    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+        raise UserError(f"{path} is no {FORMAT}")
+    if plain.get("version") != VERSION:
+        raise UserError(
+            f"{path} has version {plain.get('version')!r}; this addnorm knows version {VERSION}"
+        )
+    for name in plain:
+        if name not in FIELDS:
+            raise UserError(f"{path}: {unknown('field', name, FIELDS)}")
+    for name in FIELDS:
+        if name not in plain:
+            raise UserError(f"{path} lacks the field {name!r}")
+    if plain["estimator"] not in known:
+        raise UserError(f"{path}: {unknown('estimator', str(plain['estimator']), known)}")
+
+
+def _single(value: Tensor) -> Tensor:
+    return value.float() if value.dtype == torch.float64 else value
+
+
+def _names(estimator: Any) -> list[str] | None:
+    names = getattr(estimator, "feature_names_in_", None)
+    return None if names is None else [str(name) for name in names]
+
+
+def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
+    plain = {}
+    for name, value in params.items():
+        if name in PAIRS and isinstance(value, dict):
+            value = [[_item(key), _item(each)] for key, each in value.items()]
+        plain[name] = _item(value)
+        try:
+            json.dumps(plain[name])
+        except TypeError:
+            raise UserError(
+                f"{name}={value!r} cannot be saved; wanted a number, a text or None: "
+                f"set_params({name}=None) before save()"
+            ) from None
+    return plain
+
+
+def _item(value: Any) -> Any:
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _dict(name: str, value: Any) -> Any:
+    return {key: each for key, each in value} if name in PAIRS and type(value) is list else value
+
+
+def _plain_classes(classes: np.ndarray | None) -> dict[str, Any] | None:
+    if classes is None:
+        return None
+    if classes.dtype.kind not in "OUifb" or not all(
+        isinstance(each, str | int | float | bool) for each in classes.tolist()
+    ):
+        raise UserError(f"classes of type {classes.dtype} cannot be saved; wanted text or numbers")
+    return {"dtype": str(classes.dtype), "values": classes.tolist()}
+
+
+def _tuples(config: dict[str, Any]) -> dict[str, Any]:
+    return {name: tuple(each) if type(each) is list else each for name, each in config.items()}

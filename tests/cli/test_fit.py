@@ -1,0 +1,167 @@
+"""`addnorm fit` and `addnorm predict`: a table in, a folder and a page; rows in, lines out."""
+
+import gzip
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.feather
+import pyarrow.parquet
+import pytest
+import yaml
+
+from tests.tabular.tables import mixed
+
+QUICK = ("dim=8", "depth=1", "heads=2", "max_epochs=2")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("tables")
+    frame, y = mixed(80)
+    frame = frame.assign(answer=y, price=frame["count"] * 1.5 + 0.25)
+    frame.to_csv(folder / "data.csv", index=False)
+    frame.to_csv(folder / "data.tsv", index=False, sep="\t")
+    with gzip.open(folder / "data.csv.gz", "wt") as file:
+        frame.to_csv(file, index=False)
+    table = pa.Table.from_pandas(frame)
+    pyarrow.parquet.write_table(table, folder / "data.parquet")
+    pyarrow.feather.write_feather(table, folder / "data.arrow", compression="uncompressed")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def run(folder):
+    from addnorm.cli.main import main
+
+    command = ["fit", str(folder / "data.csv"), *QUICK, "--target", "answer"]
+    assert main([*command, "-o", str(folder / "run"), "wiring=b2t"]) == 0
+    return folder / "run"
+
+
+def test_a_fit_says_what_it_found_and_leaves_a_folder(addnorm, folder):
+    out = folder / "told"
+    done = addnorm("fit", str(folder / "data.csv"), *QUICK, "-t", "answer", "-o", str(out))
+    assert (done.code, done.out) == (0, "")
+    kinds = {line.split()[0]: line.split()[1] for line in done.err.splitlines() if line.split()}
+    assert [kinds[name] for name in ("number", "flag", "colour", "day")] == [
+        *("numeric", "boolean", "categorical", "datetime")
+    ]
+    assert "80 rows, 7 columns; classify 'answer'" in done.err
+    assert "gradient boosting" in done.err and "epoch 1/2" in done.err
+    assert {path.name for path in out.iterdir()} == {
+        *("config.yaml", "estimator.json", "model.safetensors", "report.html", "rows.jsonl")
+    }
+    config = yaml.safe_load((out / "config.yaml").read_text())
+    assert (config["target"], config["task"], config["params"]["dim"]) == ("answer", "classify", 8)
+
+
+def test_the_page_shows_curves_calibration_importance_wiring_and_trees(run):
+    page = (run / "report.html").read_text()
+    for words in (
+        *("Beside gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
+        *("The block", "b2t", "colour", "addnorm fit "),
+    ):
+        assert words in page, words
+    assert "http://" not in page.replace("http://www.w3.org", "")
+
+
+@pytest.mark.parametrize(
+    "name", ["data.csv", "data.tsv", "data.csv.gz", "data.parquet", "data.arrow"]
+)
+def test_every_format_is_predicted_alike(addnorm, folder, run, name):
+    done = addnorm("predict", str(run), str(folder / name))
+    lines = done.out.splitlines()
+    assert done.code == 0
+    assert lines[0] == "answer" and len(lines) == 81
+    assert set(lines[1:]) <= {"yes", "no"}
+    assert done.out == addnorm("predict", str(run), str(folder / "data.csv")).out
+
+
+def test_scores_are_probabilities(addnorm, folder, run):
+    done = addnorm("predict", str(run), str(folder / "data.csv"), "--scores")
+    lines = [line.split(",") for line in done.out.splitlines()]
+    assert lines[0] == ["answer", "p(no)", "p(yes)"]
+    for answer, no, yes in lines[1:]:
+        assert float(no) + float(yes) == pytest.approx(1, abs=1e-5)
+        assert answer == ("yes" if float(yes) > float(no) else "no")
+
+
+def test_columns_are_matched_by_name(addnorm, folder, run, tmp_path):
+    frame = pd.read_csv(folder / "data.csv")
+    wanted = addnorm("predict", str(run), str(folder / "data.csv")).out
+    frame[sorted(frame)].assign(extra=1).to_csv(tmp_path / "other.csv", index=False)
+    done = addnorm("predict", str(run), str(tmp_path / "other.csv"))
+    assert done.out == wanted
+    assert done.err == "addnorm: columns that were not seen at fit time are left out: extra\n"
+    frame.drop(columns=["flag", "day"]).to_csv(tmp_path / "less.csv", index=False)
+    done = addnorm("predict", str(run), str(tmp_path / "less.csv"))
+    assert (done.code, done.out) == (2, "")
+    assert "The table lacks columns seen at fit time: 'flag', 'day'" in done.err
+
+
+def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_path):
+    out = str(tmp_path / "run")
+    done = addnorm(
+        *("fit", str(folder / "data.csv"), *QUICK, "-t", "price", "-o", out),
+        *("--type", "count=categorical", "--holdout", "0", "lr=1e-3"),
+    )
+    assert done.code == 0 and "regress 'price'" in done.err and "nothing held out" in done.err
+    assert addnorm("predict", out, str(folder / "data.csv")).out.startswith("price\n")
+    done = addnorm("predict", out, str(folder / "data.csv"), "--scores")
+    assert done.code == 2 and "predicts a number, which has no probabilities" in done.err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (("data.csv",), "which column is to be predicted? say --target COLUMN"),
+        (("data.csv", "-t", "anser"), "unknown target column 'anser'; did you mean 'answer'?"),
+        (("data.csv", "-t", "answer", "dimm=8"), "unknown parameter 'dimm'; did you mean 'dim'"),
+        (("data.csv", "-t", "answer", "dim"), "'dim' is no KEY=VALUE"),
+        (("data.csv", "-t", "answer", "--type", "count"), "'count' is no COLUMN=TYPE"),
+        (("data.csv", "-t", "answer", "--type", "count=int"), "unknown column type 'int'"),
+        (("data.csv", "-t", "answer", "--task", "sort"), "--task is classify, regress or auto"),
+        (("data.csv", "-t", "answer", "--holdout", "1"), "holdout is a share from 0 to below 1"),
+        (("data.csv", "-t", "answer", "wiring=postln"), "unknown wiring 'postln'"),
+        (("data.csv", "-t", "number"), "Input y contains NaN: the target 'number' is absent in"),
+        (("none.csv", "-t", "x"), "none.csv"),
+        (("data.doc", "-t", "x"), "the name does not tell the format"),
+        (("text.csv", "-t", "x"), "is no table"),
+        (("empty.csv", "-t", "x"), "is no table"),
+        (("twice.csv", "-t", "a"), "has several columns called 'a'"),
+        (("one.csv", "-t", "a"), "'a' is the only column"),
+        (("same.csv", "-t", "a"), "only one class"),
+        (("level.csv", "-t", "a", "--task", "regress"), "needs a target that varies"),
+        (("hollow.csv", "-t", "a"), "columns without any value: 'b'"),
+        (("broken.parquet", "-t", "a"), "is no table"),
+    ],
+)
+def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, words):
+    made = {
+        "text.csv": 'a,b\n1\n"2,3,4\n',
+        "empty.csv": "",
+        "twice.csv": "a,a\n1,2\n",
+        "one.csv": "a\n1\n2\n",
+        "same.csv": "a,b\n" + "x,1\n" * 20,
+        "level.csv": "a,b\n" + "1,1\n1,2\n" * 10,
+        "hollow.csv": "a,b\n" + "x,\ny,\n" * 20,
+        "broken.parquet": "nothing",
+        "data.doc": "a",
+    }
+    name, *rest = arguments
+    path = tmp_path / name if name in made else folder / name
+    if name in made:
+        path.write_text(made[name])
+    done = addnorm("fit", str(path), *rest, "-o", str(tmp_path / "run"))
+    last = done.err.splitlines()[-1]
+    assert (done.code, done.out) == (2, "")
+    assert words in last and last.startswith("addnorm: ")
+    assert "Traceback" not in done.err
+
+
+def test_a_folder_that_is_no_fit(addnorm, folder, tmp_path):
+    done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
+    assert done.code == 2 and "wanted a folder that `addnorm fit` made" in done.err
+    (tmp_path / "config.yaml").write_text("a: 1")
+    done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
+    assert done.code == 2 and "is not the config of a fit" in done.err

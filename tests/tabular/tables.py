@@ -1,0 +1,32 @@
+"""Small tables for tests."""
+
+import numpy as np
+import pandas as pd
+
+QUICK = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 3, "random_state": 0}
+
+
+def mixed(rows=60, seed=0):
+    """A frame with a column of every kind and holes in most, and a target that follows two."""
+    chance = np.random.default_rng(seed)
+    number = chance.normal(size=rows)
+    colour = chance.choice(["red", "green", "blue"], rows)
+    frame = pd.DataFrame(
+        {
+            "number": number,
+            "count": chance.integers(0, 9, rows),
+            "flag": chance.random(rows) < 0.5,
+            "colour": colour,
+            "note": [
+                f"item {index} of box {index % 7}, number {index * 3}" for index in range(rows)
+            ],
+            "day": pd.Timestamp("2026-01-01") + pd.to_timedelta(chance.integers(0, 900, rows), "D"),
+        }
+    )
+    frame["note"] = [f"{text} {chance.integers(1e9)}" for text in frame["note"]]
+    frame.loc[::7, "number"] = np.nan
+    frame.loc[1, "number"] = np.inf
+    frame.loc[::11, "colour"] = None
+    frame.loc[::13, "day"] = pd.NaT
+    y = np.where((number > 0) ^ (colour == "red"), "yes", "no")
+    return frame, y
