@@ -14,7 +14,7 @@ from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
-from addnorm.doctor.visit import Visit, modes, visiting
+from addnorm.doctor.visit import Visit, modes, told, visiting
 
 
 def doctor(
@@ -51,8 +51,19 @@ def doctor(
             raise UserError(unknown("rule", name, RULES))
     with visiting(model, example_inputs, loss) as visit:
         case = Case(visit, optimizer=optimizer, config=config, build=build)
-        findings = [finding for name in chosen for finding in RULES[name](case)]
-        return _report(model, visit, findings)
+        findings = [finding for name in chosen for finding in _applied(name, case)]
+        return _report(visit, findings)
+
+
+def _applied(name: str, case: Case) -> list[Finding]:
+    """What a rule finds; a rule that fails says nothing, and that is noted."""
+    try:
+        return list(RULES[name](case))
+    except UserError:
+        raise
+    except Exception as problem:
+        case.visit.notes.append(f"the rule {name} could not be applied: {told(problem)}")
+        return []
 
 
 def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,7 +75,7 @@ def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return assemble.signature(classify(recorder.graph, recorder.joins))
 
 
-def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
+def _report(visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
     others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
     made = assemble.blocks(visit, readings)
@@ -76,7 +87,7 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
         )
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     return Report(
-        model=type(model).__name__,
+        model=type(visit.model).__name__,
         blocks=made,
         findings=tuple(findings),
         rows=tuple(assemble.rows(visit, made)),

@@ -44,6 +44,8 @@ class Recorder(TorchFunctionMode):
         self.outputs: list[int] = []
         self.calls: dict[str, int] = {}
         """How often each module was called."""
+        self.unrecorded: set[str] = set()
+        """Weights used while autograd was off, as inside a reentrant checkpoint."""
         self._known: Any = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in model.named_modules()}
         self._weights = {id(weight): name for name, weight in model.named_parameters()}
@@ -222,6 +224,8 @@ class Recorder(TorchFunctionMode):
         if index is not None:
             return Operand("node", index, shape=tuple(value.shape))
         name = self._weights.get(id(value))
+        if name is not None and not torch.is_grad_enabled():
+            self.unrecorded.add(name)
         if name is not None or isinstance(value, nn.Parameter):
             return Operand(
                 "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
