@@ -247,7 +247,7 @@ class Recorder(TorchFunctionMode):
         one, other = list(values.values())[:2]
         shortcut = values.get(join.shortcut, one)
         branch = values.get(join.branch, other if shortcut is one else one)
-        self.signs.operands(join, shortcut, branch)
+        self.signs.operands(join, shortcut, branch, self.graph)
 
     def _sum(self, op: str, found: Stacked, given: list[Tensor], out: Tensor) -> None:
         """A sum over stacked streams, filed as the additions that it is."""
@@ -270,7 +270,7 @@ class Recorder(TorchFunctionMode):
         index = self._known[out]
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
-        self.signs.total(join, out)
+        self.signs.total(join, out, self.graph)
 
 
 def _node(index: int) -> Operand:
