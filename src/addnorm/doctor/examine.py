@@ -1,6 +1,6 @@
 """The doctor's one entry: any module and an example input in, a report out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,15 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
+from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
 from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
 from addnorm.doctor.visit import Visit, modes, told, visiting
+
+FEW = 4
 
 
 def doctor(
@@ -85,6 +88,7 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
             f"no gradient was seen at {blind} of {len(made)} adds: they were cut off, or computed "
             "again in the backward pass"
         )
+    visit.notes += _blind_spots(visit)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     return Report(
         model=type(visit.model).__name__,
@@ -99,3 +103,25 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
         signature=assemble.signature(visit.anatomy),
         sketches=sketches(visit.anatomy),
     )
+
+
+def _blind_spots(visit: Visit) -> Iterator[str]:
+    """What the recording could not show."""
+    graph = visit.anatomy.graph
+    opaque = list(dict.fromkeys(node.path for node in graph if node.op == "opaque"))
+    if opaque:
+        more = f" and {len(opaque) - FEW} more" if len(opaque) > FEW else ""
+        yield f"what happens inside {', '.join(map(repr, opaque[:FEW]))}{more}: no operation shows"
+    if graph.tired:
+        yield (
+            f"joins over long distances: {len(graph)} operations have too many ways to walk them "
+            f"all, in the end only ways of at most {NEAR} operations"
+        )
+    if visit.training:
+        yield "eval mode: the model ran in train mode only, with nothing dropped"
+    escaped = visit.guard.escaped() if visit.guard is not None else []
+    if escaped:
+        yield (
+            f"what wrote to {', '.join(escaped[:FEW])}: no copy was made before, so that these "
+            "weights are not as they were"
+        )
