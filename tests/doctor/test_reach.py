@@ -1,16 +1,14 @@
 """Where the doctor works, and that it leaves no trace."""
 
 import dataclasses
-import hashlib
-import random
 
-import numpy
 import pytest
 import torch
 from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import addnorm
+from addnorm.doctor.visit import visiting
 from tests.doctor.small import (
     DEPTH,
     DIM,
@@ -23,6 +21,7 @@ from tests.doctor.small import (
     stack,
     vectors,
 )
+from tests.doctor.traces import pre
 
 
 def wirings(model, example=None, **options):
@@ -30,89 +29,7 @@ def wirings(model, example=None, **options):
     return [block.wiring for block in report.blocks]
 
 
-def pre():
-    torch.manual_seed(0)
-    return Model(stack(PreBlock), nn.LayerNorm(DIM))
-
-
 RIGHT = ["pre_ln"] * 2 * DEPTH
-
-
-def state(model):
-    """Everything a visit could leave changed, as one checksum."""
-    digest = hashlib.sha256()
-    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
-        digest.update(name.encode() + tensor.detach().float().numpy().tobytes())
-    for weight in model.parameters():
-        digest.update(repr((weight.requires_grad, weight.grad)).encode())
-    for module in model.modules():
-        hooks = [len(v) for k, v in vars(module).items() if "hooks" in k and hasattr(v, "__len__")]
-        digest.update(repr((module.training, hooks)).encode())
-    digest.update(torch.get_rng_state().numpy().tobytes())
-    digest.update(repr((random.getstate(), numpy.random.get_state()[1].tobytes())).encode())
-    hooks = torch.nn.modules.module
-    digest.update(
-        repr((len(hooks._global_forward_hooks), len(hooks._global_forward_pre_hooks))).encode()
-    )
-    return digest.hexdigest()
-
-
-class Restless(nn.Module):
-    """Writes to buffers and weights, draws numbers, drops."""
-
-    def __init__(self, fails=False):
-        super().__init__()
-        self.body = nn.Sequential(nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM), nn.Dropout(0.5))
-        self.out = nn.Linear(DIM, DIM)
-        self.register_buffer("calls", torch.zeros(()))
-        self.fails = fails
-
-    def forward(self, x):
-        self.calls += 1
-        with torch.no_grad():
-            self.out.weight.mul_(1.5)
-            self.out.weight.data.add_(torch.randn(()))
-        random.random()
-        numpy.random.rand()
-        x = x + self.out(torch.relu(self.body(x)))
-        if self.fails:
-            raise RuntimeError("half way")
-        return x
-
-
-@pytest.mark.parametrize("training", [True, False])
-def test_a_visit_leaves_no_trace(training):
-    torch.manual_seed(0)
-    model = Restless().train(training)
-    model.body[0].weight.requires_grad_(False)
-    model.out.weight.grad = torch.ones(DIM, DIM)
-    model.out.register_forward_hook(lambda *_: None)
-    before = state(model)
-    addnorm.doctor(model, torch.randn(6, DIM, generator=torch.Generator().manual_seed(0)))
-    assert state(model) == before
-
-
-def test_a_visit_that_fails_half_way_leaves_no_trace():
-    model = Restless(fails=True)
-    before = state(model)
-    x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(0))
-    with pytest.raises(
-        addnorm.UserError, match="could not be run on these inputs: RuntimeError: half"
-    ):
-        addnorm.doctor(model, x)
-    assert state(model) == before
-
-
-def test_a_loss_that_fails_leaves_no_trace():
-    model = pre()
-    before = state(model)
-
-    def loss(out):
-        raise KeyError("no such thing")
-
-    with pytest.raises(addnorm.UserError, match="KeyError"):
-        addnorm.doctor(model, ids(), loss)
-    assert state(model) == before
 
 
 def test_the_loss_of_the_caller_is_differentiated():
@@ -260,11 +177,21 @@ def test_in_place_and_fused_adds():
                 return out
             if self.way == "stack and sum":
                 return torch.stack([x, h]).sum(0)
+            if self.way == "addcmul":
+                return torch.addcmul(x, h, torch.ones(()))
             if self.way == "sum of a list":
                 return sum([x, h])
             return torch.add(h, x)
 
-    for way in ("+=", "add_", "onto the stream", "slice", "sum of a list", "torch.add"):
+    for way in (
+        "+=",
+        "add_",
+        "onto the stream",
+        "slice",
+        "sum of a list",
+        "stack and sum",
+        "torch.add",
+    ):
         model = nn.Sequential(
             nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM)
         )
@@ -309,3 +236,30 @@ def test_no_global_hook_stays_behind():
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     addnorm.doctor(model, torch.randn(2, 3, 4))
     assert [name for name in names if getattr(module, name)] == []
+
+
+def test_a_wrapped_model_keeps_its_name():
+    assert addnorm.doctor(nn.DataParallel(pre()), ids()).model == "Model"
+
+
+def test_gradients_of_several_checkpoints_add_up():
+    class Twice(nn.Module):
+        def __init__(self, thrifty):
+            super().__init__()
+            self.f, self.thrifty = nn.Linear(DIM, DIM), thrifty
+
+        def forward(self, x):
+            for _ in range(3):
+                x = checkpoint(self.once, x, use_reentrant=True) if self.thrifty else self.once(x)
+            return x
+
+        def once(self, x):
+            return x + torch.relu(self.f(x))
+
+    found = []
+    for thrifty in (False, True):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(DIM, DIM), Twice(thrifty))
+        with visiting(model, vectors(), lambda out: out.square().sum()) as visit:
+            found.append(visit.weight_gradients)
+    assert found[1] == pytest.approx(found[0], rel=1e-4)

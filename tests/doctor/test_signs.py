@@ -5,6 +5,8 @@ import torch
 from torch import nn
 
 import addnorm
+from addnorm.doctor.signs import _triangular
+from addnorm.doctor.visit import visiting
 from tests.doctor.small import DIM, Model, PreBlock, ids, stack, vectors
 
 
@@ -103,3 +105,126 @@ def test_saturation_is_the_share_beyond_a_tenth_of_the_slope(squash, point):
 def test_a_tanh_that_is_no_norm_has_no_saturation():
     model = nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh(), nn.Linear(DIM, DIM))
     assert not [r for r in addnorm.doctor(model, vectors()).rows if r["measure"] == "saturation"]
+
+
+def values(report, measure):
+    return [row["value"] for row in report.rows if row["measure"] == measure]
+
+
+class Masked(nn.Module):
+    """Attention by hand with an additive mask."""
+
+    def __init__(self, low):
+        super().__init__()
+        self.norm, self.q, self.k, self.low = nn.LayerNorm(DIM), *map(linear, range(2)), low
+
+    def forward(self, x):
+        h = self.norm(x)
+        later = torch.ones(x.shape[1], x.shape[1]).triu(1) * self.low
+        self.logits = self.q(h) @ self.k(h).mT
+        return x + (self.logits + later).softmax(-1) @ h
+
+
+def linear(seed):
+    torch.manual_seed(seed)
+    return nn.Linear(DIM, DIM)
+
+
+@pytest.mark.parametrize("low", [-1e4, -1e9])
+def test_a_mask_is_what_lies_far_below_the_rest_of_its_row(low):
+    model = Masked(low)
+    with visiting(model, vectors()) as visit:
+        (found,) = visit.recorder.signs.attentions
+    seen = model.logits.detach().tril()[:1].abs().max()
+    assert found.causal and found.largest == pytest.approx(float(seen), rel=1e-5)
+
+
+def test_no_mask_is_not_causal_and_rows_without_a_key_are_masked():
+    with visiting(Masked(0.0), vectors()) as visit:
+        assert not visit.recorder.signs.attentions[0].causal
+    mask = torch.full((4, 4), -1e9).triu(1)
+    mask[0] = -1e9
+    assert _triangular(mask) and not _triangular(torch.zeros(4, 4))
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_likeness_is_that_of_tokens_wherever_they_stand(first):
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, 3, 48, batch_first=not first, dropout=0.0)
+    one = torch.randn(5, 1, DIM).expand(5, 9, DIM)  # in each example all tokens are the same
+    report = addnorm.doctor(layer, one.transpose(0, 1) if first else one, rules=())
+    assert [b.token_similarity for b in report.blocks] == pytest.approx([1.0, 1.0], abs=1e-4)
+
+
+@pytest.mark.parametrize("sides", [(6, 6), (4, 8)])
+@pytest.mark.parametrize("last", [True, False])
+def test_images_of_any_shape_and_either_layout(sides, last):
+    class Block(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = nn.Linear(5, 5) if last else nn.Conv2d(5, 5, 3, padding=1)
+
+        def forward(self, x):
+            self.out = x + torch.relu(self.f(x))
+            return self.out
+
+    torch.manual_seed(0)
+    model = Block()
+    x = torch.randn(2, *sides, 5) if last else torch.randn(2, 5, *sides)
+    (block,) = addnorm.doctor(model, x, rules=()).blocks
+    tokens = model.out.flatten(1, 2) if last else model.out.flatten(2).mT
+    unit = nn.functional.normalize(tokens, dim=-1)
+    length = tokens.shape[1]
+    alike = ((unit @ unit.mT).sum((1, 2)) - length) / length / (length - 1)
+    assert block.stream_variance == pytest.approx(float(tokens.var(-1, correction=0).mean()))
+    assert block.token_similarity == pytest.approx(float(alike.mean()), abs=1e-5)
+
+
+@pytest.mark.parametrize("padded", [0, 20])
+@pytest.mark.parametrize("kdim", [None, DIM + 3])
+def test_entropy_and_largest_logit_of_torchs_own_attention(padded, kdim):
+    class Looking(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = nn.MultiheadAttention(DIM, 3, batch_first=True, kdim=kdim, vdim=kdim)
+
+        def forward(self, x, y, hidden):
+            out, self.weights = self.f(x, y, y, key_padding_mask=hidden, average_attn_weights=False)
+            return x + out
+
+    torch.manual_seed(0)
+    model, x, y = Looking(), torch.randn(2, 60, DIM), torch.randn(2, 100, kdim or DIM)
+    hidden = torch.zeros(2, 100, dtype=torch.bool)
+    hidden[:, 100 - padded :] = padded > 0
+    report = addnorm.doctor(model, (x, 2 * y, hidden), rules=())
+    weights = model.weights[0].clamp_min(1e-20)
+    wanted = -(weights * weights.log()).sum(-1).mean() / torch.tensor(100.0).log()
+    assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)
+    assert values(report, "max_logit")[0] > 0
+
+
+def test_a_softmax_over_another_axis_is_read_along_it():
+    class Slots(nn.Module):
+        def forward(self, x):
+            weights = (x @ x.mT[:, :, :3]).softmax(dim=1)
+            self.weights = weights.mT
+            return weights.mT @ x
+
+    model = Slots()
+    report = addnorm.doctor(nn.Sequential(nn.Linear(DIM, DIM), model), vectors(), rules=())
+    weights = model.weights[0]
+    wanted = -(weights * weights.clamp_min(1e-20).log()).sum(-1).mean() / torch.tensor(7.0).log()
+    assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)
+
+
+def test_a_softmax_over_experts_is_no_attention():
+    class Router(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.gate, self.f = nn.Linear(DIM, 4), nn.Linear(DIM, 4 * DIM)
+
+        def forward(self, x):
+            out = self.f(x).unflatten(-1, (4, DIM)) * self.gate(x).softmax(-1).unsqueeze(-1)
+            return x + out.sum(-2)
+
+    assert values(addnorm.doctor(Router(), vectors(), rules=()), "attention_entropy") == []

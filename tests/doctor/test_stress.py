@@ -37,3 +37,24 @@ def test_rates_and_outputs_that_make_no_sense():
         list(stress(model(), ids(), lr=-1))
     with pytest.raises(UserError, match="no output depends on a weight"):
         list(stress(nn.ReLU(), torch.randn(2, 3), lr=1e-3))
+
+
+def test_the_caller_keeps_his_generators_between_two_rows():
+    torch.manual_seed(5)
+    wanted = torch.randn(3)
+    torch.manual_seed(5)
+    runs = stress(model(), ids(), lr=1e-3, steps=2)
+    torch.manual_seed(5)
+    next(runs)
+    assert torch.equal(torch.randn(3), wanted)
+
+
+def test_inputs_are_left_as_they_were():
+    class Writes(nn.Linear):
+        def forward(self, x):
+            x += 1
+            return super().forward(x)
+
+    x = torch.zeros(2, 3)
+    next(stress(Writes(3, 3), x, lr=1e-3, steps=2))
+    assert not x.any()

@@ -60,6 +60,8 @@ def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> 
     awake = [i for i in nodes if graph[i].active]
     if len(asleep) != 1 or len(awake) != 1 or graph[asleep[0]].size < graph[awake[0]].size:
         return
+    if graph[awake[0]].mixed < asleep[0]:
+        return  # no branch
     way = graph.made_of(asleep[0], awake[0])
     if way and not any(i in joins for i in way) and graph.mixing(way):
         graph.awaken(way)
@@ -92,7 +94,7 @@ def stacked(
         return None
     for place, operand in enumerate(operands[:2]):
         if operand.kind == "node" and graph[operand.node].active:
-            axis = _contracted(op, place, len(graph[operand.node].shape), detail)
+            axis = contracted(op, place, len(graph[operand.node].shape), detail)
             weights = operands[1 - place]
             plain = weights.kind == "constant" and weights.value == 1
             found = None if axis is None else _traced(graph, operand.node, axis, weighted=not plain)
@@ -101,9 +103,9 @@ def stacked(
     return None
 
 
-def _contracted(op: str, place: int, rank: int, detail: dict[str, Any]) -> int | None:
+def contracted(op: str, place: int, rank: int, detail: dict[str, Any]) -> int | None:
     """The axis of an operand that a product sums over."""
-    if op == "matmul":
+    if op in ("matmul", "bmm", "mm"):
         return -2 if place else -1
     if op == "tensordot":
         return 0 if place else rank - 1
@@ -151,12 +153,12 @@ def mixture(graph: Graph, joins: dict[int, Join], found: Stacked, known: set[int
     if not new:
         return None
     branch = max(new)
-    behind = graph.ancestors(branch)
-    forks = [i for i in (*found.parts, *known) if i != branch and i in behind]
-    if not forks:
+    older = sorted((i for i in {*found.parts, *known} if i < branch), reverse=True)
+    fork = next((i for i in older if graph.reaches(i, branch)), None)
+    if fork is None:
         return None
-    path = graph.between(max(forks), branch)
-    if not graph.mixing(path, but=max(forks)):
+    path = graph.between(fork, branch)
+    if not graph.mixing(path, but=fork):
         return None
     shortcut = max(i for i in found.parts if i != branch)
-    return Join(max(forks), shortcut, branch, path, weighed=True)
+    return Join(fork, shortcut, branch, path, weighed=True)

@@ -9,10 +9,11 @@ from addnorm.core.rows import Row
 from addnorm.doctor.behind import common
 from addnorm.doctor.graph import Scale
 from addnorm.doctor.labels import entry_scales, label, tags
-from addnorm.doctor.ops import mixes
+from addnorm.doctor.ops import ATTENTION, PRODUCT, SLICES, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.report import Block, NormUse
 from addnorm.doctor.roles import roles
+from addnorm.doctor.signs import Attention
 from addnorm.doctor.sketch import period
 from addnorm.doctor.visit import Visit
 
@@ -39,6 +40,9 @@ def _block(visit: Visit, number: int, reading: Reading) -> Block:
     graph = anatomy.graph
     branch = common([graph[i].path for i in join.path if i != join.fork and mixes(graph[i].op)])
     signs = dict(join.signs)
+    alike = visit.recorder.signs.token_similarity(join.node)
+    if "stream_variance" in signs:
+        signs["token_similarity"] = alike
     gradient = visit.recorder.signs.gradients.get(join.node)
     if gradient is not None:
         signs["gradient_norm"] = gradient
@@ -101,13 +105,23 @@ def rows(visit: Visit, made: tuple[Block, ...]) -> Iterator[Row]:
         mine = [block for block in made if block.stream == stream]
         yield from _stream_rows(stream, mine)
     for attention in visit.recorder.signs.attentions:
-        if math.isfinite(attention.largest) and attention.square:
+        if math.isfinite(attention.largest) and _looks(visit.anatomy, attention):
             yield _row("max_logit", attention.largest, path=attention.path)
             yield _row("attention_entropy", attention.entropy, path=attention.path)
     yield from _role_rows(visit, made)
     for norm in visit.anatomy.norms.values():
         if norm.kind in ("dyt", "derf") and norm.node in visit.recorder.signs.saturation:
             yield _row("saturation", visit.recorder.signs.saturation[norm.node], path=norm.path)
+
+
+def _looks(anatomy: Anatomy, attention: Attention) -> bool:
+    """Whether weights are for values: a softmax over experts or classes is no attention."""
+    graph = anatomy.graph
+    if attention.square or attention.node >= len(graph):
+        return attention.square
+    if graph[attention.node].op in ATTENTION:
+        return True
+    return any(graph[i].op in PRODUCT for i in graph.onward(attention.node, also=SLICES))
 
 
 def _row(measure: str, value: float, **where: Any) -> Row:

@@ -1,6 +1,6 @@
 """The doctor's one entry: any module and an example input in, a report out."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -9,12 +9,15 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
+from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
 from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
-from addnorm.doctor.visit import Visit, modes, visiting
+from addnorm.doctor.visit import Visit, modes, told, visiting
+
+FEW = 4
 
 
 def doctor(
@@ -51,8 +54,19 @@ def doctor(
             raise UserError(unknown("rule", name, RULES))
     with visiting(model, example_inputs, loss) as visit:
         case = Case(visit, optimizer=optimizer, config=config, build=build)
-        findings = [finding for name in chosen for finding in RULES[name](case)]
-        return _report(model, visit, findings)
+        findings = [finding for name in chosen for finding in _applied(name, case)]
+        return _report(visit, findings)
+
+
+def _applied(name: str, case: Case) -> list[Finding]:
+    """What a rule finds; a rule that fails says nothing, and that is noted."""
+    try:
+        return list(RULES[name](case))
+    except UserError:
+        raise
+    except Exception as problem:
+        case.visit.notes.append(f"the rule {name} could not be applied: {told(problem)}")
+        return []
 
 
 def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
@@ -64,7 +78,7 @@ def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
         return assemble.signature(classify(recorder.graph, recorder.joins))
 
 
-def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
+def _report(visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
     others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
     made = assemble.blocks(visit, readings)
@@ -74,9 +88,10 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
             f"no gradient was seen at {blind} of {len(made)} adds: they were cut off, or computed "
             "again in the backward pass"
         )
+    visit.notes += _blind_spots(visit)
     findings.sort(key=lambda finding: -SEVERITIES.index(finding.severity))
     return Report(
-        model=type(model).__name__,
+        model=type(visit.model).__name__,
         blocks=made,
         findings=tuple(findings),
         rows=tuple(assemble.rows(visit, made)),
@@ -88,3 +103,25 @@ def _report(model: nn.Module, visit: Visit, findings: list[Finding]) -> Report:
         signature=assemble.signature(visit.anatomy),
         sketches=sketches(visit.anatomy),
     )
+
+
+def _blind_spots(visit: Visit) -> Iterator[str]:
+    """What the recording could not show."""
+    graph = visit.anatomy.graph
+    opaque = list(dict.fromkeys(node.path for node in graph if node.op == "opaque"))
+    if opaque:
+        more = f" and {len(opaque) - FEW} more" if len(opaque) > FEW else ""
+        yield f"what happens inside {', '.join(map(repr, opaque[:FEW]))}{more}: no operation shows"
+    if graph.tired:
+        yield (
+            f"joins over long distances: {len(graph)} operations have too many ways to walk them "
+            f"all, in the end only ways of at most {NEAR} operations"
+        )
+    if visit.training:
+        yield "eval mode: the model ran in train mode only, with nothing dropped"
+    escaped = visit.guard.escaped() if visit.guard is not None else []
+    if escaped:
+        yield (
+            f"what wrote to {', '.join(escaped[:FEW])}: no copy was made before, so that these "
+            "weights are not as they were"
+        )

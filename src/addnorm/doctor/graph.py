@@ -8,6 +8,10 @@ from typing import Any, Literal
 from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, LOOKUPS, METADATA, SCALES, mixes
 
 Shape = tuple[int, ...]
+MOST = 1_000_000
+"""Steps of walks in one graph; the largest model tried takes a tenth of them."""
+NEAR = 300
+"""How far back a walk goes from then on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +67,10 @@ class Node:
     ins: tuple[int, ...] = ()
     """The active nodes it was made of."""
     kids: list[int] = field(default_factory=list)
+    mixed: int = -1
+    """The newest node that mixes among those it is made of."""
+    given: bool = False
+    """Whether a floating input is among them."""
 
     @property
     def size(self) -> int:
@@ -75,6 +83,13 @@ class Graph:
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
+        self.walked = 0
+        """Steps of all walks so far: a long recurrence written out must not cost their square."""
+
+    @property
+    def tired(self) -> bool:
+        """Whether so much was walked that only near ways are looked at from now on."""
+        return self.walked > MOST
 
     def __getitem__(self, index: int) -> Node:
         return self.nodes[index]
@@ -116,7 +131,14 @@ class Graph:
             for index in node.ins:
                 self.nodes[index].kids.append(node.index)
         self.nodes.append(node)
+        self._inherit(node)
         return node
+
+    def _inherit(self, node: Node) -> None:
+        behind = [self.nodes[index] for index in node.ins]
+        own = node.index if mixes(node.op) else -1
+        node.mixed = max((own, *(earlier.mixed for earlier in behind)))
+        node.given = node.op == "input" or any(earlier.given for earlier in behind)
 
     def _looked_up(self, op: str, operands: tuple[Operand, ...]) -> bool:
         """Whether an operation turns integers of the input into rows of a table: an embedding,
@@ -149,17 +171,20 @@ class Graph:
             node.ins = tuple(dict.fromkeys(o.node for o in node.operands if self._live(o)))
             for earlier in set(node.ins) - known:
                 self.nodes[earlier].kids.append(index)
+            self._inherit(node)
 
     # walks
 
     def ancestors(self, end: int, floor: int = 0) -> set[int]:
         """Everything `end` is made of, itself included, that is not older than `floor`."""
         seen, waiting = {end}, [end]
+        floor = max(floor, end - NEAR) if self.tired else floor
         while waiting:
             for index in self.nodes[waiting.pop()].ins:
                 if index >= floor and index not in seen:
                     seen.add(index)
                     waiting.append(index)
+        self.walked += len(seen)
         return seen
 
     def avoids(self, start: int, end: int, closed: set[int]) -> bool:
@@ -176,7 +201,7 @@ class Graph:
 
     def reaches(self, start: int, end: int) -> bool:
         """Whether `end` is made of `start`."""
-        return start == end or start in self.ancestors(end, start)
+        return start == end or (start < end and start in self.ancestors(end, start))
 
     def between(self, start: int, end: int) -> set[int]:
         """Every node on a way from `start` to `end`, both included."""

@@ -4,13 +4,16 @@ import math
 from dataclasses import dataclass, field
 
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.ops import CONVOLUTION, NAMED_NORMS, NONLINEAR, POOLING, SLICES, mixes
+from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
+from addnorm.doctor.projection import projected
 
 SMALL = 16
 """Streams that a hyper-connection has at most."""
 HOPS = 4
 NEAR = 40
 """Nodes that a norm written out may have."""
+FAR = 300
+"""Nodes over which a way without a branch is looked for."""
 GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
 
 
@@ -66,7 +69,8 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         found = _loose(graph, joins, shortcut, branch)
         if found is not None:
             return found
-    return _projection(graph, one, other)
+    found = projected(graph, one, other)
+    return None if found is None else Join(*found, projection=True)
 
 
 def _one_number_a_token(branch: tuple[int, ...], total: tuple[int, ...]) -> bool:
@@ -159,7 +163,11 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
     for _ in range(30):
         if index == branch:
             return None
-        if (gated or mixed or normed or cut or shifted) and graph.reaches(index, branch):
+        changed = gated or mixed or normed or cut or shifted
+        if graph[branch].mixed <= index:  # nothing mixes on the way: arithmetic, if it is near
+            if changed and branch - index < FAR and graph.reaches(index, branch):
+                return None
+        elif changed and graph.reaches(index, branch):
             path = graph.between(index, branch)
             if not graph.mixing(path, but=index):
                 return None
@@ -270,27 +278,4 @@ def mixture_of(graph: Graph, index: int) -> int | None:
         few = wide[-2] <= SMALL and node.shape[-2] <= SMALL
         if few and wide[-1] == node.shape[-1] and wide[-1] > wide[-2] and wide[-2] in small[-2:]:
             return operands[streams].node
-    return None
-
-
-def _projection(graph: Graph, one: int, other: int) -> Join | None:
-    """A shortcut through one matrix or convolution beside a branch of several."""
-    floor = max(0, min(one, other) - 3000)
-    common = graph.ancestors(one, floor) & graph.ancestors(other, floor)
-    if not common:
-        return None
-    fork = max(common)
-    ways = {end: graph.between(fork, end) for end in (one, other)}
-    for shortcut, branch in ((one, other), (other, one)):
-        straight = [graph[i].op for i in ways[shortcut] if i != fork]
-        winding = [graph[i].op for i in ways[branch] if i != fork]
-        heavy = [op for op in straight if mixes(op) and op not in POOLING]
-        if (
-            len(heavy) == 1
-            and (heavy[0] in CONVOLUTION or heavy[0] in ("linear", "addmm"))
-            and not any(op in NONLINEAR or op in SLICES for op in straight)
-            and any(op in NONLINEAR for op in winding)
-            and sum(map(mixes, winding)) >= 2
-        ):
-            return Join(fork, shortcut, branch, ways[branch], projection=True)
     return None

@@ -1,11 +1,20 @@
 """What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other."""
 
-from addnorm.doctor.graph import Graph
+from addnorm.doctor.adds import contracted
+from addnorm.doctor.graph import Graph, Shape
 from addnorm.doctor.joins import Join
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import ATTENTION, CONVOLUTION, LINEAR, RECURRENT, SLICES, mixes
+from addnorm.doctor.ops import (
+    ATTENTION,
+    CONVOLUTION,
+    FOURIER,
+    LINEAR,
+    PRODUCT,
+    RECURRENT,
+    SLICES,
+    mixes,
+)
 
-PRODUCTS = frozenset({"matmul", "bmm", "einsum", "baddbmm"})
 HOPS = 4
 
 
@@ -33,7 +42,7 @@ def kind_of(graph: Graph, join: Join) -> str:
 def _weighs(graph: Graph, index: int) -> bool:
     """A product one of whose sides is a softmax: weights and values."""
     node = graph[index]
-    if node.op not in PRODUCTS or len(node.ins) < 2:
+    if node.op not in PRODUCT or len(node.ins) < 2:
         return False
     return any(softmaxed(graph, source) for source in node.ins)
 
@@ -71,26 +80,48 @@ def _foreign(graph: Graph, join: Join, source: int) -> bool:
     """Whether an attention reads something that does not come from its own stream."""
     if source in join.path:
         return False
-    behind = graph.ancestors(source)
-    if join.fork in behind:
+    if graph.reaches(join.fork, source):
         return False
-    return any(mixes(graph[i].op) or graph[i].op == "input" for i in behind)
+    return graph[source].mixed >= 0 or graph[source].given
 
 
 def _mixes_tokens(graph: Graph, join: Join) -> bool:
-    """Whether a matrix is applied across tokens: between two transpositions of the last axes."""
+    """Whether something is applied across tokens: a Fourier transform, or a matrix that sums over
+    another axis than that of the features."""
     shape = graph[join.branch].shape
     if len(shape) < 3:
         return False
-    for i in join.path:
-        node = graph[i]
-        if node.op in ("fft", "fft2", "fftn", "fft_fft", "fft_fft2", "fft_fftn", "rfft", "rfft2"):
-            return True
-        if node.op in ("linear", "matmul") and len(node.ins) == 1:
-            read = graph[node.ins[0]]
-            if len(read.shape) >= 3 and read.shape[-1] == shape[-2] and read.shape[-2] == shape[-1]:
-                return shape[-1] != shape[-2] or _turned(graph, read.index)
-    return False
+    return any(
+        graph[i].op in FOURIER or _across(graph, i, shape) for i in join.path if i != join.fork
+    )
+
+
+def _across(graph: Graph, index: int, shape: Shape) -> bool:
+    """Whether a matrix sums over the tokens of a stream of this shape."""
+    node = graph[index]
+    if node.op not in PRODUCT | {"linear"} or len(node.ins) != 1:
+        return False
+    read = graph[node.ins[0]]
+    axis = _contracted_axis(graph, index)
+    if axis is None or len(read.shape) < 3:
+        return False
+    if axis == len(read.shape) - 1:  # the features, unless they were moved away before
+        turned = read.shape[-1] == shape[-2] and read.shape[-2] == shape[-1]
+        return turned and (shape[-1] != shape[-2] or _turned(graph, read.index))
+    kept = node.shape[-1:] == read.shape[-1:] == shape[-1:]
+    return kept and read.shape[axis] == shape[-2] and not _turned(graph, read.index)
+
+
+def _contracted_axis(graph: Graph, index: int) -> int | None:
+    """The axis of the stream that a product with something else sums over."""
+    node = graph[index]
+    operands = [o for o in node.operands if o.kind != "number"]
+    place = next((p for p, o in enumerate(operands) if o.node == node.ins[0]), 0)
+    rank = len(graph[node.ins[0]].shape)
+    if node.op == "linear":
+        return rank - 1
+    axis = contracted(node.op, place, rank, node.detail)
+    return None if axis is None else axis % rank
 
 
 def _turned(graph: Graph, index: int) -> bool:

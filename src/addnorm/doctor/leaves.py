@@ -1,5 +1,6 @@
 """Tensors inside whatever a model takes or returns: dicts, tuples, dataclasses, objects."""
 
+import copy
 import dataclasses
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -44,6 +45,12 @@ def mapped(value: Any, change: Any) -> Any:
         return change(value)
     if isinstance(value, dict):
         return {key: mapped(part, change) for key, part in value.items()}
-    if isinstance(value, list | tuple) and not hasattr(value, "_fields"):
-        return type(value)(mapped(part, change) for part in value)
+    if isinstance(value, list | tuple):
+        parts = [mapped(part, change) for part in value]
+        return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        twin = copy.copy(value)
+        for field in dataclasses.fields(value):
+            object.__setattr__(twin, field.name, mapped(getattr(value, field.name), change))
+        return twin
     return value

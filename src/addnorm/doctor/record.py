@@ -44,6 +44,8 @@ class Recorder(TorchFunctionMode):
         self.outputs: list[int] = []
         self.calls: dict[str, int] = {}
         """How often each module was called."""
+        self.unrecorded: set[str] = set()
+        """Weights used while autograd was off, as inside a reentrant checkpoint."""
         self._known: Any = WeakIdKeyDictionary()
         self._modules = {id(module): name for name, module in model.named_modules()}
         self._weights = {id(weight): name for name, weight in model.named_parameters()}
@@ -222,6 +224,8 @@ class Recorder(TorchFunctionMode):
         if index is not None:
             return Operand("node", index, shape=tuple(value.shape))
         name = self._weights.get(id(value))
+        if name is not None and not torch.is_grad_enabled():
+            self.unrecorded.add(name)
         if name is not None or isinstance(value, nn.Parameter):
             return Operand(
                 "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
@@ -243,7 +247,7 @@ class Recorder(TorchFunctionMode):
         one, other = list(values.values())[:2]
         shortcut = values.get(join.shortcut, one)
         branch = values.get(join.branch, other if shortcut is one else one)
-        self.signs.operands(join, shortcut, branch)
+        self.signs.operands(join, shortcut, branch, self.graph)
 
     def _sum(self, op: str, found: Stacked, given: list[Tensor], out: Tensor) -> None:
         """A sum over stacked streams, filed as the additions that it is."""
@@ -266,7 +270,7 @@ class Recorder(TorchFunctionMode):
         index = self._known[out]
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
-        self.signs.total(join, out)
+        self.signs.total(join, out, self.graph)
 
 
 def _node(index: int) -> Operand:

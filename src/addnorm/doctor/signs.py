@@ -3,21 +3,23 @@
 import contextlib
 import math
 from dataclasses import dataclass
+from inspect import signature
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, multi_head_attention_forward
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
+from addnorm.doctor.ops import CONVOLUTION, POOLING
 
 QUERIES = 64
 """Queries of one example that are looked at."""
 FLAT = {"tanh": 1.818, "erf": 1.517}
 """From here on their slope is below a tenth of the largest."""
-BARRED = -1e4
-"""Logits below it are masked."""
+BARRED = 500.0
+"""So far below the largest of its row a logit is masked: its weight is nothing."""
 
 
 @dataclass(slots=True)
@@ -31,6 +33,8 @@ class Attention:
     causal: bool
     queries: int = -1
     """The node of the queries, or of the logits."""
+    length: int = 0
+    """Tokens that look."""
     largest: float = math.nan
     entropy: float = math.nan
     """As a share of the largest possible."""
@@ -44,25 +48,40 @@ class Signs:
         self.gradients: dict[int, float] = {}
         self.saturation: dict[int, float] = {}
         """Share of values at each tanh and erf where it is all but flat, by node."""
+        self.similarities: dict[int, dict[int, tuple[int, float]]] = {}
+        """By sum and axis: how long it is, and how alike what stands along it."""
 
-    def operands(self, join: Join, shortcut: Tensor, branch: Tensor) -> None:
+    def operands(self, join: Join, shortcut: Tensor, branch: Tensor, graph: Graph) -> None:
         """Both sides of a join, before it happens."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
-            join.signs["shortcut_variance"] = _variance(shortcut)
-            join.signs["branch_variance"] = _variance(branch)
+            join.signs["shortcut_variance"] = _variance(shortcut, features(graph, join, shortcut))
+            join.signs["branch_variance"] = _variance(branch, features(graph, join, branch))
 
-    def total(self, join: Join, out: Tensor) -> None:
+    def total(self, join: Join, out: Tensor, graph: Graph) -> None:
         """The sum, and a hook for its gradient."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
-            variance = _variance(out)
+            axis = features(graph, join, out)
+            variance = _variance(out, axis)
             join.signs["stream_variance"] = variance
-            join.signs["token_similarity"] = _similarity(out)
+            self.similarities[join.node] = _similarities(out, axis, join)
             if "branch_variance" in join.signs:
                 share = join.signs["branch_variance"] / variance if variance > 0 else math.nan
                 join.signs["dependency"] = share
         if out.requires_grad:
             index = join.node
             out.register_hook(lambda gradient: self._gradient(index, gradient))  # type: ignore[no-untyped-call]
+
+    def token_similarity(self, node: int) -> float:
+        """Mean cosine between the tokens of a sum; 1 when all are alike.
+
+        Tokens stand on the second axis; on the first, if attention looks along its length only.
+        """
+        found = self.similarities.get(node, {})
+        if len(found) > 1:
+            looked = {attention.length for attention in self.attentions}
+            first, second = (length for length, _ in found.values())
+            return found[0 if first in looked and second not in looked else 1][1]
+        return next((value for _, value in found.values()), math.nan)
 
     def squashed(self, op: str, given: Tensor, node: int) -> None:
         """What goes into a tanh or erf: how much of it lies where the slope is below a tenth."""
@@ -92,8 +111,8 @@ class Signs:
                 seen = reader(args, kwargs)
                 if seen is None:
                     return
-                logits, causal, square, source = seen
-                found = Attention(path, len(graph), square, causal, known.get(source, -1))
+                logits, causal, square, source, length = seen
+                found = Attention(path, len(graph), square, causal, known.get(source, -1), length)
                 _measure(found, logits)
         except Exception:  # a sign is never worth a broken forward
             return
@@ -105,50 +124,65 @@ def _never_in_the_way() -> contextlib.AbstractContextManager[None]:
     return contextlib.suppress(RuntimeError)
 
 
-def _variance(tensor: Tensor) -> float:
+def features(graph: Graph, join: Join, tensor: Tensor) -> int:
+    """The axis of the features: the second where a convolution or pooling on the branch reads or
+    writes the stream as it is, else the last."""
+    shapes = {tuple(tensor.shape), graph[join.fork].shape}
+    for index in join.path if tensor.dim() > 2 else ():
+        node = graph[index]
+        first = index != join.fork and node.op in CONVOLUTION | POOLING
+        if first and shapes & {node.shape, *(graph[i].shape for i in node.ins)}:
+            return 1
+    return -1
+
+
+def _variance(tensor: Tensor, axis: int) -> float:
     """Mean over tokens of the variance over features."""
     values = tensor.detach()
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
-    axis = 1 if _image(values) else -1
     if not values.dim():
         return math.nan
     centred = values - values.mean(dim=axis, keepdim=True)  # torch's own var is ten times slower
     return float(centred.square_().mean())
 
 
-def _image(values: Tensor) -> bool:
-    return values.dim() == 4 and values.shape[-1] == values.shape[-2] and values.shape[1] > 1
-
-
-def _similarity(tensor: Tensor) -> float:
-    """Mean cosine between the tokens of a sequence; 1 when all are alike."""
-    values = tensor.detach().float()
-    if _image(values):
-        values = values.flatten(2).transpose(1, 2)
-    if values.dim() != 3 or values.shape[1] < 2:
-        return math.nan
-    length = values.shape[1]
+def _similarities(tensor: Tensor, axis: int, join: Join) -> dict[int, tuple[int, float]]:
+    """Likeness along each axis on which tokens may stand; pixels are tokens in rows."""
+    values = tensor.detach().float().movedim(axis, -1)
+    places = [0, 1]
+    if axis == 1 or (values.dim() == 4 and not join.mixed):
+        values, places = values.flatten(1, -2), [1]
+    if values.dim() != 3:
+        return {}
     unit = values / values.norm(dim=-1, keepdim=True).clamp_min(1e-12)
-    together = float(unit.mean(1).square().sum(-1).mean())
-    return (length * together - 1) / (length - 1)
+    found = {}
+    for place in places:
+        length = values.shape[place]
+        together = float(unit.mean(place).square().sum(-1).mean())
+        alike = (length * together - 1) / (length - 1) if length > 1 else math.nan
+        found[place] = (length, alike)
+    return found
 
 
-Seen = tuple[Tensor, bool, bool, Tensor]
+Seen = tuple[Tensor, bool, bool, Tensor, int]
+"""Logits of the first example, causal, square, what is known of the queries, how many they are."""
 
 
 def _softmax(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
     logits = args[0] if args else kwargs.get("input")
     if not isinstance(logits, Tensor) or logits.dim() < 3:
         return None
-    square = logits.shape[-1] == logits.shape[-2]
-    return logits.detach(), square and _barred(logits < BARRED), square, logits
+    axis = args[1] if len(args) > 1 else kwargs.get("dim")
+    turned = logits.detach().movedim(axis if isinstance(axis, int) else -1, -1)
+    square = turned.shape[-1] == turned.shape[-2]
+    return turned, square and _barred(_hidden(turned)), square, logits, turned.shape[-2]
 
 
 def _fused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
     names = ("query", "key", "value", "attn_mask", "dropout_p", "is_causal")
     said = dict(zip(names, args, strict=False)) | kwargs
     query, key = said["query"].detach(), said["key"].detach()
-    square = query.shape[-2] == key.shape[-2]
+    length, square = query.shape[-2], query.shape[-2] == key.shape[-2]
     mask = said.get("attn_mask")
     causal = bool(said.get("is_causal")) or (square and _triangular(mask))
     query, key = query[:1, ..., :QUERIES, :].float(), key[:1].float()
@@ -164,29 +198,37 @@ def _fused(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
     elif said.get("is_causal"):
         later = torch.ones(logits.shape[-2:], dtype=torch.bool, device=logits.device).triu(1)
         logits = logits.masked_fill(later, -math.inf)
-    return logits, causal, square, said["query"]
+    return logits, causal, square, said["query"], length
 
 
 def _whole(args: tuple[Any, ...], kwargs: dict[str, Any]) -> Seen | None:
     """torch's own attention, whose queries and keys are made inside."""
-    query, key, heads, weight, bias = args[0], args[1], args[4], args[5], args[6]
-    dim = query.shape[-1]
-    mask = kwargs.get("attn_mask")
+    said = signature(multi_head_attention_forward).bind(*args, **kwargs).arguments
+    query, key, heads, bias = (said[n] for n in ("query", "key", "num_heads", "in_proj_bias"))
+    dim, mask, whole = query.shape[-1], said.get("attn_mask"), said["in_proj_weight"]
     square = query.shape[0] == key.shape[0]
-    causal = bool(kwargs.get("is_causal")) or (square and _triangular(mask))
-    if weight is None:
-        return torch.zeros(1, 1, 1), causal, square, query
-    biases = [None if bias is None else bias[i * dim : (i + 1) * dim] for i in (0, 1)]
-    made = [
-        linear(x.detach()[:QUERIES, :1].float(), weight[i * dim : (i + 1) * dim].float(), b)
-        for i, (x, b) in enumerate(zip((query, key), biases, strict=True))
-    ]
-    split = [x.view(*x.shape[:-1], heads, -1).permute(1, 2, 0, 3) for x in made]
-    logits = split[0] @ split[1].mT / math.sqrt(dim // heads)
-    if isinstance(mask, Tensor) and mask.dim() == 2:
-        part = mask.detach()[: logits.shape[-2], : logits.shape[-1]]
-        logits = logits.masked_fill(part, -math.inf) if part.dtype == torch.bool else logits + part
-    return logits, causal, square, query
+    causal = bool(said.get("is_causal")) or (square and _triangular(mask))
+    made = []
+    for place, (tensor, own) in enumerate(((query, "q_proj_weight"), (key, "k_proj_weight"))):
+        part = slice(place * dim, (place + 1) * dim)
+        weight = said[own] if whole is None else whole[part]
+        few = tensor.detach()[: None if place else QUERIES, :1].float()
+        flat = linear(few, weight.float(), None if bias is None else bias[part].float())
+        made.append(flat.view(*flat.shape[:-1], heads, -1).permute(1, 2, 0, 3))
+    logits = made[0] @ made[1].mT / math.sqrt(dim // heads)
+    padding = said.get("key_padding_mask")
+    if isinstance(mask, Tensor):  # (queries, keys), or one for each example and head
+        logits = _masked(logits, (mask[:heads] if mask.dim() == 3 else mask)[..., :QUERIES, :])
+    if isinstance(padding, Tensor):
+        logits = _masked(logits, padding[:1] if padding.dim() == 2 else padding)
+    return logits, causal, square, query, query.shape[0]
+
+
+def _masked(logits: Tensor, mask: Tensor) -> Tensor:
+    """Logits with a mask of torch's own attention: True hides."""
+    if mask.dtype == torch.bool:
+        return logits.masked_fill(mask, -math.inf)
+    return logits + mask.detach().float()
 
 
 _READERS = {
@@ -202,7 +244,12 @@ def _triangular(mask: Any) -> bool:
         return False
     if mask.dtype == torch.bool:
         return _barred(~mask) or _barred(mask)
-    return _barred(mask < BARRED)
+    return _barred(_hidden(mask))
+
+
+def _hidden(logits: Tensor) -> Tensor:
+    """Which logits are masked, beside the largest of their row or 0 in a row of masked ones."""
+    return logits < logits.amax(-1, keepdim=True).clamp_min(0) - BARRED
 
 
 def _barred(hidden: Tensor) -> bool:
@@ -217,7 +264,7 @@ def _barred(hidden: Tensor) -> bool:
 
 def _measure(found: Attention, logits: Tensor) -> None:
     logits = logits[:1].float()
-    alive = logits[logits > BARRED]
+    alive = logits[~_hidden(logits)]
     if alive.numel():
         found.largest = float(alive.abs().max())
     if logits.shape[-1] > 1:

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
-from addnorm.doctor.guard import unwrapped
+from addnorm.doctor.guard import generators, unwrapped
 from addnorm.doctor.leaves import tensors
-from addnorm.doctor.visit import as_call
+from addnorm.doctor.visit import as_call, own_copies
 
 STEPS = 40
 FACTORS = (1 / 3, 1.0, 3.0)
@@ -30,7 +30,6 @@ def stress(
     *,
     lr: float,
     steps: int = STEPS,
-    tick: Callable[[], None] = lambda: None,
 ) -> Iterator[Row]:
     """Train copies of a model for a few steps of Adam; one row a run.
 
@@ -42,11 +41,11 @@ def stress(
     model = unwrapped(model)
     for factor in FACTORS:
         for warmup in (0, steps // 4):
-            with torch.random.fork_rng(devices=[]):
+            with generators(model):  # the caller goes on with his own between two rows
                 torch.manual_seed(0)
-                yield _run(copy.deepcopy(model), as_call(example_inputs), loss, lr * factor, warmup,
-                           steps)  # fmt: skip
-            tick()
+                call = own_copies(as_call(example_inputs))
+                row = _run(copy.deepcopy(model), call, loss, lr * factor, warmup, steps)
+            yield row
 
 
 def _run(

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.doctor.classify import classify
 from addnorm.doctor.guard import Guard, untouched, unwrapped
-from addnorm.doctor.leaves import tensors
+from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
 
@@ -43,13 +43,28 @@ class Visit:
 
 @contextlib.contextmanager
 def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterator[Visit]:
-    """Visit a model; it is as it was when the block ends, whatever happens there."""
+    """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
     model = unwrapped(model)
-    args, kwargs = as_call(example)
+    args, kwargs = own_copies(as_call(example))
     with untouched(model) as guard:
+        for tensor in tensors((args, kwargs)):
+            guard.keep(tensor)  # a forward may write to its inputs, and probes start from them
         visit = _seen(model, args, kwargs, loss, guard)
         visit.guard = guard
+        guard.restore()
         yield visit
+
+
+def own_copies(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
+    """The same inputs in tensors of their own; what was one tensor stays one."""
+    made: dict[int, Tensor] = {}
+
+    def copied(tensor: Tensor) -> Tensor:
+        if id(tensor) not in made:
+            made[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return made[id(tensor)]
+
+    return mapped(call, copied)
 
 
 def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
@@ -74,18 +89,64 @@ def _seen(
     for training in (False, True):
         modes(model, training)
         guard.restore()
+        recorder = Recorder(model, guard, still=training)
+        torch.manual_seed(SEED)  # probes run with the same one, so that what is random is the same
         try:
-            return _once(model, args, kwargs, loss, guard, training)
-        except UserError:
-            raise
-        except Exception as problem:
+            with torch.enable_grad():
+                out = recorder.run(args, kwargs)
+        except Exception as problem:  # a stranger's code may raise anything
             problems.append(problem)
-    first = problems[0]
-    said = " ".join(str(first).split())[:300]
+            continue
+        visit = Visit(model, args, kwargs, recorder, _read(recorder), out, training)
+        with torch.enable_grad(), torch._C.DisableTorchFunction():
+            _measure(visit, loss)
+        return visit
+    if isinstance(problems[0], UserError):
+        raise problems[0]
     raise UserError(
-        f"the model could not be run on these inputs: {type(first).__name__}: {said}; wanted "
-        "inputs that model(...) takes; try them outside the doctor first"
-    ) from first
+        f"the model could not be run on these inputs: {told(problems[0])}; wanted inputs that "
+        "model(...) takes; try them outside the doctor first"
+    ) from problems[0]
+
+
+def told(problem: Exception) -> str:
+    """What went wrong, in one line."""
+    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
+
+
+def _read(recorder: Recorder) -> Anatomy:
+    try:
+        return classify(recorder.graph, recorder.joins)
+    except Exception as problem:
+        raise UserError(
+            f"the model ran, but its graph of {len(recorder.graph)} operations could not be read: "
+            f"{told(problem)}; this is a mistake of the doctor, please report it"
+        ) from problem
+
+
+def _measure(visit: Visit, loss: Loss | None) -> None:
+    """Differentiate the loss; what cannot be differentiated is noted."""
+    try:
+        scalar = stand_in(visit.out) if loss is None else loss(visit.out)
+    except Exception as problem:
+        raise UserError(
+            f"the loss could not be computed of what the model returned: {told(problem)}; wanted a "
+            "function of the model's output that returns a scalar tensor"
+        ) from problem
+    if scalar is None:
+        visit.notes.append("no output depends on a weight: no gradients were measured")
+        return
+    if not isinstance(scalar, Tensor) or scalar.numel() != 1:
+        got = (
+            f"shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else type(scalar).__name__
+        )
+        raise UserError(f"the loss returned {got}; wanted a scalar tensor, as .mean() makes it")
+    try:
+        _differentiate(visit.model, scalar, visit)
+    except Exception as problem:
+        visit.weight_gradients.clear()
+        visit.recorder.signs.gradients.clear()
+        visit.notes.append(f"the backward pass failed, no gradients were measured: {told(problem)}")
 
 
 def modes(model: nn.Module, training: bool) -> None:
@@ -96,38 +157,19 @@ def modes(model: nn.Module, training: bool) -> None:
             module.train()
 
 
-def _once(
-    model: nn.Module,
-    args: tuple[Any, ...],
-    kwargs: dict[str, Any],
-    loss: Loss | None,
-    guard: Guard,
-    training: bool,
-) -> Visit:
-    recorder = Recorder(model, guard, still=training)
-    torch.manual_seed(SEED)  # probes run with the same one, so that what is random is the same
-    with torch.enable_grad():
-        out = recorder.run(args, kwargs)
-        visit = Visit(
-            model, args, kwargs, recorder, classify(recorder.graph, recorder.joins), out, training
-        )
-        with torch._C.DisableTorchFunction():
-            scalar = loss(out) if loss is not None else stand_in(out)
-            if scalar is None:
-                visit.notes.append("no output depends on a weight: no gradients were measured")
-            else:
-                _differentiate(model, scalar, visit)
-    return visit
-
-
 def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
-    """Backward; of every weight's gradient only the norm is kept."""
+    """Backward; of every weight's gradient only the norm is kept.
+
+    Gradients are dropped as they come, but for weights that ran without autograd: a checkpoint may
+    use these again, in several parts, and their gradients add up.
+    """
     handles = []
+    again = visit.recorder.unrecorded
 
     def note(name: str, weight: Tensor) -> None:
         if weight.grad is not None:
             visit.weight_gradients[name] = float(weight.grad.detach().float().norm())
-            weight.grad = None
+            weight.grad = weight.grad if name in again else None
 
     for name, weight in model.named_parameters():
         if weight.requires_grad:
@@ -138,6 +180,7 @@ def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
     finally:
         for handle in handles:
             handle.remove()
+        model.zero_grad(set_to_none=True)
 
 
 def stand_in(out: Any) -> Tensor | None:
