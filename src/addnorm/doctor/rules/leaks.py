@@ -4,6 +4,7 @@ from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.layout import without_last
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
     first_moved,
@@ -23,15 +24,12 @@ from addnorm.doctor.rules.probes import (
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
     probe = probed(case)
-    if probe is None or probe.batch is None or probe.before.shape[probe.batch] < 2:
-        return
-    moved = moved_by(*(t.narrow(probe.batch, 1, t.shape[probe.batch] - 1) for t in probe.pair))
-    if moved > NOTICEABLE:
+    if probe is not None and probe.leaks:
         yield Finding(
             "batch_leak", "error", "",
             "changing one example changes the output of another: something normalizes or looks "
             "across the batch; take statistics within each example",
-            {"change": moved},
+            {"change": probe.others},
         )  # fmt: skip
 
 
@@ -41,11 +39,10 @@ def future_leak(case: Case) -> Iterator[Finding]:
     if not _meant_causal(case):
         return
     probe = probed(case)
-    if probe is None or probe.batch is None or probe.length < 2 or probe.before.dim() < 3:
+    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
         return
-    if probe.before.shape[1 - probe.batch] != probe.length:
-        return
-    before, after = (t.select(probe.batch, 0)[:-1] for t in probe.pair)
+    axis = probe.before.shape[1:-1].index(probe.length)
+    before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
     moved = moved_by(before, after)
     if moved > NOTICEABLE:
         attentions = case.visit.recorder.signs.attentions
@@ -56,7 +53,7 @@ def future_leak(case: Case) -> Iterator[Finding]:
             "missing or something else looks ahead, such as a norm over tokens",
             {
                 "change": moved,
-                "first token": first_moved(before, after),
+                "first token": first_moved(before, after, axis),
                 "attention without mask": open_ones[:4],
             },
         )  # fmt: skip
@@ -82,9 +79,7 @@ def padding_leak(case: Case) -> Iterator[Finding]:
     after = run(case, replaced(with_mask, {target: changed}))
     if before is None or after is None or before.shape != after.shape:
         return
-    if before.dim() >= 3 and before.shape[1] == mask.shape[1]:
-        before, after = before[:, :-1], after[:, :-1]
-    moved = moved_by(before, after)
+    moved = moved_by(*(without_last(t, mask.shape[1]) for t in (before, after)))
     if moved > NOTICEABLE:
         yield Finding(
             "padding_leak", "error", "",
