@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.small import DIM, VOCAB, HandNorm, Model, PreBlock, ids, stack
+from tests.doctor.small import DIM, LENGTH, VOCAB, FeedForward, HandNorm, Model, PreBlock, ids, stack
 
 
 def findings(model, example=None, **options):
@@ -70,3 +70,38 @@ def test_one_example_is_enough_to_see_the_future():
     assert rules(model, ids()[:1]) == set()
     model.blocks[1].attention.causal = False
     assert rules(model, ids()[:1]) == {"future_leak"}
+
+
+# matrices across tokens
+
+
+class Mixing(nn.Module):
+    """x + mix(norm(x)), tokens mixed by a matrix; then a feed-forward."""
+
+    def __init__(self, way, norm):
+        super().__init__()
+        length = DIM if "square" in way else LENGTH
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
+        self.mix = nn.Parameter(torch.randn(length, length) / length)
+        self.ffn = FeedForward()
+
+    def forward(self, x, mask=None):
+        h = self.one(x)
+        if "einsum" in self.way:
+            h = torch.einsum("btd,ts->bsd", h, self.mix)
+        elif "turned" in self.way:
+            h = (h.transpose(1, 2) @ self.mix).transpose(1, 2)
+        else:
+            h = self.mix @ h
+        x = x + h
+        return x + self.ffn(self.two(x))
+
+
+@pytest.mark.parametrize("square", ["", " square"])
+@pytest.mark.parametrize("way", ["before", "einsum", "turned"])
+def test_a_norm_before_a_matrix_across_tokens_is_not_over_them(way, square):
+    x = torch.randn(2, DIM if square else LENGTH, DIM)
+    for norm, wanted in ((nn.LayerNorm, []), (lambda d: HandNorm(d, axis=1), ["0.two", "1.two"])):
+        model = nn.Sequential(*[Mixing(way + square, norm) for _ in range(2)], nn.LayerNorm(DIM))
+        found = [f.path for f in findings(model, x, rules=["wrong_axis"])]
+        assert found == ([] if square else wanted)  # a square tells nobody which axis is which
