@@ -5,7 +5,17 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.small import DIM, LENGTH, VOCAB, FeedForward, HandNorm, Model, PreBlock, ids, stack
+from tests.doctor.small import (
+    DIM,
+    LENGTH,
+    VOCAB,
+    FeedForward,
+    HandNorm,
+    Model,
+    PreBlock,
+    ids,
+    stack,
+)
 
 
 def findings(model, example=None, **options):
@@ -105,3 +115,68 @@ def test_a_norm_before_a_matrix_across_tokens_is_not_over_them(way, square):
         model = nn.Sequential(*[Mixing(way + square, norm) for _ in range(2)], nn.LayerNorm(DIM))
         found = [f.path for f in findings(model, x, rules=["wrong_axis"])]
         assert found == ([] if square else wanted)  # a square tells nobody which axis is which
+
+
+# masks, however they are spelt
+
+
+class Masked(Model):
+    """Attention that is told which tokens are padding, or is deaf; and types of tokens."""
+
+    def __init__(self, deaf=False, padding=False):
+        super().__init__(stack(PreBlock), nn.LayerNorm(DIM))
+        self.types, self.deaf, self.padding = nn.Embedding(2, DIM), deaf, padding
+
+    def forward(self, tokens, types=None, mask=None):
+        x = self.table(tokens) + (self.types(types) if types is not None else 0)
+        for block in self.blocks:
+            keep = mask if not self.padding or mask is None else ~mask.bool()
+            x = block(x) if self.deaf or keep is None else block(x, keep)
+        return self.head(self.final(x))
+
+
+def marks(*lengths):
+    return torch.stack([torch.arange(LENGTH) < length for length in lengths])
+
+
+MASKS = {
+    "all valid": (marks(LENGTH, LENGTH), False),
+    "ones": (marks(LENGTH, LENGTH).long(), False),
+    "no padding": (~marks(LENGTH, LENGTH), True),
+    "some valid": (marks(4, LENGTH).long(), False),
+    "some valid, both short": (marks(4, 6), False),
+    "some padding": (~marks(4, LENGTH), True),
+    "floats": (marks(4, LENGTH).float(), False),
+}
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_any_spelling_are_tried(name, deaf):
+    mask, padding = MASKS[name]
+    found = rules(Masked(deaf, padding), {"tokens": ids(), "mask": mask})
+    assert found == ({"padding_leak"} if deaf else set())
+
+
+@pytest.mark.parametrize("fill", [0, 1])
+def test_types_of_tokens_are_no_mask(fill):
+    example = {"tokens": ids(), "types": torch.full_like(ids(), fill)}
+    assert rules(Masked(), example) == set()
+    example["mask"] = torch.ones_like(ids())
+    assert rules(Masked(), example) == set()
+    assert rules(Masked(deaf=True), example) == {"padding_leak"}
+
+
+def test_tokens_of_two_values_are_no_mask():
+    model = Laid(LAID["flat"], norm=lambda d: HandNorm(d, axis=0))
+    assert "batch_leak" in rules(model, ids() % 2)
+
+
+def test_what_could_not_be_tried_is_said():
+    report = addnorm.doctor(Masked(), {"tokens": ids()[:1]})
+    assert report.notes == ("leaks between examples were not tried: one example was given",)
+    example = {"tokens": ids(), "mask": torch.zeros(ids().shape)}
+    assert (
+        "whether mask hides its tokens could not be tried"
+        in addnorm.doctor(Masked(), example, rules=["padding_leak"]).notes
+    )

@@ -86,3 +86,26 @@ def without_last(out: Tensor, length: int) -> Tensor:
             last = (place % length == length - 1) | (place // (size // length) == length - 1)
             out = out.index_select(axis, place[~last])
     return out
+
+
+def valid(out: Tensor, hidden: Tensor) -> Tensor:
+    """Everything that cannot belong to a hidden token.
+
+    hidden: (examples, tokens). Where both stand, side by side or as one axis, its own places are
+    left out, else every place that is hidden in some example.
+    """
+    batch, length = hidden.shape
+    for axis, size in enumerate(out.shape):
+        if size == batch * length:
+            some = hidden.flatten() | hidden.mT.flatten()
+            return out.index_select(axis, (~some).nonzero()[:, 0])
+        pair = out.shape[axis : axis + 2]
+        if pair in (hidden.shape, hidden.mT.shape):
+            there = hidden if pair == hidden.shape else hidden.mT
+            if batch == length:
+                there = there | there.mT
+            return out.movedim((axis, axis + 1), (0, 1))[~there]
+    for axis, size in enumerate(out.shape):
+        if size == length:
+            return out.index_select(axis, (~hidden.any(0)).nonzero()[:, 0])
+    return out

@@ -2,21 +2,23 @@
 
 from collections.abc import Iterator
 
+import torch
+from torch import Tensor
+
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
-from addnorm.doctor.rules.layout import without_last
+from addnorm.doctor.rules.layout import valid, without_last
+from addnorm.doctor.rules.masks import hiding, is_mask, masks
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
     first_moved,
     inputs,
-    mask_of,
     moved_by,
     named_inputs,
     other_than,
     probed,
     replaced,
     run,
-    sequence,
 )
 
 
@@ -24,7 +26,11 @@ from addnorm.doctor.rules.probes import (
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
     probe = probed(case)
-    if probe is not None and probe.leaks:
+    if probe is None:
+        case.visit.notes.append("leaks between examples were not tried: no input or output fits")
+    elif probe.before.shape[0] < 2:
+        case.visit.notes.append("leaks between examples were not tried: one example was given")
+    elif probe.leaks:
         yield Finding(
             "batch_leak", "error", "",
             "changing one example changes the output of another: something normalizes or looks "
@@ -61,32 +67,46 @@ def future_leak(case: Case) -> Iterator[Finding]:
 
 @rule("padding_leak")
 def padding_leak(case: Case) -> Iterator[Finding]:
-    """What stands at padding changes valid tokens."""
-    mask_name, mask = mask_of(case)
-    if mask is None:
+    """What stands at padding changes valid tokens, however the mask is read."""
+    names = named_inputs(case)
+    for name, mask in masks(case, names):
+        if mask.shape[1] < 3:
+            continue
+        changes = [_hidden_change(case, names, name, pair) for pair in hiding(mask)]
+        if not changes or None in changes:
+            case.visit.notes.append(f"whether {name} hides its tokens could not be tried")
+            continue
+        moved = min(change for change in changes if change is not None)
+        if moved > NOTICEABLE:
+            yield Finding(
+                "padding_leak", "error", "",
+                "a token that the mask hides changes the output of valid tokens; apply the mask "
+                "wherever tokens meet: attention, norms over tokens, pooling",
+                {"change": moved, "mask": name},
+            )  # fmt: skip
         return
-    example, names = inputs(case), named_inputs(case)
-    alike = [n for n, t in names.items() if sequence(t) and t.shape[1] == mask.shape[1]]
-    target = next((name for name in alike if name != mask_name), None)
-    if target is None or mask.shape[1] < 3:
-        return
-    padded = mask.clone()
-    padded[:, -1] = 0
-    with_mask = replaced(example, {mask_name: padded})
-    changed = names[target].clone()
-    changed[:, -1] = other_than(changed[:, -1])
-    before = run(case, with_mask)
-    after = run(case, replaced(with_mask, {target: changed}))
-    if before is None or after is None or before.shape != after.shape:
-        return
-    moved = moved_by(*(without_last(t, mask.shape[1]) for t in (before, after)))
-    if moved > NOTICEABLE:
-        yield Finding(
-            "padding_leak", "error", "",
-            "a token that the mask hides changes the output of valid tokens; apply the mask "
-            "wherever tokens meet: attention, norms over tokens, pooling",
-            {"change": moved, "mask": mask_name},
-        )  # fmt: skip
+
+
+def _hidden_change(
+    case: Case, names: dict[str, Tensor], mask_name: str, pair: tuple[Tensor, Tensor]
+) -> float | None:
+    """How far valid tokens move when hidden ones change; None if that cannot be tried."""
+    mask, hidden = pair
+    for name, tensor in names.items():
+        if name == mask_name or tensor.dim() < 2 or is_mask(case, tensor):
+            continue
+        if tensor.shape[:2] not in (mask.shape, mask.mT.shape):
+            continue
+        there = hidden if tensor.shape[:2] == mask.shape else hidden.mT
+        there = there.reshape(*there.shape, *[1] * (tensor.dim() - 2))
+        with_mask = replaced(inputs(case), {mask_name: mask})
+        changed = torch.where(there, other_than(tensor), tensor)
+        before = run(case, with_mask)
+        after = run(case, replaced(with_mask, {name: changed}))
+        if before is None or after is None or before.shape != after.shape:
+            return None
+        return moved_by(*(valid(t, hidden) for t in (before, after)))
+    return None
 
 
 def _meant_causal(case: Case) -> bool:

@@ -12,6 +12,7 @@ from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.ops import PRODUCT
 from addnorm.doctor.rules.base import Case
 from addnorm.doctor.rules.layout import followed, only
+from addnorm.doctor.rules.masks import is_mask, node_of
 from addnorm.doctor.visit import SEED
 
 LONG, SHORT = 64, 16
@@ -118,10 +119,11 @@ def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
     if case.blocks:
         first = next(r for r in case.blocks if r.stream == case.blocks[-1].stream)
         behind = _data_behind(graph, first.link.start)
-        for name, index in zip(order, case.visit.recorder.inputs, strict=False):
-            if index in behind and names[name].dim() >= 1 and not _maskish(names[name]):
+        for name in order:
+            known = node_of(case, names[name]) in behind
+            if known and names[name].dim() >= 1 and not is_mask(case, names[name]):
                 return name
-    candidates = [n for n in order if names[n].dim() >= 2 and not _maskish(names[n])]
+    candidates = [n for n in order if names[n].dim() >= 2 and not is_mask(case, names[n])]
     return candidates[0] if candidates else None
 
 
@@ -214,25 +216,6 @@ def _shortened(example: Any, length: int) -> Any:
         return tensor[:, :SHORT] if long else tensor
 
     return mapped(example, cut)
-
-
-def mask_of(case: Case) -> tuple[str, Tensor | None]:
-    """An input of ones, or of True: what marks valid tokens."""
-    for name, tensor in named_inputs(case).items():
-        if _maskish(tensor) and bool(tensor.bool().all()):
-            return name, tensor
-    return "", None
-
-
-def _maskish(tensor: Tensor) -> bool:
-    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
-        return False
-    return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
-
-
-def sequence(tensor: Tensor) -> bool:
-    """Whether an input has tokens."""
-    return tensor.dim() >= 2 and not _image(tensor)
 
 
 def _image(tensor: Tensor) -> bool:
