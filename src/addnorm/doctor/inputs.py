@@ -25,7 +25,8 @@ WANTED = 'wanted NAME:TYPE[SIZES]<LIMIT, such as "ids:int64[2,128]<50257" or "x:
 def parsed(specs: Sequence[str], *, seed: int = 0) -> Any:
     """Inputs of specifications: a dict of keywords, or a tuple if they have no names.
 
-    Integers are drawn below the limit, booleans are all True, everything else is normal.
+    Integers are drawn below the limit (4 if none is given: two values would be a mask), booleans
+    are all True, everything else is normal.
 
     >>> parsed(["ids:int64[2,3]<5"])["ids"].shape
     torch.Size([2, 3])
@@ -57,7 +58,7 @@ def _drawn(
     if kind == torch.bool:
         return torch.ones(shape, dtype=torch.bool)
     if not kind.is_floating_point:
-        return torch.randint(0, int(limit or 2), shape, generator=generator).to(kind)
+        return torch.randint(0, int(limit or 4), shape, generator=generator).to(kind)
     return torch.randn(shape, generator=generator).to(kind)
 
 

@@ -2,12 +2,14 @@
 
 from collections.abc import Iterator
 
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import CONVOLUTION, mixes
+from addnorm.doctor.ops import CONVOLUTION, LINEAR, mixes
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
+TURNS = frozenset({"transpose", "permute", "mT", "swapaxes", "swapdims", "movedim", "t", "T"})
 KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 
@@ -20,6 +22,8 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
         shape = graph[reading.join.node].shape
         if reading.kind not in KINDS or len(shape) not in (2, 3) or reading.join.mixed:
             continue
+        if len(shape) == 3 and _mixes_tokens(graph, reading):
+            continue  # the matrix has a row for each token: it does not tell what a feature is
         mine = [*reading.entry, reading.exit, reading.post_norm, *reading.final_norms]
         mine += reading.link.norms()
         for index in mine:
@@ -37,6 +41,43 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
                     "each token alone",
                     {"axes": list(norm.axes or ()), "shape": list(graph[norm.source].shape)},
                 )  # fmt: skip
+
+
+def _mixes_tokens(graph: Graph, reading: Reading) -> bool:
+    """Whether a matrix is multiplied along the last axis but one of the stream."""
+    fork, shape = reading.join.fork, graph[reading.join.node].shape
+    for index in sorted(reading.join.path - {fork}):
+        source, axis = _contracted(graph, index)
+        if source < 0 or len(graph[source].shape) != len(shape):
+            continue
+        if shape[-1] != shape[-2]:
+            if graph[source].shape[axis] == shape[-2] and shape[-1] in graph[source].shape:
+                return True
+            continue
+        turns = sum(graph[i].op in TURNS for i in graph.between(fork, source) - {fork})
+        if (axis == -2) != bool(turns % 2):
+            return True
+    return False
+
+
+def _contracted(graph: Graph, index: int) -> tuple[int, int]:
+    """What a matrix is multiplied with, and along which axis from its end; -1, 0 if not known."""
+    node = graph[index]
+    if node.op not in LINEAR or len(node.ins) != 1:
+        return -1, 0
+    source = node.ins[0]
+    if node.op == "linear":
+        return source, -1
+    pair = [o for o in node.operands if o.kind != "number"][-2:]
+    place = next((i for i, o in enumerate(pair) if o.node == source), -1)
+    if len(pair) < 2 or place < 0:
+        return -1, 0
+    if node.op != "einsum":
+        return source, -1 if place == 0 else -2
+    inputs, _, out = str(node.detail.get("equation", "")).replace(" ", "").partition("->")
+    letters = inputs.split(",")[place] if inputs.count(",") == 1 else ""
+    summed = [i - len(letters) for i, letter in enumerate(letters) if letter not in out]
+    return (source, summed[0]) if len(summed) == 1 and "." not in out else (-1, 0)
 
 
 def _features(case: Case, reading: Reading) -> int:

@@ -1,5 +1,6 @@
 """Audit rules: what a rule gets, what it returns, and where it is registered."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -81,7 +82,13 @@ class Case:
             node = self.graph[kid]
             if node.op in ("add", "sub") and len(node.ins) == 1:
                 names += self.named_operands(kid, sliced=False)
-        return tuple(dict.fromkeys(names))
+        return tuple(n for n in dict.fromkeys(names) if n in norm.weights or self._fits(n, norm))
+
+    def _fits(self, name: str, norm: Norm) -> bool:
+        """Whether a weight has one number for each feature, or one for all: a table has more."""
+        weight, shape = self.weights[name], self.graph[norm.source].shape
+        wide = math.prod(shape[axis] for axis in norm.axes or (-1,)) if shape else 1
+        return weight.numel() in (1, wide, *shape[-1:]) and weight.squeeze().dim() <= 1
 
     def named_operands(self, index: int, *, sliced: bool = True) -> list[str]:
         """Weights that went into a node, directly or through 1 + w and casts; and as slices of

@@ -12,11 +12,13 @@ from addnorm.doctor.rules.base import Case, rule
 @rule("cloned_layers")
 def cloned_layers(case: Case) -> Iterator[Finding]:
     """Different branches whose random matrices are equal to the last bit."""
-    groups: list[list[tuple[str, ...]]] = []
+    streams: dict[int, list[list[tuple[str, ...]]]] = {}
     for reading in case.blocks:
         if reading.around or reading.dual:
             continue
         names = tuple(n for n in case.branch_weights(reading) if _random(case.weights[n]))
+        # Only within one stream: a teacher is its student's copy on purpose.
+        groups = streams.setdefault(reading.stream, [])
         if not names or any(names in group for group in groups):
             continue
         for group in groups:
@@ -25,7 +27,7 @@ def cloned_layers(case: Case) -> Iterator[Finding]:
                 break
         else:
             groups.append([names])
-    copies = [group for group in groups if len(group) > 1]
+    copies = [group for groups in streams.values() for group in groups if len(group) > 1]
     if not copies:
         return
     largest = max(copies, key=len)

@@ -2,20 +2,23 @@
 
 from collections.abc import Iterator
 
+import torch
+from torch import Tensor
+
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.layout import valid, without_last
+from addnorm.doctor.rules.masks import hiding, is_mask, masks
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
     first_moved,
     inputs,
-    mask_of,
     moved_by,
     named_inputs,
     other_than,
     probed,
     replaced,
     run,
-    sequence,
 )
 
 
@@ -23,15 +26,16 @@ from addnorm.doctor.rules.probes import (
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
     probe = probed(case)
-    if probe is None or probe.batch is None or probe.before.shape[probe.batch] < 2:
-        return
-    moved = moved_by(*(t.narrow(probe.batch, 1, t.shape[probe.batch] - 1) for t in probe.pair))
-    if moved > NOTICEABLE:
+    if probe is None:
+        case.visit.notes.append("leaks between examples were not tried: no input or output fits")
+    elif probe.before.shape[0] < 2:
+        case.visit.notes.append("leaks between examples were not tried: one example was given")
+    elif probe.leaks:
         yield Finding(
             "batch_leak", "error", "",
             "changing one example changes the output of another: something normalizes or looks "
             "across the batch; take statistics within each example",
-            {"change": moved},
+            {"change": probe.others},
         )  # fmt: skip
 
 
@@ -41,11 +45,10 @@ def future_leak(case: Case) -> Iterator[Finding]:
     if not _meant_causal(case):
         return
     probe = probed(case)
-    if probe is None or probe.batch is None or probe.length < 2 or probe.before.dim() < 3:
+    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
         return
-    if probe.before.shape[1 - probe.batch] != probe.length:
-        return
-    before, after = (t.select(probe.batch, 0)[:-1] for t in probe.pair)
+    axis = probe.before.shape[1:-1].index(probe.length)
+    before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
     moved = moved_by(before, after)
     if moved > NOTICEABLE:
         attentions = case.visit.recorder.signs.attentions
@@ -56,7 +59,7 @@ def future_leak(case: Case) -> Iterator[Finding]:
             "missing or something else looks ahead, such as a norm over tokens",
             {
                 "change": moved,
-                "first token": first_moved(before, after),
+                "first token": first_moved(before, after, axis),
                 "attention without mask": open_ones[:4],
             },
         )  # fmt: skip
@@ -64,34 +67,46 @@ def future_leak(case: Case) -> Iterator[Finding]:
 
 @rule("padding_leak")
 def padding_leak(case: Case) -> Iterator[Finding]:
-    """What stands at padding changes valid tokens."""
-    mask_name, mask = mask_of(case)
-    if mask is None:
+    """What stands at padding changes valid tokens, however the mask is read."""
+    names = named_inputs(case)
+    for name, mask in masks(case, names):
+        if mask.shape[1] < 3:
+            continue
+        changes = [_hidden_change(case, names, name, pair) for pair in hiding(mask)]
+        if not changes or None in changes:
+            case.visit.notes.append(f"whether {name} hides its tokens could not be tried")
+            continue
+        moved = min(change for change in changes if change is not None)
+        if moved > NOTICEABLE:
+            yield Finding(
+                "padding_leak", "error", "",
+                "a token that the mask hides changes the output of valid tokens; apply the mask "
+                "wherever tokens meet: attention, norms over tokens, pooling",
+                {"change": moved, "mask": name},
+            )  # fmt: skip
         return
-    example, names = inputs(case), named_inputs(case)
-    alike = [n for n, t in names.items() if sequence(t) and t.shape[1] == mask.shape[1]]
-    target = next((name for name in alike if name != mask_name), None)
-    if target is None or mask.shape[1] < 3:
-        return
-    padded = mask.clone()
-    padded[:, -1] = 0
-    with_mask = replaced(example, {mask_name: padded})
-    changed = names[target].clone()
-    changed[:, -1] = other_than(changed[:, -1])
-    before = run(case, with_mask)
-    after = run(case, replaced(with_mask, {target: changed}))
-    if before is None or after is None or before.shape != after.shape:
-        return
-    if before.dim() >= 3 and before.shape[1] == mask.shape[1]:
-        before, after = before[:, :-1], after[:, :-1]
-    moved = moved_by(before, after)
-    if moved > NOTICEABLE:
-        yield Finding(
-            "padding_leak", "error", "",
-            "a token that the mask hides changes the output of valid tokens; apply the mask "
-            "wherever tokens meet: attention, norms over tokens, pooling",
-            {"change": moved, "mask": mask_name},
-        )  # fmt: skip
+
+
+def _hidden_change(
+    case: Case, names: dict[str, Tensor], mask_name: str, pair: tuple[Tensor, Tensor]
+) -> float | None:
+    """How far valid tokens move when hidden ones change; None if that cannot be tried."""
+    mask, hidden = pair
+    for name, tensor in names.items():
+        if name == mask_name or tensor.dim() < 2 or is_mask(case, tensor):
+            continue
+        if tensor.shape[:2] not in (mask.shape, mask.mT.shape):
+            continue
+        there = hidden if tensor.shape[:2] == mask.shape else hidden.mT
+        there = there.reshape(*there.shape, *[1] * (tensor.dim() - 2))
+        with_mask = replaced(inputs(case), {mask_name: mask})
+        changed = torch.where(there, other_than(tensor), tensor)
+        before = run(case, with_mask)
+        after = run(case, replaced(with_mask, {name: changed}))
+        if before is None or after is None or before.shape != after.shape:
+            return None
+        return moved_by(*(valid(t, hidden) for t in (before, after)))
+    return None
 
 
 def _meant_causal(case: Case) -> bool:

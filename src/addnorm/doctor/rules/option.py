@@ -1,16 +1,21 @@
 """Options that change nothing."""
 
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from enum import Enum
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import torch
+from torch import nn
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.guard import untouched
 from addnorm.doctor.record import Recorder
-from addnorm.doctor.report import Finding
+from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.visit import modes
+
+MOST = 8
+"""Words of a builder that are tried."""
 
 
 @rule("ineffective_option")
@@ -22,46 +27,90 @@ def ineffective_option(case: Case) -> Iterator[Finding]:
     if base is None:
         return
     for name, value in case.config.items():
-        for other in _others(value):
-            print_ = _fingerprint(case, {**case.config, name: other})
-            if print_ is not None and print_ == base:
-                yield Finding(
-                    "ineffective_option", "warning", name,
-                    f"{name}={value!r} and {name}={other!r} build the same network; the option is "
-                    "not used: wire it or refuse it",
-                    {"option": name, "tried": [repr(value), repr(other)]},
-                )  # fmt: skip
+        prints = {
+            repr(other): _fingerprint(case, {**case.config, name: other})
+            for other in _others(case.build, name, value)
+        }
+        tried = [other for other, made in prints.items() if made is not None]
+        if tried and all(prints[other] == base for other in tried):
+            # A number or a word may be meant for something outside the forward.
+            severity: Severity = "warning" if isinstance(value, bool | float) else "info"
+            yield Finding(
+                "ineffective_option", severity, name,
+                f"{name}={value!r} and {name}={' or '.join(tried)} build the same network; the "
+                "option is not used: wire it or refuse it",
+                {"option": name, "tried": [repr(value), *tried]},
+            )  # fmt: skip
 
 
-def _others(value: Any) -> list[Any]:
-    """Another value worth trying; none where only the owner knows what is allowed."""
+def _others(build: Callable[..., Any], name: str, value: Any) -> list[Any]:
+    """Other values worth trying; none where only the owner knows what is allowed.
+
+    Rates are tried high as well, so that what is drawn by them comes out otherwise.
+    """
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, float):
-        return [value / 2 if value else 0.1]
-    pairs = {"pre": "post", "post": "pre", "rmsnorm": "layernorm", "layernorm": "rmsnorm"}
-    return [pairs[value]] if isinstance(value, str) and value in pairs else []
+        return [value / 2 if value else 0.1, *([0.9] if 0 <= value < 0.9 else [])]
+    if isinstance(value, int):
+        return [value + 1, 2 * value or 2]
+    if isinstance(value, Enum):
+        return [other for other in type(value) if other is not value]
+    if not isinstance(value, str):
+        return []
+    allowed = [*_literals(build, name), *_words(build)]
+    return [other for other in dict.fromkeys(allowed) if other != value]
+
+
+def _literals(build: Callable[..., Any], name: str) -> tuple[Any, ...]:
+    """The values that an annotation allows."""
+    try:
+        hint = get_type_hints(build.__init__ if isinstance(build, type) else build).get(name)
+    except Exception:  # an annotation that cannot be read says nothing
+        return ()
+    return get_args(hint) if get_origin(hint) is Literal else ()
+
+
+def _words(build: Callable[..., Any]) -> list[str]:
+    """Words that the builder itself knows: what it compares an option with."""
+    code = getattr(build.__init__ if isinstance(build, type) else build, "__code__", None)
+    words = [word for word in getattr(code, "co_consts", ()) if isinstance(word, str)]
+    return [word for word in words if word.isidentifier()][:MOST]  # no docstrings, no messages
 
 
 def _fingerprint(case: Case, options: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Operations, shapes, constants and start weights of what the builder makes of options."""
+    """Operations, shapes, constants and start weights of what the builder makes of options.
+
+    In eval and in train mode: some options speak only there.
+    """
     assert case.build is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             model = case.build(**options)
-            with untouched(model) as guard:
-                modes(model, False)
-                recorder = Recorder(model, guard, still=False)
-                with torch.no_grad():
-                    recorder.run(case.visit.args, case.visit.kwargs)
         except Exception:  # a value the builder refuses is not without effect
             return None
+        shapes = [_recorded(case, model, training) for training in (False, True)]
+    if shapes == [None, None]:
+        return None
     weights = tuple(
         (name, tuple(w.shape), float(w.detach().double().sum()))
         for name, w in model.named_parameters()
     )
-    return _shape_of(recorder.graph), weights
+    return *shapes, weights
+
+
+def _recorded(case: Case, model: nn.Module, training: bool) -> tuple[Any, ...] | None:
+    """The graph of one mode; None if the model does not run in it."""
+    torch.manual_seed(0)
+    try:
+        with untouched(model) as guard, torch.no_grad():
+            modes(model, training)
+            recorder = Recorder(model, guard, still=False)
+            recorder.run(case.visit.args, case.visit.kwargs)
+    except Exception:
+        return None
+    return _shape_of(recorder.graph)
 
 
 def _shape_of(graph: Graph) -> tuple[Any, ...]:

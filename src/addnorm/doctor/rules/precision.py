@@ -1,39 +1,58 @@
 """Numbers too small or too coarse for the type they are computed in."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
+from addnorm.doctor.norms import Norm
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rules.base import Case, rule
 
 DEEP = 8
 """Additions from which on rounding of the stream is worth a word."""
+GUARDS = frozenset({"add", "sub", "clamp", "clamp_min", "maximum", "max", "where", "nan_to_num"})
 LOW = (torch.float16, torch.bfloat16)
 
 
 @rule("eps_too_small")
 def eps_too_small(case: Case) -> Iterator[Finding]:
-    """An epsilon that is zero, or rounds to zero where it is added."""
+    """An epsilon that is missing, zero, or rounds to zero where it is added."""
     told: set[str] = set()
     for norm in case.each_norm():
-        kind = case.graph[norm.node].dtype
         if norm.kind not in ("layer", "rms", "group", "batch", "instance") or norm.path in told:
             continue
-        exact = kind if norm.by_hand else torch.float32  # kernels compute statistics in float32
-        eps = norm.eps
-        if eps is None or kind is None or not kind.is_floating_point:
+        eps, exact = norm.eps, torch.float32  # kernels compute statistics in float32
+        if norm.by_hand:
+            guards = list(_guards(case, norm))
+            if eps is None and guards:
+                continue  # something else keeps it from zero
+            added = [kind for kind, value in guards if value == eps]
+            exact = added[0] if added else case.graph[norm.node].dtype
+            eps = eps or 0.0
+        if eps is None or exact is None or not exact.is_floating_point:
             continue
         rounded = float(torch.tensor(eps, dtype=torch.float64).to(exact))
         if rounded > 0 and rounded >= torch.finfo(exact).smallest_normal / 1024:
             continue
         told.add(norm.path)
+        what = f"eps={eps:g}" if eps or not norm.by_hand else "without an epsilon, what is added"
         yield Finding(
             "eps_too_small", "warning" if eps else "error", norm.path,
-            f"eps={eps:g} is {rounded:g} in {str(exact).removeprefix('torch.')}: a constant token "
+            f"{what} is {rounded:g} in {str(exact).removeprefix('torch.')}: a constant token "
             "divides by zero; take 1e-5, or compute the norm in float32",
             {"eps": eps, "as computed": rounded, "dtype": str(exact)},
         )  # fmt: skip
+
+
+def _guards(case: Case, norm: Norm) -> Iterator[tuple[Any, float | None]]:
+    """What keeps the size that a norm divides by from zero: its type and the number, if known."""
+    for index in case.graph.between(norm.source, norm.node) - {norm.source}:
+        node = case.graph[index]
+        if node.op in GUARDS and (node.op not in ("add", "sub") or len(node.ins) == 1):
+            values = [o.value for o in node.operands if o.node not in node.ins and o.value != 0]
+            values += [node.detail["min"]] if "min" in node.detail else []
+            yield from ((node.dtype, abs(value) if value else None) for value in values)
 
 
 @rule("low_precision_residual")

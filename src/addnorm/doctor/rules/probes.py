@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from torch import Tensor
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.ops import PRODUCT
 from addnorm.doctor.rules.base import Case
+from addnorm.doctor.rules.layout import followed, only
+from addnorm.doctor.rules.masks import is_mask, node_of
 from addnorm.doctor.visit import SEED
 
 LONG, SHORT = 64, 16
@@ -20,19 +23,25 @@ NOTICEABLE = 1e-4
 
 @dataclass(frozen=True)
 class Probe:
-    """The output before and after the last token of the first example was changed."""
+    """The output before and after the last token of the first example was changed.
+
+    The examples are the first axis of both.
+    """
 
     before: Tensor
     after: Tensor
     length: int
     """Tokens of the input; 0 if it has none."""
-    batch: int | None
-    """The axis of the examples: 0, or 1 where tokens come first."""
 
     @property
-    def pair(self) -> tuple[Tensor, Tensor]:
-        """Both outputs."""
-        return self.before, self.after
+    def others(self) -> float:
+        """How far the other examples moved."""
+        return moved_by(self.before[1:], self.after[1:])
+
+    @property
+    def leaks(self) -> bool:
+        """Whether they moved at all."""
+        return self.others > NOTICEABLE
 
 
 def probed(case: Case) -> Probe | None:
@@ -64,25 +73,28 @@ def _look(case: Case) -> Probe | None:
         after = run(case, replaced(example, {target: new}))
         return after if after is not None and after.shape == before.shape else None
 
+    def arranged(axis: int, after: Tensor | None, length: int) -> Probe | None:
+        """With the examples first, if it is known where they stand."""
+        if after is None:
+            return None
+        batch = tensor.shape[axis]
+        layout = only(tuple(before.shape), batch, axis)
+        if layout is None or Probe(layout.first(before), layout.first(after), 0).leaks:
+            other = partial(run, case)
+            seen = followed(before, batch=batch, axis=axis, example=example, run=other)
+            layout = seen or layout
+        return layout and Probe(layout.first(before), layout.first(after), length)
+
     if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
-        after = changed(0)
-        return None if after is None else Probe(before, after, 0, 0)
-    after = changed(0, -1)
-    if after is None:
-        return None
-    length = tensor.shape[1]
-    others = before.shape[0] > 1 and moved_by(before[1:], after[1:]) > NOTICEABLE
-    if not others or before.dim() < 3 or before.shape[1] < 2 or tensor.shape[0] < 2:
-        return Probe(before, after, length, 0)
-    column = changed(slice(None), 0)
-    if (
-        column is None
-        or moved_by(before[:, 1:], column[:, 1:]) > NOTICEABLE
-        or _placed(case, length)
-    ):
-        return Probe(before, after, length, 0)
-    after = changed(-1, 0)  # columns do not know of each other: tokens come first
-    return None if after is None else Probe(before, after, tensor.shape[0], 1)
+        return arranged(0, changed(0), 0)
+    probe = arranged(0, changed(0, -1), tensor.shape[1])
+    if (probe is not None and not probe.leaks) or tensor.shape[0] < 2 or before.dim() < 3:
+        return probe
+    column = arranged(1, changed(slice(None), 0), 0)
+    if column is None or column.leaks or _placed(case, tensor.shape[1]):
+        return probe
+    # columns do not know of each other: tokens come first
+    return arranged(1, changed(-1, 0), tensor.shape[0])
 
 
 def _placed(case: Case, length: int) -> bool:
@@ -107,10 +119,11 @@ def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
     if case.blocks:
         first = next(r for r in case.blocks if r.stream == case.blocks[-1].stream)
         behind = _data_behind(graph, first.link.start)
-        for name, index in zip(order, case.visit.recorder.inputs, strict=False):
-            if index in behind and names[name].dim() >= 1 and not _maskish(names[name]):
+        for name in order:
+            known = node_of(case, names[name]) in behind
+            if known and names[name].dim() >= 1 and not is_mask(case, names[name]):
                 return name
-    candidates = [n for n in order if names[n].dim() >= 2 and not _maskish(names[n])]
+    candidates = [n for n in order if names[n].dim() >= 2 and not is_mask(case, names[n])]
     return candidates[0] if candidates else None
 
 
@@ -205,25 +218,6 @@ def _shortened(example: Any, length: int) -> Any:
     return mapped(example, cut)
 
 
-def mask_of(case: Case) -> tuple[str, Tensor | None]:
-    """An input of ones, or of True: what marks valid tokens."""
-    for name, tensor in named_inputs(case).items():
-        if _maskish(tensor) and bool(tensor.bool().all()):
-            return name, tensor
-    return "", None
-
-
-def _maskish(tensor: Tensor) -> bool:
-    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
-        return False
-    return tensor.dtype == torch.bool or bool(((tensor == 0) | (tensor == 1)).all())
-
-
-def sequence(tensor: Tensor) -> bool:
-    """Whether an input has tokens."""
-    return tensor.dim() >= 2 and not _image(tensor)
-
-
 def _image(tensor: Tensor) -> bool:
     return tensor.dim() == 4 and tensor.is_floating_point()
 
@@ -246,7 +240,7 @@ def moved_by(before: Tensor, after: Tensor) -> float:
     return change / size if change == change else float("inf")
 
 
-def first_moved(before: Tensor, after: Tensor) -> int:
-    """The first token that moved."""
-    gap = (before.float() - after.float()).abs().flatten(1).amax(1)
+def first_moved(before: Tensor, after: Tensor, axis: int) -> int:
+    """The first place of an axis that moved."""
+    gap = (before.float() - after.float()).abs().movedim(axis, 0).flatten(1).amax(1)
     return int((gap > NOTICEABLE * before.float().abs().mean()).nonzero()[0])
