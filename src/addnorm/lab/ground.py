@@ -80,7 +80,7 @@ def prepare(spec: Comparison, folder: Path) -> Ground:
         vocab=tokenizer.vocab,
         baseline=unigram(corpus, tokenizer, recipe),
         counts=corpus.counts,
-        machine=_machine(),
+        machine=machine(),
         versions={
             "addnorm": __version__,
             "torch": torch.__version__,
@@ -162,7 +162,8 @@ def _write_score(spec: Comparison, corpus: Corpus, folder: Path) -> None:
     write_corpus(folder, spec.task, splits={"train": records, "test": records}, about=about)
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """What the numbers are made on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {
         "system": platform.platform(),

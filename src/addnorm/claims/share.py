@@ -1,0 +1,52 @@
+"""Cells that several claims want are trained once: a study takes what its neighbours have."""
+
+import shutil
+from pathlib import Path
+
+from addnorm.lab import folder as files
+from addnorm.lab.finished import Finished
+from addnorm.lab.grid import Grid
+from addnorm.lab.spec import Comparison
+
+
+def field_of(spec: Comparison) -> Comparison:
+    """All of a spec but what is varied: cells of one name in one field are the same training."""
+    return spec.model_copy(update={"grids": (Grid(),), "seeds": 1})
+
+
+def borrow(spec: Comparison, folder: Path) -> int:
+    """Copy finished cells from the studies beside `folder`; how many.
+
+    Only what ended well or badly by itself is taken, never a crash. The copy comes into being
+    whole: its end, by which it counts as finished, is written last.
+    """
+    taken = 0
+    field, cells = field_of(spec), folder / files.CELLS
+    for neighbour in sorted(folder.parent.glob(f"*/{files.SPEC}")):
+        theirs = neighbour.parent
+        if theirs == folder or field_of(files.open_spec(theirs)) != field:
+            continue
+        for cell in spec.cells():
+            ours, source = cells / cell.name, theirs / files.CELLS / cell.name
+            end = Finished.read(source)
+            if end is None or end.ending == "crashed" or Finished.read(ours) is not None:
+                continue
+            if not taken:
+                _begin(spec, folder, theirs)
+            shutil.copytree(source, ours, dirs_exist_ok=True)
+            end.save(ours)
+            taken += 1
+    return taken
+
+
+def _begin(spec: Comparison, folder: Path, theirs: Path) -> None:
+    """The same ground: data, tokenizer, what is answered; the facts, which say so, come last."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if (folder / files.FACTS).exists():
+        return
+    (folder / files.SPEC).write_text(spec.yaml(), encoding="utf-8")
+    for name in (files.DATA, files.SCORE):
+        if (theirs / name).is_dir():
+            shutil.copytree(theirs / name, folder / name, dirs_exist_ok=True)
+    for name in (files.TOKENIZER, files.FACTS):
+        shutil.copyfile(theirs / name, folder / name)
