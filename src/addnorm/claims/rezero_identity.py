@@ -85,7 +85,7 @@ class RezeroIdentity(AtStart):
                 with torch.no_grad():
                     error = (run(x.flatten()) - x.flatten()).norm() / x.norm()
                 jacobian = torch.autograd.functional.jacobian(  # type: ignore[no-untyped-call]
-                    run, x.flatten()
+                    run, x.flatten(), vectorize=True
                 )
                 values = torch.linalg.svdvals(jacobian)
                 yield row("error", error, arm=wiring, depth=depth)

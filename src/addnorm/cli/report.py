@@ -17,10 +17,16 @@ def report(
     png: Png = None,
     csv: Csv = False,
 ) -> None:
-    """Make the page of a comparison or a run again from its rows."""
+    """Make the page of a comparison, a run or claims again from the rows."""
+    from addnorm.claims.record import is_claims
     from addnorm.core.errors import UserError
     from addnorm.lab.folder import is_comparison
 
+    if is_claims(folder):
+        from addnorm.report.claims import write_claims_report
+
+        sys.stdout.write(f"{write_claims_report(folder)}\n")
+        return
     if not is_comparison(folder):
         from addnorm.report.training import write_training_report
         from addnorm.train.folder import CONFIG
