@@ -1,11 +1,13 @@
-"""Cells that several claims want are trained once: a study takes what its neighbours have."""
+"""What claims share: cells that several want are trained once, and corpora of few records."""
 
 import shutil
 from pathlib import Path
 
+from addnorm.data.corpus import write_corpus
 from addnorm.lab import folder as files
 from addnorm.lab.finished import Finished
 from addnorm.lab.grid import Grid
+from addnorm.lab.ground import demo_records
 from addnorm.lab.spec import Comparison
 
 
@@ -50,3 +52,13 @@ def _begin(spec: Comparison, folder: Path, theirs: Path) -> None:
             shutil.copytree(theirs / name, folder / name, dirs_exist_ok=True)
     for name in (files.TOKENIZER, files.FACTS):
         shutil.copyfile(theirs / name, folder / name)
+
+
+def shortened(folder: Path, task: str, records: int) -> Path:
+    """The demo corpus of a task with the first `records` of its training part; made once."""
+    made = folder / f"{task}-{records}"
+    if not (made / "corpus.json").exists():
+        splits, about = demo_records(task)
+        few = splits | {"train": splits["train"][:records]}
+        write_corpus(made, task, splits=few, about=about | {"records": records})
+    return made

@@ -3,27 +3,31 @@
 import math
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
 from statistics import fmean
 from typing import Any, ClassVar
 
 from addnorm.claims.base import Budget, Claim, Desk
-from addnorm.claims.share import borrow
+from addnorm.claims.share import borrow, shortened
 from addnorm.core.rows import Row
 from addnorm.lab.conduct import compare
-from addnorm.lab.judge import ENOUGH, Course, progress
+from addnorm.lab.judge import ENOUGH, NOTHING, Course, progress
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Judged, Study
 
 PROGRESS = (
     "Progress is the share of the way from the loss of a model that only knows how often each "
-    "token occurs (0) to the lowest final validation loss of any cell of the same study (1); a "
-    "cell that diverged, or ended above the first, has made none. Each arm is judged at the "
-    "setting of the common ladder at which its mean progress over seeds is highest."
+    "token occurs (0) to the lowest final validation loss of any cell of this claim on the same "
+    "data (1); a cell that diverged, or ended above the first, has made none, and nobody has if "
+    "that lowest loss is not 5 % below the first. Each arm is judged at the setting of the common "
+    "ladder at which its mean progress over seeds is highest."
 )
 TRAINS = ENOUGH
 """Progress from which on an arm has trained, as everywhere in the lab."""
 LITTLE = 0.05
 """Progress that is worth no word: within it two arms are as good as each other."""
+DATA = "data"
+"""Beside the studies: corpora of few records."""
 GUIDE = ((TRAINS, "trained, from here on"),)
 
 
@@ -38,10 +42,17 @@ class ByTraining(Claim):
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """What is trained, by the name of the study."""
 
+    def records(self, budget: Budget) -> Mapping[str, int]:
+        """Studies that see only so many records of the demo corpus in training."""
+        return {}
+
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The specs."""
-        specs = self.comparisons(budget)
-        return {name: spec.model_dump(mode="json") for name, spec in specs.items()}
+        """The specs, and how many records they see."""
+        specs, few = self.comparisons(budget), self.records(budget)
+        return {
+            name: spec.model_dump(mode="json") | ({"records": few[name]} if name in few else {})
+            for name, spec in specs.items()
+        }
 
     def cost(self, budget: Budget) -> str:
         """So many cells of so many steps."""
@@ -51,23 +62,41 @@ class ByTraining(Claim):
 
     def rows(self, budget: Budget, desk: Desk) -> list[Row]:
         """Train every cell that no other claim has trained, and read them all."""
-        made: list[Row] = []
+        studies: dict[str, Study] = {}
+        few = self.records(budget)
         for name, spec in self.comparisons(budget).items():
+            if name in few:
+                data = shortened(desk.studies.parent / DATA, spec.task, few[name])
+                spec = spec.model_copy(update={"data": str(data)})
             folder = desk.studies / spec.digest
             borrow(spec, folder)
             study = compare(spec, folder, engine=desk.engine, audience=desk.audience)
             if not study.complete:
                 raise KeyboardInterrupt  # the bell was rung; what is trained stays
             _refuse_crashes(study)
-            made += cell_rows(study, name, self.wanted)
-        return made
+            studies[name] = study
+        return [
+            row
+            for name, study in studies.items()
+            for row in cell_rows(study, name, self.wanted, best=_best(study, studies.values()))
+        ]
 
 
-def cell_rows(study: Study, name: str, wanted: Sequence[str]) -> Iterator[Row]:
-    """The rows of every cell; name: of the study, which specs do not have."""
+def _best(study: Study, studies: Iterable[Study]) -> float:
+    """The lowest final loss of any cell on the same data."""
     ground = study.ground
     assert ground is not None
-    best = min((e.loss for e in study.cells if math.isfinite(e.loss)), default=math.inf)
+    same = [s for s in studies if s.ground is not None and s.ground.corpus == ground.corpus]
+    losses = (each.loss for each in chain.from_iterable(s.cells for s in same))
+    return min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
+
+
+def cell_rows(study: Study, name: str, wanted: Sequence[str], *, best: float) -> Iterator[Row]:
+    """The rows of every cell. name: of the study, which specs do not have. best: the lowest loss
+    that anybody reached.
+    """
+    ground = study.ground
+    assert ground is not None
     for each in study.cells:
         cell = each.cell
         where: dict[str, Any] = {"study": name, "arm": cell.arm.name, "depth": cell.depth}
@@ -104,8 +133,8 @@ def _measured(
 
 
 def gone(loss: float, *, baseline: float, best: float) -> float:
-    """Progress from 0 on: who diverged, ended worse than the baseline, or met nobody who learnt."""
-    if not math.isfinite(loss) or best >= baseline:
+    """Progress from 0 on; 0 where somebody diverged, or where nobody learnt anything."""
+    if not math.isfinite(loss) or best > NOTHING * baseline:
         return 0.0
     return max(0.0, progress(loss, baseline=baseline, best=best))
 
@@ -115,22 +144,26 @@ def _short(value: float) -> float:
     return float(f"{value:.6g}")
 
 
-def tuned(rows: Iterable[Row], name: str = "progress", **where: Any) -> dict[int, float]:
-    """By seed: a number of an arm at the setting at which its mean progress is highest.
+def best_setting(rows: Iterable[Row], **where: Any) -> list[Row]:
+    """Of the rows whose fields are these: those of the setting where mean progress is highest.
 
-    where: fields of the rows, such as arm, depth, warmup; settings are what is left of them.
+    A setting is study, arm, depth, warm-up and learning rate; what is not in `where` is chosen.
     """
     own = [row for row in rows if all(row.get(key) == value for key, value in where.items())]
-    settings: dict[tuple[Any, ...], list[Row]] = {}
+    settings: dict[tuple[Any, ...], list[float]] = {}
     for row in own:
         if row["name"] == "progress":
-            settings.setdefault(_setting(row), []).append(row)
+            settings.setdefault(_setting(row), []).append(row["value"])
     if not settings:
-        return {}
-    best = max(settings, key=lambda at: fmean(row["value"] for row in settings[at]))
-    return {
-        row["seed"]: row["value"] for row in own if row["name"] == name and _setting(row) == best
-    }
+        return []
+    best = max(settings, key=lambda at: fmean(settings[at]))
+    return [row for row in own if _setting(row) == best]
+
+
+def tuned(rows: Iterable[Row], name: str = "progress", **where: Any) -> dict[int, float]:
+    """By seed: a number of an arm at its best setting."""
+    found = best_setting(rows, **where)
+    return {row["seed"]: row["value"] for row in found if row["name"] == name}
 
 
 def _setting(row: Row) -> tuple[Any, ...]:

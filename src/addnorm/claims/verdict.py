@@ -62,10 +62,10 @@ class Check:
         ('0.5 or more', '2 or less')
         """
         if math.isinf(self.high):
-            return f"{self.low:g} or more"
+            return f"{self.low:.8g} or more"
         if math.isinf(self.low):
-            return f"{self.high:g} or less"
-        return f"{self.low:g} to {self.high:g}"
+            return f"{self.high:.8g} or less"
+        return f"{self.low:.8g} to {self.high:.8g}"
 
     def told(self) -> str:
         """The number with its interval.

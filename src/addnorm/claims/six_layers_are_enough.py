@@ -1,0 +1,54 @@
+"""On a small task more than six layers bring little."""
+
+from collections.abc import Mapping, Sequence
+
+from addnorm.claims.base import Budget, Drawing, register
+from addnorm.claims.fields import deep
+from addnorm.claims.training import LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.verdict import Check, over_seeds
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+from addnorm.lab.spec import Comparison
+from addnorm.lab.statistics import paired
+
+DEPTHS = [6, 12]
+
+
+@register(
+    Card(
+        name="six_layers_are_enough",
+        title="Six layers are enough",
+        formula="loss(12 layers) is not below loss(6 layers) on a small task",
+        paper=(
+            "Wang et al., Learning Deep Transformer Models for Machine Translation, 2019, "
+            "arXiv 1906.01787, against which it is held; Vaswani et al., Attention Is All You "
+            "Need, 2017, arXiv 1706.03762, whose six layers are usual"
+        ),
+        summary="More than six layers bring little where the task is small.",
+    )
+)
+class SixLayersAreEnough(ByTraining):
+    """Pre-LN at two depths."""
+
+    place = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
+    experiment = (
+        "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "
+        "without warm-up, in the same number of steps, over one ladder of learning rates. "
+    ) + PROGRESS
+    rule = (
+        f"Six layers make progress of {TRAINS:g} or more, and twelve layers make at most "
+        f"{LITTLE:g} more than six, seed by seed."
+    )
+    drawing = Drawing(name="progress", x="lr", y="progress", by=("depth",), log_x=True)
+
+    def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
+        """One arm at both depths."""
+        return {"deep": deep(budget, ["pre_ln"], depths=DEPTHS)}
+
+    def checks(self, rows: Sequence[Row]) -> list[Check]:
+        """What the second half brings."""
+        six, twelve = (tuned(rows, depth=depth) for depth in DEPTHS)
+        return [
+            Check("progress of 6 layers", over_seeds(six), low=TRAINS),
+            Check("12 layers minus 6", paired(twelve, six), high=LITTLE),
+        ]
