@@ -2,6 +2,7 @@
 
 import hashlib
 import json
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -99,9 +100,14 @@ class Claim(ABC):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def card_of(claim: Claim) -> Card:
-    """The card under which a claim is registered."""
-    return registry.card(name_of(claim))
+def source_of(card: Card) -> str:
+    """Who said it when: authors and year, without the title.
+
+    >>> source_of(Card(name="", title="", formula="", summary="", paper="Ba and Hinton, A B, 2016"))
+    'Ba and Hinton, 2016'
+    """
+    named = re.match(r"[^,]+ et al\.|[^,]+?(?:, [^,]+?)*? and [^,]+|[^,]+", card.paper)
+    return f"{named.group() if named else card.paper}, {card.year}"
 
 
 def name_of(claim: Claim) -> str:

@@ -54,7 +54,7 @@ class BatchNormIsWorse(ByTraining):
             "full": {"dim": 128, "heads": 4, "depth": 6, "steps": 2000, "seeds": 5}
             | {"lr": [3e-4, 1e-3, 3e-3, 1e-2]},
         }
-        same = {
+        same: dict[str, Any] = {
             "task": "classify", "wiring": ["pre_ln"], "norm": ["layer", "batch"], "score": 0,
             "monitor_every": 0, "tokenizer": "char", "max_length": 64, "dropout": 0.0,
         }  # fmt: skip

@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Sequence
 from itertools import islice
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -141,4 +142,4 @@ def _loss(run: Run, batches: Sequence[Batch]) -> float:
 
 
 def _mean(rows: list[Row]) -> float:
-    return sum(each["value"] for each in rows) / len(rows)
+    return fmean(each["value"] for each in rows)

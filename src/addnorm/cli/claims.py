@@ -116,16 +116,14 @@ def _plain(result: "Result") -> dict[str, Any]:
 
 
 def _listed() -> "Table":
-    from rich.table import Table
-
     from addnorm.claims import registry
+    from addnorm.claims.base import source_of
 
     table = _table("id", "statement", "paper", "how", "cost at standard")
-    assert isinstance(table, Table)
     for name in registry:
         card, claim = registry.card(name), registry.member(name)()
-        source = f"{card.paper.partition(',')[0]}, {card.year}"
-        table.add_row(name, card.summary, source, claim.how, claim.cost("standard"))
+        cost = claim.cost("standard")
+        table.add_row(name, card.summary, source_of(card), claim.how, cost)
     return table
 
 

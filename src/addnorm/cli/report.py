@@ -12,12 +12,12 @@ Csv = Annotated[bool, typer.Option("--csv", help="Also cells, summary and rows a
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, or of a run.")
+        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, a run or claims.")
     ],
     png: Png = None,
     csv: Csv = False,
 ) -> None:
-    """Make the page of a comparison, a run or claims again from the rows."""
+    """Make the page of a comparison, a run or claims anew."""
     from addnorm.claims.record import is_claims
     from addnorm.core.errors import UserError
     from addnorm.lab.folder import is_comparison

@@ -8,6 +8,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from addnorm.claims import RULE, Check, Claim, Result, registry, results
+from addnorm.claims.base import source_of
 from addnorm.claims.verdict import ANSWERS
 from addnorm.core.errors import UserError
 from addnorm.report.claims_chart import claim_chart
@@ -84,7 +85,7 @@ def claims_markdown(found: Mapping[str, Result]) -> str:
         card = registry.card(name)
         checks = result.verdict.checks if result.verdict else ()
         told = "<br>".join(f"{c.what}: {c.told()}, wanted {c.wanted}: {c.answer}" for c in checks)
-        cells = (f"`{name}`", result.answer, card.summary, _short_source(name), told or result.why)
+        cells = (f"`{name}`", result.answer, card.summary, source_of(card), told or result.why)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
 
@@ -94,7 +95,7 @@ def _summary(found: Mapping[str, Result]) -> Table:
     for number, (name, result) in enumerate(found.items(), start=2):
         card = registry.card(name)
         link = Markup('<a href="#s{}">{}</a>').format(number, card.title)
-        rows.append([link, Chip(result.answer), card.summary, _short_source(name)])
+        rows.append([link, Chip(result.answer), card.summary, source_of(card)])
     return Table("", ("claim", "verdict", "statement", "source"), rows, wide=True, stacked=True)
 
 
@@ -147,9 +148,3 @@ def _settings(claim: Claim, result: Result) -> str:
     if claim.digest(result.budget) != result.digest:
         return "The settings of this claim were changed since it was run; run it again."
     return str(yaml.safe_dump(claim.settings(result.budget), sort_keys=False, allow_unicode=True))
-
-
-def _short_source(name: str) -> str:
-    """Authors and year."""
-    card = registry.card(name)
-    return f"{card.paper.partition(',')[0]}, {card.year}"

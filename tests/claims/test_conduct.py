@@ -1,0 +1,129 @@
+"""Claims from names to results: what is repeated, what is refused, what survives a crash."""
+
+import json
+
+import pytest
+
+from addnorm.claims import LayerNormLength, RankCollapse, registry, results, run_claims
+from addnorm.claims.conduct import Watch, find
+from addnorm.claims.record import RESULT, ROWS, Result, is_claims
+from addnorm.core.errors import UnknownName, UserError
+from addnorm.lab.work import NoRoom
+
+TWO = ["layer_norm_length", "rank_collapse"]
+
+
+class Heard(Watch):
+    """Keeps what it is told."""
+
+    def __init__(self):
+        self.told = []
+
+    def began(self, claim, *, number, total):
+        self.told.append(("began", number, total))
+
+    def ended(self, claim, result, *, again):
+        self.told.append((result.claim, again))
+
+
+def test_what_has_a_verdict_is_not_run_again(tmp_path):
+    first, second = Heard(), Heard()
+    run_claims(TWO[:1], tmp_path, budget="smoke", watch=first)
+    found = run_claims(TWO, tmp_path, budget="smoke", watch=second)
+    assert first.told == [("began", 1, 1), ("layer_norm_length", False)]
+    assert second.told == [
+        ("layer_norm_length", True),
+        ("began", 2, 2),
+        ("rank_collapse", False),
+    ]
+    assert list(results(tmp_path)) == list(found) == TWO
+    assert is_claims(tmp_path) and not is_claims(tmp_path / "layer_norm_length")
+
+
+def test_other_settings_are_run_again(tmp_path, monkeypatch):
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    budgets = dict(LayerNormLength.budgets) | {"smoke": {"seeds": 3, "dims": [16, 64]}}
+    monkeypatch.setattr(LayerNormLength, "budgets", budgets)
+    heard = Heard()
+    found = run_claims(TWO[:1], tmp_path, budget="smoke", watch=heard)
+    assert heard.told[-1] == ("layer_norm_length", False)
+    assert {row["seed"] for row in found["layer_norm_length"].rows} == {0, 1, 2}
+
+
+def test_a_crash_is_a_result_and_the_others_go_on(tmp_path, monkeypatch):
+    def broken(self, at):
+        raise RuntimeError("no such\nthing")
+        yield
+
+    with monkeypatch.context() as patch:
+        patch.setattr(LayerNormLength, "measure", broken)
+        found = run_claims(TWO, tmp_path, budget="smoke")
+    assert found["layer_norm_length"].answer == "crashed"
+    assert found["layer_norm_length"].why == "RuntimeError: no such thing"
+    assert "Traceback" in (tmp_path / "layer_norm_length" / "error.txt").read_text()
+    assert found["rank_collapse"].verdict is not None
+    assert results(tmp_path)["layer_norm_length"].answer == "crashed"
+    again = run_claims(TWO, tmp_path, budget="smoke")
+    assert again["layer_norm_length"].answer == "held"
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, NoRoom("full")])
+def test_what_is_everybodys_ends_it_and_leaves_what_is_done(tmp_path, monkeypatch, problem):
+    def stopped(self, at):
+        raise problem
+        yield
+
+    monkeypatch.setattr(RankCollapse, "measure", stopped)
+    with pytest.raises(problem if isinstance(problem, type) else type(problem)):
+        run_claims(TWO, tmp_path, budget="smoke")
+    assert list(results(tmp_path)) == ["layer_norm_length"]
+
+
+def test_a_folder_is_of_one_budget(tmp_path, monkeypatch):
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    with pytest.raises(UserError, match="holds claims of budget 'smoke', wanted 'full'; choose"):
+        run_claims(TWO, tmp_path, budget="full")
+
+
+def test_names_that_are_none_are_refused_before_anything_runs(tmp_path):
+    with pytest.raises(UnknownName, match="unknown claim 'rank_colapse'; did you mean 'rank_coll"):
+        run_claims(["layer_norm_length", "rank_colapse"], tmp_path / "new", budget="smoke")
+    with pytest.raises(UnknownName, match="unknown budget 'smok'; did you mean 'smoke'"):
+        run_claims(TWO, tmp_path / "new", budget="smok")
+    assert not (tmp_path / "new").exists()
+    assert [type(claim) for claim in find([TWO[0], TWO[0]])] == [LayerNormLength]
+
+
+def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match="file is a file; wanted a new folder"):
+        run_claims(TWO, tmp_path / "file", budget="smoke")
+
+
+def test_a_result_says_who_made_it_and_how_to_do_it_again(tmp_path):
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
+    assert told["command"] == "addnorm claims run layer_norm_length --budget smoke -o claims"
+    assert {"addnorm", "torch", "python", "processor"} <= set(told["made"])
+    assert "rows" not in told and (tmp_path / TWO[0] / ROWS).is_file()
+
+
+def test_a_damaged_result_is_told(tmp_path):
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    (tmp_path / TWO[0] / RESULT).write_text('{"claim": "layer_norm_length"}')
+    with pytest.raises(UserError, match="does not tell what became of a claim"):
+        Result.read(tmp_path / TWO[0])
+
+
+def test_seeds_leave_the_generator_alone(tmp_path):
+    import torch
+
+    torch.manual_seed(5)
+    wanted = torch.rand(1)
+    torch.manual_seed(5)
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    assert torch.rand(1) == wanted
+
+
+def test_the_registry_is_the_list():
+    assert len(registry) >= 30
