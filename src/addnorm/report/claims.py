@@ -101,7 +101,7 @@ def _summary(found: Mapping[str, Result]) -> Table:
 
 def _section(claim: Claim, result: Result) -> Section:
     card = registry.card(result.claim)
-    chart = claim_chart(claim.drawing, result.rows, card.title)
+    chart = claim_chart(claim.drawing, result.rows, _capital(claim.drawing.y))
     departures = [Note(f"Other than in the paper: {text}") for text in card.departures]
     return Section(
         card.title,
@@ -140,6 +140,11 @@ def _again(claim: Claim, result: Result) -> dict[str, str]:
         "took": f"{result.seconds:,.0f} s",
     }
     return told | {name: str(value) for name, value in result.made.items()}
+
+
+def _capital(words: str) -> str:
+    """Words as a title."""
+    return words[:1].upper() + words[1:]
 
 
 def _settings(claim: Claim, result: Result) -> str:

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import altair as alt
@@ -11,13 +12,15 @@ from addnorm.core.rows import Row
 from addnorm.lab.statistics import Estimate
 from addnorm.report.curves import colour_of, dashes, short, symbols
 from addnorm.report.looks import Look, looks
-from addnorm.report.marks import VALUES, data, finished, hover
+from addnorm.report.marks import THEME, VALUES, data, finished, hover
 from addnorm.report.notes import not_finite, nothing
 from addnorm.report.page import Chart, Note
 
 GUIDES = "guides"
-BELOW = 0.6
-"""Where an interval that reaches zero ends on a log axis, as a share of the lowest mean."""
+CUT = 0.1
+"""Where an interval that reaches zero ends on a log axis, as a share of its mean."""
+IN_A_ROW = 3
+"""Entries of a legend beside each other."""
 
 
 def claim_chart(drawing: Drawing, rows: Sequence[Row], title: str) -> Chart | Note:
@@ -27,13 +30,16 @@ def claim_chart(drawing: Drawing, rows: Sequence[Row], title: str) -> Chart | No
     if not groups:
         return nothing(title, len(own))
     arms = list(looks(list(dict.fromkeys(arm for arm, _ in groups))).values())
-    values = _values(drawing, groups)
+    values, cut = _values(drawing, groups)
     layers = _layers(drawing, arms)
     lost = sum(not math.isfinite(row["value"]) for row in own)
     notes = ["Means over seeds; bars are 95 % intervals.", not_finite(lost)]
+    notes += ["Those that reach zero are cut at a tenth of the mean."] if cut else []
     guides = [{"value": value, "told": told} for value, told in drawing.guides]
     more = {GUIDES: guides} if guides else {}
-    return finished(title, layers, notes=notes, values={VALUES: values, **more})
+    chart = finished(title, layers, notes=notes, values={VALUES: values, **more})
+    legend = {"legend": THEME["legend"] | {"columns": IN_A_ROW}}
+    return replace(chart, spec={**chart.spec, "config": THEME | legend})
 
 
 def _groups(drawing: Drawing, rows: Sequence[Row]) -> dict[tuple[str, float], list[float]]:
@@ -55,30 +61,32 @@ def _told(field: str, value: Any) -> str:
 
 def _values(
     drawing: Drawing, groups: Mapping[tuple[str, float], Sequence[float]]
-) -> list[dict[str, Any]]:
-    made = []
-    lowest = min(sum(values) / len(values) for values in groups.values())
+) -> tuple[list[dict[str, Any]], bool]:
+    """A row for each arm and place; and whether an interval had to be cut."""
+    made, cut = [], False
     for (arm, x), values in sorted(groups.items(), key=lambda item: item[0][1]):
         found = Estimate.of(values)
         assert found is not None
         half = found.half or 0.0
         low = found.mean - half
         if drawing.log_y and low <= 0:
-            low = BELOW * lowest
+            low, cut = CUT * found.mean, True
         told = {"arm": arm, "x": x, "value": found.mean, "low": low, "high": found.mean + half}
         made.append({k: short(v) if isinstance(v, float) else v for k, v in told.items()})
-    return made
+    return made, cut
 
 
 def _layers(drawing: Drawing, arms: Sequence[Look]) -> list[Any]:
     x = alt.X(
         "x:Q",
         title=drawing.x.replace("_", " "),
-        scale=alt.Scale(type="log" if drawing.log_x else "linear", zero=False, padding=14),
-        axis=alt.Axis(format="~g", tickCount=6, labelOverlap=True),
+        scale=alt.Scale(
+            type="log" if drawing.log_x else "linear", zero=False, nice=False, padding=14
+        ),
+        axis=alt.Axis(format=".4~g", tickCount=6, labelOverlap=True),
     )
     scale = alt.Scale(type="log" if drawing.log_y else "linear", zero=False, padding=8)
-    axis = alt.Axis(format="~g", tickCount=5, labelOverlap="greedy")
+    axis = alt.Axis(format=".4~g", tickCount=5, labelOverlap="greedy")
     y, title = alt.Y("value:Q", title=drawing.y, scale=scale, axis=axis), drawing.y
     base, colour = alt.Chart(data(VALUES)), colour_of(arms)
     tips = [
