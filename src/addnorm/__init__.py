@@ -54,7 +54,7 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "lab", "report", "interop"),
+    *("train", "decode", "lab", "claims", "report", "interop"),
 )
 
 __all__ = [

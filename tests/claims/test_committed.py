@@ -5,9 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.claims import registry, results
+from addnorm.claims import registry, results, run_claims
 from addnorm.claims.record import RESULT
 from addnorm.report.claims import TABLE, claims_markdown
+from tools.claims import take
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
@@ -62,3 +63,13 @@ def test_what_is_committed_is_small_and_nothing_else():
 
 def test_the_committed_table_is_that_of_the_results():
     assert (DOCS / TABLE).read_text(encoding="utf-8") == claims_markdown(results(DOCS))
+
+
+def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
+    run_claims(["layer_norm_length"], tmp_path / "claims", budget="smoke")
+    monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
+    assert take(tmp_path / "claims") == ["layer_norm_length"]
+    assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
+        *(RESULT, "rows.jsonl", TABLE)
+    }
+    assert "| `layer_norm_length` | held |" in (tmp_path / "docs" / TABLE).read_text()

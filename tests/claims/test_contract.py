@@ -4,6 +4,7 @@ import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.record import Result
+from addnorm.claims.training import ByTraining
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.page import Chart
 from tests.claims.here import Here
@@ -54,3 +55,13 @@ def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
     again = Result.read(folder / name)
     assert again.verdict.to_dict() == result.verdict.to_dict()
     assert [dict(row) for row in again.rows] == [dict(row) for row in result.rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_comparison_can_be_built(budget):
+    for name in registry:
+        claim = registry.member(name)()
+        if isinstance(claim, ByTraining):
+            for spec in claim.comparisons(budget).values():
+                spec.check()

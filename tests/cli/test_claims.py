@@ -1,6 +1,9 @@
 """`addnorm claims`, as a user types it."""
 
 import json
+import signal
+import subprocess
+import sys
 
 import pytest
 
@@ -125,3 +128,25 @@ def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
     assert done.code == 2
     assert told in done.err and done.err.count("\n") == 1
     assert done.out == "" and not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
+    """Ctrl-C while cells train: what has ended stays, and the same command ends it."""
+    words = ["claims", "run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
+    command = [sys.executable, "-m", "addnorm", *words, "-o", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if line.startswith("1/4 "):  # the first cell has ended
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, rest
+    ended = len(list(tmp_path.glob("studies/*/cells/*.json")))
+    assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{ended} of 4 are done already" in done.stderr

@@ -46,7 +46,7 @@ class DytWantsFewTokens(ByTraining):
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {"few": FEW[budget]}
+        return {**super().records(budget), "few": FEW[budget]}
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Better here, worse there."""

@@ -21,6 +21,7 @@ TINY: dict[str, Any] = {
     "steps": 4,
     "seeds": 1,
     "valid_every": 4,
+    "save_every": 4,
 }
 SMALL: dict[str, Any] = {"dim": 32, "heads": 2, "batch_tokens": 512}
 LARGE: dict[str, Any] = {"dim": 128, "heads": 4, "batch_tokens": 1024}
@@ -40,7 +41,7 @@ def deep(
         | {"depth": 18, "steps": 2000, "seeds": 5, "lr": [1e-4, 3e-4, 1e-3, 3e-3]}
         | {"valid_every": 100},
     }
-    more: dict[str, Any] = {"depth": depths} if depths and budget != "smoke" else {}
+    more: dict[str, Any] = {"depth": [1, 2] if budget == "smoke" else depths} if depths else {}
     more |= {"warmup": [0, max(1, at[budget]["steps"] // 4)]} if warm else {}
     return Comparison.of(DATES | at[budget] | {"wiring": wiring} | more)
 

@@ -55,7 +55,7 @@ class GainAndBiasOverfit(ByTraining):
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {"few": FEW[budget]}
+        return {**super().records(budget), "few": FEW[budget]}
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """As good everywhere, and a smaller gap where there is one."""

@@ -43,7 +43,7 @@ class ScaleNormHelpsLittleData(ByTraining):
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {"few": FEW[budget]}
+        return {**super().records(budget), "few": FEW[budget]}
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Better."""

@@ -47,8 +47,10 @@ class SixLayersAreEnough(ByTraining):
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """What the second half brings."""
-        six, twelve = (tuned(rows, depth=depth) for depth in DEPTHS)
+        depths = sorted({row["depth"] for row in rows}) or DEPTHS
+        few, many = depths[0], depths[-1]
+        six, twelve = (tuned(rows, depth=depth) for depth in (few, many))
         return [
-            Check("progress of 6 layers", over_seeds(six), low=TRAINS),
-            Check("12 layers minus 6", paired(twelve, six), high=LITTLE),
+            Check(f"progress of {few} layers", over_seeds(six), low=TRAINS),
+            Check(f"{many} layers minus {few}", paired(twelve, six), high=LITTLE),
         ]

@@ -26,6 +26,8 @@ TRAINS = ENOUGH
 """Progress from which on an arm has trained, as everywhere in the lab."""
 LITTLE = 0.05
 """Progress that is worth no word: within it two arms are as good as each other."""
+FEWEST = 50
+"""Records of a smoke run."""
 DATA = "data"
 """Beside the studies: corpora of few records."""
 GUIDE = ((TRAINS, "trained, from here on"),)
@@ -44,7 +46,8 @@ class ByTraining(Claim):
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Studies that see only so many records of the demo corpus in training."""
-        return {}
+        # To read all of them would be most of a smoke run.
+        return dict.fromkeys(self.comparisons(budget), FEWEST) if budget == "smoke" else {}
 
     def settings(self, budget: Budget) -> dict[str, Any]:
         """The specs, and how many records they see."""
