@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.claims.base import Budget, Claim, Desk, Drawing, register
 from addnorm.claims.share import shortened
-from addnorm.claims.start import Sizes, by_seed, picked, row, sizes
+from addnorm.claims.start import Sizes, by_seed, row, sizes
 from addnorm.claims.training import DATA
 from addnorm.claims.verdict import Check
 from addnorm.core.cards import Card
@@ -94,31 +94,27 @@ class DeepLayersCanGo(Claim):
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """First quarter against last."""
-        own = picked(rows, "harm")
-        count = max((each["layer"] for each in own), default=0)
+        count = max((each["layer"] for each in rows), default=0)
         few = max(1, count // QUARTER)
         first, last = (
-            by_seed([each for each in own if each["layer"] in range(start, start + few)], _mean)
+            by_seed([each for each in rows if start <= each["layer"] < start + few], _mean)
             for start in (1, count - few + 1)
         )
         return [Check("harm in nats, first quarter minus last", paired(first, last), low=0)]
 
 
 def _recipe(at: Sizes, data: Path, seed: int) -> Recipe:
-    same = {name: at[name] for name in ("depth", "dim", "heads", "steps", "max_length", "lr")}
-    rest = {"batch_tokens": at["batch_tokens"], "save_every": at["steps"], "seed": seed}
-    return Recipe.of(
-        {"task": "lm", "data": str(data), "wiring": "pre_ln", "tokenizer": "char"}
-        | {"dropout": 0.0, "valid_every": 0, "monitor_every": 0, **same, **rest}
-    )
+    keys = ("depth", "dim", "heads", "steps", "batch_tokens", "max_length", "lr")
+    fixed = {"task": "lm", "wiring": "pre_ln", "tokenizer": "char", "dropout": 0.0}
+    quiet = {"valid_every": 0, "monitor_every": 0, "save_every": at["steps"]}
+    own = {"data": str(data), "seed": seed}
+    return Recipe.of(fixed | quiet | own | {key: at[key] for key in keys})
 
 
 def _harm(run: Run, at: Sizes) -> Iterator[Row]:
-    recipe = run.recipe
-    held_out = Batches(
-        Corpus.open(recipe.data), run.tokenizer, split="valid",
-        tokens=recipe.batch_tokens, longest=recipe.max_length,
-    )  # fmt: skip
+    spans = {"tokens": at["batch_tokens"], "longest": at["max_length"]}
+    corpus = Corpus.open(run.recipe.data)
+    held_out = Batches(corpus, run.tokenizer, split="valid", **spans)
     batches = [batch for batch, _ in islice(held_out.epoch(), at["batches"])]
     (stack,) = run.model.stacks
     whole = _loss(run, batches)
