@@ -19,14 +19,21 @@ def profile(name, arm, places, value, **where):
     ]
 
 
-def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmup=0, lr=1e-3):
-    """One row for each arm and seed. progress: by arm."""
+LADDER = {1e-4: 0.5, 1e-3: 1.0, 1e-2: 0.5}
+"""Learning rates, and the share of progress that is made with each."""
+
+
+def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmup=0, lr=None):
+    """One row for each arm, rate and seed. progress: by arm. lr: a single rate, not the ladder."""
+    ladder = LADDER if lr is None else {lr: 1.0}
     return [
         {
-            "name": name, "study": study, "arm": arm, "depth": depth, "warmup": warmup, "lr": lr,
-            "seed": seed, "state": "trained", "value": value + spread(seed, noise),
+            "name": name, "study": study, "arm": arm, "depth": depth, "warmup": warmup, "lr": rate,
+            "seed": seed, "state": "trained",
+            "value": value * (share if name == "progress" else 1.0) + spread(seed, noise),
         }
         for arm, value in progress.items()
+        for rate, share in ladder.items()
         for seed in SEEDS
     ]  # fmt: skip
 
@@ -45,13 +52,14 @@ def last_gradient(good, noise):
 
 
 def gradient_product(good, noise):
-    for arm, rate in (("post_ln", -0.2 if good else -0.001), ("pre_ln", 0.01)):
-        yield from profile(
-            "ratio",
-            arm,
-            ("depth", (6, 12, 24)),
-            lambda d, s, r=rate: 2.718281828 ** (d * (r + spread(s, noise))),
-        )
+    for kind in ("encoder", "decoder"):
+        for wiring, rate in (("post_ln", -0.2 if good else 0.1), ("pre_ln", 0.01)):
+            yield from profile(
+                "ratio",
+                f"{wiring} {kind}",
+                ("depth", (6, 12, 24)),
+                lambda d, s, r=rate: 2.718281828 ** (d * (r + spread(s, noise))),
+            )
 
 
 def stream_growth(good, noise):
@@ -59,7 +67,6 @@ def stream_growth(good, noise):
     yield from profile(
         "square", arm, ("layer", range(1, 9)), lambda n, s: 1 + n * (slope + spread(s, noise))
     )
-    yield from profile("final", arm, ("layer", (8,)), lambda n, s: 1.0)
 
 
 def dependency(good, noise):
@@ -93,6 +100,7 @@ def rezero_identity(good, noise):
             yield from profile(
                 "singular", arm, depths, lambda d, s, v=value: v + spread(s, noise), which=which
             )
+        yield from profile("kept", arm, depths, lambda d, s: 0.1)
 
 
 def layer_norm_length(good, noise):
@@ -114,12 +122,15 @@ def epsilon_outside(good, noise):
 
 
 def rank_collapse(good, noise):
-    values = {"attention alone, no skip": 0.999 if good else 0.5}
-    values |= {"both kinds, no skip": 0.999, "post_ln, with skips": 0.4}
-    for arm, value in values.items():
-        yield from profile(
-            "cosine", arm, ("layer", (1, 6)), lambda n, s, v=value: v + spread(s, noise)
-        )
+    for kind in ("attention alone", "both kinds"):
+        for skip, rate in (("no skip", 0.1), ("with skips", 0.8 if good else 0.01)):
+            for name, sign in (("cosine", -1), ("apart", 1)):
+                yield from profile(
+                    name,
+                    f"{kind}, {skip}",
+                    ("layer", (1, 2, 3, 4, 6)),
+                    lambda n, s, r=rate, k=sign: (k < 0) + k * (r + spread(s, noise) / 9) ** n,
+                )
 
 
 def position_lost(good, noise):
@@ -134,15 +145,13 @@ def position_lost(good, noise):
 
 
 def batch_statistics(good, noise):
-    far = 0.5 if good else 0.03
-    yield from profile(
-        "drift",
-        "batch",
-        ("length", (32, 256)),
-        lambda n, s: (0.02 if n == 32 else far) + spread(s, noise) * n,
-        seen=32,
-    )
-    yield from profile("drift", "layer", ("length", (32, 256)), lambda n, s: 1e-8, seen=32)
+    for arm, far in (("batch", 0.5 if good else 0.03), ("layer", 0.02)):
+        yield from profile(
+            "drift",
+            arm,
+            ("length", (32, 256)),
+            lambda n, s, f=far: (0.02 if n == 32 else f) + spread(s, noise),
+        )
 
 
 def third_position(good, noise):
@@ -162,18 +171,23 @@ def third_position(good, noise):
 
 def adafactor_crawls(good, noise):
     for arm, value in (("adafactor", 1e-3 if good else 0.05), ("adamw", 0.1)):
-        yield from profile(
-            "largest", arm, ("step", (50, 100)), lambda n, s, v=value: v * 10 ** spread(s, noise)
-        )
+        for lr in (1e-3, 1e-2):
+            yield from profile(
+                "largest",
+                arm,
+                ("step", (50, 100)),
+                lambda n, s, v=value: v * 10 ** spread(s, noise),
+                lr=lr,
+            )
 
 
 def deep_layers_can_go(good, noise):
-    yield from profile(
-        "harm",
-        "pre_ln",
-        ("layer", range(1, 9)),
-        lambda n, s: ((9 - n) if good else n) * (1 + 2 * spread(s, noise)),
-    )
+    yield from cells({"pre_ln": 0.9, "post_ln": 0.9}, study="lm")
+    for layer in range(1, 9):
+        harm = {"pre_ln": (9 - layer) if good else layer, "post_ln": 4}
+        for row in cells(harm, name="harm", study="lm"):
+            grown = row["value"] * (1 + 2 * spread(row["seed"], noise))
+            yield {**row, "layer": layer, "value": grown}
 
 
 # By training.
@@ -207,7 +221,7 @@ def rezero_is_faster(good, noise):
         for step in (20, 40, 60, 80):
             for row in cells({arm: min(1.0, step * rate)}, name="valid"):
                 grown = row["value"] * (1 + spread(row["seed"], noise if arm == "rezero" else 0))
-                yield {**row, "step": step, "value": max(0.0, grown)}
+                yield {**row, "step": step, "steps": 80, "value": max(0.0, grown)}
 
 
 def six_layers_are_enough(good, noise):
@@ -235,7 +249,7 @@ def radam_replaces_warmup(good, noise):
 def rms_norm_equals_layer_norm(good, noise):
     yield from cells({"pre_ln": 0.9}, study="norms")
     yield from cells({"pre_ln rms": 0.9 if good else 0.5}, study="norms", noise=noise)
-    yield from cells({"pre_ln": 100.0, "pre_ln rms": 120.0}, study="norms", name="rate")
+    yield from cells({"pre_ln": 100.0, "pre_ln rms": 120.0}, study="clock", name="speed", lr=1e-3)
 
 
 def gain_and_bias_overfit(good, noise):
@@ -273,7 +287,7 @@ def batch_norm_is_worse(good, noise):
     yield from cells({"pre_ln": 0.9}, study="large batches")
     yield from cells({"pre_ln": 0.9}, study="small batches")
     yield from cells({"pre_ln batch": 0.7}, study="large batches", noise=noise)
-    yield from cells({"pre_ln batch": 0.3 if good else 0.85}, study="small batches")
+    yield from cells({"pre_ln batch": 0.1 if good else 0.85}, study="small batches")
 
 
 ROWS = {

@@ -3,7 +3,20 @@
 import pytest
 
 from addnorm.claims import registry
+from addnorm.claims.training import Trained
 from tests.claims.made_up import ROWS
+
+TRAINED = [name for name in registry if issubclass(registry.member(name), Trained)]
+TURNS = (
+    lambda value, place: 0.0,
+    lambda value, place: 3 * value + 1,
+    lambda value, place: -value,
+    lambda value, place: 1 - value,
+    lambda value, place: value + place,
+    lambda value, place: 1.5**place,
+    lambda value, place: 0.5**place,
+)
+"""What may be wrong with the rows of one line: nothing there, far too much, turned round, ..."""
 
 
 def judged(name, *, good, noise=0.0, seeds=4):
@@ -42,3 +55,57 @@ def test_one_seed_decides_nothing(name):
 @pytest.mark.parametrize("name", registry)
 def test_no_rows_decide_nothing(name):
     assert registry.member(name)().judge([]).answer == "undecided"
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_where_nobody_learns_nothing_is_decided(name):
+    rows = [{**row, "value": 0.0 if row["name"] in ("progress", "valid") else row["value"]}
+            for row in ROWS[name](True, 0.0)]  # fmt: skip
+    assert registry.member(name)().judge(rows).answer == "undecided"
+
+
+@pytest.mark.parametrize("name", TRAINED)
+def test_a_best_rate_at_the_edge_of_the_ladder_decides_nothing(name):
+    rows = [
+        row for row in ROWS[name](True, 0.0) if row.get("lr") != 1e-2 or row["study"] == "clock"
+    ]
+    turned = [
+        {**row, "value": 1.0 if row["lr"] == 1e-4 and row["name"] == "progress" else row["value"]}
+        for row in rows
+    ]
+    assert registry.member(name)().judge(turned).answer == "undecided"
+
+
+@pytest.mark.parametrize("name", registry)
+def test_every_check_can_fail(name):
+    """One line of the rows after the other is spoilt, until each check was not held once."""
+    claim, rows = registry.member(name)(), list(ROWS[name](True, 0.0))
+    lines = dict.fromkeys(map(_line, rows))
+    wanted = {check.what for check in claim.judge(rows).checks if check.judged}
+    failed = set()
+    for line in lines:
+        for turn in TURNS:
+            spoilt = [
+                {**row, "value": turn(row["value"], _place(row))} if _line(row) == line else row
+                for row in rows
+            ]
+            failed |= {c.what for c in _judged(claim, spoilt) if c.answer == "not held"}
+    assert not wanted - failed
+
+
+def _judged(claim, rows):
+    try:
+        return claim.judge(rows).checks
+    except ValueError:  # a number below 0 that is none in the world, such as a speed
+        return ()
+
+
+def _line(row):
+    return tuple(row.get(field) for field in ("name", "arm", "study", "depth", "warmup", "lr"))[
+        : 6 if "study" in row else 2
+    ] + (row.get("which"), row.get("matrices"))
+
+
+def _place(row):
+    fields = ("layer", "step", "site", "number", "length", "dim", "eps")
+    return next((row[field] for field in fields if field in row), row.get("depth", 0))

@@ -7,7 +7,7 @@ import pytest
 from addnorm.claims import Desk
 from addnorm.claims.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
 from addnorm.claims.share import borrow, field_of, shortened
-from addnorm.claims.training import best_setting, cell_rows, gone, tuned
+from addnorm.claims.training import at_best, cell_rows, gone, tuned
 from addnorm.data.corpus import Corpus
 from addnorm.lab import Comparison, Study
 from addnorm.lab.finished import Finished
@@ -25,10 +25,10 @@ def test_progress_is_none_where_nothing_was_learnt():
     assert gone(2.9, baseline=3.0, best=2.9) == 0.0
 
 
-def test_an_arm_is_taken_at_its_best_setting():
+def test_an_arm_is_taken_at_its_at_best():
     rows = [*cells({"a": 0.2, "b": 0.9}, lr=1e-3), *cells({"a": 0.8, "b": 0.1}, lr=1e-2)]
     assert tuned(rows, arm="a") == dict.fromkeys(range(4), 0.8)
-    assert {row["lr"] for row in best_setting(rows, arm="b")} == {1e-3}
+    assert {row["lr"] for row in at_best(rows, arm="b")} == {1e-3}
     assert tuned(rows, arm="c") == {}
 
 

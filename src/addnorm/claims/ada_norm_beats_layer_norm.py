@@ -40,7 +40,7 @@ class AdaNormBeatsLayerNorm(ByTraining):
         """Two norms."""
         return {"norms": normed(budget, ["layer", "ada"])}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better."""
         ahead = paired(tuned(rows, arm="pre_ln ada"), tuned(rows, arm="pre_ln"))
         return [Check("progress, ada minus layer", ahead, low=0)]

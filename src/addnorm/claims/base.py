@@ -1,11 +1,15 @@
 """What every claim is: a statement with its source, an experiment, a chart and a rule."""
 
+import ast
 import hashlib
+import inspect
 import json
 import re
+import sys
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -95,9 +99,37 @@ class Claim(ABC):
         return Verdict(tuple(self.checks(rows)))
 
     def digest(self, budget: Budget) -> str:
-        """What tells these settings from others."""
-        text = json.dumps(self.settings(budget), sort_keys=True)
+        """What tells its rows from others: the settings, and the code of its file."""
+        text = json.dumps(self.settings(budget), sort_keys=True) + _code(type(self).__module__)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _code(module: str) -> str:
+    """The constants and functions of a module; no comments, no layout, no `checks` or `findings`.
+
+    Those two judge rows, and make none.
+    """
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    within = [
+        body
+        for node in tree.body
+        for body in (node.body if isinstance(node, ast.ClassDef) else [node])
+    ]
+    made = [
+        ast.unparse(_bare(node))
+        for node in within
+        if (isinstance(node, ast.FunctionDef) and node.name not in ("checks", "findings"))
+        or (isinstance(node, ast.Assign) and node in tree.body)
+    ]
+    return "\n".join(made)
+
+
+def _bare(node: ast.stmt) -> ast.stmt:
+    """Without its docstring."""
+    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
+    return node
 
 
 def source_of(card: Card) -> str:

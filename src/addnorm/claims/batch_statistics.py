@@ -9,61 +9,62 @@ from addnorm.claims.base import Drawing, register
 from addnorm.claims.start import (
     AtStart,
     Sizes,
+    anew,
     by_seed,
-    each_seed,
     highest,
     picked,
     row,
     sizes,
     stack_of,
 )
-from addnorm.claims.verdict import Check
+from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.statistics import paired
 from addnorm.stacks import Encoder
 
-DRIFTS, STAYS = 0.1, 1e-3
-AXES: dict[str, tuple[int, ...]] = {"batch": (0, 1), "layer": (-1,)}
-"""Over which axes of (B, L, dim) each norm takes its mean."""
+DRIFTS = 0.1
+"""Drift that counts, where every feature has a deviation of about 1."""
 
 
 @register(
     Card(
         name="batch_statistics",
         title="Statistics of other lengths",
-        formula="mean(BN(x)) moves away from 0 with the length of x, mean(LN(x)) does not",
+        formula="mean over tokens of BN(x) moves with the length of x, that of LN(x) does not",
         paper=(
-            "Shen et al., PowerNorm: Rethinking Batch Normalization in Transformers, 2020, "
-            "arXiv 2003.07845; Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450"
+            "Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450, who say it of "
+            "recurrent networks"
         ),
         summary=(
-            "BatchNorm's statistics drift on sequences longer than those of training, and what it "
-            "puts out is no longer normalized; LayerNorm's are those of the token at hand."
+            "BatchNorm's statistics do not fit sequences longer than those of training, so that "
+            "what it puts out drifts; what LayerNorm puts out does not."
         ),
     )
 )
 class BatchStatistics(AtStart):
-    """How far the mean of what a norm puts out is from 0, over the axes that are its own.
+    """How far the mean token moves, when sequences are longer than those seen before.
 
-    drift = sqrt(mean(m ** 2)), m = mean of y over tokens (batch) or over features (layer)
+    drift = sqrt(mean over features of (m(length) - m(seen)) ** 2)
 
-    y: (B, L, dim), behind the last norm of a stack, in evaluation mode
+    m(length): (dim), the mean over tokens behind the last norm, in evaluation mode; at the seen
+        length from other sequences than those it is compared with
     """
 
-    place = "section 3 of Shen et al.; section 3.1 of Ba et al."
+    # NOTE[DIFF]: the paper has recurrent networks in mind, whose statistics are kept for each step
+    # of time; here a Transformer's, which are common to all places.
+    place = "sections 1 and 3.1"
     experiment = (
         "Post-LN encoders with sinusoidal positions, one with BatchNorm and one with LayerNorm, "
         "read many batches of short sequences in training mode, so that BatchNorm's running "
         "statistics settle; no weight is changed. Then, in evaluation mode, they read sequences "
-        "of lengths seen and not seen before."
+        "of lengths seen and not seen before. Both are measured by the same number."
     )
     rule = (
-        f"BatchNorm: the drift at the largest length is at least {DRIFTS:g} above that at the "
-        f"seen length, seed by seed. LayerNorm: the drift at the largest length is {STAYS:g} or "
-        "less."
+        f"At the largest length BatchNorm's drift is above {DRIFTS:g} and more than {DRIFTS:g} "
+        f"above LayerNorm's, seed by seed, and LayerNorm's is below {DRIFTS:g}."
     )
-    drawing = Drawing(name="drift", x="length", y="drift of the mean", log_x=True)
+    drawing = Drawing(name="drift", x="length", y="drift of the mean token", log_x=True)
     budgets = sizes(
         seeds=(2, 8, 16),
         dim=(16, 64, 256),
@@ -74,34 +75,31 @@ class BatchStatistics(AtStart):
 
     def measure(self, at: Sizes) -> Iterator[Row]:
         """Settle, then look."""
-        table = torch.randn(64, at["dim"])
-        for norm, axes in AXES.items():
+        for norm in ("batch", "layer"):
+            anew(at["seed"])
+            table = torch.randn(64, at["dim"])
             stack = stack_of("post_ln", 2, at["dim"], norm=norm, positions="sinusoid")
             stack.train()
             for _ in range(at["batches"]):
                 _read(stack, table, at["seen"])
             stack.eval()
+            usual = _read(stack, table, at["seen"], sequences=64).mean((0, 1))
             for length in at["lengths"]:
-                mean = _read(stack, table, length, sequences=32).mean(axes)
-                drift = mean.square().mean().sqrt()
-                yield row("drift", drift, arm=norm, length=length, seen=at["seen"])
+                mean = _read(stack, table, length, sequences=32).mean((0, 1))
+                drift = (mean - usual).square().mean().sqrt()
+                yield row("drift", drift, arm=norm, length=length)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Beyond what is seen."""
         longest = max((each["length"] for each in rows), default=0)
-        batch, layer = (picked(rows, "drift", arm=arm) for arm in AXES)
-        far, near = (
-            by_seed([each for each in batch if each["length"] == length], highest)
-            for length in (longest, min((each["seen"] for each in rows), default=0))
+        batch, layer = (
+            by_seed(picked(rows, "drift", arm=arm, length=longest), highest)
+            for arm in ("batch", "layer")
         )
-        there = [each for each in layer if each["length"] == longest]
         return [
-            Check(
-                f"batch: drift at length {longest} minus that at the seen one",
-                paired(far, near),
-                low=DRIFTS,
-            ),
-            Check(f"layer: drift at length {longest}", each_seed(there, highest), high=STAYS),
+            Check(f"batch: drift at length {longest}", over_seeds(batch), low=DRIFTS),
+            Check("the same, batch minus layer", paired(batch, layer), low=DRIFTS),
+            Check(f"layer: drift at length {longest}", over_seeds(layer), high=DRIFTS),
         ]
 
 

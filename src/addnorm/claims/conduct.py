@@ -10,7 +10,6 @@ from addnorm.claims.record import Result, made_here
 from addnorm.core.errors import UnknownName, UserError, unknown
 from addnorm.lab.conduct import Audience
 from addnorm.lab.engines.base import Engine
-from addnorm.lab.work import NoRoom
 from addnorm.train.folder import locked
 
 STUDIES, ERROR = "studies", "error.txt"
@@ -44,14 +43,16 @@ def run_claims(
 ) -> dict[str, Result]:
     """Run every claim that has no result yet, one after the other.
 
-    A claim that crashes is a result with its reason; it is tried once more in the next sitting. So
-    is one whose settings are no longer those of its file.
+    One that has a result is judged again from its rows, by the rule of today. A claim that crashes
+    is a result with its reason; it is tried once more in the next sitting. So is one whose settings
+    or code are no longer those of its file.
     """
     if budget not in BUDGETS:
         raise UnknownName(unknown("budget", budget, BUDGETS))
     claims, folder, watch = find(names), Path(folder).absolute(), watch or Watch()
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; wanted a new folder, or one of claims, for -o")
+    _refuse_strangers(folder)
     made: dict[str, Result] = {}
     with locked(folder, doing="running claims"):
         _refuse_another(folder, budget)
@@ -60,6 +61,7 @@ def run_claims(
             before = Result.read(folder / name)
             done = before is not None and before.verdict is not None
             if before is not None and done and before.digest == claim.digest(budget):
+                before.save(folder / name)
                 made[name] = before
                 watch.ended(claim, before, again=True)
                 continue
@@ -79,8 +81,9 @@ def _run(
     try:
         rows = claim.rows(budget, desk)
         verdict = claim.judge(rows)
-    except NoRoom:
-        raise  # everybody's, and no claim is to blame
+        (desk.folder / ERROR).unlink(missing_ok=True)
+    except UserError:
+        raise  # the user's to mend (a full disk, say), and no claim is to blame
     except Exception as problem:
         why = " ".join(f"{type(problem).__name__}: {problem}".split())[:500]
         (desk.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
@@ -96,6 +99,16 @@ def _run(
     )
     result.save(desk.folder)
     return result
+
+
+def _refuse_strangers(folder: Path) -> None:
+    """A folder that holds things, and none of ours, is somebody else's."""
+    found = sorted(path.name for path in folder.glob("[!.]*"))
+    if found and not {*registry, STUDIES} & set(found):
+        raise UserError(
+            f"{folder} holds other things ({', '.join(found[:3])}, ...) and no claims; wanted a "
+            "new or empty folder for -o"
+        )
 
 
 def _refuse_another(folder: Path, budget: Budget) -> None:

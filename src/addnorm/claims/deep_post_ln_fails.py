@@ -2,13 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.base import Budget, Drawing, register
+from addnorm.claims.base import Budget, register
 from addnorm.claims.fields import deep
-from addnorm.claims.training import GUIDE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.remedy import EXPERIMENT, PROGRESS_BY_LR
+from addnorm.claims.training import LITTLE, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.spec import Comparison
+from addnorm.lab.statistics import paired
 
 
 @register(
@@ -30,26 +32,23 @@ class DeepPostLnFails(ByTraining):
     # NOTE[DIFF]: the papers train encoders of 18 and 20 layers on WMT for days; here twelve layers
     # in encoder and decoder learn dates for minutes.
     place = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
-    experiment = (
-        "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
-        "translate dates over one ladder of learning rates, without and with a warm-up of a "
-        "quarter of the steps. " + PROGRESS
-    )
+    experiment = EXPERIMENT
     rule = (
-        f"At its best learning rate and warm-up Pre-LN makes progress of {TRAINS:g} or more, and "
-        f"Post-LN of {TRAINS:g} or less."
+        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
+        f"Post-LN at its best makes progress below {TRAINS:g}, and more than {LITTLE:g} below "
+        "Pre-LN, seed by seed."
     )
-    drawing = Drawing(
-        name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
-    )
+    drawing = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two arms, each with and without warm-up."""
-        return {"deep": deep(budget, ["post_ln", "pre_ln"], warm=True)}
+        return {"deep": deep(budget, ["post_ln", "pre_ln"])}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """One trains, the other does not."""
+        post, pre = (tuned(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
-            Check("progress of pre_ln", over_seeds(tuned(rows, arm="pre_ln")), low=TRAINS),
-            Check("progress of post_ln", over_seeds(tuned(rows, arm="post_ln")), high=TRAINS),
+            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
+            Check("progress of post_ln", over_seeds(post), high=TRAINS),
+            Check("post_ln minus pre_ln", paired(post, pre), high=-LITTLE),
         ]

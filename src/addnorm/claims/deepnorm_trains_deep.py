@@ -1,15 +1,8 @@
 """DeepNorm trains where deep Post-LN does not."""
 
-from collections.abc import Mapping, Sequence
-
-from addnorm.claims.base import Budget, register
-from addnorm.claims.fields import deep
-from addnorm.claims.remedy import EXPERIMENT, PROGRESS_BY_LR, RULE, remedy_checks
-from addnorm.claims.training import ByTraining
-from addnorm.claims.verdict import Check
+from addnorm.claims.base import register
+from addnorm.claims.remedy import Remedy
 from addnorm.core.cards import Card
-from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
 
 
 @register(
@@ -21,18 +14,8 @@ from addnorm.lab.spec import Comparison
         summary="DeepNorm trains at a depth at which Post-LN does not.",
     )
 )
-class DeepnormTrainsDeep(ByTraining):
-    """DeepNorm beside Post-LN at the same depth, both tuned over one ladder."""
+class DeepnormTrainsDeep(Remedy):
+    """DeepNorm beside Post-LN."""
 
+    arm = "deepnorm"
     place = "section 4 and table 1"
-    experiment = EXPERIMENT
-    rule = RULE.format(arm="deepnorm")
-    drawing = PROGRESS_BY_LR
-
-    def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Both arms, and Pre-LN, which says what can be learnt in these steps."""
-        return {"deep": deep(budget, ["post_ln", "pre_ln", "deepnorm"])}
-
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """One trains, the other does not."""
-        return remedy_checks(rows, "deepnorm")

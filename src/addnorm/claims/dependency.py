@@ -5,7 +5,17 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from addnorm.claims.base import Drawing, register
-from addnorm.claims.start import AtStart, Sizes, each_seed, picked, row, sizes, slope, stack_of
+from addnorm.claims.start import (
+    AtStart,
+    Sizes,
+    anew,
+    each_seed,
+    picked,
+    row,
+    sizes,
+    slope,
+    stack_of,
+)
 from addnorm.claims.verdict import Check
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
@@ -62,8 +72,9 @@ class Dependency(AtStart):
     def measure(self, at: Sizes) -> Iterator[Row]:
         """A forward of each wiring."""
         for wiring in ("post_ln", "pre_ln"):
-            stack = stack_of(wiring, at["depth"], at["dim"])
+            anew(at["seed"])
             x = torch.randn(4, at["length"], at["dim"])
+            stack = stack_of(wiring, at["depth"], at["dim"])
             for each in picked(forward_rows(stack, x), "dependency", kind="ffn"):
                 yield row("dependency", each["value"], arm=wiring, number=each["site"] + 1)
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.base import Budget, Drawing, register
 from addnorm.claims.fields import FEW, normed
-from addnorm.claims.training import PROGRESS, ByTraining, tuned
-from addnorm.claims.verdict import Check
+from addnorm.claims.training import PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.spec import Comparison
@@ -27,6 +27,9 @@ from addnorm.lab.statistics import paired
 class DytWantsFewTokens(ByTraining):
     """Both norms in Pre-LN on two sizes of corpus."""
 
+    # NOTE[DIFF]: the study was read in a summary only, so that its settings are not known; alpha
+    # starts at its default and is not tuned.
+
     place = "its tables of validation loss by model size and tokens"
     experiment = (
         "Pre-LN with either norm learns to translate dates, from all 5,000 pairs and, for longer, "
@@ -34,6 +37,7 @@ class DytWantsFewTokens(ByTraining):
         + PROGRESS
     )
     rule = (
+        f"Premise: LayerNorm makes progress above {TRAINS:g}, on few pairs and on all. "
         "Seed by seed: DyT makes more progress than LayerNorm on few pairs, and less on all: the "
         "differences are above and below 0."
     )
@@ -48,13 +52,18 @@ class DytWantsFewTokens(ByTraining):
         """Few."""
         return {**super().records(budget), "few": FEW[budget]}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better here, worse there."""
         few, every = (
             paired(*(tuned(rows, study=s, arm=arm) for arm in ("pre_ln dyt", "pre_ln")))
             for s in ("few", "all")
         )
+        layer = {study: tuned(rows, study=study, arm="pre_ln") for study in ("few", "all")}
         return [
+            *(
+                Check(f"progress of layer on {s} pairs", over_seeds(found), TRAINS, premise=True)
+                for s, found in layer.items()
+            ),
             Check("progress on few pairs, dyt minus layer", few, low=0),
             Check("progress on all pairs, dyt minus layer", every, high=0),
         ]

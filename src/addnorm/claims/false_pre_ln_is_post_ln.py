@@ -35,21 +35,22 @@ class FalsePreLnIsPostLn(ByTraining):
     place = "the released code of SAINT; issue 61165 of PyTorch"
     experiment = EXPERIMENT
     rule = (
-        f"At its best learning rate Pre-LN makes progress of {TRAINS:g} or more and the wrong "
-        f"Pre-LN of {TRAINS:g} or less, and it differs from Post-LN by {LITTLE:g} at most, seed by "
-        "seed."
+        f"Premises: Pre-LN at its best makes progress above {TRAINS:g}, and more than {LITTLE:g} "
+        f"above Post-LN. The wrong Pre-LN stays more than {LITTLE:g} below Pre-LN and differs from "
+        f"Post-LN by less than {LITTLE:g}, seed by seed."
     )
     drawing = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Three arms without warm-up."""
+        """Three arms."""
         return {"deep": deep(budget, ["post_ln", "pre_ln", "false_pre_ln"])}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Unlike the one, like the other."""
         post, pre, false = (tuned(rows, arm=a) for a in ("post_ln", "pre_ln", "false_pre_ln"))
         return [
-            Check("progress of pre_ln", over_seeds(pre), low=TRAINS),
-            Check("progress of false_pre_ln", over_seeds(false), high=TRAINS),
+            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
+            Check("pre_ln minus post_ln", paired(pre, post), low=LITTLE, premise=True),
+            Check("false_pre_ln minus pre_ln", paired(false, pre), high=-LITTLE),
             Check("false_pre_ln minus post_ln", paired(false, post), -LITTLE, LITTLE),
         ]

@@ -27,31 +27,47 @@ SMALL: dict[str, Any] = {"dim": 32, "heads": 2, "batch_tokens": 512}
 LARGE: dict[str, Any] = {"dim": 128, "heads": 4, "batch_tokens": 1024}
 
 
+LOW = [1e-4, 5e-4, 2e-3, 8e-3]
+"""The ladder of deep models; its edges are there to be worse than what lies between them."""
+HIGH = [5e-4, 2e-3, 8e-3, 3e-2]
+"""The ladder of shallow ones."""
+
+
 def deep(
-    budget: Budget, wiring: list[str], *, depths: list[int] | None = None, warm: bool = False
+    budget: Budget,
+    wiring: list[str],
+    *,
+    depths: list[int] | None = None,
+    cold: list[str] | None = None,
+    warm: list[str] | None = None,
 ) -> Comparison:
-    """Twelve layers in encoder and decoder; depths: others. warm: also with a warm-up of a quarter
-    of the steps.
+    """Twelve layers in encoder and decoder, without warm-up and with one of a quarter of the steps.
+
+    depths: others. cold, warm: further arms, whose recipes have none, or always one
     """
     at: dict[Budget, dict[str, Any]] = {
-        "smoke": TINY | {"depth": 2, "lr": [1e-3]},
-        "standard": SMALL
-        | {"depth": 12, "steps": 150, "seeds": 3, "lr": [3e-4, 1e-3, 3e-3], "valid_every": 15},
-        "full": LARGE
-        | {"depth": 18, "steps": 2000, "seeds": 5, "lr": [1e-4, 3e-4, 1e-3, 3e-3]}
-        | {"valid_every": 100},
+        "smoke": TINY | {"valid_every": 2},
+        "standard": SMALL | {"steps": 150, "seeds": 3, "valid_every": 15},
+        "full": LARGE | {"steps": 2000, "seeds": 5, "valid_every": 100},
     }
-    more: dict[str, Any] = {"depth": [1, 2] if budget == "smoke" else depths} if depths else {}
-    more |= {"warmup": [0, max(1, at[budget]["steps"] // 4)]} if warm else {}
-    return Comparison.of(DATES | at[budget] | {"wiring": wiring} | more)
+    depth: dict[Budget, list[int]] = {"smoke": [2], "standard": [12], "full": [18]}
+    spec = at[budget]
+    axes = {
+        "depth": [1, 2] if depths and budget == "smoke" else depths or depth[budget],
+        "lr": [1e-3] if budget == "smoke" else LOW,
+    }
+    most = max(1, spec["steps"] // 4)
+    sides = ((wiring, [0, most]), (cold, [0]), (warm, [most]))
+    grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in sides if arms]
+    return Comparison.of(DATES | spec | {"grids": grids})
 
 
 def warmed(budget: Budget, wiring: list[str], *, warm: list[bool], optimizer: str) -> Comparison:
     """Six layers each, with and without a warm-up of a quarter of the steps."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL | {"depth": 6, "steps": 160, "seeds": 3, "lr": [1e-3, 3e-3, 1e-2]},
-        "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": [3e-4, 1e-3, 3e-3, 1e-2]},
+        "standard": SMALL | {"depth": 6, "steps": 160, "seeds": 3, "lr": LOW},
+        "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": LOW},
     }
     spec = at[budget]
     warmup = [spec["steps"] // 4 if each else 0 for each in warm]
@@ -66,11 +82,8 @@ def normed(budget: Budget, norm: list[str], *, few: bool = False) -> Comparison:
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL
-        | {"depth": 3, "steps": 400 if few else 250, "seeds": 4, "lr": [1e-3, 3e-3, 1e-2]},
-        "full": LARGE
-        | {"depth": 6, "steps": 5000 if few else 3000, "seeds": 8}
-        | {"lr": [3e-4, 1e-3, 3e-3, 1e-2]},
+        "standard": SMALL | {"depth": 3, "steps": 300 if few else 200, "seeds": 4, "lr": HIGH},
+        "full": LARGE | {"depth": 6, "steps": 5000 if few else 3000, "seeds": 8, "lr": HIGH},
     }
     spec = at[budget]
     more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
@@ -85,8 +98,8 @@ def shallow(budget: Budget, wiring: list[str]) -> Comparison:
     """Two layers each, without and with a warm-up of a quarter of the steps."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL | {"depth": 2, "steps": 250, "seeds": 4, "lr": [1e-3, 3e-3, 1e-2]},
-        "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": [3e-4, 1e-3, 3e-3, 1e-2]},
+        "standard": SMALL | {"depth": 2, "steps": 200, "seeds": 4, "lr": HIGH},
+        "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": HIGH},
     }
     spec = at[budget]
     return Comparison.of(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})

@@ -6,7 +6,7 @@ import torch
 from torch.nn import functional as F
 
 from addnorm.claims.base import Drawing, register
-from addnorm.claims.start import AtStart, Sizes, each_seed, picked, row, sizes, slope
+from addnorm.claims.start import AtStart, Sizes, anew, each_seed, picked, row, sizes, slope
 from addnorm.claims.verdict import Check
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
@@ -55,17 +55,18 @@ class LastGradient(AtStart):
         name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
     )
     budgets = sizes(
-        seeds=(2, 8, 16),
+        seeds=(2, 32, 64),
         depths=([2, 4], [8, 16, 32, 64], [8, 16, 32, 64, 128]),
-        dim=(16, 64, 256),
+        dim=(16, 32, 256),
         vocab=(16, 64, 64),
-        length=(8, 32, 64),
+        length=(8, 16, 64),
     )
 
     def measure(self, at: Sizes) -> Iterator[Row]:
         """One backward pass for each wiring and depth."""
         for wiring in ("post_ln", "pre_ln"):
             for depth in at["depths"]:
+                anew(at["seed"])
                 ids = torch.randint(at["vocab"], (8, at["length"]))
                 asked = torch.randint(at["vocab"], ids.shape)
                 heads = at["dim"] // 16

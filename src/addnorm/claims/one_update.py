@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.claims.base import Drawing, register
-from addnorm.claims.start import AtStart, Sizes, by_seed, picked, row, sizes, slope
+from addnorm.claims.start import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
 from addnorm.claims.verdict import Check
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
@@ -68,11 +68,12 @@ class OneUpdate(AtStart):
         vocab, heads = 64, at["dim"] // 16
         for wiring in ("post_ln", "pre_ln"):
             for depth in at["depths"]:
+                anew(at["seed"])
+                ids, asked, others = torch.randint(vocab, (3, 8, at["length"]))
                 model = build(
                     kind="lm", vocab=vocab, dim=at["dim"], depth=depth, heads=heads,
                     wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
-                ids, asked, others = torch.randint(vocab, (3, 8, at["length"]))
                 before = _output(model, others)
                 loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
                 loss.backward()  # type: ignore[no-untyped-call]

@@ -4,8 +4,8 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.base import Budget, Drawing, register
 from addnorm.claims.fields import warmed
-from addnorm.claims.training import GUIDE, LITTLE, PROGRESS, ByTraining, tuned
-from addnorm.claims.verdict import Check
+from addnorm.claims.training import GUIDE, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.spec import Comparison
@@ -35,21 +35,35 @@ class PostLnNeedsWarmup(ByTraining):
         "one of a quarter of the steps, over one ladder of learning rates. " + PROGRESS
     )
     rule = (
-        f"With warm-up Post-LN makes at least {LITTLE:g} more progress than without, seed by seed, "
-        f"and Pre-LN at most {LITTLE:g} more; each at its best learning rate."
+        f"Premise: with warm-up both make progress above {TRAINS:g}. With warm-up Post-LN makes "
+        f"more than {LITTLE:g} more progress than without, seed by seed, and Pre-LN less than "
+        f"{LITTLE:g} more; each at its best learning rate."
     )
     drawing = Drawing(
         name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
     )
+
+    sides = ("study", "arm", "warmup")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two arms, each with and without."""
         arms = ["post_ln", "pre_ln"]
         return {"adamw": warmed(budget, arms, warm=[False, True], optimizer="adamw")}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """The difference that it makes."""
+        warm = [row for row in rows if row["warmup"]]
+        trained = [
+            Check(
+                f"{arm}: progress with warm-up",
+                over_seeds(tuned(warm, arm=arm)),
+                TRAINS,
+                premise=True,
+            )
+            for arm in ("post_ln", "pre_ln")
+        ]
         return [
+            *trained,
             Check("post_ln: with warm-up minus without", _brings(rows, "post_ln"), low=LITTLE),
             Check("pre_ln: with warm-up minus without", _brings(rows, "pre_ln"), high=LITTLE),
         ]

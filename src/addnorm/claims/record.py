@@ -4,6 +4,7 @@ import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import cache
 from pathlib import Path
 
 import torch
@@ -51,24 +52,33 @@ class Result:
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(folder / ROWS, self.rows)
         told = asdict(self) | {"verdict": self.verdict.to_dict() if self.verdict else None}
-        told.pop("rows")
+        told["rows"] = len(self.rows)
         write_json(folder / RESULT, told | {"command": self.command})
 
     @classmethod
     def read(cls, folder: Path) -> "Result | None":
-        """The result of a folder; None if there is none."""
-        told = read_json(folder / RESULT)
-        if told is None:
-            return None
+        """The result of a folder, judged from its rows by the rule of today; None if there is none.
+
+        The verdict in the file is what was found by the rule of its day.
+        """
         try:
-            verdict = told["verdict"] and Verdict.from_dict(told["verdict"])
-            names = ("claim", "budget", "digest", "why", "seconds", "made")
+            told = read_json(folder / RESULT)
+            if told is None:
+                return None
             rows = tuple(read_rows(folder / ROWS))
+            if len(rows) != told["rows"]:
+                raise UserError(f"{ROWS} has {len(rows)} rows of {told['rows']}")
+            names = ("claim", "budget", "digest", "why", "seconds", "made")
+            judge = registry.member(told["claim"])().judge
+            verdict = None if told["verdict"] is None else judge(rows)
             return cls(**{name: told[name] for name in names}, verdict=verdict, rows=rows)
-        except (KeyError, TypeError) as problem:
+        except (KeyError, TypeError, UserError) as problem:
+            why = (
+                str(problem).partition(";")[0] if isinstance(problem, UserError) else repr(problem)
+            )
             raise UserError(
-                f"{folder / RESULT} does not tell what became of a claim ({problem!r}); remove it, "
-                "and run the claim again"
+                f"{folder} does not tell what became of a claim ({why}); remove it, and run the "
+                "claim again"
             ) from None
 
 
@@ -86,11 +96,12 @@ def is_claims(folder: Path) -> bool:
 def made_here() -> dict[str, str]:
     """The code and the machine that make numbers now."""
     told = {"addnorm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    commit = _commit()
-    return told | machine() | ({"commit": commit} if commit else {})
+    now = commit()
+    return told | machine() | ({"commit": now} if now else {})
 
 
-def _commit() -> str:
+@cache
+def commit() -> str:
     """The commit of the code that runs, marked if files were changed; empty outside of git."""
     here = Path(__file__).parent
 
@@ -99,7 +110,7 @@ def _commit() -> str:
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:
-        commit = git("rev-parse", "--short=12", "HEAD")
-        return commit + (" with changes" if git("status", "--porcelain", "--", ".") else "")
+        head = git("rev-parse", "--short=12", "HEAD")
+        return head + (" with changes" if git("status", "--porcelain", "--", ".") else "")
     except (OSError, subprocess.CalledProcessError):
         return ""

@@ -45,7 +45,7 @@ class ScaleNormHelpsLittleData(ByTraining):
         """Few."""
         return {**super().records(budget), "few": FEW[budget]}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better."""
         ahead = paired(tuned(rows, arm="pre_ln scale"), tuned(rows, arm="pre_ln"))
         return [Check("progress on few pairs, scale minus layer", ahead, low=0)]

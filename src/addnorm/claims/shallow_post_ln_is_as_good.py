@@ -34,8 +34,8 @@ class ShallowPostLnIsAsGood(ByTraining):
         "learning rates, without and with a warm-up of a quarter of the steps. " + PROGRESS
     )
     rule = (
-        f"At their best learning rate and warm-up Pre-LN makes progress of {TRAINS:g} or more, and "
-        f"Post-LN at most {LITTLE:g} less than Pre-LN, seed by seed."
+        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
+        f"Post-LN at its best makes less than {LITTLE:g} less than Pre-LN, seed by seed."
     )
     drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True)
 
@@ -43,10 +43,10 @@ class ShallowPostLnIsAsGood(ByTraining):
         """Two arms, each with and without warm-up."""
         return {"shallow": shallow(budget, ["post_ln", "pre_ln"])}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """No worse."""
         post, pre = (tuned(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
-            Check("progress of pre_ln", over_seeds(pre), low=TRAINS),
+            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
             Check("progress, post_ln minus pre_ln", paired(post, pre), low=-LITTLE),
         ]

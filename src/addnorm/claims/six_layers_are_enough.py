@@ -33,24 +33,26 @@ class SixLayersAreEnough(ByTraining):
     place = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
     experiment = (
         "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "
-        "without warm-up, in the same number of steps, over one ladder of learning rates. "
-    ) + PROGRESS
+        "in the same number of steps, over one ladder of learning rates, without warm-up and with "
+        "one of a quarter of the steps. " + PROGRESS
+    )
     rule = (
-        f"Six layers make progress of {TRAINS:g} or more, and twelve layers make at most "
+        f"Premise: six layers make progress above {TRAINS:g}. Twelve layers make less than "
         f"{LITTLE:g} more than six, seed by seed."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("depth",), log_x=True)
+    drawing = Drawing(name="progress", x="lr", y="progress", by=("depth", "warmup"), log_x=True)
+    sides = ("study", "depth")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """One arm at both depths."""
         return {"deep": deep(budget, ["pre_ln"], depths=DEPTHS)}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """What the second half brings."""
         depths = sorted({row["depth"] for row in rows}) or DEPTHS
         few, many = depths[0], depths[-1]
         six, twelve = (tuned(rows, depth=depth) for depth in (few, many))
         return [
-            Check(f"progress of {few} layers", over_seeds(six), low=TRAINS),
+            Check(f"progress of {few} layers", over_seeds(six), low=TRAINS, premise=True),
             Check(f"{many} layers minus {few}", paired(twelve, six), high=LITTLE),
         ]

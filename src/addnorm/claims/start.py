@@ -28,7 +28,7 @@ class AtStart(Claim):
 
     @abstractmethod
     def measure(self, at: Sizes) -> Iterable[Row]:
-        """The rows of one seed, which is set already. at: the sizes of the budget."""
+        """The rows of one seed, which is set already. at: the sizes of the budget, and `seed`."""
 
     def settings(self, budget: Budget) -> dict[str, Any]:
         """The sizes."""
@@ -44,9 +44,14 @@ class AtStart(Claim):
         made: list[Row] = []
         with torch.random.fork_rng():
             for seed in range(at["seeds"]):
-                torch.manual_seed(derive_seed(seed, "claim"))
-                made += [{**row, "seed": seed} for row in self.measure(at)]
+                anew(seed)
+                made += [{**row, "seed": seed} for row in self.measure({**at, "seed": seed})]
         return made
+
+
+def anew(seed: int) -> None:
+    """Begin the draws of a seed again: called before every arm and depth, it pairs them."""
+    torch.manual_seed(derive_seed(seed, "claim"))
 
 
 def sizes(**table: Any) -> dict[Budget, Sizes]:

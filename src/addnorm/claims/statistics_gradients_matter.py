@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.base import Budget, Drawing, register
 from addnorm.claims.fields import normed
-from addnorm.claims.training import GUIDE, PROGRESS, ByTraining, tuned
+from addnorm.claims.training import GUIDE, LITTLE, PROGRESS, ByTraining, tuned
 from addnorm.claims.verdict import Check
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
@@ -39,6 +39,7 @@ class StatisticsGradientsMatter(ByTraining):
         "rates. " + PROGRESS
     )
     rule = (
+        f"Premise: the whole norm makes more than {LITTLE:g} more progress than none. "
         "Seed by seed: the detached norm makes less progress than the whole one; and of what the "
         f"whole one brings over none it brings less than {SHARE:g} (detached - none minus "
         f"{SHARE:g} * (whole - none) is below 0)."
@@ -49,12 +50,13 @@ class StatisticsGradientsMatter(ByTraining):
         """Three norms."""
         return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"])}
 
-    def checks(self, rows: Sequence[Row]) -> list[Check]:
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Worse than the whole, and no better than half of it."""
         whole, detached, none = (tuned(rows, arm=arm) for arm in (SIMPLE, DETACHED, NONE))
         shared = whole.keys() & none.keys()
         half = {seed: none[seed] + SHARE * (whole[seed] - none[seed]) for seed in shared}
         return [
+            Check("progress, whole minus none", paired(whole, none), low=LITTLE, premise=True),
             Check("progress, detached minus whole", paired(detached, whole), high=0),
             Check("progress, detached minus half of the way", paired(detached, half), high=0),
         ]

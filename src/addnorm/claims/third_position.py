@@ -8,6 +8,7 @@ from addnorm.claims.base import Drawing, register
 from addnorm.claims.start import (
     AtStart,
     Sizes,
+    anew,
     by_seed,
     each_seed,
     picked,
@@ -75,8 +76,9 @@ class ThirdPosition(AtStart):
 
     def measure(self, at: Sizes) -> Iterator[Row]:
         """A forward of each arm, with both sizes of matrices."""
-        x = torch.randn(4, at["length"], at["dim"])
         for wiring in ARMS:
+            anew(at["seed"])
+            x = torch.randn(4, at["length"], at["dim"])
             stack = stack_of(wiring, at["depth"], at["dim"])
             for matrices in ("usual", f"times {FACTOR:g}"):
                 with torch.no_grad(), stack.taps.record() as tape:

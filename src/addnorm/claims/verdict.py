@@ -1,8 +1,10 @@
 """From estimates to a verdict: one rule for all claims, whatever they measure.
 
-A claim names numbers and the range in which it wants each. A check is held if the whole interval
-over seeds lies in the range, not held if it lies outside of it, and undecided if it crosses a
-border or if there is no interval. A claim is held if all its checks are, not held if one is not.
+A claim names numbers and the open range in which it wants each. A check is held if the whole
+interval over seeds lies in the range, not held if it lies outside of it, and undecided if it
+crosses a border or if there is no interval. A number without a range is told and not judged. A
+claim is held if all its checks are, not held if one is not. Some checks are premises: what must be
+so for the others to mean anything. A claim is undecided if a premise does not hold.
 """
 
 import math
@@ -15,11 +17,14 @@ from addnorm.lab.statistics import Estimate
 
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")
+TOLD = "not judged"
 RULE = (
     "Every number is a mean over seeds with its 95 % interval (Student's t); differences are taken "
-    "seed by seed. A check is held if its whole interval lies in the range that the claim wants, "
-    "not held if all of it lies outside, and undecided otherwise. A claim is held if all its "
-    "checks are, not held if one of them is not, and undecided otherwise."
+    "seed by seed. A check is held if its whole interval lies inside the range that the claim "
+    "wants, borders left out, not held if all of it lies outside, and undecided otherwise. A "
+    "premise is a check without which the others mean nothing: where one is not held, the claim is "
+    "undecided. Otherwise a claim is held if all its checks are, not held if one of them is not, "
+    "and undecided if it is neither."
 )
 
 
@@ -41,16 +46,25 @@ class Check:
     """None if nothing could be measured."""
     low: float = -math.inf
     high: float = math.inf
+    premise: bool = False
+    """Whether the other checks mean nothing without it."""
 
     @property
-    def answer(self) -> Answer:
-        """Where the interval lies."""
+    def judged(self) -> bool:
+        """Whether there is a range at all."""
+        return math.isfinite(self.low) or math.isfinite(self.high)
+
+    @property
+    def answer(self) -> Answer | str:
+        """Where the interval lies; "not judged" without a range."""
+        if not self.judged:
+            return TOLD
         if self.found is None or self.found.half is None:
             return "undecided"
         bottom, top = self.found.mean - self.found.half, self.found.mean + self.found.half
-        if self.low <= bottom and top <= self.high:
+        if self.low < bottom and top < self.high:
             return "held"
-        if top < self.low or bottom > self.high:
+        if top <= self.low or bottom >= self.high:
             return "not held"
         return "undecided"
 
@@ -59,13 +73,16 @@ class Check:
         """The range in words.
 
         >>> Check("", None, low=0.5).wanted, Check("", None, high=2.0).wanted
-        ('0.5 or more', '2 or less')
+        ('above 0.5', 'below 2')
         """
+        if not self.judged:
+            return "nothing"
+        words = "premise: " if self.premise else ""
         if math.isinf(self.high):
-            return f"{self.low:.8g} or more"
+            return f"{words}above {self.low:.8g}"
         if math.isinf(self.low):
-            return f"{self.high:.8g} or less"
-        return f"{self.low:.8g} to {self.high:.8g}"
+            return f"{words}below {self.high:.8g}"
+        return f"{words}{self.low:.8g} to {self.high:.8g}"
 
     def told(self) -> str:
         """The number with its interval.
@@ -88,34 +105,18 @@ class Verdict:
     @property
     def answer(self) -> Answer:
         """held, not held or undecided."""
-        answers = [check.answer for check in self.checks]
+        if any(check.premise and check.answer != "held" for check in self.checks):
+            return "undecided"
+        answers = {check.answer for check in self.checks if check.judged and not check.premise}
         if "not held" in answers:
             return "not held"
-        return "held" if answers and set(answers) == {"held"} else "undecided"
+        return "held" if answers == {"held"} else "undecided"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without numbers that JSON has no word for."""
         checks = [asdict(check) | {"answer": check.answer} for check in self.checks]
         told: dict[str, Any] = plain({"answer": self.answer, "checks": checks})
         return told
-
-    @classmethod
-    def from_dict(cls, told: Mapping[str, Any]) -> "Verdict":
-        """As it was written."""
-        return cls(tuple(map(_check, told["checks"])))
-
-
-def _check(told: Mapping[str, Any]) -> Check:
-    found = told["found"]
-    estimate = None
-    if found is not None:
-        mean = math.nan if found["mean"] is None else found["mean"]
-        # An interval that is not finite came of such a mean, or of no interval at all.
-        half = math.nan if found["half"] is None and found["count"] > 1 else found["half"]
-        estimate = Estimate(mean, half, found["count"])
-    low = -math.inf if told["low"] is None else told["low"]
-    high = math.inf if told["high"] is None else told["high"]
-    return Check(told["what"], estimate, low, high)
 
 
 def over_seeds(values: Mapping[int, float]) -> Estimate | None:

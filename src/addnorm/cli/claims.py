@@ -1,5 +1,6 @@
 """`addnorm claims`: published statements, measured again and judged."""
 
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -96,10 +97,15 @@ def _run(
     talk = Talk()
     try:
         found = run_claims(names, out, budget=known, engine=engine, watch=talk)
-    finally:
+    except BaseException:
         talk.close()
         if talk.ended_any:
-            talk.said(f"the page: {write_claims_report(out)}")
+            with suppress(Exception):  # what went wrong first is what must be told
+                talk.said(f"the page: {write_claims_report(out)}")
+        raise
+    talk.close()
+    if talk.ended_any:
+        talk.said(f"the page: {write_claims_report(out)}")
     if json:
         write_json([_plain(result) for result in found.values()])
     else:

@@ -9,14 +9,16 @@ from markupsafe import Markup, escape
 
 from addnorm.claims import RULE, Check, Claim, Result, registry, results
 from addnorm.claims.base import source_of
-from addnorm.claims.verdict import ANSWERS
+from addnorm.claims.verdict import ANSWERS, TOLD
 from addnorm.core.errors import UserError
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.looks import SIGNS
 from addnorm.report.page import Facts, Fold, Lead, Note, Part, Section, Table, page, write_page
 
 PAGE, TABLE = "claims.html", "claims.md"
-LOOKS = {"held": "trained", "not held": "diverged", "undecided": "stuck", "crashed": "crashed"}
+LOOKS = {"held": "trained", "not held": "diverged", "undecided": "stuck", "crashed": "crashed"} | {
+    TOLD: "waiting"
+}
 """An answer looks like an outcome: a light ground with a tick, a dark one with a cross."""
 ABOUT = (
     "Statements of the literature about norms and residual connections, each measured anew by one "
