@@ -129,7 +129,7 @@ def rank_collapse(good, noise):
                     name,
                     f"{kind}, {skip}",
                     ("layer", (1, 2, 3, 4, 6)),
-                    lambda n, s, r=rate, k=sign: (k < 0) + k * (r + spread(s, noise) / 9) ** n,
+                    lambda n, s, r=rate, k=sign: (k < 0) + k * (r + spread(s, noise) / 6.1) ** n,
                 )
 
 

@@ -50,6 +50,7 @@ def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
     assert result.digest == claim.digest("standard"), "its settings were changed: run it again"
     stored = json.loads((DOCS / name / RESULT).read_text())["verdict"]
     assert claim.judge(result.rows).to_dict() == stored
+    assert not any("with changes" in row.get("commit", "") for row in result.rows)
     assert result.made["commit"] and "with changes" not in result.made["commit"]
 
 

@@ -1,13 +1,17 @@
 """Claims from names to results: what is repeated, what is refused, what survives a crash."""
 
+import inspect
 import json
 
 import pytest
 
 from addnorm.claims import LayerNormLength, RankCollapse, registry, results, run_claims
+from addnorm.claims.base import _code
 from addnorm.claims.conduct import Watch, find
-from addnorm.claims.record import RESULT, ROWS, Result, is_claims
+from addnorm.claims.record import RESULT, ROWS, is_claims
+from addnorm.claims.verdict import Check
 from addnorm.core.errors import UnknownName, UserError
+from addnorm.lab.statistics import Estimate
 from addnorm.lab.work import NoRoom
 
 TWO = ["layer_norm_length", "rank_collapse"]
@@ -65,6 +69,7 @@ def test_a_crash_is_a_result_and_the_others_go_on(tmp_path, monkeypatch):
     assert results(tmp_path)["layer_norm_length"].answer == "crashed"
     again = run_claims(TWO, tmp_path, budget="smoke")
     assert again["layer_norm_length"].answer == "held"
+    assert not (tmp_path / "layer_norm_length" / "error.txt").exists()
 
 
 @pytest.mark.parametrize("problem", [KeyboardInterrupt, NoRoom("full")])
@@ -105,14 +110,70 @@ def test_a_result_says_who_made_it_and_how_to_do_it_again(tmp_path):
     told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
     assert told["command"] == "addnorm claims run layer_norm_length --budget smoke -o claims"
     assert {"addnorm", "torch", "python", "processor"} <= set(told["made"])
-    assert "rows" not in told and (tmp_path / TWO[0] / ROWS).is_file()
+    assert told["rows"] == len((tmp_path / TWO[0] / ROWS).read_text().splitlines())
 
 
-def test_a_damaged_result_is_told(tmp_path):
+@pytest.mark.parametrize(
+    ("file", "text", "told"),
+    [
+        (RESULT, '{"claim": "layer_norm_length"}', "KeyError"),
+        (RESULT, "{", "is not JSON"),
+        (ROWS, '{"name": "sum", "value": 1, "seed": 0, "dim": 16}\n', "has 1 rows of 12"),
+        (ROWS, None, "there is no such file"),
+    ],
+)
+def test_a_damaged_result_is_told(tmp_path, file, text, told):
     run_claims(TWO[:1], tmp_path, budget="smoke")
-    (tmp_path / TWO[0] / RESULT).write_text('{"claim": "layer_norm_length"}')
-    with pytest.raises(UserError, match="does not tell what became of a claim"):
-        Result.read(tmp_path / TWO[0])
+    path = tmp_path / TWO[0] / file
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(UserError, match=f"does not tell .*{told}.*; remove it, and run the claim"):
+        run_claims(TWO[:1], tmp_path, budget="smoke")
+
+
+def test_a_verdict_is_given_again_by_the_rule_of_today(tmp_path, monkeypatch):
+    run_claims(TWO[:1], tmp_path, budget="smoke")
+    bad = [Check("bad", Estimate(1.0, 0.1, 3), high=0)]
+    monkeypatch.setattr(LayerNormLength, "checks", lambda self, rows: bad)
+    heard = Heard()
+    assert run_claims(TWO[:1], tmp_path, budget="smoke", watch=heard)[TWO[0]].answer == "not held"
+    assert heard.told == [(TWO[0], True)]
+    told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
+    assert told["verdict"]["answer"] == "not held"
+
+
+def test_other_code_is_run_again(monkeypatch):
+    before = LayerNormLength().digest("smoke")
+    source = inspect.getsource(inspect.getmodule(LayerNormLength))
+    for old, new, same in (
+        ("Tokens of each width", "Other words", True),
+        ("ZERO = 1e-4", "ZERO = 1e-4  # a comment", True),
+        ("own = picked", "our = picked", True),
+        ("3 + 5 * torch", "3 + 6 * torch", False),
+    ):
+        assert old in source
+        _code.cache_clear()
+        changed = source.replace(old, new)
+        monkeypatch.setattr("inspect.getsource", lambda _, changed=changed: changed)
+        assert (LayerNormLength().digest("smoke") == before) is same
+    _code.cache_clear()
+
+
+def test_a_folder_of_others_is_refused(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match=r"holds other things \(thesis.tex, ...\) and no claims"):
+        run_claims(TWO, tmp_path, budget="smoke")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["thesis.tex"]
+
+
+def test_what_the_user_must_mend_is_no_crash(tmp_path, monkeypatch):
+    def refused(self, at):
+        raise UserError("wrong")
+        yield
+
+    monkeypatch.setattr(RankCollapse, "measure", refused)
+    with pytest.raises(UserError, match="wrong"):
+        run_claims(TWO, tmp_path, budget="smoke")
+    assert list(results(tmp_path)) == TWO[:1]
 
 
 def test_seeds_leave_the_generator_alone(tmp_path):

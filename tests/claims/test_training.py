@@ -5,12 +5,15 @@ import math
 import pytest
 
 from addnorm.claims import Desk
+from addnorm.claims.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
-from addnorm.claims.share import borrow, field_of, shortened
-from addnorm.claims.training import at_best, cell_rows, gone, tuned
+from addnorm.claims.share import borrow, field_of, settle, shortened, sign, signatures
+from addnorm.claims.training import at_best, cell_rows, gone, ladder, tuned
+from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from addnorm.lab import Comparison, Study
 from addnorm.lab.finished import Finished
+from addnorm.lab.folder import open_spec
 from tests.claims.made_up import cells
 from tests.lab.made_up import BASELINE, made_up
 
@@ -99,9 +102,71 @@ def test_crashed_cells_make_no_verdict(tmp_path, monkeypatch):
 
 
 def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
-    def compare(spec, folder, **rest):
-        return Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
+    def compare(spec, folder, *, audience, **rest):
+        study = Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
+        audience.ended(study, interrupted=True)
+        return study
 
     monkeypatch.setattr("addnorm.claims.training.compare", compare)
     with pytest.raises(KeyboardInterrupt):
         RmsNormEqualsLayerNorm().rows("smoke", Desk(tmp_path / "own", tmp_path / "studies"))
+
+
+def test_cells_that_others_work_on_are_told(tmp_path, monkeypatch):
+    def compare(spec, folder, **rest):
+        return Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
+
+    monkeypatch.setattr("addnorm.claims.training.compare", compare)
+    with pytest.raises(UserError, match=r"2 of 2 cells in .* have not ended, another process may"):
+        RmsNormEqualsLayerNorm().rows("smoke", Desk(tmp_path / "own", tmp_path / "studies"))
+
+
+def test_a_seed_is_judged_where_the_other_seeds_are_best():
+    rows = cells({"a": 0.5}, lr=1e-3)
+    lucky = [{**row, "lr": 1e-2, "value": 0.9 * (row["seed"] == 0)} for row in rows]
+    assert tuned([*rows, *lucky], arm="a") == dict.fromkeys(range(4), 0.5)
+
+
+def test_inside_and_at_the_edges_of_the_ladder():
+    rates = {1e-4: 0.1, 1e-3: 0.6, 1e-2: 0.9}
+    rows = [row for lr, value in rates.items() for row in cells({"a": value}, lr=lr)]
+    inside, edges = ladder(rows, arm="a")
+    assert inside == dict.fromkeys(range(4), 0.6) and edges == dict.fromkeys(range(4), 0.9)
+    assert ladder([], arm="a") == ({}, {})
+
+
+def test_who_diverges_early_is_not_fast():
+    rows = [
+        *cells({"rezero": 0.9, "pre_ln": 0.9}),
+        *({**row, "step": 80, "steps": 80} for row in cells({"pre_ln": 0.9}, name="valid")),
+        *({**row, "step": 10, "steps": 80} for row in cells({"rezero": 0.1}, name="valid")),
+    ]
+    *_, reached, _, steps = RezeroIsFaster().checks(rows)
+    assert (reached.answer, steps.answer) == ("not held", "not held")
+    assert steps.found.mean == pytest.approx(math.log(80 / (80 * 0.5 / 0.9)))
+
+
+def test_studies_of_few_records_move_with_their_folder(tmp_path):
+    spec = Comparison.of(SPEC)
+    here = spec.model_copy(update={"data": str(tmp_path / "here" / "translate-7")})
+    there = spec.model_copy(update={"data": str(tmp_path / "there" / "translate-7")})
+    made_up(tmp_path / "study", here, inside=False)
+    settle(there, tmp_path / "study")
+    assert open_spec(tmp_path / "study") == there
+    assert field_of(here) == field_of(there) != field_of(spec)
+    settle(Comparison.of(SPEC | {"steps": 60}), tmp_path / "study")
+    assert open_spec(tmp_path / "study") == there
+
+
+def test_cells_keep_the_commit_that_trained_them(tmp_path, monkeypatch):
+    theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
+    (theirs / "tokenizer.json").write_text("{}")
+    monkeypatch.setattr("addnorm.claims.share.commit", lambda: "old")
+    sign(Study.open(theirs))
+    monkeypatch.setattr("addnorm.claims.share.commit", lambda: "new")
+    sign(Study.open(theirs))
+    ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
+    borrow(ours, tmp_path / "ours")
+    assert set(signatures(tmp_path / "ours").values()) == {"old"}
+    rows = cell_rows(Study.open(theirs), "one", ("progress",), best=1.0)
+    assert {row["commit"] for row in rows} == {"old"}
