@@ -32,6 +32,8 @@ KINDS = {"attention alone": 1, "both kinds": 2}
 
 FIRST, OF = 4, slope("layer", log_y=True)
 """Layers over which the slope is taken: further up rounding is all that is left."""
+LEAST = 1e-12
+"""Of 1 - cosine: what is below is rounding."""
 
 
 @register(
@@ -94,7 +96,8 @@ class RankCollapse(AtStart):
                         x = F.layer_norm(branch + x * (skip == SKIPS), (at["dim"],))
                     arm = f"{kind}, {skip}"
                     yield row("cosine", _cosine(x), arm=arm, layer=layer + 1)
-                    yield row("apart", 1 - _cosine(x), arm=arm, layer=layer + 1)
+                    apart = (1 - _cosine(x)).clamp(min=LEAST)
+                    yield row("apart", apart, arm=arm, layer=layer + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Collapsed, and faster than with skips."""
