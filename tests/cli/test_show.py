@@ -76,7 +76,7 @@ def test_an_option_decides_between_families(addnorm):
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("postln", "or query-key norm or preset 'postln'; did you mean"),
+        ("postln", "or query-key norm or preset or claim 'postln'; did you mean"),
         ("Post-LN", "did you mean 'post_ln'"),
         ("post_lm(init=1)", "did you mean 'post_ln'"),
         ("", "unknown norm or wiring"),

@@ -17,6 +17,7 @@ FAMILIES = {
     "positions": "addnorm.sublayers.positions",
     "qk_norms": "addnorm.sublayers.qk_norm",
     "presets": "addnorm.models.presets",
+    "claims": "addnorm.claims",
 }
 
 

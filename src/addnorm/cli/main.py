@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from addnorm import __version__
+from addnorm.cli.claims import claims
 from addnorm.cli.classify import classify
 from addnorm.cli.compare import compare
 from addnorm.cli.data import data
@@ -31,6 +32,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "draw": draw,
     "compare": compare,
     "report": report,
+    "claims": claims,
     "doctor": doctor,
     "data": data,
     "train": train,

@@ -12,15 +12,21 @@ Csv = Annotated[bool, typer.Option("--csv", help="Also cells, summary and rows a
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, or of a run.")
+        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, a run or claims.")
     ],
     png: Png = None,
     csv: Csv = False,
 ) -> None:
-    """Make the page of a comparison or a run again from its rows."""
+    """Make the page of a comparison, a run or claims anew."""
+    from addnorm.claims.record import is_claims
     from addnorm.core.errors import UserError
     from addnorm.lab.folder import is_comparison
 
+    if is_claims(folder):
+        from addnorm.report.claims import write_claims_report
+
+        sys.stdout.write(f"{write_claims_report(folder)}\n")
+        return
     if not is_comparison(folder):
         from addnorm.report.training import write_training_report
         from addnorm.train.folder import CONFIG

@@ -16,7 +16,7 @@ from addnorm import __version__
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batches
 from addnorm.data.corpus import Corpus, write_corpus
-from addnorm.data.demo import make_demo
+from addnorm.data.demo import Splits, make_demo
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE
@@ -80,7 +80,7 @@ def prepare(spec: Comparison, folder: Path) -> Ground:
         vocab=tokenizer.vocab,
         baseline=unigram(corpus, tokenizer, recipe),
         counts=corpus.counts,
-        machine=_machine(),
+        machine=machine(),
         versions={
             "addnorm": __version__,
             "torch": torch.__version__,
@@ -143,10 +143,15 @@ def _corpus(spec: Comparison, folder: Path) -> Corpus:
         return Corpus.open(spec.data, spec.task)
     made = folder / files.DATA
     if not (made / "corpus.json").exists():
-        splits, about = make_dates() if spec.task == "translate" else make_demo(spec.task)
-        few = {part: splits[part][:HELD_OUT] for part in ("valid", "test")}
-        write_corpus(made, spec.task, splits=splits | few, about=about)
+        splits, about = demo_records(spec.task)
+        write_corpus(made, spec.task, splits=splits, about=about)
     return Corpus.open(made, spec.task)
+
+
+def demo_records(task: str) -> tuple[Splits, dict[str, Any]]:
+    """The records of a demo corpus with short held-out parts, and plain facts."""
+    splits, about = make_dates() if task == "translate" else make_demo(task)
+    return splits | {part: splits[part][:HELD_OUT] for part in ("valid", "test")}, about
 
 
 def _write_score(spec: Comparison, corpus: Corpus, folder: Path) -> None:
@@ -162,7 +167,8 @@ def _write_score(spec: Comparison, corpus: Corpus, folder: Path) -> None:
     write_corpus(folder, spec.task, splits={"train": records, "test": records}, about=about)
 
 
-def _machine() -> dict[str, str]:
+def machine() -> dict[str, str]:
+    """What the numbers are made on."""
     device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
     return {
         "system": platform.platform(),

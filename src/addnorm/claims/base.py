@@ -1,0 +1,147 @@
+"""What every claim is: a statement with its source, an experiment, a chart and a rule."""
+
+import ast
+import hashlib
+import inspect
+import json
+import re
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+from addnorm.claims.verdict import Check, Verdict
+from addnorm.core.cards import Card
+from addnorm.core.registry import Registry
+from addnorm.core.rows import Row
+from addnorm.lab.conduct import Audience
+from addnorm.lab.engines.base import Engine
+
+Budget = Literal["smoke", "standard", "full"]
+BUDGETS: tuple[Budget, ...] = ("smoke", "standard", "full")
+"""smoke shows that the machinery works, standard gives the verdict, full takes its time."""
+
+registry: "Registry[Claim]" = Registry("claim")
+register = registry.register
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drawing:
+    """The chart of a claim: which rows are drawn, along what, and how they are told apart."""
+
+    name: str
+    """Rows of this name are drawn, means over seeds with their intervals."""
+    x: str
+    """The field along which they are drawn."""
+    y: str
+    """What the values are, in words."""
+    by: tuple[str, ...] = ("arm",)
+    """Fields that tell one line from another."""
+    log_x: bool = False
+    log_y: bool = False
+    guides: tuple[tuple[float, str], ...] = ()
+    """Values that are marked, with words."""
+
+
+@dataclass(frozen=True)
+class Desk:
+    """Where a claim works, and with what."""
+
+    folder: Path
+    """Its own, for what it wants to keep."""
+    studies: Path
+    """Comparisons, which claims share."""
+    engine: Engine | None = None
+    """Runs the cells of comparisons; processes of this machine if None."""
+    audience: Audience | None = None
+    """Follows the comparisons."""
+
+
+class Claim(ABC):
+    """A published statement that can be measured. Its card says who made it, in which words.
+
+    Numbers become rows, rows become checks, and checks a verdict: each step is a pure function, so
+    that a verdict can be given again from the rows alone.
+    """
+
+    place: ClassVar[str]
+    """Where in the paper."""
+    experiment: ClassVar[str]
+    """What is done here, in a paragraph."""
+    rule: ClassVar[str]
+    """What decides, in words; written before the first run."""
+    drawing: ClassVar[Drawing]
+    """Its chart."""
+    how: ClassVar[str]
+    """At the start or by training."""
+
+    @abstractmethod
+    def settings(self, budget: Budget) -> dict[str, Any]:
+        """All that decides the rows, as plain data."""
+
+    @abstractmethod
+    def cost(self, budget: Budget) -> str:
+        """What it takes, in a few words."""
+
+    @abstractmethod
+    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+        """Measure."""
+
+    @abstractmethod
+    def checks(self, rows: Sequence[Row]) -> list[Check]:
+        """The rule, applied."""
+
+    def judge(self, rows: Sequence[Row]) -> Verdict:
+        """The verdict that follows from rows."""
+        return Verdict(tuple(self.checks(rows)))
+
+    def digest(self, budget: Budget) -> str:
+        """What tells its rows from others: the settings, and the code of its file."""
+        text = json.dumps(self.settings(budget), sort_keys=True) + _code(type(self).__module__)
+        return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+@cache
+def _code(module: str) -> str:
+    """The constants and functions of a module; no comments, no layout, no `checks` or `findings`.
+
+    Those two judge rows, and make none.
+    """
+    tree = ast.parse(inspect.getsource(sys.modules[module]))
+    within = [
+        body
+        for node in tree.body
+        for body in (node.body if isinstance(node, ast.ClassDef) else [node])
+    ]
+    made = [
+        ast.unparse(_bare(node))
+        for node in within
+        if (isinstance(node, ast.FunctionDef) and node.name not in ("checks", "findings"))
+        or (isinstance(node, ast.Assign) and node in tree.body)
+    ]
+    return "\n".join(made)
+
+
+def _bare(node: ast.stmt) -> ast.stmt:
+    """Without its docstring."""
+    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
+        node.body = node.body[1:] or [ast.Pass()]
+    return node
+
+
+def source_of(card: Card) -> str:
+    """Who said it when: authors and year, without the title.
+
+    >>> source_of(Card(name="", title="", formula="", summary="", paper="Ba and Hinton, A B, 2016"))
+    'Ba and Hinton, 2016'
+    """
+    named = re.match(r"[^,]+ et al\.|[^,]+?(?:, [^,]+?)*? and [^,]+|[^,]+", card.paper)
+    return f"{named.group() if named else card.paper}, {card.year}"
+
+
+def name_of(claim: Claim) -> str:
+    """The name under which a claim is registered: that of its file."""
+    return type(claim).__module__.rpartition(".")[2]

@@ -1,0 +1,27 @@
+"""DLCL trains where deep Post-LN does not."""
+
+from addnorm.claims.base import register
+from addnorm.claims.remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="dlcl_trains_deep",
+        title="DLCL trains deep stacks",
+        formula="x_layer = sum_k W[layer, k] * N_k(y_k)",
+        paper=(
+            "Wang et al., Learning Deep Transformer Models for Machine Translation, 2019, arXiv "
+            "1906.01787"
+        ),
+        summary=(
+            "A learned combination of all earlier layers trains at a depth at which Post-LN does "
+            "not."
+        ),
+    )
+)
+class DlclTrainsDeep(Remedy):
+    """DLCL beside Post-LN."""
+
+    arm = "dlcl"
+    place = "sections 3 and 5"

@@ -1,0 +1,50 @@
+"""What the claims have in common that say: this trains where deep Post-LN does not."""
+
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
+
+from addnorm.claims.base import Budget, Drawing
+from addnorm.claims.fields import deep
+from addnorm.claims.training import GUIDE, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.verdict import Check, over_seeds
+from addnorm.core.rows import Row
+from addnorm.lab.spec import Comparison
+from addnorm.lab.statistics import paired
+
+EXPERIMENT = (
+    "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to translate "
+    "dates over one ladder of learning rates: Post-LN and Pre-LN without warm-up and with one of a "
+    "quarter of the steps, other arms as their recipes have it. " + PROGRESS
+)
+PROGRESS_BY_LR = Drawing(
+    name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
+)
+
+
+class Remedy(ByTraining):
+    """An arm beside Post-LN at the same depth, over one ladder; Post-LN also over warm-up."""
+
+    arm: ClassVar[str]
+    warm: ClassVar[bool] = True
+    """Whether its recipe has a warm-up."""
+    experiment = EXPERIMENT
+    rule = (
+        f"Premise: Post-LN at its best makes progress below {TRAINS:g}. The arm at its best makes "
+        f"progress above {TRAINS:g}, and more than {LITTLE:g} above Post-LN, seed by seed."
+    )
+    drawing = PROGRESS_BY_LR
+
+    def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
+        """Both arms, and Pre-LN, which says what can be learnt in these steps."""
+        usual, own = ["post_ln", "pre_ln"], [self.arm]
+        made = deep(budget, usual, warm=own) if self.warm else deep(budget, usual, cold=own)
+        return {"deep": made}
+
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
+        """The arm trains where Post-LN does not."""
+        own, post = (tuned(rows, arm=arm) for arm in (self.arm, "post_ln"))
+        return [
+            Check("progress of post_ln", over_seeds(post), high=TRAINS, premise=True),
+            Check(f"progress of {self.arm}", over_seeds(own), low=TRAINS),
+            Check(f"{self.arm} minus post_ln", paired(own, post), low=LITTLE),
+        ]

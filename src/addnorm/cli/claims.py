@@ -1,0 +1,154 @@
+"""`addnorm claims`: published statements, measured again and judged."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from addnorm.claims import Result
+
+claims = typer.Typer(help="Run published claims again and judge them.")
+
+Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
+Budget = Annotated[
+    str, typer.Option(help="smoke (seconds, no verdict to trust), standard, or full.")
+]
+Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of it all.")]
+Workers = Annotated[int | None, typer.Option(help="Cells at a time; a core or a GPU each.")]
+Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim is not held, too.")]
+
+
+@claims.command("list")
+def list_claims(json: Json = False) -> None:
+    """Every claim: its name, what it says, who said it, and what it costs."""
+    from addnorm.claims import BUDGETS, registry
+    from addnorm.cli.output import page, write_json, write_page
+
+    if json:
+        told = []
+        for name in registry:
+            card, claim = registry.card(name), registry.member(name)()
+            told.append(
+                {
+                    "id": name,
+                    "title": card.title,
+                    "statement": card.summary,
+                    "formula": card.formula,
+                    "paper": card.paper,
+                    "place": claim.place,
+                    "how": claim.how,
+                    "experiment": claim.experiment,
+                    "rule": claim.rule,
+                    "cost": {budget: claim.cost(budget) for budget in BUDGETS},
+                }
+            )
+        write_json(told)
+        return
+    write_page(page(), _listed())
+
+
+@claims.command()
+def run(
+    names: Annotated[list[str], typer.Argument(metavar="ID...", help="Names of claims.")],
+    budget: Budget = "standard",
+    out: Out = Path("claims"),
+    workers: Workers = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Run some claims; the same command goes on where it was interrupted."""
+    _run(names, budget=budget, out=out, workers=workers, strict=strict, json=json)
+
+
+@claims.command("all")
+def run_all(
+    budget: Budget = "standard",
+    out: Out = Path("claims"),
+    workers: Workers = None,
+    strict: Strict = False,
+    json: Json = False,
+) -> None:
+    """Run every claim; the same command goes on where it was interrupted."""
+    from addnorm.claims import registry
+
+    _run(list(registry), budget=budget, out=out, workers=workers, strict=strict, json=json)
+
+
+def _run(
+    names: list[str], *, budget: str, out: Path, workers: int | None, strict: bool, json: bool
+) -> None:
+    from addnorm.claims import BUDGETS, run_claims
+    from addnorm.claims.conduct import find
+    from addnorm.cli.claims_talk import Talk
+    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.core.errors import UnknownName, unknown
+    from addnorm.lab.engines import make_engine
+    from addnorm.report.claims import write_claims_report
+
+    known = next((each for each in BUDGETS if each == budget), None)
+    if known is None:
+        raise UnknownName(unknown("budget", budget, BUDGETS))
+    training = any(claim.how == "by training" for claim in find(names))
+    engine = make_engine("local", workers=workers) if training else None
+    talk = Talk()
+    try:
+        found = run_claims(names, out, budget=known, engine=engine, watch=talk)
+    except BaseException:
+        talk.close()
+        if talk.ended_any:
+            with suppress(Exception):  # what went wrong first is what must be told
+                talk.said(f"the page: {write_claims_report(out)}")
+        raise
+    talk.close()
+    if talk.ended_any:
+        talk.said(f"the page: {write_claims_report(out)}")
+    if json:
+        write_json([_plain(result) for result in found.values()])
+    else:
+        write_page(page(), _verdicts(found))
+    answers = {result.answer for result in found.values()}
+    if "crashed" in answers or (strict and "not held" in answers):
+        raise typer.Exit(1)
+
+
+def _plain(result: "Result") -> dict[str, Any]:
+    verdict = result.verdict.to_dict() if result.verdict else {"answer": result.answer}
+    told = {"id": result.claim, "budget": result.budget, "why": result.why}
+    return told | {"seconds": result.seconds} | verdict
+
+
+def _listed() -> "Table":
+    from addnorm.claims import registry
+    from addnorm.claims.base import source_of
+
+    table = _table("id", "statement", "paper", "how", "cost at standard")
+    for name in registry:
+        card, claim = registry.card(name), registry.member(name)()
+        cost = claim.cost("standard")
+        table.add_row(name, card.summary, source_of(card), claim.how, cost)
+    return table
+
+
+def _verdicts(found: "dict[str, Result]") -> "Table":
+    from addnorm.claims import registry
+
+    table = _table("id", "verdict", "statement", "measured")
+    for name, result in found.items():
+        checks = result.verdict.checks if result.verdict else ()
+        told = "; ".join(f"{check.what} {check.told()} ({check.answer})" for check in checks)
+        table.add_row(name, result.answer, registry.card(name).summary, told or result.why)
+    return table
+
+
+def _table(*head: str) -> "Table":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for number, name in enumerate(head):
+        narrow: dict[str, Any] = {"no_wrap": True, "style": "bold"} if not number else {}
+        table.add_column(name, overflow="fold", **narrow)
+    return table

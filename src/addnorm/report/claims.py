@@ -1,0 +1,157 @@
+"""The page of claims: what was said by whom, what was measured, and the verdict."""
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from markupsafe import Markup, escape
+
+from addnorm.claims import RULE, Check, Claim, Result, registry, results
+from addnorm.claims.base import source_of
+from addnorm.claims.verdict import ANSWERS, TOLD
+from addnorm.core.errors import UserError
+from addnorm.report.claims_chart import claim_chart
+from addnorm.report.looks import SIGNS
+from addnorm.report.page import Facts, Fold, Lead, Note, Part, Section, Table, page, write_page
+
+PAGE, TABLE = "claims.html", "claims.md"
+LOOKS = {"held": "trained", "not held": "diverged", "undecided": "stuck", "crashed": "crashed"} | {
+    TOLD: "waiting"
+}
+"""An answer looks like an outcome: a light ground with a tick, a dark one with a cross."""
+ABOUT = (
+    "Statements of the literature about norms and residual connections, each measured anew by one "
+    "small experiment and judged by a rule that was written down before. Not held means: not "
+    "here, at this scale."
+)
+
+
+@dataclass(frozen=True)
+class Chip:
+    """An answer, where a page shows it."""
+
+    answer: str
+
+    def __html__(self) -> str:
+        """Its sign and its word."""
+        look = LOOKS[self.answer]
+        return f'<span class="chip is-{look}">{SIGNS[look]} {escape(self.answer)}</span>'
+
+
+def write_claims_report(folder: str | Path) -> Path:
+    """Write the page of a folder of claims, and beside it the table as Markdown."""
+    folder = Path(folder)
+    found = results(folder)
+    if not found:
+        raise UserError(
+            f"no claims at {folder}; wanted the -o folder of `addnorm claims run` or "
+            "`addnorm claims all`"
+        )
+    write_page(folder / TABLE, claims_markdown(found))
+    return write_page(folder / PAGE, claims_page(found))
+
+
+def claims_page(found: Mapping[str, Result]) -> str:
+    """The page as text."""
+    counts = Counter(result.answer for result in found.values())
+    missing = [name for name in registry if name not in found]
+    warnings = [f"Not run yet: {', '.join(missing)}."] if missing else []
+    return page(
+        "Published claims, measured again",
+        about=ABOUT,
+        figures={"claims": str(len(found))}
+        | {answer: str(counts[answer]) for answer in (*ANSWERS, "crashed") if counts[answer]},
+        warnings=warnings,
+        sections=[
+            Section("All verdicts", [_summary(found), Note(RULE)]),
+            *(_section(registry.member(name)(), result) for name, result in found.items()),
+        ],
+    )
+
+
+def claims_markdown(found: Mapping[str, Result]) -> str:
+    """The verdicts as a table, those that are not held first, for readers without a browser."""
+    order = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
+    lines = [
+        "# Published claims, measured again",
+        "",
+        ABOUT,
+        "",
+        RULE,
+        "",
+        "| claim | verdict | statement | source | what was measured |",
+        "|---|---|---|---|---|",
+    ]
+    for name, result in sorted(found.items(), key=lambda item: order[item[1].answer]):
+        card = registry.card(name)
+        checks = result.verdict.checks if result.verdict else ()
+        told = "<br>".join(f"{c.what}: {c.told()}, wanted {c.wanted}: {c.answer}" for c in checks)
+        cells = (f"`{name}`", result.answer, card.summary, source_of(card), told or result.why)
+        lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
+    return "\n".join(lines) + "\n"
+
+
+def _summary(found: Mapping[str, Result]) -> Table:
+    rows: list[list[object]] = []
+    for number, (name, result) in enumerate(found.items(), start=2):
+        card = registry.card(name)
+        link = Markup('<a href="#s{}">{}</a>').format(number, card.title)
+        rows.append([link, Chip(result.answer), card.summary, source_of(card)])
+    return Table("", ("claim", "verdict", "statement", "source"), rows, wide=True, stacked=True)
+
+
+def _section(claim: Claim, result: Result) -> Section:
+    card = registry.card(result.claim)
+    chart = claim_chart(claim.drawing, result.rows, _capital(claim.drawing.y))
+    departures = [Note(f"Other than in the paper: {text}") for text in card.departures]
+    return Section(
+        card.title,
+        [
+            Lead([card.summary]),
+            Table("", ("verdict", "rule"), [[Chip(result.answer), claim.rule]], wide=True),
+            chart,
+            *_numbers(result),
+            Note(f"The experiment: {claim.experiment}"),
+            *departures,
+            Facts("Who said it", {"paper": card.paper, "where": claim.place}),
+            Facts("How to run it again", _again(claim, result)),
+            Fold("Every setting", _settings(claim, result)),
+        ],
+        about=card.formula,
+    )
+
+
+def _numbers(result: Result) -> list[Part]:
+    if result.verdict is None:
+        return [Note(f"It crashed: {result.why}")]
+    rows = [_line(check) for check in result.verdict.checks]
+    head = ("measured", "mean ± 95 % interval", "seeds", "wanted", "answer")
+    return [Table("The numbers", head, rows)]
+
+
+def _line(check: Check) -> list[object]:
+    seeds = str(check.found.count) if check.found else "0"
+    return [check.what, check.told(), seeds, check.wanted, Chip(check.answer)]
+
+
+def _again(claim: Claim, result: Result) -> dict[str, str]:
+    told = {
+        "command": result.command,
+        "budget": f"{result.budget}: {claim.cost(result.budget)}",
+        "took": f"{result.seconds:,.0f} s",
+    }
+    return told | {name: str(value) for name, value in result.made.items()}
+
+
+def _capital(words: str) -> str:
+    """Words as a title."""
+    return words[:1].upper() + words[1:]
+
+
+def _settings(claim: Claim, result: Result) -> str:
+    import yaml
+
+    if claim.digest(result.budget) != result.digest:
+        return "The settings of this claim were changed since it was run; run it again."
+    return str(yaml.safe_dump(claim.settings(result.budget), sort_keys=False, allow_unicode=True))

@@ -1,0 +1,76 @@
+"""The results that are committed: those of the claims as the code has them now."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from addnorm.claims import registry, results, run_claims
+from addnorm.claims.record import RESULT
+from addnorm.report.claims import TABLE, claims_markdown
+from tools.claims import take
+
+DOCS = Path(__file__).parents[2] / "docs" / "claims"
+COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
+WAITING: set[str] = {
+    "ada_norm_beats_layer_norm",
+    "admin_trains_deep",
+    "b2t_trains_deep",
+    "batch_norm_is_worse",
+    "deep_layers_can_go",
+    "deep_post_ln_fails",
+    "deepnorm_trains_deep",
+    "dlcl_trains_deep",
+    "dyt_wants_few_tokens",
+    "false_pre_ln_is_post_ln",
+    "gain_and_bias_overfit",
+    "post_ln_needs_warmup",
+    "radam_replaces_warmup",
+    "rezero_is_faster",
+    "rezero_trains_deep",
+    "rms_norm_equals_layer_norm",
+    "scale_norm_helps_little_data",
+    "shallow_post_ln_is_as_good",
+    "six_layers_are_enough",
+    "statistics_gradients_matter",
+    "t_fixup_trains_deep",
+}
+"""Claims whose standard budget has not been run yet."""
+
+
+def test_every_claim_is_committed_or_known_to_wait():
+    assert set(COMMITTED) | WAITING == set(registry)
+    assert not set(COMMITTED) & WAITING
+
+
+@pytest.mark.parametrize("name", COMMITTED)
+def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
+    result, claim = results(DOCS)[name], registry.member(name)()
+    assert result.budget == "standard"
+    assert result.digest == claim.digest("standard"), "its settings were changed: run it again"
+    stored = json.loads((DOCS / name / RESULT).read_text())["verdict"]
+    assert claim.judge(result.rows).to_dict() == stored
+    assert not any("with changes" in row.get("commit", "") for row in result.rows)
+    assert result.made["commit"] and "with changes" not in result.made["commit"]
+
+
+def test_what_is_committed_is_small_and_nothing_else():
+    for path in DOCS.rglob("*"):
+        if path.is_file():
+            assert path.stat().st_size < 130_000, path
+    kinds = {path.name for path in DOCS.glob("*/*")}
+    assert kinds <= {RESULT, "rows.jsonl"}
+
+
+def test_the_committed_table_is_that_of_the_results():
+    assert (DOCS / TABLE).read_text(encoding="utf-8") == claims_markdown(results(DOCS))
+
+
+def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
+    run_claims(["layer_norm_length"], tmp_path / "claims", budget="smoke")
+    monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
+    assert take(tmp_path / "claims") == ["layer_norm_length"]
+    assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
+        *(RESULT, "rows.jsonl", TABLE)
+    }
+    assert "| `layer_norm_length` | held |" in (tmp_path / "docs" / TABLE).read_text()

@@ -1,0 +1,67 @@
+"""What every claim keeps by existing: a card, three budgets, and a smoke run that ends."""
+
+import pytest
+
+from addnorm.claims import BUDGETS, registry, run_claims
+from addnorm.claims.record import Result
+from addnorm.claims.training import ByTraining
+from addnorm.report.claims_chart import claim_chart
+from addnorm.report.page import Chart
+from tests.claims.here import Here
+
+LONG = {"batch_norm_is_worse"}
+"""Their corpus alone takes twelve seconds."""
+NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in registry]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """One for all, so that they share cells."""
+    return tmp_path_factory.mktemp("claims")
+
+
+@pytest.mark.parametrize("name", registry)
+def test_it_says_everything_that_the_page_wants(name):
+    card, claim = registry.card(name), registry.member(name)()
+    assert type(claim).__module__ == f"addnorm.claims.{name}"
+    assert card.summary.endswith(".") and card.formula and card.title and card.year
+    assert claim.place and claim.experiment.endswith(".") and claim.rule.endswith(".")
+    assert claim.how in ("at the start", "by training")
+    assert len({claim.digest(budget) for budget in BUDGETS}) == 3
+    assert all(claim.cost(budget) for budget in BUDGETS)
+
+
+@pytest.mark.parametrize("name", registry)
+def test_a_verdict_has_seeds_enough_for_an_interval(name):
+    claim = registry.member(name)()
+    for budget in ("standard", "full"):
+        settings = claim.settings(budget)
+        seeds = (
+            [settings["seeds"]]
+            if "seeds" in settings
+            else [spec["seeds"] for spec in settings.values() if "seeds" in spec]
+        )
+        assert min(seeds) >= 3
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
+    result = run_claims([name], folder, budget="smoke", engine=Here())[name]
+    assert result.verdict is not None, result.why
+    claim = registry.member(name)()
+    assert result.verdict == claim.judge(result.rows)
+    assert all(check.found is not None or check.premise for check in result.verdict.checks)
+    assert isinstance(claim_chart(claim.drawing, result.rows, "title"), Chart)
+    again = Result.read(folder / name)
+    assert again.verdict.to_dict() == result.verdict.to_dict()
+    assert [dict(row) for row in again.rows] == [dict(row) for row in result.rows]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("budget", BUDGETS)
+def test_every_comparison_can_be_built(budget):
+    for name in registry:
+        claim = registry.member(name)()
+        if isinstance(claim, ByTraining):
+            for spec in claim.comparisons(budget).values():
+                spec.check()

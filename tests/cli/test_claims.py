@@ -1,0 +1,152 @@
+"""`addnorm claims`, as a user types it."""
+
+import json
+import signal
+import subprocess
+import sys
+
+import pytest
+
+from addnorm.claims import LayerNormLength, registry
+from addnorm.claims.verdict import Check
+from addnorm.lab.statistics import Estimate
+
+QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
+
+
+@pytest.fixture(autouse=True)
+def no_vega(monkeypatch):
+    """Vega's script and still pictures take seconds to make."""
+    monkeypatch.setattr("addnorm.report.page._vega", lambda: "/* vega */")
+    monkeypatch.setattr("addnorm.report.page.Chart.still", "a still picture")
+
+
+def test_the_list_has_every_claim_with_statement_paper_and_cost(addnorm):
+    done = addnorm("claims", "list")
+    assert done.code == 0
+    lines = done.out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == list(registry)
+    assert "Xiong et al., 2020" in done.out and "cells, " in done.out and "no training" in done.out
+    told = json.loads(addnorm("claims", "list", "--json").out)
+    assert [each["id"] for each in told] == list(registry)
+    assert set(told[0]["cost"]) == {"smoke", "standard", "full"}
+    assert told[0]["statement"] and told[0]["paper"] and told[0]["rule"]
+
+
+def test_claims_are_listed_and_shown_like_norms(addnorm):
+    assert "last_gradient" in addnorm("list", "claims").out
+    assert "1 / sqrt(depth) in Pre-LN" in addnorm("show", "last_gradient").out
+
+
+def test_a_run_tells_verdicts_and_writes_the_page(addnorm, tmp_path):
+    out = tmp_path / "claims"
+    done = addnorm("claims", *QUICK, "-o", str(out))
+    assert done.code == 0, done.err
+    assert "layer_norm_length  held" in done.out and "largest |y . 1| / dim" in done.out
+    assert "claim 1 of 2: layer_norm_length (at the start)" in done.err
+    assert f"the page: {out / 'claims.html'}" in done.err
+    assert "<html" in (out / "claims.html").read_text()
+    assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
+    again = addnorm("claims", *QUICK, "-o", str(out), "--json")
+    assert "layer_norm_length: held, done already" in again.err
+    first, second = json.loads(again.out)
+    assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
+    assert second["checks"][0]["found"]["count"] == 2
+
+
+def test_the_page_can_be_made_again(addnorm, tmp_path):
+    addnorm("claims", *QUICK, "-o", str(tmp_path))
+    (tmp_path / "claims.html").unlink()
+    done = addnorm("report", str(tmp_path))
+    assert (done.code, done.out) == (0, f"{tmp_path / 'claims.html'}\n")
+    assert (tmp_path / "claims.html").is_file()
+
+
+def test_strict_says_no_with_its_exit_code(addnorm, tmp_path, monkeypatch):
+    bad = [Check("bad", Estimate(1.0, 0.1, 3), high=0)]
+    monkeypatch.setattr(LayerNormLength, "checks", lambda self, rows: bad)
+    lax = addnorm("claims", *QUICK, "-o", str(tmp_path))
+    strict = addnorm("claims", *QUICK, "--strict", "-o", str(tmp_path))
+    assert (lax.code, strict.code) == (0, 1)
+    assert "layer_norm_length  not held" in strict.out
+
+
+def test_a_crash_is_told_and_exits_with_1(addnorm, tmp_path, monkeypatch):
+    def broken(self, at):
+        raise RuntimeError("out of luck")
+        yield
+
+    monkeypatch.setattr(LayerNormLength, "measure", broken)
+    done = addnorm("claims", *QUICK, "-o", str(tmp_path))
+    assert done.code == 1
+    assert "layer_norm_length: crashed (RuntimeError: out of luck)" in done.err
+    assert "rank_collapse  " in done.out
+    assert "out of luck" in (tmp_path / "claims.html").read_text()
+
+
+def test_an_interruption_leaves_a_page_of_what_is_done(addnorm, tmp_path, monkeypatch):
+    def stopped(self, at):
+        raise KeyboardInterrupt
+        yield
+
+    monkeypatch.setattr("addnorm.claims.RankCollapse.measure", stopped)
+    done = addnorm("claims", *QUICK, "-o", str(tmp_path))
+    assert done.code == 130
+    assert "interrupted" in done.err
+    assert (tmp_path / "claims.html").is_file()
+
+
+def test_all_runs_every_claim(addnorm, tmp_path, monkeypatch):
+    ran = []
+    monkeypatch.setattr(
+        "addnorm.claims.run_claims", lambda names, out, **rest: ran.extend(names) or {}
+    )
+    monkeypatch.setattr("addnorm.lab.engines.make_engine", lambda *_, **__: None)
+    assert addnorm("claims", "all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
+    assert ran == list(registry)
+
+
+@pytest.mark.slow
+def test_a_claim_by_training_runs_its_cells_in_processes(addnorm, tmp_path):
+    words = ["run", "rms_norm_equals_layer_norm", "--budget", "smoke", "--workers", "1"]
+    done = addnorm("claims", *words, "-o", str(tmp_path))
+    assert done.code == 0, done.err
+    assert "2 cells of 4 steps" in done.err and "2/2" in done.err
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["run", "last_gradent"], "unknown claim 'last_gradent'; did you mean 'last_gradient'?"),
+        (["run", "last_gradient", "--budget", "huge"], "unknown budget 'huge'"),
+        (["run", "b2t_trains_deep", "--workers", "0"], "workers cannot be 0"),
+        (["run"], "Missing argument"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
+    done = addnorm("claims", *words, "-o", str(tmp_path / "new"))
+    assert done.code == 2
+    assert told in done.err and done.err.count("\n") == 1
+    assert done.out == "" and not (tmp_path / "new").exists()
+
+
+@pytest.mark.slow
+def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
+    """Ctrl-C while cells train: what has ended stays, and the same command ends it."""
+    words = ["claims", "run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
+    command = [sys.executable, "-m", "addnorm", *words, "-o", str(tmp_path)]
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
+    try:
+        for line in process.stderr:
+            if line.startswith("1/4 "):  # the first cell has ended
+                process.send_signal(signal.SIGINT)
+                break
+        rest = process.communicate(timeout=120)[1]
+    finally:
+        process.kill()
+    assert process.returncode == 130, rest
+    ended = len(list(tmp_path.glob("studies/*/cells/*.json")))
+    assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert f"{ended} of 4 are done already" in done.stderr

@@ -1,0 +1,29 @@
+"""Take the results of claims into docs/claims, and make its table again.
+
+addnorm claims all -o claims && python -m tools.claims claims
+"""
+
+import shutil
+import sys
+from pathlib import Path
+
+from addnorm.claims import results
+from addnorm.claims.record import RESULT, ROWS
+from addnorm.report.claims import TABLE, claims_markdown
+
+DOCS = Path(__file__).parent.parent / "docs" / "claims"
+
+
+def take(folder: Path) -> list[str]:
+    """Copy rows and result of every claim that has a verdict; their names."""
+    taken = [name for name, result in results(folder).items() if result.verdict is not None]
+    for name in taken:
+        (DOCS / name).mkdir(parents=True, exist_ok=True)
+        for file in (ROWS, RESULT):
+            shutil.copyfile(folder / name / file, DOCS / name / file)
+    (DOCS / TABLE).write_text(claims_markdown(results(DOCS)), encoding="utf-8")
+    return taken
+
+
+if __name__ == "__main__":
+    print("\n".join(take(Path(sys.argv[1]))))
