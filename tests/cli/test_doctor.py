@@ -198,3 +198,11 @@ def test_a_family_and_a_config_of_hugging_face(tmp_path, capsys):
 def test_the_help_warns_of_the_code_that_runs(capsys):
     assert main(["doctor", "--help"]) == 0
     assert "runs its code" in " ".join(capsys.readouterr().out.split())
+
+
+def test_the_text_shows_evidence_and_signs(capsys):
+    main(["doctor", "stranger_models:sick", "--input", IDS])
+    out = capsys.readouterr().out
+    assert "  seen: " in out
+    for sign in ("dependency sum", "growth", "similarity rise", "max logit", "attention entropy"):
+        assert sign in out

@@ -150,6 +150,7 @@ def _text(report: "Report") -> "list[RenderableType]":
     parts += [Text(f"  unlike the others: {line}") for line in report.odd]
     parts += [Text(f"  not seen: {line}") for line in report.notes]
     parts += [Text(""), _blocks(report)] if report.blocks else []
+    parts += [Text(""), _signs(report)] if report.signs() else []
     parts.append(Text(""))
     parts += _findings(report)
     if report.stress:
@@ -191,7 +192,21 @@ def _findings(report: "Report") -> "list[RenderableType]":
                 finding.message,
             )
         )
+        if finding.evidence:
+            lines.append(Text(f"  seen: {finding.proof()}"))
     return lines
+
+
+def _signs(report: "Report") -> "RenderableType":
+    from rich.table import Table
+
+    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    for name in ("where", "sign"):
+        table.add_column(name, overflow="fold")
+    table.add_column("value", justify="right")
+    for where, name, value in report.signs():
+        table.add_row(where, name, f"{value:.3g}")
+    return table
 
 
 def _stress(report: "Report") -> "RenderableType":

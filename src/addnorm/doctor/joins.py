@@ -69,8 +69,8 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         found = _loose(graph, joins, shortcut, branch)
         if found is not None:
             return found
-    found = projected(graph, one, other)
-    return None if found is None else Join(*found, projection=True)
+    way = projected(graph, one, other)
+    return None if way is None else Join(way[0], way[1], way[2], way[3], projection=True)
 
 
 def _one_number_a_token(branch: tuple[int, ...], total: tuple[int, ...]) -> bool:

@@ -4,7 +4,7 @@ import math
 from dataclasses import replace
 
 from addnorm.doctor.graph import Graph, Node
-from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
+from addnorm.doctor.ops import ATTENTION, NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.written import Norm, from_end, written
 
 __all__ = ["Norm", "find_norms", "is_query_key", "own_gain"]
@@ -114,11 +114,10 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
 
 def is_query_key(graph: Graph, norm: Norm) -> bool:
     """Whether a norm's result goes to an attention product with nothing but positions between."""
-    attention = {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
     reached = graph.onward(norm.node, also=SLICES | {"cat"})
-    if any(graph[i].op in attention for i in reached):
+    if any(graph[i].op in ATTENTION for i in reached):
         return True
-    looking = attention | {"matmul", "bmm"}
+    looking = ATTENTION | {"matmul", "bmm"}
     turned = [i for i in reached if _rotary(graph, reached, i)]
     return any(graph[i].op in looking for start in turned for i in graph.onward(start))
 

@@ -76,6 +76,13 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The numbers or the two things compared."""
 
+    def proof(self) -> str:
+        """The evidence in one line."""
+        return ", ".join(
+            f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
+            for name, value in self.evidence.items()
+        )[:300]
+
 
 @dataclass(frozen=True)
 class Report:
@@ -114,6 +121,19 @@ class Report:
     def families(self) -> tuple[str, ...]:
         """Released families with the same arrangement and norm."""
         return import_module("addnorm.doctor.nearest").families(self)
+
+    def signs(self) -> list[tuple[str, str, float]]:
+        """Vital signs of whole streams and of attentions: where, what, how much."""
+        wide = ("dependency_sum", "growth", "similarity_rise")
+        found = [
+            (f"stream {row['stream']}", row["measure"].replace("_", " "), row["value"])
+            for row in self.rows
+            if row["measure"] in wide
+        ]
+        for row in self.rows:
+            if row["measure"] in ("max_logit", "attention_entropy"):
+                found.append((row["path"] or "-", row["measure"].replace("_", " "), row["value"]))
+        return found
 
     def worst(self) -> Severity | None:
         """The highest severity among the findings."""

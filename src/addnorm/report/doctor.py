@@ -64,6 +64,7 @@ def _sections(report: Report) -> Iterator[Section]:
         )
         yield Section("Residual adds", [_blocks(report)])
         signs = [*(_sign(report, name) for name in SIGNS), _roles(report), _saturation(report)]
+        signs.append(_wide(report))
         yield Section(
             "Vital signs",
             [part for part in signs if part is not None],
@@ -92,17 +93,8 @@ def _facts(report: Report) -> Mapping[str, Any]:
 def _findings(report: Report) -> Part:
     if not report.findings:
         return Note("Nothing was found.")
-    rows = [
-        (f.severity, f.rule, f.path or "-", f.message, _short(f.evidence)) for f in report.findings
-    ]
+    rows = [(f.severity, f.rule, f.path or "-", f.message, f.proof()) for f in report.findings]
     return Table("Findings", ("severity", "rule", "where", "what", "evidence"), rows, wide=True)
-
-
-def _short(evidence: Mapping[str, Any]) -> str:
-    return ", ".join(
-        f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
-        for name, value in evidence.items()
-    )[:300]
 
 
 def _blocks(report: Report) -> Table:
@@ -167,6 +159,12 @@ def _saturation(report: Report) -> Part | None:
     ]
     title = "Share of values where a squashing norm has less than a tenth of its slope"
     return Table(title, ("where", "share"), rows) if rows else None
+
+
+def _wide(report: Report) -> Part | None:
+    rows = [(where, name, _number(value)) for where, name, value in report.signs()]
+    title = "Streams and attentions"
+    return Table(title, ("where", "sign", "value"), rows, wide=True) if rows else None
 
 
 def _sign(report: Report, name: str) -> Part | None:
