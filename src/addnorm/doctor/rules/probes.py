@@ -1,5 +1,6 @@
 """Probes: the model run again with one input changed."""
 
+import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import partial
@@ -185,7 +186,8 @@ def run(case: Case, example: Any) -> Tensor | None:
         case.visit.guard.restore()
     try:
         torch.manual_seed(SEED)
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the visit itself has warned already
             return _main(case, model(*example[0], **example[1]))
     except Exception:  # a probe that cannot run says nothing
         return None
