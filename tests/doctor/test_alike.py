@@ -199,7 +199,11 @@ class Learned(PostBlock):
 
 
 def test_a_learned_scale_on_the_branch_is_no_mistake():
-    assert rules(Model(stack(Learned))) == set()
+    model = Model(stack(Learned))
+    assert rules(model) == {"scale_on_branch"}  # as a start it is one
+    with torch.no_grad():
+        model.blocks[0].one.weight[0] += 0.1
+    assert rules(model) == set()
     found = findings(Model(stack(PostBlock, beta=1.2)))
     assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}
 
@@ -332,3 +336,26 @@ def test_a_word_that_an_annotation_allows_is_tried():
 
     found = findings(Rated(), config={"place": "pre"}, build=build, rules=["ineffective_option"])
     assert [f.evidence["tried"] for f in found] == [["'pre'", "'post'"]]
+
+
+# dropout that only training calls
+
+
+@pytest.mark.parametrize("place", ["behind the norm", "before the norm"])
+def test_dropout_that_only_training_calls_is_seen(place):
+    class Late(Model):
+        def forward(self, tokens, mask=None):
+            x = self.table(tokens)
+            for block in self.blocks:
+                x = block(x)
+            if self.training and place == "before the norm":
+                x = nn.functional.dropout(x, 0.2)
+            x = self.final(x)
+            if self.training and place == "behind the norm":
+                x = nn.functional.dropout(x, 0.2)
+            return self.head(x)
+
+    model = Late(stack(PreBlock), nn.LayerNorm(DIM))
+    found = findings(model)
+    assert {f.rule for f in found} == ({"dropout_after_norm"} if "behind" in place else set())
+    assert model.training and all(f.evidence["rate"] == 0.2 for f in found)

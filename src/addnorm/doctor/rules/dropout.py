@@ -6,11 +6,13 @@ from addnorm.doctor.ops import DROPOUT
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.rules.final import last_of_streams
+from addnorm.doctor.rules.probes import trained
 
 
 @rule("dropout_after_norm")
 def dropout_after_norm(case: Case) -> Iterator[Finding]:
     """The head reads a normalized stream from which features were dropped and the rest scaled."""
+    case = trained(case) or case  # some dropout is only called in training
     graph = case.graph
     for last, _ in last_of_streams(case):
         ends = [*last.final_norms, *([last.post_norm] if last.post_norm >= 0 else [])]

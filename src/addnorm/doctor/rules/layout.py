@@ -27,7 +27,8 @@ class Layout:
         if others == 1:
             return out.movedim(self.axis, 0)
         parts = (others, self.batch) if self.inner else (self.batch, others)
-        return out.unflatten(self.axis, parts).movedim(self.axis + self.inner, 0)
+        split = out.reshape(*out.shape[: self.axis], *parts, *out.shape[self.axis + 1 :])
+        return split.movedim(self.axis + self.inner, 0)
 
 
 def layouts(shape: tuple[int, ...], batch: int) -> Iterator[Layout]:

@@ -62,10 +62,15 @@ def _others(build: Callable[..., Any], name: str, value: Any) -> list[Any]:
     return [other for other in dict.fromkeys(allowed) if other != value]
 
 
+def _code(build: Any) -> Any:
+    """What takes the options."""
+    return vars(build).get("__init__", build) if isinstance(build, type) else build
+
+
 def _literals(build: Callable[..., Any], name: str) -> tuple[Any, ...]:
     """The values that an annotation allows."""
     try:
-        hint = get_type_hints(build.__init__ if isinstance(build, type) else build).get(name)
+        hint = get_type_hints(_code(build)).get(name)
     except Exception:  # an annotation that cannot be read says nothing
         return ()
     return get_args(hint) if get_origin(hint) is Literal else ()
@@ -73,7 +78,7 @@ def _literals(build: Callable[..., Any], name: str) -> tuple[Any, ...]:
 
 def _words(build: Callable[..., Any]) -> list[str]:
     """Words that the builder itself knows: what it compares an option with."""
-    code = getattr(build.__init__ if isinstance(build, type) else build, "__code__", None)
+    code = getattr(_code(build), "__code__", None)
     words = [word for word in getattr(code, "co_consts", ()) if isinstance(word, str)]
     return [word for word in words if word.isidentifier()][:MOST]  # no docstrings, no messages
 

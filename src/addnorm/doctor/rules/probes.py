@@ -1,19 +1,22 @@
 """Probes: the model run again with one input changed."""
 
+import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from addnorm.doctor.classify import classify
 from addnorm.doctor.leaves import mapped, tensors
-from addnorm.doctor.ops import PRODUCT
+from addnorm.doctor.ops import DROPOUT, PRODUCT
+from addnorm.doctor.record import Recorder
 from addnorm.doctor.rules.base import Case
 from addnorm.doctor.rules.layout import followed, only
 from addnorm.doctor.rules.masks import is_mask, node_of
-from addnorm.doctor.visit import SEED
+from addnorm.doctor.visit import SEED, modes
 
 LONG, SHORT = 64, 16
 """Tokens from which on probes are made with fewer, and how many."""
@@ -83,7 +86,9 @@ def _look(case: Case) -> Probe | None:
             other = partial(run, case)
             seen = followed(before, batch=batch, axis=axis, example=example, run=other)
             layout = seen or layout
-        return layout and Probe(layout.first(before), layout.first(after), length)
+        if layout is None:
+            return None
+        return Probe(layout.first(before), layout.first(after), length)
 
     if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
         return arranged(0, changed(0), 0)
@@ -145,6 +150,34 @@ def _reference(case: Case, example: Any) -> Tensor | None:
     return run(case, example)
 
 
+def trained(case: Case) -> Case | None:
+    """The same model in train mode with nothing dropped, read anew; None if dropout stands at no
+    other places than in eval mode."""
+    visit, guard = case.visit, case.visit.guard
+    if guard is None:
+        return None
+    given = [t for t in named_inputs(case).values() if t.dim() >= 2 and not _image(t)]
+    length = max((t.shape[1] for t in given), default=0)
+    short = [_shortened(inputs(case), length)] if length >= LONG else []
+    for example in (*short, inputs(case)):
+        modes(visit.model, True)
+        recorder = Recorder(visit.model, guard, still=True)
+        try:
+            with torch.no_grad():
+                out = recorder.run(*example)
+        except Exception:  # too short, or not made to be trained
+            continue
+        finally:
+            modes(visit.model, visit.training)
+            guard.restore()
+        counts = [sum(n.op in DROPOUT for n in g) for g in (case.graph, recorder.graph)]
+        if counts[0] == counts[1]:
+            return None
+        anatomy = classify(recorder.graph, recorder.joins)
+        return Case(replace(visit, recorder=recorder, anatomy=anatomy, out=out))
+    return None
+
+
 def run(case: Case, example: Any) -> Tensor | None:
     """The main output for another example; None if the model refuses it."""
     model = case.visit.model
@@ -153,7 +186,8 @@ def run(case: Case, example: Any) -> Tensor | None:
         case.visit.guard.restore()
     try:
         torch.manual_seed(SEED)
-        with torch.no_grad():
+        with torch.no_grad(), warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the visit itself has warned already
             return _main(case, model(*example[0], **example[1]))
     except Exception:  # a probe that cannot run says nothing
         return None

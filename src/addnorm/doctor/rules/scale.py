@@ -23,8 +23,9 @@ def scale_on_branch(case: Case) -> Iterator[Finding]:
     for reading in case.blocks:
         if case.wiring(reading) not in ("post_ln", "false_pre_ln"):
             continue
-        # What is learned stands where training left it; only what was written can be a mistake.
-        on_branch = _largest(tuple(s for s in reading.scales if s.kind == "constant"))
+        # What is learned may stand where training left it.
+        written = (s for s in reading.scales if s.kind == "constant" or not _trained(case))
+        on_branch = _largest(tuple(written))
         if on_branch > LARGE and _largest(reading.join.scales) <= 1:
             yield Finding(
                 "scale_on_branch", "error", case.home(reading),
