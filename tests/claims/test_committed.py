@@ -13,6 +13,8 @@ from tools.claims import take
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
 WAITING: set[str] = {
+    "adafactor_crawls",
+    "last_gradient",
     "ada_norm_beats_layer_norm",
     "admin_trains_deep",
     "b2t_trains_deep",

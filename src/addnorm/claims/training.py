@@ -259,4 +259,4 @@ def ladder(rows: Sequence[Row], **where: Any) -> tuple[dict[int, float], dict[in
 
 
 def _setting(row: Row) -> tuple[Any, ...]:
-    return row["study"], row["arm"], row["depth"], row["warmup"], row["lr"]
+    return tuple(row.get(field) for field in ("study", "arm", "depth", "warmup", "lr"))
