@@ -6,6 +6,7 @@ import pytest
 from torch import nn
 
 from addnorm.core.errors import UserError
+from addnorm.doctor.inputs import guessed, parsed
 from addnorm.doctor.targets import build_optimizer, build_target
 
 MODULE = """
@@ -67,3 +68,30 @@ def test_layers_of_the_configs_inside_are_set(folder):
 def test_layers_that_would_change_nothing_are_refused(folder):
     with pytest.raises(UserError, match="--layers 2 changes nothing in 'swin'"):
         build_target("hf:swin", layers=2)
+
+
+@pytest.mark.parametrize(
+    ("spec", "words"),
+    [
+        ("ids:int64[2,8]<0", "a limit from 1 on for whole numbers only"),
+        ("x:float32[0,5,16]", "wanted sizes from 1 on"),
+        ("x:float32[2,5]<3", "a limit from 1 on for whole numbers only"),
+        ("x:float32[1000000,1000000,16]", "there is no memory for 'x:float32"),
+    ],
+)
+def test_inputs_that_cannot_be_are_refused(spec, words):
+    with pytest.raises(UserError, match=words):
+        parsed([spec])
+
+
+def test_where_no_guess_runs_the_model_itself_is_quoted():
+    class Failing(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+
+        def forward(self, x):
+            raise KeyError("my own failure")
+
+    with pytest.raises(UserError, match=r"guesses \(the last one: KeyError: 'my own failure'\)"):
+        guessed(Failing())

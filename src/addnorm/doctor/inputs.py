@@ -41,7 +41,17 @@ def parsed(specs: Sequence[str], *, seed: int = 0) -> Any:
         if kind not in TYPES:
             raise UserError(f"got the type {kind!r} in {spec!r}; wanted one of {', '.join(TYPES)}")
         shape = [int(size) for size in sizes.split(",") if size.strip()]
-        found.append((name or "", _drawn(TYPES[kind], shape, limit, generator)))
+        whole = not (TYPES[kind].is_floating_point or kind == "bool")
+        if 0 in shape or (limit is not None and (not whole or int(limit) < 1)):
+            raise UserError(
+                f"got the input {spec!r}; wanted sizes from 1 on, and a limit from 1 on for whole "
+                "numbers only"
+            )
+        try:
+            drawn = _drawn(TYPES[kind], shape, int(limit or 4), generator)
+        except RuntimeError:  # how torch says that there is not so much memory
+            raise UserError(f"there is no memory for {spec!r}; wanted a smaller input") from None
+        found.append((name or "", drawn))
     names = [name for name, _ in found]
     if all(names):
         if len(set(names)) < len(names):
@@ -52,26 +62,26 @@ def parsed(specs: Sequence[str], *, seed: int = 0) -> Any:
     return tuple(tensor for _, tensor in found)
 
 
-def _drawn(
-    kind: torch.dtype, shape: list[int], limit: str | None, generator: torch.Generator
-) -> Tensor:
+def _drawn(kind: torch.dtype, shape: list[int], limit: int, generator: torch.Generator) -> Tensor:
     if kind == torch.bool:
         return torch.ones(shape, dtype=torch.bool)
     if not kind.is_floating_point:
-        return torch.randint(0, int(limit or 4), shape, generator=generator).to(kind)
+        return torch.randint(0, limit, shape, generator=generator).to(kind)
     return torch.randn(shape, generator=generator).to(kind)
 
 
 def guessed(model: nn.Module) -> Any:
     """Inputs with which the model runs; refused, with what to pass, if none is found."""
-    tried = 0
+    tried, why = 0, ""
     for example in itertools.chain(_by_config(model), _by_weights(model)):
         tried += 1
-        if _runs(model, example):
+        why = _failure(model, example)
+        if not why:
             return example
+    last = f" (the last one: {why})" if why else ""
     raise UserError(
         f"could not guess inputs of {type(model).__name__}: forward{_signature(model)} ran with "
-        f'none of {tried} guesses; pass them: --input "NAME:TYPE[SIZES]<LIMIT" once for each'
+        f'none of {tried} guesses{last}; pass them: --input "NAME:TYPE[SIZES]<LIMIT" once for each'
     )
 
 
@@ -82,14 +92,15 @@ def _signature(model: nn.Module) -> str:
         return "(...)"
 
 
-def _runs(model: nn.Module, example: Any) -> bool:
+def _failure(model: nn.Module, example: Any) -> str:
+    """What the model says to an example; nothing if it runs."""
     try:
         with untouched(model), torch.no_grad():
             model.eval()
             model(**example) if isinstance(example, dict) else model(*example)
-    except Exception:  # that is what a guess is for
-        return False
-    return True
+    except Exception as problem:  # that is what a guess is for
+        return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+    return ""
 
 
 def _by_config(model: nn.Module) -> Iterator[Any]:
