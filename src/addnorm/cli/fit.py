@@ -46,7 +46,10 @@ def fit(
     ] = 0.2,
     seed: Annotated[int, typer.Option("--seed", help="The same seed, the same bits.")] = 0,
 ) -> None:
-    """Fit a Transformer to a table, and measure it beside gradient boosting."""
+    """Fit a Transformer to a table and measure it.
+
+    Its page has gradient boosting beside it.
+    """
     from rich.console import Console
 
     from addnorm.core.errors import UserError

@@ -17,9 +17,10 @@ def predict(
         bool, typer.Option("--scores", help="Also the probability of every class.")
     ] = False,
 ) -> None:
-    """Write a line of CSV for each row: the prediction, under the target's name.
+    """Predict a table: a line of CSV for each row.
 
-    Columns are matched by name: missing ones are refused, others are left out with a note.
+    The prediction stands under the name of the target. Columns are matched by name: missing ones are
+    refused, others are left out with a note.
     """
     from addnorm.cli.fit import warn
     from addnorm.core.errors import UserError
