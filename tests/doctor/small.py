@@ -11,11 +11,21 @@ import torch
 from torch import nn
 from torch.nn import functional as F
 
+import addnorm
+
 DIM, HEADS, DEPTH, LENGTH, BATCH, VOCAB = 24, 3, 3, 7, 2, 40
 
 
 def ids():
     return torch.randint(3, VOCAB, (BATCH, LENGTH), generator=torch.Generator().manual_seed(1))
+
+
+def findings(model, example=None, **options):
+    return addnorm.doctor(model, ids() if example is None else example, **options).findings
+
+
+def rules(model, example=None, **options):
+    return {finding.rule for finding in findings(model, example, **options)}
 
 
 def vectors():

@@ -18,17 +18,11 @@ from tests.doctor.small import (
     PostBlock,
     PreBlock,
     clones,
+    findings,
     ids,
+    rules,
     stack,
 )
-
-
-def findings(model, example=None, **options):
-    return addnorm.doctor(model, ids() if example is None else example, **options).findings
-
-
-def rules(model, example=None, **options):
-    return {finding.rule for finding in findings(model, example, **options)}
 
 
 @pytest.fixture(autouse=True)

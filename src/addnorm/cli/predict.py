@@ -19,8 +19,8 @@ def predict(
 ) -> None:
     """Predict a table: a line of CSV for each row.
 
-    The prediction stands under the name of the target. Columns are matched by name: missing ones are
-    refused, others are left out with a note.
+    The prediction stands under the name of the target. Columns are matched by name: missing ones
+    are refused, others are left out with a note.
     """
     from addnorm.cli.fit import warn
     from addnorm.core.errors import UserError

@@ -22,7 +22,6 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.choices import (
     config_of,
-    device_of,
     held_out,
     seed_of,
     threads_of,
@@ -38,6 +37,7 @@ from addnorm.tabular.progress import watched
 from addnorm.tabular.rows import copies, row_set
 from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
+from addnorm.train.device import pick_device
 
 REFERENCES = 64
 """Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
@@ -86,7 +86,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
         keep = train.cells.rows(slice(0, REFERENCES))  # they stand in an order by chance
         train = _shown(train)
-        device = device_of(self)
+        device = pick_device(self.device)
         with (
             settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
             watched(self.verbose) as watch,
@@ -201,7 +201,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         rows = row_set(raw, ones, seed=derive_seed(seed, "rows"))
         weights = torch.from_numpy(rows.weights)
         sample = Sample(encoder.cells(*(part[rows.chosen] for part in raw)), weights, weights)
-        device, config = device_of(self), config_of(self, encoder, 1)
+        device, config = pick_device(self.device), config_of(self, encoder, 1)
         how = training_of(self, len(weights), seed)
         if epochs is not None:
             how = replace(how, max_epochs=epochs)

@@ -1,11 +1,9 @@
 """What an estimator's parameters mean: checked when it is fitted, not before."""
 
 import math
-import os
 from typing import Any
 
 import numpy as np
-import torch
 from sklearn.utils import check_random_state
 
 from addnorm.core.errors import UserError, unknown
@@ -14,6 +12,7 @@ from addnorm.models.tabular import MODELS, TableConfig
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Training
 from addnorm.tabular.rows import split
+from addnorm.train.device import cores
 from addnorm.train.schedule import recommended
 
 PUBLISHED = {
@@ -62,19 +61,7 @@ def threads_of(chosen: Any) -> int | None:
         return None
     if not isinstance(chosen.n_jobs, int | np.integer) or chosen.n_jobs == 0:
         raise UserError(f"n_jobs is a number of threads, or -1 for all, got {chosen.n_jobs!r}")
-    return int(chosen.n_jobs) if chosen.n_jobs > 0 else len(os.sched_getaffinity(0))
-
-
-def device_of(chosen: Any) -> torch.device:
-    """Where to compute."""
-    if chosen.device != "auto":
-        try:
-            return torch.device(chosen.device)
-        except RuntimeError as problem:
-            raise UserError(f"device {chosen.device!r}: {problem}") from None
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
+    return int(chosen.n_jobs) if chosen.n_jobs > 0 else cores()
 
 
 def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:

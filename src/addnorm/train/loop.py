@@ -170,10 +170,8 @@ class Trainer:
 
         `torch.manual_seed` would also seed devices that are not there, which is slow.
         """
-        seed, device = (
-            derive_seed(self.recipe.seed, "step", step, self.world.rank),
-            self.world.device,
-        )
+        seed = derive_seed(self.recipe.seed, "step", step, self.world.rank)
+        device = self.world.device
         torch.default_generator.manual_seed(seed)
         if device.type != "cpu":
             torch.get_device_module(device).manual_seed(seed)

@@ -17,6 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.errors import UserError
 from addnorm.models import Model
+from addnorm.train.device import pick_device
 
 BACKENDS = {"cuda": "nccl"}
 MET: list[Any] = []
@@ -94,21 +95,6 @@ def joined(device: str) -> Iterator[World]:
         yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
-
-
-def pick_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU."""
-    if name != "auto":
-        try:
-            device = torch.device(name)
-            torch.empty(0, device=device)
-        except (RuntimeError, AssertionError, NotImplementedError) as problem:
-            first = str(problem).splitlines()[0]
-            raise UserError(f"device {name!r} cannot be used ({first}); try device=auto") from None
-        return device
-    if torch.cuda.is_available():
-        return torch.device("cuda")
-    return torch.device("mps" if torch.backends.mps.is_available() else "cpu")
 
 
 def shard(model: Model, world: World) -> None:

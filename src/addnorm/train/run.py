@@ -12,7 +12,7 @@ from addnorm.models import Config, Model, build
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import folder as files
 from addnorm.train.checkpoint import Checkpoint
-from addnorm.train.parallel import pick_device
+from addnorm.train.device import pick_device
 from addnorm.train.recipe import Recipe
 
 

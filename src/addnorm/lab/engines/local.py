@@ -19,6 +19,7 @@ from addnorm.lab.engines.base import Engine, Event, Told
 from addnorm.lab.finished import LOG, Finished, beside
 from addnorm.lab.work import Job, NoRoom, work
 from addnorm.train.clock import Bell
+from addnorm.train.device import cores
 
 NO_ROOM = 74
 """Exit code of a process that could not write."""
@@ -49,7 +50,7 @@ class LocalEngine(Engine):
         if not limit > 0:
             raise UserError(f"limit cannot be {limit:g} seconds; wanted more than 0")
         self.gpus = torch.cuda.device_count()
-        self._workers = workers or self.gpus or _cores()
+        self._workers = workers or self.gpus or cores()
         self.limit = limit
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
@@ -167,13 +168,6 @@ def _cell(job: Job, pipe: Connection, gpu: int | None) -> None:
         work(job, tell)
     except NoRoom:
         sys.exit(NO_ROOM)
-
-
-def _cores() -> int:
-    """Cores that this process may use."""
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def _visible(gpu: int) -> str:

@@ -27,9 +27,9 @@ class TableModel(Wired):
         self.config = config
 
     @property
-    @abstractmethod
     def width(self) -> int:
-        """Features of `embed`."""
+        """Features of `embed`: those of the stream, if nothing follows it."""
+        return self.config.dim
 
     @abstractmethod
     def embed(self, cells: Cells, memory: Any = None) -> Tensor:

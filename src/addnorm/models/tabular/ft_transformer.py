@@ -37,11 +37,6 @@ class FTTransformer(TableModel):
         """The encoder."""
         return (self.encoder,)
 
-    @property
-    def width(self) -> int:
-        """That of the stream."""
-        return self.config.dim
-
     def embed(self, cells: Cells, memory: Any = None) -> Tensor:
         """The first token of what the encoder returns, (B, dim)."""
         return self.encoder(self.tokens(cells))[:, 0]

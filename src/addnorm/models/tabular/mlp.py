@@ -55,11 +55,6 @@ class TableMLP(TableModel):
         """The feed-forwards."""
         return (self.stack,)
 
-    @property
-    def width(self) -> int:
-        """That of the stream."""
-        return self.config.dim
-
     def embed(self, cells: Cells, memory: Any = None) -> Tensor:
         """What the stack returns, (B, dim)."""
         row = self.join(self.tokens(cells).flatten(1))

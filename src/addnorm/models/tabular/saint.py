@@ -141,11 +141,6 @@ class Saint(TableModel):
         """The stages."""
         return (self.stack,)
 
-    @property
-    def width(self) -> int:
-        """That of the stream."""
-        return self.config.dim
-
     def remember(self, cells: Cells) -> list[Slot | None]:
         """Keys and values of reference rows, which see each other."""
         slots = [Slot() if site.kind == "rows" else None for site in self.stack.plan.sites]
