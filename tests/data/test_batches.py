@@ -165,3 +165,18 @@ def test_one_process_alone_has_it_all(stream):
     batch, _ = next(stream.stream())
     assert batch.part(0, 1) is batch
     assert batch.to(torch.device("cpu")).inputs.equal(batch.inputs)
+
+
+def test_in_random_order_any_lengths_meet_and_padding_does_not_count(stream):
+    order = Batches(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=3, order="random")
+    found = list(order.epoch())
+    assert rows(found) == rows(stream.epoch())
+    for batch, _ in found:
+        sides = int((batch.inputs != PAD).sum()), int((batch.targets != IGNORE).sum())
+        assert max(sides) <= 256
+    again = [batch.inputs.tolist() for batch, _ in order.epoch()]
+    assert again == [batch.inputs.tolist() for batch, _ in found]
+    if stream.corpus.task == "translate":
+        spans = [(batch.inputs != PAD).sum(1) for batch, _ in found[:-1]]
+        assert all(int(span.max() - span.min()) > 5 for span in spans)
+        assert len(found) <= len(list(stream.epoch()))  # as full, since padding does not count

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ POOL = 8 << 20
 CHUNK = 1000
 """Texts that are encoded together."""
 
+Order = Literal["length", "random"]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 Row = tuple[Ids, Ids]
 """What the model reads, and what it is to predict."""
@@ -77,11 +78,13 @@ class Position:
 
 
 class Batches:
-    """One split of a corpus as batches of at most `tokens` tokens a side, padding included.
+    """One split of a corpus as batches of at most `tokens` tokens a side.
 
     Only a pool of the corpus is in memory at a time. The order is a pure function of seed, epoch
-    and pool: lengths are sorted so that little is padded, and the batches then shuffled. Without
-    a seed everything comes in one fixed order, for evaluation.
+    and pool. order "length": lengths are sorted so that little is padded, the tokens of a batch
+    count its padding, and the batches are then shuffled. "random": any sentences meet, and padding
+    does not count, for models that leave it out. Without a seed everything comes in one fixed
+    order, for evaluation.
     """
 
     def __init__(
@@ -93,6 +96,7 @@ class Batches:
         tokens: int,
         longest: int,
         seed: int | None = None,
+        order: Order = "length",
     ) -> None:
         if longest > tokens:
             raise UserError(
@@ -100,7 +104,7 @@ class Batches:
                 "batch_tokens of at least max_length"
             )
         self.corpus, self.tokenizer, self.split = corpus, tokenizer, split
-        self.tokens, self.longest, self.seed = tokens, longest, seed
+        self.tokens, self.longest, self.seed, self.order = tokens, longest, seed, order
         self.path = corpus.path(split)
         self.left_out: Counter[str] = Counter()
         """What was not used as it stands, by reason, in the pools read so far."""
@@ -212,11 +216,13 @@ class Batches:
         return [np.array(ids, np.int32) for ids in self.tokenizer.encode(list(texts))]
 
     def _groups(self, rows: list[Row], epoch: int, pool: int) -> list[list[int]]:
-        """Numbers of the rows of each batch: neighbours in length, as many as there is room for."""
+        """Numbers of the rows of each batch, as many as there is room for."""
         order = list(range(len(rows)))
         chance = random.Random(derive_seed(self.seed or 0, "rows", epoch, pool))
         if self.seed is not None:
             chance.shuffle(order)  # rows of one length meet others in every epoch
+        if self.order == "random":
+            return _filled(order, rows, self.tokens)
         order.sort(key=lambda row: (_size(rows[row]), len(rows[row][0])))
         groups: list[list[int]] = []
         for row in order:
@@ -226,6 +232,20 @@ class Batches:
         if self.seed is not None:
             chance.shuffle(groups)
         return groups
+
+
+def _filled(order: list[int], rows: list[Row], tokens: int) -> list[list[int]]:
+    """Rows as they come, until one would bring either side above `tokens`."""
+    groups: list[list[int]] = [[]]
+    sizes = 0, 0
+    for row in order:
+        added = len(rows[row][0]), len(rows[row][1])
+        sizes = sizes[0] + added[0], sizes[1] + added[1]
+        if max(sizes) > tokens and groups[-1]:
+            groups.append([])
+            sizes = added
+        groups[-1].append(row)
+    return groups if order else []
 
 
 def _size(row: Row) -> int:

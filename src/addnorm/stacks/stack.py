@@ -183,7 +183,7 @@ class Stack(nn.Module):
     ) -> Tensor:
         x, context = self._enter(x, mask, cond, context)
         wiring = self.wiring.within(mask, cond)
-        context = context | {"mask": mask, "cond": cond}
+        context = {"mask": mask, "cond": cond} | context
         state = wiring.open(x)
         for site in self.plan.sites:
             take = self._shown if self.taps.skip[site.index].watched else step

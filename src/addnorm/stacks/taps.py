@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import cast
 
 from torch import Tensor, nn
 
@@ -28,6 +29,11 @@ class Taps(nn.Module):
         self.branch = nn.ModuleList(Tap() for _ in range(sites))
         self.stream = nn.ModuleList(Tap() for _ in range(sites))
         self.skip = nn.ModuleList(Tap() for _ in range(sites))
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks anywhere."""
+        return any(tap.watched for place in self.children() for tap in cast(list[Tap], place))
 
     @contextmanager
     def record(self) -> Iterator[Tape]:

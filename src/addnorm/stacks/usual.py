@@ -6,20 +6,30 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.norms.base import make_norm
+from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.blocks import Blocks
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
 from addnorm.sublayers.base import check_count, check_width
+from addnorm.sublayers.masks import ends
+from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import registry as position_kinds
 from addnorm.sublayers.qk_norm import registry as qk_norms
+
+FULL = 0.95
+"""Share of valid tokens above which leaving out the others takes longer than it saves."""
 
 
 class UsualStack(Stack):
     """A stack that builds its own sub-layers, starts their weights and owns the positions.
 
     Every layer is built and drawn by itself: none starts as a copy of another.
+
+    With `packed` set to True, padding is left out where there is much: the valid tokens of a batch
+    run through the stack end to end, and only the product of attention knows the batch. The same
+    numbers at valid tokens, zeros at padding. Sub-layers and wiring then see (1, N, dim), which a
+    hook of one's own may not expect; while a tap of the stack is watched, nothing is left out.
     """
 
     side: ClassVar[str]
@@ -67,7 +77,43 @@ class UsualStack(Stack):
                 f"embed_norm {embed_norm} computes statistics over several tokens and would show "
                 "later ones to a decoder; choose a norm of single tokens"
             )
+        self.packed = False
+        norms_inside = [module for module in self.modules() if isinstance(module, Norm)]
+        self._alone = self.wiring.alone and all(norm.causal for norm in norms_inside)
         self.initialise()
+
+    def forward(
+        self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
+    ) -> Tensor:
+        """Run the stack; see the class for what it is called with."""
+        masks = mask, context.get("memory_mask")
+        if cond is not None or not self._packs(x, masks, context):
+            return super().forward(x, mask=mask, cond=cond, **context)
+        packing = _packing(x, mask)
+        index = context.pop("position_index", None)
+        index = _index(x, mask, None) if index is None else _checked(index, x)
+        context |= {"packing": packing, "position_index": packing.pack(index.expand(x.shape[:2]))}
+        if "memory" in context:
+            memory = context["memory"]
+            within = _packing(memory, context.pop("memory_mask", None))
+            context |= {"memory": within.pack(memory), "memory_packing": within}
+        return packing.unpack(super().forward(packing.pack(x), **context))
+
+    def _packs(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
+        """Whether to leave padding out; what is wrong is left to those who refuse it."""
+        if not self.packed or not self._alone or torch.compiler.is_compiling():
+            return False
+        if context.get("cache") is not None or context.get("packing") is not None:
+            return False
+        counted = tokens = 0
+        for each, mask in zip((x, context.get("memory")), masks, strict=True):
+            if not isinstance(each, Tensor) or each.ndim != 3 or each.is_meta:
+                continue
+            if mask is not None and (mask.dtype != torch.bool or mask.shape != each.shape[:2]):
+                return False
+            tokens += each.shape[0] * each.shape[1]
+            counted += each.shape[0] * each.shape[1] if mask is None else int(mask.sum())
+        return counted <= FULL * tokens and not self.taps.watched
 
     @property
     def arrangement(self) -> dict[str, Any]:
@@ -93,9 +139,12 @@ class UsualStack(Stack):
         x, context = super()._enter(x, mask, cond, context)
         cache = self._checked_cache(context.get("cache"))
         index = _index(x, mask, cache) if given is None else _checked(given, x)
-        seen = index if cache is None else cache.place(index)
+        packing = context.get("packing")
+        # The bias of a pair of tokens is a matter of the batch, packed or not.
+        spread = index if packing is None else packing.unpack(index)
+        seen = spread if cache is None else cache.place(spread)
         for name, placed in (
-            ("bias", self.positions.bias(index, seen)),
+            ("bias", self.positions.bias(spread, seen)),
             ("rotation", self.positions.rotation(index)),
         ):
             if placed is not None and context.get(name) is not None:
@@ -105,7 +154,16 @@ class UsualStack(Stack):
                 )
             if placed is not None:
                 context[name] = placed
+        if self._hides(mask, cache, context):
+            context["mask"] = None
         return self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond), context
+
+    def _hides(self, mask: Tensor | None, cache: KVCache | None, context: dict[str, Any]) -> bool:
+        """Whether the causal rule hides all padding by itself: no token that counts sees it, and
+        attention is faster without a mask.
+        """
+        ruled = self.plan.causal and cache is None and context.get("visible") is None
+        return ruled and mask is not None and not torch.compiler.is_compiling() and ends(mask)
 
     def _checked_cache(self, cache: Any) -> KVCache | None:
         if cache is None:
@@ -171,6 +229,13 @@ class Decoder(UsualStack):
     """
 
     side = "decoder"
+
+
+def _packing(x: Tensor, mask: Tensor | None) -> Packing:
+    """Of a batch, where without a mask all tokens are valid."""
+    if mask is None:
+        mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
+    return Packing.of(mask)
 
 
 def _index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:

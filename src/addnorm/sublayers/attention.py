@@ -13,6 +13,7 @@ from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.cache import Slot
 from addnorm.sublayers.multihead import Answer, Heads, MultiHead
+from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import Rotation
 
 
@@ -62,6 +63,7 @@ class SelfAttention(MultiHead):
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
         cache: Slot | None = None,
+        packing: Packing | None = None,
         plugs: Plugs | None = None,
         weights: bool = False,
     ) -> Answer:
@@ -73,6 +75,8 @@ class SelfAttention(MultiHead):
         bias: (heads, L, S) or (B, heads, L, S), added to the logits
         rotation: turns queries and keys; rotary positions make it
         cache: keys and values of earlier tokens, to which these are appended
+        packing: where the tokens of x, (1, N, dim), stand in a batch (B, L) whose padding was left
+            out; visible, bias and probabilities are of that batch, and there is no mask
         weights: whether to return also the probabilities, (B, heads, L, P + S), the P persistent
             slots first
         """
@@ -87,12 +91,13 @@ class SelfAttention(MultiHead):
             q, k = plugs.match(q, k)
         if cache is not None:
             k, v, mask = cache.extend(k, v, mask)
-        shape = (len(x), self.heads, x.shape[1], k.shape[2])
+        batch, length = x.shape[:2] if packing is None else packing.mask.shape
+        past = k.shape[2] - x.shape[1]
+        shape = (batch, self.heads, length, past + length)
         if visible is not None:
             visible = _visible(visible, shape)
         bias = None if bias is None else _bias(bias, shape)
         # The kernel's own causal rule where it is all there is; a mask otherwise.
-        length, past = x.shape[1], k.shape[2] - x.shape[1]
         ruled = self.causal and visible is None and length > 1
         alone = mask is None and bias is None and not self.persistent and past == 0
         alone = alone and self.window is None
@@ -112,6 +117,8 @@ class SelfAttention(MultiHead):
             visible=visible,
             bias=bias,
             causal=ruled and alone,
+            packing=packing,
+            memory_packing=packing,
             weights=weights,
         )
 
@@ -147,6 +154,8 @@ class CrossAttention(MultiHead):
         *,
         memory_mask: Tensor | None = None,
         cache: Slot | None = None,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
         plugs: Plugs | None = None,
         weights: bool = False,
     ) -> Answer:
@@ -154,6 +163,8 @@ class CrossAttention(MultiHead):
 
         memory_mask: (B, S), True at valid tokens
         cache: keeps keys, values and mask of the first call's memory; later calls read those
+        packing, memory_packing: where the tokens of x and of memory, (1, N, dim) each, stand in
+            batches whose padding was left out
         weights: whether to return also the probabilities, (B, heads, L, S)
         """
         check_width("the input of attention", x, self.dim)
@@ -175,7 +186,16 @@ class CrossAttention(MultiHead):
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         visible = None if memory_mask is None else memory_mask[:, None, None, :]
-        return self.attend(q, k, v, plugs=plugs, visible=visible, weights=weights)
+        return self.attend(
+            q,
+            k,
+            v,
+            plugs=plugs,
+            visible=visible,
+            packing=packing,
+            memory_packing=memory_packing,
+            weights=weights,
+        )
 
 
 Full = tuple[int, int, int, int]

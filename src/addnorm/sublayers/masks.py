@@ -21,6 +21,15 @@ def padding(lengths: Tensor, length: int | None = None) -> Tensor:
     return places < lengths[:, None]
 
 
+def ends(mask: Tensor) -> bool:
+    """Whether all padding of a mask, (B, L), stands behind its sequence: the causal rule hides it.
+
+    >>> ends(torch.tensor([[True, False], [True, True]])), ends(torch.tensor([[False, True]]))
+    (True, False)
+    """
+    return bool((mask[:, 1:] <= mask[:, :-1]).all())
+
+
 def causal(length: int, past: int = 0, *, device: torch.device | None = None) -> Tensor:
     """Each of `length` tokens sees itself, those before it, and `past` older ones: (length, past +
     length).

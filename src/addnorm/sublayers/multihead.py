@@ -11,6 +11,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, check_count, check_flag, check_share, draw_normal
+from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 Answer = Tensor | tuple[Tensor, Tensor]
@@ -186,12 +187,24 @@ class MultiHead(Sublayer):
         visible: Tensor | None = None,
         bias: Tensor | None = None,
         causal: bool = False,
+        packing: Packing | None = None,
+        memory_packing: Packing | None = None,
         weights: bool = False,
     ) -> Answer:
         """The product and all that follows it.
 
         visible, bias: anything that broadcasts to (B, heads, L, S); causal: only without them
+        packing, memory_packing: of queries and of keys and values, where they are packed
         """
+        if packing is not None:
+            q = _unpacked(q, packing)
+        if memory_packing is not None:
+            k, v = _unpacked(k, memory_packing), _unpacked(v, memory_packing)
+            if not (causal and memory_packing.behind):
+                seen = memory_packing.mask[:, None, None, :]
+                if causal:
+                    visible, causal = masks.causal(q.shape[2], device=q.device), False
+                visible = seen if visible is None else visible & seen
         k, v, visible, bias = self._persist(k, v, visible, bias)
         limits = visible
         if bias is not None:
@@ -225,6 +238,7 @@ class MultiHead(Sublayer):
             )
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
+        inner = inner if packing is None else packing.pack(inner)
         y = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
         return (y, probabilities) if weights and probabilities is not None else y
 
@@ -264,6 +278,11 @@ def split_dim(dim: int, heads: int) -> int:
             "head_dim of its own"
         )
     return dim // heads
+
+
+def _unpacked(heads: Tensor, packing: Packing) -> Tensor:
+    """(1, H, N, K) to (B, H, L, K)."""
+    return packing.unpack(heads.transpose(1, 2)).transpose(1, 2)
 
 
 def _only_seen(logits: Tensor, limits: Tensor | None) -> Tensor:

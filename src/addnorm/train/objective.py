@@ -57,19 +57,11 @@ class Objective(nn.Module):
         return loss, torch.stack([each.detach().to(wide(loss.device)) for each in counted])
 
     def call(self, inputs: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Masks]:
-        """What the model is called with: tensors, and masks by name.
-
-        Padding behind the text of a causal stack gets no mask: no token that counts sees it.
-        """
-        if self.task == "translate":
-            return (inputs, targets[:, :-1].clamp(min=PAD)), {"source_mask": valid(inputs)}
-        return (inputs,), {} if self.task == "lm" else {"mask": valid(inputs)}
-
-    def causal_masks(self, inputs: Tensor, targets: Tensor) -> Masks:
-        """The masks that `call` could leave out, for statistics over tokens."""
-        if self.task == "translate":
-            return {"target_mask": valid(targets[:, :-1].clamp(min=PAD))}
-        return {"mask": valid(inputs)} if self.task == "lm" else {}
+        """What the model is called with: tensors, and masks by name."""
+        if self.task != "translate":
+            return (inputs,), {"mask": valid(inputs)}
+        target = targets[:, :-1].clamp(min=PAD)
+        return (inputs, target), {"source_mask": valid(inputs), "target_mask": valid(target)}
 
     def asked(self, targets: Tensor) -> Tensor:
         """What the logits are for."""

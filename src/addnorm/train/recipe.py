@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from addnorm.core.errors import UserError, nearest
 from addnorm.core.files import replacing
+from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
 from addnorm.models.config import Config, told
 from addnorm.models.presets import PRESETS
@@ -64,7 +65,9 @@ class Recipe(BaseModel):
     max_length: Count = 128
     """Tokens of the longest sentence; of a block of text in a language model."""
     batch_tokens: Count = 512
-    """Tokens a side in a batch, padding included, over all processes."""
+    """Tokens a side in a batch over all processes; with order=length padding is included."""
+    order: Order = "length"
+    """Which sentences share a batch: those of like length, or any."""
     accumulate: Count = 1
     """Batches that make one update."""
 

@@ -71,6 +71,8 @@ class Run:
         model = build(Config.of(**_windows(facts["model"])))
         model.load_state_dict(found.tensors["model"])
         model.load_state_dict(found.tensors.get("average", {}), strict=False)
+        for stack in model.stacks:
+            stack.packed = True
         return cls(
             folder,
             recipe,

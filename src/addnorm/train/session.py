@@ -45,8 +45,8 @@ class Session:
     average: Average | None
 
     def call(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
-        """What the model is called with for statistics over tokens: with every mask."""
-        return full_call(self.model, self.recipe, batch.to(self.world.device))
+        """What the model is called with."""
+        return Objective(self.model, self.recipe.task).call(*batch.to(self.world.device).sides)
 
     def facts(self) -> dict[str, Any]:
         """What a watcher may want to say."""
@@ -61,13 +61,6 @@ class Session:
         }
 
 
-def full_call(model: Model, recipe: Recipe, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
-    """What a model is called with on a batch, with every mask."""
-    objective = Objective(model, recipe.task)
-    given, masks = objective.call(*batch.sides)
-    return given, masks | objective.causal_masks(*batch.sides)
-
-
 def prepare(
     recipe: Recipe, folder: Path, world: World, *, said: Callable[[str], None] = lambda words: None
 ) -> Session:
@@ -77,7 +70,9 @@ def prepare(
     world.first_does(lambda: _begin(recipe, folder, corpus, said))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
-    batches = Batches(corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), **sides)
+    batches = Batches(
+        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **sides
+    )
     held_out = (
         Batches(corpus, tokenizer, split="valid", **sides)
         if recipe.valid_every and corpus.counts.get("valid")
@@ -92,7 +87,7 @@ def prepare(
     if world.first:
         files.write_arrangement(folder, _facts(recipe, corpus, tokenizer, model))
     for stack in model.stacks:
-        stack.recompute = recipe.recompute
+        stack.recompute, stack.packed = recipe.recompute, True
     objective: nn.Module = Objective(model, recipe.task, smoothing=recipe.label_smoothing or 0.0)
     if world.size > 1 and recipe.parallel == "fsdp":
         shard(model, world)
@@ -145,7 +140,7 @@ def _model(recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, batches: Batche
         )
     config = recipe.config(vocab=tokenizer.vocab, classes=_classes(recipe, len(corpus.labels)))
     model = build(config, seed=derive_seed(recipe.seed, "init"))
-    given, masks = full_call(model, recipe, next(batches.stream())[0])
+    given, masks = Objective(model, recipe.task).call(*next(batches.stream())[0].sides)
     model.calibrate(*given, **masks)
     return model
 

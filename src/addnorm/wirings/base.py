@@ -38,9 +38,9 @@ class Wiring(nn.Module, ABC):
         state    = wiring.write(state, site, branch)      branch = dropout(sublayer(h))
         y        = wiring.close(state)
 
-    A state is a flat tuple of tensors whose first is the stream. Verbs act on each token alone and
-    keep nothing on `self`. Below the verbs stand answers with a neutral default; a wiring gives
-    those that its paper asks for.
+    A state is a flat tuple of tensors whose first is the stream. Verbs act on each token alone
+    (`alone`) and keep nothing on `self`. Below the verbs stand answers with a neutral default; a
+    wiring gives those that its paper asks for.
     """
 
     scheme: str = "xavier_uniform"
@@ -49,6 +49,8 @@ class Wiring(nn.Module, ABC):
     """The learning rate's schedule where the user does not say: a call string of
     `train/schedule.py`, spans as shares, since the runs of papers are longer than most.
     """
+    alone: bool = True
+    """Whether its verbs act on each token alone, as they should; not where a draw is a sample's."""
     leaves: int | None = 1
     """Tensors in the state between two layers; None where they get more from layer to layer."""
 

@@ -15,7 +15,7 @@ class Decorator(Wiring):
         super().__init__(plan)
         self.inner = make_wiring(inner, plan)
         self.scheme, self.leaves = self.inner.scheme, self.inner.leaves
-        self.schedule = self.inner.schedule
+        self.schedule, self.alone = self.inner.schedule, self.inner.alone
 
     def open(self, x: Tensor) -> State:
         """As inside."""

@@ -40,7 +40,7 @@ class DropPath(Decorator):
 
     def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Share = 0.1) -> None:
         super().__init__(plan, inner)
-        self.rate = rate
+        self.rate, self.alone = rate, False
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Drop or rescale the branch, then write it as inside."""

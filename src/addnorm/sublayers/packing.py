@@ -1,0 +1,96 @@
+"""Packing: the valid tokens of a batch end to end, without the padding between them."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.core.errors import UserError
+from addnorm.sublayers import masks
+
+
+@dataclass(frozen=True)
+class Packing:
+    """Where the valid tokens of a batch stand, in the order of its rows.
+
+    mask: (B, L), True at valid tokens
+    index: (N), their places in the batch laid flat
+
+    >>> packing = Packing.of(torch.tensor([[True, False], [True, True]]))
+    >>> packed = packing.pack(torch.tensor([[1, 0], [2, 3]]))
+    >>> packed, packing.unpack(packed)
+    (tensor([[1, 2, 3]]), tensor([[1, 0],
+            [2, 3]]))
+    """
+
+    mask: Tensor
+    index: Tensor
+
+    @classmethod
+    def of(cls, mask: Tensor) -> "Packing":
+        """From a mask, (B, L), True at valid tokens."""
+        if mask.dtype != torch.bool or mask.ndim != 2:
+            raise UserError(
+                "packing wants a boolean mask (B, L), True at valid tokens, got "
+                f"{mask.dtype} of shape {tuple(mask.shape)}"
+            )
+        return cls(mask, mask.flatten().nonzero().squeeze(1))
+
+    @property
+    def tokens(self) -> int:
+        """Valid tokens, N."""
+        return len(self.index)
+
+    @cached_property
+    def behind(self) -> bool:
+        """Whether all padding stands behind its sequence: then a causal rule hides it by itself."""
+        return masks.ends(self.mask)
+
+    def pack(self, x: Tensor) -> Tensor:
+        """(B, L, ...) to (1, N, ...): the valid tokens."""
+        if x.shape[:2] != self.mask.shape:
+            raise UserError(
+                f"this packing is of a batch {tuple(self.mask.shape)}, got {tuple(x.shape)}"
+            )
+        packed: Tensor = _Pack.apply(x.flatten(0, 1), self.index)  # type: ignore[no-untyped-call]
+        return packed.unsqueeze(0)
+
+    def unpack(self, x: Tensor) -> Tensor:
+        """(1, N, ...) to (B, L, ...), with zeros at padding."""
+        spread: Tensor = _Unpack.apply(x.squeeze(0), self.index, self.mask.numel())  # type: ignore[no-untyped-call]
+        return spread.view(*self.mask.shape, *x.shape[2:])
+
+
+class _Pack(torch.autograd.Function):
+    """Rows of a tensor. torch's index_select adds up its gradient row by row, in case one is
+    chosen twice; here none is.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
+        ctx.size = len(x)
+        ctx.save_for_backward(index)
+        return x.index_select(0, index)
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+        (index,) = ctx.saved_tensors
+        return _Unpack.apply(outer, index, ctx.size), None  # type: ignore[no-untyped-call]
+
+
+class _Unpack(torch.autograd.Function):
+    """Rows put back at their places, zeros elsewhere."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, index: Tensor, size: int) -> Tensor:
+        ctx.save_for_backward(index)
+        spread = x.new_zeros(size, *x.shape[1:])
+        spread[index] = x
+        return spread
+
+    @staticmethod
+    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
+        (index,) = ctx.saved_tensors
+        return _Pack.apply(outer, index), None, None  # type: ignore[no-untyped-call]

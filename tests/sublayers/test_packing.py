@@ -1,0 +1,46 @@
+"""Packing: valid tokens end to end, and back."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.sublayers.packing import Packing
+
+
+def batch(rows):
+    return torch.tensor(rows, dtype=torch.bool).reshape(len(rows), -1)
+
+
+@given(
+    st.integers(1, 4).flatmap(
+        lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=1)
+    )
+)
+def test_packs_what_a_mask_selects_and_puts_it_back(rows):
+    mask = batch(rows)
+    x = torch.arange(1.0, mask.numel() * 2 + 1).view(*mask.shape, 2)
+    packing = Packing.of(mask)
+    packed = packing.pack(x)
+    assert torch.equal(packed, x[mask].unsqueeze(0))
+    assert torch.equal(packing.unpack(packed), x * mask.unsqueeze(-1))
+    assert packing.tokens == int(mask.sum())
+    expected = all(sorted(row, reverse=True) == row for row in rows)
+    assert packing.behind is expected
+
+
+def test_gradients_of_all_orders():
+    packing = Packing.of(batch([[1, 0, 1], [0, 1, 0]]))
+    x = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
+    y = torch.randn(1, 3, 2, dtype=torch.float64, requires_grad=True)
+    for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
+        assert check(lambda x: packing.pack(x).square(), x)
+        assert check(lambda y: packing.unpack(y).square(), y)
+
+
+def test_refuses_what_is_no_mask_and_another_batch():
+    with pytest.raises(UserError, match="boolean mask"):
+        Packing.of(torch.ones(2, 3))
+    with pytest.raises(UserError, match="this packing is of a batch"):
+        Packing.of(batch([[1, 0]])).pack(torch.ones(2, 1, 3))
