@@ -6,7 +6,6 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError, WrongArrangement
 from addnorm.core.plan import Plan, Site
@@ -14,6 +13,7 @@ from addnorm.kernels.dropout import Dropout
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
+from addnorm.stacks.branch import SiteBranch, Watched
 from addnorm.stacks.taps import Taps
 from addnorm.stacks.wants import Wants, as_sublayer
 from addnorm.wirings.base import Branch, Observer, State, Wiring
@@ -185,13 +185,12 @@ class Stack(nn.Module):
         wiring = self.wiring.within(mask, cond)
         context = {"mask": mask, "cond": cond} | context
         state = wiring.open(x)
-        for site in self.plan.sites:
-            take = self._shown if self.taps.skip[site.index].watched else step
-            branch = partial(self._branch, wiring=wiring, site=site, context=context)
-            state = take(wiring, state, site, branch)
-            tap = self.taps.stream[site.index]
-            if tap.watched:
-                tap(wiring.trunk(state))
+        walk = self._shown if self.taps.watched else _unseen
+        for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
+            given = self._given(site, wiring, context)
+            name = partial(self._name, site)
+            branch = SiteBranch(sublayer, given, self.dropout, name, self.recompute)
+            state = walk(wiring, state, site, branch, step)
         return wiring.close(state)
 
     def _enter(
@@ -201,33 +200,31 @@ class Stack(nn.Module):
         self._check(x, mask, cond, context)
         return x, context
 
-    def _shown(self, wiring: Wiring, state: State, site: Site, branch: Branch) -> State:
-        """A step in its verbs, with a look between read and write."""
-        h, state = wiring.read(state, site)
-        self.taps.skip[site.index](wiring.trunk(state))
-        return wiring.write(state, site, branch(h))
+    def _shown(
+        self, wiring: Wiring, state: State, site: Site, branch: SiteBranch, step: Step
+    ) -> State:
+        """A step with all its taps; in the verbs, where somebody looks between read and write."""
+        read, after, stream, skip = self.taps.at(site)
+        seen = Watched(branch, read, after)
+        if skip.watched:
+            h, state = wiring.read(state, site)
+            skip(wiring.trunk(state))
+            state = wiring.write(state, site, seen(h))
+        else:
+            state = step(wiring, state, site, seen)
+        if stream.watched:
+            stream(wiring.trunk(state))
+        return state
 
-    def _branch(self, h: Tensor, *, wiring: Wiring, site: Site, context: dict[str, Any]) -> Tensor:
-        """What the sub-layer of a site makes of `h`."""
-        h = self.taps.read[site.index](h)
+    def _given(self, site: Site, wiring: Wiring, context: dict[str, Any]) -> dict[str, Any]:
+        """What the sub-layer of a site gets of the context, and the wiring's plugs."""
         wants = self._wants[site.index]
         given = wants.pick(context)
         if "cache" in given:
             given["cache"] = given["cache"][site.index]
         if "plugs" in wants.names:
             given["plugs"] = wiring.plugs(site)
-        sublayer = self.sublayers[site.index]
-        if self.recompute and torch.is_grad_enabled() and "cache" not in given:
-            branch = checkpoint(sublayer, h, use_reentrant=False, **given)
-        else:
-            branch = sublayer(h, **given)
-        if not isinstance(branch, Tensor) or branch.shape != h.shape:
-            got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
-            raise UserError(
-                f"{self._name(site)} returned {got}; a sub-layer returns a tensor of its "
-                f"input's shape, {tuple(h.shape)}"
-            )
-        return self.taps.branch[site.index](self.dropout(branch))
+        return given
 
     def _name(self, site: Site) -> str:
         module = type(self.sublayers[site.index]).__name__
@@ -272,6 +269,11 @@ class Stack(nn.Module):
                 raise UserError(
                     f"{self._name(site)} cannot stand in wiring {self.wiring_call}: {reason}"
                 )
+
+
+def _unseen(wiring: Wiring, state: State, site: Site, branch: SiteBranch, step: Step) -> State:
+    """A step where nobody looks."""
+    return step(wiring, state, site, branch)
 
 
 def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None:

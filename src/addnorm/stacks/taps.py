@@ -6,6 +6,7 @@ from typing import cast
 
 from torch import Tensor, nn
 
+from addnorm.core.plan import Site
 from addnorm.sublayers.base import Tap as Tap
 
 Tape = dict[str, list[Tensor]]
@@ -34,6 +35,12 @@ class Taps(nn.Module):
     def watched(self) -> bool:
         """Whether somebody looks anywhere."""
         return any(tap.watched for place in self.children() for tap in cast(list[Tap], place))
+
+    def at(self, site: Site) -> tuple[Tap, Tap, Tap, Tap]:
+        """Read, branch, stream and skip of a site."""
+        places = (self.read, self.branch, self.stream, self.skip)
+        read, branch, stream, skip = (cast(Tap, place[site.index]) for place in places)
+        return read, branch, stream, skip
 
     @contextmanager
     def record(self) -> Iterator[Tape]:

@@ -162,7 +162,8 @@ class UsualStack(Stack):
         """Whether the causal rule hides all padding by itself: no token that counts sees it, and
         attention is faster without a mask.
         """
-        ruled = self.plan.causal and cache is None and context.get("visible") is None
+        ruled = self.packed and self.plan.causal and cache is None
+        ruled = ruled and context.get("visible") is None
         return ruled and mask is not None and not torch.compiler.is_compiling() and ends(mask)
 
     def _checked_cache(self, cache: Any) -> KVCache | None:

@@ -13,6 +13,9 @@ class Slot:
     keys, values: (B, key heads, S, K), ready for the product, None as long as there are none
     valid: (B, S), False at padding; None while no token was padding
     fixed: whether they are an encoder's, kept once, and not tokens of the stack's own
+
+    Without gradients there is room behind the tokens for those to come, which are then written
+    there: no step copies the tokens before it.
     """
 
     def __init__(self) -> None:
@@ -20,6 +23,7 @@ class Slot:
         self.values: Tensor | None = None
         self.valid: Tensor | None = None
         self.fixed = False
+        self._rooms: list[Tensor] = []  # (B, key heads, more than S, K): of keys and of values
 
     def extend(
         self, keys: Tensor, values: Tensor, valid: Tensor | None
@@ -36,8 +40,16 @@ class Slot:
         if valid is not None or self.valid is not None:
             known = ((self.valid, self.keys), (valid, keys))
             self.valid = torch.cat([_or_true(part, of) for part, of in known], 1)
-        self.keys = torch.cat((self.keys, keys), 2)
-        self.values = torch.cat((self.values, values), 2)
+        if torch.is_grad_enabled() or torch.compiler.is_compiling():
+            self.keys = torch.cat((self.keys, keys), 2)
+            self.values = torch.cat((self.values, values), 2)
+        else:
+            held, total = self.keys.shape[2], self.keys.shape[2] + keys.shape[2]
+            if not self._rooms or self._rooms[0].shape[2] < total:
+                self._move(torch.arange(len(keys), device=keys.device), 2 * total)
+            for room, new in zip(self._rooms, (keys, values), strict=True):
+                room[:, :, held:total] = new
+            self.keys, self.values = (room[:, :, :total] for room in self._rooms)
         return self.keys, self.values, self.valid
 
     def hold(self, keys: Tensor, values: Tensor, valid: Tensor | None) -> None:
@@ -46,10 +58,21 @@ class Slot:
 
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was."""
-        self.keys, self.values, self.valid = (
-            None if kept is None else kept.index_select(0, index)
-            for kept in (self.keys, self.values, self.valid)
-        )
+        if self._rooms:
+            self._move(index, self._rooms[0].shape[2])
+        elif self.keys is not None and self.values is not None:
+            self.keys, self.values = (x.index_select(0, index) for x in (self.keys, self.values))
+        self.valid = None if self.valid is None else self.valid.index_select(0, index)
+
+    def _move(self, index: Tensor, size: int) -> None:
+        """Some rows of keys and values, into rooms for `size` tokens."""
+        assert self.keys is not None and self.values is not None
+        held, self._rooms = self.keys.shape[2], []
+        for kept in (self.keys, self.values):
+            room = kept.new_empty(len(index), kept.shape[1], size, kept.shape[3])
+            torch.index_select(kept, 0, index, out=room[:, :, :held])
+            self._rooms.append(room)
+        self.keys, self.values = (room[:, :, :held] for room in self._rooms)
 
     def crop(self, length: int) -> None:
         """Forget all tokens but the first `length`; a memory is kept whole."""
