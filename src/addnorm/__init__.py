@@ -57,7 +57,7 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "tabular", "lab", "claims", "report", "interop"),
+    *("train", "decode", "tabular", "lab", "claims", "report", "interop", "bench"),
 )
 
 __all__ = [

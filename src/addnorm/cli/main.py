@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from addnorm import __version__
+from addnorm.cli.bench import bench
 from addnorm.cli.claims import claims
 from addnorm.cli.classify import classify
 from addnorm.cli.compare import compare
@@ -42,6 +43,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "classify": classify,
     "fit": fit,
     "predict": predict,
+    "bench": bench,
 }
 
 DONE, MISTAKE, INTERRUPTED = 0, 2, 130

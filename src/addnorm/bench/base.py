@@ -1,0 +1,100 @@
+"""What every benchmark has in common: ways that take turns, and rows of ratios."""
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import torch
+
+Way = Callable[[], object]
+Ways = dict[str, Way]
+OURS = "addnorm"
+"""The way that is ours; all others are peers."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """How much faster we are than a peer.
+
+    ratio: median over the rounds of the peer's time by ours; above 1 we are faster
+    low, high: its quartiles
+    goal: the ratio that we want; None where there is none
+    seconds, peer_seconds: medians of a call
+    """
+
+    name: str
+    ratio: float
+    goal: float | None
+    peer: str
+    threads: int
+    dtype: str
+    low: float
+    high: float
+    seconds: float
+    peer_seconds: float
+
+    def data(self) -> dict[str, Any]:
+        """As plain data."""
+        return asdict(self)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """One comparison: a way of ours and those of peers that do the same work.
+
+    make: builds the ways; a peer that is not installed is left out
+    goals: the ratio wanted against each peer
+    rounds: how often the ways take turns
+    """
+
+    name: str
+    make: Callable[[], Ways]
+    goals: dict[str, float]
+    dtype: str = "float32"
+    rounds: int = 15
+
+
+def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
+    """A row for each peer.
+
+    Ways take turns, the order reversed every other round, and a ratio is of one round. With one
+    thread it is processor time that counts, to which other work on the machine matters less; with
+    several it is the clock's.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        times = _times(bench.make(), rounds or bench.rounds, alone=threads == 1)
+    finally:
+        torch.set_num_threads(before)
+    ours = times.pop(OURS)
+    for peer, taken in times.items():
+        ratios = [theirs / own for theirs, own in zip(taken, ours, strict=True)]
+        low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
+        yield Row(
+            bench.name,
+            statistics.median(ratios),
+            bench.goals.get(peer),
+            peer,
+            threads,
+            bench.dtype,
+            low,
+            high,
+            statistics.median(ours),
+            statistics.median(taken),
+        )
+
+
+def _times(ways: Ways, rounds: int, *, alone: bool) -> dict[str, list[float]]:
+    clock = time.process_time if alone else time.perf_counter
+    for way in ways.values():
+        way()  # what is done once, such as filling caches, is no part of it
+    times: dict[str, list[float]] = {name: [] for name in ways}
+    for number in range(rounds):
+        for name in list(ways) if number % 2 else list(reversed(ways)):
+            start = clock()
+            ways[name]()
+            times[name].append(clock() - start)
+    return times

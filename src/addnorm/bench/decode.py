@@ -1,0 +1,96 @@
+"""Translating with a cache: the same weights, the same tokens, ours and Hugging Face's."""
+
+import importlib.util
+from collections.abc import Iterator
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from addnorm.bench.base import OURS, Bench, Ways
+from addnorm.core.errors import UserError
+from addnorm.data.tokenizer import END, PAD, START
+
+VOCAB, SENTENCES, SOURCE, STEPS = 8000, 32, 16, 40
+PEER = "HF generate"
+
+
+def benches() -> Iterator[Bench]:
+    """Greedy and with five beams."""
+    for name, beam in (("greedy", 1), ("beam 5", 5)):
+        yield Bench(f"decode {name}", partial(ways, beam), {PEER: 1.4}, rounds=9)
+
+
+def ways(beam: int) -> Ways:
+    """A Marian of 6+6 layers and d=256 writes 40 tokens for each of 32 sentences; no token ends."""
+    if not importlib.util.find_spec("transformers"):
+        raise UserError("decoding is measured beside Hugging Face; try pip install transformers")
+    from addnorm.decode.options import Options
+    from addnorm.decode.search import decode
+    from addnorm.decode.stepper import Sentence
+    from addnorm.interop import from_hf
+
+    theirs = _marian()
+    ours = from_hf(theirs).model.eval()
+    for stack in ours.stacks:
+        stack.packed = True
+    chance = torch.Generator().manual_seed(1)
+    source = torch.randint(4, VOCAB, (SENTENCES, SOURCE), generator=chance)
+    sentences = [Sentence((START,), STEPS, tuple(row)) for row in source.tolist()]
+    options = Options(beam=beam, batch_tokens=1 << 20)
+
+    def own() -> list[tuple[int, ...]]:
+        return [best[0].tokens for best in decode(ours, sentences, options, end=END)]
+
+    def peer() -> Any:
+        with torch.inference_mode():
+            return theirs.generate(
+                source,
+                attention_mask=torch.ones_like(source),
+                max_new_tokens=STEPS,
+                min_new_tokens=STEPS,
+                num_beams=beam,
+                do_sample=False,
+            )
+
+    same = peer()[:, 1:] == torch.tensor(own())
+    if not bool(same.all()):
+        share = float(same.float().mean())
+        raise UserError(f"{PEER} and addnorm agree on {share:.1%} of the tokens; wanted all")
+    return {OURS: own, PEER: peer}
+
+
+def _marian() -> Any:
+    transformers: Any = import_module("transformers")  # has no types
+
+    transformers.logging.set_verbosity_error()
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        model = transformers.MarianMTModel(
+            transformers.MarianConfig(
+                vocab_size=VOCAB,
+                d_model=256,
+                encoder_layers=6,
+                decoder_layers=6,
+                encoder_attention_heads=4,
+                decoder_attention_heads=4,
+                encoder_ffn_dim=1024,
+                decoder_ffn_dim=1024,
+                max_position_embeddings=128,
+                activation_function="relu",
+                scale_embedding=True,
+                pad_token_id=PAD,
+                bos_token_id=START,
+                eos_token_id=END,
+                decoder_start_token_id=START,
+                attn_implementation="sdpa",
+            )
+        ).eval()
+        with torch.no_grad():  # its own start is so small that all tokens are as likely
+            for name, weight in model.named_parameters():
+                if weight.ndim > 1 and "embed_positions" not in name:
+                    weight.copy_(torch.randn(weight.shape) * weight.shape[-1] ** -0.5)
+    model.final_logits_bias[0, :4] = -1e4  # neither padding nor an end
+    model.generation_config.forced_eos_token_id = None
+    return model

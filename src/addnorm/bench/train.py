@@ -1,0 +1,253 @@
+"""Training steps of translation models, all of one size, with one dropout and one optimizer."""
+
+import importlib.util
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+from importlib import import_module
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.data.tokenizer import END, PAD, START
+from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.models import build
+from addnorm.train.objective import Objective
+
+VOCAB, LONGEST, SMOOTHING, RATE = 8000, 120, 0.1, 0.1
+TORCH, HF = "nn.Transformer", "HF Marian"
+
+Batch = tuple[Tensor, Tensor]
+"""Source and target, as in `Objective`."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """Of a model: layers on each side, features, heads, and target tokens of a batch."""
+
+    depth: int
+    dim: int
+    heads: int
+    tokens: int = 1000
+
+
+WIDE, DEEP = Size(6, 256, 4), Size(18, 64, 4)
+
+
+def benches() -> Iterator[Bench]:
+    """Ours in random order against peers in random order and with sentences of like length."""
+    for size, goals in (
+        (WIDE, {f"{TORCH}, random": 4.0, f"{TORCH}, by length": 1.5, f"{HF}, by length": 1.25}),
+        (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5}),
+    ):
+        name = f"train {size.depth}+{size.depth} d={size.dim}"
+        yield Bench(name, partial(ways, size), goals, rounds=9)
+    goals = {f"{TORCH}, by length": 1.8, f"{HF}, by length": 1.8}
+    yield Bench(
+        f"train {WIDE.depth}+{WIDE.depth} d={WIDE.dim}",
+        partial(ways, WIDE, bf16=True),
+        goals,
+        dtype="bfloat16",
+        rounds=5,
+    )
+
+
+def ways(size: Size, *, bf16: bool = False) -> Ways:
+    """A pass over the same sentences each."""
+    random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
+    made: Ways = {OURS: trainer(_ours(size), random, bf16=bf16)}
+    if not bf16:
+        made[f"{TORCH}, random"] = trainer(_torch(size), random)
+    made[f"{TORCH}, by length"] = trainer(_torch(size), sorted_, bf16=bf16)
+    if importlib.util.find_spec("transformers"):
+        made[f"{HF}, by length"] = trainer(_marian(size), sorted_, bf16=bf16)
+    return made
+
+
+def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
+    """Sentences whose lengths are spread like those of real ones, in batches of about so many
+    target tokens: log-normal, 24 in the middle, both sides alike but for a tenth.
+    """
+    chance = torch.Generator().manual_seed(0)
+    rows: list[tuple[Tensor, Tensor]] = []
+    while sum(len(target) for _, target in rows) < count * tokens:
+        middle = math.exp(math.log(24) + 0.5 * float(torch.randn((), generator=chance)))
+        lengths = [
+            int(min(max(4.0, middle * (1 + 0.1 * float(torch.randn((), generator=chance)))), 117.0))
+            for _ in range(2)
+        ]
+        ids = [torch.randint(4, VOCAB, (length,), generator=chance) for length in lengths]
+        rows.append((_closed(ids[0]), _closed(ids[1], START)))
+    if by_length:
+        rows.sort(key=lambda row: len(row[1]))
+    groups: list[list[tuple[Tensor, Tensor]]] = [[]]
+    for row in rows:
+        if sum(len(each[1]) for each in groups[-1]) + len(row[1]) > tokens and groups[-1]:
+            groups.append([])
+        groups[-1].append(row)
+    return [
+        (_stacked([row[0] for row in group], PAD), _stacked([row[1] for row in group], IGNORE))
+        for group in groups[:count]
+    ]
+
+
+def trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Way:
+    """An update on each batch; `model` is from (source, target) to the summed loss."""
+    model.train()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def run() -> None:
+        for source, target in data:
+            with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
+                loss = model(source, target)
+            (loss / (target[:, 1:] != IGNORE).sum()).backward()
+            optimizer.step()
+            optimizer.zero_grad(set_to_none=True)
+
+    return run
+
+
+class _Loss(nn.Module):
+    """A peer: logits from (source, target), and torch's loss of them."""
+
+    def __init__(self, answer: nn.Module) -> None:
+        super().__init__()
+        self.answer = answer
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        logits = self.answer(source, target[:, :-1].clamp(min=PAD))
+        return F.cross_entropy(
+            logits.flatten(0, 1).float(),
+            target[:, 1:].flatten(),
+            label_smoothing=SMOOTHING,
+            reduction="sum",
+        )
+
+
+class _Ours(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.objective = Objective(model, "translate", smoothing=SMOOTHING)
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        loss: Tensor = self.objective(source, target)[0]
+        return loss
+
+
+def _ours(size: Size) -> nn.Module:
+    model = build(
+        kind="seq2seq",
+        vocab=VOCAB,
+        dim=size.dim,
+        depth=size.depth,
+        heads=size.heads,
+        wiring="post_ln",
+        dropout=RATE,
+        embed_scale="sqrt_dim",
+        seed=0,
+    )
+    for stack in model.stacks:
+        stack.packed = True
+    return _Ours(model)
+
+
+def _torch(size: Size) -> nn.Module:
+    return _Loss(_Transformer(size))
+
+
+class _Transformer(nn.Module):
+    """torch's Transformer with a tied table and sinusoidal positions; it drops branches only, as
+    the others do.
+    """
+
+    positions: Tensor
+
+    def __init__(self, size: Size) -> None:
+        super().__init__()
+        self.scale = math.sqrt(size.dim)
+        self.table = nn.Embedding(VOCAB, size.dim)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            self.body = nn.Transformer(
+                *(size.dim, size.heads, size.depth, size.depth, 4 * size.dim),
+                dropout=RATE,
+                batch_first=True,
+            )
+        for module in self.modules():
+            if isinstance(module, nn.MultiheadAttention):
+                module.dropout = 0.0
+            if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
+                module.dropout.p = 0.0
+        self.dropout = nn.Dropout(RATE)
+        rates = torch.exp(torch.arange(0, size.dim, 2) * (-math.log(10_000) / size.dim))
+        angles = torch.arange(LONGEST)[:, None] * rates
+        self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), -1).flatten(1))
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
+        padding = source == PAD
+        h = self.body(
+            *(self._embedded(source), self._embedded(target)),
+            tgt_mask=causal,
+            tgt_is_causal=True,
+            src_key_padding_mask=padding,
+            memory_key_padding_mask=padding,
+        )
+        return F.linear(h, self.table.weight)
+
+    def _embedded(self, ids: Tensor) -> Tensor:
+        dropped: Tensor = self.dropout(
+            self.table(ids) * self.scale + self.positions[: ids.shape[1]]
+        )
+        return dropped
+
+
+def _marian(size: Size) -> nn.Module:
+    transformers: Any = import_module("transformers")  # has no types
+    config = transformers.MarianConfig(
+        vocab_size=VOCAB,
+        d_model=size.dim,
+        encoder_layers=size.depth,
+        decoder_layers=size.depth,
+        encoder_attention_heads=size.heads,
+        decoder_attention_heads=size.heads,
+        encoder_ffn_dim=4 * size.dim,
+        decoder_ffn_dim=4 * size.dim,
+        max_position_embeddings=LONGEST,
+        dropout=RATE,
+        activation_function="relu",
+        scale_embedding=True,
+        pad_token_id=PAD,
+        eos_token_id=END,
+        decoder_start_token_id=START,
+        attn_implementation="sdpa",
+    )
+    return _Loss(_Marian(transformers.MarianMTModel(config)))
+
+
+class _Marian(nn.Module):
+    def __init__(self, model: Any) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, source: Tensor, target: Tensor) -> Tensor:
+        logits: Tensor = self.model(
+            input_ids=source,
+            attention_mask=(source != PAD).long(),
+            decoder_input_ids=target,
+            use_cache=False,
+        ).logits
+        return logits
+
+
+def _closed(ids: Tensor, *before: int) -> Tensor:
+    return torch.cat((torch.tensor(before, dtype=torch.long), ids, torch.tensor([END])))
+
+
+def _stacked(rows: list[Tensor], fill: int) -> Tensor:
+    return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)
