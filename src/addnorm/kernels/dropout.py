@@ -1,10 +1,13 @@
 """Dropout that does not cost more than the layer it stands behind."""
 
+from typing import Any
+
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-STEPS = 1 << 16
-"""Values of one draw: a rate is met to one part in so many."""
+from addnorm.kernels import fused, native
+from addnorm.kernels.draws import draw_seed, factors
 
 
 class Dropout(nn.Dropout):
@@ -15,8 +18,9 @@ class Dropout(nn.Dropout):
     rate: `p`
 
     torch draws one number of its generator a feature and turns it into a float; on a CPU that takes
-    longer than the feed-forward of a narrow model. Here four features share a draw of 64 bits.
-    Elsewhere, and where a graph is compiled, it is torch's own.
+    longer than the feed-forward of a narrow model. Here the draws of `draws.py` take one number of
+    the generator in all, and the native library makes them again in the backward instead of keeping
+    them. Elsewhere, and where a graph is compiled, it is torch's own.
 
     Srivastava et al., Dropout: A Simple Way to Prevent Neural Networks from Overfitting, 2014.
     """
@@ -26,12 +30,30 @@ class Dropout(nn.Dropout):
         own = x.device.type == "cpu" and not torch.compiler.is_compiling() and not self.inplace
         if not own or not self.training or self.p in (0.0, 1.0):
             return super().forward(x)
-        return x * keep(x, self.p)
+        if (x.dtype, x.dtype) in native.TYPES and native.suits(x):
+            return _Drop.apply(x, draw_seed(), self.p)  # type: ignore[no-untyped-call]
+        return (x * keep(x, self.p)).to(x.dtype)
 
 
 def keep(x: Tensor, rate: float) -> Tensor:
-    """What x is multiplied with: 0, or 1 / (1 - rate), for each of its features."""
-    dropped = min(round(rate * STEPS), STEPS - 1)
-    words = torch.empty((x.numel() + 3) // 4, dtype=torch.int64).random_(-(2**63), None)
-    draws = words.view(torch.int16)[: x.numel()].view(x.shape)
-    return (draws >= dropped - STEPS // 2).to(x.dtype).mul_(STEPS / (STEPS - dropped))
+    """What x is multiplied with: 0, or 1 / (1 - rate), for each of its features; in float32 at
+    least.
+    """
+    if x.device.type == "cpu" and not torch.compiler.is_compiling():
+        return factors(x, draw_seed(), rate)
+    return F.dropout(torch.ones_like(x, dtype=torch.promote_types(x.dtype, torch.float32)), rate)
+
+
+class _Drop(torch.autograd.Function):
+    """Dropout by the native library."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, seed: Tensor, rate: float) -> Tensor:
+        ctx.save_for_backward(seed)
+        ctx.rate = rate
+        return fused.drop(x, seed, rate)
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        (seed,) = ctx.saved_tensors
+        return _Drop.apply(grads[0], seed, ctx.rate), None, None  # type: ignore[no-untyped-call]

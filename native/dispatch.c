@@ -1,0 +1,108 @@
+/* Which level, how many threads, and which rows belong together. */
+#include <stddef.h>
+
+#include "levels.h"
+
+enum { PART = 64, PARTS = 64 }; /* rows at least, parts at most, in which sums are made */
+
+static const struct addnorm_level *const levels[ADDNORM_LEVELS] = {
+    &addnorm_portable,
+#ifdef ADDNORM_X86
+    &addnorm_avx2,
+    &addnorm_avx512,
+#endif
+};
+
+int addnorm_version(void) { return ADDNORM_VERSION; }
+
+int addnorm_levels(void) {
+    int found = 1 << ADDNORM_PORTABLE;
+#ifdef ADDNORM_X86
+    __builtin_cpu_init();
+    if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma")) {
+        found |= 1 << ADDNORM_AVX2;
+        if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
+            __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("avx512vl"))
+            found |= 1 << ADDNORM_AVX512;
+    }
+#endif
+    return found;
+}
+
+static int64_t part_rows(int64_t rows) {
+    int64_t even = (rows + PARTS - 1) / PARTS;
+    even = (even + 3) / 4 * 4; /* kernels take four rows at a time */
+    return even > PART ? even : PART;
+}
+
+int64_t addnorm_parts(int64_t rows) {
+    int64_t each = part_rows(rows);
+    return (rows + each - 1) / each;
+}
+
+/* Parts are cut by the number of rows alone, so that threads change no sum. */
+static void run_parts(addnorm_work *work, const struct addnorm_rows *p, int64_t from, int64_t step) {
+    int64_t each = part_rows(p->rows), parts = addnorm_parts(p->rows);
+    for (int64_t part = from; part < parts; part += step) {
+        int64_t first = part * each, last = first + each;
+        work(p, first, last < p->rows ? last : p->rows, part);
+    }
+}
+
+#ifdef ADDNORM_PTHREADS /* ThreadSanitizer does not understand libgomp: `make sanitize` has these */
+#include <pthread.h>
+struct share {
+    addnorm_work *work;
+    const struct addnorm_rows *p;
+    int64_t from, step;
+};
+static void *run_share(void *given) {
+    struct share *share = given;
+    run_parts(share->work, share->p, share->from, share->step);
+    return NULL;
+}
+static void run(addnorm_work *work, const struct addnorm_rows *p, int threads) {
+    struct share shares[64];
+    pthread_t ids[64];
+    for (int t = 0; t < threads; t++) {
+        shares[t] = (struct share){work, p, t, threads};
+        pthread_create(&ids[t], NULL, run_share, &shares[t]);
+    }
+    for (int t = 0; t < threads; t++) pthread_join(ids[t], NULL);
+}
+#else
+#include <omp.h>
+static void run(addnorm_work *work, const struct addnorm_rows *p, int threads) {
+    if (threads < 2 || addnorm_parts(p->rows) < 2) {
+        run_parts(work, p, 0, 1); /* without OpenMP, which does not survive a fork */
+        return;
+    }
+#pragma omp parallel num_threads(threads)
+    run_parts(work, p, omp_get_thread_num(), omp_get_num_threads());
+}
+#endif
+
+/* The parts' sums, added in their order. */
+static void gather(float *sum, const struct addnorm_rows *p, int64_t which) {
+    if (sum == NULL) return;
+    for (int64_t i = 0; i < p->dim; i++) sum[i] = 0;
+    for (int64_t part = 0; part < addnorm_parts(p->rows); part++) {
+        const float *partial = p->partial + (3 * part + which) * p->dim;
+        for (int64_t i = 0; i < p->dim; i++) sum[i] += partial[i];
+    }
+}
+
+void addnorm_forward(const struct addnorm_rows *p, int level, int threads) {
+    run(levels[level]->forward[p->types], p, threads);
+}
+
+void addnorm_backward(const struct addnorm_rows *p, int level, int threads) {
+    run(levels[level]->backward[p->types], p, threads);
+    gather(p->dweight, p, 0);
+    gather(p->dbias, p, 1);
+    gather(p->dscales, p, 2);
+}
+
+void addnorm_drop(const struct addnorm_rows *p, int level, int threads) {
+    run(levels[level]->drop[p->types], p, threads);
+}

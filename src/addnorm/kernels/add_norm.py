@@ -1,0 +1,66 @@
+"""Dropout of a branch, add and norm in one go.
+
+s = scale * x + drop(f)
+y = weight * (s - mean(s)) / sqrt(mean((s - mean(s)) ** 2) + eps) + bias        LayerNorm
+y = weight * s / sqrt(mean(s ** 2) + eps) + bias                                RMSNorm
+
+x, f: (..., dim) stream and branch, of one shape
+scale: of the skip, a number or (dim)
+rate: share of the branch that is dropped
+Statistics are those of s as rounded to its type, in float32 or better.
+
+On a CPU every step for itself reads and writes all of its tensors, and torch's dropout takes longer
+than all others together. The native library reads x and f once and draws again in the backward
+instead of keeping a mask. Where it cannot go (another device or type, few features, somebody who
+records operations) `formula.py` computes the same with the same draws.
+"""
+
+from torch import Tensor
+
+from addnorm.core.errors import UserError
+from addnorm.kernels import native, operators
+from addnorm.kernels.dropout import keep
+from addnorm.kernels.formula import Formula, defined
+from addnorm.kernels.fused import Given, How
+
+
+def add_norm(
+    x: Tensor, f: Tensor, formula: Formula, *, scale: float | Tensor = 1.0, rate: float = 0.0
+) -> Tensor:
+    """y alone, as Post-LN, DeepNorm and Admin want it."""
+    return _run(x, f, formula, scale, rate, whole=False)[1]
+
+
+def add_then_norm(
+    x: Tensor, f: Tensor, formula: Formula, *, scale: float | Tensor = 1.0, rate: float = 0.0
+) -> tuple[Tensor, Tensor]:
+    """s and y, as Pre-LN wants them: the stream, and what the next sub-layer reads."""
+    return _run(x, f, formula, scale, rate, whole=True)
+
+
+def _run(
+    x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float, *, whole: bool
+) -> tuple[Tensor, Tensor]:
+    _check(x, f, formula, scale, rate)
+    scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
+    rms, weight, bias, eps = formula
+    if (x.dtype, f.dtype) in native.TYPES and native.suits(x, f, weight, bias, scales):
+        given = Given(weight, bias, scales, operators.seed_for(rate))
+        return operators.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
+    return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)
+
+
+def _check(x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float) -> None:
+    if x.shape != f.shape or not x.ndim:
+        raise UserError(
+            f"stream and branch have shapes {tuple(x.shape)} and {tuple(f.shape)}; wanted one shape"
+            ", (..., dim)"
+        )
+    if not 0 <= rate < 1:
+        raise UserError(f"rate is a share from 0 to below 1, got {rate!r}")
+    for name, each in (("gain", formula.weight), ("bias", formula.bias), ("scale", scale)):
+        if isinstance(each, Tensor) and each.shape != x.shape[-1:]:
+            raise UserError(
+                f"the {name} has shape {tuple(each.shape)}, wanted one entry a feature, "
+                f"{tuple(x.shape[-1:])}"
+            )

@@ -1,0 +1,63 @@
+"""The draws of dropout: a pure function of a seed and a place, so that nobody has to keep them.
+
+A seed is one number of torch's generator. Word n of its stream is SplitMix64,
+
+z = seed + (n + 1) * 0x9E3779B97F4A7C15
+z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9
+z = (z ^ (z >> 27)) * 0x94D049BB133111EB
+word = z ^ (z >> 31)                            modulo 2^64
+
+and four features in a row share a word, 16 bits each; the next row of features begins with the next
+word. `native/vectors.h` makes the same bits.
+
+Steele, Lea and Flood, Fast Splittable Pseudorandom Number Generators, 2014.
+"""
+
+import torch
+from torch import Tensor
+
+STEPS = 1 << 16
+"""Values of one draw: a rate is met to one part in so many."""
+
+GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def draw_seed() -> Tensor:
+    """A seed of 64 bits from torch's generator of the CPU; a scalar."""
+    return torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+
+
+def threshold(rate: float) -> tuple[int, float]:
+    """How many of all draws drop a feature, and what the others are multiplied with."""
+    dropped = min(round(rate * STEPS), STEPS - 1)
+    return dropped, STEPS / (STEPS - dropped)
+
+
+def rows_of(x: Tensor) -> tuple[int, int]:
+    """A tensor as a matrix: rows of its last axis."""
+    dim = x.shape[-1] if x.ndim else 1
+    return (x.numel() // dim if dim else 0), dim
+
+
+def factors(x: Tensor, seed: Tensor, rate: float) -> Tensor:
+    """0 or 1 / (1 - rate) for each feature of x; the definition, in plain torch."""
+    rows, dim = rows_of(x)
+    words = torch.arange(1, rows * -(-dim // 4) + 1, device=seed.device)
+    words.mul_(_signed(GAMMA)).add_(seed)
+    for shift, factor in ((30, FIRST), (27, SECOND)):
+        words.bitwise_xor_(_shifted(words, shift)).mul_(_signed(factor))
+    words.bitwise_xor_(_shifted(words, 31))
+    draws = words.view(torch.int16).view(rows, -(-dim // 4) * 4)[:, :dim]
+    dropped, kept = threshold(rate)
+    keep = draws >= dropped - STEPS // 2
+    return keep.to(torch.promote_types(x.dtype, torch.float32)).mul_(kept).reshape(x.shape)
+
+
+def _signed(word: int) -> int:
+    """The int64 of the same bits."""
+    return word - 2**64 if word >= 2**63 else word
+
+
+def _shifted(words: Tensor, shift: int) -> Tensor:
+    """A shift that brings zeros from the left, which torch's does not for negative numbers."""
+    return (words >> shift).bitwise_and_((1 << (64 - shift)) - 1)

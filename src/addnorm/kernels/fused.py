@@ -1,0 +1,136 @@
+"""What the native library makes of tensors: no gradients, no choice, no definition here."""
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from addnorm.kernels import native
+from addnorm.kernels.draws import rows_of, threshold
+
+
+class How(NamedTuple):
+    """All of dropout + add + norm that is no tensor."""
+
+    rms: bool
+    eps: float
+    scale: float
+    """Of the skip, where it is one number."""
+    rate: float
+
+
+class Given(NamedTuple):
+    """Tensors besides stream and branch."""
+
+    weight: Tensor | None
+    bias: Tensor | None
+    scales: Tensor | None
+    """Of the skip, one a feature."""
+    seed: Tensor | None
+
+
+class Saved(NamedTuple):
+    """What the backward wants of the forward."""
+
+    s: Tensor
+    statistics: Tensor
+    """(2, rows): mean and 1 / deviation of every row."""
+    x: Tensor | None
+    """Only where `scales` may want a gradient."""
+
+
+def forward(
+    x: Tensor, f: Tensor, given: Given, how: How, *, keep: bool
+) -> tuple[Tensor, Tensor | None, Tensor | None]:
+    """y, s and the statistics; None for the last two without `keep`."""
+    x, f, given = x.contiguous(), f.contiguous(), _vectors(given)
+    rows, dim = rows_of(x)
+    y = torch.empty_like(x)
+    s = torch.empty_like(x) if keep else None
+    statistics = torch.empty((2, rows)) if keep else None
+    mean = _at(statistics)
+    native.call(
+        "forward",
+        *_common(rows, dim, native.TYPES[x.dtype, f.dtype], given, how),
+        *(x.data_ptr(), f.data_ptr(), _at(s), y.data_ptr(), mean, mean and mean + 4 * rows),
+        *(0, 0, 0, 0, 0, 0, 0, 0),
+    )
+    return y, s, statistics
+
+
+def backward(
+    dy: Tensor,
+    ds: Tensor | None,
+    saved: Saved,
+    given: Given,
+    how: How,
+    *,
+    dtype: torch.dtype,
+    wanted: Sequence[bool],
+) -> list[Tensor | None]:
+    """Gradients of stream, branch, gain, bias and scales from those of y and s.
+
+    dtype: of the branch. None where not wanted, and the branch's where it is that of the stream.
+    """
+    s, statistics, x = saved
+    dy, ds, given = dy.contiguous(), None if ds is None else ds.contiguous(), _vectors(given)
+    rows, dim = rows_of(s)
+    apart = wanted[1] and not (wanted[0] and shared(how, given, s.dtype, dtype))
+    dx = torch.empty_like(s) if wanted[0] else None
+    df = torch.empty_like(s, dtype=dtype) if apart else None
+    sums = [torch.empty(dim) if want else None for want in wanted[2:]]
+    partial = torch.empty(3 * native.parts(rows) * dim) if any(wanted[2:]) else None
+    mean = statistics.data_ptr()
+    native.call(
+        "backward",
+        *_common(rows, dim, native.TYPES[s.dtype, dtype], given, how),
+        *(_at(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
+        *(dy.data_ptr(), _at(ds), _at(dx), _at(df)),
+        *(_at(sums[0]), _at(sums[1]), _at(sums[2]), _at(partial)),
+    )
+    return [dx, df, *sums]
+
+
+def shared(how: How, given: Given, stream: torch.dtype, branch: torch.dtype) -> bool:
+    """Whether stream and branch have one gradient."""
+    return not how.rate and how.scale == 1 and given.scales is None and stream == branch
+
+
+def drop(x: Tensor, seed: Tensor, rate: float) -> Tensor:
+    """x times the factors of `draws.factors`."""
+    x = x.contiguous()
+    y = torch.empty_like(x)
+    given, how = Given(None, None, None, seed), How(False, 0.0, 1.0, rate)
+    native.call(
+        "drop",
+        *_common(*rows_of(x), native.TYPES[x.dtype, x.dtype], given, how),
+        *(0, x.data_ptr(), 0, y.data_ptr(), 0, 0),
+        *(0, 0, 0, 0, 0, 0, 0, 0),
+    )
+    return y
+
+
+def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[float, ...]:
+    """What all are told: the first fields of `struct addnorm_rows`, up to x."""
+    dropped, kept = threshold(how.rate)
+    weight, bias, scales, seed = given
+    vectors = (_at(seed), _at(scales), _at(weight), _at(bias))
+    return (rows, dim, types, how.rms, dropped, kept, how.scale, how.eps, *vectors)
+
+
+def _vectors(given: Given) -> Given:
+    """In float32 and dense, as the library wants them."""
+    weight, bias, scales, seed = given
+    return Given(_vector(weight), _vector(bias), _vector(scales), seed)
+
+
+def _vector(given: Tensor | None) -> Tensor | None:
+    if given is None or (given.dtype == torch.float32 and given.is_contiguous()):
+        return given
+    return given.detach().float().contiguous()
+
+
+def _at(tensor: Tensor | None) -> int:
+    """The address; 0 of nothing."""
+    return 0 if tensor is None else tensor.data_ptr()

@@ -1,0 +1,177 @@
+"""The native library: which instructions it uses here, and why it may not be there.
+
+It is an optional part of the installation, written in C (`native/` of the source), loaded with
+ctypes, and shares the threads of torch. Whoever calls it keeps the definition in plain torch beside
+it, for where it is not. `ADDNORM_NATIVE=off`, or the name of a level, chooses by hand.
+"""
+
+import ctypes
+import os
+import struct
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError, unknown
+
+PATH = Path(__file__).with_name("_native.so")
+VERSION = 1  # ADDNORM_VERSION of native/addnorm.h
+LEVELS = ("portable", "avx2", "avx512")
+TYPES = {
+    (torch.float32, torch.float32): 0,
+    (torch.bfloat16, torch.bfloat16): 1,
+    (torch.float32, torch.bfloat16): 2,
+}
+"""Of stream and branch, as the library counts them."""
+LEAST = 4096
+"""Features from which on it is faster than torch (`benchmarks/kernels.py`)."""
+
+_PLAIN = (Tensor, nn.Parameter)
+
+ROWS = struct.Struct("@2q3i3f18P")
+"""`struct addnorm_rows` of native/addnorm.h; packing is faster than field by field."""
+
+
+@dataclass(frozen=True)
+class Availability:
+    """Whether the library runs here; true or false where a truth is wanted."""
+
+    level: str | None
+    """The instructions it uses; None where it does not run."""
+    why: str
+    """One sentence for the user."""
+
+    def __bool__(self) -> bool:
+        return self.level is not None
+
+
+class _State:
+    """What this process has found out."""
+
+    library: ctypes.CDLL | None = None
+    functions: ClassVar[dict[str, Any]] = {}
+    answer = Availability(None, "nobody has looked yet")
+    level = -1
+    forked = False
+
+
+def available() -> Availability:
+    """Whether the library runs here, with which instructions, and if not, why not."""
+    return _State.answer
+
+
+def levels() -> tuple[str, ...]:
+    """The levels that can be chosen here, the best last; none without the library."""
+    library = _load()
+    if isinstance(library, str):
+        return ()
+    found = library.addnorm_levels()
+    return tuple(name for bit, name in enumerate(LEVELS) if found >> bit & 1)
+
+
+@contextmanager
+def using(level: str) -> Iterator[None]:
+    """Another level for a while, or "off"; for tests and measurements."""
+    before = _State.answer, _State.level
+    try:
+        _choose(level)
+        yield
+    finally:
+        _State.answer, _State.level = before
+
+
+def call(name: str, *fields: float) -> None:
+    """Run a function of the library on all threads that torch would use; address 0 is NULL."""
+    assert _State.level >= 0, _State.answer.why
+    # Threads of OpenMP do not survive a fork; a child works alone.
+    threads = 1 if _State.forked else torch.get_num_threads()
+    _State.functions[name](ROWS.pack(*fields), _State.level, threads)
+
+
+def suits(x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
+
+    Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
+    """
+    if not x.is_cpu or x.numel() < LEAST or not available():
+        return False
+    if torch.compiler.is_compiling():
+        return not torch.compiler.is_exporting()
+    for each in (x, *others):
+        if each is not None and not (type(each) in _PLAIN and each.is_cpu):
+            return False
+    return not (
+        torch._C._len_torch_function_stack()
+        or torch._C._len_torch_dispatch_stack()
+        or torch._C._functorch.maybe_current_level() is not None
+    )
+
+
+def parts(rows: int) -> int:
+    """In how many parts the sums over so many rows are made."""
+    assert _State.library is not None
+    return int(_State.library.addnorm_parts(rows))
+
+
+def _choose(wanted: str) -> None:
+    if wanted not in ("", "off", *LEVELS):
+        raise UserError(unknown("level of ADDNORM_NATIVE", wanted, ("off", *LEVELS)))
+    library = _load()
+    found = levels()
+    if wanted == "off":
+        level, why = None, "switched off by ADDNORM_NATIVE=off: kernels run in plain torch"
+    elif isinstance(library, str):
+        level, why = None, library
+    elif wanted and wanted not in found:
+        raise UserError(
+            f"this CPU or this build has no {wanted}; choose one of {', '.join(found)}, or off"
+        )
+    else:
+        level = wanted or found[-1]
+        why = f"native kernels with {level} instructions"
+    _State.level = -1 if level is None else LEVELS.index(level)
+    _State.answer = Availability(level, why)
+
+
+def _load() -> ctypes.CDLL | str:
+    """The library, or why there is none."""
+    if _State.library is not None:
+        return _State.library
+    if not PATH.exists():
+        return (
+            "the native library was not built, kernels run in plain torch; with a C compiler that "
+            "has OpenMP, install addnorm again"
+        )
+    try:
+        library = ctypes.CDLL(str(PATH))  # torch is loaded, so its OpenMP is found first
+        version = library.addnorm_version()
+    except (OSError, AttributeError) as problem:
+        return f"the native library cannot be loaded, kernels run in plain torch: {problem}"
+    if version != VERSION:
+        return (
+            f"the native library has version {version}, wanted {VERSION}: it is older or newer "
+            "than the package, kernels run in plain torch; install addnorm again"
+        )
+    for name in ("forward", "backward", "drop"):
+        function = _State.functions[name] = library[f"addnorm_{name}"]
+        function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+        function.restype = None
+    library.addnorm_parts.argtypes = [ctypes.c_int64]
+    library.addnorm_parts.restype = ctypes.c_int64
+    _State.library = library
+    return library
+
+
+def _in_child() -> None:
+    _State.forked = True
+
+
+_choose(os.environ.get("ADDNORM_NATIVE", ""))
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_in_child)

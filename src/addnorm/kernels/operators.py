@@ -1,0 +1,211 @@
+"""Dropout, add and norm by the native library, with gradients.
+
+An eager program goes the short way of an autograd function; a compiled graph has the operators
+`addnorm::add_norm`, `addnorm::add_norm_backward` and `addnorm::draw_seed`.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from addnorm.kernels import fused
+from addnorm.kernels.draws import draw_seed, factors
+from addnorm.kernels.formula import Formula, normalize
+from addnorm.kernels.fused import Given, How, Saved
+
+Gradients = tuple[Tensor | None, ...]
+
+
+def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tuple[Tensor, Tensor]:
+    """s and y; an empty s where neither it nor a gradient is wanted."""
+    wanted = torch.is_grad_enabled() and any(
+        each is not None and each.requires_grad for each in (x, f, *given[:3])
+    )
+    if torch.compiler.is_compiling():
+        y, s, _ = torch.ops.addnorm.add_norm(x, f, *given, *how, whole or wanted)
+    elif wanted:
+        y, s = _AddNorm.apply(x, f, *given, how)  # type: ignore[no-untyped-call]
+    else:
+        y, s, _ = fused.forward(x, f, given, how, keep=whole)
+    return s, y
+
+
+def seed_for(rate: float) -> Tensor | None:
+    """A seed where something is dropped."""
+    if not rate:
+        return None
+    return torch.ops.addnorm.draw_seed() if torch.compiler.is_compiling() else draw_seed()
+
+
+class _AddNorm(torch.autograd.Function):
+    """y and s."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
+        given, how = Given(*rest[:4]), rest[4]
+        y, s, statistics = fused.forward(x, f, given, how, keep=True)
+        assert s is not None and statistics is not None
+        _save(ctx, x, f, given, how, s, statistics)
+        return y, s
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+        return (*_gradients(ctx, grads[0], grads[1], fused.backward), None, None)
+
+
+def _save(
+    ctx: Any, x: Tensor, f: Tensor, given: Given, how: How, s: Tensor, statistics: Tensor
+) -> None:
+    ctx.set_materialize_grads(False)
+    ctx.save_for_backward(s, statistics, None if given.scales is None else x, *given)
+    ctx.how, ctx.dtype = how, f.dtype
+
+
+def _gradients(ctx: Any, dy: Tensor | None, ds: Tensor | None, run: Any) -> Gradients:
+    """Of stream, branch, gain, bias and scales."""
+    s, statistics, x, *rest = ctx.saved_tensors
+    saved, given = Saved(s, statistics, x), Given(*rest)
+    how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
+    if dy is None:
+        dy = torch.zeros_like(s)
+    if torch.is_grad_enabled():
+        return _differentiable(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    dx, df, *sums = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    if wanted[1] and df is None:
+        df = dx
+    for index, each in enumerate(rest[:3]):
+        if sums[index] is not None and each.dtype != torch.float32:
+            sums[index] = sums[index].to(each.dtype)
+    return (dx, df, *sums)
+
+
+def _differentiable(
+    dy: Tensor,
+    ds: Tensor | None,
+    saved: Saved,
+    given: Given,
+    how: How,
+    *,
+    dtype: torch.dtype,
+    wanted: tuple[bool, ...],
+) -> Gradients:
+    """The same in plain torch, for gradients of gradients: s knows where it comes from."""
+    s, _, x = saved
+    weight, bias, scales, seed = given
+    vectors = ((weight, wanted[2]), (bias, wanted[3]))
+    inputs = [s, *(each for each, want in vectors if want and each is not None)]
+    y = normalize(s, Formula(how.rms, weight, bias, how.eps))
+    t, *rest = torch.autograd.grad(y, inputs, dy, create_graph=True)
+    t = t if ds is None else t + ds
+    dweight = rest.pop(0) if wanted[2] else None
+    dbias = rest.pop(0) if wanted[3] else None
+    df = t if seed is None else t * factors(t, seed, how.rate)
+    if scales is None or x is None:
+        return (how.scale * t).to(s.dtype), df.to(dtype), dweight, dbias, None
+    dscales = (x * t).flatten(0, -2).sum(0).to(scales.dtype)
+    return (scales * t).to(s.dtype), df.to(dtype), dweight, dbias, dscales
+
+
+# For compiled graphs, which cannot look into the library. An operator of torch cannot return None.
+
+
+def _some(tensor: Tensor | None) -> Tensor:
+    return torch.empty(0) if tensor is None else tensor
+
+
+@torch.library.custom_op(
+    "addnorm::draw_seed", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
+)
+def _draw_seed() -> Tensor:
+    return draw_seed()
+
+
+@_draw_seed.register_fake
+def _() -> Tensor:
+    return torch.empty((), dtype=torch.int64)
+
+
+@torch.library.custom_op("addnorm::add_norm", mutates_args=(), device_types="cpu")
+def _add_norm(
+    x: Tensor,
+    f: Tensor,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    seed: Tensor | None,
+    rms: bool,
+    eps: float,
+    scale: float,
+    rate: float,
+    keep: bool,
+) -> tuple[Tensor, Tensor, Tensor]:
+    given, how = Given(weight, bias, scales, seed), How(rms, eps, scale, rate)
+    y, s, statistics = fused.forward(x, f, given, how, keep=keep)
+    return y, _some(s), _some(statistics)
+
+
+@_add_norm.register_fake
+def _(x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
+    keep = rest[-1]
+    y = torch.empty_like(x, memory_format=torch.contiguous_format)
+    if not keep:
+        return y, _some(None), _some(None)
+    return y, torch.empty_like(y), torch.empty((2, x.numel() // x.shape[-1]))
+
+
+@torch.library.custom_op("addnorm::add_norm_backward", mutates_args=(), device_types="cpu")
+def _add_norm_backward(
+    dy: Tensor,
+    ds: Tensor | None,
+    s: Tensor,
+    statistics: Tensor,
+    x: Tensor | None,
+    weight: Tensor | None,
+    bias: Tensor | None,
+    scales: Tensor | None,
+    seed: Tensor | None,
+    rms: bool,
+    eps: float,
+    scale: float,
+    rate: float,
+    dtype: torch.dtype,
+    wanted: list[bool],
+) -> list[Tensor]:
+    saved, given = Saved(s, statistics, x), Given(weight, bias, scales, seed)
+    how = How(rms, eps, scale, rate)
+    found = fused.backward(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    return [_some(each) for each in found]
+
+
+@_add_norm_backward.register_fake
+def _(dy: Tensor, ds: Tensor | None, s: Tensor, *rest: Any) -> list[Tensor]:
+    _, _, _, _, scales, seed, *how, dtype, wanted = rest
+    given = Given(None, None, scales, seed)
+    apart = wanted[1] and not (wanted[0] and fused.shared(How(*how), given, s.dtype, dtype))
+    return [
+        _some(torch.empty_like(s) if wanted[0] else None),
+        _some(torch.empty_like(s, dtype=dtype) if apart else None),
+        *(_some(torch.empty(s.shape[-1]) if want else None) for want in wanted[2:]),
+    ]
+
+
+def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+    x, f, *rest = inputs
+    _, s, statistics = output
+    ctx.mark_non_differentiable(statistics)
+    _save(ctx, x, f, Given(*rest[:4]), How(*rest[4:8]), s, statistics)
+
+
+def _operators_backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+    def run(
+        dy: Tensor, ds: Tensor | None, saved: Saved, given: Given, how: How, **rest: Any
+    ) -> list[Tensor | None]:
+        wanted, operator = list(rest["wanted"]), torch.ops.addnorm.add_norm_backward
+        found = operator(dy, ds, *saved, *given, *how, rest["dtype"], wanted)
+        return [each if each.numel() else None for each in found]
+
+    return (*_gradients(ctx, grads[0], grads[1], run), *[None] * 6)
+
+
+_add_norm.register_autograd(_operators_backward, setup_context=_setup)
