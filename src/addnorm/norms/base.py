@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
+from addnorm.kernels.formula import Formula
 
 registry: "Registry[Norm]" = Registry("norm")
 register = registry.register
@@ -48,6 +49,12 @@ class Norm(nn.Module, ABC):
     @abstractmethod
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula, x: (..., dim) in float32 or float64."""
+
+    def formula(self) -> Formula | None:
+        """What a kernel that adds and normalizes in one go has to know; None where there is none
+        for this norm.
+        """
+        return None
 
     def reset_parameters(self) -> None:
         """Put every parameter and buffer at its start value. Nothing to do where there are none."""

@@ -5,6 +5,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import NotNegative
+from addnorm.kernels.formula import Formula
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, Var, deviation
@@ -60,9 +61,18 @@ class LayerNorm(AffineNorm):
         self.eps, self.var, self.eps_mode = eps, var, eps_mode
         self.reset_parameters()
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the one that torch and our kernels compute."""
+        return self.var == "biased" and self.eps_mode == "inside"
+
+    def formula(self) -> Formula | None:
+        """Where it is the plain one."""
+        return Formula(False, self.weight, self.bias, self.eps) if self.plain else None
+
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula; torch's fused kernel where it computes the same."""
-        if self.var == "biased" and self.eps_mode == "inside":
+        if self.plain:
             return F.layer_norm(
                 x, (self.dim,), _like(self.weight, x), _like(self.bias, x), self.eps
             )

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import NotNegative, Share
+from addnorm.kernels.formula import Formula
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, root_mean_square
@@ -84,10 +85,20 @@ class RMSNorm(AffineNorm):
             with torch.no_grad():
                 self.weight.add_(self.origin * (value - 1))
 
+    @property
+    def plain(self) -> bool:
+        """Whether it is the one that torch and our kernels compute."""
+        return self.k == self.dim and self.eps_mode == "inside"
+
+    def formula(self) -> Formula | None:
+        """Where it is the plain one."""
+        gain = self.weight + self.origin if self.weight is not None and self.origin else self.weight
+        return Formula(True, gain, self.bias, self.eps) if self.plain else None
+
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula; torch's fused kernel where it computes the same."""
         weight = None if self.weight is None else self.weight.to(x.dtype) + self.origin
-        if self.k == self.dim and self.eps_mode == "inside":
+        if self.plain:
             y = F.rms_norm(x, (self.dim,), weight, self.eps)
         else:
             y = x / root_mean_square(x[..., : self.k], eps=self.eps, eps_mode=self.eps_mode)

@@ -10,10 +10,11 @@ from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import Tap
+from addnorm.wirings.base import Dropping
 
 
 @dataclass(frozen=True, slots=True)
-class SiteBranch:
+class SiteBranch(Dropping):
     """branch = dropout(sublayer(h))
 
     `raw` and `rate` tell the two apart, for a wiring that drops, adds and normalizes in one go.

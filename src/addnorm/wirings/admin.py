@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import Observer, State, Wiring, parameter, register
+from addnorm.wirings.base import Branch, Observer, State, Wiring, parameter, register
 
 
 @register(
@@ -85,6 +85,14 @@ class Admin(Wiring):
         """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.omega[site.index] * x + branch),)
+
+    def step(self, state: State, site: Site, branch: Branch) -> State:
+        """The same, by one kernel where there is one."""
+        (x,) = state
+        made = self.sum_and_norm(
+            x, x, branch, norm=self.norms[site.index], scale=self.omega[site.index]
+        )
+        return super().step(state, site, branch) if made is None else made[1:]
 
     def norms_sum(self, site: Site) -> bool:
         """Always."""

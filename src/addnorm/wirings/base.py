@@ -14,12 +14,32 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsLeftOut, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
+from addnorm.kernels import native
+from addnorm.kernels.add_norm import add_then_norm
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 
 State = tuple[Tensor, ...]
 Branch = Callable[[Tensor], Tensor]
 Observer = Callable[[Site, State, Tensor], None]
+
+
+class Dropping(ABC):
+    """A branch whose dropout can be told apart: called, it is dropout(raw(h), rate)."""
+
+    @property
+    @abstractmethod
+    def rate(self) -> float:
+        """Share of it that is dropped now."""
+
+    @abstractmethod
+    def raw(self, h: Tensor) -> Tensor:
+        """What the sub-layer makes of `h`."""
+
+    @abstractmethod
+    def __call__(self, h: Tensor) -> Tensor:
+        """The same with some of it dropped."""
+
 
 registry: "Registry[Wiring]" = Registry("wiring")
 register = registry.register
@@ -153,6 +173,25 @@ class Wiring(nn.Module, ABC):
     def norm(self, site: Site, family: str = "norms") -> Branch:
         """The norm of a site, from a list made by `site_norms`, to be called with a tensor."""
         return self.bind(getattr(self, family)[site.index])
+
+    def sum_and_norm(
+        self,
+        x: Tensor,
+        h: Tensor,
+        branch: Branch,
+        *,
+        norm: nn.Module | None,
+        scale: float | Tensor = 1.0,
+    ) -> tuple[Tensor, Tensor] | None:
+        """s = scale * x + branch(h) and N(s), by one kernel; None where there is none for this norm
+        or these tensors, or where somebody looks at the norm.
+        """
+        if not isinstance(branch, Dropping) or not isinstance(norm, Norm) or not native.suits(x):
+            return None
+        formula = norm.formula()
+        if formula is None or norm._forward_hooks or norm._forward_pre_hooks:
+            return None
+        return add_then_norm(x, branch.raw(h), formula, scale=scale, rate=branch.rate)
 
     def final(self, x: Tensor) -> Tensor:
         """The final norm, kept as `final_norm`, applied."""

@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Positive
-from addnorm.wirings.base import State, Wiring, register
+from addnorm.wirings.base import Branch, State, Wiring, register
 
 
 @register(
@@ -62,6 +62,12 @@ class DeepNorm(Wiring):
         """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.alpha * x + branch),)
+
+    def step(self, state: State, site: Site, branch: Branch) -> State:
+        """The same, by one kernel where there is one."""
+        (x,) = state
+        made = self.sum_and_norm(x, x, branch, norm=self.norms[site.index], scale=self.alpha)
+        return super().step(state, site, branch) if made is None else made[1:]
 
     def norms_sum(self, site: Site) -> bool:
         """Always."""

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import State, Wiring, register
+from addnorm.wirings.base import Branch, State, Wiring, register
 
 
 @register(
@@ -50,6 +50,12 @@ class PostLN(Wiring):
         """Add, then normalize."""
         (x,) = state
         return (self.norm(site)(x + branch),)
+
+    def step(self, state: State, site: Site, branch: Branch) -> State:
+        """The same, by one kernel where there is one."""
+        (x,) = state
+        made = self.sum_and_norm(x, x, branch, norm=self.norms[site.index])
+        return super().step(state, site, branch) if made is None else made[1:]
 
     def norms_sum(self, site: Site) -> bool:
         """Always."""

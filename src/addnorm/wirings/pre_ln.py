@@ -7,7 +7,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.norms.base import make_norm
-from addnorm.wirings.base import State, Wiring, register
+from addnorm.wirings.base import Branch, State, Wiring, register
 
 
 @register(
@@ -52,17 +52,27 @@ class PreLN(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
-        return self.norm(site)(state[0]), state
+        """The stream, normalized; perhaps the step before has done that."""
+        x, *ready = state
+        return ready[0] if ready else self.norm(site)(x), (x,)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add."""
         (x,) = state
         return (x + branch,)
 
+    def step(self, state: State, site: Site, branch: Branch) -> State:
+        """The same; where a kernel adds and normalizes in one go, the norm is the next one's."""
+        h, (x,) = self.read(state, site)
+        after = site.index + 1
+        norm = self.norms[after] if after < len(self.norms) else self.final_norm
+        made = self.sum_and_norm(x, h, branch, norm=norm)
+        return self.write((x,), site, branch(h)) if made is None else made
+
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        x, *ready = state
+        return ready[0] if ready else self.final(x)
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Output matrices shrink with the number of additions: the stream's variance stays."""
