@@ -20,18 +20,24 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVELS = {"portable": [], "avx2": ["-mavx2", "-mfma"]}
 LEVELS["avx512"] = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")] + LEVELS["avx2"]
 FOLDER = Path("native")
-SOURCES = ["dispatch.c", "kernels.c"]
-HEADERS = ["addnorm.h", "levels.h", "vectors.h", "rows.h"]
+COMMON = ["dispatch.c", "attention.c"]
+LEVELLED = ["kernels.c", "attention_kernels.c"]
+HEADERS = ["addnorm.h", "levels.h", "vectors.h", "rows.h", "threads.h"]
+HEADERS += ["attention.h", "attention_levels.h", "products.h", "sequences.h"]
 
 
 class Build(build_ext):
-    """kernels.c once a level, each with its instructions, and dispatch.c for all."""
+    """The kernels once a level, each with its instructions, and what chooses among them."""
 
     def build_extension(self, ext: Any) -> None:
         """Compile at once what does not depend on each other, and link."""
         wanted = LEVELS if X86 else {"portable": []}
-        jobs = [("dispatch.c", "dispatch", ["-DADDNORM_X86"] if X86 else [])]
-        jobs += [("kernels.c", name, [f"-DLEVEL={name}", *flags]) for name, flags in wanted.items()]
+        jobs = [(source, "common", ["-DADDNORM_X86"] if X86 else []) for source in COMMON]
+        jobs += [
+            (source, name, [f"-DLEVEL={name}", *flags])
+            for source in LEVELLED
+            for name, flags in wanted.items()
+        ]
 
         def compiled(job: tuple[str, str, list[str]]) -> list[str]:
             source, name, flags = job
@@ -45,7 +51,7 @@ class Build(build_ext):
         with ThreadPoolExecutor(os.cpu_count()) as pool:
             objects = [each for made in pool.map(compiled, jobs) for each in made]
         self.compiler.link_shared_object(
-            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-fopenmp"]
+            objects, self.get_ext_fullpath(ext.name), extra_postargs=["-fopenmp", "-lm"]
         )
 
     def get_ext_filename(self, ext_name: str) -> str:
@@ -65,7 +71,7 @@ setup(
     ext_modules=[
         Extension(
             "addnorm.kernels._native",
-            [str(FOLDER / name) for name in SOURCES],
+            [str(FOLDER / name) for name in COMMON + LEVELLED],
             depends=[str(FOLDER / name) for name in HEADERS],
             optional=True,
         )

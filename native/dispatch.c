@@ -2,6 +2,7 @@
 #include <stddef.h>
 
 #include "levels.h"
+#include "threads.h"
 
 enum { PART = 64, PARTS = 64 }; /* rows at least, parts at most, in which sums are made */
 
@@ -40,47 +41,25 @@ int64_t addnorm_parts(int64_t rows) {
     return (rows + each - 1) / each;
 }
 
-/* Parts are cut by the number of rows alone, so that threads change no sum. */
-static void run_parts(addnorm_work *work, const struct addnorm_rows *p, int64_t from, int64_t step) {
-    int64_t each = part_rows(p->rows), parts = addnorm_parts(p->rows);
-    for (int64_t part = from; part < parts; part += step) {
-        int64_t first = part * each, last = first + each;
-        work(p, first, last < p->rows ? last : p->rows, part);
-    }
-}
-
-#ifdef ADDNORM_PTHREADS /* ThreadSanitizer does not understand libgomp: `make sanitize` has these */
-#include <pthread.h>
 struct share {
     addnorm_work *work;
     const struct addnorm_rows *p;
-    int64_t from, step;
 };
-static void *run_share(void *given) {
-    struct share *share = given;
-    run_parts(share->work, share->p, share->from, share->step);
-    return NULL;
-}
-static void run(addnorm_work *work, const struct addnorm_rows *p, int threads) {
-    struct share shares[64];
-    pthread_t ids[64];
-    for (int t = 0; t < threads; t++) {
-        shares[t] = (struct share){work, p, t, threads};
-        pthread_create(&ids[t], NULL, run_share, &shares[t]);
+
+/* Parts are cut by the number of rows alone, so that threads change no sum. */
+static void run_parts(void *given, int thread, int threads) {
+    const struct share *share = given;
+    int64_t rows = share->p->rows, each = part_rows(rows), parts = addnorm_parts(rows);
+    for (int64_t part = thread; part < parts; part += threads) {
+        int64_t first = part * each, last = first + each;
+        share->work(share->p, first, last < rows ? last : rows, part);
     }
-    for (int t = 0; t < threads; t++) pthread_join(ids[t], NULL);
 }
-#else
-#include <omp.h>
+
 static void run(addnorm_work *work, const struct addnorm_rows *p, int threads) {
-    if (threads < 2 || addnorm_parts(p->rows) < 2) {
-        run_parts(work, p, 0, 1); /* without OpenMP, which does not survive a fork */
-        return;
-    }
-#pragma omp parallel num_threads(threads)
-    run_parts(work, p, omp_get_thread_num(), omp_get_num_threads());
+    struct share share = {work, p};
+    addnorm_on_threads(run_parts, &share, addnorm_parts(p->rows) < 2 ? 1 : threads);
 }
-#endif
 
 /* The parts' sums, added in their order. */
 static void gather(float *sum, const struct addnorm_rows *p, int64_t which) {

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 
 PATH = Path(__file__).with_name("_native.so")
-VERSION = 1  # ADDNORM_VERSION of native/addnorm.h
+VERSION = 2  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 TYPES = {
     (torch.float32, torch.float32): 0,
@@ -86,19 +86,26 @@ def using(level: str) -> Iterator[None]:
 
 
 def call(name: str, *fields: float) -> None:
-    """Run a function of the library on all threads that torch would use; address 0 is NULL."""
+    """Run a function over rows; address 0 is NULL."""
+    run(name, ROWS.pack(*fields))
+
+
+def run(name: str, given: bytes) -> int:
+    """Run a function of the library on all threads that torch would use; what it answers."""
     assert _State.level >= 0, _State.answer.why
     # Threads of OpenMP do not survive a fork; a child works alone.
     threads = 1 if _State.forked else torch.get_num_threads()
-    _State.functions[name](ROWS.pack(*fields), _State.level, threads)
+    return _State.functions[name](given, _State.level, threads) or 0
 
 
-def suits(x: Tensor, *others: Tensor | None) -> bool:
+def suits(x: Tensor, *others: Tensor | None, least: int = LEAST) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
+
+    least: features of x from which on it is worth it
 
     Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
     """
-    if not x.is_cpu or x.numel() < LEAST or not available():
+    if not x.is_cpu or x.numel() < least or not available():
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
@@ -157,10 +164,10 @@ def _load() -> ctypes.CDLL | str:
             f"the native library has version {version}, wanted {VERSION}: it is older or newer "
             "than the package, kernels run in plain torch; install addnorm again"
         )
-    for name in ("forward", "backward", "drop"):
+    for name in ("forward", "backward", "drop", "attention_forward", "attention_backward"):
         function = _State.functions[name] = library[f"addnorm_{name}"]
         function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
-        function.restype = None
+        function.restype = ctypes.c_int if name.startswith("attention") else None
     library.addnorm_parts.argtypes = [ctypes.c_int64]
     library.addnorm_parts.restype = ctypes.c_int64
     _State.library = library

@@ -1,0 +1,136 @@
+/* Attention at one instruction-set level: compiled once a level, as kernels.c is. */
+#include <math.h>
+
+#include "attention_levels.h"
+#include "products.h"
+
+#define LOG2E 1.44269504088896341f
+
+/* What is worked on at once: chosen so that it stays in the second cache for heads of 64. */
+enum {
+    CHUNK = 128, /* queries of a task of the forward */
+    KEYS = 256,  /* keys between two looks at the top of the softmax */
+    SIDE = 128,  /* of the squares of the backward */
+    EDGE = SIDE + 16, /* their rows in memory: no power of two, which would share few cache lines */
+};
+
+INLINE int64_t up(int64_t n, int64_t to) { return (n + to - 1) / to * to; }
+INLINE int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+
+INLINE four load4_f32(const f32 *from) {
+    four v;
+    memcpy(&v, from, sizeof v);
+    return v;
+}
+
+INLINE four load4_bf16(const bf16 *from) {
+    VECTOR(uint16_t, 4) h;
+    memcpy(&h, from, sizeof h);
+    return (four)(__builtin_convertvector(h, VECTOR(uint32_t, 4)) << 16);
+}
+
+#ifdef __clang__
+#define MIX(a, b, ...) __builtin_shufflevector(a, b, __VA_ARGS__)
+#else
+#define MIX(a, b, ...) __builtin_shuffle(a, b, (VECTOR(int32_t, 4)){__VA_ARGS__})
+#endif
+
+INLINE void turn4(four v[4]) {
+    const four a = MIX(v[0], v[1], 0, 4, 1, 5), b = MIX(v[2], v[3], 0, 4, 1, 5);
+    const four c = MIX(v[0], v[1], 2, 6, 3, 7), d = MIX(v[2], v[3], 2, 6, 3, 7);
+    v[0] = MIX(a, b, 0, 1, 4, 5), v[1] = MIX(a, b, 2, 3, 6, 7);
+    v[2] = MIX(c, d, 0, 1, 4, 5), v[3] = MIX(c, d, 2, 3, 6, 7);
+}
+
+/* The greater; `b` where either is no number. */
+INLINE floats most(floats a, floats b) {
+#if defined(__AVX512F__)
+    return _mm512_max_ps(a, b);
+#elif defined(__AVX2__)
+    return _mm256_max_ps(a, b);
+#else
+    floats v;
+    for (int i = 0; i < WIDE; i++) v[i] = a[i] > b[i] ? a[i] : b[i];
+    return v;
+#endif
+}
+
+/* 2^x for x <= 127, 0 below -126.5 or so; relative error 1e-7. What is no number stays none.
+ * 2^x = 2^n * 2^(x - n), n the nearest whole number; the polynomial is that of Cephes' exp2f. */
+INLINE floats power(floats x) {
+    const float magic = 0x1.8p23f; /* a sum with it has n in its lowest bits */
+    floats shifted, y;
+    x = most(all(-127), x);
+    shifted = x + magic;
+    x -= shifted - magic;
+    y = x * 1.535336188319500e-4f + 1.339887440266574e-3f;
+    y = y * x + 9.618437357674640e-3f;
+    y = y * x + 5.550332471162809e-2f;
+    y = y * x + 2.402264791363012e-1f;
+    y = y * x + 6.931472028550421e-1f;
+    y = y * x + 1.0f;
+    return y * (floats)(((bits)shifted << 23) + ((bits){0} + (127u << 23)));
+}
+
+/* In row j the lanes below j - early are queries that do not see the key yet. */
+static void hide(float *weights, int64_t row, int64_t seen, int64_t wide, int64_t early) {
+    for (int64_t j = early < 0 ? 0 : early + 1; j < seen; j++)
+        for (int64_t n = 0; n < least(wide, j - early); n++) weights[j * row + n] = -INFINITY;
+}
+
+/* Logits to 2^(logit - top), with the greatest so far and the sum so far of WIDE queries; returns
+ * what earlier sums must be multiplied with. */
+INLINE floats soften(float *weights, int64_t seen, float *top, float *total) {
+    floats high = near(top), change, sums[2] = {{0}, {0}}, base;
+    for (int64_t j = 0; j < seen; j++) high = most(near(weights + j * BLOCK), high);
+    /* All of them -inf: no top to subtract, and 0 / 0 at the end unless more keys come. */
+    for (int i = 0; i < WIDE; i++) base[i] = high[i] == -INFINITY ? 0 : high[i];
+    change = power(near(top) - base);
+    for (int64_t j = 0; j < seen; j++) {
+        const floats p = power(near(weights + j * BLOCK) - base);
+        put(weights + j * BLOCK, p);
+        sums[0] += p;
+    }
+    put(top, high);
+    put(total, near(total) * change + sums[0]);
+    return change;
+}
+
+/* p and ds from logits and dout . v */
+INLINE void slope(float *weights, float *slopes, int64_t row, int64_t seen, floats lse,
+                  floats delta) {
+    for (int64_t j = 0; j < seen; j++) {
+        const floats p = power(near(weights + j * row) - lse);
+        put(weights + j * row, p);
+        put(slopes + j * row, p * (near(slopes + j * row) - delta));
+    }
+}
+
+#define X f32
+#include "sequences.h"
+#undef X
+#define X bf16
+#include "sequences.h"
+#undef X
+
+static int64_t forward_room(const struct addnorm_attention *p, int64_t longest) {
+    const int64_t row = up(p->head_dim, BLOCK);
+    (void)longest;
+    return 2 * CHUNK * row + 2 * KEYS * row + KEYS * BLOCK + 2 * CHUNK;
+}
+
+static int64_t backward_room(const struct addnorm_attention *p, int64_t longest) {
+    const int64_t row = up(p->head_dim, BLOCK);
+    return 8 * SIDE * row + 2 * SIDE * EDGE + 2 * SIDE + longest * (p->heads / p->kv_heads) * row;
+}
+
+#define NAME_(level) addnorm_attention_##level
+#define NAME(level) NAME_(level)
+
+const struct addnorm_attention_level NAME(LEVEL) = {
+    .chunk = CHUNK,
+    .forward_room = forward_room,
+    .backward_room = backward_room,
+    .forward = {attend_f32, attend_bf16},
+    .backward = {attend_back_f32, attend_back_bf16},
+};
