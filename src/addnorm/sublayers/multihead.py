@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
+from addnorm.kernels.varlen import varlen_attention
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, check_count, check_flag, check_share, draw_normal
 from addnorm.sublayers.packing import Packing
@@ -196,27 +197,28 @@ class MultiHead(Sublayer):
         visible, bias: anything that broadcasts to (B, heads, L, S); causal: only without them
         packing, memory_packing: of queries and of keys and values, where they are packed
         """
-        if packing is not None:
-            q = _unpacked(q, packing)
-        if memory_packing is not None:
-            k, v = _unpacked(k, memory_packing), _unpacked(v, memory_packing)
-            if not (causal and memory_packing.behind):
-                seen = memory_packing.mask[:, None, None, :]
-                if causal:
-                    visible, causal = masks.causal(q.shape[2], device=q.device), False
-                visible = seen if visible is None else visible & seen
-        k, v, visible, bias = self._persist(k, v, visible, bias)
-        limits = visible
-        if bias is not None:
-            bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
-            limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
         own = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
         scale = next((scale for scale in own if scale is not None), self.head_dim**-0.5)
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         watched = self.logits_tap.watched or self.probabilities_tap.watched
-        # torch's kernel can neither show nor cap its logits.
-        if weights or watched or cap is not None:
+        # Kernels can neither show nor cap their logits.
+        by_hand = weights or watched or cap is not None
+        if packing is not None and memory_packing is not None:
+            odd = by_hand or dropout or self.persistent
+            if visible is None and bias is None and not odd:
+                bounds = packing.bounds, memory_packing.bounds
+                heads = varlen_attention(q[0], k[0], v[0], *bounds, causal=causal, scale=scale)
+                return self._answer(heads[None], plugs)
+            q = packing.unpack(q, dim=2)
+            k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
+            visible, causal = memory_packing.hide(visible, causal)
+        k, v, visible, bias = self._persist(k, v, visible, bias)
+        limits = visible
+        if bias is not None:
+            bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
+            limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        if by_hand:
             limits = masks.causal(q.shape[2], device=q.device) if causal else limits
             logits = q @ self._shared(k).mT * scale
             logits = logits if cap is None else cap * (logits / cap).tanh()
@@ -236,11 +238,16 @@ class MultiHead(Sublayer):
                 scale=scale,
                 enable_gqa=self.kv_heads < self.heads,
             )
+        heads = heads if packing is None else packing.pack(heads, dim=2)
+        y = self._answer(heads, plugs)
+        return (y, probabilities) if weights and probabilities is not None else y
+
+    def _answer(self, heads: Tensor, plugs: Plugs) -> Tensor:
+        """(B, heads, L, K) to (B, L, dim)."""
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
-        inner = inner if packing is None else packing.pack(inner)
-        y = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
-        return (y, probabilities) if weights and probabilities is not None else y
+        y: Tensor = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
+        return y
 
     def _heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
@@ -278,11 +285,6 @@ def split_dim(dim: int, heads: int) -> int:
             "head_dim of its own"
         )
     return dim // heads
-
-
-def _unpacked(heads: Tensor, packing: Packing) -> Tensor:
-    """(1, H, N, K) to (B, H, L, K)."""
-    return packing.unpack(heads.transpose(1, 2)).transpose(1, 2)
 
 
 def _only_seen(logits: Tensor, limits: Tensor | None) -> Tensor:

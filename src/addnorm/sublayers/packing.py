@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.sequences import Bounds
 from addnorm.sublayers import masks
 
 
@@ -48,19 +49,37 @@ class Packing:
         """Whether all padding stands behind its sequence: then a causal rule hides it by itself."""
         return masks.ends(self.mask)
 
-    def pack(self, x: Tensor) -> Tensor:
-        """(B, L, ...) to (1, N, ...): the valid tokens."""
+    @cached_property
+    def bounds(self) -> Bounds:
+        """Where each sequence begins among the valid tokens."""
+        return Bounds.of(self.mask.sum(1).tolist(), device=self.mask.device)
+
+    def pack(self, x: Tensor, *, dim: int = 1) -> Tensor:
+        """(B, L, ...) to (1, N, ...): the valid tokens. dim: the axis of the tokens."""
+        x = x.transpose(1, dim)
         if x.shape[:2] != self.mask.shape:
             raise UserError(
-                f"this packing is of a batch {tuple(self.mask.shape)}, got {tuple(x.shape)}"
+                f"this packing is of a batch {tuple(self.mask.shape)}, got {tuple(x.shape[:2])}"
             )
         packed: Tensor = _Pack.apply(x.flatten(0, 1), self.index)  # type: ignore[no-untyped-call]
-        return packed.unsqueeze(0)
+        return packed.unsqueeze(0).transpose(1, dim)
 
-    def unpack(self, x: Tensor) -> Tensor:
-        """(1, N, ...) to (B, L, ...), with zeros at padding."""
+    def unpack(self, x: Tensor, *, dim: int = 1) -> Tensor:
+        """(1, N, ...) to (B, L, ...), with zeros at padding. dim: the axis of the tokens."""
+        x = x.transpose(1, dim)
         spread: Tensor = _Unpack.apply(x.squeeze(0), self.index, self.mask.numel())  # type: ignore[no-untyped-call]
-        return spread.view(*self.mask.shape, *x.shape[2:])
+        return spread.view(*self.mask.shape, *x.shape[2:]).transpose(1, dim)
+
+    def hide(self, visible: Tensor | None, causal: bool) -> tuple[Tensor | None, bool]:
+        """What may be seen of keys that have their padding again, and whether a kernel's own causal
+        rule is all of it.
+        """
+        if causal and self.behind:
+            return visible, True
+        seen = self.mask[:, None, None, :]
+        if causal:
+            seen = seen & masks.causal(self.mask.shape[1], device=seen.device)
+        return seen if visible is None else visible & seen, False
 
 
 class _Pack(torch.autograd.Function):
