@@ -20,6 +20,8 @@ from addnorm.models import build
 from addnorm.train.objective import Objective
 
 VOCAB, LONGEST, SMOOTHING, RATE = 8000, 120, 0.1, 0.1
+POOL = 20
+"""How much more sentences are sorted than are used."""
 TORCH, HF = "nn.Transformer", "HF Marian"
 
 Batch = tuple[Tensor, Tensor]
@@ -58,7 +60,7 @@ def benches() -> Iterator[Bench]:
 
 
 def ways(size: Size, *, bf16: bool = False) -> Ways:
-    """A pass over the same sentences each."""
+    """A pass over as many tokens each."""
     random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
     made: Ways = {OURS: trainer(_ours(size), random, bf16=bf16)}
     if not bf16:
@@ -72,10 +74,13 @@ def ways(size: Size, *, bf16: bool = False) -> Ways:
 def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
     """Sentences whose lengths are spread like those of real ones, in batches of about so many
     target tokens: log-normal, 24 in the middle, both sides alike but for a tenth.
+
+    by_length: sorted, as from a large corpus, of which some batches are taken at even distances
     """
     chance = torch.Generator().manual_seed(0)
-    rows: list[tuple[Tensor, Tensor]] = []
-    while sum(len(target) for _, target in rows) < count * tokens:
+    rows: list[Batch] = []
+    total = 0
+    while total < count * tokens * (POOL if by_length else 1):
         middle = math.exp(math.log(24) + 0.5 * float(torch.randn((), generator=chance)))
         lengths = [
             int(min(max(4.0, middle * (1 + 0.1 * float(torch.randn((), generator=chance)))), 117.0))
@@ -83,16 +88,18 @@ def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Bat
         ]
         ids = [torch.randint(4, VOCAB, (length,), generator=chance) for length in lengths]
         rows.append((_closed(ids[0]), _closed(ids[1], START)))
+        total += len(rows[-1][1])
     if by_length:
         rows.sort(key=lambda row: len(row[1]))
-    groups: list[list[tuple[Tensor, Tensor]]] = [[]]
+    groups: list[list[Batch]] = [[]]
     for row in rows:
-        if sum(len(each[1]) for each in groups[-1]) + len(row[1]) > tokens and groups[-1]:
+        if groups[-1] and sum(len(each[1]) for each in groups[-1]) + len(row[1]) > tokens:
             groups.append([])
         groups[-1].append(row)
+    apart = len(groups) // count if by_length else 1
     return [
         (_stacked([row[0] for row in group], PAD), _stacked([row[1] for row in group], IGNORE))
-        for group in groups[:count]
+        for group in groups[apart // 2 :: apart][:count]
     ]
 
 

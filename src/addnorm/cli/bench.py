@@ -21,7 +21,7 @@ def bench(
         typer.Argument(metavar="PART...", help=f"Of {', '.join(PARTS)}; all if left out."),
     ] = None,
     threads: Annotated[
-        list[int] | None, typer.Option(help="Threads; give it twice to measure both.")
+        list[int] | None, typer.Option(min=1, help="Threads; give it twice to measure both.")
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often the ways take turns.")
@@ -78,6 +78,8 @@ def _benches(part: str) -> "Iterator[Bench]":
 def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]":
     from rich.table import Table
 
+    from addnorm.kernels import native
+
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in ("what", "against", "dtype"):
         table.add_column(name)
@@ -90,3 +92,4 @@ def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]
     yield table
     yield ""
     yield "The machine itself: " + "; ".join(map(str, floor))
+    yield f"Kernels: {native.available().why}"

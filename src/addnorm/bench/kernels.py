@@ -1,0 +1,106 @@
+"""The kernels, forward and backward, each against the plain way of torch."""
+
+import shutil
+from collections.abc import Callable, Iterator
+from functools import partial
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.kernels.add_norm import add_norm
+from addnorm.kernels.cross_entropy import linear_cross_entropy
+from addnorm.kernels.formula import Formula
+from addnorm.kernels.sequences import Bounds
+from addnorm.kernels.varlen import varlen_attention
+
+EAGER, COMPILED = "torch eager", "torch.compile"
+TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
+TIMES = 10  # one alone is too short for the clock
+
+Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
+
+
+def benches() -> Iterator[Bench]:
+    """With dropout, without it, and the others."""
+    for dtype in (torch.float32, torch.bfloat16):
+        name = str(dtype).removeprefix("torch.")
+        for rms, goal in ((False, 4.0), (True, 8.0)):
+            norm = "RMSNorm" if rms else "LayerNorm"
+            ways = partial(add_norms, rms, RATE, dtype)
+            yield Bench(f"dropout+add+{norm}", ways, {EAGER: goal}, dtype=name, rounds=31)
+        ways = partial(add_norms, False, 0.0, dtype)
+        goals = {EAGER: 1.3, COMPILED: 2.0}
+        yield Bench("add+LayerNorm", ways, goals, dtype=name, rounds=31)
+    yield Bench("attention of packed sentences", attentions, {}, rounds=31)
+    yield Bench("output layer with cross entropy", entropies, {})
+
+
+def add_norms(rms: bool, rate: float, dtype: torch.dtype) -> Ways:
+    """N(x + dropout(f)) of 2,048 tokens with 256 features."""
+    x, f, upstream = (torch.randn(TOKENS, DIM).to(dtype) for _ in range(3))
+    weight, bias = torch.randn(DIM, requires_grad=True), torch.randn(DIM, requires_grad=True)
+    given = x.requires_grad_(), f.requires_grad_(), weight, None if rms else bias
+
+    def plain(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        s = x + (F.dropout(f, rate) if rate else f)
+        gain, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
+        if rms:
+            return F.rms_norm(s, (DIM,), gain, 1e-6)
+        return F.layer_norm(s, (DIM,), gain, shift, 1e-5)
+
+    def ours(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
+        return add_norm(x, f, Formula(rms, weight, bias, 1e-6 if rms else 1e-5), rate=rate)
+
+    def run(way: Sum) -> Way:
+        inputs = [each for each in given if each is not None]
+
+        def times() -> None:
+            for _ in range(TIMES):
+                torch.autograd.grad(way(*given), inputs, upstream)
+
+        return times
+
+    ways: Ways = {OURS: run(ours), EAGER: run(plain)}
+    if shutil.which("g++") and not rate:
+        ways[COMPILED] = run(torch.compile(plain))
+    return ways
+
+
+def attentions() -> Ways:
+    """64 sentences of 5 to 100 tokens, 28 on average, 4 heads of 64; torch's has their padding."""
+    chance = torch.Generator().manual_seed(0)
+    draws = torch.empty(64).log_normal_(3.2, 0.5, generator=chance)
+    lengths = draws.clamp(5, 100).long()
+    bounds = Bounds.of(lengths.tolist())
+    packed = [torch.randn(int(lengths.sum()), 4, 64).transpose(0, 1) for _ in range(3)]
+    longest = int(lengths.max())
+    padded = [torch.randn(64, 4, longest, 64) for _ in range(3)]
+    mask = (torch.arange(longest) < lengths[:, None])[:, None, None, :]
+
+    def run(inputs: list[Tensor], attend: Callable[..., Tensor]) -> Way:
+        inputs = [each.requires_grad_() for each in inputs]
+        upstream = torch.randn_like(inputs[0])
+        return lambda: torch.autograd.grad(attend(*inputs), inputs, upstream)
+
+    return {
+        OURS: run(packed, lambda q, k, v: varlen_attention(q, k, v, bounds, bounds, scale=0.125)),
+        EAGER: run(padded, partial(F.scaled_dot_product_attention, attn_mask=mask)),
+    }
+
+
+def entropies() -> Ways:
+    """2,048 tokens, 256 features, 8,000 classes."""
+    h = torch.randn(TOKENS, DIM, requires_grad=True)
+    table = torch.randn(CLASSES, DIM, requires_grad=True)
+    targets = torch.randint(CLASSES, (TOKENS,))
+
+    def plain() -> None:
+        loss = F.cross_entropy(h @ table.T, targets, label_smoothing=0.1, reduction="sum")
+        torch.autograd.grad(loss, (h, table))
+
+    def ours() -> None:
+        torch.autograd.grad(linear_cross_entropy(h, table, targets, smoothing=0.1).loss, (h, table))
+
+    return {OURS: ours, EAGER: plain}

@@ -1,0 +1,43 @@
+"""All train on sentences of the same lengths, with one size and one dropout."""
+
+import pytest
+import torch
+
+from addnorm.bench import train
+from addnorm.kernels.cross_entropy import IGNORE
+
+SMALL = train.Size(1, 16, 2, 60)
+
+
+def test_batches_hold_about_so_many_tokens_and_sorting_takes_away_padding():
+    mixed, alike = train.batches(400, count=8), train.batches(400, by_length=True, count=8)
+    tokens = [[int((target != IGNORE).sum()) for _, target in each] for each in (mixed, alike)]
+    sizes = [sum(target.numel() for _, target in each) for each in (mixed, alike)]
+    assert len(mixed) == len(alike) == 8
+    assert all(300 < count <= 400 for count in (*tokens[0], *tokens[1]))
+    assert sum(tokens[0]) / sizes[0] < 0.8 < 0.9 < sum(tokens[1]) / sizes[1]
+    assert abs(sum(tokens[0]) / sum(tokens[1]) - 1) < 0.05
+
+
+def test_all_ways_take_their_steps():
+    pytest.importorskip("transformers")
+    ways = train.ways(SMALL)
+    assert len(ways) == 4
+    for way in ways.values():
+        way()
+
+
+def test_peers_have_our_number_of_parameters_but_for_their_final_norms():
+    counts = {
+        sum(each.numel() for each in make(SMALL).parameters())
+        for make in (train._ours, train._torch)
+    }
+    assert max(counts) - min(counts) <= 4 * SMALL.dim  # nn.Transformer normalizes twice at the end
+
+
+def test_a_peer_drops_what_we_drop():
+    model = train._torch(SMALL).train()
+    rates = {
+        module.p for module in model.modules() if isinstance(module, torch.nn.Dropout) and module.p
+    }
+    assert rates == {train.RATE}

@@ -1,0 +1,58 @@
+"""`addnorm bench`: a table, JSON, and what is wrong in one line."""
+
+import json
+
+import pytest
+
+from addnorm.bench import Bench
+from addnorm.bench import doctor as doctors
+from addnorm.cli.main import main
+from addnorm.core.errors import UserError
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    def benches():
+        yield Bench(
+            "quick",
+            lambda: {"addnorm": lambda: None, "slow": lambda: sum(range(20000))},
+            {"slow": 2.0},
+        )
+
+        def absent():
+            raise UserError("no peer here; try pip install peer")
+
+        yield Bench("absent", absent, {})
+
+    monkeypatch.setattr(doctors, "benches", benches)
+
+
+def test_a_table_with_goals_and_limits(quick, capsys):
+    assert main(["bench", "doctor", "--rounds", "3"]) == 0
+    out, err = capsys.readouterr()
+    assert "quick" in out and "slow" in out and "GFLOP/s" in out
+    assert "left out: no peer here" in err
+
+
+def test_json_rows(quick, capsys):
+    assert (
+        main(["bench", "doctor", "--rounds", "3", "--json", "--threads", "1", "--threads", "2"])
+        == 0
+    )
+    rows = json.loads(capsys.readouterr().out)
+    assert [row["threads"] for row in rows] == [1, 2]
+    assert {"name", "ratio", "goal", "peer", "threads", "dtype"} <= set(rows[0])
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["nonsense"], "nonsense"),
+        (["doctor", "--rounds", "0"], "rounds"),
+        (["doctor", "--threads", "0"], "threads"),
+    ],
+)
+def test_mistakes_are_one_line(quick, capsys, words, told):
+    assert main(["bench", *words]) == 2
+    err = capsys.readouterr().err
+    assert told in err and err.count("\n") == 1
