@@ -28,9 +28,6 @@ TYPES = {
     (torch.float32, torch.bfloat16): 2,
 }
 """Of stream and branch, as the library counts them."""
-LEAST = 4096
-"""Features from which on it is faster than torch (`benchmarks/kernels.py`)."""
-
 _PLAIN = (Tensor, nn.Parameter)
 
 ROWS = struct.Struct("@2q3i3f18P")
@@ -93,12 +90,12 @@ def call(name: str, *fields: float) -> None:
     _State.functions[name](ROWS.pack(*fields), _State.level, threads)
 
 
-def suits(x: Tensor, *others: Tensor | None) -> bool:
+def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
-    Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
+    least: features of x from which on that is faster. Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
     """
-    if not x.is_cpu or x.numel() < LEAST or not available():
+    if not x.is_cpu or x.numel() < least or not available():
         return False
     if torch.compiler.is_compiling():
         return not torch.compiler.is_exporting()
