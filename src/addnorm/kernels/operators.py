@@ -11,7 +11,7 @@ from torch import Tensor
 
 from addnorm.kernels import fused
 from addnorm.kernels.draws import draw_seed, factors
-from addnorm.kernels.formula import Formula, normalize
+from addnorm.kernels.formula import precise
 from addnorm.kernels.fused import Given, How, Saved
 
 Gradients = tuple[Tensor | None, ...]
@@ -91,20 +91,27 @@ def _differentiable(
     wanted: tuple[bool, ...],
 ) -> Gradients:
     """The same in plain torch, for gradients of gradients: s knows where it comes from."""
-    s, _, x = saved
     weight, bias, scales, seed = given
-    vectors = ((weight, wanted[2]), (bias, wanted[3]))
-    inputs = [s, *(each for each, want in vectors if want and each is not None)]
-    y = normalize(s, Formula(how.rms, weight, bias, how.eps))
-    t, *rest = torch.autograd.grad(y, inputs, dy, create_graph=True)
+    s, dy = precise(saved.s), precise(dy)
+    centred = s if how.rms else s - s.mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + how.eps).rsqrt()
+    h = centred * rstd
+    g = dy if weight is None else dy * weight
+    t = rstd * (g - h * (g * h).mean(-1, keepdim=True))
+    t = t if how.rms else t - rstd * g.mean(-1, keepdim=True)
     t = t if ds is None else t + ds
-    dweight = rest.pop(0) if wanted[2] else None
-    dbias = rest.pop(0) if wanted[3] else None
+    dx = t * (how.scale if scales is None else scales)
     df = t if seed is None else t * factors(t, seed, how.rate)
-    if scales is None or x is None:
-        return (how.scale * t).to(s.dtype), df.to(dtype), dweight, dbias, None
-    dscales = (x * t).flatten(0, -2).sum(0).to(scales.dtype)
-    return (scales * t).to(s.dtype), df.to(dtype), dweight, dbias, dscales
+    sums = (dy * h, dy, dy if saved.x is None else saved.x * t)
+    vectors = zip(sums, (weight, bias, scales), wanted[2:], strict=True)
+    return (
+        dx.to(saved.s.dtype),
+        df.to(dtype),
+        *(
+            each.flatten(0, -2).sum(0).to(vector.dtype) if want and vector is not None else None
+            for each, vector, want in vectors
+        ),
+    )
 
 
 # For compiled graphs, which cannot look into the library. An operator of torch cannot return None.
