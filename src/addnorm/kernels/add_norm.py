@@ -19,6 +19,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.kernels import native, operators
+from addnorm.kernels.draws import draw_seed
 from addnorm.kernels.dropout import keep
 from addnorm.kernels.formula import Formula, defined
 from addnorm.kernels.fused import Given, How
@@ -50,7 +51,7 @@ def _run(
     rms, weight, bias, eps = formula
     least = LEAST if rms or rate else LEAST_BARE
     if (x.dtype, f.dtype) in native.TYPES and native.suits(least, x, f, weight, bias, scales):
-        given = Given(weight, bias, scales, operators.seed_for(rate))
+        given = Given(weight, bias, scales, draw_seed() if rate else None)
         return operators.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
     return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)
 

@@ -98,9 +98,8 @@ def run(name: str, given: bytes) -> int:
 def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
-    least: features of x from which on that is faster
-
-    Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
+    least: features of x from which on that is faster. Whoever records or rewrites operations (a
+    mode, vmap, an export) is to see those of torch.
     """
     if not x.is_cpu or x.numel() < least or not available():
         return False

@@ -1,7 +1,7 @@
 """Dropout, add and norm by the native library, with gradients.
 
 An eager program goes the short way of an autograd function; a compiled graph has the operators
-`addnorm::add_norm`, `addnorm::add_norm_backward` and `addnorm::draw_seed`.
+`addnorm::add_norm` and `addnorm::add_norm_backward`.
 """
 
 from typing import Any
@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from addnorm.kernels import fused
-from addnorm.kernels.draws import draw_seed, factors
+from addnorm.kernels.draws import factors
 from addnorm.kernels.formula import precise
 from addnorm.kernels.fused import Given, How, Saved
 
@@ -29,13 +29,6 @@ def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tu
     else:
         y, s, _ = fused.forward(x, f, given, how, keep=whole)
     return s, y
-
-
-def seed_for(rate: float) -> Tensor | None:
-    """A seed where something is dropped."""
-    if not rate:
-        return None
-    return torch.ops.addnorm.draw_seed() if torch.compiler.is_compiling() else draw_seed()
 
 
 class _AddNorm(torch.autograd.Function):
@@ -119,18 +112,6 @@ def _differentiable(
 
 def _some(tensor: Tensor | None) -> Tensor:
     return torch.empty(0) if tensor is None else tensor
-
-
-@torch.library.custom_op(
-    "addnorm::draw_seed", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
-)
-def _draw_seed() -> Tensor:
-    return draw_seed()
-
-
-@_draw_seed.register_fake
-def _() -> Tensor:
-    return torch.empty((), dtype=torch.int64)
 
 
 @torch.library.custom_op("addnorm::add_norm", mutates_args=(), device_types="cpu")
