@@ -16,10 +16,10 @@ DEV := $(VENV)/.installed-dev
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
-.PHONY: help setup demo test check fix bench docs clean
+.PHONY: help setup demo test check fix bench docs sanitize clean
 
 help: ## Show this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s %s\n", $$1, $$2 }' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
 demo: $(BASE) ## Install what running needs; compare six wirings at 12+12 layers (four minutes)
 	$(BIN)/addnorm compare --demo -o demo
@@ -53,6 +53,34 @@ docs: $(DEV) ## Make again what is generated: pictures and tables of the README
 	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/blocks-dark.svg
 	$(BIN)/python tools/readme.py
 
+# The kernels without torch: memory, undefined behaviour, then races (with plain threads, since
+# ThreadSanitizer takes libgomp's barriers for races).
+SANITIZE := $(CC) -std=gnu11 -O1 -g -Inative -Wall -Wextra -fno-math-errno
+LEVELS := portable:
+ifeq ($(shell uname -m),x86_64)
+LEVELS += avx2:-mavx2,-mfma avx512:-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mavx2,-mfma
+X86 := -DADDNORM_X86
+endif
+
+sanitize: ## Run the native kernels under the compiler's sanitizers
+	@mkdir -p build
+	@for way in "memory -fsanitize=address,undefined -fno-sanitize-recover -fopenmp" \
+			"races -fsanitize=thread -DADDNORM_PTHREADS -pthread"; do \
+		set -e; set -- $$way; name=build/$$1; shift; objects=; \
+		for level in $(LEVELS); do \
+			for source in kernels attention_kernels; do \
+				object=$$name-$$source-$${level%%:*}.o; objects="$$objects $$object"; \
+				$(SANITIZE) $$* -DLEVEL=$${level%%:*} $$(echo $${level#*:} | tr , ' ') \
+					-c native/$$source.c -o $$object; \
+			done; \
+		done; \
+		for driver in driver driver_attention; do \
+			$(SANITIZE) $$* $(X86) $$objects native/dispatch.c native/attention.c \
+				native/$$driver.c -lm -o $$name-$$driver; \
+			echo $$name-$$driver && $$name-$$driver; \
+		done; \
+	done
+
 clean: ## Remove what was made, but not .venv
 	rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
@@ -68,13 +96,15 @@ $(MADE):
 	"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
-$(BASE): $(MADE) pyproject.toml constraints.txt
+NATIVE := setup.py $(wildcard native/*)
+
+$(BASE): $(MADE) pyproject.toml constraints.txt $(NATIVE)
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PIP) $$(grep '^torch==' constraints.txt)
 	$(PIP) -e .
 	@touch $@
 
-$(DEV): $(MADE) pyproject.toml constraints.txt
+$(DEV): $(MADE) pyproject.toml constraints.txt $(NATIVE)
 	@echo "Installing into $(VENV); the first time takes some minutes"
 	$(PIP) $$(grep '^torch==' constraints.txt)
 	$(PIP) -e '.[dev]'

@@ -19,9 +19,14 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.kernels import native, operators
+from addnorm.kernels.draws import draw_seed
 from addnorm.kernels.dropout import keep
 from addnorm.kernels.formula import Formula, defined
 from addnorm.kernels.fused import Given, How
+
+LEAST, LEAST_BARE = 1 << 14, 1 << 17
+"""Features from which on the native library is faster than torch (`benchmarks/kernels.py`): with
+dropout or RMSNorm, and for LayerNorm without dropout, where torch's own kernel is a good one."""
 
 
 def add_norm(
@@ -44,8 +49,9 @@ def _run(
     _check(x, f, formula, scale, rate)
     scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
     rms, weight, bias, eps = formula
-    if (x.dtype, f.dtype) in native.TYPES and native.suits(x, f, weight, bias, scales):
-        given = Given(weight, bias, scales, operators.seed_for(rate))
+    least = LEAST if rms or rate else LEAST_BARE
+    if (x.dtype, f.dtype) in native.TYPES and native.suits(least, x, f, weight, bias, scales):
+        given = Given(weight, bias, scales, draw_seed() if rate else None)
         return operators.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
     return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)
 

@@ -24,7 +24,8 @@ GAMMA, FIRST, SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111E
 
 def draw_seed() -> Tensor:
     """A seed of 64 bits from torch's generator of the CPU; a scalar."""
-    return torch.empty((), dtype=torch.int64).random_(-(2**63), None)
+    # An operator that torch.compile knows to be random: others of one spelling it would make once.
+    return torch.randint(-(2**63), 2**63 - 1, (), device="cpu")
 
 
 def threshold(rate: float) -> tuple[int, float]:

@@ -9,6 +9,9 @@ from torch import Tensor, nn
 from addnorm.kernels import fused, native
 from addnorm.kernels.draws import draw_seed, factors
 
+LEAST = 1 << 12
+"""Features from which on the native library is faster (`benchmarks/kernels.py`)."""
+
 
 class Dropout(nn.Dropout):
     """A share of the features set to zero in training, the others scaled so that the mean stays.
@@ -30,7 +33,7 @@ class Dropout(nn.Dropout):
         own = x.device.type == "cpu" and not torch.compiler.is_compiling() and not self.inplace
         if not own or not self.training or self.p in (0.0, 1.0):
             return super().forward(x)
-        if (x.dtype, x.dtype) in native.TYPES and native.suits(x):
+        if (x.dtype, x.dtype) in native.TYPES and native.suits(LEAST, x):
             return _Drop.apply(x, draw_seed(), self.p)  # type: ignore[no-untyped-call]
         return (x * keep(x, self.p)).to(x.dtype)
 

@@ -28,9 +28,6 @@ TYPES = {
     (torch.float32, torch.bfloat16): 2,
 }
 """Of stream and branch, as the library counts them."""
-LEAST = 4096
-"""Features from which on it is faster than torch (`benchmarks/kernels.py`)."""
-
 _PLAIN = (Tensor, nn.Parameter)
 
 ROWS = struct.Struct("@2q3i3f18P")
@@ -98,12 +95,11 @@ def run(name: str, given: bytes) -> int:
     return _State.functions[name](given, _State.level, threads) or 0
 
 
-def suits(x: Tensor, *others: Tensor | None, least: int = LEAST) -> bool:
+def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
-    least: features of x from which on it is worth it
-
-    Whoever records or rewrites operations (a mode, vmap, an export) is to see those of torch.
+    least: features of x from which on that is faster. Whoever records or rewrites operations (a
+    mode, vmap, an export) is to see those of torch.
     """
     if not x.is_cpu or x.numel() < least or not available():
         return False

@@ -1,7 +1,7 @@
 """Dropout, add and norm by the native library, with gradients.
 
 An eager program goes the short way of an autograd function; a compiled graph has the operators
-`addnorm::add_norm`, `addnorm::add_norm_backward` and `addnorm::draw_seed`.
+`addnorm::add_norm` and `addnorm::add_norm_backward`.
 """
 
 from typing import Any
@@ -10,8 +10,8 @@ import torch
 from torch import Tensor
 
 from addnorm.kernels import fused
-from addnorm.kernels.draws import draw_seed, factors
-from addnorm.kernels.formula import Formula, normalize
+from addnorm.kernels.draws import factors
+from addnorm.kernels.formula import precise
 from addnorm.kernels.fused import Given, How, Saved
 
 Gradients = tuple[Tensor | None, ...]
@@ -29,13 +29,6 @@ def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tu
     else:
         y, s, _ = fused.forward(x, f, given, how, keep=whole)
     return s, y
-
-
-def seed_for(rate: float) -> Tensor | None:
-    """A seed where something is dropped."""
-    if not rate:
-        return None
-    return torch.ops.addnorm.draw_seed() if torch.compiler.is_compiling() else draw_seed()
 
 
 class _AddNorm(torch.autograd.Function):
@@ -91,20 +84,27 @@ def _differentiable(
     wanted: tuple[bool, ...],
 ) -> Gradients:
     """The same in plain torch, for gradients of gradients: s knows where it comes from."""
-    s, _, x = saved
     weight, bias, scales, seed = given
-    vectors = ((weight, wanted[2]), (bias, wanted[3]))
-    inputs = [s, *(each for each, want in vectors if want and each is not None)]
-    y = normalize(s, Formula(how.rms, weight, bias, how.eps))
-    t, *rest = torch.autograd.grad(y, inputs, dy, create_graph=True)
+    s, dy = precise(saved.s), precise(dy)
+    centred = s if how.rms else s - s.mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + how.eps).rsqrt()
+    h = centred * rstd
+    g = dy if weight is None else dy * weight
+    t = rstd * (g - h * (g * h).mean(-1, keepdim=True))
+    t = t if how.rms else t - rstd * g.mean(-1, keepdim=True)
     t = t if ds is None else t + ds
-    dweight = rest.pop(0) if wanted[2] else None
-    dbias = rest.pop(0) if wanted[3] else None
+    dx = t * (how.scale if scales is None else scales)
     df = t if seed is None else t * factors(t, seed, how.rate)
-    if scales is None or x is None:
-        return (how.scale * t).to(s.dtype), df.to(dtype), dweight, dbias, None
-    dscales = (x * t).flatten(0, -2).sum(0).to(scales.dtype)
-    return (scales * t).to(s.dtype), df.to(dtype), dweight, dbias, dscales
+    sums = (dy * h, dy, dy if saved.x is None else saved.x * t)
+    vectors = zip(sums, (weight, bias, scales), wanted[2:], strict=True)
+    return (
+        dx.to(saved.s.dtype),
+        df.to(dtype),
+        *(
+            each.flatten(0, -2).sum(0).to(vector.dtype) if want and vector is not None else None
+            for each, vector, want in vectors
+        ),
+    )
 
 
 # For compiled graphs, which cannot look into the library. An operator of torch cannot return None.
@@ -112,18 +112,6 @@ def _differentiable(
 
 def _some(tensor: Tensor | None) -> Tensor:
     return torch.empty(0) if tensor is None else tensor
-
-
-@torch.library.custom_op(
-    "addnorm::draw_seed", mutates_args=(), tags=(torch.Tag.nondeterministic_seeded,)
-)
-def _draw_seed() -> Tensor:
-    return draw_seed()
-
-
-@_draw_seed.register_fake
-def _() -> Tensor:
-    return torch.empty((), dtype=torch.int64)
 
 
 @torch.library.custom_op("addnorm::add_norm", mutates_args=(), device_types="cpu")

@@ -73,7 +73,7 @@ def _native(q: Tensor, k: Tensor, v: Tensor) -> bool:
         q.dtype in attend.TYPES
         and q.dtype == k.dtype == v.dtype
         and q.shape[-1] <= WIDEST
-        and native.suits(q, k, v, least=0)
+        and native.suits(0, q, k, v)
     )
 
 
