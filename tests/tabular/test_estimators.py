@@ -151,6 +151,35 @@ def test_a_table_of_few_different_rows_is_learned_as_often_as_they_stand_there()
     np.testing.assert_allclose(made.predict_proba([[0], [1]])[:, 1], [0.3, 0.7], atol=0.08)
 
 
+def test_noisy_targets_of_few_different_rows_are_learned_with_early_stopping():
+    """Rows of one store with one label were held out whole, so training knew only the other."""
+    chance = np.random.default_rng(0)
+    true = chance.uniform(0.1, 0.9, 400)
+    store = chance.integers(0, 400, 12_000)
+    y = (chance.random(12_000) < true[store]).astype(int)
+    made = classifier(max_epochs=8, lr=2e-2, batch_size=128, dropout=0, early_stopping=True)
+    made.fit(pd.DataFrame({"store": [f"s{each}" for each in store]}), y)
+    said = made.predict_proba(pd.DataFrame({"store": [f"s{each}" for each in range(400)]}))[:, 1]
+    assert np.corrcoef(said, true)[0, 1] > 0.8
+    assert np.abs(said - true).mean() < 0.15
+    assert made.history_[-1]["valid"] < 0.66
+
+
+def test_rows_held_out_teach_neither_encoder_nor_target():
+    X = pd.DataFrame({"c": [f"v{index}" for index in range(400)], "x": np.arange(400.0)})
+    kinds = {"c": "categorical"}
+    made = regressor(max_epochs=1, early_stopping=True, column_types=kinds).fit(X, X["x"])
+    assert len(made.encoder_.categories[0].values) == 360
+    codes = made.encoder_.encode(X).codes[:, 0].numpy()
+    met = X["x"][codes != 1]
+    assert len(met) == 360 and made.target_.center == pytest.approx(met.mean())
+    assert made.target_.center != pytest.approx(X["x"].mean(), abs=1e-3)
+    X = pd.DataFrame({"x": np.arange(400.0), "y": [np.nan] * 399 + [1.0]})
+    for seed in range(12):  # the only value of a column may be among them
+        made = regressor(max_epochs=1, early_stopping=True, random_state=seed, dim=2, heads=1)
+        assert np.isfinite(made.fit(X, X["x"]).predict(X)).all()
+
+
 def test_the_same_seed_gives_the_same_bits_and_another_others():
     said = [regressor(random_state=seed).fit(NUMBERS, SUMS).predict(NUMBERS) for seed in (1, 1, 2)]
     np.testing.assert_array_equal(said[0], said[1])
@@ -174,6 +203,18 @@ def test_class_weights_move_the_answers():
         for weight in (None, "balanced")
     )
     assert balanced > plain + 0.05
+
+
+def test_class_weights_count_only_rows_that_exist():
+    y = np.array([0] * 30 + [1] * 10)
+    weights = np.r_[np.ones(15), np.zeros(15), np.ones(10)]
+    made = classifier(class_weight="balanced").fit(NUMBERS, y, sample_weight=weights)
+    some = weights > 0
+    other = classifier(class_weight="balanced").fit(NUMBERS[some], y[some])
+    np.testing.assert_array_equal(made.predict_proba(NUMBERS), other.predict_proba(NUMBERS))
+    for wrong in ({0: 0, 1: 0}, {0: -1, 1: 2}):
+        with pytest.raises(ValueError, match="class_weight has weights from 0, one of them above"):
+            classifier(class_weight=wrong).fit(NUMBERS, y)
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -11,7 +11,7 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableConfig
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Training
-from addnorm.tabular.rows import split
+from addnorm.tabular.rows import RowSet, split
 from addnorm.train.device import cores
 from addnorm.train.schedule import recommended
 
@@ -77,22 +77,24 @@ def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     )
 
 
-def held_out(chosen: Any, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Which rows are held out to find the best epoch."""
+def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
+    """How much of each row is held out to find the best epoch, from 0 to 1."""
     if chosen.early_stopping not in (True, False, "auto"):
         raise UserError(f"early_stopping is True, False or 'auto', got {chosen.early_stopping!r}")
     if not 0 < chosen.validation_fraction < 1:
         raise UserError(
             f"validation_fraction is a share between 0 and 1, got {chosen.validation_fraction!r}"
         )
-    wanted = len(y) >= ENOUGH if chosen.early_stopping == "auto" else chosen.early_stopping
+    wanted = chosen.early_stopping
+    if wanted == "auto":
+        wanted = rows.different >= ENOUGH
     if not wanted:
-        return np.zeros(len(y), dtype=bool)
-    held = split(chosen._groups(y), weights, chosen.validation_fraction)
+        return np.zeros(len(y))
+    held = split(rows, chosen._groups(y), chosen.validation_fraction)
     if chosen.early_stopping is True and not held.any():
         raise UserError(
-            f"{len(y)} different rows are too few to hold out {chosen.validation_fraction} of "
-            "them; say early_stopping=False"
+            f"{rows.different} different rows are too few to hold out "
+            f"{chosen.validation_fraction} of them; say early_stopping=False"
         )
     return held
 

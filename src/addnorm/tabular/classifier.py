@@ -207,11 +207,9 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
         y = validate_data(self, X="no_validation", y=y)
         check_classification_targets(y)
-        X, weights, columns = self._read(X, y, sample_weight)
-        if self.class_weight is not None:
-            weights = weights * compute_sample_weight(self.class_weight, y)
-        real = weights > 0
-        classes, codes = np.unique(y[real], return_inverse=True)
+        given = self._read(X, y, sample_weight)
+        given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
+        classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
         if len(classes) < 2:
             raise UserError(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
@@ -221,8 +219,19 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             raise UserError("warm_start goes on with the classes of the last fit, got others")
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(*self._real(X, weights, columns), codes)
+        self._fit(given.real(), codes)
         return self
+
+    def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weight of every row's class; rows of weight 0 are not counted."""
+        made, real = np.ones(len(y)), weights > 0
+        if self.class_weight is not None:
+            made[real] = compute_sample_weight(self.class_weight, y[real])
+        if (made < 0).any() or not made[real].any():
+            raise UserError(
+                f"class_weight has weights from 0, one of them above, got {self.class_weight!r}"
+            )
+        return made
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (rows, classes), in the order of `classes_`."""

@@ -187,13 +187,13 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
-        X, weights, columns = self._read(X, y, sample_weight)
-        y = np.asarray(y, dtype=np.float64)
-        if len(y) > 1 and np.ptp(y[weights > 0]) == 0 and (weights > 0).sum() > 1:
+        given = self._read(X, y, sample_weight)
+        y = np.asarray(y, dtype=np.float64)[given.weights > 0]
+        if len(y) > 1 and np.ptp(y) == 0:
             raise UserError(
                 f"{type(self).__name__} needs a target that varies, but every row has {y[0]:g}"
             )
-        self._fit(*self._real(X, weights, columns), y[weights > 0])
+        self._fit(given.real(), y)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
