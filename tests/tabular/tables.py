@@ -1,7 +1,9 @@
-"""Small tables for tests."""
+"""Small tables and estimators for tests."""
 
 import numpy as np
 import pandas as pd
+
+from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 
 QUICK = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 3, "random_state": 0}
 
@@ -30,3 +32,16 @@ def mixed(rows=60, seed=0):
     frame.loc[::13, "day"] = pd.NaT
     y = np.where((number > 0) ^ (colour == "red"), "yes", "no")
     return frame, y
+
+
+FRAME, LABELS = mixed()
+NUMBERS = np.random.default_rng(0).normal(size=(40, 3))
+SUMS = NUMBERS.sum(1)
+
+
+def classifier(**changes):
+    return TabularTransformerClassifier(**QUICK | changes)
+
+
+def regressor(**changes):
+    return TabularTransformerRegressor(**QUICK | changes)

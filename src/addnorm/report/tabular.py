@@ -29,7 +29,7 @@ from addnorm.report.svg import svg
 from addnorm.report.symbols import formula
 from addnorm.tabular.calibration import Reliability
 from addnorm.tabular.importance import ATTENTIVE
-from addnorm.tabular.run import Fitted
+from addnorm.tabular.run import Fitted, text_of
 from addnorm.wirings.base import registry as wirings
 
 PAGE = "report.html"
@@ -96,8 +96,13 @@ def _how(fitted: Fitted) -> str:
 def _answer(fitted: Fitted) -> Part:
     if not fitted.scores:
         return Lead(["Nothing was held out, so nothing is known of new rows."])
-    ours, trees = fitted.scores["addnorm"], fitted.scores["gradient boosting"]
+    ours, trees = fitted.scores["addnorm"], fitted.scores.get("gradient boosting")
     measure = next(iter(ours))
+    if trees is None:
+        return Lead(
+            [f"{measure} {ours[measure]:.4g} on {fitted.tested:,} rows that were held out."],
+            [fitted.note],
+        )
     better = (ours[measure] > trees[measure]) == (measure in LARGE_IS_GOOD)
     return Lead(
         [f"{measure} {ours[measure]:.4g} on {fitted.tested:,} rows that were held out."],
@@ -214,10 +219,14 @@ def _columns(fitted: Fitted) -> Table:
 
 def _again(fitted: Fitted) -> Fold:
     config = fitted.config
-    keys = [f"{name}={value}" for name, value in config.params.items() if name != "column_types"]
+    keys = [
+        f"{name}={text_of(value)}"
+        for name, value in config.params.items()
+        if name != "column_types"
+    ]
     types = [
         part
-        for name, kind in config.params.get("column_types", {}).items()
+        for name, kind in (config.params.get("column_types") or {}).items()
         for part in ("--type", f"{name}={kind}")
     ]
     asked = ["--target", config.target, "--task", config.task, *types]

@@ -22,11 +22,12 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.choices import (
     config_of,
+    device_of,
     seed_of,
     threads_of,
     training_of,
 )
-from addnorm.tabular.columns import Column, as_pandas, is_frame, read_columns, shown
+from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
 from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
@@ -37,7 +38,6 @@ from addnorm.tabular.progress import watched
 from addnorm.tabular.rows import row_set, times_of
 from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
-from addnorm.train.device import pick_device
 
 CHUNK = 8192
 """Rows of a table that are read at once at prediction."""
@@ -62,15 +62,15 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         before = getattr(self, "pretrained_", None)
         encoder = self.encoder_ if again else None if before is None else before.encoder
         if encoder is not None:
-            _same_names(encoder, given.columns, "last fit" if again else "pre-training")
+            _same_names(encoder, given.X, "last fit" if again else "pre-training")
         lesson = lesson_of(
             self, given, y, encoder=encoder, target=self.target_ if again else None, seed=seed
         )
         target, taught, judged = lesson.target, lesson.taught, lesson.judged
         config = config_of(self, lesson.encoder, target.outputs)
-        device = pick_device(self.device)
+        device = device_of(self)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
+            settled(threads=threads_of(self), seed=derive_seed(seed, "fit"), device=device),
             watched(self.verbose) as watch,
         ):
             if again:
@@ -97,7 +97,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         self.module_ = module.double() if double else module
         self.encoder_, self.target_, self.reference_ = lesson.encoder, target, lesson.keep
         self._n_features_out = module.width
-        self._after_fit(judged or taught, judged is not None)
+        with settled(threads=threads_of(self)):
+            self._after_fit(judged or taught, judged is not None)
 
     def _went_on(self, config: TableConfig) -> TableModel:
         if self.module_.config != config:
@@ -167,7 +168,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     # Before and after.
 
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
-        """Pre-train on rows without a target; the next `fit` starts from there.
+        """Pre-train on rows without a target; every `fit` from now on starts from there.
 
         objective: "masked" hides cells, "replaced" puts other rows' in their place, "contrastive"
             tells mixed rows apart (SAINT); "auto" takes the model's own. epochs: `max_epochs` if
@@ -183,12 +184,12 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         columns, weights = some_rows(columns, rows.chosen), torch.from_numpy(rows.weights)
         encoder = TableEncoder.of(columns, rows.weights)
         sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
-        device, config = pick_device(self.device), config_of(self, encoder, 1)
+        device, config = device_of(self), config_of(self, encoder, 1)
         how = training_of(self, len(weights), seed)
         if epochs is not None:
             how = replace(how, max_epochs=epochs)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")),
+            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
             watched(self.verbose) as watch,
         ):
             model = build_table_model(config, seed=derive_seed(seed, "start"))
@@ -213,6 +214,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if not name.startswith("head.")
         }
         self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(kept))
+        self.__dict__.pop("module_", None)  # a warm start goes on from here, not from an older fit
         return self
 
     def save(self, path: str | Path) -> None:
@@ -248,25 +250,22 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         weights = _check_sample_weight(
             weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
         )
-        return Given(X, read_columns(X, self.column_types), weights, times_of(weights))
+        return Given(X, weights, times_of(weights))
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         if is_frame(X):
+            X = as_pandas(X)
+            for axis, what in enumerate(("sample", "feature")):
+                if not X.shape[axis]:
+                    raise UserError(
+                        f"Found array with 0 {what}(s) (shape={X.shape}) while a minimum of 1 is "
+                        "required."
+                    )
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return self._frame(X)
+            return X
         X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
         if X.dtype.kind == "c":
             raise UserError("Complex data not supported")
-        return X
-
-    def _frame(self, X: Any) -> Any:
-        if not is_frame(X):
-            return X
-        X = as_pandas(X)
-        if not X.shape[1]:
-            raise UserError("Found array with 0 feature(s) while a minimum of 1 is required")
-        if not len(X):
-            raise UserError("Found array with 0 sample(s) while a minimum of 1 is required")
         return X
 
     def _groups(self, y: np.ndarray) -> np.ndarray:
@@ -281,8 +280,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tags
 
 
-def _same_names(encoder: TableEncoder, columns: list[Column], of: str) -> None:
-    names = tuple(column.name for column in columns)
+def _same_names(encoder: TableEncoder, X: Any, of: str) -> None:
+    names = tuple(name for name, _ in raw_columns(X))
     if encoder.names != names:
         raise UserError(
             f"the columns are not those of the {of}: got {', '.join(names)}; wanted "

@@ -1,5 +1,6 @@
 """A Transformer that classifies rows of a table."""
 
+import numbers
 from collections.abc import Mapping
 from typing import Any, Self
 
@@ -15,7 +16,7 @@ from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
 from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
 from addnorm.tabular.fitting import Sample
-from addnorm.tabular.targets import ClassTarget
+from addnorm.tabular.targets import ClassTarget, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -205,8 +206,13 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
         if self.calibration not in CALIBRATIONS:
             raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
+        refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y)
         check_classification_targets(y)
+        if y.dtype.kind == "O" and len({_family(each) for each in y}) > 1:
+            raise UserError(
+                "Input y has classes of several types, such as numbers beside texts; wanted one"
+            )
         given = self._read(X, y, sample_weight)
         given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
         classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
@@ -215,7 +221,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
                 f"data contains only one class: {classes[0]!r}"
             )
-        if self.warm_start and hasattr(self, "classes_") and list(self.classes_) != list(classes):
+        if self.warm_start and hasattr(self, "module_") and list(self.classes_) != list(classes):
             raise UserError("warm_start goes on with the classes of the last fit, got others")
         self.classes_ = classes
         self.temperature_ = 1.0
@@ -225,6 +231,11 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weight of every row's class; rows of weight 0 are not counted."""
         made, real = np.ones(len(y)), weights > 0
+        if not (self.class_weight in (None, "balanced") or isinstance(self.class_weight, Mapping)):
+            raise UserError(
+                "class_weight is a dict from classes to weights, 'balanced' or None, got "
+                f"{self.class_weight!r}"
+            )
         if self.class_weight is not None:
             made[real] = compute_sample_weight(self.class_weight, y[real])
         if (made < 0).any() or not made[real].any():
@@ -278,3 +289,8 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             return found[np.arange(len(found)), likeliest[rows]]
 
         return answer, [str(self.classes_[each]) for each in likeliest], said.max(1)
+
+
+def _family(value: Any) -> type:
+    """Values of one family can be put in order."""
+    return numbers.Real if isinstance(value, numbers.Real) else type(value)

@@ -11,7 +11,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells
 from addnorm.tabular.choices import held_out
-from addnorm.tabular.columns import Column, empty_columns
+from addnorm.tabular.columns import Column, empty_columns, read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Sample
 from addnorm.tabular.rows import copies, row_set
@@ -26,7 +26,6 @@ class Given(NamedTuple):
     """A table as it was given to `fit`, checked."""
 
     X: Any
-    columns: list[Column]
     weights: np.ndarray
     """Of the rows; those of weight 0 do not exist."""
     times: np.ndarray
@@ -37,8 +36,7 @@ class Given(NamedTuple):
         real = self.weights > 0
         if real.all():
             return self
-        X = rows_of(self.X, np.flatnonzero(real))
-        return Given(X, some_rows(self.columns, real), self.weights[real], self.times[real])
+        return Given(rows_of(self.X, np.flatnonzero(real)), self.weights[real], self.times[real])
 
 
 @dataclass(frozen=True)
@@ -70,10 +68,10 @@ def lesson_of(
 
     What is held out teaches nothing: it is read as rows to be predicted are.
     """
-    columns = given.columns
     if encoder is None:
+        columns = read_columns(given.X, chosen.column_types, times=given.times)
         refuse_empty(columns)
-    elif encoder.kinds != tuple(column.kind for column in columns):
+    else:
         columns = encoder.read(given.X)
     rows = row_set(
         [column.values for column in columns],

@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
-from addnorm.tabular.targets import NumberTarget
+from addnorm.tabular.targets import NumberTarget, refuse_holes
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
@@ -186,6 +186,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
+        refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
         given = self._read(X, y, sample_weight)
         y = np.asarray(y, dtype=np.float64)[given.weights > 0]

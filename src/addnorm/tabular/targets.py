@@ -16,6 +16,21 @@ WILD = 4.0
 """A standard deviation so many times that of the middle half of the values speaks of outliers."""
 
 
+def refuse_holes(y: Any) -> None:
+    """A target must be there in every row, and be no moment."""
+    if y is None:
+        return  # scikit-learn has words for it
+    import pandas
+
+    array = np.asarray(y)
+    if array.dtype.kind == "O" and pandas.isna(array).any():
+        raise UserError("Input y contains NaN: the target is absent in some rows; leave them out")
+    if array.dtype.kind in "mM":
+        raise UserError(
+            f"Input y holds moments or spans of time ({array.dtype}); make numbers or texts of them"
+        )
+
+
 @dataclass(frozen=True)
 class ClassTarget:
     """Which of several classes; the loss is the cross entropy."""

@@ -16,6 +16,8 @@ from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward, SelfAttention
 from addnorm.sublayers.base import Sublayer
 
+AT_ONCE = 32
+"""Rows that are answered at once beside reference rows."""
 ROW_HEAD = 64
 """Features of a head of the attention between rows, as in the released code."""
 
@@ -66,17 +68,26 @@ class RowAttention(Sublayer):
                 cache.keys, cache.values = inside.keys_and_values(together, plugs)
             answer = inside(together, plugs=plugs)[0]
         else:
-            alone = rows[:, None]  # (B, 1, tokens * dim)
-            k, v = inside.keys_and_values(alone, plugs)
-            k = torch.cat((cache.keys.expand(len(x), -1, -1, -1), k), 2)
-            v = torch.cat((cache.values.expand(len(x), -1, -1, -1), v), 2)
-            q = inside.queries(alone, plugs)
-            if plugs.match is not None:
-                q, k = plugs.match(q, k)
-            answer = inside.attend(q, k, v, plugs=plugs)
-            assert isinstance(answer, Tensor)
-            answer = answer[:, 0]
+            known = cache.keys, cache.values
+            # Every row has keys and values of its own beside those: a few rows at a time.
+            answer = torch.cat(
+                [self._alone(part, known, plugs) for part in torch.split(rows, AT_ONCE)]
+            )
         return answer.view_as(x)
+
+    def _alone(self, rows: Tensor, known: tuple[Tensor, Tensor], plugs: Plugs) -> Tensor:
+        """Each row among those that are known, (B, tokens * dim)."""
+        inside, alone = self.attention, rows[:, None]  # (B, 1, tokens * dim)
+        k, v = (
+            torch.cat((theirs.expand(len(rows), -1, -1, -1), own), 2)
+            for theirs, own in zip(known, inside.keys_and_values(alone, plugs), strict=True)
+        )
+        q = inside.queries(alone, plugs)
+        if plugs.match is not None:
+            q, k = plugs.match(q, k)
+        answer = inside.attend(q, k, v, plugs=plugs)
+        assert isinstance(answer, Tensor)
+        return answer[:, 0]
 
 
 class Saint(TableModel):
