@@ -3,6 +3,7 @@
 import numpy as np
 import pandas as pd
 
+from addnorm.models.tabular import MODELS
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 
 QUICK = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 3, "random_state": 0}
@@ -40,8 +41,15 @@ SUMS = NUMBERS.sum(1)
 
 
 def classifier(**changes):
-    return TabularTransformerClassifier(**QUICK | changes)
+    return TabularTransformerClassifier(**quick(**changes))
 
 
 def regressor(**changes):
-    return TabularTransformerRegressor(**QUICK | changes)
+    return TabularTransformerRegressor(**quick(**changes))
+
+
+def quick(model="ft_transformer", **changes):
+    """Settings of a small model, without those that mean nothing to it."""
+    unused = MODELS[model].unused if model in MODELS else ()
+    usual = {name: value for name, value in QUICK.items() if name not in unused}
+    return usual | {"model": model} | changes

@@ -1,8 +1,13 @@
 """Settings and tables that are refused."""
 
 import numpy as np
+import pandas as pd
 import pytest
 
+from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
+from addnorm.tabular.choices import config_of, threads_of
+from addnorm.tabular.columns import read_columns
+from addnorm.tabular.encoder import TableEncoder
 from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -28,6 +33,17 @@ from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regre
         ({"precision": "fp8"}, "unknown precision 'fp8'"),
         ({"n_jobs": 0}, "n_jobs is a number of threads, -1 for all, -2 for all but one, got 0"),
         ({"device": "tpux"}, "device 'tpux'"),
+        ({"device": None}, "device is a name such as 'cpu' or 'auto', got None"),
+        ({"wiring": 3}, "wiring cannot be 3; wanted a valid string"),
+        ({"optimizer": None}, "optimizer is a call string, got None"),
+        ({"lr": "fast"}, "lr must be a positive number, got 'fast'"),
+        ({"average": 1}, "average is a share between 0 and 1, got 1"),
+        ({"max_seconds": "long"}, "max_seconds is a positive number, got 'long'"),
+        ({"validation_fraction": "x"}, "validation_fraction is a share between 0 and 1, got 'x'"),
+        ({"model": "mlp", "heads": 2}, "heads=2 means nothing to mlp; leave heads out"),
+        ({"model": "mlp", "attention_dropout": 0.1}, "attention_dropout=0.1 means nothing to mlp"),
+        ({"model": "mlp", "activation": "nonsense"}, "unknown activation 'nonsense'"),
+        ({"model": "tab_transformer", "numeric": "linear"}, "numeric='linear' means nothing to"),
         ({"importance": "shap"}, "unknown importance 'shap'"),
         ({"model": "mlp", "importance": "rollout"}, "and mlp has none; wanted 'permutation'"),
         ({"target_scaling": "log"}, "unknown target_scaling 'log'"),
@@ -71,3 +87,53 @@ def test_more_tables_that_make_no_sense():
         made.predict(FRAME.drop(columns="flag"))
     with pytest.raises(ValueError, match="column 'number' is numeric"):
         made.predict(FRAME.assign(number="many"))
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        ("ft_transformer", ("pre_ln(first_norm=False)", 96, 2, 8, "reglu", "piecewise")),
+        ("tab_transformer", ("post_ln", 32, 6, 8, "gelu", "linear")),
+        ("saint", ("res_post", 32, 1, 4, "geglu", "mlp")),
+        ("mlp", ("pre_ln", 96, 2, 8, "relu", "piecewise")),
+    ],
+)
+def test_every_model_has_settings_of_its_own(model, wanted):
+    estimator = TabularTransformerClassifier(model=model)
+    encoder = TableEncoder.of(read_columns(FRAME), np.ones(len(FRAME)))
+    config = config_of(estimator, encoder, 2)
+    names = ("wiring", "dim", "depth", "heads", "activation", "numeric")
+    assert tuple(getattr(config, name) for name in names) == wanted
+
+
+def test_threads_are_counted_as_joblib_counts_them(monkeypatch):
+    monkeypatch.setattr("addnorm.tabular.choices.cores", lambda: 4)
+    asked = {None: None, 3: 3, -1: 4, -2: 3, -9: 1}
+    for given, wanted in asked.items():
+        assert threads_of(TabularTransformerRegressor(n_jobs=given)) == wanted
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+@pytest.mark.parametrize("hole", [None, np.nan, pd.NA, pd.NaT])
+def test_a_target_with_holes_is_refused(make, hole):
+    y = pd.Series([1.0, 2.0] * 19 + [1.0, hole], dtype=object)
+    for target in (y, y.tolist()):
+        with pytest.raises(ValueError, match="Input y contains NaN"):
+            make(max_epochs=1).fit(NUMBERS, target)
+
+
+@pytest.mark.parametrize("make", [classifier, regressor])
+def test_moments_are_no_target(make):
+    for y in (pd.date_range("2026-01-01", periods=40), pd.to_timedelta(np.arange(40), "D")):
+        with pytest.raises(ValueError, match="Input y holds moments or spans of time"):
+            make(max_epochs=1).fit(NUMBERS, y)
+
+
+def test_classes_of_several_types_are_refused():
+    with pytest.raises(ValueError, match="classes of several types"):
+        classifier(max_epochs=1).fit(NUMBERS, np.array([1, "a"] * 20, dtype=object))
+
+
+def test_a_list_is_no_model():
+    with pytest.raises(ValueError, match="unknown model"):
+        regressor().set_params(model=["mlp"]).fit(NUMBERS, SUMS)

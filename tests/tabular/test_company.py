@@ -34,7 +34,14 @@ def test_metadata_routing_hands_on_weights():
     with config_context(enable_metadata_routing=True):
         made = classifier(max_epochs=1).set_fit_request(sample_weight=True)
         pipe = make_pipeline(FunctionTransformer(), made)
-        assert pipe.fit(FRAME, LABELS, sample_weight=np.ones(60)).predict(FRAME).shape == (60,)
+        weights = np.where(LABELS == "yes", 9.0, 1.0)
+        said = pipe.fit(FRAME, LABELS, sample_weight=weights).predict_proba(FRAME)
+    plain, weighted = (
+        classifier(max_epochs=1).fit(FRAME, LABELS, sample_weight=each).predict_proba(FRAME)
+        for each in (None, weights)
+    )
+    np.testing.assert_array_equal(said, weighted)
+    assert not np.allclose(said, plain)
 
 
 def test_row_embeddings_as_pandas():

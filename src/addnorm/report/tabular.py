@@ -189,8 +189,9 @@ def _importance(fitted: Fitted) -> Chart:
 
 
 def _wired(fitted: Fitted) -> list[Part]:
-    config = fitted.estimator.module_.config
-    made = [layout(block(config.wiring, depth=config.depth))]
+    module = fitted.estimator.module_
+    config, plan = module.config, module.stacks[0].plan
+    made = [layout(block(config.wiring, depth=config.depth, kinds=plan.kinds))]
     card = wirings.card(wirings.resolve(config.wiring).name)
     facts = {
         "model": config.model,
@@ -198,10 +199,14 @@ def _wired(fitted: Fitted) -> list[Part]:
         "formula": formula(card.formula),
         "norm": config.norm,
         "numbers": config.numeric,
-        "dim, depth, heads": f"{config.dim}, {config.depth}, {config.heads}",
-        "parameters": f"{sum(p.numel() for p in fitted.estimator.module_.parameters()):,}",
+        "dim": str(config.dim),
+        "depth": str(config.depth),
+        "heads": str(config.heads),
+        "parameters": f"{sum(p.numel() for p in module.parameters()):,}",
         "epochs": str(len(fitted.estimator.history_)),
     }
+    for name in module.unused:  # what the model does not have is not told
+        facts.pop({"numeric": "numbers"}.get(name, name), None)
     picture = Picture("The block", svg(made, theme="light"), svg(made, theme="dark"))
     return [Facts("The model", facts), picture]
 

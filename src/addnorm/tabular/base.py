@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import safetensors.torch
@@ -52,6 +52,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_features_in_: int
     target_: Target
 
+    _usual: ClassVar[dict[str, float]]
+    """Dropout where nothing is said."""
     _most_passes: int
     """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
 
@@ -88,7 +90,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 taught.to(device),
                 None if judged is None else judged.to(device),
                 target=target,
-                how=training_of(self, len(taught.weights), seed),
+                how=training_of(self, len(taught.weights), wiring=config.wiring, seed=seed),
                 reference=lesson.keep.to(device),
                 watch=watch,
             )
@@ -185,7 +187,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         encoder = TableEncoder.of(columns, rows.weights)
         sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
         device, config = device_of(self), config_of(self, encoder, 1)
-        how = training_of(self, len(weights), seed)
+        how = training_of(self, len(weights), wiring=config.wiring, seed=seed)
         if epochs is not None:
             how = replace(how, max_epochs=epochs)
         with (

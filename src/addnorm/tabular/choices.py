@@ -16,21 +16,14 @@ from addnorm.tabular.rows import RowSet, split
 from addnorm.train.device import cores, pick_device
 from addnorm.train.schedule import recommended
 
-PUBLISHED = {
-    "ft_transformer": "pre_ln(first_norm=False)",
-    "tab_transformer": "post_ln",
-    "saint": "res_post",
-    "mlp": "pre_ln",
-}
-"""The wiring of each model's paper."""
 PRECISIONS = ("float32", "bfloat16")
 ENOUGH = 300
 """Different rows from which on a part is held out by itself."""
 OWN = (
-    *("norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
+    *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
     *("dropout", "attention_dropout", "activation_dropout"),
 )
-"""Parameters that are fields of a `TableConfig` as they stand."""
+"""Parameters that are fields of a `TableConfig`; None for what the model has by itself."""
 
 
 def batch_size(rows: int) -> int:
@@ -78,15 +71,16 @@ def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     """The config of the model that was asked for."""
     if not isinstance(chosen.model, str) or chosen.model not in MODELS:
         raise UserError(unknown("model", str(chosen.model), MODELS))
-    if not (chosen.wiring is None or isinstance(chosen.wiring, str)):
-        raise UserError(f"wiring is a call string such as 'post_ln', got {chosen.wiring!r}")
-    return TableConfig.of(
-        model=chosen.model,
-        wiring=chosen.wiring or PUBLISHED[chosen.model],
-        outputs=outputs,
-        **{name: getattr(chosen, name) for name in OWN},
-        **encoder.layout,
-    )
+    kind = MODELS[chosen.model]
+    told = {name: getattr(chosen, name) for name in OWN if getattr(chosen, name) is not None}
+    for name in kind.unused:
+        if name in told:
+            raise UserError(
+                f"{name}={told[name]!r} means nothing to {chosen.model}; leave {name} out"
+            )
+    usual = {name: value for name, value in chosen._usual.items() if name not in kind.unused}
+    fields = usual | kind.usual | told
+    return TableConfig.of(model=chosen.model, outputs=outputs, **fields, **encoder.layout)
 
 
 def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
@@ -108,8 +102,8 @@ def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
     return held
 
 
-def training_of(chosen: Any, rows: int, seed: int) -> Training:
-    """How a fit to so many rows goes."""
+def training_of(chosen: Any, rows: int, *, wiring: str, seed: int) -> Training:
+    """How a fit of a model with that wiring to so many rows goes."""
     size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
     if not _whole(size) or size < 1:
         raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
@@ -136,7 +130,7 @@ def training_of(chosen: Any, rows: int, seed: int) -> Training:
         optimizer=chosen.optimizer,
         lr=chosen.lr,
         weight_decay=chosen.weight_decay,
-        schedule=chosen.schedule or recommended(chosen.wiring or PUBLISHED[chosen.model]),
+        schedule=chosen.schedule or recommended(wiring),
         batch_size=int(size),
         max_epochs=int(epochs),
         patience=int(chosen.patience),

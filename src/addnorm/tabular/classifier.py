@@ -2,7 +2,7 @@
 
 import numbers
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import softmax
@@ -31,26 +31,28 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     wiring : str or None, default=None
         How sub-layers are joined, a call string such as "post_ln" or "deepnorm"; the one of the
         model's paper if None.
-    norm : str, default="layer"
-        The norm, a call string such as "rms".
-    numeric : str, default="piecewise"
-        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)".
-    dim : int, default=96
-        Features of the stream.
-    depth : int, default=2
-        Layers.
-    heads : int, default=8
-        Attention heads.
+    norm : str or None, default=None
+        The norm, a call string such as "rms"; "layer" if None.
+    numeric : str or None, default=None
+        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
+        "mlp(hidden=100)"; the model's own if None, "piecewise" for "ft_transformer" and "mlp".
+    dim : int or None, default=None
+        Features of the stream; the model's own if None, 96 for "ft_transformer" and "mlp".
+    depth : int or None, default=None
+        Layers; the model's own if None, 2 for "ft_transformer" and "mlp".
+    heads : int or None, default=None
+        Attention heads; the model's own if None, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden features of the feed-forward; 4 / 3 * dim with a gate, 2 * dim without, if None.
-    activation : str, default="reglu"
-        Activation of the feed-forward.
-    dropout : float, default=0.1
-        Share of every branch dropped in training.
-    attention_dropout : float, default=0.2
-        Share of attention probabilities dropped in training.
-    activation_dropout : float, default=0.2
-        Share of the feed-forward's hidden features dropped in training.
+        Hidden features of the feed-forward; the model's own share of `dim` if None.
+    activation : str or None, default=None
+        Activation of the feed-forward; the model's own if None, "reglu" for "ft_transformer".
+    dropout : float or None, default=None
+        Share of every branch dropped in training; the model's own, else 0.1, if None.
+    attention_dropout : float or None, default=None
+        Share of attention probabilities dropped in training; the model's own, else 0.2, if None.
+    activation_dropout : float or None, default=None
+        Share of the feed-forward's hidden features dropped in training; the model's own, else 0.2,
+        if None.
     optimizer : str, default="adamw(beta2=0.999)"
         A call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
@@ -127,6 +129,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     array(['low'], dtype='<U4')
     """
 
+    _usual: ClassVar = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.2}
     _most_passes = 20
     classes_: np.ndarray
     temperature_: float
@@ -136,16 +139,16 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         *,
         model: str = "ft_transformer",
         wiring: str | None = None,
-        norm: str = "layer",
-        numeric: str = "piecewise",
-        dim: int = 96,
-        depth: int = 2,
-        heads: int = 8,
+        norm: str | None = None,
+        numeric: str | None = None,
+        dim: int | None = None,
+        depth: int | None = None,
+        heads: int | None = None,
         ffn_dim: int | None = None,
-        activation: str = "reglu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.2,
-        activation_dropout: float = 0.2,
+        activation: str | None = None,
+        dropout: float | None = None,
+        attention_dropout: float | None = None,
+        activation_dropout: float | None = None,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
@@ -208,11 +211,11 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
         refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y)
-        check_classification_targets(y)
         if y.dtype.kind == "O" and len({_family(each) for each in y}) > 1:
             raise UserError(
                 "Input y has classes of several types, such as numbers beside texts; wanted one"
             )
+        check_classification_targets(y)
         given = self._read(X, y, sample_weight)
         given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
         classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
@@ -293,4 +296,4 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
 def _family(value: Any) -> type:
     """Values of one family can be put in order."""
-    return numbers.Real if isinstance(value, numbers.Real) else type(value)
+    return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))
