@@ -1,8 +1,12 @@
 """Estimators on tables as they are, their weights, seeds and order."""
 
+import datetime
+import decimal
+
 import numpy as np
 import pandas as pd
 import polars as pl
+import pyarrow as pa
 import pytest
 import torch
 
@@ -192,3 +196,42 @@ def test_an_answer_does_not_depend_on_its_neighbours(model):
     np.testing.assert_allclose(
         made.predict_proba(FRAME)[5:6], made.predict_proba(FRAME.iloc[5:6]), rtol=1e-9
     )
+
+
+@pytest.mark.parametrize("scale", [1e300, 1e-300])
+def test_extreme_weights_and_targets_are_no_trouble(scale):
+    plain = regressor().fit(NUMBERS, SUMS).predict(NUMBERS)
+    far = regressor().fit(NUMBERS, SUMS * scale).predict(NUMBERS)
+    np.testing.assert_allclose(far / scale, plain, rtol=1e-3, atol=1e-3)
+    heavy = regressor().fit(NUMBERS, SUMS, sample_weight=np.full(40, scale)).predict(NUMBERS)
+    np.testing.assert_allclose(heavy, plain, rtol=1e-3, atol=1e-3)
+
+
+def test_columns_of_arrows_own_types():
+    moment, day = datetime.datetime(2026, 1, 1), datetime.date(2026, 1, 1)
+    columns = {
+        "whole": ([1, None], pa.int64()),
+        "moment": ([moment, None], pa.timestamp("us", tz="UTC")),
+        "day": ([day, None], pa.date32()),
+        "span": ([datetime.timedelta(1), None], pa.duration("s")),
+        "exact": ([decimal.Decimal("1.5"), None], pa.decimal128(5, 2)),
+        "text": (["a", None], pa.string()),
+        "truth": ([True, None], pa.bool_()),
+        "list": ([[1, 2], None], pa.list_(pa.int64())),
+    }
+    kinds = [
+        *("numeric", "datetime", "datetime", "numeric", "numeric"),
+        *("categorical", "boolean", "categorical"),
+    ]
+    frame = pd.DataFrame(
+        {name: pd.array(each * 20, dtype=pd.ArrowDtype(of)) for name, (each, of) in columns.items()}
+    )
+    table = pa.table({name: pa.array(each * 20, of) for name, (each, of) in columns.items()})
+    for X in (frame, table):
+        assert list(regressor(max_epochs=1).fit(X, SUMS).encoder_.kinds) == kinds
+
+
+def test_a_column_that_arrow_does_not_know_is_told():
+    wide = pl.DataFrame({"x": pl.Series([1, 2] * 20, dtype=pl.Int128)})
+    with pytest.raises(ValueError, match="DataFrame cannot be read through Arrow: "):
+        regressor().fit(wide, SUMS)

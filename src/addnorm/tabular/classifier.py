@@ -222,7 +222,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         if len(classes) < 2:
             raise UserError(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
-                f"data contains only one class: {classes[0]!r}"
+                f"data contains only one class: {classes.tolist()[0]!r}"
             )
         if self.warm_start and hasattr(self, "module_") and list(self.classes_) != list(classes):
             raise UserError("warm_start goes on with the classes of the last fit, got others")

@@ -52,7 +52,10 @@ def as_pandas(X: Any) -> Any:
 
     try:
         return pyarrow.table(X).to_pandas(date_as_object=False)
-    except (pyarrow.ArrowInvalid, TypeError):
+    except (pyarrow.ArrowException, TypeError, ValueError) as problem:
+        if hasattr(X, "columns"):  # a table, with a column that Arrow does not know
+            said = " ".join(str(problem).split())
+            raise UserError(f"{type(X).__name__} cannot be read through Arrow: {said}") from None
         raise UserError(
             f"Expected 2D array, got {type(X).__name__} instead, which is no table with columns; "
             "try a frame of one column"

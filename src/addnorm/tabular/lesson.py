@@ -80,6 +80,7 @@ def lesson_of(
         times=given.times,
         seed=derive_seed(seed, "rows"),
     )
+    rows = replace(rows, weights=rows.weights * sane(rows.weights))
     columns, y = some_rows(columns, rows.chosen), y[rows.chosen]
     held = held_out(chosen, y, rows)
     at = np.flatnonzero(held < 1)
@@ -98,6 +99,16 @@ def lesson_of(
     judged = _sample(cells, asked, (rows.weights * held)[out], out) if len(out) else None
     first = rows.first[held[rows.first] < 1][:REFERENCES]  # they stand in an order by chance
     return Lesson(encoder, target, taught, judged, cells.rows(torch.from_numpy(first)))
+
+
+def sane(weights: np.ndarray) -> float:
+    """A power of two by which weights become such that float32 can sum; 1 for all but extreme ones.
+
+    >>> sane(np.array([1.0, 3.0])), sane(np.array([1e300, 1e300])) * 1e300 > 0.5
+    (1.0, True)
+    """
+    exponent = float(np.log2(weights).mean())
+    return 1.0 if abs(exponent) < 40 else 2.0 ** -round(exponent)
 
 
 def refuse_empty(columns: Sequence[Column]) -> None:

@@ -102,12 +102,13 @@ def _fingerprint(parts: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.n
 
 
 def times_of(weights: np.ndarray) -> np.ndarray:
-    """How many rows each row stands for: its weight, where all are whole numbers, else itself.
+    """How many rows each row stands for: its weight, where all are whole numbers (below 2^53, where
+    floats are nothing else), else itself.
 
     >>> times_of(np.array([1.0, 3.0])), times_of(np.array([0.5, 3.0]))
     (array([1., 3.]), array([1., 1.]))
     """
-    counted = bool((weights == np.round(weights)).all())
+    counted = bool((weights == np.round(weights)).all()) and weights.max() < 2**53
     return weights.copy() if counted else np.ones_like(weights)
 
 

@@ -77,7 +77,7 @@ def save_estimator(estimator: Any, folder: str | Path) -> None:
     }
     folder = Path(folder)
     with replacing(folder / FILE) as file, replacing(folder / WEIGHTS) as weights:
-        file.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
+        file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")
         weights.write_bytes(data)
 
 

@@ -43,7 +43,7 @@ def plain_of(values: Any, *, spelt: bool = False) -> Plain:
 
 
 def _from_pandas(series: Any, spelt: bool) -> np.ndarray | Plain:
-    from pandas import CategoricalDtype
+    from pandas import ArrowDtype, CategoricalDtype
     from pandas.api import types
 
     dtype = series.dtype
@@ -57,6 +57,10 @@ def _from_pandas(series: Any, spelt: bool) -> np.ndarray | Plain:
         if spelt:
             return np.asarray(series.to_numpy(dtype=object, na_value=None))
         return np.asarray(series.to_numpy(dtype=np.float64, na_value=np.nan))
+    if isinstance(dtype, ArrowDtype) and not types.is_string_dtype(dtype):
+        import pyarrow
+
+        return _from_pandas(pyarrow.array(series).to_pandas(date_as_object=False), spelt)
     if types.is_datetime64_any_dtype(dtype):
         plain = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz else series
         return np.asarray(plain.to_numpy(dtype="datetime64[us]"))
