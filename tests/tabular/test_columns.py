@@ -7,6 +7,8 @@ import pandas as pd
 import polars as pl
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.tabular.columns import (
@@ -244,3 +246,32 @@ def test_cells_are_shown_as_text():
     assert shown(columns["colour"], 0) == "absent"
     assert shown(columns["flag"], 0) in ("True", "False")
     assert shown(columns["day"], 1).startswith("202")
+
+
+CELLS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["1", "1.5", "007", "2026-01-01", "true", " ", "nan", "1e999"]),
+    st.dates(),
+    st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
+    st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999)),
+    st.decimals(allow_nan=False),
+    st.binary(max_size=3),
+    st.tuples(st.integers(0, 2)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.one_of(*(st.lists(each, min_size=1, max_size=9) for each in (CELLS, *CELLS.branches))))
+def test_a_column_is_read_the_same_when_its_kind_is_told(values):
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = values
+    one = read_column("x", cells)
+    assert one.kind in KINDS
+    assert one.values.dtype == (np.float64 if one.kind in ("numeric", "datetime") else object)
+    same(one, read_column("x", cells, one.kind))
+    if one.kind in ("numeric", "datetime"):
+        assert not np.isinf(one.values).any()

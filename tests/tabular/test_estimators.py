@@ -117,6 +117,20 @@ def test_weights_are_repetitions_and_order_does_not_matter():
     np.testing.assert_array_equal(one.predict(NUMBERS), regressor().fit(X, y).predict(NUMBERS))
 
 
+def test_weights_are_repetitions_with_every_kind_of_column_and_rows_held_out():
+    X, y = mixed(320)
+    X["word"] = [f"w{place % 75}" for place in range(320)]  # a category only by its repetitions
+    weights = np.arange(320) % 3 + 1
+    settings = {"max_epochs": 1, "early_stopping": True, "class_weight": {"yes": 2.5, "no": 1}}
+    one = classifier(**settings).fit(X, y, sample_weight=weights)
+    order = np.random.default_rng(0).permutation(np.repeat(np.arange(320), weights))
+    two = classifier(**settings).fit(X.iloc[order], y[order])
+    assert one.encoder_.kinds == two.encoder_.kinds
+    assert one.encoder_.kinds[-2:] == ("datetime", "categorical")
+    assert one.history_[0]["valid"] == two.history_[0]["valid"]
+    np.testing.assert_array_equal(one.predict_proba(X), two.predict_proba(X))
+
+
 def test_a_table_of_few_different_rows_is_learned_as_often_as_they_stand_there():
     x = np.array([0, 1] * 500)[:, None]
     y = np.r_[np.array([0, 1] * 350), np.array([1, 0] * 150)]  # agrees in 70 of 100 rows

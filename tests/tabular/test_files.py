@@ -59,10 +59,12 @@ def test_a_late_odd_cell_changes_the_type_of_its_column(tmp_path):
 def test_types_of_a_fit_hold_for_other_files(tmp_path):
     _, types = read_table(written(tmp_path, "zip,n,d,t\n01,1,2026-01-01,08:00:00\nA3,2,,\n"))
     assert types["zip"] == "string"
-    (part,) = read_parts(written(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02,09:00:00\n02,,,\n"), types)
+    (part,) = read_parts(
+        written(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02 07:30:00.5,09:00:00.25\n02,,,\n"), types
+    )
     assert part["zip"].tolist() == ["01", "02"]
     assert part["n"].iloc[0] == 1.5 and np.isnan(part["n"].iloc[1])
-    assert part["d"].iloc[0] == pd.Timestamp("2026-01-02")
+    assert part["d"].iloc[0] == pd.Timestamp("2026-01-02T07:30:00.5")
     frame, _ = read_table(written(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
     assert frame["zip"].tolist() == ["01", "02"]
     with pytest.raises(UserError, match=r"a cell is not what its column is .*'many'"):

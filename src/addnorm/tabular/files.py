@@ -123,17 +123,18 @@ def _options(path: Path, types: dict[str, str]) -> dict[str, Any]:
 
 
 def _type(name: str) -> Any:
-    """An Arrow type by the name it gives itself; whole numbers may have a fraction next time."""
+    """An Arrow type by the name it gives itself; whole numbers, days and seconds may have fractions
+    next time.
+    """
     import pyarrow
 
     if name.startswith(("int", "double", "float")):
         return pyarrow.float64()
-    inside = re.fullmatch(r"(timestamp|time32|time64)\[(\w+)(?:, tz=(.*))?\]", name)
-    if inside is not None:
-        kind, unit, zone = inside.groups()
-        return getattr(pyarrow, kind)(unit, *([zone] if zone else []))
-    if name.startswith("date32"):
-        return pyarrow.date32()
+    if name.startswith(("timestamp", "date32")):
+        zone = re.search(r"tz=(.*)\]", name)
+        return pyarrow.timestamp("us", zone and zone[1])
+    if name.startswith("time"):
+        return pyarrow.time64("us")
     return pyarrow.bool_() if name == "bool" else pyarrow.string()
 
 
