@@ -216,6 +216,12 @@ def test_tab_transformer_equals_torchs_encoder_layers_and_a_plain_network():
     torch.testing.assert_close(model(x), wanted, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("numbers", [1, 2])
+def test_in_tab_transformer_one_or_two_numbers_keep_their_size(numbers):
+    model, x = small("tab_transformer", numbers=numbers), cells(numbers=numbers)
+    assert not torch.allclose(model(x), model(x._replace(numbers=2 * x.numbers + 1)))
+
+
 def test_in_tab_transformer_numbers_never_reach_the_attention_and_columns_share_a_part():
     model, x = small("tab_transformer"), cells()
     other = x._replace(numbers=x.numbers.square())  # a shift alone its norm would undo

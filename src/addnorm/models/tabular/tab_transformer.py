@@ -26,7 +26,8 @@ class TabTransformer(TableModel):
     y = MLP([stack(e_1, e_2, ...), LayerNorm(x), absent]),    e_j = [c_j ; w_{j, code}]
 
     e: (dim) each; c_j, dim / 8 features, is shared by all values of column j
-    x: numbers; the norm is left out where there is only one, which it would make 0
+    x: numbers; the norm is left out where there are only one or two, of which it would leave
+        nothing, or which is larger
     absent: 1 where a number is absent
     MLP: hidden layers of 4 l and 2 l features with relu, l the features it reads
     stack: the paper's is post_ln, dim 32, 6 layers, 8 heads, feed-forwards of 4 * dim with gelu
@@ -50,9 +51,9 @@ class TabTransformer(TableModel):
     # NOTE[DIFF]: tokens have a bias for each column, which the paper's have not; what it adds to
     # every value of a column, the values could hold themselves.
     # NOTE[DIFF]: the paper's MLP grows with the table without a bound; here its first hidden layer
-    # has at most 1024 features. The paper has no word for absent numbers. Texts are ours, as bags
-    # of words. There is no code by the authors; AutoGluon's copy, credited to them, has other
-    # defaults (dim 128, one layer).
+    # has at most 1024 features. The paper has no word for absent numbers, and norms one or two
+    # numbers, too. Texts are ours, as bags of words. There is no code by the authors; AutoGluon's
+    # copy, credited to them, has other defaults (dim 128, one layer).
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.coded = len(config.categories) + len(config.texts)
@@ -66,7 +67,7 @@ class TabTransformer(TableModel):
         )
         self.columns = nn.Parameter(torch.empty(max(1, self.coded), shared))
         self.encoder = Encoder(**encoder_options(config, 4 * config.dim))
-        self.scale = nn.LayerNorm(config.numbers) if config.numbers > 1 else nn.Identity()
+        self.scale = nn.LayerNorm(config.numbers) if config.numbers > 2 else nn.Identity()
         reads = config.dim * max(1, self.coded) + 2 * config.numbers
         first = min(4 * reads, WIDEST)
         self.layers = nn.Sequential(
