@@ -11,6 +11,7 @@ import pytest
 import torch
 
 from addnorm.models.tabular import MODELS
+from addnorm.tabular.fitting import settled
 from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
 
@@ -176,7 +177,10 @@ def test_the_same_seed_gives_the_same_bits_and_another_others():
 def test_torchs_own_generator_and_threads_stay_as_they_were():
     torch.manual_seed(5)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
-    regressor(n_jobs=2).fit(NUMBERS, SUMS).predict(NUMBERS)
+    regressor(max_epochs=1, n_jobs=1).fit(NUMBERS, SUMS).predict(NUMBERS)
+    with settled(threads=threads + 1, seed=1):
+        assert torch.get_num_threads() == threads + 1
+        torch.rand(1)
     assert torch.equal(before, torch.get_rng_state())
     assert torch.get_num_threads() == threads
 
