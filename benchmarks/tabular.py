@@ -5,9 +5,9 @@
 
 FOLDER holds adult/, california-housing/, diamonds/, higgs-small/ and titanic/. A seed decides the
 split (a fifth is tested; Adult has a test set of its own), what is made absent with --missing, and
-the estimator. rtdl gets the processor seconds that ours took, its own defaults, quantiles for
-numbers, the mean for absent ones and a category for absent categories. Numbers already in the
-output are not computed again.
+the estimator. rtdl gets the processor seconds of our fit, its own defaults, quantiles for
+numbers, the mean for absent ones and a category for absent categories. Rows already in the output
+(same table, share of absent cells, seed, training rows, options and arm) are not computed again.
 """
 
 import argparse
@@ -169,11 +169,32 @@ def scores(y, said, classes):
     }
 
 
+def fit_and_answer(arm, X, y, X_test, *, given, seed, regression, seconds):
+    """(seconds of the fit, answers, classes or None, epochs) of one model."""
+    started = time.process_time()
+    if arm in ("hist_gradient_boosting", "lightgbm"):
+        encoder, model, options = boosted(arm, X, seed, regression)
+        model.fit(encoder.fit_transform(X), y, **options)
+        X_test, classes = encoder.transform(X_test), None if regression else model.classes_
+    elif arm == "rtdl":
+        if seconds is None:
+            raise SystemExit("rtdl needs a budget: run ft_transformer before it, or say --seconds")
+        model = Rtdl(seconds, regression, seed).fit(X, y)
+        spent = time.process_time() - started
+        return spent, model.answers(X_test), model.classes, None
+    else:
+        maker = TabularTransformerRegressor if regression else TabularTransformerClassifier
+        options = {"model": arm} | json.loads(given.options)
+        model = maker(random_state=seed, **options).fit(X, y)
+        classes = None if regression else model.classes_
+    spent = time.process_time() - started
+    said = model.predict(X_test) if regression else model.predict_proba(X_test)
+    return spent, said, classes, len(getattr(model, "history_", []))
+
+
 def run(given):
-    done = set()
-    if given.output.exists():
-        lines = map(json.loads, given.output.read_text().splitlines())
-        done = {(row["table"], row["missing"], row["seed"], row["arm"]) for row in lines}
+    lines = given.output.read_text().splitlines() if given.output.exists() else []
+    rows = {key_of(row): row for row in map(json.loads, lines)}
     for seed in given.seeds:
         for name in given.tables:
             (X, y), (X_test, y_test) = parts(given.folder, name, seed)
@@ -181,40 +202,36 @@ def run(given):
                 X, _, y, _ = train_test_split(X, y, train_size=given.rows, random_state=seed)
             X = with_holes(X, given.missing, seed)
             X_test = with_holes(X_test, given.missing, 10**6 + seed)
-            regression, spent = name in NUMBERS, given.seconds
+            regression = name in NUMBERS
             for arm in given.arms:
-                if (name, given.missing, seed, arm) in done:
-                    continue
-                started = time.process_time(), time.monotonic()
-                if arm in ("hist_gradient_boosting", "lightgbm"):
-                    encoder, model, options = boosted(arm, X, seed, regression)
-                    model.fit(encoder.fit_transform(X), y, **options)
-                    seen = encoder.transform(X_test)
-                    said = model.predict(seen) if regression else model.predict_proba(seen)
-                    classes = None if regression else model.classes_
-                elif arm == "rtdl":
-                    model = Rtdl(spent, regression, seed).fit(X, y)
-                    said, classes = model.answers(X_test), model.classes
-                else:
-                    maker = (
-                        TabularTransformerRegressor if regression else TabularTransformerClassifier
-                    )
-                    options = {} if arm == "ft_transformer" else {"model": arm}
-                    options |= json.loads(given.options)
-                    model = maker(random_state=seed, **options).fit(X, y)
-                    spent = time.process_time() - started[0]
-                    said = model.predict(X_test) if regression else model.predict_proba(X_test)
-                    classes = None if regression else model.classes_
                 row = {
                     "table": name, "missing": given.missing, "seed": seed, "arm": arm,
-                    "rows": len(X), **scores(y_test, said, classes),
+                    "rows": len(X), "options": given.options,
+                }  # fmt: skip
+                if key_of(row) in rows:
+                    continue
+                ours = rows.get(key_of(row | {"arm": "ft_transformer"}), {})
+                started = time.process_time(), time.monotonic()
+                spent, said, classes, epochs = fit_and_answer(
+                    arm, X, y, X_test, given=given, seed=seed, regression=regression,
+                    seconds=given.seconds or ours.get("fit"),
+                )  # fmt: skip
+                row |= scores(y_test, said, classes)
+                row |= {
+                    "fit": round(spent, 1),
                     "cpu": round(time.process_time() - started[0], 1),
                     "wall": round(time.monotonic() - started[1], 1),
-                    "epochs": len(getattr(model, "history_", [])), "options": given.options,
-                }  # fmt: skip
+                    "epochs": epochs,
+                }
+                rows[key_of(row)] = row
                 print(json.dumps(row), flush=True)
                 with given.output.open("a") as file:
                     file.write(json.dumps(row) + "\n")
+
+
+def key_of(row):
+    """What a row must have in common with another to be the same measurement."""
+    return tuple(row[name] for name in ("table", "missing", "seed", "rows", "options", "arm"))
 
 
 def table(given):
@@ -223,18 +240,20 @@ def table(given):
         row = json.loads(line)
         for measure in ("accuracy", "auc", "rmse"):
             if measure in row:
-                met[row["table"], measure, row["missing"]].append((row["arm"], row[measure]))
+                what = row["table"], measure, row["missing"], row["rows"], row["options"]
+                met[what].append((row["arm"], row[measure]))
     arms = list(dict.fromkeys(arm for each in met.values() for arm, _ in each))
-    print("| table | measure | missing | " + " | ".join(arms) + " |")
-    print("|---" * (3 + len(arms)) + "|")
-    for (name, measure, missing), each in sorted(met.items()):
+    print("| table | rows | options | measure | missing | " + " | ".join(arms) + " |")
+    print("|---" * (5 + len(arms)) + "|")
+    for (name, measure, missing, rows, options), each in sorted(met.items()):
         cells = []
         for arm in arms:
             values = [value for other, value in each if other == arm]
             digits = 0 if np.mean(values or [0]) > 100 else 4
             spread = f" ± {np.std(values, ddof=1):.{digits}f}" if len(values) > 1 else ""
             cells.append(f"{np.mean(values):.{digits}f}{spread}" if values else "-")
-        print(f"| {name} | {measure} | {missing:.0%} | " + " | ".join(cells) + " |")
+        start = f"| {name} | {rows} | {options.strip('{}')} | {measure} | {missing:.0%} | "
+        print(start + " | ".join(cells) + " |")
 
 
 def main():

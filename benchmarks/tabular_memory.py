@@ -1,12 +1,14 @@
 """Memory of predictions: the peak must not grow with the rows.
 
-    OMP_NUM_THREADS=1 python benchmarks/tabular_memory.py 10000 100000
+    OMP_NUM_THREADS=1 python benchmarks/tabular_memory.py 10000 100000 --model saint
 
 For each number of rows, in a process of its own: a table of 14 columns (8 numeric, 6 categorical)
 is made and predicted by an estimator of default size; printed are the megabytes that prediction
-added to the peak, beyond the table itself, and the rows a second of processor time.
+added to the peak, beyond the table itself and ten rows of it, and the rows a second of processor
+time.
 """
 
+import argparse
 import resource
 import subprocess
 import sys
@@ -27,22 +29,31 @@ def peak():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def one(rows):
+def one(rows, model):
     from addnorm.tabular import TabularTransformerClassifier
 
     train = table(2000)
-    model = TabularTransformerClassifier(max_epochs=1, random_state=0)
-    model.fit(train, train["n0"] > 0)
+    made = TabularTransformerClassifier(model=model, max_epochs=1, random_state=0)
+    made.fit(train, train["n0"] > 0)
     X = table(rows, 1)
-    model.predict(X.head(10_000))
+    made.predict(X.head(10))
     before, started = peak(), time.process_time()
-    model.predict(X)
+    made.predict(X)
     spent = time.process_time() - started
-    print(f"{rows:8,} rows: {peak() - before:6.1f} MB more, {rows / spent:6.0f} rows/s", flush=True)
+    more = f"{peak() - before:6.1f} MB more, {rows / spent:6.0f} rows/s"
+    print(f"{model}, {rows:8,} rows: {more}", flush=True)
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 2:
-        one(int(sys.argv[1]))
-    for rows in sys.argv[1:] if len(sys.argv) > 2 else ():
-        subprocess.run([sys.executable, __file__, rows], check=True)
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("rows", type=int, nargs="+")
+    parser.add_argument("--model", default="ft_transformer")
+    given = parser.parse_args()
+    if len(given.rows) == 1:
+        one(given.rows[0], given.model)
+    else:
+        for rows in map(str, given.rows):
+            command = [sys.executable, __file__, rows, "--model", given.model]
+            subprocess.run(command, check=True)

@@ -123,7 +123,7 @@ def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_pat
         (("data.csv", "-t", "answer", "--task", "sort"), "--task is classify, regress or auto"),
         (("data.csv", "-t", "answer", "--holdout", "1"), "holdout is a share from 0 to below 1"),
         (("data.csv", "-t", "answer", "wiring=postln"), "unknown wiring 'postln'"),
-        (("data.csv", "-t", "number"), "Input y contains NaN: the target 'number' is absent in"),
+        (("holes.csv", "-t", "a"), "Input y contains NaN: the target 'a' is absent in 1 of 3"),
         (("none.csv", "-t", "x"), "none.csv"),
         (("data.doc", "-t", "x"), "the name does not tell the format"),
         (("text.csv", "-t", "x"), "is no table"),
@@ -134,6 +134,16 @@ def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_pat
         (("level.csv", "-t", "a", "--task", "regress"), "needs a target that varies"),
         (("hollow.csv", "-t", "a"), "columns without any value: 'b'"),
         (("broken.parquet", "-t", "a"), "is no table"),
+        (("days.csv", "-t", "a"), "the target 'a' holds moments"),
+        (("data.csv", "-t", "answer", "depth=["), "'[' is no value"),
+        (("data.csv", "-t", "answer", "max_seconds=abc"), "max_seconds is a positive number"),
+        (("data.csv", "-t", "answer", "validation_fraction=x"), "validation_fraction is a share"),
+        (("data.csv", "-t", "answer", "average=5"), "average is a share between 0 and 1, got 5"),
+        (("data.csv", "-t", "answer", "device=[a]"), "device is a name"),
+        (("data.csv", "-t", "answer", "device=cuda:99"), "device 'cuda:99' cannot be used"),
+        (("data.csv", "-t", "answer", "model=[a]"), "unknown model"),
+        (("data.csv", "-t", "answer", "column_types=zip"), "column_types='zip'"),
+        (("latin.csv", "-t", "a"), "is no UTF-8 text"),
     ],
 )
 def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, words):
@@ -141,17 +151,20 @@ def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, 
         "text.csv": 'a,b\n1\n"2,3,4\n',
         "empty.csv": "",
         "twice.csv": "a,a\n1,2\n",
+        "holes.csv": "a,b\n1,1\n,2\n3,3\n",
+        "days.csv": "a,b\n2026-01-01,1\n2026-01-02,2\n",
         "one.csv": "a\n1\n2\n",
         "same.csv": "a,b\n" + "x,1\n" * 20,
         "level.csv": "a,b\n" + "1,1\n1,2\n" * 10,
         "hollow.csv": "a,b\n" + "x,\ny,\n" * 20,
         "broken.parquet": "nothing",
         "data.doc": "a",
+        "latin.csv": "a,\udcf6\n1,2\n",
     }
     name, *rest = arguments
     path = tmp_path / name if name in made else folder / name
     if name in made:
-        path.write_text(made[name])
+        path.write_text(made[name], errors="surrogateescape")
     done = addnorm("fit", str(path), *rest, "-o", str(tmp_path / "run"))
     last = done.err.splitlines()[-1]
     assert (done.code, done.out) == (2, "")
@@ -165,3 +178,53 @@ def test_a_folder_that_is_no_fit(addnorm, folder, tmp_path):
     (tmp_path / "config.yaml").write_text("a: 1")
     done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
     assert done.code == 2 and "is not the config of a fit" in done.err
+
+
+def test_codes_with_zeros_mean_at_prediction_what_they_meant_at_fit(addnorm, tmp_path):
+    """Types were found anew in every file: 01 became 1, a category that nobody knew."""
+    rows = [(code, place % 2) for place, code in enumerate(["01", "02", "A3", "B4"] * 20)]
+    table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
+    table.write_text("code,y\n" + "".join(f"{code},{y}\n" for code, y in rows))
+    new.write_text("code\n01\n02\n01\n02\n")
+    learn = ("dim=8", "depth=1", "heads=2", "max_epochs=30", "lr=0.01", "dropout=0", "--holdout=0")
+    assert addnorm("fit", str(table), "-t", "y", "-o", run, *learn).code == 0
+    assert addnorm("predict", run, str(new)).out == "y\n0\n1\n0\n1\n"
+    new.write_text("code\n7\n")
+    assert addnorm("predict", run, str(new)).code == 0
+
+
+def test_a_fit_is_kept_when_its_rival_fails(addnorm, tmp_path, monkeypatch):
+    from addnorm.tabular import run
+
+    def fails(*_args, **_options):
+        raise ValueError("The least populated class in y has only 1 member")
+
+    monkeypatch.setattr(run, "boosted", fails)
+    frame, y = mixed(60)
+    frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    out = tmp_path / "run"
+    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(out), *QUICK)
+    assert done.code == 0
+    told = "Gradient boosting could not be fitted: The least populated class in y has only 1 member"
+    assert told in done.err and told in (out / "report.html").read_text()
+    assert addnorm("predict", str(out), str(tmp_path / "t.csv")).code == 0
+
+
+def test_the_command_of_the_page_does_it_again(addnorm, tmp_path):
+    import re
+    import shlex
+    from html import unescape
+
+    frame, y = mixed(60)
+    frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
+    keys = (*QUICK, "max_seconds=null", "early_stopping=false", "wiring=pre_ln", "lr=1e-3")
+    one, two = tmp_path / "one", tmp_path / "two"
+    types = ("--type", "count=categorical")
+    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(one), *keys, *types)
+    assert done.code == 0
+    page = unescape((one / "report.html").read_text())
+    command = shlex.split(re.search(r"addnorm fit [^<]*--seed 0", page)[0])
+    assert "max_seconds=null" in command
+    assert addnorm(*command[1:], "-o", str(two)).code == 0
+    name = "model.safetensors"
+    assert (one / name).read_bytes() == (two / name).read_bytes()

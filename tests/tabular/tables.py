@@ -1,7 +1,10 @@
-"""Small tables for tests."""
+"""Small tables and estimators for tests."""
 
 import numpy as np
 import pandas as pd
+
+from addnorm.models.tabular import MODELS
+from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 
 QUICK = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 3, "random_state": 0}
 
@@ -30,3 +33,23 @@ def mixed(rows=60, seed=0):
     frame.loc[::13, "day"] = pd.NaT
     y = np.where((number > 0) ^ (colour == "red"), "yes", "no")
     return frame, y
+
+
+FRAME, LABELS = mixed()
+NUMBERS = np.random.default_rng(0).normal(size=(40, 3))
+SUMS = NUMBERS.sum(1)
+
+
+def classifier(**changes):
+    return TabularTransformerClassifier(**quick(**changes))
+
+
+def regressor(**changes):
+    return TabularTransformerRegressor(**quick(**changes))
+
+
+def quick(model="ft_transformer", **changes):
+    """Settings of a small model, without those that mean nothing to it."""
+    unused = MODELS[model].unused if model in MODELS else ()
+    usual = {name: value for name, value in QUICK.items() if name not in unused}
+    return usual | {"model": model} | changes

@@ -1,37 +1,38 @@
-"""scikit-learn's own checks, all of them, with no expected failure."""
+"""scikit-learn's own checks, all of them, of every model, with no expected failure."""
 
 import pytest
-from sklearn.utils.estimator_checks import estimator_checks_generator, parametrize_with_checks
+from sklearn.utils.estimator_checks import estimator_checks_generator
 
+from addnorm.models.tabular import MODELS
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 
 ESTIMATORS = [TabularTransformerClassifier, TabularTransformerRegressor]
-SMALL = {"dim": 16, "depth": 1, "heads": 2, "lr": 1e-2, "max_epochs": 15}
-SMALLEST = {"dim": 8, "depth": 1, "heads": 1, "max_epochs": 1}
+SMALLEST = {"dim": 8, "depth": 1, "max_epochs": 1}
+SMALL = {"dim": 16, "depth": 1, "lr": 1e-2, "max_epochs": 15}
 LEARNS = ("check_classifiers_train", "check_regressors_train", "check_class_weight_classifiers")
+"""Checks that want something learned."""
 
 
-def quick():
-    """Every check of behaviour; those that want something learned are slow."""
+def checks(model):
+    heads = {} if "heads" in MODELS[model].unused else {"heads": 2}
     for kind in ESTIMATORS:
-        for estimator, check in estimator_checks_generator(kind(**SMALLEST)):
-            name = check.func.__name__
-            if name not in (
-                *LEARNS,
-                "check_array_api_input",
-            ):  # the latter wants a setting of scipy
-                yield pytest.param(estimator, check, id=f"{kind.__name__[18:]}-{name}")
+        for size in (SMALLEST, SMALL):
+            for estimator, check in estimator_checks_generator(kind(model=model, **size, **heads)):
+                name = check.func.__name__
+                if (name in LEARNS) != (size is SMALL):
+                    continue
+                usual = model == "ft_transformer" and size is SMALLEST
+                yield pytest.param(
+                    estimator,
+                    check,
+                    id=f"{model}-{kind.__name__[18:]}-{name}",
+                    marks=() if usual else pytest.mark.slow,
+                )
 
 
-@pytest.mark.parametrize(("estimator", "check"), list(quick()))
-def test_every_check_of_behaviour_passes(estimator, check):
-    check(estimator)
-
-
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
-@parametrize_with_checks(
-    [kind(**SMALL, model=model) for kind in ESTIMATORS for model in ("ft_transformer", "saint")]
+@pytest.mark.parametrize(
+    ("estimator", "check"), [each for model in MODELS for each in checks(model)]
 )
 def test_every_check_passes(estimator, check):
     check(estimator)

@@ -1,4 +1,4 @@
-"""What is learned of columns, and rows as a weighted set."""
+"""What is learned of columns."""
 
 import json
 
@@ -10,12 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from addnorm.core.errors import UserError
 from addnorm.models.tabular.cells import ABSENT, KNOWN, NO_TEXT, RARE
 from addnorm.tabular.columns import read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.features import CATEGORIES, Category, Text, part_of
-from addnorm.tabular.rows import copies, row_set, split
 from addnorm.tabular.scaling import KNOTS, Quantiles
 from tests.tabular.tables import mixed
 
@@ -74,9 +72,12 @@ def test_an_encoder_survives_json():
         assert torch.equal(one, two)
 
 
-def test_columns_without_a_value_are_refused_by_name():
-    with pytest.raises(UserError, match="columns without any value: 'b'; leave them out"):
-        encoder_of(pd.DataFrame({"a": [1, 2], "b": [np.nan, None]}))
+def test_a_column_without_a_value_among_training_rows_is_constant():
+    encoder = encoder_of(
+        pd.DataFrame({"a": [1.0], "b": [None], "c": [float("nan")]}).astype({"b": "category"})
+    )
+    cells = encoder.encode(pd.DataFrame({"a": [1.0], "b": ["new"], "c": [3.0]}))
+    assert cells.numbers.tolist() == [[0, 0]] and cells.codes.tolist() == [[RARE]]
 
 
 # Scaling
@@ -109,45 +110,3 @@ def test_a_weight_is_a_repetition_for_quantiles(rows):
 def test_a_constant_column_is_zero():
     curve = Quantiles.of(np.full(9, 3.0), np.ones(9))
     assert curve.scaled(np.array([3.0, 4.0])).tolist() == [0, 0]
-
-
-# Rows
-
-
-@settings(deadline=None, max_examples=50)
-@given(
-    st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=25), st.data()
-)
-def test_order_and_repetition_change_nothing(rows, data):
-    X = np.array(rows, dtype=float)
-    X[X == 2] = np.nan
-    order = np.array(data.draw(st.permutations(range(len(X)))))
-    one = row_set([X], np.ones(len(X)), seed=3)
-    two = row_set([X[order]], np.ones(len(X)), seed=3)
-    np.testing.assert_array_equal(X[one.chosen], X[order][two.chosen])
-    np.testing.assert_array_equal(one.weights, two.weights)
-    different = {tuple(np.nan_to_num(row, nan=9)) for row in X}
-    assert len(one.chosen) == len(different)
-    assert one.weights.sum() == len(X)
-
-
-def test_another_seed_gives_another_order():
-    X = np.arange(50.0)[:, None]
-    orders = [row_set([X], np.ones(50), seed=seed).chosen.tolist() for seed in (0, 1)]
-    assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
-
-
-def test_a_pass_shows_heavy_rows_often_but_is_bounded():
-    counts = np.array([1.0] * 9 + [40.0])
-    np.testing.assert_array_equal(copies(counts), counts)
-    assert copies(counts / counts.sum()).tolist() == [1] * 9 + [8]  # no counts: ten rows' worth
-    assert copies(np.array([1e-4] * 25 + [1e3] * 25)).sum() == 75  # weights, but no counts
-    assert copies(np.array([1.0] * 25 + [1e3] * 25)).sum() < 4200
-    assert copies(np.full(5000, 1e5)).sum() == 5000
-
-
-def test_a_part_of_every_class_is_held_out_and_never_all_of_it():
-    groups = np.array([0] * 80 + [1] * 19 + [2])
-    held = split(groups, np.ones(100), 0.1)
-    assert [int(held[groups == each].sum()) for each in range(3)] == [8, 2, 0]
-    assert not split(np.zeros(3, int), np.ones(3), 0.1).any()

@@ -55,7 +55,7 @@ def fit(
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns import KINDS, read_columns
     from addnorm.tabular.files import read_table
-    from addnorm.tabular.run import FitConfig, fit_run, save_run, split_target, task_of
+    from addnorm.tabular.run import FitConfig, fit_run, split_target, task_of
 
     if not target:
         raise UserError("which column is to be predicted? say --target COLUMN")
@@ -63,57 +63,59 @@ def fit(
         raise UserError(f"--task is classify, regress or auto, got {task!r}")
     params = _params(keys or [], types or [], KINDS)
     talk = Console(stderr=True, highlight=False, markup=False)
-    frame = read_table(table)
+    # A name that looks like a number keeps its zeros.
+    kinds = params.get("column_types", {})
+    texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
+    frame, read_as = read_table(table, texts)
     X, y = split_target(frame, target)
     found = task_of(y) if task == "auto" else task
-    talk.print(_types(read_columns(X, params.get("column_types"))))
+    talk.print(_types(read_columns(X, kinds)))
     talk.print(
         f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {found} {target!r}"
         f"{' (--task says otherwise)' if task == 'auto' else ''}",
         soft_wrap=True,
     )
     config = FitConfig(
-        table=str(table), target=target, task=found, holdout=holdout, seed=seed, params=params
+        table=str(table),
+        target=target,
+        task=found,
+        holdout=holdout,
+        seed=seed,
+        params=params,
+        types=read_as,
     )
-    fitted = fit_run(frame, config, verbose=True)
-    save_run(fitted, out)
+    fitted = fit_run(frame, config, out, verbose=True)
     from addnorm.report.tabular import write_fit_report
 
     page = write_fit_report(out, fitted)
     talk.print(_scores(fitted))
+    if fitted.note:
+        talk.print(f"addnorm: {fitted.note}", soft_wrap=True)
     talk.print(f"addnorm: the page is {page}; addnorm predict {out} NEW.csv", soft_wrap=True)
 
 
 def _params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[str, Any]:
     """key=value, values as YAML reads them; column=type."""
-    import yaml
-
     from addnorm.core.errors import UserError, unknown
+    from addnorm.tabular.run import value_of
 
     params: dict[str, Any] = {}
     for key in keys:
         name, equals, value = key.partition("=")
         if not equals or not name:
             raise UserError(f"{key!r} is no KEY=VALUE; wanted depth=3, say")
-        params[name] = _number(yaml.safe_load(value))
+        params[name] = value_of(value)
+    told = params.setdefault("column_types", {}) if types else params.get("column_types", {})
+    if not isinstance(told, dict):
+        raise UserError(f"column_types={told!r} is no list of types; say --type COLUMN=TYPE")
     for each in types:
         name, _, kind = each.rpartition("=")
         if not name:
             raise UserError(f"{each!r} is no COLUMN=TYPE; wanted --type zip=categorical, say")
         if kind not in kinds:
             raise UserError(unknown("column type", kind, kinds))
-        params.setdefault("column_types", {})[name] = kind
+        told[name] = kind
     return params
-
-
-def _number(value: Any) -> Any:
-    """1e-3 is a number, although YAML does not think so."""
-    if isinstance(value, str):
-        try:
-            return float(value)
-        except ValueError:
-            return value
-    return value
 
 
 def _types(columns: list[Any]) -> "Table":

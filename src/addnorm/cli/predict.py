@@ -33,7 +33,7 @@ def predict(
         raise UserError(f"{run} predicts a number, which has no probabilities; leave --scores out")
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
-    for number, frame in enumerate(read_parts(table)):
+    for number, frame in enumerate(read_parts(table, config.types)):
         X, strange = matched(frame, estimator, config.target)
         if number == 0:
             if strange:

@@ -35,8 +35,17 @@ class Block:
     """How many layers in a row each drawn layer stands for."""
 
 
-def block(call: str | Call, *, decoder: bool = False, depth: int = 6, layers: int = 0) -> Block:
+def block(
+    call: str | Call,
+    *,
+    decoder: bool = False,
+    depth: int = 6,
+    layers: int = 0,
+    kinds: tuple[str, ...] = (),
+) -> Block:
     """The block of the wiring a call string names.
+
+    kinds: the sub-layers of a layer, if not those of an encoder or decoder
 
     Equal layers of a stack of `depth` are drawn once. Where they cannot be, or if `layers` is
     given, every layer of a stack of that many is drawn.
@@ -50,10 +59,11 @@ def block(call: str | Call, *, decoder: bool = False, depth: int = 6, layers: in
         )
     call = wirings.resolve(call)
     card = wirings.card(call.name)
-    stack, seen = _run(str(call), decoder, layers or depth)
+    kinds = kinds or (DECODER if decoder else ENCODER)
+    stack, seen = _run(str(call), kinds, layers or depth)
     runs = [(layer, 1) for layer in range(layers)] if layers else _runs(stack.wiring, seen)
     if runs is None:
-        stack, seen = _run(str(call), decoder, FEW)
+        stack, seen = _run(str(call), kinds, FEW)
         runs = [(layer, 1) for layer in range(FEW)]
     builder = _built(stack.wiring, seen, [layer for layer, _ in runs])
     for place, (first, count) in enumerate(runs):
@@ -68,9 +78,9 @@ def block(call: str | Call, *, decoder: bool = False, depth: int = 6, layers: in
     return Block(title, str(call), formula(card.formula), graph, tuple(n for _, n in runs))
 
 
-def _run(call: str, decoder: bool, depth: int) -> tuple[Stack, Record]:
+def _run(call: str, kinds: tuple[str, ...], depth: int) -> tuple[Stack, Record]:
     """A stack of stand-ins, and what it was seen doing."""
-    kinds = DECODER if decoder else ENCODER
+    decoder = "cross" in kinds
     role, other = ("decoder", depth) if decoder else ("encoder_only", None)
     parts = sublayers(kinds, depth, DIM)
     with torch.random.fork_rng(devices=[]), torch.no_grad():

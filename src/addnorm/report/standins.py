@@ -11,7 +11,12 @@ from addnorm.core.plan import Plugs, Shape
 from addnorm.norms.base import Norm
 from addnorm.sublayers.base import Sublayer
 
-TITLES = {"self": "Self-attention", "cross": "Cross-attention", "ffn": "Feed-forward"}
+TITLES = {
+    "self": "Self-attention",
+    "rows": "Attention between rows",
+    "cross": "Cross-attention",
+    "ffn": "Feed-forward",
+}
 HEADS = 2
 
 

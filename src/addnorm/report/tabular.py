@@ -29,7 +29,7 @@ from addnorm.report.svg import svg
 from addnorm.report.symbols import formula
 from addnorm.tabular.calibration import Reliability
 from addnorm.tabular.importance import ATTENTIVE
-from addnorm.tabular.run import Fitted
+from addnorm.tabular.run import Fitted, text_of
 from addnorm.wirings.base import registry as wirings
 
 PAGE = "report.html"
@@ -96,8 +96,13 @@ def _how(fitted: Fitted) -> str:
 def _answer(fitted: Fitted) -> Part:
     if not fitted.scores:
         return Lead(["Nothing was held out, so nothing is known of new rows."])
-    ours, trees = fitted.scores["addnorm"], fitted.scores["gradient boosting"]
+    ours, trees = fitted.scores["addnorm"], fitted.scores.get("gradient boosting")
     measure = next(iter(ours))
+    if trees is None:
+        return Lead(
+            [f"{measure} {ours[measure]:.4g} on {fitted.tested:,} rows that were held out."],
+            [fitted.note],
+        )
     better = (ours[measure] > trees[measure]) == (measure in LARGE_IS_GOOD)
     return Lead(
         [f"{measure} {ours[measure]:.4g} on {fitted.tested:,} rows that were held out."],
@@ -184,8 +189,9 @@ def _importance(fitted: Fitted) -> Chart:
 
 
 def _wired(fitted: Fitted) -> list[Part]:
-    config = fitted.estimator.module_.config
-    made = [layout(block(config.wiring, depth=config.depth))]
+    module = fitted.estimator.module_
+    config, plan = module.config, module.stacks[0].plan
+    made = [layout(block(config.wiring, depth=config.depth, kinds=plan.kinds))]
     card = wirings.card(wirings.resolve(config.wiring).name)
     facts = {
         "model": config.model,
@@ -193,10 +199,14 @@ def _wired(fitted: Fitted) -> list[Part]:
         "formula": formula(card.formula),
         "norm": config.norm,
         "numbers": config.numeric,
-        "dim, depth, heads": f"{config.dim}, {config.depth}, {config.heads}",
-        "parameters": f"{sum(p.numel() for p in fitted.estimator.module_.parameters()):,}",
+        "dim": str(config.dim),
+        "depth": str(config.depth),
+        "heads": str(config.heads),
+        "parameters": f"{sum(p.numel() for p in module.parameters()):,}",
         "epochs": str(len(fitted.estimator.history_)),
     }
+    for name in module.unused:  # what the model does not have is not told
+        facts.pop({"numeric": "numbers"}.get(name, name), None)
     picture = Picture("The block", svg(made, theme="light"), svg(made, theme="dark"))
     return [Facts("The model", facts), picture]
 
@@ -214,10 +224,14 @@ def _columns(fitted: Fitted) -> Table:
 
 def _again(fitted: Fitted) -> Fold:
     config = fitted.config
-    keys = [f"{name}={value}" for name, value in config.params.items() if name != "column_types"]
+    keys = [
+        f"{name}={text_of(value)}"
+        for name, value in config.params.items()
+        if name != "column_types"
+    ]
     types = [
         part
-        for name, kind in config.params.get("column_types", {}).items()
+        for name, kind in (config.params.get("column_types") or {}).items()
         for part in ("--type", f"{name}={kind}")
     ]
     asked = ["--target", config.target, "--task", config.task, *types]

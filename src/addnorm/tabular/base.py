@@ -3,7 +3,7 @@
 from abc import abstractmethod
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import safetensors.torch
@@ -22,26 +22,23 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.choices import (
     config_of,
-    held_out,
+    device_of,
     seed_of,
     threads_of,
     training_of,
 )
-from addnorm.tabular.columns import Column, as_pandas, is_frame, read_columns, shown
+from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
 from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
 from addnorm.tabular.importance import importances
+from addnorm.tabular.lesson import Given, lesson_of, refuse_empty, rows_of, some_rows
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
 from addnorm.tabular.progress import watched
-from addnorm.tabular.rows import copies, row_set
+from addnorm.tabular.rows import row_set, times_of
 from addnorm.tabular.store import load_estimator, module_bytes, module_from, save_estimator
 from addnorm.tabular.targets import Target
-from addnorm.train.device import pick_device
 
-REFERENCES = 64
-"""Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
-with."""
 CHUNK = 8192
 """Rows of a table that are read at once at prediction."""
 
@@ -55,67 +52,55 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     n_features_in_: int
     target_: Target
 
+    _usual: ClassVar[dict[str, float]]
+    """Dropout where nothing is said."""
     _most_passes: int
     """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
 
-    def _fit(self, X: Any, weights: np.ndarray, columns: list[Column], y: np.ndarray) -> None:
+    def _fit(self, given: Given, y: np.ndarray) -> None:
         """Fit to checked columns and a target in numbers, all weights above 0."""
         seed = seed_of(self)
         again = self.warm_start and hasattr(self, "module_")
         before = getattr(self, "pretrained_", None)
-        if again:
-            encoder = self.encoder_
-        elif before is not None:
-            encoder = before.encoder
-        else:
-            encoder = TableEncoder.of(columns, weights)
-        if encoder.names != tuple(column.name for column in columns):
-            raise UserError(
-                f"the columns are not those of the {'last fit' if again else 'pre-training'}: got "
-                f"{', '.join(column.name for column in columns)}; wanted {', '.join(encoder.names)}"
-            )
-        columns = columns if encoder.kinds == _kinds(columns) else encoder.read(self._frame(X))
-        raw = encoder.raw(columns)
-        rows = row_set([*raw, y], weights, seed=derive_seed(seed, "rows"))
-        cells = encoder.cells(*(part[rows.chosen] for part in raw))
-        y, weights = y[rows.chosen], rows.weights
-        target = self.target_ if again else self._target(y, weights)
-        config = config_of(self, encoder, target.outputs)
-        held = held_out(self, y, weights)
-        whole = Sample(cells, target.asked(y), torch.from_numpy(weights))
-        train, valid = (whole.rows(torch.from_numpy(at)) for at in (~held, held))
-        keep = train.cells.rows(slice(0, REFERENCES))  # they stand in an order by chance
-        train = _shown(train)
-        device = pick_device(self.device)
+        encoder = self.encoder_ if again else None if before is None else before.encoder
+        if encoder is not None:
+            _same_names(encoder, given.X, "last fit" if again else "pre-training")
+        lesson = lesson_of(
+            self, given, y, encoder=encoder, target=self.target_ if again else None, seed=seed
+        )
+        target, taught, judged = lesson.target, lesson.taught, lesson.judged
+        config = config_of(self, lesson.encoder, target.outputs)
+        device = device_of(self)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "fit")),
+            settled(threads=threads_of(self), seed=derive_seed(seed, "fit"), device=device),
             watched(self.verbose) as watch,
         ):
             if again:
                 module = self._went_on(config).float().to(device)
             else:
                 module = build_table_model(config, seed=derive_seed(seed, "start")).to(device)
-                module.tokens.learn(train.cells, train.weights)
+                module.tokens.learn(taught.cells, taught.weights)
                 with torch.no_grad():
-                    module.head.bias.copy_(target.start(train.asked, train.weights))
+                    module.head.bias.copy_(target.start(taught.asked, taught.weights))
                 if before is not None:
                     before.give(module)
-                module.start_from(train.cells.rows(slice(0, 256)).to(device))
+                module.start_from(taught.cells.rows(slice(0, 256)).to(device))
             self.history_ = fit_model(
                 module,
-                train.to(device),
-                valid.to(device) if held.any() else None,
+                taught.to(device),
+                None if judged is None else judged.to(device),
                 target=target,
-                how=training_of(self, len(train.weights), seed),
-                reference=keep.to(device),
+                how=training_of(self, len(taught.weights), wiring=config.wiring, seed=seed),
+                reference=lesson.keep.to(device),
                 watch=watch,
             )
         # Sums in double precision: an answer does not depend on the rows it is made with.
         double = device.type != "mps"
         self.module_ = module.double() if double else module
-        self.encoder_, self.target_, self.reference_ = encoder, target, keep
+        self.encoder_, self.target_, self.reference_ = lesson.encoder, target, lesson.keep
         self._n_features_out = module.width
-        self._after_fit(valid if held.any() else train, bool(held.any()))
+        with settled(threads=threads_of(self)):
+            self._after_fit(judged or taught, judged is not None)
 
     def _went_on(self, config: TableConfig) -> TableModel:
         if self.module_.config != config:
@@ -185,7 +170,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     # Before and after.
 
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
-        """Pre-train on rows without a target; the next `fit` starts from there.
+        """Pre-train on rows without a target; every `fit` from now on starts from there.
 
         objective: "masked" hides cells, "replaced" puts other rows' in their place, "contrastive"
             tells mixed rows apart (SAINT); "auto" takes the model's own. epochs: `max_epochs` if
@@ -195,18 +180,18 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError(unknown("objective", str(objective), OBJECTIVES))
         X = self._checked(X, reset=True)
         columns, seed = read_columns(X, self.column_types), seed_of(self)
-        ones = np.ones(len(X))
-        encoder = TableEncoder.of(columns, ones)
-        raw = encoder.raw(columns)
-        rows = row_set(raw, ones, seed=derive_seed(seed, "rows"))
-        weights = torch.from_numpy(rows.weights)
-        sample = Sample(encoder.cells(*(part[rows.chosen] for part in raw)), weights, weights)
-        device, config = pick_device(self.device), config_of(self, encoder, 1)
-        how = training_of(self, len(weights), seed)
+        refuse_empty(columns)
+        ones, values = np.ones(len(X)), [column.values for column in columns]
+        rows = row_set(values, None, weights=ones, times=ones, seed=derive_seed(seed, "rows"))
+        columns, weights = some_rows(columns, rows.chosen), torch.from_numpy(rows.weights)
+        encoder = TableEncoder.of(columns, rows.weights)
+        sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
+        device, config = device_of(self), config_of(self, encoder, 1)
+        how = training_of(self, len(weights), wiring=config.wiring, seed=seed)
         if epochs is not None:
             how = replace(how, max_epochs=epochs)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain")),
+            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
             watched(self.verbose) as watch,
         ):
             model = build_table_model(config, seed=derive_seed(seed, "start"))
@@ -231,6 +216,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if not name.startswith("head.")
         }
         self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(kept))
+        self.__dict__.pop("module_", None)  # a warm start goes on from here, not from an older fit
         return self
 
     def save(self, path: str | Path) -> None:
@@ -259,43 +245,29 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     # What was given.
 
-    def _read(self, X: Any, y: Any, weights: Any) -> tuple[Any, np.ndarray, list[Column]]:
-        """The table, the rows' weights and the columns, checked."""
+    def _read(self, X: Any, y: Any, weights: Any) -> Given:
+        """The table and the rows' weights, checked."""
         X = self._checked(X, reset=True)
         check_consistent_length(X, y)
         weights = _check_sample_weight(
             weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
         )
-        return X, weights, read_columns(X, self.column_types)
-
-    @staticmethod
-    def _real(
-        X: Any, weights: np.ndarray, columns: list[Column]
-    ) -> tuple[Any, np.ndarray, list[Column]]:
-        """Without rows of weight 0, which do not exist."""
-        real = weights > 0
-        if real.all():
-            return X, weights, columns
-        kept = [replace(column, values=column.values[real]) for column in columns]
-        return rows_of(X, np.flatnonzero(real)), weights[real], kept
+        return Given(X, weights, times_of(weights))
 
     def _checked(self, X: Any, *, reset: bool) -> Any:
         if is_frame(X):
+            X = as_pandas(X)
+            for axis, what in enumerate(("sample", "feature")):
+                if not X.shape[axis]:
+                    raise UserError(
+                        f"Found array with 0 {what}(s) (shape={X.shape}) while a minimum of 1 is "
+                        "required."
+                    )
             validate_data(self, X, reset=reset, skip_check_array=True)
-            return self._frame(X)
+            return X
         X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
         if X.dtype.kind == "c":
             raise UserError("Complex data not supported")
-        return X
-
-    def _frame(self, X: Any) -> Any:
-        if not is_frame(X):
-            return X
-        X = as_pandas(X)
-        if not X.shape[1]:
-            raise UserError("Found array with 0 feature(s) while a minimum of 1 is required")
-        if not len(X):
-            raise UserError("Found array with 0 sample(s) while a minimum of 1 is required")
         return X
 
     def _groups(self, y: np.ndarray) -> np.ndarray:
@@ -310,17 +282,10 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tags
 
 
-def rows_of(X: Any, index: Any) -> Any:
-    """Some rows of a checked table."""
-    return X[index] if isinstance(X, np.ndarray) else X.iloc[index]
-
-
-def _kinds(columns: list[Column]) -> tuple[str, ...]:
-    return tuple(column.kind for column in columns)
-
-
-def _shown(train: Sample) -> Sample:
-    """The rows of one pass: those of much weight several times, with a part of it each."""
-    times = torch.from_numpy(copies(train.weights.numpy()))
-    shown = train.rows(torch.arange(len(times)).repeat_interleave(times))
-    return shown._replace(weights=(train.weights / times).repeat_interleave(times))
+def _same_names(encoder: TableEncoder, X: Any, of: str) -> None:
+    names = tuple(name for name, _ in raw_columns(X))
+    if encoder.names != names:
+        raise UserError(
+            f"the columns are not those of the {of}: got {', '.join(names)}; wanted "
+            f"{', '.join(encoder.names)}"
+        )

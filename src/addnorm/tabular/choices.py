@@ -4,6 +4,7 @@ import math
 from typing import Any
 
 import numpy as np
+import torch
 from sklearn.utils import check_random_state
 
 from addnorm.core.errors import UserError, unknown
@@ -11,25 +12,18 @@ from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableConfig
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Training
-from addnorm.tabular.rows import split
-from addnorm.train.device import cores
+from addnorm.tabular.rows import RowSet, split
+from addnorm.train.device import cores, pick_device
 from addnorm.train.schedule import recommended
 
-PUBLISHED = {
-    "ft_transformer": "pre_ln(first_norm=False)",
-    "tab_transformer": "post_ln",
-    "saint": "res_post",
-    "mlp": "pre_ln",
-}
-"""The wiring of each model's paper."""
 PRECISIONS = ("float32", "bfloat16")
 ENOUGH = 300
 """Different rows from which on a part is held out by itself."""
 OWN = (
-    *("norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
+    *("wiring", "norm", "numeric", "dim", "depth", "heads", "ffn_dim", "activation"),
     *("dropout", "attention_dropout", "activation_dropout"),
 )
-"""Parameters that are fields of a `TableConfig` as they stand."""
+"""Parameters that are fields of a `TableConfig`; None for what the model has by itself."""
 
 
 def batch_size(rows: int) -> int:
@@ -59,65 +53,84 @@ def threads_of(chosen: Any) -> int | None:
     """Threads that were asked for; None for as many as torch has."""
     if chosen.n_jobs is None:
         return None
-    if not isinstance(chosen.n_jobs, int | np.integer) or chosen.n_jobs == 0:
-        raise UserError(f"n_jobs is a number of threads, or -1 for all, got {chosen.n_jobs!r}")
-    return int(chosen.n_jobs) if chosen.n_jobs > 0 else cores()
+    if not _whole(chosen.n_jobs) or chosen.n_jobs == 0:
+        raise UserError(
+            f"n_jobs is a number of threads, -1 for all, -2 for all but one, got {chosen.n_jobs!r}"
+        )
+    return int(chosen.n_jobs) if chosen.n_jobs > 0 else max(1, cores() + 1 + int(chosen.n_jobs))
+
+
+def device_of(chosen: Any) -> torch.device:
+    """Where to train."""
+    if not isinstance(chosen.device, str):
+        raise UserError(f"device is a name such as 'cpu' or 'auto', got {chosen.device!r}")
+    return pick_device(chosen.device)
 
 
 def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     """The config of the model that was asked for."""
-    if chosen.model not in MODELS:
+    if not isinstance(chosen.model, str) or chosen.model not in MODELS:
         raise UserError(unknown("model", str(chosen.model), MODELS))
-    return TableConfig.of(
-        model=chosen.model,
-        wiring=chosen.wiring or PUBLISHED[chosen.model],
-        outputs=outputs,
-        **{name: getattr(chosen, name) for name in OWN if name in TableConfig.model_fields},
-        **encoder.layout,
-    )
+    kind = MODELS[chosen.model]
+    told = {name: getattr(chosen, name) for name in OWN if getattr(chosen, name) is not None}
+    for name in kind.unused:
+        if name in told:
+            raise UserError(
+                f"{name}={told[name]!r} means nothing to {chosen.model}; leave {name} out"
+            )
+    usual = {name: value for name, value in chosen._usual.items() if name not in kind.unused}
+    fields = usual | kind.usual | told
+    return TableConfig.of(model=chosen.model, outputs=outputs, **fields, **encoder.layout)
 
 
-def held_out(chosen: Any, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-    """Which rows are held out to find the best epoch."""
-    if chosen.early_stopping not in (True, False, "auto"):
+def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
+    """How much of each row is held out to find the best epoch, from 0 to 1."""
+    if str(chosen.early_stopping) not in ("True", "False", "auto"):
         raise UserError(f"early_stopping is True, False or 'auto', got {chosen.early_stopping!r}")
-    if not 0 < chosen.validation_fraction < 1:
-        raise UserError(
-            f"validation_fraction is a share between 0 and 1, got {chosen.validation_fraction!r}"
-        )
-    wanted = len(y) >= ENOUGH if chosen.early_stopping == "auto" else chosen.early_stopping
+    _share(chosen, "validation_fraction", 0 < _number(chosen.validation_fraction) < 1)
+    wanted = chosen.early_stopping
+    if wanted == "auto":
+        wanted = rows.different >= ENOUGH
     if not wanted:
-        return np.zeros(len(y), dtype=bool)
-    held = split(chosen._groups(y), weights, chosen.validation_fraction)
+        return np.zeros(len(y))
+    held = split(rows, chosen._groups(y), chosen.validation_fraction)
     if chosen.early_stopping is True and not held.any():
         raise UserError(
-            f"{len(y)} different rows are too few to hold out {chosen.validation_fraction} of "
-            "them; say early_stopping=False"
+            f"{rows.different} different rows are too few to hold out "
+            f"{chosen.validation_fraction} of them; say early_stopping=False"
         )
     return held
 
 
-def training_of(chosen: Any, rows: int, seed: int) -> Training:
-    """How a fit to so many rows goes."""
+def training_of(chosen: Any, rows: int, *, wiring: str, seed: int) -> Training:
+    """How a fit of a model with that wiring to so many rows goes."""
     size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
-    if not isinstance(size, int | np.integer) or size < 1:
+    if not _whole(size) or size < 1:
         raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
     epochs = chosen.max_epochs
     if epochs == "auto":
         epochs = passes(rows, int(size), most=chosen._most_passes)
-    if not isinstance(epochs, int | np.integer) or epochs < 1:
+    if not _whole(epochs) or epochs < 1:
         raise UserError(f"max_epochs is 'auto' or a whole number from 1, got {epochs!r}")
-    if not isinstance(chosen.patience, int | np.integer) or chosen.patience < 1:
+    if not _whole(chosen.patience) or chosen.patience < 1:
         raise UserError(f"patience is a whole number from 1, got {chosen.patience!r}")
-    if chosen.precision not in PRECISIONS:
+    if str(chosen.precision) not in PRECISIONS:
         raise UserError(unknown("precision", str(chosen.precision), PRECISIONS))
-    if chosen.max_seconds is not None and not chosen.max_seconds > 0:
+    if chosen.max_seconds is not None and not _number(chosen.max_seconds) > 0:
         raise UserError(f"max_seconds is a positive number, got {chosen.max_seconds!r}")
+    _share(chosen, "average", 0 <= _number(chosen.average) < 1)
+    for name in ("optimizer", "schedule"):
+        told = getattr(chosen, name)
+        if not isinstance(told, str) and not (told is None and name == "schedule"):
+            raise UserError(f"{name} is a call string, got {told!r}")
+    for name in ("lr", "weight_decay"):
+        if not 0 <= _number(getattr(chosen, name)) < math.inf:
+            raise UserError(f"{name} must be a positive number, got {getattr(chosen, name)!r}")
     return Training(
         optimizer=chosen.optimizer,
         lr=chosen.lr,
         weight_decay=chosen.weight_decay,
-        schedule=chosen.schedule or recommended(chosen.wiring or PUBLISHED[chosen.model]),
+        schedule=chosen.schedule or recommended(wiring),
         batch_size=int(size),
         max_epochs=int(epochs),
         patience=int(chosen.patience),
@@ -126,3 +139,18 @@ def training_of(chosen: Any, rows: int, seed: int) -> Training:
         precision=chosen.precision,
         seed=derive_seed(seed, "training"),
     )
+
+
+def _whole(value: Any) -> bool:
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def _number(value: Any) -> float:
+    """NaN where it is none, which no bound admits."""
+    real = isinstance(value, int | float | np.integer | np.floating)
+    return float(value) if real and not isinstance(value, bool) else math.nan
+
+
+def _share(chosen: Any, name: str, right: bool) -> None:
+    if not right:
+        raise UserError(f"{name} is a share between 0 and 1, got {getattr(chosen, name)!r}")

@@ -1,7 +1,8 @@
 """A Transformer that classifies rows of a table."""
 
+import numbers
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from scipy.special import softmax
@@ -15,7 +16,7 @@ from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
 from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
 from addnorm.tabular.fitting import Sample
-from addnorm.tabular.targets import ClassTarget
+from addnorm.tabular.targets import ClassTarget, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -30,26 +31,28 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     wiring : str or None, default=None
         How sub-layers are joined, a call string such as "post_ln" or "deepnorm"; the one of the
         model's paper if None.
-    norm : str, default="layer"
-        The norm, a call string such as "rms".
-    numeric : str, default="piecewise"
-        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)".
-    dim : int, default=96
-        Features of the stream.
-    depth : int, default=2
-        Layers.
-    heads : int, default=8
-        Attention heads.
+    norm : str or None, default=None
+        The norm, a call string such as "rms"; "layer" if None.
+    numeric : str or None, default=None
+        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
+        "mlp(hidden=100)"; the model's own if None, "piecewise" for "ft_transformer" and "mlp".
+    dim : int or None, default=None
+        Features of the stream; the model's own if None, 96 for "ft_transformer" and "mlp".
+    depth : int or None, default=None
+        Layers; the model's own if None, 2 for "ft_transformer" and "mlp".
+    heads : int or None, default=None
+        Attention heads; the model's own if None, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden features of the feed-forward; 4 / 3 * dim with a gate, 2 * dim without, if None.
-    activation : str, default="reglu"
-        Activation of the feed-forward.
-    dropout : float, default=0.1
-        Share of every branch dropped in training.
-    attention_dropout : float, default=0.2
-        Share of attention probabilities dropped in training.
-    activation_dropout : float, default=0.2
-        Share of the feed-forward's hidden features dropped in training.
+        Hidden features of the feed-forward; the model's own share of `dim` if None.
+    activation : str or None, default=None
+        Activation of the feed-forward; the model's own if None, "reglu" for "ft_transformer".
+    dropout : float or None, default=None
+        Share of every branch dropped in training; the model's own, else 0.1, if None.
+    attention_dropout : float or None, default=None
+        Share of attention probabilities dropped in training; the model's own, else 0.2, if None.
+    activation_dropout : float or None, default=None
+        Share of the feed-forward's hidden features dropped in training; the model's own, else 0.2,
+        if None.
     optimizer : str, default="adamw(beta2=0.999)"
         A call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
@@ -126,6 +129,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     array(['low'], dtype='<U4')
     """
 
+    _usual: ClassVar = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.2}
     _most_passes = 20
     classes_: np.ndarray
     temperature_: float
@@ -135,16 +139,16 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         *,
         model: str = "ft_transformer",
         wiring: str | None = None,
-        norm: str = "layer",
-        numeric: str = "piecewise",
-        dim: int = 96,
-        depth: int = 2,
-        heads: int = 8,
+        norm: str | None = None,
+        numeric: str | None = None,
+        dim: int | None = None,
+        depth: int | None = None,
+        heads: int | None = None,
         ffn_dim: int | None = None,
-        activation: str = "reglu",
-        dropout: float = 0.1,
-        attention_dropout: float = 0.2,
-        activation_dropout: float = 0.2,
+        activation: str | None = None,
+        dropout: float | None = None,
+        attention_dropout: float | None = None,
+        activation_dropout: float | None = None,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
@@ -205,24 +209,43 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
         if self.calibration not in CALIBRATIONS:
             raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
+        refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y)
+        if y.dtype.kind == "O" and len({_family(each) for each in y}) > 1:
+            raise UserError(
+                "Input y has classes of several types, such as numbers beside texts; wanted one"
+            )
         check_classification_targets(y)
-        X, weights, columns = self._read(X, y, sample_weight)
-        if self.class_weight is not None:
-            weights = weights * compute_sample_weight(self.class_weight, y)
-        real = weights > 0
-        classes, codes = np.unique(y[real], return_inverse=True)
+        given = self._read(X, y, sample_weight)
+        given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
+        classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
         if len(classes) < 2:
             raise UserError(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
-                f"data contains only one class: {classes[0]!r}"
+                f"data contains only one class: {classes.tolist()[0]!r}"
             )
-        if self.warm_start and hasattr(self, "classes_") and list(self.classes_) != list(classes):
+        if self.warm_start and hasattr(self, "module_") and list(self.classes_) != list(classes):
             raise UserError("warm_start goes on with the classes of the last fit, got others")
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(*self._real(X, weights, columns), codes)
+        self._fit(given.real(), codes)
         return self
+
+    def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
+        """The weight of every row's class; rows of weight 0 are not counted."""
+        made, real = np.ones(len(y)), weights > 0
+        if not (self.class_weight in (None, "balanced") or isinstance(self.class_weight, Mapping)):
+            raise UserError(
+                "class_weight is a dict from classes to weights, 'balanced' or None, got "
+                f"{self.class_weight!r}"
+            )
+        if self.class_weight is not None:
+            made[real] = compute_sample_weight(self.class_weight, y[real])
+        if (made < 0).any() or not made[real].any():
+            raise UserError(
+                f"class_weight has weights from 0, one of them above, got {self.class_weight!r}"
+            )
+        return made
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (rows, classes), in the order of `classes_`."""
@@ -269,3 +292,8 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             return found[np.arange(len(found)), likeliest[rows]]
 
         return answer, [str(self.classes_[each]) for each in likeliest], said.max(1)
+
+
+def _family(value: Any) -> type:
+    """Values of one family can be put in order."""
+    return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))

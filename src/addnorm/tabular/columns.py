@@ -1,27 +1,27 @@
-"""Columns of any table as plain arrays, and what kind each is.
-
-Absent is None, NaN, NaT, an infinity or an empty text, whatever the library calls it; from here on
-it is NaN among numbers and None among texts.
-"""
+"""Columns of any table, and what kind each is."""
 
 import numbers
+import re
 import sys
 from collections.abc import Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from datetime import date, datetime
-from decimal import Decimal
+from datetime import datetime
 from typing import Any
 
 import numpy as np
 
 from addnorm.core.errors import UserError, unknown
+from addnorm.tabular.values import Plain, plain_of, seconds_of, spell
 
 KINDS = ("numeric", "boolean", "categorical", "string", "datetime")
 FEW = 64
 """Different texts that are always taken for categories."""
 OFTEN = 8
 """Rows that a text must have on average to be taken for a category beyond that."""
+NUMBER = re.compile(r"\s*[+-]?(?:0|[1-9]\d*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?\s*")
+"""A number as a text; 007 is a name."""
+MOMENT = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?\s*")
+TRUTHS = {"true": "True", "false": "False", "1": "True", "0": "False"}
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,16 @@ def as_pandas(X: Any) -> Any:
         return X
     import pyarrow
 
-    return pyarrow.table(X).to_pandas(date_as_object=False)
+    try:
+        return pyarrow.table(X).to_pandas(date_as_object=False)
+    except (pyarrow.ArrowException, TypeError, ValueError) as problem:
+        if hasattr(X, "columns"):  # a table, with a column that Arrow does not know
+            said = " ".join(str(problem).split())
+            raise UserError(f"{type(X).__name__} cannot be read through Arrow: {said}") from None
+        raise UserError(
+            f"Expected 2D array, got {type(X).__name__} instead, which is no table with columns; "
+            "try a frame of one column"
+        ) from None
 
 
 def raw_columns(X: Any) -> list[tuple[str, Any]]:
@@ -60,178 +69,153 @@ def raw_columns(X: Any) -> list[tuple[str, Any]]:
     return [(str(name), X.iloc[:, index]) for index, name in enumerate(X.columns)]
 
 
-def read_columns(X: Any, kinds: Mapping[Any, str] | None = None) -> list[Column]:
+def read_columns(
+    X: Any, kinds: Mapping[Any, str] | None = None, *, times: np.ndarray | None = None
+) -> list[Column]:
     """Every column with the kind that is told in `kinds`, by name or position, or found.
+
+    times: how many rows each row stands for, if not for one
 
     >>> [column.kind for column in read_columns(np.array([[1.5, 2.0]]))]
     ['numeric', 'numeric']
     """
-    raw, kinds = raw_columns(X), dict(kinds or {})
-    names = [name for name, _ in raw]
+    raw = raw_columns(X)
+    told = _told([name for name, _ in raw], kinds)
+    return [
+        read_column(name, values, told.get(index), times=times)
+        for index, (name, values) in enumerate(raw)
+    ]
+
+
+def _told(names: list[str], kinds: Any) -> dict[int, str]:
+    """Kinds that are told, by position."""
+    if kinds is not None and not isinstance(kinds, Mapping):
+        raise UserError(
+            f"column_types is a dict from columns to types, such as {{'zip': 'categorical'}}, got "
+            f"{kinds!r}"
+        )
     told = dict[int, str]()
-    for key, kind in kinds.items():
+    for key, kind in (kinds or {}).items():
         if kind not in KINDS:
             raise UserError(unknown("column type", str(kind), KINDS))
-        if isinstance(key, numbers.Integral) and key not in names and 0 <= int(key) < len(raw):
-            told[int(key)] = kind
-        elif str(key) in names:
+        if names.count(str(key)) > 1:
+            raise UserError(f"column_types: several columns are called {str(key)!r}; say positions")
+        if str(key) in names:
             told[names.index(str(key))] = kind
+        elif isinstance(key, numbers.Integral) and 0 <= int(key) < len(names):
+            told[int(key)] = kind
         else:
             raise UserError(unknown("column in column_types", str(key), names))
-    return [read_column(name, values, told.get(index)) for index, (name, values) in enumerate(raw)]
+    return told
 
 
-def read_column(name: str, values: Any, kind: str | None = None) -> Column:
+def read_column(
+    name: str, values: Any, kind: str | None = None, *, times: np.ndarray | None = None
+) -> Column:
     """One column; its kind is found if it is not told."""
-    found, plain = _plain(values)
-    kind = kind or (_text_kind(plain) if found == "text" else found)
-    return Column(name, kind, _as(kind, plain, found, name))
+    plain = plain_of(values, spelt=kind in ("categorical", "string"))
+    kind = kind or found(plain, times)
+    return Column(name, kind, _as(kind, plain, name))
 
 
-def _plain(values: Any) -> tuple[str, np.ndarray]:
-    """(kind or "text", float64 or an array of texts and None)."""
-    array = values if isinstance(values, np.ndarray) else _from_pandas(values)
-    if isinstance(array, tuple):
-        return array
-    if array.dtype.kind == "b":
-        return "boolean", array.astype(np.float64)
-    if array.dtype.kind in "iuf":
-        return "numeric", _finite(array.astype(np.float64))
-    if array.dtype.kind in "mM":
-        kind = "datetime" if array.dtype.kind == "M" else "numeric"
-        return kind, _seconds(array)
-    if array.dtype.kind in "US":  # numpy made texts of numbers that stood beside texts
-        with suppress(ValueError):
-            return "numeric", _finite(array.astype(np.float64))
-    return _from_objects(array.astype(object))
+def found(plain: Plain, times: np.ndarray | None = None) -> str:
+    """What kind a column is by its looks.
+
+    Texts that come back are categories, others free text; texts that are all moments are moments,
+    and texts that are all numbers are numbers, but for whole ones that come back.
+    """
+    if plain.looks != "text":
+        return plain.looks
+    here = np.array([text is not None for text in plain.values])
+    different = set(plain.values[here])
+    present = int(here.sum() if times is None else times[here].sum())
+    numeric = [NUMBER.fullmatch(text) for text in different]
+    come_back = len(different) <= max(FEW, present // OFTEN)
+    if all(numeric) and not (
+        come_back and not any(each and any(each.groups()) for each in numeric)
+    ):
+        return "numeric"
+    if all(MOMENT.fullmatch(text) and _moment(text) for text in different):
+        return "datetime"
+    return "categorical" if come_back else "string"
 
 
-def _from_pandas(series: Any) -> Any:
-    """A pandas column as an array, or as what `_plain` returns."""
-    from pandas import CategoricalDtype
-    from pandas.api import types
-
-    dtype = series.dtype
-    if isinstance(dtype, CategoricalDtype):
-        texts = series.astype(object).to_numpy()
-        return "categorical", _texts(texts)
-    if types.is_bool_dtype(dtype):
-        floats = series.to_numpy(dtype=np.float64, na_value=np.nan)
-        return "boolean", floats
-    if types.is_complex_dtype(dtype):
-        raise UserError(f"Complex data not supported: column {series.name!r} holds {dtype}")
-    if types.is_numeric_dtype(dtype):
-        return "numeric", _finite(series.to_numpy(dtype=np.float64, na_value=np.nan))
-    if types.is_datetime64_any_dtype(dtype):
-        plain = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz else series
-        return plain.to_numpy(dtype="datetime64[ns]")
-    if types.is_timedelta64_dtype(dtype):
-        return series.to_numpy(dtype="timedelta64[ns]")
-    return series.to_numpy(dtype=object, na_value=None)
-
-
-def _from_objects(values: np.ndarray) -> tuple[str, np.ndarray]:
-    """Python objects: numbers, truths, dates, or anything as text."""
-    present = [value for value in values if not _nothing(value)]
-    if all(isinstance(value, bool | np.bool_) for value in present) and present:
-        return "boolean", _floats(values)
-    if all(isinstance(value, numbers.Real | Decimal) for value in present):
-        return "numeric", _finite(_floats(values))
-    if all(isinstance(value, date | datetime | np.datetime64) for value in present):
-        stamps = [None if _nothing(value) else _stamp(value) for value in values]
-        return "datetime", _seconds(np.array(stamps, dtype="datetime64[ns]"))
-    return "text", _texts(values)
-
-
-def _as(kind: str, plain: np.ndarray, found: str, name: str) -> np.ndarray:
-    """The values as their kind wants them."""
-    is_number = plain.dtype == np.float64
+def _as(kind: str, plain: Plain, name: str) -> np.ndarray:
+    """The values as their kind wants them; what cannot be meant is refused."""
+    values, is_number = plain.values, plain.values.dtype == np.float64
+    here = ~np.isnan(values) if is_number else np.array([text is not None for text in values])
+    if not here.any():  # without any value it has no looks
+        return np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
     if kind in ("numeric", "datetime"):
         if is_number:
-            return plain
-        return _parsed(plain, name) if kind == "numeric" else _dated(plain, name)
+            if (kind == "datetime") != (plain.looks == "datetime"):
+                raise _other(name, kind, f"{'moments' if kind == 'numeric' else 'numbers'}")
+            return values
+        return _parsed(values, name) if kind == "numeric" else _dated(values, name)
+    if kind == "boolean":
+        return _truths(values, plain.looks, name)
     if not is_number:
-        return plain
-    truths = kind == "boolean" or found == "boolean"
-    spelt = {value: _spelt(value, truths) for value in np.unique(plain[~np.isnan(plain)])}
-    return np.array([spelt.get(value) for value in plain], dtype=object)
+        return values
+    if plain.looks == "datetime":
+        return _each(values, lambda value: str(np.datetime64(int(value), "s")))
+    return _each(
+        values, lambda value: str(bool(value)) if plain.looks == "boolean" else spell(value)
+    )
 
 
-def _spelt(value: float, truths: bool) -> str:
-    if truths and value in (0.0, 1.0):
-        return str(bool(value))
-    return str(int(value)) if value == int(value) else repr(float(value))
+def _other(name: str, kind: str, holds: str) -> UserError:
+    return UserError(
+        f"column {name!r} is {kind}, and holds {holds}; convert it, or say column_types={{...}} at "
+        "fit"
+    )
+
+
+def _each(values: np.ndarray, of: Any) -> np.ndarray:
+    """Of every value that is there."""
+    known = {value: of(value) for value in np.unique(values[~np.isnan(values)])}
+    made = np.empty(len(values), dtype=object)
+    made[:] = [known.get(value) for value in values]
+    return made
+
+
+def _truths(values: np.ndarray, looks: str, name: str) -> np.ndarray:
+    texts = values if values.dtype == object else _each(values, spell)
+    made = np.empty(len(values), dtype=object)
+    for place, text in enumerate(texts):
+        if text is not None:
+            made[place] = TRUTHS.get(text.strip().lower()) if looks != "datetime" else None
+            if made[place] is None:
+                raise _other(name, "boolean", f"{text!r}")
+    return made
 
 
 def _parsed(texts: np.ndarray, name: str) -> np.ndarray:
-    try:
-        return _finite(np.array([np.nan if text is None else float(text) for text in texts]))
-    except ValueError as problem:
-        raise UserError(
-            f"column {name!r} is numeric, and {str(problem).removeprefix('could not ')!r}: could "
-            "not be read; say column_types={...: 'categorical'} at fit if it holds texts"
-        ) from None
+    made = np.full(len(texts), np.nan)
+    for place, text in enumerate(texts):
+        if text is not None:
+            try:
+                made[place] = float(text)
+            except ValueError:
+                raise _other(name, "numeric", f"{text!r}, which could not be read") from None
+    return np.where(np.isfinite(made), made, np.nan) + 0.0
 
 
 def _dated(texts: np.ndarray, name: str) -> np.ndarray:
+    moments = [None if text is None else _moment(text) for text in texts]
+    for moment, text in zip(moments, texts, strict=True):
+        if moment is None and text is not None:
+            raise UserError(
+                f"column {name!r} is datetime, and holds what is no date in ISO form (2026-11-16 or"
+                f" 2026-11-16T08:00): {text!r}"
+            )
+    return seconds_of(moments)
+
+
+def _moment(text: str) -> datetime | None:
     try:
-        stamps = [None if text is None else _stamp(datetime.fromisoformat(text)) for text in texts]
+        return datetime.fromisoformat(text.strip())
     except ValueError:
-        raise UserError(
-            f"column {name!r} is datetime, and holds what is no date in ISO form (2026-11-16 or "
-            "2026-11-16T08:00)"
-        ) from None
-    return _seconds(np.array(stamps, dtype="datetime64[ns]"))
-
-
-def _text_kind(texts: np.ndarray) -> str:
-    """Categories where texts come back, else free text."""
-    present = [text for text in texts if text is not None]
-    different = len(set(present))
-    return "categorical" if different <= max(FEW, len(present) // OFTEN) else "string"
-
-
-def _texts(values: np.ndarray) -> np.ndarray:
-    made = [None if _nothing(value) else _spell(value) for value in values]
-    return np.array(made, dtype=object)
-
-
-def _spell(value: Any) -> str:
-    whole = isinstance(value, float | np.floating) and value == int(value)
-    return str(int(value)) if whole else str(value)
-
-
-def _nothing(value: Any) -> bool:
-    if value is None or (isinstance(value, str) and not value.strip()):
-        return True
-    if isinstance(value, float | np.floating):
-        return not np.isfinite(value)
-    if isinstance(value, np.datetime64 | np.timedelta64):
-        return bool(np.isnat(value))
-    return type(value).__name__ in ("NAType", "NaTType")
-
-
-def _floats(values: np.ndarray) -> np.ndarray:
-    return np.array([np.nan if _nothing(value) else float(value) for value in values])
-
-
-def _finite(values: np.ndarray) -> np.ndarray:
-    """Infinities are absent too; -0.0 is 0.0."""
-    return np.where(np.isfinite(values), values, np.nan) + 0.0
-
-
-def _stamp(value: Any) -> np.datetime64:
-    if isinstance(value, datetime) and value.tzinfo is not None:
-        from datetime import UTC
-
-        value = value.astimezone(UTC).replace(tzinfo=None)
-    return np.datetime64(value, "ns")
-
-
-def _seconds(values: np.ndarray) -> np.ndarray:
-    whole = values.astype(f"{values.dtype.kind}8[ns]")
-    seconds = whole.astype(np.int64) / 1e9
-    return np.where(np.isnat(whole), np.nan, seconds)
+        return None
 
 
 def empty_columns(columns: Sequence[Column]) -> list[str]:

@@ -7,9 +7,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from addnorm.core.errors import UserError
 from addnorm.models.tabular.cells import Cells
-from addnorm.tabular.columns import Column, empty_columns, raw_columns, read_column
+from addnorm.tabular.columns import Column, raw_columns, read_column
 from addnorm.tabular.features import PARTS, SLOTS, Category, Number, Text, part_of
 from addnorm.tabular.scaling import Quantiles
 
@@ -26,13 +25,7 @@ class TableEncoder:
 
     @classmethod
     def of(cls, columns: Sequence[Column], weights: np.ndarray) -> "TableEncoder":
-        """Learn from training rows; those of weight 0 do not exist."""
-        empty = empty_columns(columns)
-        if empty:
-            raise UserError(
-                f"Input X contains columns without any value: {', '.join(map(repr, empty))}; "
-                "leave them out"
-            )
+        """Learn from training rows."""
         numbers, categories, texts = [], [], []
         for index, column in enumerate(columns):
             if column.kind == "numeric":

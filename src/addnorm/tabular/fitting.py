@@ -2,6 +2,7 @@
 
 import math
 import time
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -122,26 +123,33 @@ def descend(
     for epoch in range(1, how.max_epochs + 1):
         chance = torch.Generator().manual_seed(derive_seed(how.seed, "order", epoch))
         order = torch.randperm(rows, generator=chance).to(train.weights.device)
-        total = torch.zeros((), dtype=torch.float64, device=order.device)
+        total = torch.zeros(2, dtype=torch.float64, device=order.device)  # losses, weights
         for at in order.tensor_split(batches):
             step += 1
             spent = time.monotonic() - started
             share = 0.0 if how.max_seconds is None else min(1.0, spent / how.max_seconds)
             optimizer.set_lr(schedule.factor(max(step, math.ceil(share * steps)), steps))
             with _autocast(how.precision, order.device):
-                loss, _ = loss_of(train.rows(at))
+                loss, weight = loss_of(train.rows(at))
             torch.autograd.backward(loss / (mean * len(at)))
             nn.utils.clip_grad_norm_(model.parameters(), CLIP)
             optimizer.step()
             optimizer.zero_grad()
             model.after_step()
             average.update(step)
-            total += loss.detach().double()
+            total += torch.stack((loss.detach(), weight)).double()
             if share >= 1:
                 break
         spent = time.monotonic() - started
-        row = {"epoch": epoch, "train": float(total) / float(train.weights.sum())}
+        row = {"epoch": epoch, "train": float(total[0] / total[1])}
         if not math.isfinite(row["train"]):
+            if curve:
+                warnings.warn(
+                    f"the loss is not a finite number in epoch {epoch} at lr={how.lr}; the "
+                    f"{'best' if judge else 'last'} epoch before it is kept",
+                    RuntimeWarning,
+                    stacklevel=2,
+                )
             break
         with average.applied():
             if judge is not None:
@@ -189,12 +197,20 @@ def answers(
 
 
 @contextmanager
-def settled(*, threads: int | None, seed: int | None = None) -> Iterator[None]:
-    """So many threads, and torch's generator seeded; both are afterwards as they were."""
+def settled(
+    *, threads: int | None, seed: int | None = None, device: torch.device | None = None
+) -> Iterator[None]:
+    """So many threads, and the generators of the CPU and of the device seeded; all are afterwards
+    as they were.
+    """
     before = torch.get_num_threads()
-    with torch.random.fork_rng(devices=[]):
+    cuda = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=cuda):
         if seed is not None:
-            torch.manual_seed(seed)
+            torch.default_generator.manual_seed(seed)  # manual_seed would seed every device
+            for each in cuda:
+                with torch.cuda.device(each):
+                    torch.cuda.manual_seed(seed)
         try:
             if threads is not None:
                 torch.set_num_threads(threads)

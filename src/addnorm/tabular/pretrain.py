@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.models.base import Wired
 from addnorm.models.tabular import Cells, TableConfig, TableModel
+from addnorm.models.tabular.cells import ABSENT
 from addnorm.stacks import Stack
 from addnorm.tabular.encoder import TableEncoder
 
@@ -22,8 +23,10 @@ MIXED = 0.2
 """Share of another row in the vectors of the second view."""
 HEAT = 0.7
 """Temperature of the contrastive loss."""
-DENOISING = 10.0
-"""Weight of the second part of SAINT's loss."""
+CONTRASTIVE, CATEGORIES, NUMBERS = 0.5, 1.0, 10.0
+"""Weights of the three parts of SAINT's loss: which row, its categories, its numbers."""
+WIDEST = 1024
+"""Features of a projection at most."""
 
 
 @dataclass(frozen=True)
@@ -51,13 +54,24 @@ class Pretext(Wired):
     """A model with heads that ask about its cells.
 
     masked: a hidden number, as a squared error, and a hidden category, as a cross entropy
-    replaced: whether a cell is another row's
-    contrastive: which row a mixed view comes from, and what stood in its cells
+    replaced: whether a cell is another row's, and unlike its own
+    contrastive: which row a mixed view comes from, and what stood in its cells,
+
+        (H(Z Z'^T / 0.7) + H(Z' Z^T / 0.7)) / 2 * 0.5 + categories + 10 * numbers
+
+    Z, Z': (B, width), projections of all cells' vectors, each of length 1, of rows and mixed rows
+    H: mean cross entropy, asked for the row itself
 
     Huang et al. 2020, section 2 (the first two); Somepalli et al. 2021, section 4.
     """
 
-    # NOTE[DIFF]: words of texts are hidden but not asked for.
+    # NOTE[DIFF]: words of texts are hidden but not asked for, and so are absent cells.
+    # NOTE[DIFF]: weights, temperature and projections are those of SAINT's released code, whose
+    # projections (6 / 5 and 1 / 2 of all cells' features) grow without a bound; here they have 1024
+    # features at most, and do not read the token of the row.
+    # NOTE[DIFF]: a mixed view has 0.3 of its cells from another row and 0.8 of its own vectors; the
+    # paper's formula gives the row itself 0.2, the released code 0.3, which mixes nothing unless it
+    # is told to.
     def __init__(self, model: TableModel, objective: str) -> None:
         super().__init__()
         config = model.config
@@ -77,9 +91,7 @@ class Pretext(Wired):
         self.flags = nn.Linear(width, config.features)
         self.numbers = nn.Linear(width, max(1, config.numbers))
         self.categories = nn.ModuleList(nn.Linear(width, size) for size in config.categories)
-        self.project = nn.Sequential(
-            nn.Linear(model.width, model.width), nn.ReLU(), nn.Linear(model.width, model.width)
-        )
+        self.project = nn.ModuleList(_projection(width * int(told.sum())) for _ in range(2))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
@@ -101,31 +113,38 @@ class Pretext(Wired):
         where = torch.rand(rows, len(self.told), device=device) < HIDDEN
         where = where & self.told.to(device)
         if self.objective == "masked":
-            return self._rebuilt(self.model.states(cells.hidden(where)), cells, where)
+            numbers, categories = self._rebuilt(
+                self.model.states(cells.hidden(where)), cells, where
+            )
+            return numbers + categories / max(1, len(self.categories))
         mixed = cells.replaced(other, where)
         if self.objective == "replaced":
-            return self._noticed(self.model.states(mixed), where)
+            return self._noticed(self.model.states(mixed), mixed.unlike(cells))
         return self._recognised(cells, mixed, where)
 
-    def _rebuilt(self, states: Tensor, cells: Cells, where: Tensor) -> Tensor:
-        """How well hidden cells are guessed; only such as were there."""
-        numbers, lost = self.model.config.numbers, states.new_zeros(())
+    def _rebuilt(self, states: Tensor, cells: Cells, where: Tensor) -> tuple[Tensor, Tensor]:
+        """How badly numbers and categories at some places are guessed, only such as were there: a
+        mean, and a sum of means over columns.
+        """
+        numbers, lost, missed = self.model.config.numbers, *states.new_zeros(2)
         if self.first < numbers:
             picks = torch.einsum("bnd,nd->bn", states[:, :numbers], self.numbers.weight)
             asked = (where[:, :numbers] & ~cells.absent).to(states.dtype)
             errors = (picks + self.numbers.bias - cells.numbers).square() * asked
-            lost = lost + errors.sum() / asked.sum().clamp_min(1)
+            lost = errors.sum() / asked.sum().clamp_min(1)
         for place, head in enumerate(self.categories):
-            asked = where[:, numbers + place].to(states.dtype)
+            present = cells.codes[:, place] != ABSENT
+            asked = (where[:, numbers + place] & present).to(states.dtype)
             losses = F.cross_entropy(
                 head(states[:, numbers + place - self.first]),
                 cells.codes[:, place],
                 reduction="none",
             )
-            lost = lost + (losses * asked).sum() / asked.sum().clamp_min(1) / len(self.categories)
-        return lost
+            missed = missed + (losses * asked).sum() / asked.sum().clamp_min(1)
+        return lost, missed
 
     def _noticed(self, states: Tensor, where: Tensor) -> Tensor:
+        """How badly cells of other rows are told from a row's own."""
         weight, bias = self.flags.weight[self.told], self.flags.bias[self.told]
         logits = torch.einsum("bnd,nd->bn", states, weight) + bias
         return F.binary_cross_entropy_with_logits(logits, where[:, self.told].to(logits.dtype))
@@ -136,16 +155,24 @@ class Pretext(Wired):
         def mix(_module: nn.Module, _inputs: Any, tokens: Tensor) -> Tensor:
             return (1 - MIXED) * tokens + MIXED * tokens[shuffled]
 
-        plain = F.normalize(self.project(self.model.embed(cells)), dim=-1)
+        plain = self.model.states(cells)
         hook = self.model.tokens.register_forward_hook(mix)
         try:
-            view = F.normalize(self.project(self.model.embed(mixed)), dim=-1)
             states = self.model.states(mixed)
         finally:
             hook.remove()
-        logits = plain @ view.mT / HEAT
-        own = torch.arange(len(logits), device=logits.device)
-        both = F.cross_entropy(logits, own) + F.cross_entropy(logits.mT, own)
-        return both / 2 + DENOISING * self._rebuilt(
-            states, cells, self.told.to(where.device) | where
+        one, two = (
+            project(F.normalize(each, dim=-1).flatten(1))
+            for project, each in zip(self.project, (plain, states), strict=True)
         )
+        logits = one @ two.mT / HEAT
+        own = torch.arange(len(logits), device=logits.device)
+        which = (F.cross_entropy(logits, own) + F.cross_entropy(logits.mT, own)) / 2
+        everywhere = self.told.to(where.device).expand_as(where)
+        numbers, categories = self._rebuilt(states, cells, everywhere)
+        return CONTRASTIVE * which + CATEGORIES * categories + NUMBERS * numbers
+
+
+def _projection(width: int) -> nn.Module:
+    hidden, out = (max(1, min(WIDEST, size)) for size in (6 * width // 5, width // 2))
+    return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))

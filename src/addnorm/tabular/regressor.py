@@ -1,7 +1,7 @@
 """A Transformer that predicts a number for rows of a table."""
 
 from collections.abc import Mapping
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import RegressorMixin
@@ -10,7 +10,7 @@ from sklearn.utils.validation import validate_data
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
-from addnorm.tabular.targets import NumberTarget
+from addnorm.tabular.targets import NumberTarget, refuse_holes
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
@@ -23,26 +23,28 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     wiring : str or None, default=None
         How sub-layers are joined, a call string such as "post_ln" or "deepnorm"; the one of the
         model's paper if None.
-    norm : str, default="layer"
-        The norm, a call string such as "rms".
-    numeric : str, default="piecewise"
-        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)".
-    dim : int, default=96
-        Features of the stream.
-    depth : int, default=2
-        Layers.
-    heads : int, default=8
-        Attention heads.
+    norm : str or None, default=None
+        The norm, a call string such as "rms"; "layer" if None.
+    numeric : str or None, default=None
+        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
+        "mlp(hidden=100)"; the model's own if None, "piecewise" for "ft_transformer" and "mlp".
+    dim : int or None, default=None
+        Features of the stream; the model's own if None, 96 for "ft_transformer" and "mlp".
+    depth : int or None, default=None
+        Layers; the model's own if None, 2 for "ft_transformer" and "mlp".
+    heads : int or None, default=None
+        Attention heads; the model's own if None, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden features of the feed-forward; 4 / 3 * dim with a gate, 2 * dim without, if None.
-    activation : str, default="reglu"
-        Activation of the feed-forward.
-    dropout : float, default=0.0
-        Share of every branch dropped in training.
-    attention_dropout : float, default=0.1
-        Share of attention probabilities dropped in training.
-    activation_dropout : float, default=0.1
-        Share of the feed-forward's hidden features dropped in training.
+        Hidden features of the feed-forward; the model's own share of `dim` if None.
+    activation : str or None, default=None
+        Activation of the feed-forward; the model's own if None, "reglu" for "ft_transformer".
+    dropout : float or None, default=None
+        Share of every branch dropped in training; the model's own, else 0.0, if None.
+    attention_dropout : float or None, default=None
+        Share of attention probabilities dropped in training; the model's own, else 0.1, if None.
+    activation_dropout : float or None, default=None
+        Share of the feed-forward's hidden features dropped in training; the model's own, else 0.1,
+        if None.
     optimizer : str, default="adamw(beta2=0.999)"
         A call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
@@ -112,6 +114,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     True
     """
 
+    _usual: ClassVar = {"dropout": 0.0, "attention_dropout": 0.1, "activation_dropout": 0.1}
     _most_passes = 35
     target_: NumberTarget
 
@@ -120,16 +123,16 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         *,
         model: str = "ft_transformer",
         wiring: str | None = None,
-        norm: str = "layer",
-        numeric: str = "piecewise",
-        dim: int = 96,
-        depth: int = 2,
-        heads: int = 8,
+        norm: str | None = None,
+        numeric: str | None = None,
+        dim: int | None = None,
+        depth: int | None = None,
+        heads: int | None = None,
         ffn_dim: int | None = None,
-        activation: str = "reglu",
-        dropout: float = 0.0,
-        attention_dropout: float = 0.1,
-        activation_dropout: float = 0.1,
+        activation: str | None = None,
+        dropout: float | None = None,
+        attention_dropout: float | None = None,
+        activation_dropout: float | None = None,
         optimizer: str = "adamw(beta2=0.999)",
         lr: float = 1e-3,
         weight_decay: float = 1e-5,
@@ -186,14 +189,15 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
 
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
+        refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
-        X, weights, columns = self._read(X, y, sample_weight)
-        y = np.asarray(y, dtype=np.float64)
-        if len(y) > 1 and np.ptp(y[weights > 0]) == 0 and (weights > 0).sum() > 1:
+        given = self._read(X, y, sample_weight)
+        y = np.asarray(y, dtype=np.float64)[given.weights > 0]
+        if len(y) > 1 and np.ptp(y) == 0:
             raise UserError(
                 f"{type(self).__name__} needs a target that varies, but every row has {y[0]:g}"
             )
-        self._fit(*self._real(X, weights, columns), y[weights > 0])
+        self._fit(given.real(), y)
         return self
 
     def predict(self, X: Any) -> np.ndarray:

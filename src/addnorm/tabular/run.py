@@ -1,14 +1,17 @@
 """A fit as a folder: the estimator, what was measured, and what it was measured against."""
 
+import json
 import time
 from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import yaml
+from pydantic import BaseModel, ConfigDict
 from sklearn.base import ClassifierMixin
 from sklearn.ensemble import HistGradientBoostingClassifier, HistGradientBoostingRegressor
 from sklearn.metrics import (
@@ -38,16 +41,25 @@ BINS = 255
 Estimator = TabularTransformerClassifier | TabularTransformerRegressor
 
 
-@dataclass(frozen=True, kw_only=True)
-class FitConfig:
+class FitConfig(BaseModel):
     """What was asked of a fit."""
 
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
     table: str
+    """The file."""
     target: str
+    """The column that is predicted."""
     task: str
+    """classify or regress."""
     holdout: float
+    """Share of the rows that is only measured."""
     seed: int
+    """Of the split and the estimator."""
     params: dict[str, Any]
+    """Of the estimator."""
+    types: dict[str, str] = {}
+    """Of the columns of a file that has none itself, as Arrow calls them."""
 
 
 @dataclass(frozen=True)
@@ -56,17 +68,21 @@ class Fitted:
 
     config: FitConfig
     estimator: Estimator
-    scores: dict[str, dict[str, float]]
-    """By name of the model, then of the measure, on the rows held out; empty without any."""
-    reliability: Reliability | None
-    tested: int
     trained: int
+    """Rows."""
+    tested: int = 0
+    """Rows held out."""
+    scores: dict[str, dict[str, float]] = field(default_factory=dict)
+    """By name of the model, then of the measure, on the rows held out; empty without any."""
+    reliability: Reliability | None = None
+    note: str = ""
+    """Why gradient boosting has no scores, where it has none."""
 
 
 def task_of(y: Any) -> str:
     """`classify` for texts, truths and a few whole numbers, else `regress`."""
     column = read_column("target", y)
-    if column.kind not in ("numeric", "datetime"):
+    if column.kind != "numeric":
         return "classify"
     values = column.values[~np.isnan(column.values)]
     whole = bool((values == np.round(values)).all())
@@ -75,7 +91,7 @@ def task_of(y: Any) -> str:
 
 def split_target(frame: Any, target: str) -> tuple[Any, Any]:
     """The columns to learn from, and the target, of a frame."""
-    names = [str(name) for name in frame.columns]
+    names = list(frame.columns)
     if target not in names:
         raise UserError(unknown("target column", target, names))
     if len(names) == 1:
@@ -87,11 +103,18 @@ def split_target(frame: Any, target: str) -> tuple[Any, Any]:
             f"Input y contains NaN: the target {target!r} is absent in {holes} of {len(y)} rows; "
             "leave those rows out"
         )
+    if read_column(target, y).kind == "datetime":
+        raise UserError(
+            f"the target {target!r} holds moments; wanted numbers or classes: make it days since a "
+            "date, say"
+        )
     return frame.drop(columns=target), y
 
 
-def fit_run(frame: Any, config: FitConfig, *, verbose: bool = False) -> Fitted:
-    """Fit to a frame, hold out a part, and measure gradient boosting beside it."""
+def fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False) -> Fitted:
+    """Fit to a frame and write the folder; then measure, on a part that was held out, the estimator
+    and gradient boosting.
+    """
     X, y = split_target(frame, config.target)
     if config.task not in TASKS:
         raise UserError(unknown("task", config.task, TASKS))
@@ -104,14 +127,13 @@ def fit_run(frame: Any, config: FitConfig, *, verbose: bool = False) -> Fitted:
     estimator.set_params(**config.params)
     if not 0 <= config.holdout < 1:
         raise UserError(f"holdout is a share from 0 to below 1, got {config.holdout}")
-    tested: tuple[Any, Any] | None = None
+    X_test = y_test = None
     try:
         if config.holdout:
             groups = y if classify and y.value_counts().min() > 1 else None
             X, X_test, y, y_test = train_test_split(
                 X, y, test_size=config.holdout, random_state=config.seed, stratify=groups
             )
-            tested = X_test, y_test
         started = time.monotonic()
         estimator.fit(X, y)
         seconds = time.monotonic() - started
@@ -119,12 +141,21 @@ def fit_run(frame: Any, config: FitConfig, *, verbose: bool = False) -> Fitted:
         raise
     except ValueError as problem:  # in scikit-learn's words
         raise UserError(" ".join(str(problem).split())) from None
-    if tested is None:
-        return Fitted(config, estimator, {}, None, 0, len(X))
-    scores = {"addnorm": measured(estimator, *tested) | {"seconds": seconds}}
-    scores["gradient boosting"] = boosted(X, y, *tested, classify=classify, seed=config.seed)
-    reliability = estimator.reliability(*tested) if classify else None
-    return Fitted(config, estimator, scores, reliability, len(tested[0]), len(X))
+    fitted = Fitted(config, estimator, len(X))
+    save_run(fitted, folder)  # whatever happens to what follows
+    if X_test is None:
+        return fitted
+    scores, note = {"addnorm": measured(estimator, X_test, y_test) | {"seconds": seconds}}, ""
+    try:
+        scores["gradient boosting"] = boosted(
+            X, y, X_test, y_test, classify=classify, seed=config.seed
+        )
+    except ValueError as problem:  # a class of one row, say
+        note = f"Gradient boosting could not be fitted: {' '.join(str(problem).split())}"
+    reliability = estimator.reliability(X_test, y_test) if classify else None
+    fitted = replace(fitted, tested=len(X_test), scores=scores, reliability=reliability, note=note)
+    save_run(fitted, folder)
+    return fitted
 
 
 def measured(model: Any, X: Any, y: Any) -> dict[str, float]:
@@ -139,7 +170,8 @@ def measured(model: Any, X: Any, y: Any) -> dict[str, float]:
     said, y = model.predict_proba(X), np.asarray(y)
     known = np.isin(y, model.classes_)
     scores = {"accuracy": float(accuracy_score(y, model.classes_[said.argmax(1)]))}
-    scores["log loss"] = float(log_loss(y[known], said[known], labels=model.classes_))
+    if known.any():
+        scores["log loss"] = float(log_loss(y[known], said[known], labels=model.classes_))
     if len(np.unique(y[known])) == len(model.classes_):
         score = said[known][:, 1] if len(model.classes_) == 2 else said[known]
         scores["auc"] = float(roc_auc_score(y[known], score, multi_class="ovr"))
@@ -181,7 +213,8 @@ def save_run(fitted: Fitted, folder: str | Path) -> None:
     folder = Path(folder)
     fitted.estimator.save(folder)
     with replacing(folder / CONFIG) as name:
-        name.write_text(yaml.safe_dump(asdict(fitted.config), sort_keys=False), encoding="utf-8")
+        plain = yaml.safe_dump(fitted.config.model_dump(), sort_keys=False, allow_unicode=True)
+        name.write_text(plain, encoding="utf-8")
     rows: list[Mapping[str, Any]] = [
         {"name": "loss", "split": split, "step": int(row["epoch"]), "value": row[split]}
         for row in fitted.estimator.history_
@@ -196,6 +229,33 @@ def save_run(fitted: Fitted, folder: str | Path) -> None:
     write_rows(folder / ROWS, rows)
 
 
+def value_of(text: str) -> Any:
+    """What stands behind KEY=, as YAML reads it; 1e-3 is a number, although YAML does not think so.
+
+    >>> value_of("1e-3"), value_of("null"), value_of("b2t")
+    (0.001, None, 'b2t')
+    """
+    try:
+        value = yaml.safe_load(text)
+    except yaml.YAMLError:
+        raise UserError(f"{text!r} is no value; wanted 3, 0.1, true, null or a word") from None
+    if isinstance(value, str):
+        with suppress(ValueError):
+            return float(value)
+    return value
+
+
+def text_of(value: Any) -> str:
+    """What `value_of` reads as that value.
+
+    >>> text_of(None), text_of("b2t"), text_of("3")
+    ('null', 'b2t', '"3"')
+    """
+    if isinstance(value, str) and value_of(value) == value:
+        return value
+    return json.dumps(value)
+
+
 def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
     """The config and the estimator of a run."""
     folder = Path(folder)
@@ -203,7 +263,7 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
         raise UserError(f"no fit at {folder}: wanted a folder that `addnorm fit` made")
     try:
         config = FitConfig(**yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
-    except (yaml.YAMLError, TypeError) as problem:
+    except (yaml.YAMLError, TypeError, ValueError) as problem:
         told = " ".join(str(problem).split())
         raise UserError(f"{folder / CONFIG} is not the config of a fit ({told})") from None
     return config, load(folder)

@@ -26,7 +26,9 @@ class Quantiles:
 
     @classmethod
     def of(cls, x: np.ndarray, weights: np.ndarray) -> "Quantiles":
-        """From finite values with positive weights."""
+        """From finite values with positive weights; without any, everything is 0."""
+        if not len(x):
+            x, weights = np.zeros(1), np.ones(1)
         values, inverse = np.unique(x, return_inverse=True)
         mass = np.bincount(inverse, weights, len(values))
         share = (np.cumsum(mass) - mass / 2) / mass.sum()

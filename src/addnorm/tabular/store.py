@@ -1,6 +1,7 @@
 """Estimators as files: JSON for what was chosen and learned, safetensors for numbers; no pickle."""
 
 import json
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +9,17 @@ import numpy as np
 import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
+from sklearn.base import ClassifierMixin
 from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.files import replacing
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.encoder import TableEncoder
+from addnorm.tabular.schema import FORMAT, VERSION, Saved
 from addnorm.tabular.targets import ClassTarget, NumberTarget
 
 FILE, WEIGHTS = "estimator.json", "model.safetensors"
-FORMAT, VERSION = "addnorm tabular estimator", 1
-FIELDS = (
-    *("format", "version", "estimator", "params", "config", "encoder", "target", "classes"),
-    *("temperature", "history", "importances", "names", "features"),
-)
 PAIRS = ("class_weight", "column_types")
 """Parameters that may be dicts; JSON would turn their keys into text."""
 
@@ -45,19 +43,22 @@ def module_from(data: bytes, config: TableConfig) -> tuple[TableModel, Cells]:
     strange = [name for name in tensors if not name.startswith("module.")]
     if strange or any(part is None for part in reference):
         raise UserError(f"the weights are not those of an estimator: {strange or 'no reference'}")
-    module = build_table_model(config)
+    with torch.random.fork_rng(devices=[]):  # drawn in vain, then overwritten
+        module = build_table_model(config)
     try:
         module.load_state_dict(
             {name.removeprefix("module."): value for name, value in tensors.items()}
         )
     except RuntimeError as problem:
-        raise UserError(f"the weights do not fit their model: {problem}") from None
+        told = " ".join(str(problem).split())
+        raise UserError(f"the weights do not fit their model: {told}") from None
     return module.double().eval(), Cells(*(part for part in reference if part is not None))
 
 
 def save_estimator(estimator: Any, folder: str | Path) -> None:
     """Write a fitted estimator to a folder."""
     target = estimator.target_
+    data = module_bytes(estimator.module_, estimator.reference_)
     plain = {
         "format": FORMAT,
         "version": VERSION,
@@ -72,67 +73,55 @@ def save_estimator(estimator: Any, folder: str | Path) -> None:
         "importances": estimator.feature_importances_.tolist(),
         "names": _names(estimator),
         "features": estimator.n_features_in_,
+        "weights": sha256(data).hexdigest(),
     }
     folder = Path(folder)
     with replacing(folder / FILE) as file, replacing(folder / WEIGHTS) as weights:
-        file.write_text(json.dumps(plain, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        weights.write_bytes(module_bytes(estimator.module_, estimator.reference_))
+        file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")
+        weights.write_bytes(data)
 
 
 def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     """Read an estimator from a folder; what it does not know is refused."""
-    folder = Path(folder)
-    if not (folder / FILE).is_file():
+    path = Path(folder) / FILE
+    if not path.is_file():
         raise UserError(f"no estimator at {folder}: wanted a folder with {FILE}, as save() makes")
     try:
-        plain = json.loads((folder / FILE).read_text(encoding="utf-8"))
+        plain = json.loads(path.read_text(encoding="utf-8"))
     except ValueError as problem:
-        raise UserError(f"{folder / FILE} is not JSON ({problem})") from None
-    _check(plain, folder / FILE, known)
-    made = known[plain["estimator"]]()
-    params = {name: _dict(name, value) for name, value in plain["params"].items()}
-    for name in params:
+        raise UserError(f"{path} is not JSON ({problem})") from None
+    saved = Saved.of(plain, path, known)
+    made = known[saved.estimator]()
+    if isinstance(made, ClassifierMixin) != (saved.classes is not None):
+        raise UserError(f"{path} is damaged: {saved.estimator} with the target of another")
+    for name in saved.params:
         if name not in made.get_params(deep=False):
-            raise UserError(unknown("parameter", name, made.get_params(deep=False)))
-    made.set_params(**params)
-    try:
-        config = TableConfig.of(**_tuples(plain["config"]))
-        made.encoder_ = TableEncoder.from_plain(plain["encoder"])
-        if plain["classes"] is not None:
-            made.classes_ = np.array(plain["classes"]["values"], plain["classes"]["dtype"])
-            made.target_ = ClassTarget(len(made.classes_))
-            made.temperature_ = float(plain["temperature"])
-        else:
-            made.target_ = NumberTarget.from_plain(plain["target"])
-        made.feature_importances_ = np.array(plain["importances"], float)
-        made.history_, made.n_features_in_ = plain["history"], int(plain["features"])
-    except (KeyError, TypeError, AttributeError) as problem:
-        raise UserError(f"{folder / FILE} is damaged: {problem!r}") from None
-    if plain["names"] is not None:
-        made.feature_names_in_ = np.array(plain["names"], dtype=object)
-    weights = folder / WEIGHTS
+            raise UserError(f"{path}: {unknown('parameter', name, made.get_params(deep=False))}")
+    made.set_params(**{name: _dict(name, value) for name, value in saved.params.items()})
+    config = TableConfig.of(**_tuples(saved.config))
+    made.encoder_ = TableEncoder.from_plain(plain["encoder"])
+    if saved.classes is not None and saved.temperature is not None:
+        made.classes_ = np.array(saved.classes.values, saved.classes.dtype)
+        made.target_ = ClassTarget(len(made.classes_))
+        made.temperature_ = saved.temperature
+    else:
+        made.target_ = NumberTarget.from_plain(plain["target"])
+    layout = made.encoder_.layout | {"outputs": made.target_.outputs}
+    if any(getattr(config, name) != value for name, value in layout.items()):
+        raise UserError(f"{path} is damaged: the model is not one of these columns and this target")
+    made.feature_importances_ = np.array(saved.importances, float)
+    made.history_, made.n_features_in_ = plain["history"], saved.features
+    if saved.names is not None:
+        made.feature_names_in_ = np.array(saved.names, dtype=object)
+    weights = Path(folder) / WEIGHTS
     if not weights.is_file():
         raise UserError(f"no weights at {weights}")
-    made.module_, made.reference_ = module_from(weights.read_bytes(), config)
+    data = weights.read_bytes()
+    if sha256(data).hexdigest() != saved.weights:
+        raise UserError(f"{weights} is damaged, or belongs to another {FILE}: the checksum differs")
+    made.module_, made.reference_ = module_from(data, config)
     made._n_features_out = made.module_.width
     return made
-
-
-def _check(plain: Any, path: Path, known: dict[str, type]) -> None:
-    if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-        raise UserError(f"{path} is no {FORMAT}")
-    if plain.get("version") != VERSION:
-        raise UserError(
-            f"{path} has version {plain.get('version')!r}; this addnorm knows version {VERSION}"
-        )
-    for name in plain:
-        if name not in FIELDS:
-            raise UserError(f"{path}: {unknown('field', name, FIELDS)}")
-    for name in FIELDS:
-        if name not in plain:
-            raise UserError(f"{path} lacks the field {name!r}")
-    if plain["estimator"] not in known:
-        raise UserError(f"{path}: {unknown('estimator', str(plain['estimator']), known)}")
 
 
 def _single(value: Tensor) -> Tensor:
@@ -165,7 +154,10 @@ def _item(value: Any) -> Any:
 
 
 def _dict(name: str, value: Any) -> Any:
-    return {key: each for key, each in value} if name in PAIRS and type(value) is list else value
+    try:
+        return dict(value) if name in PAIRS and type(value) is list else value
+    except (TypeError, ValueError):
+        raise UserError(f"{name} cannot be {value!r}; wanted pairs") from None
 
 
 def _plain_classes(classes: np.ndarray | None) -> dict[str, Any] | None:

@@ -16,6 +16,21 @@ WILD = 4.0
 """A standard deviation so many times that of the middle half of the values speaks of outliers."""
 
 
+def refuse_holes(y: Any) -> None:
+    """A target must be there in every row, and be no moment."""
+    if y is None:
+        return  # scikit-learn has words for it
+    import pandas
+
+    array = np.asarray(y)
+    if array.dtype.kind == "O" and pandas.isna(array).any():
+        raise UserError("Input y contains NaN: the target is absent in some rows; leave them out")
+    if array.dtype.kind in "mM":
+        raise UserError(
+            f"Input y holds moments or spans of time ({array.dtype}); make numbers or texts of them"
+        )
+
+
 @dataclass(frozen=True)
 class ClassTarget:
     """Which of several classes; the loss is the cross entropy."""
@@ -55,9 +70,11 @@ class NumberTarget:
         """Standardised, or by quantiles where outliers would hide everything else."""
         if scaling not in SCALINGS:
             raise UserError(unknown("target_scaling", str(scaling), SCALINGS))
-        center = float(np.average(y, weights=weights))
-        scale = float(np.sqrt(np.average((y - center) ** 2, weights=weights)))
-        scale = scale if scale > 0 else 1.0
+        # Squares of huge numbers are none, of tiny ones 0; a power of two changes no digit.
+        unit = 2.0 ** (int(np.frexp(np.abs(y).max())[1]) - 1)
+        center = float(np.average(y / unit, weights=weights)) * unit
+        spread = np.average((y / unit - center / unit) ** 2, weights=weights)
+        scale = float(np.sqrt(spread)) * unit or 1.0
         curve = Quantiles.of(y, weights)
         if scaling == "auto":
             low, high = np.interp([-0.6745, 0.6745], curve.scores, curve.values)

@@ -2,7 +2,7 @@
 
 from abc import abstractmethod
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +21,11 @@ class TableModel(Wired):
 
     tokens: Tokens
     head: nn.Linear
+
+    usual: ClassVar[dict[str, Any]]
+    """Fields of a `TableConfig` as the model has them where nothing is said."""
+    unused: ClassVar[tuple[str, ...]] = ()
+    """Fields that mean nothing to it."""
 
     def __init__(self, config: TableConfig) -> None:
         super().__init__()

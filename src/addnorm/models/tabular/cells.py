@@ -64,7 +64,8 @@ class Cells(NamedTuple):
         )
         return self.replaced(nothing, where)
 
-
-def joined(parts: list[Cells]) -> Cells:
-    """Rows of several below one another."""
-    return Cells(*(torch.cat(pieces) for pieces in zip(*parts, strict=True)))
+    def unlike(self, other: "Cells") -> Tensor:
+        """Which cells differ from those of other rows, (B, features)."""
+        number = (self.numbers != other.numbers) | (self.absent != other.absent)
+        words = (self.words != other.words).any(-1)
+        return torch.cat((number, self.codes != other.codes, words), 1)

@@ -1,7 +1,7 @@
 """The plain rival: the whole row as one vector, through residual feed-forwards."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor, nn
 
@@ -27,6 +27,15 @@ class TableMLP(TableModel):
     Gorishniy et al. 2021, section 3.2.
     """
 
+    usual: ClassVar = {
+        "wiring": "pre_ln",
+        "dim": 96,
+        "depth": 2,
+        "activation": "relu",
+        "numeric": "piecewise",
+    }
+    unused: ClassVar = ("heads", "attention_dropout")
+
     # NOTE[DIFF]: the paper's ResNet has batch norm (norm="batch" here) and feeds numbers as they
     # are; here a number goes through the numeric embedding, so that absence can be told.
     def __init__(self, config: TableConfig) -> None:
@@ -37,7 +46,10 @@ class TableMLP(TableModel):
         self.stack = Stack(
             [
                 FeedForward(
-                    config.dim, hidden, activation="relu", dropout=config.activation_dropout
+                    config.dim,
+                    hidden,
+                    activation=config.activation,
+                    dropout=config.activation_dropout,
                 )
                 for _ in range(config.depth)
             ],

@@ -102,13 +102,15 @@ class Piecewise(NumericEmbedding):
     p_k    = clip((x_j - e_k) / (e_{k+1} - e_k), 0, 1)
 
     e: bins + 1 edges, quantiles of the column in the training rows; equal ones leave a bin without
-        width, whose p is 0; the first and the last bin go on without a bound below and above
+        width, whose p is 0
     W: (columns, bins, dim), starts at 0; w, b: (columns, dim), as in `linear`
     bins: how many
 
     Gorishniy et al. 2022, section 3.2.
     """
 
+    # NOTE[DIFF]: in the paper the first bin goes on without a bound below and the last above; here
+    # the linear part does.
     # NOTE[DIFF]: the paper has no linear part and starts W at random; with W at 0 beside a linear
     # part (as the same authors' later rtdl_num_embeddings does it, version "B") training starts
     # as FT-Transformer and bends from there.
@@ -195,3 +197,52 @@ class Periodic(NumericEmbedding):
         waves = torch.cat((angle.sin(), angle.cos()), -1)
         made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1)
         return (made + self.bias).relu()
+
+
+@register(
+    Card(
+        name="mlp",
+        title="Small network",
+        formula="t_j = W_j relu(x_j * w_j + b_j) + c_j",
+        paper=(
+            "Somepalli et al., SAINT: Improved Neural Networks for Tabular Data via Row Attention "
+            "and Contrastive Pre-Training, 2021, arXiv 2106.01342"
+        ),
+        summary="One hidden layer for each column, as SAINT has it.",
+    )
+)
+class Small(NumericEmbedding):
+    """A network of one hidden layer for each column.
+
+    t_j = W_j relu(x_j * w_j + b_j) + c_j
+
+    w, b: (columns, hidden), start uniform in +-1; W: (columns, hidden, dim) and c: (columns, dim)
+        uniform in +-1 / sqrt(hidden)
+    hidden: features of the hidden layer
+
+    The released code of Somepalli et al. 2021.
+    """
+
+    def __init__(self, count: int, dim: int, *, hidden: Count = 100) -> None:
+        super().__init__()
+        self.inner = nn.Parameter(torch.empty(count, hidden))
+        self.inner_bias = nn.Parameter(torch.empty(count, hidden))
+        self.weight = nn.Parameter(torch.empty(count, hidden, dim))
+        self.bias = nn.Parameter(torch.empty(count, dim))
+        self.reset_parameters()
+
+    def reset_parameters(self) -> None:
+        """As linear layers of torch start."""
+        for weight, width in (
+            (self.inner, 1),
+            (self.inner_bias, 1),
+            (self.weight, self.inner.shape[1]),
+            (self.bias, self.inner.shape[1]),
+        ):
+            spread(weight, width)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """All columns at once."""
+        hidden = torch.addcmul(self.inner_bias, x[..., None], self.inner).relu()
+        made = torch.bmm(hidden.transpose(0, 1), self.weight).transpose(0, 1)
+        return made + self.bias

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -11,13 +11,18 @@ from addnorm.core.plan import Plugs, Shape
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import blocks_of, make_tokens
+from addnorm.models.tabular.ft_transformer import linears, make_tokens
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward, SelfAttention
 from addnorm.sublayers.base import Sublayer
 
-ROW_HEAD = 64
-"""Features of a head of the attention between rows, as in the released code."""
+AT_ONCE = 32
+"""Rows that are answered at once beside reference rows."""
+COLUMN_HEAD, ROW_HEAD = 16, 64
+"""Features of a head of the attention between columns, and between rows, as in the released code.
+"""
+HIDDEN = 1000
+"""Hidden features of the head."""
 
 
 class Slot:
@@ -44,7 +49,9 @@ class RowAttention(Sublayer):
 
     def __init__(self, tokens: int, dim: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
-        self.attention = SelfAttention(tokens * dim, heads, head_dim=ROW_HEAD, dropout=dropout)
+        self.attention = SelfAttention(
+            tokens * dim, heads, head_dim=ROW_HEAD, bias=False, out_bias=True, dropout=dropout
+        )
 
     @property
     def shape(self) -> Shape:
@@ -66,51 +73,75 @@ class RowAttention(Sublayer):
                 cache.keys, cache.values = inside.keys_and_values(together, plugs)
             answer = inside(together, plugs=plugs)[0]
         else:
-            alone = rows[:, None]  # (B, 1, tokens * dim)
-            k, v = inside.keys_and_values(alone, plugs)
-            k = torch.cat((cache.keys.expand(len(x), -1, -1, -1), k), 2)
-            v = torch.cat((cache.values.expand(len(x), -1, -1, -1), v), 2)
-            q = inside.queries(alone, plugs)
-            if plugs.match is not None:
-                q, k = plugs.match(q, k)
-            answer = inside.attend(q, k, v, plugs=plugs)
-            assert isinstance(answer, Tensor)
-            answer = answer[:, 0]
+            known = cache.keys, cache.values
+            # Every row has keys and values of its own beside those: a few rows at a time.
+            answer = torch.cat(
+                [self._alone(part, known, plugs) for part in torch.split(rows, AT_ONCE)]
+            )
         return answer.view_as(x)
+
+    def _alone(self, rows: Tensor, known: tuple[Tensor, Tensor], plugs: Plugs) -> Tensor:
+        """Each row among those that are known, (B, tokens * dim)."""
+        inside, alone = self.attention, rows[:, None]  # (B, 1, tokens * dim)
+        k, v = (
+            torch.cat((theirs.expand(len(rows), -1, -1, -1), own), 2)
+            for theirs, own in zip(known, inside.keys_and_values(alone, plugs), strict=True)
+        )
+        q = inside.queries(alone, plugs)
+        if plugs.match is not None:
+            q, k = plugs.match(q, k)
+        answer = inside.attend(q, k, v, plugs=plugs)
+        assert isinstance(answer, Tensor)
+        return answer[:, 0]
 
 
 class Saint(TableModel):
     """Columns see each other, then rows do.
 
-    y = W relu(cls) + b
+    y = W_2 relu(W_1 cls + b_1) + b_2,    cls = first token of the last stage
     stage: columns attend, feed-forward, rows attend, feed-forward
 
+    W_1: (1000, dim)
     stack: the paper's formula, z + LN(f(z)), is the wiring `res_post`
-    depth: stages
+    depth: stages; one, of dim 32 with 4 heads, as the released code has it with rows that attend
+    feed-forwards: geglu, 4 * dim
 
     Somepalli, Goldblum, Schwarzschild, Bruss and Goldstein, SAINT: Improved Neural Networks for
     Tabular Data via Row Attention and Contrastive Pre-Training, 2021, arXiv 2106.01342, section 3.
     """
 
+    usual: ClassVar = {
+        "wiring": "res_post",
+        "dim": 32,
+        "depth": 1,
+        "heads": 4,
+        "activation": "geglu",
+        "numeric": "mlp",
+    }
+
+    # NOTE[DIFF]: `res_post` ends with a norm, which neither the paper's formula nor the released
+    # code has.
+    # NOTE[DIFF]: the gate of the feed-forwards is the released code's; the paper has gelu alone.
+    # NOTE[DIFF]: the released script sets dropout inside feed-forwards to 0.8, and declares one of
+    # attention that it never applies; here both are what the estimator says.
     # NOTE[DIFF]: the released code is wired otherwise than the paper, LN(z) + f(LN(z)): here that
     # is the wiring `false_pre_ln`.
     # NOTE[DIFF]: in the released code norm and feed-forward around the attention between rows have
     # the width of a whole row; here that of a token, as everywhere in a stack. The paper does not
     # say.
-    # NOTE[DIFF]: numbers go through the numeric embedding; the released code has a small network
-    # (1 -> 100 -> dim) for each column.
+    # NOTE[DIFF]: a number goes through the released code's small network, 1 -> 100 -> dim for each
+    # column; the paper's has one layer with relu.
     # NOTE[DIFF]: in the released code a prediction depends on the rows it is made with; here rows
     # to be predicted see reference rows of the training and themselves.
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.tokens = make_tokens(config)
-        blocks, dim, heads = blocks_of(config), config.dim, config.heads
-        count = 1 + config.features
+        dim, heads, count = config.dim, config.heads, 1 + config.features
 
         def ffn() -> FeedForward:
             return FeedForward(
                 dim,
-                blocks["ffn_dim"],
+                config.ffn_dim or 4 * dim,
                 activation=config.activation,
                 dropout=config.activation_dropout,
             )
@@ -118,7 +149,14 @@ class Saint(TableModel):
         attention_dropout = config.attention_dropout
         stages = [
             (
-                SelfAttention(dim, heads, dropout=attention_dropout),
+                SelfAttention(
+                    dim,
+                    heads,
+                    head_dim=COLUMN_HEAD,
+                    bias=False,
+                    out_bias=True,
+                    dropout=attention_dropout,
+                ),
                 ffn(),
                 RowAttention(count, dim, heads, dropout=attention_dropout),
                 ffn(),
@@ -133,7 +171,8 @@ class Saint(TableModel):
             kinds=("self", "ffn", "rows", "ffn"),
             dropout=config.dropout,
         )
-        self.head = nn.Linear(dim, config.outputs)
+        self.hidden = nn.Linear(dim, HIDDEN)
+        self.head = nn.Linear(HIDDEN, config.outputs)
         self.initialise()
 
     @property
@@ -152,8 +191,12 @@ class Saint(TableModel):
         return self.stack(self.tokens(cells), cache=memory)[:, 0]
 
     def answer(self, embedding: Tensor) -> Tensor:
-        """W relu(embedding) + b."""
-        return self.head(embedding.relu())
+        """W_2 relu(W_1 embedding + b_1) + b_2."""
+        return self.head(self.hidden(embedding).relu())
+
+    def edges(self) -> Iterator[tuple[str, Tensor]]:
+        """Both layers of the head."""
+        yield from linears(self.hidden, self.head)
 
     def states(self, cells: Cells) -> Tensor:
         """The other tokens of what the stack returns."""

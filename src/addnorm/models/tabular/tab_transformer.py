@@ -1,15 +1,16 @@
 """TabTransformer: attention between categories; numbers pass by."""
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 
+from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import blocks_of, linears
+from addnorm.models.tabular.ft_transformer import encoder_options, linears
 from addnorm.models.tabular.tokens import Tokens
 from addnorm.stacks import Encoder
 
@@ -25,19 +26,34 @@ class TabTransformer(TableModel):
     y = MLP([stack(e_1, e_2, ...), LayerNorm(x), absent]),    e_j = [c_j ; w_{j, code}]
 
     e: (dim) each; c_j, dim / 8 features, is shared by all values of column j
-    x: numbers; the norm is left out where there is only one, which it would make 0
+    x: numbers; the norm is left out where there are only one or two, of which it would leave
+        nothing, or which is larger
     absent: 1 where a number is absent
     MLP: hidden layers of 4 l and 2 l features with relu, l the features it reads
-    stack: the paper's is post_ln
+    stack: the paper's is post_ln, dim 32, 6 layers, 8 heads, feed-forwards of 4 * dim with gelu
 
     Huang, Khetan, Cvitkovic and Karnin, TabTransformer: Tabular Data Modeling Using Contextual
     Embeddings, 2020, arXiv 2012.06678. A table without categories leaves the stack one constant.
     """
 
+    usual: ClassVar = {
+        "wiring": "post_ln",
+        "dim": 32,
+        "depth": 6,
+        "heads": 8,
+        "activation": "gelu",
+        "dropout": 0.1,
+        "attention_dropout": 0.1,
+        "activation_dropout": 0.1,
+    }
+    unused: ClassVar = ("numeric",)
+
+    # NOTE[DIFF]: tokens have a bias for each column, which the paper's have not; what it adds to
+    # every value of a column, the values could hold themselves.
     # NOTE[DIFF]: the paper's MLP grows with the table without a bound; here its first hidden layer
-    # has at most 1024 features. The paper has no word for absent numbers. Texts are ours, as bags
-    # of words. There is no code by the authors; AutoGluon's copy, credited to them, has other
-    # defaults (dim 128, one layer).
+    # has at most 1024 features. The paper has no word for absent numbers, and norms one or two
+    # numbers, too. Texts are ours, as bags of words. There is no code by the authors; AutoGluon's
+    # copy, credited to them, has other defaults (dim 128, one layer).
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.coded = len(config.categories) + len(config.texts)
@@ -50,16 +66,8 @@ class TabTransformer(TableModel):
             cls=False,
         )
         self.columns = nn.Parameter(torch.empty(max(1, self.coded), shared))
-        self.encoder = Encoder(
-            dim=config.dim,
-            depth=config.depth,
-            heads=config.heads,
-            wiring=config.wiring,
-            norm=config.norm,
-            dropout=config.dropout,
-            **blocks_of(config),
-        )
-        self.scale = nn.LayerNorm(config.numbers) if config.numbers > 1 else nn.Identity()
+        self.encoder = Encoder(**encoder_options(config, 4 * config.dim))
+        self.scale = nn.LayerNorm(config.numbers) if config.numbers > 2 else nn.Identity()
         reads = config.dim * max(1, self.coded) + 2 * config.numbers
         first = min(4 * reads, WIDEST)
         self.layers = nn.Sequential(
@@ -107,7 +115,7 @@ class TabTransformer(TableModel):
         if not self.columns.is_meta:
             with torch.random.fork_rng(enabled=seed is not None):
                 if seed is not None:
-                    torch.manual_seed(seed)
+                    torch.manual_seed(derive_seed(seed, "columns"))
                 nn.init.uniform_(self.columns, -(self.config.dim**-0.5), self.config.dim**-0.5)
         if isinstance(self.scale, nn.LayerNorm):
             self.scale.reset_parameters()

@@ -1,0 +1,136 @@
+"""A checked table made ready for a fit: what is taught, what is held out, and how both are read."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+
+from addnorm.core.errors import UserError
+from addnorm.core.seeds import derive_seed
+from addnorm.models.tabular import Cells
+from addnorm.tabular.choices import held_out
+from addnorm.tabular.columns import Column, empty_columns, read_columns
+from addnorm.tabular.encoder import TableEncoder
+from addnorm.tabular.fitting import Sample
+from addnorm.tabular.rows import copies, row_set
+from addnorm.tabular.targets import Target
+
+REFERENCES = 64
+"""Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
+with."""
+
+
+class Given(NamedTuple):
+    """A table as it was given to `fit`, checked."""
+
+    X: Any
+    weights: np.ndarray
+    """Of the rows; those of weight 0 do not exist."""
+    times: np.ndarray
+    """How many rows each stands for."""
+
+    def real(self) -> "Given":
+        """Without rows of weight 0."""
+        real = self.weights > 0
+        if real.all():
+            return self
+        return Given(rows_of(self.X, np.flatnonzero(real)), self.weights[real], self.times[real])
+
+
+@dataclass(frozen=True)
+class Lesson:
+    """What a model is fitted to."""
+
+    encoder: TableEncoder
+    target: Target
+    taught: Sample
+    """The rows of a pass, some several times."""
+    judged: Sample | None
+    """The rows held out, where there are any."""
+    keep: Cells
+    """A few different rows of what is taught."""
+
+
+def lesson_of(
+    chosen: Any,
+    given: Given,
+    y: np.ndarray,
+    *,
+    encoder: TableEncoder | None,
+    target: Target | None,
+    seed: int,
+) -> Lesson:
+    """Divide the rows, and learn from those that are taught how to read all.
+
+    encoder, target: those of an earlier fit, if they are to be kept
+
+    What is held out teaches nothing: it is read as rows to be predicted are.
+    """
+    if encoder is None:
+        columns = read_columns(given.X, chosen.column_types, times=given.times)
+        refuse_empty(columns)
+    else:
+        columns = encoder.read(given.X)
+    rows = row_set(
+        [column.values for column in columns],
+        y,
+        weights=given.weights,
+        times=given.times,
+        seed=derive_seed(seed, "rows"),
+    )
+    rows = replace(rows, weights=rows.weights * sane(rows.weights))
+    columns, y = some_rows(columns, rows.chosen), y[rows.chosen]
+    held = held_out(chosen, y, rows)
+    at = np.flatnonzero(held < 1)
+    weights = (rows.weights * (1 - held))[at]
+    if encoder is None:
+        encoder = TableEncoder.of(some_rows(columns, at), weights)
+    if target is None:
+        target = chosen._target(y[at], weights)
+    cells, asked = encoder.cells(*encoder.raw(columns)), target.asked(y)
+    # A row that stands for many is shown often, with a part of its weight each time.
+    times = copies(weights, (rows.times * (1 - held))[at])
+    taught = _sample(cells, asked, weights / times, at).rows(
+        torch.arange(len(at)).repeat_interleave(torch.from_numpy(times))
+    )
+    out = np.flatnonzero(held)
+    judged = _sample(cells, asked, (rows.weights * held)[out], out) if len(out) else None
+    first = rows.first[held[rows.first] < 1][:REFERENCES]  # they stand in an order by chance
+    return Lesson(encoder, target, taught, judged, cells.rows(torch.from_numpy(first)))
+
+
+def sane(weights: np.ndarray) -> float:
+    """A power of two by which weights become such that float32 can sum; 1 for all but extreme ones.
+
+    >>> sane(np.array([1.0, 3.0])), sane(np.array([1e300, 1e300])) * 1e300 > 0.5
+    (1.0, True)
+    """
+    exponent = float(np.log2(weights).mean())
+    return 1.0 if abs(exponent) < 40 else 2.0 ** -round(exponent)
+
+
+def refuse_empty(columns: Sequence[Column]) -> None:
+    """A column without any value is none."""
+    empty = empty_columns(columns)
+    if empty:
+        raise UserError(
+            f"Input X contains columns without any value: {', '.join(map(repr, empty))}; "
+            "leave them out"
+        )
+
+
+def rows_of(X: Any, index: Any) -> Any:
+    """Some rows of a checked table."""
+    return X[index] if isinstance(X, np.ndarray) else X.iloc[index]
+
+
+def some_rows(columns: Sequence[Column], index: np.ndarray) -> list[Column]:
+    """Some rows of columns."""
+    return [replace(column, values=column.values[index]) for column in columns]
+
+
+def _sample(cells: Cells, asked: torch.Tensor, weights: np.ndarray, at: np.ndarray) -> Sample:
+    index = torch.from_numpy(at)
+    return Sample(cells.rows(index), asked[index], torch.from_numpy(weights))

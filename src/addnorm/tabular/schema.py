@@ -1,0 +1,162 @@
+"""What the JSON of a saved estimator holds, field by field; nothing else is read."""
+
+from typing import Any, Literal
+
+import numpy as np
+from pydantic import (
+    BaseModel,
+    ConfigDict,
+    Field,
+    StrictBool,
+    StrictFloat,
+    StrictInt,
+    StrictStr,
+    ValidationError,
+    model_validator,
+)
+
+from addnorm.core.errors import UserError, unknown
+
+FORMAT, VERSION = "addnorm tabular estimator", 2
+READS = {
+    "numeric": "numbers",
+    "datetime": "numbers",
+    "boolean": "categories",
+    "categorical": "categories",
+    "string": "texts",
+}
+"""Which features a column of each kind becomes."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class _Curve(_Part):
+    values: list[float] = Field(min_length=1)
+    scores: list[float] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _rises(self) -> "_Curve":
+        if len(self.values) != len(self.scores) or (np.diff(self.values) <= 0).any():
+            raise ValueError("a curve has as many scores as values, which rise")
+        return self
+
+
+class _Number(_Part):
+    column: StrictInt
+    part: Literal["", "elapsed", "month", "weekday", "hour"]
+    curve: _Curve
+
+
+class _Category(_Part):
+    column: StrictInt
+    values: list[StrictStr]
+
+
+class _Text(_Part):
+    column: StrictInt
+    words: list[StrictStr]
+
+
+class _Encoder(_Part):
+    names: list[StrictStr] = Field(min_length=1)
+    kinds: list[Literal["numeric", "boolean", "categorical", "string", "datetime"]]
+    numbers: list[_Number]
+    categories: list[_Category]
+    texts: list[_Text]
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "_Encoder":
+        met = {
+            (each.column, what)
+            for what in ("numbers", "categories", "texts")
+            for each in getattr(self, what)
+        }
+        wanted = {(place, READS[kind]) for place, kind in enumerate(self.kinds)}
+        if len(self.kinds) != len(self.names) or met != wanted:
+            raise ValueError("names, kinds and features of the encoder do not agree")
+        return self
+
+
+class _Target(_Part):
+    center: float
+    scale: float = Field(gt=0)
+    curve: _Curve | None
+
+
+class _Classes(_Part):
+    dtype: StrictStr
+    values: list[StrictBool | StrictInt | StrictFloat | StrictStr] = Field(min_length=2)
+
+    @model_validator(mode="after")
+    def _fits(self) -> "_Classes":
+        try:
+            kind = np.dtype(self.dtype).kind
+            same = np.array(self.values, self.dtype).tolist() == self.values
+        except (TypeError, ValueError):
+            kind, same = "V", False
+        if kind not in "OUifb" or not same:
+            raise ValueError(f"classes {self.values!r} are not of type {self.dtype!r}")
+        return self
+
+
+class Saved(_Part):
+    """A saved estimator in plain data."""
+
+    format: Literal["addnorm tabular estimator"]
+    version: Literal[2]
+    estimator: StrictStr
+    params: dict[str, Any]
+    config: dict[str, Any]
+    """Of the model."""
+    encoder: _Encoder
+    target: _Target | None
+    """Of a regressor."""
+    classes: _Classes | None
+    """Of a classifier."""
+    temperature: float | None = Field(gt=0)
+    history: list[dict[str, float]]
+    importances: list[float]
+    names: list[StrictStr] | None
+    """Of columns, where the table had any."""
+    features: StrictInt
+    weights: StrictStr
+    """SHA-256 of the file of weights that belongs to this one."""
+
+    @model_validator(mode="after")
+    def _agrees(self) -> "Saved":
+        columns = len(self.encoder.names)
+        if self.features != columns or len(self.importances) != columns:
+            raise ValueError(f"not as many features or importances as columns ({columns})")
+        if self.names is not None and self.names != self.encoder.names:
+            raise ValueError("the names of columns are not those of the encoder")
+        if (self.classes is None) != (self.temperature is None):
+            raise ValueError("a classifier has classes and a temperature, a regressor neither")
+        if (self.classes is None) != (self.target is not None):
+            raise ValueError("an estimator has classes or a target, got both or neither")
+        return self
+
+    @classmethod
+    def of(cls, plain: Any, where: Any, known: dict[str, type]) -> "Saved":
+        """From what JSON holds; mistakes are told in our own words. where: its file."""
+        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
+            raise UserError(f"{where} is no {FORMAT}")
+        if plain.get("version") != VERSION:
+            raise UserError(
+                f"{where} has version {plain.get('version')!r}; this addnorm knows version "
+                f"{VERSION}"
+            )
+        for name in plain:
+            if name not in cls.model_fields:
+                raise UserError(f"{where}: {unknown('field', name, cls.model_fields)}")
+        try:
+            made = cls(**plain)
+        except ValidationError as problem:
+            first = problem.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "it"
+            said = str(first["msg"]).removeprefix("Value error, ")
+            raise UserError(f"{where} is damaged: {place}: {said}") from None
+        if made.estimator not in known:
+            raise UserError(f"{where}: {unknown('estimator', made.estimator, known)}")
+        return made

@@ -1,0 +1,132 @@
+"""Estimators as files and pickles."""
+
+import copy
+import json
+import pickle
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+
+from addnorm.core.errors import UserError
+from addnorm.tabular import load
+from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
+
+
+def fitted(kind):
+    if kind == "classifier":
+        return classifier(model="saint", class_weight={"yes": 2, "no": 1}).fit(FRAME, LABELS), FRAME
+    return regressor(target_scaling="quantile", column_types={0: "categorical"}).fit(
+        NUMBERS.round(), SUMS
+    ), NUMBERS.round()
+
+
+@pytest.mark.parametrize("kind", ["classifier", "regressor"])
+@pytest.mark.parametrize("way", ["pickle", "copy", "folder"])
+def test_an_estimator_comes_back_with_the_same_answers(kind, way, tmp_path):
+    made, X = fitted(kind)
+    if way == "folder":
+        made.save(tmp_path / "m")
+        again = load(tmp_path / "m")
+        assert type(made).load(tmp_path / "m").get_params() == made.get_params()
+        assert {path.name for path in (tmp_path / "m").iterdir()} == {
+            "estimator.json",
+            "model.safetensors",
+        }
+    else:
+        again = copy.deepcopy(made) if way == "copy" else pickle.loads(pickle.dumps(made))
+    assert again.get_params() == made.get_params()
+    np.testing.assert_array_equal(again.predict(X), made.predict(X))
+    np.testing.assert_array_equal(again.feature_importances_, made.feature_importances_)
+    assert not hasattr(clone(made), "module_")
+
+
+def test_a_pickle_holds_safetensors_and_no_torch_storage():
+    data = pickle.dumps(fitted("regressor")[0])
+    assert b"__metadata__" in data or b'"dtype":"F32"' in data
+    assert b"_rebuild_tensor" not in data
+
+
+def change(folder, **fields):
+    path = folder / "estimator.json"
+    plain = json.loads(path.read_text())
+    path.write_text(json.dumps({**plain, **fields}))
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"format": "other"}, "is no addnorm tabular estimator"),
+        ({"version": 99}, "has version 99; this addnorm knows version 2"),
+        ({"colour": 1}, "unknown field 'colour'"),
+        ({"estimator": "Evil"}, "unknown estimator 'Evil'"),
+        ({"params": {"dimm": 3}}, "unknown parameter 'dimm'; did you mean 'dim'"),
+        ({"params": [1]}, "is damaged: params: Input should be a valid dictionary"),
+        ({"params": {"column_types": [1]}}, "column_types cannot be .1.; wanted pairs"),
+        ({"importances": "abc"}, "is damaged: importances"),
+        ({"names": ["a"]}, "the names of columns are not those of the encoder"),
+        ({"features": 9}, "not as many features or importances as columns"),
+        ({"classes": {"dtype": "int64", "values": ["a", "b"]}}, "are not of type 'int64'"),
+        ({"temperature": 1.0}, "a classifier has classes and a temperature"),
+        ({"target": None}, "has classes or a target, got both or neither"),
+        ({"weights": "0"}, "belongs to another estimator.json: the checksum differs"),
+        ({"estimator": "TabularTransformerClassifier"}, "with the target of another"),
+        ({"config": {"model": "mlp", "outputs": 1, "numbers": 1}}, "not one of these columns"),
+        ({"encoder": {}}, "is damaged: encoder.names: Field required"),
+    ],
+)
+def test_what_it_does_not_know_is_refused(fields, words, tmp_path):
+    fitted("regressor")[0].save(tmp_path)
+    change(tmp_path, **fields)
+    with pytest.raises(UserError, match=words):
+        load(tmp_path)
+
+
+def test_files_that_are_missing_or_broken(tmp_path):
+    with pytest.raises(UserError, match=r"no estimator at .*: wanted a folder with estimator.json"):
+        load(tmp_path / "nothing")
+    fitted("regressor")[0].save(tmp_path)
+    (tmp_path / "model.safetensors").write_bytes(b"broken")
+    with pytest.raises(UserError, match=r"is damaged, or belongs to another estimator\.json"):
+        load(tmp_path)
+    (tmp_path / "estimator.json").write_text("{")
+    with pytest.raises(UserError, match="is not JSON"):
+        load(tmp_path)
+    made = regressor(random_state=np.random.RandomState(0)).fit(NUMBERS, SUMS)
+    with pytest.raises(UserError, match=r"random_state=.* cannot be saved"):
+        made.save(tmp_path / "other")
+
+
+@pytest.mark.parametrize(
+    ("place", "value"),
+    [
+        (("kinds", 0), "audio"),
+        (("kinds", 1), "categorical"),
+        (("colour",), 1),
+        (("numbers", 0, "colour"), 1),
+        (("numbers", 0, "part"), "week"),
+        (("numbers", 0, "column"), 7),
+        (("numbers", 0, "curve", "values"), []),
+        (("numbers", 0, "curve", "values", 0), 1e9),
+        (("categories", 0, "values", 0), 3),
+    ],
+)
+def test_an_encoder_it_does_not_know_is_refused(place, value, tmp_path):
+    fitted("regressor")[0].save(tmp_path)
+    plain = json.loads((tmp_path / "estimator.json").read_text())["encoder"]
+    part = plain
+    for key in place[:-1]:
+        part = part[key]
+    part[place[-1]] = value
+    change(tmp_path, encoder=plain)
+    with pytest.raises(UserError, match=r"is damaged: encoder"):
+        load(tmp_path)
+
+
+def test_coming_back_draws_nothing_from_torchs_own_generator():
+    data = pickle.dumps(fitted("regressor")[0])
+    torch.manual_seed(5)
+    before = torch.get_rng_state()
+    pickle.loads(data)
+    assert torch.equal(before, torch.get_rng_state())
