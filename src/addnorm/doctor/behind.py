@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from addnorm.doctor.graph import Graph
+from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.norms import is_query_key
 from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
@@ -48,7 +49,11 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     graph, norms = anatomy.graph, anatomy.norms
     node = reading.join.node
     reached = graph.onward(node, also=PASSES | set(NONLINEAR))
-    ends = {node, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i))}
+    width = reading.join.width
+    for index in list(reached):
+        if width and mixture_of(graph, index, width) is not None:  # streams are read for good
+            reached |= {index, *graph.onward(index, also=PASSES)}
+    ends = {node, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i, width))}
     for index in list(reached):
         if index not in ends and own_copy(graph, index) is not None:
             ends |= {index, *(i for i in graph.onward(index) if _passes(graph, i))}
@@ -57,8 +62,10 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     reading.after = next((op for op in kids if op in NONLINEAR), "")
 
 
-def _passes(graph: Graph, index: int) -> bool:
+def _passes(graph: Graph, index: int, width: int = 0) -> bool:
     node = graph[index]
+    if width and mixture_of(graph, index, width) is not None:
+        return True
     return len(node.ins) == 1 and not mixes(node.op)
 
 

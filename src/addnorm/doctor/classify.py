@@ -4,6 +4,7 @@ from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph, Scale
 from addnorm.doctor.joins import GATES, Join, fresh, gate_of
 from addnorm.doctor.kinds import kind_of, parallel_inside
+from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.norms import Norm, find_norms, own_gain
 from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
 from addnorm.doctor.readings import Anatomy, Reading
@@ -16,6 +17,7 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     joins = _without_gates(graph, _without_recurrences(graph, joins))
     steps = {join.towards for join in joins.values()}
     joins = {index: join for index, join in joins.items() if index not in steps}
+    joins = _as_one(graph, joins)
     order = sorted(joins)
     readings = []
     for index in order:
@@ -70,6 +72,24 @@ def _without_gates(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
     return {i: j for i, j in joins.items() if not (j.projection and squashed(i))}
 
 
+def _as_one(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
+    """Parallel streams to which one branch is written one by one: the last sum stands for all."""
+    written: dict[int, list[int]] = {}
+    for index, join in sorted(joins.items()):
+        written.setdefault(graph.chain(join.branch)[-1][0], []).append(index)
+    kept = dict(joins)
+    for group in written.values():
+        last = joins[group[-1]]
+        if len(group) > 1 and not last.mixed and last.via < 0:
+            found = reads_mixture(graph, joins, last.fork, last.branch)
+            if found is not None:
+                last.mixed, last.light, last.width = True, found.light, found.width
+        if last.mixed:
+            for index in group[:-1]:
+                del kept[index]
+    return kept
+
+
 def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
     """Follow every way from the fork into the branch up to a norm or something that mixes."""
     join = reading.join
@@ -102,7 +122,7 @@ def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bo
     """Whether the branch proper begins at a node, and not just a norm's own arithmetic."""
     node = graph[index]
     if mixes(node.op):
-        return not _statistic(graph, norms, index)
+        return index not in join.light and not _statistic(graph, norms, index)
     if node.op not in NONLINEAR:
         return False
     own = (n for n in norms.values() if n.source == join.fork and n.node in join.path)
@@ -171,7 +191,7 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         if step[1] is not None:
             scales.append(step[1])
         index = step[0]
-    reading.scales = tuple(scales)
+    reading.scales = tuple(s for s in scales if s.node not in join.light)
 
 
 def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:

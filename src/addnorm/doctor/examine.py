@@ -1,6 +1,6 @@
 """The doctor's one entry: any module and an example input in, a report out."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -11,6 +11,9 @@ from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
 from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
+from addnorm.doctor.kinds import looks
+from addnorm.doctor.ops import ADDS, mixes
+from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report
 from addnorm.doctor.rules import RULES, Case
@@ -105,13 +108,45 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
     )
 
 
+def _without_block(anatomy: Anatomy) -> Iterator[str]:
+    """Why there is no block, or none around an attention."""
+    graph = anatomy.graph
+    if not anatomy.blocks():
+        sums = [node for node in graph if node.op in ADDS and len(node.ins) > 1]
+        if not any(mixes(node.op) for node in graph if node.active):
+            why = "nothing mixes features or tokens of the inputs"
+        elif not sums:
+            why = "nothing that was made of the inputs is added to anything else made of them"
+        else:
+            why = (
+                f"of {len(sums)} additions, the last one in {sums[-1].path or 'the model itself'!r}"
+                ", none puts a branch back onto the stream that it was made of"
+            )
+        yield f"a residual add: {why}"
+        return
+    inside = set[int]().union(*(reading.join.path for reading in anatomy.readings))
+    alone = [graph[i].path for i in sorted(looks(graph, set(range(len(graph))) - inside))]
+    if alone:
+        yield (
+            f"a residual add around the attention in {_few(alone)}: what it makes is not added to "
+            "what it reads"
+        )
+
+
+def _few(paths: Iterable[str]) -> str:
+    """The first of some places."""
+    found = list(dict.fromkeys(path or "the model itself" for path in paths))
+    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
+    return ", ".join(map(repr, found[:FEW])) + more
+
+
 def _blind_spots(visit: Visit) -> Iterator[str]:
     """What the recording could not show."""
     graph = visit.anatomy.graph
-    opaque = list(dict.fromkeys(node.path for node in graph if node.op == "opaque"))
+    yield from _without_block(visit.anatomy)
+    opaque = [node.path for node in graph if node.op == "opaque"]
     if opaque:
-        more = f" and {len(opaque) - FEW} more" if len(opaque) > FEW else ""
-        yield f"what happens inside {', '.join(map(repr, opaque[:FEW]))}{more}: no operation shows"
+        yield f"what happens inside {_few(opaque)}: no operation shows"
     if graph.tired:
         yield (
             f"joins over long distances: {len(graph)} operations have too many ways to walk them "

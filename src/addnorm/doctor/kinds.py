@@ -1,6 +1,5 @@
 """What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other."""
 
-from addnorm.doctor.adds import contracted
 from addnorm.doctor.graph import Graph, Shape
 from addnorm.doctor.joins import Join
 from addnorm.doctor.norms import Norm
@@ -14,13 +13,14 @@ from addnorm.doctor.ops import (
     SLICES,
     mixes,
 )
+from addnorm.doctor.products import axes, factors
 
 HOPS = 4
 
 
 def kind_of(graph: Graph, join: Join) -> str:
     """The kind of a branch, from what happens on its way."""
-    path = join.path - {join.fork}
+    path = join.path - join.light - {join.fork}
     ops = {graph[i].op for i in path}
     seen = looks(graph, path)
     if seen:
@@ -91,8 +91,13 @@ def _mixes_tokens(graph: Graph, join: Join) -> bool:
     shape = graph[join.branch].shape
     if len(shape) < 3:
         return False
+    if join.width in shape:  # which axis holds the features is known
+        place = shape.index(join.width)
+        shape = (*shape[:place], *shape[place + 1 :], join.width)
     return any(
-        graph[i].op in FOURIER or _across(graph, i, shape) for i in join.path if i != join.fork
+        graph[i].op in FOURIER or _across(graph, i, shape)
+        for i in join.path - join.light
+        if i != join.fork
     )
 
 
@@ -115,13 +120,9 @@ def _across(graph: Graph, index: int, shape: Shape) -> bool:
 def _contracted_axis(graph: Graph, index: int) -> int | None:
     """The axis of the stream that a product with something else sums over."""
     node = graph[index]
-    operands = [o for o in node.operands if o.kind != "number"]
-    place = next((p for p, o in enumerate(operands) if o.node == node.ins[0]), 0)
-    rank = len(graph[node.ins[0]].shape)
-    if node.op == "linear":
-        return rank - 1
-    axis = contracted(node.op, place, rank, node.detail)
-    return None if axis is None else axis % rank
+    place = next((p for p, o in enumerate(factors(node)) if o.node == node.ins[0]), 0)
+    found = axes(graph, index, place)
+    return found.summed[0] if found is not None and len(found.summed) == 1 else None
 
 
 def _turned(graph: Graph, index: int) -> bool:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 
+from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.ops import mixes
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
@@ -60,7 +61,7 @@ def _normed_later(case: Case, last: Reading) -> bool:
         if index in case.norms:
             met = True
             continue
-        if index != last.join.node and mixes(graph[index].op) and not _inside_norm(case, index):
+        if index != last.join.node and mixes(graph[index].op) and not _light(case, last, index):
             return False
         if index in outputs and not graph[index].kids:
             return False
@@ -68,7 +69,11 @@ def _normed_later(case: Case, last: Reading) -> bool:
     return met
 
 
-def _inside_norm(case: Case, index: int) -> bool:
+def _light(case: Case, last: Reading, index: int) -> bool:
+    """Whether a product is part of a norm, or reads parallel streams as one."""
+    width = last.join.width
+    if width and mixture_of(case.graph, index, width) is not None:
+        return True
     return any(
         n.by_hand and n.source < index < n.node and index in case.graph.between(n.source, n.node)
         for n in case.norms.values()
