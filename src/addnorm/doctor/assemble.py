@@ -171,10 +171,11 @@ def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> 
 def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
     kinds = [b.kind for b in mine]
     length = period(kinds)
-    wiring = Counter(b.wiring for b in mine).most_common(1)[0][0]
+    wirings = Counter(b.wiring for b in mine)
+    usual = [name for name, count in wirings.most_common() if 3 * count >= len(mine)]
     parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
     norm = Counter(b.norm for b in mine if b.norm).most_common(1)
-    title = TITLES.get(wiring, wiring)
+    title = " and ".join(TITLES.get(name, name) for name in usual or wirings)
     if norm:
         eps = {n.eps for n in visit.anatomy.norms.values() if n.kind == norm[0][0] and n.eps}
         said = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""

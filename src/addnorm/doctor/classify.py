@@ -22,15 +22,19 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     readings = []
     for index in order:
         join = joins[index]
-        reading = Reading(join, Link())
+        reading = Reading(join, Link(), fed=_fed(graph, joins, join))
+        join.normed &= reading.fed < 0
         _entry(graph, norms, reading)
         _exit(graph, norms, reading)
-        start = join.shortcut if join.crossed else join.fork
+        if join.projection and not reading.entry and not reading.partial:
+            _shared_entry(graph, norms, joins, reading)
+        start = join.shortcut if join.crossed or reading.fed >= 0 else join.fork
         reading.link = link(graph, joins, norms, join, start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
-        reading.kind = kind_of(graph, join)
-        reading.parallel = join.via >= 0 or parallel_inside(graph, norms, join)
+        reading.kind = kind_of(graph, join, start=reading.fed)
+        beside = join.via >= 0 and reading.fed < 0
+        reading.parallel = beside or parallel_inside(graph, norms, join)
         scored = any(graph[i].op == "softmax" for i in graph.onward(index))
         reading.score = scored and not reading.pre
         readings.append(reading)
@@ -39,13 +43,22 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     _duals(graph, readings)
     by_node = {r.join.node: r for r in readings}
     for reading in readings:
-        if reading.join.via in by_node and not reading.dual:
+        if reading.join.via in by_node and not reading.dual and reading.fed < 0:
             by_node[reading.join.via].parallel = True
     look_behind(anatomy)
     numbers = grouped([r.join for r in readings], {r.join.node: r.link for r in readings})
     for reading in readings:
         reading.stream = numbers[reading.join.node]
     return anatomy
+
+
+def _fed(graph: Graph, joins: dict[int, Join], join: Join) -> int:
+    """The branch before, where this one reads it without what the skip carries; -1 elsewhere."""
+    first = joins.get(join.via)
+    if first is None:
+        return -1
+    origin = graph.chain(first.branch)[-1][0]
+    return origin if origin in join.path and origin != first.fork else -1
 
 
 def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
@@ -95,7 +108,8 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
     join = reading.join
     path = join.path
     seen: set[int] = set()
-    waiting = [i for i in graph[join.fork].kids if i in path]
+    start = max(join.fork, reading.fed)
+    waiting = [i for i in graph[start].kids if i in path]
     met: list[int] = []
     bare = False
     while waiting:
@@ -114,8 +128,6 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         reading.entry = met  # gates and coefficients may read the stream as it is
     else:
         reading.partial = met
-        if join.projection and not met:
-            _shared_entry(graph, norms, reading)
 
 
 def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bool:
@@ -143,12 +155,15 @@ def _feeding(graph: Graph, norm: Norm) -> set[int]:
     return graph.between(norm.source, norm.node) - {norm.source, norm.node}
 
 
-def _shared_entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
-    """A norm in front of both a branch and its projected shortcut (pre-activation networks)."""
+def _shared_entry(
+    graph: Graph, norms: dict[int, Norm], joins: dict[int, Join], reading: Reading
+) -> None:
+    """A norm in front of both a branch and its projected shortcut (pre-activation networks): it
+    reads the stream, or the branch has none at its end, as where a stem has its own norm."""
     join, index = reading.join, reading.join.fork
     for _ in range(6):
         if index in norms:
-            if graph[index].path.startswith(f"{join.module}.") and join.module:
+            if graph.chain(norms[index].source)[-1][0] in joins or reading.exit < 0:
                 reading.entry = [index]
                 join.fork = norms[index].source
                 join.path = graph.between(join.fork, join.branch)

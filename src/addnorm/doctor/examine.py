@@ -1,6 +1,6 @@
 """The doctor's one entry: any module and an example input in, a report out."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -15,12 +15,10 @@ from addnorm.doctor.kinds import looks
 from addnorm.doctor.ops import ADDS, mixes
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
-from addnorm.doctor.report import SEVERITIES, Finding, Report
+from addnorm.doctor.report import SEVERITIES, Finding, Report, few
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
 from addnorm.doctor.visit import Visit, modes, told, visiting
-
-FEW = 4
 
 
 def doctor(
@@ -128,16 +126,9 @@ def _without_block(anatomy: Anatomy) -> Iterator[str]:
     alone = [graph[i].path for i in sorted(looks(graph, set(range(len(graph))) - inside))]
     if alone:
         yield (
-            f"a residual add around the attention in {_few(alone)}: what it makes is not added to "
+            f"a residual add around the attention in {few(alone)}: what it makes is not added to "
             "what it reads"
         )
-
-
-def _few(paths: Iterable[str]) -> str:
-    """The first of some places."""
-    found = list(dict.fromkeys(path or "the model itself" for path in paths))
-    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
-    return ", ".join(map(repr, found[:FEW])) + more
 
 
 def _blind_spots(visit: Visit) -> Iterator[str]:
@@ -146,7 +137,7 @@ def _blind_spots(visit: Visit) -> Iterator[str]:
     yield from _without_block(visit.anatomy)
     opaque = [node.path for node in graph if node.op == "opaque"]
     if opaque:
-        yield f"what happens inside {_few(opaque)}: no operation shows"
+        yield f"what happens inside {few(opaque)}: no operation shows"
     if graph.tired:
         yield (
             f"joins over long distances: {len(graph)} operations have too many ways to walk them "
@@ -157,6 +148,6 @@ def _blind_spots(visit: Visit) -> Iterator[str]:
     escaped = visit.guard.escaped() if visit.guard is not None else []
     if escaped:
         yield (
-            f"what wrote to {', '.join(escaped[:FEW])}: no copy was made before, so that these "
+            f"what wrote to {few(escaped)}: no copy was made before, so that these "
             "weights are not as they were"
         )

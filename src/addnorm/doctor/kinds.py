@@ -18,9 +18,11 @@ from addnorm.doctor.products import axes, factors
 HOPS = 4
 
 
-def kind_of(graph: Graph, join: Join) -> str:
-    """The kind of a branch, from what happens on its way."""
+def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
+    """The kind of a branch, from what happens on its way; or on the part behind `start`."""
     path = join.path - join.light - {join.fork}
+    if start >= 0:
+        path = graph.between(start, join.branch) - {start}
     ops = {graph[i].op for i in path}
     seen = looks(graph, path)
     if seen:
@@ -32,7 +34,7 @@ def kind_of(graph: Graph, join: Join) -> str:
             return "convolution"
         if ops & {"exp", "cumsum"}:
             return "mixer"  # a scan behind its convolution
-    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join):
+    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path):
         return "mixer"
     if ops & LINEAR:
         return "feed-forward"
@@ -85,7 +87,7 @@ def _foreign(graph: Graph, join: Join, source: int) -> bool:
     return graph[source].mixed >= 0 or graph[source].given
 
 
-def _mixes_tokens(graph: Graph, join: Join) -> bool:
+def _mixes_tokens(graph: Graph, join: Join, path: set[int]) -> bool:
     """Whether something is applied across tokens: a Fourier transform, or a matrix that sums over
     another axis than that of the features."""
     shape = graph[join.branch].shape
@@ -94,11 +96,7 @@ def _mixes_tokens(graph: Graph, join: Join) -> bool:
     if join.width in shape:  # which axis holds the features is known
         place = shape.index(join.width)
         shape = (*shape[:place], *shape[place + 1 :], join.width)
-    return any(
-        graph[i].op in FOURIER or _across(graph, i, shape)
-        for i in join.path - join.light
-        if i != join.fork
-    )
+    return any(graph[i].op in FOURIER or _across(graph, i, shape) for i in path)
 
 
 def _across(graph: Graph, index: int, shape: Shape) -> bool:

@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -14,6 +14,19 @@ from addnorm.doctor.sketch import Sketch
 
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+FEW = 4
+"""Places that a line names."""
+
+
+def few(paths: Iterable[str]) -> str:
+    """The first of some places, for a line.
+
+    >>> few(["a", "b", "a", ""])
+    "'a', 'b', 'the model itself'"
+    """
+    found = list(dict.fromkeys(path or "the model itself" for path in paths))
+    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
+    return ", ".join(map(repr, found[:FEW])) + more
 
 
 @dataclass(frozen=True)

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.doctor.classify import classify
 from addnorm.doctor.guard import Guard, untouched, unwrapped
+from addnorm.doctor.hidden import statistics_kept
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
@@ -153,7 +154,7 @@ def modes(model: nn.Module, training: bool) -> None:
     """Eval mode but for batch norms, which are looked at as they train; or train mode."""
     model.train(training)
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if statistics_kept(module):
             module.train()
 
 

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from addnorm.doctor.report import Finding
+from addnorm.doctor.report import Finding, few
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.rules.layout import valid, without_last
 from addnorm.doctor.rules.masks import hiding, is_mask, masks
@@ -25,6 +25,16 @@ from addnorm.doctor.rules.probes import (
 @rule("batch_leak")
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
+    across = [
+        norm.path
+        for norm in case.each_norm()
+        if norm.kind == "batch" and len(case.graph[norm.source].shape) == 3
+    ]
+    if across:
+        case.visit.notes.append(
+            f"leaks between examples in training: the batch norms at {few(across)} take their "
+            "statistics over the batch there; probes ran in eval mode, with those that are kept"
+        )
     probe = probed(case)
     if probe is None:
         case.visit.notes.append("leaks between examples were not tried: no input or output fits")
