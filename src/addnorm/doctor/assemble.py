@@ -9,6 +9,7 @@ from addnorm.core.rows import Row
 from addnorm.doctor.behind import common
 from addnorm.doctor.graph import Scale
 from addnorm.doctor.labels import entry_scales, label, tags
+from addnorm.doctor.norms import TITLES as NORM_TITLES
 from addnorm.doctor.ops import ATTENTION, PRODUCT, SLICES, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.report import Block, NormUse
@@ -22,10 +23,6 @@ TITLES = {
     "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
     "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
     "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
-}  # fmt: skip
-NORM_TITLES = {
-    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "unit vectors", "batch": "BatchNorm",
-    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
 }  # fmt: skip
 SCALED = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 

@@ -11,6 +11,7 @@ from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
 from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
+from addnorm.doctor.interrupt import check
 from addnorm.doctor.kinds import looks
 from addnorm.doctor.ops import ADDS, mixes
 from addnorm.doctor.readings import Anatomy
@@ -61,6 +62,7 @@ def doctor(
 
 def _applied(name: str, case: Case) -> list[Finding]:
     """What a rule finds; a rule that fails says nothing, and that is noted."""
+    check()
     try:
         return list(RULES[name](case))
     except UserError:

@@ -148,6 +148,28 @@ class Report:
                 found.append((row["path"] or "-", row["measure"].replace("_", " "), row["value"]))
         return found
 
+    @cached_property
+    def sensitivity(self) -> dict[int, float]:
+        """How much the learning rate matters in the stress run, by length of the warm-up."""
+        return import_module("addnorm.doctor.stress").sensitivity(self.stress)
+
+    def stress_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The stress run as a table of words: its head and its rows."""
+        names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
+        rows = [
+            tuple(f"{row[n]:.3g}" if isinstance(row[n], float) else str(row[n]) for n in names)
+            for row in self.stress
+        ]
+        return tuple(name.replace("_", " ") for name in names), rows
+
+    def sensitivities(self) -> list[str]:
+        """A line for each length of the warm-up."""
+        return [
+            f"sensitivity to the rate {f'with {steps} steps of' if steps else 'without'} warm-up: "
+            f"{share:.2f} (0 every rate does as well as the best, 1 none learns)"
+            for steps, share in self.sensitivity.items()
+        ]
+
     def worst(self) -> Severity | None:
         """The highest severity among the findings."""
         found = {finding.severity for finding in self.findings}
@@ -169,6 +191,7 @@ class Report:
             "findings": [_plain(asdict(finding)) for finding in self.findings],
             "rows": [_plain(dict(row)) for row in self.rows],
             "stress": [_plain(dict(row)) for row in self.stress],
+            "sensitivity": _plain(self.sensitivity),
         }
 
     def to_json(self) -> str:

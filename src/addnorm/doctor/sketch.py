@@ -4,14 +4,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from addnorm.doctor.graph import Scale
+from addnorm.doctor.norms import TITLES
 from addnorm.doctor.readings import Anatomy, Reading
 
 MOST = 8
 """Adds that are drawn where nothing repeats."""
-TITLES = {
-    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
-    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.classify import classify
+from addnorm.doctor.interrupt import check
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.ops import DROPOUT, PRODUCT
 from addnorm.doctor.record import Recorder
@@ -180,6 +181,7 @@ def trained(case: Case) -> Case | None:
 
 def run(case: Case, example: Any) -> Tensor | None:
     """The main output for another example; None if the model refuses it."""
+    check()
     model = case.visit.model
     model.eval()
     if case.visit.guard is not None:
