@@ -6,7 +6,7 @@ from typing import Any
 
 from addnorm.doctor.graph import Graph, Operand, Scale
 from addnorm.doctor.joins import Join, find, fresh, fused, plain
-from addnorm.doctor.ops import CASTS
+from addnorm.doctor.ops import ATTENTION, CASTS
 from addnorm.doctor.products import axes_of, shape_of
 
 FAR = 8
@@ -66,6 +66,31 @@ def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> 
     way = graph.made_of(asleep[0], awake[0])
     if way and not any(i in joins for i in way) and graph.mixing(way):
         graph.awaken(way)
+        _before(graph, joins, asleep[0])
+
+
+def _before(graph: Graph, joins: dict[int, Join], start: int) -> None:
+    """Sums by which queries became what they are when they first look at the input: what they
+    begin with, and what an attention among themselves made."""
+    for index in sorted(graph.learned_behind(start)):
+        sides = [o.node for o in graph[index].operands if o.kind == "node"]
+        if graph[index].op != "add" or len(sides) != 2:
+            continue
+        shortcut, branch = sorted(sides, key=lambda side: _looked(graph, side))
+        if _looked(graph, shortcut) or not _looked(graph, branch):
+            continue
+        if not graph.made_of(shortcut, branch):
+            continue
+        graph.awaken(graph.made_of(shortcut, start))
+        join = find(graph, joins, shortcut, branch)
+        if join is not None:
+            join.node, join.op, join.module = index, "add", graph[index].path
+            joins[index] = join
+
+
+def _looked(graph: Graph, index: int) -> bool:
+    """Whether an attention stands behind a node that is learned."""
+    return any(graph[i].op in ATTENTION for i in graph.learned_behind(index))
 
 
 def _scaled(

@@ -229,10 +229,11 @@ def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
     found = []
     if reading.inner:
         found.append(f"inner {min(len(reading.inner), 3)}")
+    shifted = _scalar_shifts(anatomy, reading)
+    found += ["scalar shifts"] if shifted else []
     for scale in reading.scales:
-        if scale.kind == "weight":
-            start = "unknown" if scale.value is None else "zero" if scale.value == 0 else "some"
-            found.append(f"starts at {start}")
+        if scale.kind == "weight" and not (shifted and scale.size == 1):
+            found.append(f"starts at {_start(scale)}")
     if any(s.kind == "weight" for s in reading.join.scales):
         found.append("learned shortcut")
     if entry_scales(anatomy, reading):
@@ -240,6 +241,29 @@ def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
     if reading.join.mixed and _balanced(anatomy, reading):
         found.append("balanced")
     return tuple(found)
+
+
+def _start(scale: Scale) -> str:
+    """Where a learned scale began, for all that is known: one number that is neither 0 nor 1 was
+    trained, and those that begin at 0 are many."""
+    if scale.value is None:
+        return "unknown"
+    if scale.size == 1:
+        return "one" if scale.value == 1 else "zero"
+    return "zero" if scale.value == 0 else "some"
+
+
+def _scalar_shifts(anatomy: Anatomy, reading: Reading) -> bool:
+    """Whether single learned numbers are added inside the branch, as in Fixup."""
+    graph = anatomy.graph
+    return any(
+        graph[i].op in ("add", "sub")
+        and graph.factor(o, i).kind == "weight"
+        and graph.factor(o, i).size == 1
+        for i in reading.join.path - {reading.join.fork}
+        for o in graph[i].operands
+        if len(graph[i].ins) == 1 and o.node not in graph[i].ins and o.kind != "number"
+    )
 
 
 def _balanced(anatomy: Anatomy, reading: Reading) -> bool:

@@ -57,8 +57,10 @@ def _fed(graph: Graph, joins: dict[int, Join], join: Join) -> int:
     first = joins.get(join.via)
     if first is None:
         return -1
-    origin = graph.chain(first.branch)[-1][0]
-    return origin if origin in join.path and origin != first.fork else -1
+    origin, own = (graph.chain(branch)[-1][0] for branch in (first.branch, join.branch))
+    if origin not in join.path or origin in (first.fork, own):
+        return -1
+    return origin if graph.avoids(origin, join.branch, set(joins)) else -1
 
 
 def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
@@ -193,6 +195,7 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             break
         node = graph[index]
         gate = gate_of(graph, index)
+        gate = _conditioned(graph, join, index) if gate is None else gate
         if gate is not None and gate in join.path and not mixes(node.op):
             join.gated = True
             index = gate
@@ -207,6 +210,17 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             scales.append(step[1])
         index = step[0]
     reading.scales = tuple(s for s in scales if s.node not in join.light)
+
+
+def _conditioned(graph: Graph, join: Join, index: int) -> int | None:
+    """What a branch is in gate * branch, where a matrix makes the gate of something else than the
+    stream (adaLN-zero)."""
+    node = graph[index]
+    if node.op != "mul" or len(node.ins) != 2 or index in join.light:
+        return None
+    own = [i for i in node.ins if i in join.path]
+    gates = [i for i in node.ins if i not in join.path and graph[i].mixed >= 0]
+    return own[0] if len(own) == len(gates) == 1 else None
 
 
 def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:

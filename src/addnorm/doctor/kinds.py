@@ -16,6 +16,8 @@ from addnorm.doctor.ops import (
 from addnorm.doctor.products import axes, factors
 
 HOPS = 4
+FEW = 3
+"""Tokens from which on a recurrence can be told."""
 
 
 def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
@@ -35,6 +37,8 @@ def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
         if ops & {"exp", "cumsum"}:
             return "mixer"  # a scan behind its convolution
     if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path):
+        return "mixer"
+    if _scans(graph, path):
         return "mixer"
     if ops & LINEAR:
         return "feed-forward"
@@ -97,6 +101,44 @@ def _mixes_tokens(graph: Graph, join: Join, path: set[int]) -> bool:
         place = shape.index(join.width)
         shape = (*shape[:place], *shape[place + 1 :], join.width)
     return any(graph[i].op in FOURIER or _across(graph, i, shape) for i in path)
+
+
+def _scans(graph: Graph, path: set[int]) -> bool:
+    """Whether tokens are summed up along the way, or made one after the other, each of those before
+    it."""
+    written: list[int] = []
+    for index in sorted(path):
+        node = graph[index]
+        if node.op == "cumsum" and node.detail.get("dim", -1) not in (-1, len(node.shape) - 1):
+            return True
+        if node.op == "setitem":
+            written += [i for i in node.ins[-1:] if i in path]
+        if node.op in ("stack", "cat") and _one_by_one(graph, path, list(node.ins)):
+            return True
+    return _one_by_one(graph, path, written)
+
+
+def _one_by_one(graph: Graph, path: set[int], parts: list[int]) -> bool:
+    """Whether one end of some parts reads one place of a tensor, and the other end many."""
+    if len(parts) < FEW:
+        return False
+    counts = [_places(graph, path, part) for part in (parts[0], parts[-1])]
+    return max(counts) >= FEW > min(counts)
+
+
+def _places(graph: Graph, path: set[int], index: int) -> int:
+    """Of how many slices of one tensor a node is made, inside a branch."""
+    slices: dict[int, int] = {}
+    seen, waiting = {index}, [index]
+    while waiting:
+        node = graph[waiting.pop()]
+        if node.op in SLICES and len(node.ins) == 1:
+            slices[node.ins[0]] = slices.get(node.ins[0], 0) + 1
+        for i in node.ins:
+            if i in path and i not in seen:
+                seen.add(i)
+                waiting.append(i)
+    return max(slices.values(), default=0)
 
 
 def _across(graph: Graph, index: int, shape: Shape) -> bool:

@@ -146,6 +146,7 @@ _KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "normalize": (("dim", 2, ("dim",)), ("eps", 3, ("eps",))),
     "softmax": (("dim", 1, ("dim",)),),
     "einsum": (("equation", 0, ("equation",)),),
+    "cumsum": (("dim", 1, ("dim",)),),
     "tensordot": (("dims", 2, ("dims",)),),
     "norm": (("dim", 2, ("dim",)),),
     "linalg_norm": (("dim", 2, ("dim",)),),

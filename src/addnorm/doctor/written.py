@@ -84,8 +84,8 @@ def _divided(graph: Graph, node: Node, value: int, statistic: int) -> Norm | Non
         if any(n and abs(n - math.sqrt(width)) < 1e-3 * math.sqrt(width) for n in numbers):
             kind = "rms"
     rank = len(graph[trail[-1]].shape)
-    if size.axes and rank > 1 and -rank in size.axes and len(size.axes) == rank - 1:
-        kind = "batch" if size.axes[-1] != -1 or rank == 2 else kind
+    if rank > 2 and size.axes == tuple(range(-rank, -1)):
+        kind = "batch"  # one mean for each feature
     return Norm(
         node.index, trail[-1], kind, node.path, size.eps, size.axes, by_hand=True
     )  # fmt: skip

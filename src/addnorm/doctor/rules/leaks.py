@@ -1,6 +1,7 @@
 """Leaks: between examples, from the future, from padding. Found by changing an input a little."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -11,9 +12,10 @@ from addnorm.doctor.rules.layout import valid, without_last
 from addnorm.doctor.rules.masks import hiding, is_mask, masks
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
+    examples,
     first_moved,
-    inputs,
     moved_by,
+    named,
     named_inputs,
     other_than,
     probed,
@@ -82,7 +84,13 @@ def padding_leak(case: Case) -> Iterator[Finding]:
     for name, mask in masks(case, names):
         if mask.shape[1] < 3:
             continue
-        changes = [_hidden_change(case, names, name, pair) for pair in hiding(mask)]
+        told = [n for n, t in names.items() if n != name and not is_mask(case, t)]
+        changes: list[float | None] = []
+        for example in examples(case, mask.shape[1]):
+            marks = named(example)[name]
+            changes = [_hidden_change(case, example, name, told, pair) for pair in hiding(marks)]
+            if changes and None not in changes:
+                break
         if not changes or None in changes:
             case.visit.notes.append(f"whether {name} hides its tokens could not be tried")
             continue
@@ -98,18 +106,21 @@ def padding_leak(case: Case) -> Iterator[Finding]:
 
 
 def _hidden_change(
-    case: Case, names: dict[str, Tensor], mask_name: str, pair: tuple[Tensor, Tensor]
+    case: Case, example: Any, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
 ) -> float | None:
-    """How far valid tokens move when hidden ones change; None if that cannot be tried."""
+    """How far valid tokens move when hidden ones change; None if that cannot be tried.
+
+    told: names of inputs that may hold the tokens.
+    """
     mask, hidden = pair
-    for name, tensor in names.items():
-        if name == mask_name or tensor.dim() < 2 or is_mask(case, tensor):
-            continue
-        if tensor.shape[:2] not in (mask.shape, mask.mT.shape):
+    given = named(example)
+    for name in told:
+        tensor = given[name]
+        if tensor.dim() < 2 or tensor.shape[:2] not in (mask.shape, mask.mT.shape):
             continue
         there = hidden if tensor.shape[:2] == mask.shape else hidden.mT
         there = there.reshape(*there.shape, *[1] * (tensor.dim() - 2))
-        with_mask = replaced(inputs(case), {mask_name: mask})
+        with_mask = replaced(example, {mask_name: mask})
         changed = torch.where(there, other_than(tensor), tensor)
         before = run(case, with_mask)
         after = run(case, replaced(with_mask, {name: changed}))
