@@ -17,6 +17,7 @@ def seen(model, example):
     torch.manual_seed(0)
     report = addnorm.doctor(model, example)
     assert report.findings == () and report.notes == ()
+    assert [", final norm," in line for line in report.stacks] == [True]
     return [(b.kind, b.wiring, b.tags) for b in report.blocks]
 
 

@@ -62,6 +62,14 @@ def test_bfloat16_and_autocast():
         assert wirings(pre()) == RIGHT
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_matrices_are_matrices():
+    quantized = torch.ao.quantization.quantize_dynamic(pre().eval(), {nn.Linear}, torch.qint8)
+    report = addnorm.doctor(quantized, ids(), rules=())
+    assert [b.wiring for b in report.blocks] == RIGHT
+    assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * DEPTH
+
+
 def test_tied_weights():
     model = pre()
     model.head.weight = model.table.weight

@@ -3,7 +3,7 @@
 from itertools import pairwise
 
 from addnorm.doctor.graph import Graph
-from addnorm.doctor.mixtures import mixture_of
+from addnorm.doctor.mixtures import mixed_onward
 from addnorm.doctor.norms import is_query_key
 from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
@@ -52,11 +52,10 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     graph, norms = anatomy.graph, anatomy.norms
     node = reading.join.node
     reached = graph.onward(node, also=PASSES | set(NONLINEAR))
-    width = reading.join.width
-    for index in list(reached):
-        if width and mixture_of(graph, index, width) is not None:  # streams are read for good
-            reached |= {index, *graph.onward(index, also=PASSES)}
-    ends = {node, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i, width))}
+    together = mixed_onward(graph, node, reading.join.width) if reading.join.mixed else set[int]()
+    for index in sorted(together):  # streams are read as one
+        reached |= {index, *graph.onward(index, also=PASSES)}
+    ends = {node, *together, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i))}
     for index in list(reached):
         if index not in ends and own_copy(graph, index) is not None:
             ends |= {index, *(i for i in graph.onward(index) if _passes(graph, i))}
@@ -65,10 +64,8 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     reading.after = next((op for op in kids if op in NONLINEAR), "")
 
 
-def _passes(graph: Graph, index: int, width: int = 0) -> bool:
+def _passes(graph: Graph, index: int) -> bool:
     node = graph[index]
-    if width and mixture_of(graph, index, width) is not None:
-        return True
     return len(node.ins) == 1 and not mixes(node.op)
 
 

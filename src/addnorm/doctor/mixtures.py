@@ -159,6 +159,19 @@ def _sides(graph: Graph, index: int, width: int) -> tuple[int, ...]:
     return () if streams is None else (streams,)
 
 
+def mixed_onward(graph: Graph, start: int, width: int) -> set[int]:
+    """Everything that is a mixture of a stream and others, in the order of time."""
+    found: set[int] = set()
+    waiting = [start]
+    while waiting and len(found) < MOST:
+        index = waiting.pop()
+        for kid in graph[index].kids:
+            if kid not in found and index in _sides(graph, kid, width):
+                found.add(kid)
+                waiting.append(kid)
+    return found
+
+
 def _over_streams(graph: Graph, index: int, width: int) -> bool:
     """Whether a sum runs over an axis that may hold streams, and that alone."""
     node = graph[index]

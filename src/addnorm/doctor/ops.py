@@ -107,6 +107,7 @@ _SAME = {
     "negative": "neg", "special_softmax": "softmax", "swish": "silu", "concat": "cat",
     "concatenate": "cat", "hstack": "cat", "vstack": "cat", "special_expit": "sigmoid",
     "expit": "sigmoid", "square_": "square", "special_erf": "erf",
+    "linear_dynamic": "linear", "linear_relu_dynamic": "linear", "linear_relu": "linear",
 }  # fmt: skip
 
 
