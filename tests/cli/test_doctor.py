@@ -45,6 +45,9 @@ def careful(model):
     groups = [{"params": gains, "weight_decay": 0.0}, {"params": others}]
     return torch.optim.AdamW(groups, weight_decay=0.1)
 
+def size(out):
+    return 7 + (out - out.detach()).mean()
+
 def optioned(depth=2, pre_norm=True):
     torch.manual_seed(0)
     return Model(stack(PreBlock, depth), nn.LayerNorm(DIM))
@@ -100,6 +103,17 @@ def test_the_stress_run_is_a_table(capsys):
     out = capsys.readouterr().out
     assert "largest gradient" in out
     assert out.count("True") == 6
+    assert "sensitivity to the rate without warm-up: 0." in out
+
+
+@pytest.mark.parametrize("loss", ["mse", "stranger_models:size"])
+def test_the_loss_of_a_stress_run_is_chosen(loss, capsys):
+    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--json", "--stress"]
+    assert main([*arguments, "--loss", loss]) == 0
+    found = json.loads(capsys.readouterr().out)
+    first = {round(row["first_loss"], 4) for row in found["stress"]}
+    assert len(first) == 1 and (first == {7.0}) is (loss != "mse")
+    assert set(found["sensitivity"]) == {"0", "10"}
 
 
 def rules(capsys):
@@ -159,6 +173,10 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
         (["stranger_models:healthy", "--layers", "2"], "--layers is for hf: targets"),
         (["stranger_models:healthy", "--fail-on", "warnin"], "did you mean 'warning'?"),
         (["stranger_models:healthy", "--stress", "--lr", "0"], "wanted a learning rate above 0"),
+        (["stranger_models:healthy", "--loss", "mse"], "--loss mse is for --stress; add it, or"),
+        (["stranger_models:healthy", "--loss", "mes"], "unknown loss 'mes'; did you mean 'mse'"),
+        (["stranger_models:model", "--loss", "stranger_models:IDS"], "has no 'IDS'"),
+        (["stranger_models:model", "--loss", "stranger_models:torch"], "callable of the model's"),
         (
             ["stranger_models:healthy", "--optimizer", "adam"],
             "got 'adam'; wanted package.module:ca",

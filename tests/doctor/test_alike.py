@@ -181,6 +181,29 @@ def test_what_could_not_be_tried_is_said():
     )
 
 
+def test_a_future_that_no_output_shows_is_said():
+    model = Laid(lambda y: y.mean(1), causal=True)
+    (note,) = addnorm.doctor(model, ids()).notes
+    assert note.startswith("leaks from the future were not tried: the output has no axis")
+
+
+def test_options_that_could_not_be_tried_are_said():
+    def build(depth=1, names=()):
+        if depth != 1:
+            raise ValueError("one only")
+        return Laid(LAID["flat"])
+
+    report = addnorm.doctor(build(), ids(), config={"depth": 1, "names": ()}, build=build)
+    assert [n for n in report.notes if "effect" in n] == [
+        "whether depth has an effect: no other value of it runs",
+        "whether names has an effect: no other value of it runs",
+    ]
+    report = addnorm.doctor(build(), ids(), config={"depth": 2}, build=build)
+    assert (
+        "options without effect: what the builder makes of the config does not run" in report.notes
+    )
+
+
 # scales and start weights
 
 

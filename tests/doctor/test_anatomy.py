@@ -51,8 +51,9 @@ def check(wiring, kind, depth):
         cls, *tags = CLASSES[wiring]
         assert {b.wiring for b in main} == {cls}
         assert {b.tags for b in main} == {tuple(tags)}
-    kinds = {"self-attention", "feed-forward", *(["cross-attention"] if kind == "seq2seq" else [])}
-    assert {b.kind for b in main} <= kinds
+    layer = ["self-attention", "feed-forward"]
+    pair = ["self-attention", "cross-attention", "feed-forward"] * depth
+    assert [b.kind for b in main] == layer * depth + (pair if kind == "seq2seq" else [])
     assert report.arrangement.split("(")[0] == FEW.get((wiring, depth), SAME.get(wiring, wiring))
     assert wiring in report.fits
     alarming = {f.rule for f in report.findings if f.severity != "info"}

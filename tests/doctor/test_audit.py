@@ -152,13 +152,65 @@ PLANTED = {
 }  # fmt: skip
 
 
+SEVERITY = {
+    "inert_norm": "error", "double_norm": "warning", "missing_final_norm": "warning",
+    "doubled_final_norm": "warning", "skip_after_norm": "error", "scale_on_branch": "error",
+    "scale_without_init": "warning", "ffn_fed_unadded": "error", "shared_norm": "warning",
+    "cloned_layers": "warning", "wrong_axis": "error", "batch_leak": "error",
+    "dropout_after_norm": "info",
+}  # fmt: skip
+
+
+def each(*places):
+    """The same places in every layer."""
+    return [place.format(i) for i in range(DEPTH) for place in places]
+
+
+BOTH = each("blocks.{}", "blocks.{}")
+NORMS = each("blocks.{}.one", "blocks.{}.two")
+CONNECTED = each("blocks.{}.connections.0", "blocks.{}.connections.1")
+INSIDE = [f"{path}.norm" for path in CONNECTED]
+FLAT = [""] * 2 * DEPTH
+WHERE = {
+    "inert_norm": [each("blocks.{}.three"), each("blocks.{}.three"), INSIDE, each("blocks.{}.one")],
+    "double_norm": [each("blocks.{}.one"), each("blocks.{}.one"), INSIDE, FLAT],
+    "missing_final_norm": [
+        ["blocks.2"], ["blocks.2"], ["blocks.2.connections.1"], ["the model itself"],
+        ["encoder.layers.2"],
+    ],
+    "doubled_final_norm": [["final"], ["final"], [""], ["encoder.norm"]],
+    "skip_after_norm": [
+        BOTH, BOTH, each("blocks.{}"), CONNECTED, CONNECTED, ["the model itself"] * 2 * DEPTH
+    ],
+    "scale_on_branch": [BOTH, BOTH],
+    "scale_without_init": [["blocks.0"], ["blocks.0"]],
+    "ffn_fed_unadded": [each("blocks.{}")] * 4,
+    "shared_norm": [*[each("blocks.{}.one")] * 3, each("blocks.{}.connections.0.norm"), ["gains"]],
+    "cloned_layers": [
+        ["blocks.0.attention.qkv"], ["blocks.0.attention.qkv"], ["encoder.layers.0.self_attn"]
+    ],
+    "wrong_axis": [NORMS, NORMS, [""], NORMS],
+    "batch_leak": [[""], [""]],
+    "dropout_after_norm": [["after"], ["after"]],
+}  # fmt: skip
+# One mistake may be another as well: a norm called twice stands at two places, statistics over the
+# batch are over the wrong axis.
+ALSO = {
+    ("double_norm", 0): {"shared_norm"}, ("double_norm", 1): {"shared_norm"},
+    ("batch_leak", 0): {"wrong_axis"}, ("batch_leak", 1): {"wrong_axis"},
+}  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("rule", "number"), [(rule, i) for rule, made in PLANTED.items() for i in range(len(made))]
 )
 def test_planted_mistakes_are_found(rule, number):
-    found = [f for f in findings(PLANTED[rule][number]()) if f.rule == rule]
-    assert found
-    assert all(f.message and f.evidence for f in found)
+    found = findings(PLANTED[rule][number]())
+    mine = [f for f in found if f.rule == rule]
+    assert [f.path for f in mine] == WHERE[rule][number]
+    assert {f.severity for f in mine} == {SEVERITY[rule]}
+    assert {f.rule for f in found} - {rule} == ALSO.get((rule, number), set())
+    assert all(f.message and f.evidence for f in mine)
 
 
 @pytest.mark.parametrize("place", range(DEPTH))

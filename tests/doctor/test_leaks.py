@@ -98,3 +98,30 @@ def test_batch_norm_in_use_is_no_leak():
 
 def test_one_example_is_no_reason_to_fail():
     assert rules(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids()[:1]) == set()
+
+
+class Long(nn.Module):
+    """Any number of tokens, or one only; and how many it was called with."""
+
+    def __init__(self, deaf, only=None):
+        super().__init__()
+        self.blocks, self.last = nn.ModuleList(stack(PreBlock, 1)), nn.LayerNorm(DIM)
+        self.deaf, self.only, self.lengths = deaf, only, []
+
+    def forward(self, x, mask):
+        self.lengths.append(x.shape[1])
+        assert self.only in (None, x.shape[1])
+        for block in self.blocks:
+            x = block(x) if self.deaf else block(x, mask)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("only", [None, 80])
+def test_padding_of_many_tokens_is_tried_with_few_if_the_model_takes_them(deaf, only):
+    mask = torch.ones(2, 80)
+    mask[0, 60:] = 0  # beyond what is left of it
+    model = Long(deaf, only)
+    found = rules(model, {"x": torch.randn(2, 80, DIM), "mask": mask})
+    assert found == ({"padding_leak"} if deaf else set())
+    assert (model.lengths.count(80) == 1) is (only is None)

@@ -62,6 +62,14 @@ def test_bfloat16_and_autocast():
         assert wirings(pre()) == RIGHT
 
 
+@pytest.mark.filterwarnings("ignore")
+def test_quantized_matrices_are_matrices():
+    quantized = torch.ao.quantization.quantize_dynamic(pre().eval(), {nn.Linear}, torch.qint8)
+    report = addnorm.doctor(quantized, ids(), rules=())
+    assert [b.wiring for b in report.blocks] == RIGHT
+    assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * DEPTH
+
+
 def test_tied_weights():
     model = pre()
     model.head.weight = model.table.weight
@@ -159,6 +167,7 @@ def test_in_place_and_fused_adds():
         def __init__(self, way):
             super().__init__()
             self.norm, self.f, self.way = nn.LayerNorm(DIM), FeedForward(), way
+            self.last = nn.Parameter(torch.randn(DIM, DIM) / DIM)
 
         def forward(self, x):
             h = self.f(self.norm(x))
@@ -179,19 +188,18 @@ def test_in_place_and_fused_adds():
                 return torch.stack([x, h]).sum(0)
             if self.way == "addcmul":
                 return torch.addcmul(x, h, torch.ones(()))
+            if self.way == "addmm":
+                return torch.addmm(x.flatten(0, 1), h.flatten(0, 1), self.last).view_as(x)
+            if self.way == "baddbmm":
+                return torch.baddbmm(x, h, self.last.expand(len(x), -1, -1))
             if self.way == "sum of a list":
                 return sum([x, h])
             return torch.add(h, x)
 
     for way in (
-        "+=",
-        "add_",
-        "onto the stream",
-        "slice",
-        "sum of a list",
-        "stack and sum",
-        "torch.add",
-    ):
+        "+=", "add_", "onto the stream", "slice", "sum of a list", "stack and sum", "addcmul",
+        "addmm", "baddbmm", "torch.add",
+    ):  # fmt: skip
         model = nn.Sequential(
             nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM)
         )
@@ -263,44 +271,3 @@ def test_gradients_of_several_checkpoints_add_up():
         with visiting(model, vectors(), lambda out: out.square().sum()) as visit:
             found.append(visit.weight_gradients)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
-
-
-class Held(nn.Module):
-    """A part inside a module of its own."""
-
-    def __init__(self, part):
-        super().__init__()
-        self.part = part
-
-    def forward(self, x):
-        return self.part(x)
-
-
-class Flat(nn.Module):
-    """Layers of one sub-layer, with norms before, behind or under the sum; nested or not."""
-
-    def __init__(self, way, nested, depth=3):
-        super().__init__()
-        hold = Held if nested else lambda part: part
-        self.way = way
-        self.first, self.last = nn.Linear(DIM, DIM), hold(nn.LayerNorm(DIM))
-        self.norms = nn.ModuleList(hold(nn.LayerNorm(DIM)) for _ in range(depth))
-        self.subs = nn.ModuleList(hold(hold(FeedForward())) for _ in range(depth))
-
-    def forward(self, x):
-        x = self.first(x)
-        for norm, f in zip(self.norms, self.subs, strict=True):
-            if self.way == "pre_ln":
-                x = x + f(norm(x))
-            elif self.way == "post_ln":
-                x = norm(x + f(x))
-            else:
-                x = x + norm(f(x))
-        return x if self.way == "post_ln" else self.last(x)
-
-
-@pytest.mark.parametrize("way", ["pre_ln", "post_ln", "res_post"])
-def test_the_same_arithmetic_has_the_same_class_flat_or_nested(way):
-    torch.manual_seed(0)
-    for nested in (False, True):
-        assert wirings(Flat(way, nested), vectors()) == [way] * 3, nested

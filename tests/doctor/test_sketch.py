@@ -52,3 +52,12 @@ def test_the_picture_has_every_piece(theme):
     assert text.startswith("<svg") and text.rstrip().endswith("</svg>")
     for word in ("Self-attention", "Feed-forward", "LayerNorm", "1.5", "3"):
         assert word in text
+
+
+def test_the_layer_that_is_drawn_is_a_usual_one():
+    torch.manual_seed(0)
+    blocks = stack(PreBlock)
+    blocks[1] = PreBlock(fault="half skip")
+    one = addnorm.doctor(Model(blocks, nn.LayerNorm(DIM)), ids(), rules=()).sketches
+    other = addnorm.doctor(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids(), rules=()).sketches
+    assert one == other

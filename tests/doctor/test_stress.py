@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from addnorm.core.errors import UserError
-from addnorm.doctor.stress import stress
+from addnorm.doctor.stress import sensitivity, stress
 from tests.doctor.small import DIM, Model, PreBlock, ids, stack
 
 
@@ -37,6 +37,35 @@ def test_rates_and_outputs_that_make_no_sense():
         list(stress(model(), ids(), lr=-1))
     with pytest.raises(UserError, match="no output depends on a weight"):
         list(stress(nn.ReLU(), torch.randn(2, 3), lr=1e-3))
+
+
+def test_losses_by_word():
+    one = next(stress(model(), ids(), "cross_entropy", lr=1e-3, steps=2))
+    assert one == next(stress(model(), ids(), lr=1e-3, steps=2))
+    assert one["first_loss"] != next(stress(model(), ids(), "mse", lr=1e-3, steps=2))["first_loss"]
+    with pytest.raises(UserError, match=r"--loss own: the model returned nothing with a \.loss"):
+        next(stress(model(), ids(), "own", lr=1e-3))
+    with pytest.raises(UserError, match="unknown loss 'mean'"):
+        next(stress(model(), ids(), "mean", lr=1e-3))
+    with pytest.raises(
+        UserError, match=r"got an output of shape \(2, 3\); wanted logits of tokens"
+    ):
+        next(stress(nn.Linear(3, 3), torch.randn(2, 3), "cross_entropy", lr=1e-3))
+
+
+def made_up(warmup, first, *ends):
+    return [
+        {"warmup": warmup, "first_loss": first, "last_loss": end, "finite": math.isfinite(end)}
+        for end in ends
+    ]
+
+
+def test_sensitivity_is_the_share_that_other_rates_lose():
+    rows = made_up(0, 4.0, 2.0, 2.0, 2.0) + made_up(5, 4.0, 2.0, 4.0, math.nan)
+    assert sensitivity(rows) == {0: 0.0, 5: pytest.approx(2 / 3)}
+    assert sensitivity(made_up(0, 4.0, 3.0, 2.0, 9.0)) == {0: pytest.approx((1 + 0 + 2) / 6)}
+    assert sensitivity(made_up(0, 4.0, 4.0, 5.0, math.inf)) == {0: 1.0}
+    assert sensitivity([]) == {}
 
 
 def test_the_caller_keeps_his_generators_between_two_rows():

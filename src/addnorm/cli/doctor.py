@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from rich.console import RenderableType
 
     from addnorm.doctor.report import Report
@@ -63,6 +65,15 @@ def doctor(
         bool, typer.Option("--stress", help="Train copies for a few steps at three rates.")
     ] = False,
     lr: Annotated[float, typer.Option("--lr", help="Learning rate of the stress run.")] = 1e-3,
+    loss: Annotated[
+        str | None,
+        typer.Option(
+            "--loss",
+            metavar="LOSS",
+            help="package.module:callable that makes a scalar of the model's output; for --stress "
+            "also cross_entropy, mse or own.",
+        ),
+    ] = None,
 ) -> None:
     """Find out what is really wired in any PyTorch model.
 
@@ -73,7 +84,10 @@ def doctor(
 
     if fail_on not in LEVELS:
         raise UserError(unknown("level", fail_on, LEVELS))
-    report = _visit(target, inputs or [], layers, optimizer, config, lr if stress else None)
+    report = _visit(
+        target, inputs or [], layers=layers, optimizer=optimizer, config=config,
+        lr=lr if stress else None, loss=loss,
+    )  # fmt: skip
     if html is not None:
         report.to_html(html)
         print(f"addnorm: wrote {html}", file=sys.stderr)
@@ -92,18 +106,21 @@ def doctor(
 def _visit(
     target: str,
     specs: list[str],
+    *,
     layers: int | None,
     optimizer: str | None,
     config: Path | None,
     lr: float | None,
+    loss: str | None,
 ) -> "Report":
     from dataclasses import replace
 
     from addnorm.doctor import doctor as visit
     from addnorm.doctor.inputs import guessed, parsed
     from addnorm.doctor.stress import stress as stressed
-    from addnorm.doctor.targets import build_optimizer, imported, read_options
+    from addnorm.doctor.targets import build_optimizer, imported, make_loss, read_options
 
+    scalar = None if loss is None else make_loss(loss, stress=lr is not None)
     given = parsed(specs) if specs else None
     options = None if config is None else read_options(config)
     model, notes = _model(target, layers, options)
@@ -115,9 +132,9 @@ def _visit(
         more["optimizer"] = build_optimizer(optimizer, model)
     if options is not None:
         more |= {"config": options, "build": imported(target, "")}
-    report = visit(model, example, **more)
+    report = visit(model, example, None if isinstance(scalar, str) else scalar, **more)
     if lr is not None:
-        report = replace(report, stress=tuple(stressed(model, example, lr=lr)))
+        report = replace(report, stress=tuple(stressed(model, example, scalar, lr=lr)))
     return report
 
 
@@ -154,7 +171,7 @@ def _text(report: "Report") -> "list[RenderableType]":
     parts.append(Text(""))
     parts += _findings(report)
     if report.stress:
-        parts += [Text(""), _stress(report)]
+        parts += [Text(""), *_stress(report)]
     return parts
 
 
@@ -209,14 +226,15 @@ def _signs(report: "Report") -> "RenderableType":
     return table
 
 
-def _stress(report: "Report") -> "RenderableType":
+def _stress(report: "Report") -> "Iterator[RenderableType]":
     from rich.table import Table
+    from rich.text import Text
 
+    head, rows = report.stress_table()
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
-    for name in names:
-        table.add_column(name.replace("_", " "), justify="right")
-    for row in report.stress:
-        cells = (row[name] for name in names)
-        table.add_row(*(f"{c:.3g}" if isinstance(c, float) else str(c) for c in cells))
-    return table
+    for name in head:
+        table.add_column(name, justify="right")
+    for row in rows:
+        table.add_row(*row)
+    yield table
+    yield from map(Text, report.sensitivities())

@@ -6,7 +6,8 @@ from typing import Any
 
 from addnorm.doctor.graph import Graph, Operand, Scale
 from addnorm.doctor.joins import Join, find, fresh, fused, plain
-from addnorm.doctor.ops import CASTS
+from addnorm.doctor.ops import ATTENTION, CASTS
+from addnorm.doctor.products import axes_of, shape_of
 
 FAR = 8
 
@@ -65,6 +66,31 @@ def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> 
     way = graph.made_of(asleep[0], awake[0])
     if way and not any(i in joins for i in way) and graph.mixing(way):
         graph.awaken(way)
+        _before(graph, joins, asleep[0])
+
+
+def _before(graph: Graph, joins: dict[int, Join], start: int) -> None:
+    """Sums by which queries became what they are when they first look at the input: what they
+    begin with, and what an attention among themselves made."""
+    for index in sorted(graph.learned_behind(start)):
+        sides = [o.node for o in graph[index].operands if o.kind == "node"]
+        if graph[index].op != "add" or len(sides) != 2:
+            continue
+        shortcut, branch = sorted(sides, key=lambda side: _looked(graph, side))
+        if _looked(graph, shortcut) or not _looked(graph, branch):
+            continue
+        if not graph.made_of(shortcut, branch):
+            continue
+        graph.awaken(graph.made_of(shortcut, start))
+        join = find(graph, joins, shortcut, branch)
+        if join is not None:
+            join.node, join.op, join.module = index, "add", graph[index].path
+            joins[index] = join
+
+
+def _looked(graph: Graph, index: int) -> bool:
+    """Whether an attention stands behind a node that is learned."""
+    return any(graph[i].op in ATTENTION for i in graph.learned_behind(index))
 
 
 def _scaled(
@@ -92,29 +118,19 @@ def stacked(
         return _traced(graph, operands[0].node, dim, weighted=False)
     if op not in ("einsum", "matmul", "tensordot") or len(operands) < 2:
         return None
+    shapes = [shape_of(graph, o) for o in operands[:2]]
     for place, operand in enumerate(operands[:2]):
         if operand.kind == "node" and graph[operand.node].active:
-            axis = contracted(op, place, len(graph[operand.node].shape), detail)
+            found_axes = axes_of(op, place, shapes, detail)
+            if found_axes is None or len(found_axes.summed) != 1:
+                continue
             weights = operands[1 - place]
             plain = weights.kind == "constant" and weights.value == 1
-            found = None if axis is None else _traced(graph, operand.node, axis, weighted=not plain)
+            axis = found_axes.summed[0]
+            found = _traced(graph, operand.node, axis, weighted=not plain)
             if found is not None:
                 return found
     return None
-
-
-def contracted(op: str, place: int, rank: int, detail: dict[str, Any]) -> int | None:
-    """The axis of an operand that a product sums over."""
-    if op in ("matmul", "bmm", "mm"):
-        return -2 if place else -1
-    if op == "tensordot":
-        return 0 if place else rank - 1
-    inside, arrow, outside = str(detail.get("equation", "")).replace(" ", "").partition("->")
-    terms = inside.split(",")
-    if not arrow or place >= len(terms) or len(terms[place]) != rank:
-        return None
-    gone = [i for i, letter in enumerate(terms[place]) if letter not in outside]
-    return gone[0] if len(gone) == 1 else None
 
 
 def _traced(graph: Graph, index: int, dim: int, *, weighted: bool) -> Stacked | None:

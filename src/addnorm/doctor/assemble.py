@@ -9,6 +9,7 @@ from addnorm.core.rows import Row
 from addnorm.doctor.behind import common
 from addnorm.doctor.graph import Scale
 from addnorm.doctor.labels import entry_scales, label, tags
+from addnorm.doctor.norms import TITLES as NORM_TITLES
 from addnorm.doctor.ops import ATTENTION, PRODUCT, SLICES, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.report import Block, NormUse
@@ -22,10 +23,6 @@ TITLES = {
     "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
     "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
     "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
-}  # fmt: skip
-NORM_TITLES = {
-    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "unit vectors", "batch": "BatchNorm",
-    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
 }  # fmt: skip
 SCALED = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 
@@ -171,10 +168,11 @@ def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> 
 def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
     kinds = [b.kind for b in mine]
     length = period(kinds)
-    wiring = Counter(b.wiring for b in mine).most_common(1)[0][0]
+    wirings = Counter(b.wiring for b in mine)
+    usual = [name for name, count in wirings.most_common() if 3 * count >= len(mine)]
     parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
     norm = Counter(b.norm for b in mine if b.norm).most_common(1)
-    title = TITLES.get(wiring, wiring)
+    title = " and ".join(TITLES.get(name, name) for name in usual or wirings)
     if norm:
         eps = {n.eps for n in visit.anatomy.norms.values() if n.kind == norm[0][0] and n.eps}
         said = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
@@ -231,10 +229,11 @@ def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
     found = []
     if reading.inner:
         found.append(f"inner {min(len(reading.inner), 3)}")
+    shifted = _scalar_shifts(anatomy, reading)
+    found += ["scalar shifts"] if shifted else []
     for scale in reading.scales:
-        if scale.kind == "weight":
-            start = "unknown" if scale.value is None else "zero" if scale.value == 0 else "some"
-            found.append(f"starts at {start}")
+        if scale.kind == "weight" and not (shifted and scale.size == 1):
+            found.append(f"starts at {_start(scale)}")
     if any(s.kind == "weight" for s in reading.join.scales):
         found.append("learned shortcut")
     if entry_scales(anatomy, reading):
@@ -242,6 +241,29 @@ def _flavour(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
     if reading.join.mixed and _balanced(anatomy, reading):
         found.append("balanced")
     return tuple(found)
+
+
+def _start(scale: Scale) -> str:
+    """Where a learned scale began, for all that is known: one number that is neither 0 nor 1 was
+    trained, and those that begin at 0 are many."""
+    if scale.value is None:
+        return "unknown"
+    if scale.size == 1:
+        return "one" if scale.value == 1 else "zero"
+    return "zero" if scale.value == 0 else "some"
+
+
+def _scalar_shifts(anatomy: Anatomy, reading: Reading) -> bool:
+    """Whether single learned numbers are added inside the branch, as in Fixup."""
+    graph = anatomy.graph
+    return any(
+        graph[i].op in ("add", "sub")
+        and graph.factor(o, i).kind == "weight"
+        and graph.factor(o, i).size == 1
+        for i in reading.join.path - {reading.join.fork}
+        for o in graph[i].operands
+        if len(graph[i].ins) == 1 and o.node not in graph[i].ins and o.kind != "number"
+    )
 
 
 def _balanced(anatomy: Anatomy, reading: Reading) -> bool:

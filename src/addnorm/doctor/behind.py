@@ -3,6 +3,7 @@
 from itertools import pairwise
 
 from addnorm.doctor.graph import Graph
+from addnorm.doctor.mixtures import mixed_onward
 from addnorm.doctor.norms import is_query_key
 from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
@@ -27,8 +28,11 @@ def look_behind(anatomy: Anatomy) -> None:
             _followed(anatomy, reading, after[0])
         elif reading.join.node not in beside:
             _last(anatomy, reading)
-    _settle_tails(anatomy)
+    settled = _settle_tails(anatomy)
     _false_ones(anatomy)
+    for reading, before in settled:
+        if before is not None and not before.post and not reading.false:
+            _give_back(reading)  # its norms were those of the next skips
 
 
 def _followed(anatomy: Anatomy, reading: Reading, after: Reading) -> None:
@@ -48,7 +52,10 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     graph, norms = anatomy.graph, anatomy.norms
     node = reading.join.node
     reached = graph.onward(node, also=PASSES | set(NONLINEAR))
-    ends = {node, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i))}
+    together = mixed_onward(graph, node, reading.join.width) if reading.join.mixed else set[int]()
+    for index in sorted(together):  # streams are read as one
+        reached |= {index, *graph.onward(index, also=PASSES)}
+    ends = {node, *together, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i))}
     for index in list(reached):
         if index not in ends and own_copy(graph, index) is not None:
             ends |= {index, *(i for i in graph.onward(index) if _passes(graph, i))}
@@ -62,9 +69,10 @@ def _passes(graph: Graph, index: int) -> bool:
     return len(node.ins) == 1 and not mixes(node.op)
 
 
-def _settle_tails(anatomy: Anatomy) -> None:
+def _settle_tails(anatomy: Anatomy) -> list[tuple[Reading, Reading | None]]:
     """A last norm belongs to its join if the join before it has one too; or, alone, if the
-    branch has no norm of another kind."""
+    branch has no norm of another kind. Those that got one, with the join before."""
+    settled: list[tuple[Reading, Reading | None]] = []
     graph, norms = anatomy.graph, anatomy.norms
     by_node = {r.join.node: r for r in anatomy.readings}
     for reading in anatomy.readings:
@@ -79,6 +87,8 @@ def _settle_tails(anatomy: Anatomy) -> None:
         if own:
             reading.post, reading.post_norm = True, reading.final_norms[0]
             reading.final_norms = reading.final_norms[1:]
+            settled.append((reading, before))
+    return settled
 
 
 def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
@@ -110,12 +120,7 @@ def _false_ones(anatomy: Anatomy) -> None:
         before = by_node.get(reading.link.before)
         if before is None or not before.post or before.around:
             continue
-        own = _nearer(anatomy.graph, found[0], before, reading)
-        if (
-            (before.pre and not own)
-            or before.false
-            or (before.inner and not reading.inner and not reading.post)
-        ):
+        if before.pre or before.false or (before.inner and not reading.inner and not reading.post):
             reading.false, before.post = True, False
             if reading.post and reading.post_norm >= 0 and not before.pre:
                 _give_back(reading)
@@ -126,6 +131,7 @@ def _false_ones(anatomy: Anatomy) -> None:
             root = by_node[root.link.before]
         streams.setdefault(root.join.node, []).append(reading)
     for rows in streams.values():
+        _false_first(rows)
         first = _first_run(rows)
         for run in (rows, first):
             if run and _shifted(anatomy, run):
@@ -144,10 +150,13 @@ def _first_run(rows: list[Reading]) -> list[Reading]:
     return []
 
 
-def _nearer(graph: Graph, norm: int, before: Reading, after: Reading) -> bool:
-    """Whether a norm lives with the branch before it rather than with the one behind it."""
-    place = graph[norm].path
-    return _kin(place, _home(graph, before)) > _kin(place, _home(graph, after))
+def _false_first(rows: list[Reading]) -> None:
+    """The first block is what its counterpart in the next layer is, if it reads the same way."""
+    first = rows[0]
+    later = next((r for r in rows[1:] if r.kind == first.kind), None)
+    plain = not first.pre and not first.post and first.exit < 0 and not first.around
+    if later is not None and later.false and plain and first.link.norms():
+        first.false = True
 
 
 def _give_back(reading: Reading) -> None:

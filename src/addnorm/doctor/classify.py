@@ -4,6 +4,7 @@ from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph, Scale
 from addnorm.doctor.joins import GATES, Join, fresh, gate_of
 from addnorm.doctor.kinds import kind_of, parallel_inside
+from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.norms import Norm, find_norms, own_gain
 from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
 from addnorm.doctor.readings import Anatomy, Reading
@@ -16,19 +17,24 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     joins = _without_gates(graph, _without_recurrences(graph, joins))
     steps = {join.towards for join in joins.values()}
     joins = {index: join for index, join in joins.items() if index not in steps}
+    joins = _as_one(graph, joins)
     order = sorted(joins)
     readings = []
     for index in order:
         join = joins[index]
-        reading = Reading(join, Link())
+        reading = Reading(join, Link(), fed=_fed(graph, joins, join))
+        join.normed &= reading.fed < 0
         _entry(graph, norms, reading)
         _exit(graph, norms, reading)
-        start = join.shortcut if join.crossed else join.fork
+        if join.projection and not reading.entry and not reading.partial:
+            _shared_entry(graph, norms, joins, reading)
+        start = join.shortcut if join.crossed or reading.fed >= 0 else join.fork
         reading.link = link(graph, joins, norms, join, start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
-        reading.kind = kind_of(graph, join)
-        reading.parallel = join.via >= 0 or parallel_inside(graph, norms, join)
+        reading.kind = kind_of(graph, join, start=reading.fed)
+        beside = join.via >= 0 and reading.fed < 0
+        reading.parallel = beside or parallel_inside(graph, norms, join)
         scored = any(graph[i].op == "softmax" for i in graph.onward(index))
         reading.score = scored and not reading.pre
         readings.append(reading)
@@ -37,13 +43,24 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     _duals(graph, readings)
     by_node = {r.join.node: r for r in readings}
     for reading in readings:
-        if reading.join.via in by_node and not reading.dual:
+        if reading.join.via in by_node and not reading.dual and reading.fed < 0:
             by_node[reading.join.via].parallel = True
     look_behind(anatomy)
     numbers = grouped([r.join for r in readings], {r.join.node: r.link for r in readings})
     for reading in readings:
         reading.stream = numbers[reading.join.node]
     return anatomy
+
+
+def _fed(graph: Graph, joins: dict[int, Join], join: Join) -> int:
+    """The branch before, where this one reads it without what the skip carries; -1 elsewhere."""
+    first = joins.get(join.via)
+    if first is None:
+        return -1
+    origin, own = (graph.chain(branch)[-1][0] for branch in (first.branch, join.branch))
+    if origin not in join.path or origin in (first.fork, own):
+        return -1
+    return origin if graph.avoids(origin, join.branch, set(joins)) else -1
 
 
 def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
@@ -70,12 +87,31 @@ def _without_gates(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
     return {i: j for i, j in joins.items() if not (j.projection and squashed(i))}
 
 
+def _as_one(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
+    """Parallel streams to which one branch is written one by one: the last sum stands for all."""
+    written: dict[int, list[int]] = {}
+    for index, join in sorted(joins.items()):
+        written.setdefault(graph.chain(join.branch)[-1][0], []).append(index)
+    kept = dict(joins)
+    for group in written.values():
+        last = joins[group[-1]]
+        if len(group) > 1 and not last.mixed and last.via < 0:
+            found = reads_mixture(graph, joins, last.fork, last.branch)
+            if found is not None:
+                last.mixed, last.light, last.width = True, found.light, found.width
+        if last.mixed:
+            for index in group[:-1]:
+                del kept[index]
+    return kept
+
+
 def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
     """Follow every way from the fork into the branch up to a norm or something that mixes."""
     join = reading.join
     path = join.path
     seen: set[int] = set()
-    waiting = [i for i in graph[join.fork].kids if i in path]
+    start = max(join.fork, reading.fed)
+    waiting = [i for i in graph[start].kids if i in path]
     met: list[int] = []
     bare = False
     while waiting:
@@ -94,15 +130,13 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         reading.entry = met  # gates and coefficients may read the stream as it is
     else:
         reading.partial = met
-        if join.projection and not met:
-            _shared_entry(graph, norms, reading)
 
 
 def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bool:
     """Whether the branch proper begins at a node, and not just a norm's own arithmetic."""
     node = graph[index]
     if mixes(node.op):
-        return not _statistic(graph, norms, index)
+        return index not in join.light and not _statistic(graph, norms, index)
     if node.op not in NONLINEAR:
         return False
     own = (n for n in norms.values() if n.source == join.fork and n.node in join.path)
@@ -123,12 +157,15 @@ def _feeding(graph: Graph, norm: Norm) -> set[int]:
     return graph.between(norm.source, norm.node) - {norm.source, norm.node}
 
 
-def _shared_entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
-    """A norm in front of both a branch and its projected shortcut (pre-activation networks)."""
+def _shared_entry(
+    graph: Graph, norms: dict[int, Norm], joins: dict[int, Join], reading: Reading
+) -> None:
+    """A norm in front of both a branch and its projected shortcut (pre-activation networks): it
+    reads the stream, or the branch has none at its end, as where a stem has its own norm."""
     join, index = reading.join, reading.join.fork
     for _ in range(6):
         if index in norms:
-            if graph[index].path.startswith(f"{join.module}.") and join.module:
+            if graph.chain(norms[index].source)[-1][0] in joins or reading.exit < 0:
                 reading.entry = [index]
                 join.fork = norms[index].source
                 join.path = graph.between(join.fork, join.branch)
@@ -158,6 +195,7 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             break
         node = graph[index]
         gate = gate_of(graph, index)
+        gate = _conditioned(graph, join, index) if gate is None else gate
         if gate is not None and gate in join.path and not mixes(node.op):
             join.gated = True
             index = gate
@@ -171,7 +209,18 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         if step[1] is not None:
             scales.append(step[1])
         index = step[0]
-    reading.scales = tuple(scales)
+    reading.scales = tuple(s for s in scales if s.node not in join.light)
+
+
+def _conditioned(graph: Graph, join: Join, index: int) -> int | None:
+    """What a branch is in gate * branch, where a matrix makes the gate of something else than the
+    stream (adaLN-zero)."""
+    node = graph[index]
+    if node.op != "mul" or len(node.ins) != 2 or index in join.light:
+        return None
+    own = [i for i in node.ins if i in join.path]
+    gates = [i for i in node.ins if i not in join.path and graph[i].mixed >= 0]
+    return own[0] if len(own) == len(gates) == 1 else None
 
 
 def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:

@@ -11,13 +11,15 @@ from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
 from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
+from addnorm.doctor.interrupt import check
+from addnorm.doctor.kinds import looks
+from addnorm.doctor.ops import ADDS, mixes
+from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
-from addnorm.doctor.report import SEVERITIES, Finding, Report
+from addnorm.doctor.report import SEVERITIES, Finding, Report, few
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
 from addnorm.doctor.visit import Visit, modes, told, visiting
-
-FEW = 4
 
 
 def doctor(
@@ -60,6 +62,7 @@ def doctor(
 
 def _applied(name: str, case: Case) -> list[Finding]:
     """What a rule finds; a rule that fails says nothing, and that is noted."""
+    check()
     try:
         return list(RULES[name](case))
     except UserError:
@@ -105,13 +108,38 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
     )
 
 
+def _without_block(anatomy: Anatomy) -> Iterator[str]:
+    """Why there is no block, or none around an attention."""
+    graph = anatomy.graph
+    if not anatomy.blocks():
+        sums = [node for node in graph if node.op in ADDS and len(node.ins) > 1]
+        if not any(mixes(node.op) for node in graph if node.active):
+            why = "nothing mixes features or tokens of the inputs"
+        elif not sums:
+            why = "nothing that was made of the inputs is added to anything else made of them"
+        else:
+            why = (
+                f"of {len(sums)} additions, the last one in {sums[-1].path or 'the model itself'!r}"
+                ", none puts a branch back onto the stream that it was made of"
+            )
+        yield f"a residual add: {why}"
+        return
+    inside = set[int]().union(*(reading.join.path for reading in anatomy.readings))
+    alone = [graph[i].path for i in sorted(looks(graph, set(range(len(graph))) - inside))]
+    if alone:
+        yield (
+            f"a residual add around the attention in {few(alone)}: what it makes is not added to "
+            "what it reads"
+        )
+
+
 def _blind_spots(visit: Visit) -> Iterator[str]:
     """What the recording could not show."""
     graph = visit.anatomy.graph
-    opaque = list(dict.fromkeys(node.path for node in graph if node.op == "opaque"))
+    yield from _without_block(visit.anatomy)
+    opaque = [node.path for node in graph if node.op == "opaque"]
     if opaque:
-        more = f" and {len(opaque) - FEW} more" if len(opaque) > FEW else ""
-        yield f"what happens inside {', '.join(map(repr, opaque[:FEW]))}{more}: no operation shows"
+        yield f"what happens inside {few(opaque)}: no operation shows"
     if graph.tired:
         yield (
             f"joins over long distances: {len(graph)} operations have too many ways to walk them "
@@ -122,6 +150,6 @@ def _blind_spots(visit: Visit) -> Iterator[str]:
     escaped = visit.guard.escaped() if visit.guard is not None else []
     if escaped:
         yield (
-            f"what wrote to {', '.join(escaped[:FEW])}: no copy was made before, so that these "
+            f"what wrote to {few(escaped)}: no copy was made before, so that these "
             "weights are not as they were"
         )

@@ -162,6 +162,17 @@ class Graph:
                 way |= {o.node for o in self.nodes[index].operands if o.node in made}
         return way
 
+    def learned_behind(self, end: int) -> set[int]:
+        """The node and everything learned behind it, as far as the next few hundred."""
+        seen, waiting = {end}, [end]
+        while waiting and len(seen) < NEAR:
+            for operand in self.nodes[waiting.pop()].operands:
+                known = operand.kind != "node" or operand.node in seen
+                if not known and self.nodes[operand.node].learned:
+                    seen.add(operand.node)
+                    waiting.append(operand.node)
+        return seen
+
     def awaken(self, way: set[int]) -> None:
         """Let learned values be a stream of their own."""
         for index in sorted(way):

@@ -29,6 +29,17 @@ def linked(out: Tensor, given: Sequence[Tensor]) -> bool:
     return False
 
 
+def statistics_kept(module: nn.Module) -> bool:
+    """Whether a module is a batch norm, written by anybody: it keeps statistics of its own, and
+    normalizes by those of the batch in train mode."""
+    if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        return True
+    if any(True for _ in module.children()) or isinstance(module, torch.jit.ScriptModule):
+        return False
+    kept = [b for b in module.buffers(recurse=False) if b.is_floating_point() and b.dim() == 1]
+    return len(kept) >= 2 and behaves_as_norm(module, set())
+
+
 def norm_kind(
     module: nn.Module, args: Any, kwargs: Any, out: Tensor
 ) -> Literal["layer", "rms"] | None:
@@ -48,3 +59,43 @@ def norm_kind(
     except Exception:  # a stranger's kernel may refuse anything
         return None
     return "layer" if shifted else "rms"
+
+
+def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
+    """Whether a module gives f(3 x) = f(x), or is squashed for large x, without being constant."""
+    weights = list(module.parameters(recurse=False))
+    if any(w.dim() > 1 or w.device.type == "meta" for w in weights):
+        return False
+    held = [*weights, *(b for b in module.buffers(recurse=False) if b.is_floating_point())]
+    widths = {w.numel() for w in held if w.numel() > 1} or sizes
+    mode = module.training
+    try:
+        module.train(True)
+        return any(_tried(module, width) for width in sorted(widths))
+    finally:
+        module.training = mode
+
+
+def _tried(module: nn.Module, width: int) -> bool:
+    generator = torch.Generator().manual_seed(0)
+    weight = next(module.parameters(), None)
+    kind = torch.float32 if weight is None else weight.dtype
+    for shape in ((4, 5, width), (4, width, 5), (4, width), (4, width, 5, 5)):
+        x = torch.randn(shape, generator=generator).to(kind)
+        if weight is not None:
+            x = x.to(weight.device)
+        try:
+            with torch.no_grad():
+                one, three, two = module(x), module(3 * x), module(-x)
+                large, larger = module(1e4 * x), module(2e4 * x)
+        except Exception:  # another shape, another try
+            continue
+        if not isinstance(one, Tensor) or one.shape != x.shape:
+            continue
+        moves = not torch.allclose(one, two, atol=1e-3)
+        if moves and torch.allclose(one, three, atol=1e-2, rtol=1e-2):
+            return True
+        squashed = torch.allclose(large, larger, atol=1e-3) and not torch.allclose(one, three)
+        if moves and squashed and weight is not None:
+            return True
+    return False

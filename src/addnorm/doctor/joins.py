@@ -4,11 +4,10 @@ import math
 from dataclasses import dataclass, field
 
 from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.mixtures import mixed, mixture_of, streams_of
 from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.projection import projected
 
-SMALL = 16
-"""Streams that a hyper-connection has at most."""
 HOPS = 4
 NEAR = 40
 """Nodes that a norm written out may have."""
@@ -40,6 +39,10 @@ class Join:
     gated: bool = False
     mixed: bool = False
     """Whether the shortcut is a mixture of parallel streams."""
+    light: set[int] = field(default_factory=set)
+    """Nodes that only mix them."""
+    width: int = 0
+    """Features of a token, where streams are mixed."""
     towards: int = -1
     """The node of branch - x, where it is x + a * (branch - x)."""
     normed: bool = False
@@ -64,13 +67,23 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
     for shortcut, branch in pairs:
         found = _begun(graph, joins, shortcut, branch) or plain(graph, joins, shortcut, branch)
         if found is not None:
-            return found
+            return _hyper(graph, joins, found.shortcut, found.branch) or found
     for shortcut, branch in pairs:
-        found = _loose(graph, joins, shortcut, branch)
+        found = _hyper(graph, joins, shortcut, branch) or _loose(graph, joins, shortcut, branch)
         if found is not None:
             return found
     way = projected(graph, one, other)
     return None if way is None else Join(way[0], way[1], way[2], way[3], projection=True)
+
+
+def _hyper(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+    """Parallel streams, mixed among themselves, and a branch that reads a mixture of them."""
+    found = mixed(graph, joins, shortcut, branch)
+    if found is None:
+        return None
+    join = Join(found.fork, shortcut, branch, graph.between(found.fork, branch), mixed=True)
+    join.light, join.width = found.light, found.width
+    return join
 
 
 def _one_number_a_token(branch: tuple[int, ...], total: tuple[int, ...]) -> bool:
@@ -116,6 +129,8 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
         if fork == branch:
             return None
         if graph.reaches(fork, branch):
+            if via >= 0 and _beside(graph, joins, via, branch):
+                return None
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
                 return _interpolation(graph, shortcut, branch)
@@ -125,6 +140,13 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
                 return Join(other, shortcut, branch, path, scales=scales, crossed=True)
             return Join(fork, shortcut, branch, path, scales=scales, via=via)
     return None
+
+
+def _beside(graph: Graph, joins: dict[int, Join], one: int, branch: int) -> bool:
+    """Whether two sums hold the same branch: parallel streams, whose sum is a mixture."""
+    mine = graph.chain(joins[one].branch)[-1][0]
+    others = (i for i in streams_of(graph, joins, branch) if i in joins)
+    return any(graph.chain(joins[i].branch)[-1][0] == mine for i in others)
 
 
 def _crossed(
@@ -157,13 +179,13 @@ def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
 
 def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
     """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
-    gated = mixed = normed = cut = shifted = False
+    gated = blended = normed = cut = shifted = False
     index, via = shortcut, -1
     made = mixes(graph[graph.chain(branch)[-1][0]].op)  # by a sub-layer: no stream
     for _ in range(30):
         if index == branch:
             return None
-        changed = gated or mixed or normed or cut or shifted
+        changed = gated or blended or normed or cut or shifted
         if graph[branch].mixed <= index:  # nothing mixes on the way: arithmetic, if it is near
             if changed and branch - index < FAR and graph.reaches(index, branch):
                 return None
@@ -172,8 +194,8 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             if not graph.mixing(path, but=index):
                 return None
             join = Join(index, shortcut, branch, path, via=via)
-            mixed |= cut and mixture_of(graph, index) is not None  # its other slice is read
-            join.gated, join.mixed, join.normed = gated and not mixed, mixed, normed
+            blended |= cut and mixture_of(graph, index) is not None  # its other slice is read
+            join.gated, join.mixed, join.normed = gated and not blended, blended, normed
             return join
         step = graph.back(index)
         if step is not None:
@@ -185,7 +207,7 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
         elif (stream := gate_of(graph, index)) is not None:
             index, gated = stream, True
         elif (stream := mixture_of(graph, index)) is not None:
-            index, mixed = stream, True
+            index, blended = stream, True
         elif (stream := _normalized(graph, index)) is not None:
             index, normed = stream, True
         elif (stream := part_of(graph, index)) is not None:
@@ -258,24 +280,3 @@ def _squashed(graph: Graph, index: int) -> bool:
             return False
         index = step[0]
     return False
-
-
-def mixture_of(graph: Graph, index: int) -> int | None:
-    """The streams in matrix @ streams, where the matrix is small in both directions."""
-    node = graph[index]
-    if node.op not in ("matmul", "bmm", "einsum", "mm"):
-        return None
-    operands = [o for o in node.operands if o.kind in ("node", "weight")]
-    if len(operands) != 2 or len(node.shape) < 3:
-        return None
-    shapes = [graph[o.node].shape if o.kind == "node" else o.shape for o in operands]
-    for matrix, streams in ((0, 1), (1, 0)):
-        small, wide = shapes[matrix], shapes[streams]
-        if operands[streams].kind != "node" or not graph[operands[streams].node].active:
-            continue
-        if len(small) < 2 or max(small[-2:]) > SMALL or len(wide) < 3:
-            continue
-        few = wide[-2] <= SMALL and node.shape[-2] <= SMALL
-        if few and wide[-1] == node.shape[-1] and wide[-1] > wide[-2] and wide[-2] in small[-2:]:
-            return operands[streams].node
-    return None

@@ -1,6 +1,5 @@
 """What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other."""
 
-from addnorm.doctor.adds import contracted
 from addnorm.doctor.graph import Graph, Shape
 from addnorm.doctor.joins import Join
 from addnorm.doctor.norms import Norm
@@ -14,13 +13,18 @@ from addnorm.doctor.ops import (
     SLICES,
     mixes,
 )
+from addnorm.doctor.products import axes, factors
 
 HOPS = 4
+FEW = 3
+"""Tokens from which on a recurrence can be told."""
 
 
-def kind_of(graph: Graph, join: Join) -> str:
-    """The kind of a branch, from what happens on its way."""
-    path = join.path - {join.fork}
+def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
+    """The kind of a branch, from what happens on its way; or on the part behind `start`."""
+    path = join.path - join.light - {join.fork}
+    if start >= 0:
+        path = graph.between(start, join.branch) - {start}
     ops = {graph[i].op for i in path}
     seen = looks(graph, path)
     if seen:
@@ -32,7 +36,9 @@ def kind_of(graph: Graph, join: Join) -> str:
             return "convolution"
         if ops & {"exp", "cumsum"}:
             return "mixer"  # a scan behind its convolution
-    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join):
+    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path):
+        return "mixer"
+    if _scans(graph, path):
         return "mixer"
     if ops & LINEAR:
         return "feed-forward"
@@ -85,15 +91,54 @@ def _foreign(graph: Graph, join: Join, source: int) -> bool:
     return graph[source].mixed >= 0 or graph[source].given
 
 
-def _mixes_tokens(graph: Graph, join: Join) -> bool:
+def _mixes_tokens(graph: Graph, join: Join, path: set[int]) -> bool:
     """Whether something is applied across tokens: a Fourier transform, or a matrix that sums over
     another axis than that of the features."""
     shape = graph[join.branch].shape
     if len(shape) < 3:
         return False
-    return any(
-        graph[i].op in FOURIER or _across(graph, i, shape) for i in join.path if i != join.fork
-    )
+    if join.width in shape:  # which axis holds the features is known
+        place = shape.index(join.width)
+        shape = (*shape[:place], *shape[place + 1 :], join.width)
+    return any(graph[i].op in FOURIER or _across(graph, i, shape) for i in path)
+
+
+def _scans(graph: Graph, path: set[int]) -> bool:
+    """Whether tokens are summed up along the way, or made one after the other, each of those before
+    it."""
+    written: list[int] = []
+    for index in sorted(path):
+        node = graph[index]
+        if node.op == "cumsum" and node.detail.get("dim", -1) not in (-1, len(node.shape) - 1):
+            return True
+        if node.op == "setitem":
+            written += [i for i in node.ins[-1:] if i in path]
+        if node.op in ("stack", "cat") and _one_by_one(graph, path, list(node.ins)):
+            return True
+    return _one_by_one(graph, path, written)
+
+
+def _one_by_one(graph: Graph, path: set[int], parts: list[int]) -> bool:
+    """Whether one end of some parts reads one place of a tensor, and the other end many."""
+    if len(parts) < FEW:
+        return False
+    counts = [_places(graph, path, part) for part in (parts[0], parts[-1])]
+    return max(counts) >= FEW > min(counts)
+
+
+def _places(graph: Graph, path: set[int], index: int) -> int:
+    """Of how many slices of one tensor a node is made, inside a branch."""
+    slices: dict[int, int] = {}
+    seen, waiting = {index}, [index]
+    while waiting:
+        node = graph[waiting.pop()]
+        if node.op in SLICES and len(node.ins) == 1:
+            slices[node.ins[0]] = slices.get(node.ins[0], 0) + 1
+        for i in node.ins:
+            if i in path and i not in seen:
+                seen.add(i)
+                waiting.append(i)
+    return max(slices.values(), default=0)
 
 
 def _across(graph: Graph, index: int, shape: Shape) -> bool:
@@ -115,13 +160,9 @@ def _across(graph: Graph, index: int, shape: Shape) -> bool:
 def _contracted_axis(graph: Graph, index: int) -> int | None:
     """The axis of the stream that a product with something else sums over."""
     node = graph[index]
-    operands = [o for o in node.operands if o.kind != "number"]
-    place = next((p for p, o in enumerate(operands) if o.node == node.ins[0]), 0)
-    rank = len(graph[node.ins[0]].shape)
-    if node.op == "linear":
-        return rank - 1
-    axis = contracted(node.op, place, rank, node.detail)
-    return None if axis is None else axis % rank
+    place = next((p for p, o in enumerate(factors(node)) if o.node == node.ins[0]), 0)
+    found = axes(graph, index, place)
+    return found.summed[0] if found is not None and len(found.summed) == 1 else None
 
 
 def _turned(graph: Graph, index: int) -> bool:

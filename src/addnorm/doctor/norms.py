@@ -7,7 +7,12 @@ from addnorm.doctor.graph import Graph, Node
 from addnorm.doctor.ops import ATTENTION, NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.written import Norm, from_end, written
 
-__all__ = ["Norm", "find_norms", "is_query_key", "own_gain"]
+__all__ = ["TITLES", "Norm", "find_norms", "is_query_key", "own_gain"]
+
+TITLES = {
+    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
+    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
+}  # fmt: skip
 
 
 def find_norms(graph: Graph) -> dict[int, Norm]:

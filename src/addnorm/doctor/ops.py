@@ -107,6 +107,7 @@ _SAME = {
     "negative": "neg", "special_softmax": "softmax", "swish": "silu", "concat": "cat",
     "concatenate": "cat", "hstack": "cat", "vstack": "cat", "special_expit": "sigmoid",
     "expit": "sigmoid", "square_": "square", "special_erf": "erf",
+    "linear_dynamic": "linear", "linear_relu_dynamic": "linear", "linear_relu": "linear",
 }  # fmt: skip
 
 
@@ -146,6 +147,8 @@ _KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "normalize": (("dim", 2, ("dim",)), ("eps", 3, ("eps",))),
     "softmax": (("dim", 1, ("dim",)),),
     "einsum": (("equation", 0, ("equation",)),),
+    "cumsum": (("dim", 1, ("dim",)),),
+    "tensordot": (("dims", 2, ("dims",)),),
     "norm": (("dim", 2, ("dim",)),),
     "linalg_norm": (("dim", 2, ("dim",)),),
     "linalg_vector_norm": (("dim", 2, ("dim",)),),

@@ -32,6 +32,8 @@ class Reading:
     """An activation behind the sum."""
     kind: str = "other"
     parallel: bool = False
+    fed: int = -1
+    """What the branch before made, where this one reads that instead of the sum."""
     score: bool = False
     inside: int = -1
     """The join in whose branch this one stands."""

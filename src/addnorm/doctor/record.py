@@ -19,6 +19,7 @@ from addnorm.doctor.adds import Stacked, joined, mixture, stacked
 from addnorm.doctor.calls import mean_of, plain_arguments, without_dropout
 from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
+from addnorm.doctor.interrupt import check
 from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
@@ -122,6 +123,7 @@ class Recorder(TorchFunctionMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        check()
         kwargs = kwargs or {}
         raw = getattr(func, "__name__", str(func))
         op = canonical(raw)
@@ -139,23 +141,15 @@ class Recorder(TorchFunctionMode):
         detail = kept(op, args, kwargs)
         join = self._join(op, operands, given, kwargs.get("alpha", 1)) if op in ADDS else None
         streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
-        self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
-        if op in FLAT:
-            self.signs.squashed(op, given[0], len(self.graph))
+        self._observe(op, args, kwargs, given)
         before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
         out = func(*args, **kwargs)
         made = [out] if isinstance(out, Tensor) else list(tensors(out))
-        if not made:
-            return out
-        inplace = raw in INPLACE or (raw.endswith("_") and not raw.endswith("__"))
-        if not inplace and isinstance(out, Tensor) and before is not None:
-            now = [t._version for t in given if not t.is_inference()]
-            inplace = now != before and any(out is t for t in given)
-        if not any(o.kind in ("node", "weight") for o in operands):
-            return out
+        inplace = _in_place(raw, out, given, before)
         idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
-        if idle and op not in DROPOUT:
-            return out  # a cast that had nothing to do
+        nothing = not any(o.kind in ("node", "weight") for o in operands)
+        if not made or nothing or (idle and op not in DROPOUT):
+            return out  # nothing flows; or a cast that had nothing to do
         if streams is not None and not streams.weighted:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 self._sum(op, streams, given, made[0])
@@ -168,6 +162,14 @@ class Recorder(TorchFunctionMode):
         if join is not None:
             self._joined(join, op, made[0])
         return out
+
+    def _observe(
+        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]
+    ) -> None:
+        """Take the signs of an operation that is about to run."""
+        self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
+        if op in FLAT:
+            self.signs.squashed(op, given[0], len(self.graph))
 
     def _file_all(
         self,
@@ -271,6 +273,16 @@ class Recorder(TorchFunctionMode):
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
         self.signs.total(join, out, self.graph)
+
+
+def _in_place(raw: str, out: Any, given: list[Tensor], before: list[int] | None) -> bool:
+    """Whether an operation wrote to what it was given: by its name, or by the version counters."""
+    if raw in INPLACE or (raw.endswith("_") and not raw.endswith("__")):
+        return True
+    if before is None or not isinstance(out, Tensor):
+        return False
+    now = [t._version for t in given if not t.is_inference()]
+    return now != before and any(out is t for t in given)
 
 
 def _node(index: int) -> Operand:

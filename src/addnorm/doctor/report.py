@@ -2,7 +2,7 @@
 
 import json
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field
 from functools import cached_property
 from importlib import import_module
@@ -14,6 +14,19 @@ from addnorm.doctor.sketch import Sketch
 
 Severity = Literal["info", "warning", "error"]
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
+FEW = 4
+"""Places that a line names."""
+
+
+def few(paths: Iterable[str]) -> str:
+    """The first of some places, for a line.
+
+    >>> few(["a", "b", "a", ""])
+    "'a', 'b', 'the model itself'"
+    """
+    found = list(dict.fromkeys(path or "the model itself" for path in paths))
+    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
+    return ", ".join(map(repr, found[:FEW])) + more
 
 
 @dataclass(frozen=True)
@@ -135,6 +148,28 @@ class Report:
                 found.append((row["path"] or "-", row["measure"].replace("_", " "), row["value"]))
         return found
 
+    @cached_property
+    def sensitivity(self) -> dict[int, float]:
+        """How much the learning rate matters in the stress run, by length of the warm-up."""
+        return import_module("addnorm.doctor.stress").sensitivity(self.stress)
+
+    def stress_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+        """The stress run as a table of words: its head and its rows."""
+        names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
+        rows = [
+            tuple(f"{row[n]:.3g}" if isinstance(row[n], float) else str(row[n]) for n in names)
+            for row in self.stress
+        ]
+        return tuple(name.replace("_", " ") for name in names), rows
+
+    def sensitivities(self) -> list[str]:
+        """A line for each length of the warm-up."""
+        return [
+            f"sensitivity to the rate {f'with {steps} steps of' if steps else 'without'} warm-up: "
+            f"{share:.2f} (0 every rate does as well as the best, 1 none learns)"
+            for steps, share in self.sensitivity.items()
+        ]
+
     def worst(self) -> Severity | None:
         """The highest severity among the findings."""
         found = {finding.severity for finding in self.findings}
@@ -156,6 +191,7 @@ class Report:
             "findings": [_plain(asdict(finding)) for finding in self.findings],
             "rows": [_plain(dict(row)) for row in self.rows],
             "stress": [_plain(dict(row)) for row in self.stress],
+            "sensitivity": _plain(self.sensitivity),
         }
 
     def to_json(self) -> str:

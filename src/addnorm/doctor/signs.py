@@ -126,7 +126,9 @@ def _never_in_the_way() -> contextlib.AbstractContextManager[None]:
 
 def features(graph: Graph, join: Join, tensor: Tensor) -> int:
     """The axis of the features: the second where a convolution or pooling on the branch reads or
-    writes the stream as it is, else the last."""
+    writes the stream as it is, else the last; beside several streams, the one that is as long."""
+    if join.width and join.width in tensor.shape:
+        return len(tensor.shape) - 1 - tuple(reversed(tensor.shape)).index(join.width)
     shapes = {tuple(tensor.shape), graph[join.fork].shape}
     for index in join.path if tensor.dim() > 2 else ():
         node = graph[index]

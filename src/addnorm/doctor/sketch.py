@@ -1,17 +1,15 @@
 """A typical layer of each stream, node by node as it was recorded: what a picture is drawn from."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from addnorm.doctor.graph import Scale
+from addnorm.doctor.norms import TITLES
 from addnorm.doctor.readings import Anatomy, Reading
 
 MOST = 8
 """Adds that are drawn where nothing repeats."""
-TITLES = {
-    "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
-    "group": "GroupNorm", "instance": "InstanceNorm", "dyt": "DyT", "derf": "Derf",
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,7 +59,11 @@ def period(kinds: list[Any]) -> int:
 def _sketch(anatomy: Anatomy, stream: int, rows: list[Reading]) -> Sketch:
     length = period([(r.kind, r.join.via >= 0) for r in rows])
     repeats = len(rows) // length
-    first = repeats // 2 * length  # from the middle: the ends may be unlike the others
+    layers = [tuple(map(_said, rows[i * length : (i + 1) * length])) for i in range(repeats)]
+    usual = Counter(layers).most_common(1)[0][0]
+    middle = repeats // 2  # the ends may be unlike the others
+    chosen = [i for i, layer in enumerate(layers) if layer == usual]
+    first = min(chosen, key=lambda i: abs(i - middle)) * length
     pen = _Pen(anatomy)
     for reading in rows[first : first + min(length, MOST)]:
         pen.block(reading)
@@ -69,6 +71,14 @@ def _sketch(anatomy: Anatomy, stream: int, rows: list[Reading]) -> Sketch:
         pen.at = pen.norm(norm, pen.at, layer=-2)
     pen.put(Piece("output", "y", (pen.at,), layer=-2))
     return Sketch(stream, repeats, tuple(pen.pieces))
+
+
+def _said(reading: Reading) -> tuple[Any, ...]:
+    """What a picture shows of a block."""
+    join = reading.join
+    flags = (join.projection, join.mixed, join.gated, reading.false, reading.post, reading.after)
+    ends = (bool(reading.entry), reading.exit >= 0, len(reading.scales), len(join.scales))
+    return (reading.kind, *flags, *ends)
 
 
 class _Pen:

@@ -4,7 +4,8 @@ from dataclasses import dataclass, field
 from typing import Literal
 
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.joins import Join, gate_of, mixture_of, part_of
+from addnorm.doctor.joins import Join, gate_of, part_of
+from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import ATTENTION, NONLINEAR
 
@@ -60,14 +61,14 @@ def link(
         if index in joins and index != join.node:
             found.before = index
             break
-        step = _step(graph, norms, index, found)
+        step = _step(graph, norms, index, found, join.width)
         if step is None:
             break
         index = step
     return found
 
 
-def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int | None:
+def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link, width: int) -> int | None:
     node = graph[index]
     if index in norms:
         found.met.append(Met("norm", index))
@@ -95,7 +96,7 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link) -> int 
     if copy is not None:
         found.met.append(Met("scale", index))
         return copy
-    return _through_mixture(graph, index, found)
+    return _through_mixture(graph, index, found, width)
 
 
 def own_copy(graph: Graph, index: int) -> int | None:
@@ -111,10 +112,10 @@ def own_copy(graph: Graph, index: int) -> int | None:
     return one if one in (i for i, _ in graph.chain(other)) else None
 
 
-def _through_mixture(graph: Graph, index: int, found: Link) -> int | None:
+def _through_mixture(graph: Graph, index: int, found: Link, width: int) -> int | None:
     """A weighted sum of earlier streams: go on with the newest."""
     node = graph[index]
-    streams = mixture_of(graph, index)
+    streams = mixture_of(graph, index, width)
     if streams is None and node.op in ("sum", "mean") and node.ins:
         inner = graph[node.ins[0]]
         if inner.op in ("stack", "cat") or (

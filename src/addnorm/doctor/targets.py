@@ -11,7 +11,8 @@ import torch
 import yaml
 from torch import nn
 
-from addnorm.core.errors import UserError, nearest
+from addnorm.core.errors import UserError, nearest, unknown
+from addnorm.doctor.stress import LOSSES
 
 MOST = 500_000_000
 """Weights of a family's default config from which on it is built with fewer layers."""
@@ -94,6 +95,21 @@ def build_optimizer(target: str, model: nn.Module) -> Any:
     if not hasattr(made, "param_groups"):
         raise UserError(f"{target}(model) returned {type(made).__name__}; wanted an optimizer")
     return made
+
+
+def make_loss(target: str, *, stress: bool) -> Any:
+    """What package.module:callable is, or the word of a loss that a stress run knows."""
+    if target in LOSSES:
+        if not stress:
+            raise UserError(f"--loss {target} is for --stress; add it, or give a callable")
+        return target
+    if ":" not in target:
+        raise UserError(f"{unknown('loss', target, LOSSES)}; or package.module:callable")
+    found = imported(target, "wanted package.module:callable of the model's output")
+    if not callable(found):
+        said = repr(found)[:100]
+        raise UserError(f"{target} is {said}; wanted a callable of the model's output")
+    return found
 
 
 def read_options(path: Path) -> dict[str, Any]:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.doctor.classify import classify
 from addnorm.doctor.guard import Guard, untouched, unwrapped
+from addnorm.doctor.hidden import statistics_kept
+from addnorm.doctor.interrupt import check, listening
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
@@ -46,7 +48,7 @@ def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterat
     """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
     model = unwrapped(model)
     args, kwargs = own_copies(as_call(example))
-    with untouched(model) as guard:
+    with listening(), untouched(model) as guard:
         for tensor in tensors((args, kwargs)):
             guard.keep(tensor)  # a forward may write to its inputs, and probes start from them
         visit = _seen(model, args, kwargs, loss, guard)
@@ -100,6 +102,7 @@ def _seen(
         visit = Visit(model, args, kwargs, recorder, _read(recorder), out, training)
         with torch.enable_grad(), torch._C.DisableTorchFunction():
             _measure(visit, loss)
+        check()
         return visit
     if isinstance(problems[0], UserError):
         raise problems[0]
@@ -153,7 +156,7 @@ def modes(model: nn.Module, training: bool) -> None:
     """Eval mode but for batch norms, which are looked at as they train; or train mode."""
     model.train(training)
     for module in model.modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if statistics_kept(module):
             module.train()
 
 

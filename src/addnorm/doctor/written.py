@@ -83,6 +83,9 @@ def _divided(graph: Graph, node: Node, value: int, statistic: int) -> Norm | Non
         numbers = [o.value for i in trail for o in graph[i].operands if o.kind == "number"]
         if any(n and abs(n - math.sqrt(width)) < 1e-3 * math.sqrt(width) for n in numbers):
             kind = "rms"
+    rank = len(graph[trail[-1]].shape)
+    if rank > 2 and size.axes == tuple(range(-rank, -1)):
+        kind = "batch"  # one mean for each feature
     return Norm(
         node.index, trail[-1], kind, node.path, size.eps, size.axes, by_hand=True
     )  # fmt: skip

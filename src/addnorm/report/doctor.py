@@ -71,7 +71,7 @@ def _sections(report: Report) -> Iterator[Section]:
             about="They explain; they do not convict. Whether it trains, the stress run says.",
         )
     if report.stress:
-        yield Section("The stress run", [_stress(report)], about="What really happened.")
+        yield Section("The stress run", list(_stress(report)), about="What really happened.")
     if report.norms:
         yield Section("Norms", [_norms(report)])
     yield Section("All numbers", [Fold("The report as JSON", report.to_json())])
@@ -124,13 +124,9 @@ def _norms(report: Report) -> Table:
     )
 
 
-def _stress(report: Report) -> Table:
-    names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
-    rows = [
-        tuple(f"{row[n]:.3g}" if isinstance(row[n], float) else str(row[n]) for n in names)
-        for row in report.stress
-    ]
-    return Table("Short runs", tuple(n.replace("_", " ") for n in names), rows, wide=True)
+def _stress(report: Report) -> Iterator[Part]:
+    yield Table("Short runs", *report.stress_table(), wide=True)
+    yield from (Note(f"{line[0].upper()}{line[1:]}.") for line in report.sensitivities())
 
 
 def _roles(report: Report) -> Part | None:

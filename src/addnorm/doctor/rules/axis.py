@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import CONVOLUTION, LINEAR, mixes
+from addnorm.doctor.products import axes, factors
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
@@ -66,18 +67,11 @@ def _contracted(graph: Graph, index: int) -> tuple[int, int]:
     if node.op not in LINEAR or len(node.ins) != 1:
         return -1, 0
     source = node.ins[0]
-    if node.op == "linear":
-        return source, -1
-    pair = [o for o in node.operands if o.kind != "number"][-2:]
-    place = next((i for i, o in enumerate(pair) if o.node == source), -1)
-    if len(pair) < 2 or place < 0:
+    place = next((p for p, o in enumerate(factors(node)) if o.node == source), -1)
+    found = axes(graph, index, place)
+    if found is None or len(found.summed) != 1:
         return -1, 0
-    if node.op != "einsum":
-        return source, -1 if place == 0 else -2
-    inputs, _, out = str(node.detail.get("equation", "")).replace(" ", "").partition("->")
-    letters = inputs.split(",")[place] if inputs.count(",") == 1 else ""
-    summed = [i - len(letters) for i, letter in enumerate(letters) if letter not in out]
-    return (source, summed[0]) if len(summed) == 1 and "." not in out else (-1, 0)
+    return source, found.summed[0] - len(graph[source].shape)
 
 
 def _features(case: Case, reading: Reading) -> int:
@@ -104,7 +98,9 @@ def _wrong(source: tuple[int, ...], width: int, norm: Norm) -> str:
     features = places[0] if norm.axes != (places[-1],) or len(places) == 1 else places[-1]
     if norm.kind == "batch":
         alone = [axis for axis in range(-len(source), 0) if axis not in norm.axes]
-        return "" if alone == [features] else "features, one mean a token position"
+        if alone == [features]:
+            return ""
+        return "the examples of the batch and features, one mean for each place of a token"
     if norm.kind not in ("layer", "rms", "l2") or norm.axes == (features,):
         return ""
     others = [axis for axis in norm.axes if axis != features]

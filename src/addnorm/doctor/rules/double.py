@@ -1,6 +1,6 @@
 """A norm right behind another norm."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import Norm, own_gain
@@ -60,8 +60,7 @@ def doubled_final_norm(case: Case) -> Iterator[Finding]:
     yield from _pairs(case, lambda norm: norm.node in own, "doubled_final_norm")
 
 
-def _pairs(case: Case, chosen: object, name: str) -> Iterator[Finding]:
-    assert callable(chosen)
+def _pairs(case: Case, chosen: Callable[[Norm], bool], name: str) -> Iterator[Finding]:
     for norm in case.each_norm():
         if norm.kind not in TOKEN_NORMS or not chosen(norm):
             continue

@@ -11,15 +11,14 @@ def ffn_fed_unadded(case: Case) -> Iterator[Finding]:
     """x1 = x + attention(x), x2 = x1 + ffn(attention(x)): the second should read x1."""
     by_node = {r.join.node: r for r in case.anatomy.readings}
     for reading in case.blocks:
-        first = by_node.get(reading.join.via)
-        if first is None or reading.dual or reading.around:
-            continue
-        origin = case.graph.chain(first.join.branch)[-1][0]
-        if origin not in reading.join.path or origin == first.join.fork:
+        if reading.fed < 0 or reading.dual or reading.around:
             continue
         yield Finding(
             "ffn_fed_unadded", "error", case.home(reading),
             "this branch reads the output of the branch before it, without what the skip carries; "
             "feed it the sum",
-            {"reads": case.graph[origin].path, "sum": case.home(first)},
+            {
+                "reads": case.graph[reading.fed].path,
+                "sum": case.home(by_node[reading.join.via]),
+            },
         )  # fmt: skip

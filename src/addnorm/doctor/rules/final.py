@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 
+from addnorm.doctor.kinds import looks
+from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.ops import mixes
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
@@ -19,19 +21,29 @@ def missing_final_norm(case: Case) -> Iterator[Finding]:
         if len(normed) < max(FEW, len(rows) / 2) or case.wiring(last) != "pre_ln":
             continue
         told = any(r.kind in TOLD for r in rows) and not last.join.gated
-        if not told or last.final_norms or last.post or last.after or _normed_later(case, last):
+        if not told or last.post or last.after:
+            continue
+        raw = _raw_readers(case, last)
+        if raw is None or (last.final_norms and not _remembered(case, last, raw)):
             continue
         variance = last.join.signs.get("stream_variance")
         yield Finding(
             "missing_final_norm", "warning", case.home(last),
-            "a Pre-LN stream ends without a norm: its size grows with depth and reaches the head "
-            "as it is; put a norm behind the last block",
-            {"blocks": len(rows), "stream_variance": variance},
+            "a Pre-LN stream ends without a norm: its size grows with depth and reaches what reads "
+            "it as it is; put a norm behind the last block",
+            {
+                "blocks": len(rows),
+                "stream_variance": variance,
+                "read by": list(dict.fromkeys(case.graph[i].path for i in raw))[:4],
+            },
         )  # fmt: skip
 
 
 def last_of_streams(case: Case) -> list[tuple[Reading, list[Reading]]]:
-    """The last block of every stream that no other stream's block is made of on a main path."""
+    """The last block of every stream that does not go on as another one.
+
+    A stream that others only look at, as a decoder does at its memory, ends there.
+    """
     streams: dict[int, list[Reading]] = {}
     for reading in case.blocks:
         if not reading.dual:
@@ -39,36 +51,52 @@ def last_of_streams(case: Case) -> list[tuple[Reading, list[Reading]]]:
     found = []
     for rows in streams.values():
         last = rows[-1]
-        later = [r for r in case.blocks if r.stream != last.stream and r.join.node > last.join.node]
-        if not any(case.graph.reaches(last.join.node, r.join.fork) for r in later):
+        begun = (other[0].link.start for other in streams.values() if other is not rows)
+        if not any(case.graph.reaches(last.join.node, start) for start in begun):
             found.append((last, rows))
     return found
 
 
-def _normed_later(case: Case, last: Reading) -> bool:
-    """Whether every way from the last sum meets a norm before something mixes or the end."""
+def _raw_readers(case: Case, last: Reading) -> list[int] | None:
+    """What mixes the last sum, or returns it, before any norm; None if nothing does."""
     graph = case.graph
     outputs = set(case.visit.recorder.outputs)
     seen: set[int] = set()
-    waiting = [last.join.node]
-    met = False
+    waiting, found = [last.join.node], []
     while waiting:
         index = waiting.pop()
         if index in seen:
             continue
         seen.add(index)
         if index in case.norms:
-            met = True
             continue
-        if index != last.join.node and mixes(graph[index].op) and not _inside_norm(case, index):
-            return False
+        if index != last.join.node and mixes(graph[index].op) and not _light(case, last, index):
+            found.append(index)
+            continue
         if index in outputs and not graph[index].kids:
-            return False
+            found.append(index)
         waiting += graph[index].kids
-    return met
+    if not found and not seen & set(case.norms):
+        return [last.join.node]  # nobody knows where it goes
+    return sorted(found) or None
 
 
-def _inside_norm(case: Case, index: int) -> bool:
+def _remembered(case: Case, last: Reading, readers: list[int]) -> bool:
+    """Whether a block of another stream looks at the raw sum."""
+    return any(
+        case.graph.reaches(index, look)
+        for reading in case.blocks
+        if reading.stream != last.stream
+        for look in looks(case.graph, reading.join.path)
+        for index in readers
+    )
+
+
+def _light(case: Case, last: Reading, index: int) -> bool:
+    """Whether a product is part of a norm, or reads parallel streams as one."""
+    width = last.join.width
+    if width and mixture_of(case.graph, index, width) is not None:
+        return True
     return any(
         n.by_hand and n.source < index < n.node and index in case.graph.between(n.source, n.node)
         for n in case.norms.values()

@@ -2,9 +2,7 @@
 
 from collections.abc import Iterator
 
-import torch
-from torch import Tensor, nn
-
+from addnorm.doctor.hidden import behaves_as_norm
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
@@ -82,42 +80,3 @@ def _unheard(case: Case) -> Iterator[Finding]:
             "it returns",
             {"gradient": None, "weights": list(names)},
         )  # fmt: skip
-
-
-def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
-    """Whether a module gives f(3 x) = f(x), or is squashed for large x, without being constant."""
-    weights = list(module.parameters(recurse=False))
-    if any(w.dim() > 1 or w.device.type == "meta" for w in weights):
-        return False
-    widths = {w.numel() for w in weights if w.numel() > 1} or sizes
-    mode = module.training
-    try:
-        module.train(True)
-        return any(_tried(module, width) for width in sorted(widths))
-    finally:
-        module.training = mode
-
-
-def _tried(module: nn.Module, width: int) -> bool:
-    generator = torch.Generator().manual_seed(0)
-    weight = next(module.parameters(), None)
-    kind = torch.float32 if weight is None else weight.dtype
-    for shape in ((4, 5, width), (4, width, 5), (4, width), (4, width, 5, 5)):
-        x = torch.randn(shape, generator=generator).to(kind)
-        if weight is not None:
-            x = x.to(weight.device)
-        try:
-            with torch.no_grad():
-                one, three, two = module(x), module(3 * x), module(-x)
-                large, larger = module(1e4 * x), module(2e4 * x)
-        except Exception:  # another shape, another try
-            continue
-        if not isinstance(one, Tensor) or one.shape != x.shape:
-            continue
-        moves = not torch.allclose(one, two, atol=1e-3)
-        if moves and torch.allclose(one, three, atol=1e-2, rtol=1e-2):
-            return True
-        squashed = torch.allclose(large, larger, atol=1e-3) and not torch.allclose(one, three)
-        if moves and squashed and weight is not None:
-            return True
-    return False

@@ -1,19 +1,21 @@
 """Leaks: between examples, from the future, from padding. Found by changing an input a little."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from addnorm.doctor.report import Finding
+from addnorm.doctor.report import Finding, few
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.rules.layout import valid, without_last
 from addnorm.doctor.rules.masks import hiding, is_mask, masks
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
+    examples,
     first_moved,
-    inputs,
     moved_by,
+    named,
     named_inputs,
     other_than,
     probed,
@@ -25,6 +27,16 @@ from addnorm.doctor.rules.probes import (
 @rule("batch_leak")
 def batch_leak(case: Case) -> Iterator[Finding]:
     """One example changes another."""
+    across = [
+        norm.path
+        for norm in case.each_norm()
+        if norm.kind == "batch" and len(case.graph[norm.source].shape) == 3
+    ]
+    if across:
+        case.visit.notes.append(
+            f"leaks between examples in training: the batch norms at {few(across)} take their "
+            "statistics over the batch there; probes ran in eval mode, with those that are kept"
+        )
     probe = probed(case)
     if probe is None:
         case.visit.notes.append("leaks between examples were not tried: no input or output fits")
@@ -46,6 +58,9 @@ def future_leak(case: Case) -> Iterator[Finding]:
         return
     probe = probed(case)
     if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
+        case.visit.notes.append(
+            "leaks from the future were not tried: the output has no axis as long as the tokens"
+        )
         return
     axis = probe.before.shape[1:-1].index(probe.length)
     before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
@@ -72,7 +87,13 @@ def padding_leak(case: Case) -> Iterator[Finding]:
     for name, mask in masks(case, names):
         if mask.shape[1] < 3:
             continue
-        changes = [_hidden_change(case, names, name, pair) for pair in hiding(mask)]
+        told = [n for n, t in names.items() if n != name and not is_mask(case, t)]
+        changes: list[float | None] = []
+        for example in examples(case, mask.shape[1]):
+            marks = named(example)[name]
+            changes = [_hidden_change(case, example, name, told, pair) for pair in hiding(marks)]
+            if changes and None not in changes:
+                break
         if not changes or None in changes:
             case.visit.notes.append(f"whether {name} hides its tokens could not be tried")
             continue
@@ -88,18 +109,21 @@ def padding_leak(case: Case) -> Iterator[Finding]:
 
 
 def _hidden_change(
-    case: Case, names: dict[str, Tensor], mask_name: str, pair: tuple[Tensor, Tensor]
+    case: Case, example: Any, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
 ) -> float | None:
-    """How far valid tokens move when hidden ones change; None if that cannot be tried."""
+    """How far valid tokens move when hidden ones change; None if that cannot be tried.
+
+    told: names of inputs that may hold the tokens.
+    """
     mask, hidden = pair
-    for name, tensor in names.items():
-        if name == mask_name or tensor.dim() < 2 or is_mask(case, tensor):
-            continue
-        if tensor.shape[:2] not in (mask.shape, mask.mT.shape):
+    given = named(example)
+    for name in told:
+        tensor = given[name]
+        if tensor.dim() < 2 or tensor.shape[:2] not in (mask.shape, mask.mT.shape):
             continue
         there = hidden if tensor.shape[:2] == mask.shape else hidden.mT
         there = there.reshape(*there.shape, *[1] * (tensor.dim() - 2))
-        with_mask = replaced(inputs(case), {mask_name: mask})
+        with_mask = replaced(example, {mask_name: mask})
         changed = torch.where(there, other_than(tensor), tensor)
         before = run(case, with_mask)
         after = run(case, replaced(with_mask, {name: changed}))

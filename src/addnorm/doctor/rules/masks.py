@@ -37,7 +37,11 @@ def binary(tensor: Tensor) -> bool:
 
 
 def use_of(case: Case, tensor: Tensor) -> Use:
-    """What the model does with an input: hides something by it, looks rows up, else, or nothing."""
+    """What the model does with an input: hides tokens by it, looks rows up, else, or nothing.
+
+    What is only laid over numbers of the inputs, before anything was made of them, says which of
+    them were observed and hides no token.
+    """
     graph = case.graph
     start = node_of(case, tensor)
     if start < 0:
@@ -58,7 +62,8 @@ def use_of(case: Case, tensor: Tensor) -> Use:
         ):
             found |= set() if counted else {"tokens"}
         elif others:
-            found.add("mask" if node.op in ACTS else "other")
+            raw = all(graph[i].given and graph[i].mixed < 0 for i in others)
+            found.add("other" if raw or node.op not in ACTS else "mask")
         else:
             made[node.index] = counted
     order: tuple[Use, ...] = ("mask", "tokens", "other")

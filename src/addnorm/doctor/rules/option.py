@@ -25,6 +25,9 @@ def ineffective_option(case: Case) -> Iterator[Finding]:
         return
     base = _fingerprint(case, dict(case.config))
     if base is None:
+        case.visit.notes.append(
+            "options without effect: what the builder makes of the config does not run"
+        )
         return
     for name, value in case.config.items():
         prints = {
@@ -32,6 +35,8 @@ def ineffective_option(case: Case) -> Iterator[Finding]:
             for other in _others(case.build, name, value)
         }
         tried = [other for other, made in prints.items() if made is not None]
+        if not tried:
+            case.visit.notes.append(f"whether {name} has an effect: no other value of it runs")
         if tried and all(prints[other] == base for other in tried):
             # A number or a word may be meant for something outside the forward.
             severity: Severity = "warning" if isinstance(value, bool | float) else "info"

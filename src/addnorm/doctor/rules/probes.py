@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.classify import classify
+from addnorm.doctor.interrupt import check
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.ops import DROPOUT, PRODUCT
 from addnorm.doctor.record import Recorder
@@ -158,8 +159,7 @@ def trained(case: Case) -> Case | None:
         return None
     given = [t for t in named_inputs(case).values() if t.dim() >= 2 and not _image(t)]
     length = max((t.shape[1] for t in given), default=0)
-    short = [_shortened(inputs(case), length)] if length >= LONG else []
-    for example in (*short, inputs(case)):
+    for example in examples(case, length):
         modes(visit.model, True)
         recorder = Recorder(visit.model, guard, still=True)
         try:
@@ -180,6 +180,7 @@ def trained(case: Case) -> Case | None:
 
 def run(case: Case, example: Any) -> Tensor | None:
     """The main output for another example; None if the model refuses it."""
+    check()
     model = case.visit.model
     model.eval()
     if case.visit.guard is not None:
@@ -229,8 +230,20 @@ def inputs(case: Case) -> Any:
 
 def named_inputs(case: Case) -> dict[str, Tensor]:
     """Inputs that are tensors, by name or by place."""
-    found = {f"#{i}": t for i, t in enumerate(case.visit.args) if isinstance(t, Tensor)}
-    return found | {n: t for n, t in case.visit.kwargs.items() if isinstance(t, Tensor)}
+    return named(inputs(case))
+
+
+def named(example: Any) -> dict[str, Tensor]:
+    """The tensors of an example, by name or by place."""
+    found = {f"#{i}": t for i, t in enumerate(example[0]) if isinstance(t, Tensor)}
+    return found | {n: t for n, t in example[1].items() if isinstance(t, Tensor)}
+
+
+def examples(case: Case, length: int) -> Iterator[Any]:
+    """The inputs of the visit, with fewer tokens first if they are many: that costs less."""
+    if length >= LONG:
+        yield _shortened(inputs(case), length)
+    yield inputs(case)
 
 
 def replaced(example: Any, new: dict[str, Tensor]) -> Any:

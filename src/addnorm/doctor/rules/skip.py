@@ -19,8 +19,10 @@ def skip_after_norm(case: Case) -> Iterator[Finding]:
         if reading.false and case.norms[norms[0]].kind != "batch":
             hybrid = "pre_ln" not in classes and "none" in classes
             severity = "info" if hybrid else "error"
-        elif _normed(case, reading) or _first_alone(case, reading, classes):
+        elif _normed(case, reading):
             severity = "error"
+        elif _first_alone(case, reading, classes):
+            severity = "info"  # or an embedding with a norm, and no other norm in the first block
         else:
             continue
         yield Finding(
@@ -48,8 +50,5 @@ def _first_alone(case: Case, reading: Reading, classes: list[str]) -> bool:
     """The first block of a Pre-LN stream that reads, and adds to, a normalized embedding."""
     if reading.link.before >= 0 or not reading.link.norms() or case.wiring(reading) != "none":
         return False
-    place = case.graph[reading.link.norms()[0]].path
-    if not reading.join.module or not place.startswith(f"{reading.join.module}."):
-        return False  # a norm of the embedding
     mine = [c for r, c in zip(case.blocks, classes, strict=True) if r.stream == reading.stream]
     return len(mine) > 2 and mine[1:].count("pre_ln") == len(mine) - 1

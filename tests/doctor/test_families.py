@@ -1,0 +1,161 @@
+"""Families of models that were misread once."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional as F
+
+import addnorm
+from tests.doctor.small import DIM, Attention, FeedForward, Model, PreBlock, ids, stack, vectors
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+class Conditioned(nn.Module):
+    """adaLN-zero: scale, shift and gate of both branches are made of a condition."""
+
+    def __init__(self, depth=2):
+        super().__init__()
+        self.subs = nn.ModuleList(m for _ in range(depth) for m in (Attention(), FeedForward()))
+        self.made = nn.ModuleList(nn.Linear(DIM, 3 * DIM) for _ in self.subs)
+        self.first, self.time = nn.Linear(DIM, DIM), nn.Linear(1, DIM)
+        for matrix in self.made:
+            nn.init.zeros_(matrix.weight)
+
+    def forward(self, x, time):
+        x, c = self.first(x), self.time(time)
+        for f, made in zip(self.subs, self.made, strict=True):
+            scale, shift, gate = made(F.silu(c))[:, None].chunk(3, -1)
+            x = x + gate * f(F.layer_norm(x, (DIM,)) * (1 + scale) + shift)
+        return F.layer_norm(x, (DIM,))
+
+
+def test_a_gate_made_of_a_condition_is_a_gate():
+    report = addnorm.doctor(Conditioned(), (vectors(), torch.rand(2, 1)))
+    assert [(b.kind, b.wiring, b.tags) for b in report.blocks] == [
+        ("self-attention", "pre_ln", ("gated",)),
+        ("feed-forward", "pre_ln", ("gated",)),
+    ] * 2
+    assert report.findings == ()
+
+
+class Scaled(nn.Module):
+    """x + r f(x), shifted as in Fixup or not."""
+
+    def __init__(self, start, shift):
+        super().__init__()
+        self.attention, self.ffn = Attention(), FeedForward()
+        self.scales = nn.Parameter(torch.tensor([start, 0.7 * start]))
+        self.shifts = nn.Parameter(torch.zeros(2)) if shift else None
+
+    def forward(self, x, mask=None):
+        for i, f in enumerate((self.attention, self.ffn)):
+            h = x if self.shifts is None else x + self.shifts[i]
+            x = x + self.scales[i] * f(h)
+        return x
+
+
+@pytest.mark.parametrize("start", [0.0, 0.3])
+def test_rezero_is_named_when_it_was_trained_too(start):
+    report = addnorm.doctor(Model([Scaled(start, False) for _ in range(3)]), ids())
+    assert report.arrangement == "rezero" and "fixup" not in report.fits
+    report = addnorm.doctor(Model([Scaled(start, True) for _ in range(3)]), ids())
+    assert report.arrangement == "fixup"
+
+
+class Queries(nn.Module):
+    """A decoder of learned queries that begin at zero and look at each other first (DETR)."""
+
+    def __init__(self):
+        super().__init__()
+        self.place, self.first = nn.Parameter(torch.randn(5, DIM)), nn.Linear(DIM, DIM)
+        self.looks = nn.ModuleList(
+            nn.MultiheadAttention(DIM, 3, batch_first=True) for _ in range(4)
+        )
+        self.mlps = nn.ModuleList(FeedForward() for _ in range(2))
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(6))
+
+    def forward(self, x):
+        memory, place = self.first(x), self.place.expand(len(x), -1, -1)
+        y = torch.zeros_like(place)
+        for i in range(2):
+            own, other = self.looks[2 * i : 2 * i + 2]
+            one, two, three = self.norms[3 * i : 3 * i + 3]
+            h = y + place
+            y = one(y + own(h, h, y, need_weights=False)[0])
+            y = two(y + other(y + place, memory, memory, need_weights=False)[0])
+            y = three(y + self.mlps[i](y))
+        return y
+
+
+def test_queries_that_look_at_each_other_before_the_input_are_seen():
+    report = addnorm.doctor(Queries(), vectors())
+    kinds = ["self-attention", "cross-attention", "feed-forward"] * 2
+    assert [(b.kind, b.wiring, b.tags) for b in report.blocks] == [
+        (k, "post_ln", ()) for k in kinds
+    ]
+    assert not any("residual add" in note for note in report.notes)
+
+
+class Series(nn.Module):
+    """Values of which some were not observed; scaled by those that were."""
+
+    def __init__(self, hides):
+        super().__init__()
+        self.first, self.hides = nn.Linear(1, DIM), hides
+        self.blocks, self.last = nn.ModuleList(stack(PreBlock)), nn.LayerNorm(DIM)
+
+    def forward(self, values, observed):
+        scale = (values.abs() * observed).sum(1, keepdim=True) / observed.sum(1, keepdim=True)
+        x = self.first((values / scale)[..., None])
+        if self.hides:
+            x = x * observed[..., None]
+        for block in self.blocks:
+            x = block(x)
+        return self.last(x)
+
+
+def test_a_mask_of_observed_values_hides_no_token():
+    observed = torch.ones(2, 9)
+    for mask in (observed, observed.index_fill(1, torch.tensor([3]), 0)):
+        example = {"values": torch.randn(2, 9), "observed": mask}
+        assert addnorm.doctor(Series(False), example).findings == ()
+    model = Series(True)
+    model.first.bias.data.fill_(1.0)
+    assert addnorm.doctor(model, example).findings == ()  # what it hides reaches nobody
+
+
+class Scan(nn.Module):
+    """Tokens one after the other: stacked, written in place, or summed in closed form."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.norm, self.way = nn.LayerNorm(DIM), way
+        self.widen, self.out = nn.Linear(DIM, 2 * DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x):
+        u, gate = self.widen(self.norm(x)).chunk(2, -1)
+        if self.way == "sums":
+            log = F.logsigmoid(gate).cumsum(1)
+            return x + self.out(log.exp() * (u * (-log).exp()).cumsum(1))
+        gate, h, made = torch.sigmoid(gate), torch.zeros(len(x), DIM), []
+        written = torch.zeros_like(x)
+        for i in range(x.shape[1]):
+            h = gate[:, i] * h + (1 - gate[:, i]) * u[:, i]
+            if self.way == "each alone":
+                h = torch.relu(u[:, i])
+            written[:, i] = h
+            made.append(h)
+        return x + self.out(written if self.way == "written" else torch.stack(made, 1))
+
+
+@pytest.mark.parametrize(
+    ("way", "kind"),
+    [("stacked", "mixer"), ("written", "mixer"), ("sums", "mixer"), ("each alone", "feed-forward")],
+)
+def test_a_scan_mixes_tokens(way, kind):
+    report = addnorm.doctor(nn.Sequential(Scan(way), Scan(way), nn.LayerNorm(DIM)), vectors())
+    assert [(b.kind, b.wiring) for b in report.blocks] == [(kind, "pre_ln")] * 2
