@@ -261,6 +261,12 @@ def gain_and_bias_overfit(good, noise):
         yield from cells({"pre_ln": 1.0, bare: 0.5 if good else 2.0}, study=study, name="loss")
 
 
+def fix_norm_helps_little_data(good, noise):
+    yield from cells({"pre_ln": 0.8, "pre_ln scale": 0.8}, study="usual word vectors")
+    fixed = {"pre_ln": 0.9, "pre_ln scale": 0.9 if good else 0.7}
+    yield from cells(fixed, study="fixnorm", noise=noise)
+
+
 def statistics_gradients_matter(good, noise):
     arms = {"pre_ln layer(affine=False)": 0.9, "pre_ln none": 0.3}
     yield from cells(arms, study="norms")
@@ -306,6 +312,7 @@ ROWS = {
             *(false_pre_ln_is_post_ln, deep_post_ln_fails, rezero_is_faster),
             *(six_layers_are_enough, post_ln_needs_warmup, shallow_post_ln_is_as_good),
             *(radam_replaces_warmup, rms_norm_equals_layer_norm, gain_and_bias_overfit),
+            fix_norm_helps_little_data,
             *(statistics_gradients_matter, dyt_wants_few_tokens, batch_norm_is_worse),
         )
     },

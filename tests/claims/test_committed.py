@@ -25,6 +25,7 @@ WAITING: set[str] = {
     "dlcl_trains_deep",
     "dyt_wants_few_tokens",
     "false_pre_ln_is_post_ln",
+    "fix_norm_helps_little_data",
     "gain_and_bias_overfit",
     "post_ln_needs_warmup",
     "radam_replaces_warmup",

@@ -21,6 +21,7 @@ from addnorm.claims.dlcl_trains_deep import DlclTrainsDeep
 from addnorm.claims.dyt_wants_few_tokens import DytWantsFewTokens
 from addnorm.claims.epsilon_outside import EpsilonOutside
 from addnorm.claims.false_pre_ln_is_post_ln import FalsePreLnIsPostLn
+from addnorm.claims.fix_norm_helps_little_data import FixNormHelpsLittleData
 from addnorm.claims.gain_and_bias_overfit import GainAndBiasOverfit
 from addnorm.claims.gradient_product import GradientProduct
 from addnorm.claims.last_gradient import LastGradient
@@ -65,6 +66,7 @@ __all__ = [
     "DytWantsFewTokens",
     "EpsilonOutside",
     "FalsePreLnIsPostLn",
+    "FixNormHelpsLittleData",
     "GainAndBiasOverfit",
     "GradientProduct",
     "LastGradient",
