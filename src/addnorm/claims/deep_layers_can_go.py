@@ -20,8 +20,8 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
-from addnorm.lab.ground import unigram
 from addnorm.lab.statistics import paired
+from addnorm.lab.tasks.corpus import unigram
 from addnorm.train.loop import train
 from addnorm.train.objective import Objective
 from addnorm.train.recipe import Recipe
