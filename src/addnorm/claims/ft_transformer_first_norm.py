@@ -58,7 +58,7 @@ class FtTransformerFirstNorm(ByTraining):
         """Two arms on every table."""
         at: dict[Budget, dict[str, Any]] = {
             "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
-            "standard": {"dim": 32, "heads": 4, "depth": 3, "steps": 300, "seeds": 4, "lr": HIGH},
+            "standard": {"dim": 32, "heads": 4, "depth": 2, "steps": 200, "seeds": 4, "lr": HIGH},
             "full": {"dim": 192, "heads": 8, "depth": 3, "steps": 3000, "seeds": 8}
             | {"lr": [5e-5, 2e-4, 8e-4, 3e-3]},
         }
