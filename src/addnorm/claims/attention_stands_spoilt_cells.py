@@ -61,6 +61,7 @@ class AttentionStandsSpoiltCells(ByTraining):
         "mean over tables and shares: the Transformer keeps a larger part of its accuracy than the "
         "MLP, with missing cells and with noise: both differences are above 0."
     )
+    pilot = "no cell of this claim; the ladder is that of the other claim about tables."
     drawing = Drawing(name="accuracy", x="share", y="accuracy", by=("study", "what"))
     wanted = ("progress", "score")
 
@@ -124,9 +125,9 @@ def _spoilt(row: Row) -> list[Row]:
     if row["name"] != "score":
         return []
     where = {name: value for name, value in row.items() if name != "which"}
-    kind, share, *_ = *row["which"].split(", ")[-1].split(), "0"
-    kinds = SPOILT if kind == "accuracy" else (kind,)
-    return [where | {"name": "accuracy", "what": each, "share": float(share)} for each in kinds]
+    kind, _, share = str(row["which"]).removeprefix("accuracy, ").partition(" ")
+    kinds, at = (SPOILT, 0.0) if kind == "accuracy" else ((kind,), float(share))
+    return [where | {"name": "accuracy", "what": each, "share": at} for each in kinds]
 
 
 def _kept(rows: Sequence[Row], model: str, what: str) -> dict[int, float]:

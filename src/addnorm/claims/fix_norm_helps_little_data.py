@@ -51,6 +51,7 @@ class FixNormHelpsLittleData(ByTraining):
         "and with ScaleNorm: both differences are above 0. FixNorm and ScaleNorm together against "
         "neither is told and not judged."
     )
+    pilot = "no cell with FixNorm; the settings are those of ScaleNorm's claim."
     drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:

@@ -48,6 +48,11 @@ class Trained(Claim):
     """A claim whose rows tell, among others, the progress of trained arms."""
 
     how = "by training"
+    pilot = (
+        "six cells (Pre-LN and Post-LN of twelve layers, 150 steps, dates at learning rate 0.001, "
+        "text at 0.001 and 0.003, one seed), to choose the number of steps, before the rules of "
+        "all claims by training were written."
+    )
     sides: ClassVar[tuple[str, ...]] = ("study", "arm")
     """Fields that tell apart what is tuned by itself."""
 

@@ -114,6 +114,7 @@ def _section(claim: Claim, result: Result) -> Section:
             *_numbers(result),
             Note(f"The experiment: {claim.experiment}"),
             *departures,
+            Note(f"Looked at beforehand: {claim.pilot}"),
             Facts("Who said it", {"paper": card.paper, "where": claim.place}),
             Facts("How to run it again", _again(claim, result)),
             Fold("Every setting", _settings(claim, result)),
@@ -152,6 +153,6 @@ def _capital(words: str) -> str:
 def _settings(claim: Claim, result: Result) -> str:
     import yaml
 
-    if claim.digest(result.budget) != result.digest:
+    if not claim.made(result.digest, result.budget):
         return "The settings of this claim were changed since it was run; run it again."
     return str(yaml.safe_dump(claim.settings(result.budget), sort_keys=False, allow_unicode=True))
