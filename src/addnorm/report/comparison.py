@@ -10,7 +10,7 @@ from addnorm.report.answer import answer
 from addnorm.report.arms import answers, cards
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board
 from addnorm.report.page import Note, Section, page, write_page
-from addnorm.report.reproduce import reproduce
+from addnorm.report.reproduce import reproduce, told_loss
 from addnorm.report.stability import stability_map
 
 LEARNT = (
@@ -109,7 +109,7 @@ def _rules(study: Study) -> Note:
     told = rules(study.task.ignorant)
     if study.ground is None:
         return Note(told)
-    return Note(f"{told} Here the baseline is {study.ground.baseline:.3f}.")
+    return Note(f"{told} Here the baseline is {told_loss(study, 3)}.")
 
 
 def _depth(study: Study) -> int:

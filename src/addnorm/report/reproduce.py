@@ -133,8 +133,14 @@ def _data(study: Study) -> dict[str, str]:
         **counts,
         "digest of the data": ground.corpus,
         **(tokenizer if ground.tokenizer else {}),
-        "baseline": f"{ground.baseline:.4f}, the loss of {study.task.ignorant}",
+        "baseline": f"{told_loss(study, 4)}, the loss of {study.task.ignorant}",
     }
+
+
+def told_loss(study: Study, digits: int) -> str:
+    """The baseline with its unit."""
+    baseline = study.ground.baseline if study.ground is not None else math.nan
+    return f"{baseline:.{digits}f} {study.task.loss}".strip()
 
 
 def _number(value: float) -> str:

@@ -39,6 +39,8 @@ class Task(ABC):
     """What is done, in a title."""
     unit: ClassVar[str] = "tokens"
     """What speed counts."""
+    loss: ClassVar[str] = "nats"
+    """What losses are counted in; nothing where that has no name."""
     ignorant: ClassVar[str]
     """The model that the baseline is the loss of, in words."""
     pair: ClassVar[bool] = False
@@ -113,8 +115,8 @@ class Task(ABC):
             before.save(folder)
         if before.corpus != source.digest:
             raise UserError(
-                f"the data {source.path} were changed since this comparison began; put the old "
-                "ones back, or begin anew with another -o"
+                f"{source.path} was changed since this comparison began; put the old "
+                "one back, or begin anew with another -o"
             )
         return replace(before, data=str(self.place(folder, source)))  # the folder may have moved
 

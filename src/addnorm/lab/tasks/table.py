@@ -7,7 +7,7 @@ from types import ModuleType
 from typing import Annotated, Any, ClassVar, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
 from addnorm.core.files import replacing
@@ -18,6 +18,7 @@ from addnorm.lab.ground import Ground, machine, versions
 from addnorm.lab.job import CellRecipe, Job, Pulse
 from addnorm.lab.spec import DEMO, Comparison
 from addnorm.lab.tasks.base import Question, Source, Task
+from addnorm.models.config import told
 from addnorm.train.schedule import registry as schedules
 
 OWN = ("target", "kind", "missing", "noise")
@@ -75,7 +76,7 @@ class TableTask(Task):
     loss is that of its best pass over the rows, as the estimator keeps it.
     """
 
-    name, noun, unit = "table", "a table", "rows"
+    name, noun, unit, loss = "table", "a table", "rows", ""
     ignorant = "a model that knows how the target is spread and nothing else"
     usual: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 
@@ -111,9 +112,8 @@ class TableTask(Task):
                 steps=spec.steps,
                 **own,
             )
-        except ValueError as problem:
-            first = " ".join(str(problem).split("\n")[1:3])
-            raise UserError(f"a table cannot be compared so: {' '.join(first.split())}") from None
+        except ValidationError as problem:
+            raise UserError(told(problem, list(TableRecipe.model_fields))) from None
 
     def build(self, recipe: CellRecipe) -> None:
         """On a table of two rows."""
