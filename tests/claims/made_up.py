@@ -261,6 +261,31 @@ def gain_and_bias_overfit(good, noise):
         yield from cells({"pre_ln": 1.0, bare: 0.5 if good else 2.0}, study=study, name="loss")
 
 
+def fix_norm_helps_little_data(good, noise):
+    yield from cells({"pre_ln": 0.8, "pre_ln scale": 0.8}, study="usual word vectors")
+    fixed = {"pre_ln": 0.9, "pre_ln scale": 0.9 if good else 0.7}
+    yield from cells(fixed, study="fixnorm", noise=noise)
+
+
+def ft_transformer_first_norm(good, noise):
+    for table in ("diabetes", "waves"):
+        yield from cells({"pre_ln(first_norm=False)": 0.9}, study=table)
+        yield from cells({"pre_ln": 0.7 if good else 0.9}, study=table, noise=noise)
+
+
+def attention_stands_spoilt_cells(good, noise):
+    for table in ("views", "breast cancer"):
+        for model, keeps in (("Transformer", 0.9 if good else 0.7), ("MLP", 0.8)):
+            study = f"{table}, {model}"
+            yield from cells({"pre_ln": 0.9}, study=study)
+            for what in ("missing", "noise"):
+                for share in (0.0, 0.2, 0.6):
+                    value = 0.8 * (keeps if share else 1)
+                    moved = noise * (model == "MLP" and share > 0)
+                    for row in cells({"pre_ln": value}, study=study, name="accuracy", noise=moved):
+                        yield {**row, "what": what, "share": share}
+
+
 def statistics_gradients_matter(good, noise):
     arms = {"pre_ln layer(affine=False)": 0.9, "pre_ln none": 0.3}
     yield from cells(arms, study="norms")
@@ -306,6 +331,8 @@ ROWS = {
             *(false_pre_ln_is_post_ln, deep_post_ln_fails, rezero_is_faster),
             *(six_layers_are_enough, post_ln_needs_warmup, shallow_post_ln_is_as_good),
             *(radam_replaces_warmup, rms_norm_equals_layer_norm, gain_and_bias_overfit),
+            *(fix_norm_helps_little_data, ft_transformer_first_norm),
+            attention_stands_spoilt_cells,
             *(statistics_gradients_matter, dyt_wants_few_tokens, batch_norm_is_worse),
         )
     },

@@ -25,6 +25,9 @@ WAITING: set[str] = {
     "dlcl_trains_deep",
     "dyt_wants_few_tokens",
     "false_pre_ln_is_post_ln",
+    "attention_stands_spoilt_cells",
+    "fix_norm_helps_little_data",
+    "ft_transformer_first_norm",
     "gain_and_bias_overfit",
     "post_ln_needs_warmup",
     "radam_replaces_warmup",
@@ -49,7 +52,7 @@ def test_every_claim_is_committed_or_known_to_wait():
 def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
     result, claim = results(DOCS)[name], registry.member(name)()
     assert result.budget == "standard"
-    assert result.digest == claim.digest("standard"), "its settings were changed: run it again"
+    assert claim.made(result.digest, "standard"), "its settings were changed: run it again"
     stored = json.loads((DOCS / name / RESULT).read_text())["verdict"]
     assert claim.judge(result.rows).to_dict() == stored
     assert not any("with changes" in row.get("commit", "") for row in result.rows)

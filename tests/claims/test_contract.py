@@ -9,10 +9,6 @@ from addnorm.report.claims_chart import claim_chart
 from addnorm.report.page import Chart
 from tests.claims.here import Here
 
-LONG = {"batch_norm_is_worse"}
-"""Their corpus alone takes twelve seconds."""
-NAMES = [pytest.param(name, marks=pytest.mark.slow) if name in LONG else name for name in registry]
-
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
@@ -44,7 +40,7 @@ def test_a_verdict_has_seeds_enough_for_an_interval(name):
         assert min(seeds) >= 3
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", registry)
 def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
     result = run_claims([name], folder, budget="smoke", engine=Here())[name]
     assert result.verdict is not None, result.why

@@ -80,3 +80,25 @@ def test_ranges_are_told_in_words():
 def test_an_estimate_over_seeds_has_an_interval():
     assert over_seeds({0: 1.0, 1: 3.0}) == Estimate.of([1.0, 3.0])
     assert over_seeds({}) is None
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        ((GOOD, BAD), "Not held: bad is 1 ± 0.1, wanted below 0."),
+        ((GOOD, GOOD), "Held: good is 1 ± 0.1, wanted above 0; and 1 more."),
+        (
+            (GOOD, replace(GOOD, what="wide", found=Estimate(0.5, 1.0, 3))),
+            "Undecided: wide is 0.5 ± 1, wanted above 0, which cannot be told.",
+        ),
+        ((), "Undecided: nothing was measured."),
+        ((Check("x", None, low=0),), "Undecided: x is not measured, wanted above 0."),
+        (
+            (BAD, replace(BAD, premise=True)),
+            "Undecided: without this premise the rest means nothing: bad is 1 ± 0.1, wanted "
+            "below 0.",
+        ),
+    ],
+)
+def test_what_decides_is_said_in_a_sentence(checks, told):
+    assert Verdict(checks).why == told

@@ -48,6 +48,10 @@ def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
     [
         (["--task", "sing"], "task cannot be 'sing'"),
         (["--task", "none.yaml"], "no recipe at none.yaml"),
+        (["--task", "table:none.csv"], "say --target COLUMN"),
+        (["--task", "table", "--target", "y"], "which table? say --task table:FILE"),
+        (["--task", "table:none.csv", "--target", "y"], "none.csv: there is no such file"),
+        (["--task", "lm", "--target", "y"], "a comparison has no 'target'"),
         (["--wiring", ""], "wiring is empty"),
         (["--wiring", "pre"], "unknown wiring 'pre'"),
         (["--seeds", "0"], "seeds cannot be 0"),

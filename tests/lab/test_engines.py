@@ -19,8 +19,9 @@ from addnorm.lab.engines.local import LocalEngine
 from addnorm.lab.finished import Finished, beside
 from addnorm.lab.ground import prepare
 from addnorm.lab.halving import cut
+from addnorm.lab.job import Job
 from addnorm.lab.spec import Comparison
-from addnorm.lab.work import Job, NoRoom, work
+from addnorm.lab.work import NoRoom, work
 from addnorm.train.folder import alone
 from addnorm.train.run import Run
 
@@ -275,7 +276,7 @@ def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("addnorm.lab.work.Run.open", opened)
+        patch.setattr("addnorm.lab.tasks.text.Run.open", opened)
         end = work(job, lambda step, loss: None)
     assert end.ending == "done"
     assert asked == [10]
@@ -308,7 +309,7 @@ def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
         def fail(*args, problem=problem, **kwargs):
             raise problem
 
-        monkeypatch.setattr("addnorm.lab.work.train", fail)
+        monkeypatch.setattr("addnorm.lab.tasks.text.train", fail)
         job.folder.parent.mkdir(parents=True, exist_ok=True)
         beside(job.folder, "json").unlink(missing_ok=True)
         assert work(job, lambda step, loss: None) == Finished.read(job.folder)
@@ -328,7 +329,7 @@ def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
         except OSError:
             raise UserError("the run cannot go on") from None
 
-    monkeypatch.setattr("addnorm.lab.work.train", full)
+    monkeypatch.setattr("addnorm.lab.tasks.text.train", full)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     with pytest.raises(NoRoom):
         work(job, lambda step, loss: None)

@@ -9,8 +9,9 @@ from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import Tokenizer
-from addnorm.lab.ground import Ground, prepare, unigram
+from addnorm.lab.ground import Ground, prepare
 from addnorm.lab.spec import Comparison
+from addnorm.lab.tasks.corpus import unigram
 
 
 def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):

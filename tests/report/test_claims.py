@@ -5,13 +5,14 @@ import re
 from dataclasses import replace
 
 import pytest
+from markupsafe import escape
 
 from addnorm.claims import Drawing, registry, run_claims
 from addnorm.claims.record import Result
 from addnorm.claims.verdict import RULE, Check, Verdict
 from addnorm.core.errors import UserError
 from addnorm.lab.statistics import Estimate
-from addnorm.report.claims import claims_markdown, claims_page, write_claims_report
+from addnorm.report.claims import ORDER, claims_markdown, claims_page, write_claims_report
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.page import Note
 
@@ -34,7 +35,11 @@ def found(tmp_path_factory):
 def test_every_claim_has_all_its_parts(found, no_vega):
     text = claims_page(found)
     heads = re.findall(r"<h2>(.*?)</h2>", text)
-    assert heads == ["All verdicts", *(registry.card(name).title for name in found)]
+    order = sorted(found, key=lambda name: ORDER[found[name].answer])
+    assert heads == ["All verdicts", *(registry.card(name).title for name in order)]
+    for name, result in found.items():
+        assert str(escape(result.verdict.why)) in text
+        assert str(escape(registry.member(name).pilot)) in text
     assert "Not run yet: " in text and "last_gradient" in text
     for name, result in found.items():
         card, claim = registry.card(name), registry.member(name)()

@@ -11,9 +11,10 @@ from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
 from addnorm.lab import folder as files
 from addnorm.lab.finished import Finished
-from addnorm.lab.judge import RULES
+from addnorm.lab.judge import rules
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
+from addnorm.lab.tasks import task_of
 from addnorm.report.boards import picked
 from addnorm.report.comparison import comparison_page, write_comparison_report
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board
@@ -59,7 +60,8 @@ def test_the_page_has_its_seven_sections_in_order(tmp_path, no_vega):
     first, second, *others = study.verdict
     assert f'<p class="large">{first}</p>' in text and f'<p class="large">{second}</p>' in text
     assert all(f"<li>{sentence}</li>" in text for sentence in others)
-    assert RULES.replace("'", "&#39;") in text and "Here the baseline is 3.000 nats." in text
+    told = rules(task_of("translate").ignorant)
+    assert told.replace("'", "&#39;") in text and "Here the baseline is 3.000 nats." in text
     assert "over those of the 2 seeds that trained" in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]
     assert levels[0] == 1

@@ -8,6 +8,7 @@ one: a file, and a line below.
 from addnorm.claims.ada_norm_beats_layer_norm import AdaNormBeatsLayerNorm
 from addnorm.claims.adafactor_crawls import AdafactorCrawls
 from addnorm.claims.admin_trains_deep import AdminTrainsDeep
+from addnorm.claims.attention_stands_spoilt_cells import AttentionStandsSpoiltCells
 from addnorm.claims.b2t_trains_deep import B2tTrainsDeep
 from addnorm.claims.base import BUDGETS, Budget, Claim, Desk, Drawing, registry
 from addnorm.claims.batch_norm_is_worse import BatchNormIsWorse
@@ -21,6 +22,8 @@ from addnorm.claims.dlcl_trains_deep import DlclTrainsDeep
 from addnorm.claims.dyt_wants_few_tokens import DytWantsFewTokens
 from addnorm.claims.epsilon_outside import EpsilonOutside
 from addnorm.claims.false_pre_ln_is_post_ln import FalsePreLnIsPostLn
+from addnorm.claims.fix_norm_helps_little_data import FixNormHelpsLittleData
+from addnorm.claims.ft_transformer_first_norm import FtTransformerFirstNorm
 from addnorm.claims.gain_and_bias_overfit import GainAndBiasOverfit
 from addnorm.claims.gradient_product import GradientProduct
 from addnorm.claims.last_gradient import LastGradient
@@ -48,6 +51,7 @@ __all__ = [
     "AdaNormBeatsLayerNorm",
     "AdafactorCrawls",
     "AdminTrainsDeep",
+    "AttentionStandsSpoiltCells",
     "B2tTrainsDeep",
     "BUDGETS",
     "BatchNormIsWorse",
@@ -65,6 +69,8 @@ __all__ = [
     "DytWantsFewTokens",
     "EpsilonOutside",
     "FalsePreLnIsPostLn",
+    "FixNormHelpsLittleData",
+    "FtTransformerFirstNorm",
     "GainAndBiasOverfit",
     "GradientProduct",
     "LastGradient",

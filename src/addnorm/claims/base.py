@@ -7,7 +7,7 @@ import json
 import re
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -46,6 +46,10 @@ class Drawing:
     """Values that are marked, with words."""
 
 
+def quiet(words: str) -> None:
+    """Says nothing."""
+
+
 @dataclass(frozen=True)
 class Desk:
     """Where a claim works, and with what."""
@@ -58,6 +62,8 @@ class Desk:
     """Runs the cells of comparisons; processes of this machine if None."""
     audience: Audience | None = None
     """Follows the comparisons."""
+    said: Callable[[str], None] = quiet
+    """Tells how far it is, where there is no comparison."""
 
 
 class Claim(ABC):
@@ -73,8 +79,12 @@ class Claim(ABC):
     """What is done here, in a paragraph."""
     rule: ClassVar[str]
     """What decides, in words; written before the first run."""
+    pilot: ClassVar[str] = "None: nothing was run before the rule was written."
+    """What was run and looked at before the rule was as it is, in words."""
     drawing: ClassVar[Drawing]
     """Its chart."""
+    same_rows: ClassVar[tuple[str, ...]] = ()
+    """Digests of earlier forms of its file that make the same rows; what changed is said there."""
     how: ClassVar[str]
     """At the start or by training."""
 
@@ -97,6 +107,10 @@ class Claim(ABC):
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """The verdict that follows from rows."""
         return Verdict(tuple(self.checks(rows)))
+
+    def made(self, digest: str, budget: Budget) -> bool:
+        """Whether rows of this digest are those that it would make now."""
+        return digest in (self.digest(budget), *self.same_rows)
 
     def digest(self, budget: Budget) -> str:
         """What tells its rows from others: the settings, and the code of its file."""

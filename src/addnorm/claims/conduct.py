@@ -24,6 +24,9 @@ class Watch:
     def ended(self, claim: Claim, result: Result, *, again: bool) -> None:
         """It has a result. again: whether it was there already."""
 
+    def said(self, words: str) -> None:
+        """How far a claim is, now and then, where it has no comparison to follow."""
+
 
 def find(names: Sequence[str]) -> list[Claim]:
     """Claims by name, each once; a name that is none is refused with the nearest."""
@@ -60,22 +63,20 @@ def run_claims(
             name = name_of(claim)
             before = Result.read(folder / name)
             done = before is not None and before.verdict is not None
-            if before is not None and done and before.digest == claim.digest(budget):
+            if before is not None and done and claim.made(before.digest, budget):
                 before.save(folder / name)
                 made[name] = before
                 watch.ended(claim, before, again=True)
                 continue
             audience = watch.began(claim, number=number, total=len(claims))
-            made[name] = _run(claim, folder, budget=budget, engine=engine, audience=audience)
+            desk = Desk(folder / name, folder / STUDIES, engine, audience, watch.said)
+            made[name] = _run(claim, desk, budget)
             watch.ended(claim, made[name], again=False)
     return made
 
 
-def _run(
-    claim: Claim, folder: Path, *, budget: Budget, engine: Engine | None, audience: Audience | None
-) -> Result:
+def _run(claim: Claim, desk: Desk, budget: Budget) -> Result:
     name, begun = name_of(claim), time.monotonic()
-    desk = Desk(folder / name, folder / STUDIES, engine, audience)
     desk.folder.mkdir(parents=True, exist_ok=True)
     digest, rows, verdict, why = claim.digest(budget), [], None, ""
     try:

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from itertools import islice
+from itertools import islice, product
 from pathlib import Path
 from statistics import fmean
 from typing import Any, NamedTuple
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from addnorm.claims.base import Budget, Desk, Drawing, register
 from addnorm.claims.fields import LOW
+from addnorm.claims.pace import Pace
 from addnorm.claims.share import shortened
 from addnorm.claims.start import Sizes, by_seed, row, sizes
 from addnorm.claims.training import DATA, PROGRESS, TRAINS, Trained, at_best, gone, tuned
@@ -20,10 +21,11 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
-from addnorm.lab.ground import unigram
 from addnorm.lab.statistics import paired
+from addnorm.lab.tasks.corpus import unigram
 from addnorm.train.loop import train
 from addnorm.train.objective import Objective
+from addnorm.train.progress import Watcher
 from addnorm.train.recipe import Recipe
 from addnorm.train.run import Run
 
@@ -64,6 +66,11 @@ class DeepLayersCanGo(Trained):
     drawing = Drawing(
         name="harm", x="layer", y="loss without it, minus with it (nats)", by=("arm", "lr")
     )
+    same_rows = (  # before it told how far it is
+        "42e2c05d8b574ce7",
+        "dddf428ce355ca8e",
+        "582b50767669fff8",
+    )
     budgets = sizes(
         arms=(["pre_ln", "post_ln"],) * 3,
         rates=([2e-3], [5e-4, 2e-3, 8e-3], LOW),
@@ -92,12 +99,13 @@ class DeepLayersCanGo(Trained):
         """Train with each seed, or go on, and take layers out."""
         at = self.budgets[budget]
         data = shortened(desk.studies.parent / DATA, "lm", at["records"])
-        runs = {
-            (arm, lr, seed): _trained(at, data, desk.folder, arm=arm, lr=lr, seed=seed)
-            for seed in range(at["seeds"])
-            for arm in at["arms"]
-            for lr in at["rates"]
-        }
+        every = list(product(range(at["seeds"]), at["arms"], at["rates"]))
+        pace = Pace(desk.said, total=len(every) * at["steps"], unit="steps")
+        runs = {}
+        for number, (seed, arm, lr) in enumerate(every):
+            pace.starting(number * at["steps"])
+            own = {"arm": arm, "lr": lr, "seed": seed}
+            runs[arm, lr, seed] = _trained(at, data, desk.folder, own, pace)
         losses = (each.loss for each in runs.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
         made: list[Row] = []
@@ -143,10 +151,12 @@ class Outcome(NamedTuple):
     """Of each layer; none if it diverged."""
 
 
-def _trained(at: Sizes, data: Path, folder: Path, **own: Any) -> Outcome:
+def _trained(
+    at: Sizes, data: Path, folder: Path, own: Mapping[str, Any], watcher: Watcher
+) -> Outcome:
     recipe = _recipe(at, data, own)
     run_folder = folder / "-".join(map(str, own.values()))
-    ending = train(recipe, run_folder).ending
+    ending = train(recipe, run_folder, watcher=watcher).ending
     if ending == "interrupted":
         raise KeyboardInterrupt
     if ending != "done":

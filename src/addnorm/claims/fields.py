@@ -76,9 +76,9 @@ def warmed(budget: Budget, wiring: list[str], *, warm: list[bool], optimizer: st
     )
 
 
-def normed(budget: Budget, norm: list[str], *, few: bool = False) -> Comparison:
+def normed(budget: Budget, norm: list[str], *, few: bool = False, **keys: Any) -> Comparison:
     """Three layers of Pre-LN with a short warm-up; few: longer, for a corpus that is learnt by
-    heart.
+    heart. keys: further ones of a recipe
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
@@ -87,7 +87,7 @@ def normed(budget: Budget, norm: list[str], *, few: bool = False) -> Comparison:
     }
     spec = at[budget]
     more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
-    return Comparison.of(DATES | spec | more)
+    return Comparison.of(DATES | spec | more | keys)
 
 
 FEW: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}

@@ -56,6 +56,11 @@ class GradientProduct(AtStart):
         "In encoder and decoder: the slope of ln(ratio) over depth is below 0 in Post-LN, below "
         "that of Pre-LN, seed by seed, and in Pre-LN it is not below 0: its interval lies above 0."
     )
+    pilot = (
+        "a first run by another rule, which a reviewer found to be wrong: it had a rate "
+        "without a source, and no decoder. Whoever wrote the rule of today had seen "
+        "those rows."
+    )
     drawing = Drawing(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )

@@ -51,6 +51,9 @@ class LastGradient(AtStart):
         f"Post-LN: the slope lies within {WIDTH:g} of {FLAT:g}. Pre-LN: within {WIDTH:g} of "
         f"{FALL:g}."
     )
+    pilot = (
+        "a first run of eight seeds by the same rule, which was undecided; the seeds are more now."
+    )
     drawing = Drawing(
         name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
     )

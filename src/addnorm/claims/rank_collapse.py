@@ -74,6 +74,12 @@ class RankCollapse(AtStart):
         "skips: the slope of its logarithm over the first layers, seed by seed, is lower. The "
         "cosine with skips is told and not judged."
     )
+    pilot = (
+        "a first run by another rule, which a reviewer found to be wrong: it hung on "
+        "the depth. A floor of 1e-12 below 1 - cosine came after a run that had given "
+        "slopes that are no numbers. Whoever wrote the rule of today had seen those "
+        "rows."
+    )
     drawing = Drawing(name="cosine", x="layer", y="mean cosine between tokens")
     budgets = sizes(
         seeds=(2, 8, 16),

@@ -63,6 +63,11 @@ class RezeroIdentity(AtStart):
         f"singular value are within {EXACT:g} of 1. Pre-LN and Post-LN at the largest depth: less "
         f"than {FEW:g} of the singular values are within {KEPT[0]:g} to {KEPT[1]:g}."
     )
+    pilot = (
+        "a first run by another rule, which a reviewer found to be wrong: it wanted a "
+        "smallest singular value that any last norm makes 0. Whoever wrote the rule of "
+        "today had seen those rows."
+    )
     drawing = Drawing(
         name="singular", x="depth", y="singular values of the Jacobian",
         by=("arm", "which"), log_x=True, log_y=True,

@@ -27,8 +27,8 @@ from addnorm.lab.statistics import paired
 class ScaleNormHelpsLittleData(ByTraining):
     """Both norms in Pre-LN on few pairs."""
 
-    # NOTE[DIFF]: the paper's best has FixNorm on the embedding table as well, which our models have
-    # no place for yet; here ScaleNorm alone.
+    # NOTE[DIFF]: the paper's best has FixNorm on the embedding table as well; here ScaleNorm alone,
+    # and FixNorm in a claim of its own.
     place = "section 4.2 and table 2"
     experiment = (
         "Pre-LN with either norm learns to translate dates from a few pairs, which it can learn by "

@@ -8,9 +8,9 @@ from addnorm.data.corpus import write_corpus
 from addnorm.lab import folder as files
 from addnorm.lab.finished import Finished
 from addnorm.lab.grid import Grid
-from addnorm.lab.ground import demo_records
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
+from addnorm.lab.tasks.corpus import demo_records
 
 COMMITS = "commits.json"
 """In the folder of a study: which code trained which cell."""

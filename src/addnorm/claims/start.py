@@ -10,6 +10,7 @@ from scipy import stats
 from torch import Tensor
 
 from addnorm.claims.base import BUDGETS, Budget, Claim, Desk
+from addnorm.claims.pace import Pace
 from addnorm.claims.verdict import over_seeds
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
@@ -43,7 +44,9 @@ class AtStart(Claim):
         at = self.budgets[budget]
         made: list[Row] = []
         with torch.random.fork_rng():
+            told = Pace(desk.said, total=at["seeds"], unit="seeds")
             for seed in range(at["seeds"]):
+                told.came(seed)
                 anew(seed)
                 made += [{**row, "seed": seed} for row in self.measure({**at, "seed": seed})]
         return made

@@ -62,6 +62,11 @@ class StreamGrowth(AtStart):
         "lower one is above 1, its largest share of the upper one below 1. The power of the layer "
         "with which it grows is told and not judged: the lemma has bounds, and no power."
     )
+    pilot = (
+        "a first run by another rule, which a reviewer found to be wrong: it judged a "
+        "power that the lemma does not have, and a final norm that cannot fail. Whoever "
+        "wrote the rule of today had seen those rows."
+    )
     drawing = Drawing(name="square", x="layer", y="mean square of the stream")
     budgets = sizes(
         seeds=(2, 8, 16),

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 from addnorm.claims.base import Budget, Claim, Desk
 from addnorm.claims.share import borrow, settle, shortened, sign, signatures
+from addnorm.claims.tables import make_table
 from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
@@ -28,6 +29,7 @@ PROGRESS = (
     "somebody trains, and nobody does better by more than a little at the lowest or the highest "
     "learning rate of the ladder than between them."
 )
+ON_TABLES = PROGRESS.replace("how often each token occurs", "how the target is spread")
 TRAINS = ENOUGH
 """Progress above which an arm has trained, as everywhere in the lab; a convention, not a law."""
 LITTLE = 0.05
@@ -46,6 +48,11 @@ class Trained(Claim):
     """A claim whose rows tell, among others, the progress of trained arms."""
 
     how = "by training"
+    pilot = (
+        "six cells (Pre-LN and Post-LN of twelve layers, 150 steps, dates at learning rate 0.001, "
+        "text at 0.001 and 0.003, one seed), to choose the number of steps, before the rules of "
+        "all claims by training were written."
+    )
     sides: ClassVar[tuple[str, ...]] = ("study", "arm")
     """Fields that tell apart what is tuned by itself."""
 
@@ -62,7 +69,8 @@ class ByTraining(Trained):
     """One whose numbers come from comparisons of the lab."""
 
     wanted: ClassVar[tuple[str, ...]] = ("progress",)
-    """Which rows of a cell are kept: progress, loss, train_loss, or valid (one a step)."""
+    """Which rows of a cell are kept: progress, loss, train_loss, score (several), or valid (one a
+    step)."""
 
     @abstractmethod
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
@@ -73,12 +81,18 @@ class ByTraining(Trained):
         # To read all of them would be most of a smoke run.
         return dict.fromkeys(self.comparisons(budget), FEWEST) if budget == "smoke" else {}
 
+    def tables(self, budget: Budget) -> Mapping[str, str]:
+        """Studies on tables: which; see `claims/tables.py`."""
+        return {}
+
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The specs, and how many records they see."""
-        specs, few = self.comparisons(budget), self.records(budget)
+        """The specs, how many records they see, and which table."""
+        few, tables = self.records(budget), self.tables(budget)
         return {
-            name: spec.model_dump(mode="json") | ({"records": few[name]} if name in few else {})
-            for name, spec in specs.items()
+            name: spec.model_dump(mode="json")
+            | ({"records": few[name]} if name in few and name not in tables else {})
+            | ({"table": tables[name]} if name in tables else {})
+            for name, spec in self.comparisons(budget).items()
         }
 
     def cost(self, budget: Budget) -> str:
@@ -89,9 +103,9 @@ class ByTraining(Trained):
 
     def rows(self, budget: Budget, desk: Desk) -> list[Row]:
         """Train every cell that no other claim has trained, and read them all."""
-        few = self.records(budget)
+        few, tables = self.records(budget), self.tables(budget)
         studies = {
-            name: _studied(spec, desk, few.get(name))
+            name: _studied(spec, desk, tables.get(name, few.get(name)))
             for name, spec in self.comparisons(budget).items()
         }
         return [
@@ -101,11 +115,16 @@ class ByTraining(Trained):
         ]
 
 
-def _studied(spec: Comparison, desk: Desk, records: int | None) -> Study:
-    """A comparison, run to its end. records: how many of the demo corpus it sees in training."""
-    folder = desk.studies / (spec.digest if records is None else f"{spec.digest}-{records}")
-    if records is not None:
-        data = shortened(desk.studies.parent / DATA, spec.task, records)
+def _studied(spec: Comparison, desk: Desk, some: int | str | None) -> Study:
+    """A comparison, run to its end. some: the name of a table, or how many records of the demo
+    corpus it sees in training.
+    """
+    folder = desk.studies / (spec.digest if some is None else f"{spec.digest}-{some}")
+    if some is not None:
+        place = desk.studies.parent / DATA
+        data = (
+            make_table(place, some) if isinstance(some, str) else shortened(place, spec.task, some)
+        )
         spec = spec.model_copy(update={"data": str(data)})
     settle(spec, folder)
     borrow(spec, folder)
@@ -182,6 +201,8 @@ def _measured(
     yield "progress", gone(each.loss, baseline=baseline, best=best), {}
     yield "loss", each.loss, {}
     yield "train_loss", Course.of(rows).recent, {}
+    for name, value in each.end.scores.items():
+        yield "score", value, {"which": name}
     for row in rows:
         if row["name"] == "loss" and row.get("split") == "valid":
             way = gone(float(row["value"]), baseline=baseline, best=best)

@@ -84,6 +84,12 @@ class Check:
             return f"{words}below {self.high:.8g}"
         return f"{words}{self.low:.8g} to {self.high:.8g}"
 
+    def sentence(self) -> str:
+        """The number and what was wanted, in words."""
+        wanted = self.wanted.removeprefix("premise: ")
+        crosses = ", which cannot be told" if self.answer == "undecided" and self.found else ""
+        return f"{self.what} is {self.told()}, wanted {wanted}{crosses}"
+
     def told(self) -> str:
         """The number with its interval.
 
@@ -111,6 +117,26 @@ class Verdict:
         if "not held" in answers:
             return "not held"
         return "held" if answers == {"held"} else "undecided"
+
+    @property
+    def why(self) -> str:
+        """The check that decides, in a sentence.
+
+        >>> Verdict((Check("slope", Estimate(0.5, 0.1, 3), high=0.2),)).why
+        'Not held: slope is 0.5 ± 0.1, wanted below 0.2.'
+        """
+        answer, judged = self.answer, [check for check in self.checks if check.judged]
+        premises = [check for check in judged if check.premise and check.answer != "held"]
+        own = [check for check in judged if not check.premise and check.answer == answer]
+        if premises:
+            told = f"without this premise the rest means nothing: {premises[0].sentence()}"
+            more = len(premises) - 1
+        elif own:
+            told, more = own[0].sentence(), len(own) - 1
+        else:
+            return "Undecided: nothing was measured."
+        also = f"; and {more} more" if more else ""
+        return f"{answer.capitalize()}: {told}{also}."
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without numbers that JSON has no word for."""

@@ -136,11 +136,10 @@ def _listed() -> "Table":
 def _verdicts(found: "dict[str, Result]") -> "Table":
     from addnorm.claims import registry
 
-    table = _table("id", "verdict", "statement", "measured")
+    table = _table("id", "verdict", "statement", "what decides")
     for name, result in found.items():
-        checks = result.verdict.checks if result.verdict else ()
-        told = "; ".join(f"{check.what} {check.told()} ({check.answer})" for check in checks)
-        table.add_row(name, result.answer, registry.card(name).summary, told or result.why)
+        why = result.verdict.why if result.verdict else result.why
+        table.add_row(name, result.answer, registry.card(name).summary, why)
     return table
 
 

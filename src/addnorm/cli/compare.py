@@ -46,8 +46,12 @@ def compare(
     task: Annotated[
         Text,
         typer.Option(
-            help="translate, lm or classify on a demo corpus; or a recipe.yaml with data."
+            help="translate, lm or classify on a demo corpus; table:FILE; or a recipe.yaml with "
+            "data."
         ),
+    ] = None,
+    target: Annotated[
+        Text, typer.Option(metavar="COLUMN", help="The column of a table to predict.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of each cell.")] = None,
     schedule: Annotated[
@@ -93,6 +97,7 @@ def compare(
     """
     axes = {"wiring": wiring, "norm": norm, "depth": depth, "warmup": warmup, "lr": lr}
     budget = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
+    budget["target"] = target
     given = {name: value for name, value in (axes | budget).items() if value is not None}
     spec = _spec(given, keys or [], task, config, demo=demo)
     if dry_run:

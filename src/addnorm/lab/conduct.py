@@ -9,9 +9,9 @@ from addnorm.lab.finished import END, Finished, beside
 from addnorm.lab.grid import Cell
 from addnorm.lab.ground import Ground, check_data, prepare
 from addnorm.lab.halving import cut, rungs
+from addnorm.lab.job import Job
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
-from addnorm.lab.work import Job
 from addnorm.train.clock import stoppable
 
 

@@ -1,7 +1,7 @@
 """What became of a training: trained, stuck or diverged, by rules that the report prints.
 
-The measure is progress: how much of the way a loss went from a model that only knows how often each
-token occurs to the best that any cell of the comparison reached.
+The measure is progress: how much of the way a loss went from a model that knows nothing of the
+input, only how often each answer occurs, to the best that any cell of the comparison reached.
 
 progress(loss) = (baseline - loss) / (baseline - best)
 """
@@ -24,7 +24,7 @@ ABOVE = 1.5
 NOTHING = 0.95
 """Share of the baseline that the best cell must get below; else nothing was learnt at all."""
 RULES = (
-    "The baseline is the loss of a model that knows how often each token occurs and nothing else. "
+    "The baseline is the loss of {ignorant}. "
     "Progress is the share of the way from it (0) to the lowest final validation loss of any cell "
     "(1). A cell has trained if its final validation loss shows progress of a quarter or more. It "
     "has diverged if a loss or a gradient was not finite, if it ends one and a half times above "
@@ -32,6 +32,11 @@ RULES = (
     "ends with less than a quarter. Otherwise it is stuck, or too slow for these steps. If no cell "
     "gets 5 % below the baseline, none has trained."
 )
+
+
+def rules(ignorant: str) -> str:
+    """The rules in words. ignorant: the model that the baseline is the loss of."""
+    return RULES.format(ignorant=ignorant)
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,7 @@ class Course:
 def judge(course: Course, *, baseline: float, best: float) -> str:
     """trained, stuck or diverged.
 
-    baseline: loss of the unigram model. best: lowest final validation loss of all cells.
+    baseline: loss of a model that knows nothing. best: lowest final validation loss of all cells.
     """
     last = course.last
     if course.broken or not math.isfinite(last) or last > ABOVE * max(baseline, course.lowest):

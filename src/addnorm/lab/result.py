@@ -4,7 +4,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from addnorm.lab.folder import plain
-from addnorm.lab.judge import RULES
+from addnorm.lab.judge import rules
 
 if TYPE_CHECKING:
     from addnorm.lab.study import Study
@@ -37,7 +37,7 @@ def to_dict(study: "Study") -> dict[str, Any]:
         "verdict": study.verdict,
         "complete": study.complete,
         "score": study.score,
-        "rules": RULES,
+        "rules": rules(study.task.ignorant),
         "spec": study.spec.model_dump(mode="json"),
         "digest": study.spec.digest,
         "ground": ground,

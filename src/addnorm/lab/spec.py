@@ -4,7 +4,7 @@ import hashlib
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
@@ -12,22 +12,22 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, nearest
 from addnorm.lab.grid import Arm, Cell, Grid
-from addnorm.models import build
 from addnorm.models.config import told as told_mistake
-from addnorm.train.recipe import Recipe, described, read_yaml
+from addnorm.train.recipe import read_yaml
 from addnorm.train.schedule import registry as schedules
 from addnorm.train.schedule import span
+
+if TYPE_CHECKING:
+    from addnorm.lab.job import CellRecipe
+    from addnorm.lab.tasks import Task
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrNone = Annotated[int, Field(ge=0, strict=True)]
 
 DEMO = "demo"
 """In place of a folder: a corpus out of what is installed."""
-SMALL: dict[str, Any] = {
-    "tokenizer": "char", "dim": 64, "heads": 4, "batch_tokens": 512,
-    "dropout": 0.0, "label_smoothing": 0.0, "max_length": 128,
-}  # fmt: skip
-"""The model and the batches on a demo corpus, where nobody says: quick on one core."""
+TABLE = "table:"
+"""Before the file of a table, in place of a task."""
 AXES = tuple(Grid.model_fields)
 MOST_CELLS = 5000
 
@@ -42,10 +42,11 @@ class Comparison(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    task: Literal["translate", "lm", "classify"] = "translate"
-    """What is learnt."""
+    task: Literal["translate", "lm", "classify", "table"] = "translate"
+    """What is learnt; see `lab/tasks`."""
     data: str = DEMO
-    """Folder of the corpus, made by `addnorm data`; `demo` for one out of what is installed."""
+    """Folder of the corpus, made by `addnorm data`; `demo` for one out of what is installed. The
+    file of a table."""
     grids: tuple[Grid, ...] = (Grid(),)
     """What is varied."""
     seeds: Count = 2
@@ -65,13 +66,16 @@ class Comparison(BaseModel):
     @classmethod
     def of(cls, values: Mapping[str, Any]) -> "Comparison":
         """A spec from flat keys: its own, axes of a single grid, and those of a recipe."""
+        task = _task(values.get("task", cls.model_fields["task"].default))
+        values = dict(task.usual if task else {}) | dict(values)
         own = {name: value for name, value in values.items() if name in cls.model_fields}
         axes = {name: value for name, value in values.items() if name in AXES}
         keys = dict(own.pop("keys", None) or {})
         for name, value in values.items():
             if name not in own and name not in axes and name != "keys":
                 keys[name] = value
-        _check_keys(keys)
+        if task is not None:  # a task that is none is refused below
+            _check_keys(keys, task)
         axes = _warmed(own, axes)
         if axes and own.get("grids"):
             raise UserError(
@@ -110,51 +114,19 @@ class Comparison(BaseModel):
         """Every arm, in the order in which it is told."""
         return list(dict.fromkeys(cell.arm for cell in self.cells()))
 
-    def recipe(self, cell: Cell, *, data: Path | str, tokenizer: Path | str) -> Recipe:
+    def recipe(self, cell: Cell, *, data: Path | str, tokenizer: Path | str) -> "CellRecipe":
         """What a cell trains, on the common data with the common tokenizer."""
-        return Recipe.of(
-            # Looks inside and checkpoints at each quarter of the way; keys may say otherwise.
-            dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, self.steps // 4))
-            | {"log_every": max(1, self.steps // 200)}
-            | self._common
-            | {
-                "task": self.task,
-                "data": str(data),
-                "tokenizer": str(tokenizer),
-                "wiring": cell.arm.wiring,
-                "norm": cell.arm.norm,
-                "depth": cell.depth,
-                "lr": cell.lr,
-                "schedule": cell.schedule(self.schedule),
-                "seed": cell.seed,
-                "steps": self.steps,
-            }
-        )
+        return self._does.recipe(self, cell, data=data, tokenizer=tokenizer)
 
     def check(self) -> None:
         """Refuse what makes no sense before anything runs: each arm is built once at each depth."""
-        seen = set()
-        for cell in (cell for grid in self.grids for cell in grid.cells(1)):
-            recipe = self.recipe(cell, data="corpus", tokenizer="tokenizer.json")
-            if self.mode == "halving" and recipe.log_every > max(1, self.steps // 4):
-                raise UserError(
-                    f"halving looks at a quarter of the {self.steps} steps, and log_every="
-                    f"{recipe.log_every} has no loss by then; wanted a smaller one"
-                )
-            if (cell.arm, cell.depth) not in seen:
-                seen.add((cell.arm, cell.depth))
-                classes = 2 if self.task == "classify" else None
-                build(recipe.config(vocab=1000, classes=classes), device="meta")
+        self._does.check(self)
 
     @property
-    def tokenizer(self) -> str:
-        """The kind of tokenizer that all cells share, or the path of one."""
-        return str(self._common.get("tokenizer", Recipe.model_fields["tokenizer"].default))
-
-    @property
-    def _common(self) -> dict[str, Any]:
-        """The keys of every cell's recipe, those of a demo corpus included."""
-        return (SMALL | self.keys) if self.data == DEMO else self.keys
+    def _does(self) -> "Task":
+        task = _task(self.task)
+        assert task is not None
+        return task
 
     @property
     def digest(self) -> str:
@@ -179,11 +151,14 @@ def read_spec(file: Path) -> dict[str, Any]:
 
 
 def task_keys(task: str) -> dict[str, Any]:
-    """The keys that `--task` stands for: a task on its demo corpus, or a recipe on own data.
+    """The keys that `--task` stands for: a task on its demo corpus, a table, or a recipe on own
+    data.
 
     A recipe's wiring, norm, depth and learning rate are axes of one value each, unless others are
     asked for.
     """
+    if task.startswith(TABLE):
+        return {"task": "table", "data": task.removeprefix(TABLE)}
     if not task.endswith((".yaml", ".yml")):
         return {"task": task}
     keys = read_yaml(Path(task), "recipe")
@@ -233,32 +208,22 @@ def _warmed(own: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
     return {"warmup": span(warmup, steps)} | axes
 
 
-def _check_keys(keys: Mapping[str, Any]) -> None:
-    """Refuse what is no key of a recipe, and what a comparison decides itself."""
-    known = [name for name, _, _ in described()]
+def _task(name: Any) -> "Task | None":
+    """A task by name; None if it is none."""
+    from addnorm.lab.tasks import TASKS  # tasks know specs
+
+    return TASKS.get(name) if isinstance(name, str) else None
+
+
+def _check_keys(keys: Mapping[str, Any], task: "Task") -> None:
+    """Refuse what is no key of a recipe of the task, and what a comparison decides itself."""
+    known = task.known()
     if decided := [name for name in keys if name in (*Comparison.model_fields, *AXES)]:
         raise UserError(
             f"keys holds {', '.join(decided)}, which a comparison decides itself; write it beside "
             "keys, not inside"
         )
-    if strangers := [name for name in keys if name in ("encoder_wiring", "encoder_norm")]:
-        raise UserError(
-            f"an arm has one wiring and one norm for all stacks; leave {strangers[0]} out"
-        )
-    if keys.get("on_spike", "log") != "log":
-        raise UserError(
-            f"on_spike={keys['on_spike']} would give some cells other data than others, wanted the "
-            "same for all; leave it out"
-        )
-    if keys.get("valid_every") == 0:
-        raise UserError(
-            "arms are compared by validations, and valid_every=0 has none; leave it out"
-        )
-    if keys.get("patience"):
-        raise UserError(
-            f"patience={keys['patience']} would give some cells fewer steps than others, wanted "
-            "the same budget for all; leave it out"
-        )
+    task.refuse(keys)
     for name in keys:
         if name == "seed":
             raise UserError("a comparison has seeds, not one seed; try seeds=2")

@@ -18,8 +18,8 @@ from addnorm.lab.ground import Ground
 from addnorm.lab.judge import Course, judge
 from addnorm.lab.spec import Comparison
 from addnorm.lab.summary import Line, summarize
+from addnorm.lab.tasks import Task, task_of
 from addnorm.lab.verdict import verdict
-from addnorm.lab.work import SCORES
 from addnorm.train.folder import ROWS
 
 
@@ -64,8 +64,13 @@ class Study:
 
     @property
     def score(self) -> str:
-        """The name of the score that is told first: chrf, bits_per_character or accuracy."""
-        return SCORES[self.spec.task]
+        """The name of the score that is told first: chrf, bits_per_character, accuracy or r2."""
+        return self.task.score(self.ground)
+
+    @property
+    def task(self) -> Task:
+        """What its cells learn."""
+        return task_of(self.spec.task)
 
     @property
     def complete(self) -> bool:

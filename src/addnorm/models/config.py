@@ -56,6 +56,8 @@ class Config(BaseModel):
 
     positions: str = "sinusoid"
     """How a token knows where it stands."""
+    table_norm: str = "none"
+    """Norm on the rows of the token table, wherever they are used: fixnorm, or none."""
     embed_norm: str = "none"
     """Norm on the embedding, behind the positions."""
     embed_scale: Size | Literal["sqrt_dim"] = 1.0
@@ -136,7 +138,7 @@ class Config(BaseModel):
     def _sensible(self) -> "Config":
         for wiring in (self.wiring, self.encoder_wiring or self.wiring):
             wirings.resolve(wiring)
-        for norm in (self.norm, self.encoder_norm or self.norm, self.embed_norm):
+        for norm in (self.norm, self.encoder_norm or self.norm, self.embed_norm, self.table_norm):
             norms.resolve(norm)
         positions.resolve(self.positions)
         for name, kinds in _ONLY.items():
@@ -174,6 +176,7 @@ class Config(BaseModel):
         for name, idle, why in (
             ("types", reads_images, "an image has no segments"),
             ("embed_scale", reads_images, "an image has no table"),
+            ("table_norm", reads_images, "an image has no table"),
             ("channels", not reads_images, "tokens have no colours"),
             ("pooling", not pools, "nothing is pooled without classes or a pooler"),
             ("pooler_activation", not self.pooler, "there is no pooler"),

@@ -9,21 +9,29 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy import Sums, linear_cross_entropy
 from addnorm.models.config import Config
+from addnorm.norms.base import Norm, make_norm
+from addnorm.norms.none import NoNorm
 
 
 class TokenEmbedding(nn.Module):
     """A vector for each token, and one for its segment where there are any.
 
-    x = factor * table[ids] + types[type_ids]
+    x = factor * N(table)[ids] + types[type_ids]
 
     table: (vocab, dim)
+    N: table_norm, a row at a time; FixNorm gives every token's vector one length
     types: (types, dim); absent without segments
+
+    FixNorm: Nguyen and Salazar, Transformers without Tears, 2019, arXiv 1910.05895, section 2.3.
     """
 
+    # NOTE[DIFF]: with FixNorm the released code draws the table from +-0.01; here it starts as any
+    # other. Only directions count, but the larger raw rows turn more slowly at one learning rate.
     def __init__(self, config: Config, vocab: int) -> None:
         super().__init__()
         self.vocab, self.factor = vocab, config.embedding_factor
         self.table = nn.Parameter(torch.empty(vocab, config.dim))
+        self.norm = _row_norm(config)
         self.types = nn.Parameter(torch.empty(config.types, config.dim)) if config.types else None
 
     def forward(self, ids: Tensor, type_ids: Tensor | None = None) -> Tensor:
@@ -32,12 +40,17 @@ class TokenEmbedding(nn.Module):
             raise UserError(
                 f"wanted token numbers of shape (B, L), got {ids.dtype} of shape {tuple(ids.shape)}"
             )
-        x = F.embedding(ids, self.table) * self.factor
+        x = F.embedding(ids, self.rows) * self.factor
         if self.types is None:
             if type_ids is not None:
                 raise UserError("this model has no segments; leave type_ids out, or build types=2")
             return x
         return x + (self.types[0] if type_ids is None else F.embedding(type_ids, self.types))
+
+    @property
+    def rows(self) -> Tensor:
+        """The vectors of all tokens as they are used, (vocab, dim)."""
+        return self.table if self.norm is None else self.norm(self.table)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """Its tables with their role."""
@@ -93,9 +106,10 @@ class PatchEmbedding(nn.Module):
 class Unembedding(nn.Module):
     """Logits, with the embedding's table or one of its own.
 
-    logits = cap(table @ (factor * h) + bias),    cap(a) = c * tanh(a / c) where c is given
+    logits = cap(N(table) @ (factor * h) + bias),    cap(a) = c * tanh(a / c) where c is given
 
     table: (vocab, dim), the embedding's where tied
+    N: table_norm, as in the embedding
     bias: (vocab), starts at 0; absent unless head_bias
     """
 
@@ -103,11 +117,12 @@ class Unembedding(nn.Module):
         super().__init__()
         self.factor, self.cap = config.head_factor, config.head_cap
         self.table = None if config.tied else nn.Parameter(torch.empty(vocab, config.dim))
+        self.norm = None if config.tied else _row_norm(config)
         self.bias = nn.Parameter(torch.empty(vocab)) if config.head_bias else None
 
     def forward(self, h: Tensor, embedding: TokenEmbedding) -> Tensor:
         """(B, L, dim) to (B, L, vocab)."""
-        table = embedding.table if self.table is None else self.table
+        table = self.rows(embedding)
         logits = F.linear(h * self.factor if self.factor != 1 else h, table, self.bias)
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
@@ -117,12 +132,18 @@ class Unembedding(nn.Module):
         """The cross entropy of the logits, which are never all there at once."""
         return linear_cross_entropy(
             h * self.factor if self.factor != 1 else h,
-            embedding.table if self.table is None else self.table,
+            self.rows(embedding),
             asked,
             bias=self.bias,
             cap=self.cap,
             smoothing=smoothing,
         )
+
+    def rows(self, embedding: TokenEmbedding) -> Tensor:
+        """The vectors that meet h, (vocab, dim)."""
+        if self.table is None:
+            return embedding.rows
+        return self.table if self.norm is None else self.norm(self.table)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """What is its own, with roles."""
@@ -130,3 +151,9 @@ class Unembedding(nn.Module):
             yield "embed", self.table
         if self.bias is not None:
             yield "bias", self.bias
+
+
+def _row_norm(config: Config) -> Norm | None:
+    """The norm of a table's rows; None where there is none, so that no row is ever cast."""
+    norm = make_norm(config.table_norm, config.dim)
+    return None if isinstance(norm, NoNorm) else norm

@@ -15,6 +15,7 @@ SCORES = {
     "chrf": "chrF",
     "bits_per_character": "bits a character",
     "accuracy": "accuracy",
+    "r2": "R²",
 }
 DIGITS = {"chrf": 1}
 BETTER = {
@@ -22,6 +23,7 @@ BETTER = {
     "wanted text: higher is better.",
     "bits_per_character": "Bits a character: lower is better.",
     "accuracy": "Accuracy is the share of right labels: higher is better.",
+    "r2": "R² is the share of the target's variance that is explained: higher is better.",
 }
 
 
@@ -118,7 +120,7 @@ def _explained(study: Study) -> str:
         told.append("There is one seed, so nothing is known about noise, and no ± is given.")
     told += [BETTER[study.score]] if study.score in BETTER else []
     told.append(
-        "Speed is in tokens a second of processor time (on a GPU, of time); memory is what a cell "
-        "took at most, beyond an idle process."
+        f"Speed is in {study.task.unit} a second of processor time (on a GPU, of time); memory is "
+        "what a cell took at most, beyond an idle process."
     )
     return " ".join(told)

@@ -2,17 +2,13 @@
 
 from dataclasses import replace
 from functools import cache
-from itertools import islice
 from typing import Any
 
 from markupsafe import Markup
 
 from addnorm.core.errors import UserError
-from addnorm.data.corpus import Corpus
-from addnorm.lab import folder as files
 from addnorm.lab.grid import USUAL_NORM, Arm, has_norms
 from addnorm.lab.study import Judged, Study
-from addnorm.lab.work import SAMPLES, prompt_of
 from addnorm.norms.base import registry as norms
 from addnorm.report.blocks import block
 from addnorm.report.layout import Diagram, layout
@@ -47,7 +43,7 @@ def cards(study: Study) -> list[Part]:
 def diagram(study: Study, arm: Arm) -> Diagram | None:
     """The block of an arm at the greatest depth; None if it cannot be drawn."""
     depth = max(each.cell.depth for each in study.cells if each.cell.arm == arm)
-    return _diagram(arm.wiring, arm.norm, depth, study.spec.task == "translate")
+    return _diagram(arm.wiring, arm.norm, depth, study.task.pair)
 
 
 @cache
@@ -69,16 +65,16 @@ def _diagram(wiring: str, norm: str, depth: int, decoder: bool) -> Diagram | Non
 def answers(study: Study, looks: dict[str, Look]) -> list[Part]:
     """What the arms answer to the first records that all of them were asked."""
     try:
-        corpus = Corpus.open(study.folder / files.SCORE, study.spec.task)
-        records = list(islice(corpus.records("test"), SAMPLES))
+        questions = study.task.questions(study.folder)
     except (UserError, OSError):
+        questions = []
+    if not questions:
         return [Note("No sample outputs: this comparison has answered no records.")]
     chosen = {arm: _speaker(study, arm) for arm in study.spec.arms()}
     if not any(chosen.values()):
         return [Note("No sample outputs yet: no cell has come to its end.")]
     parts: list[Part] = []
-    for number, record in enumerate(records):
-        asked, wanted = _asked(study.spec.task, record)
+    for number, (asked, wanted) in enumerate(questions):
         rows: list[tuple[Any, ...]] = [
             (looks[arm.name], *_said(study, judged, number, wanted))
             for arm, judged in chosen.items()
@@ -88,15 +84,6 @@ def answers(study: Study, looks: dict[str, Look]) -> list[Part]:
         head = ("arm", "answer", "right") if wanted else ("arm", "it goes on")
         parts.append(Table(asked, head, [row[: len(head)] for row in rows]))
     return [*parts, Note(_who(chosen))]
-
-
-def _asked(task: str, record: dict[str, str]) -> tuple[str, str]:
-    """What was asked, and what was wanted; a language model has no single right answer."""
-    if task == "translate":
-        return record["source"], record["target"]
-    if task == "classify":
-        return record["text"], record["label"]
-    return prompt_of(record["text"]), ""
 
 
 def _speaker(study: Study, arm: Arm) -> Judged | None:
@@ -119,8 +106,7 @@ def _said(study: Study, judged: Judged | None, number: int, wanted: str) -> tupl
     if judged is None or judged.end is None or number >= len(judged.end.samples):
         return "—", ""
     text = judged.end.samples[number]
-    answer = text.rpartition(" (")[0] if study.spec.task == "classify" else text
-    return text, RIGHT if answer.strip() == wanted.strip() else ""
+    return text, RIGHT if study.task.right(text, wanted) else ""
 
 
 def _who(chosen: dict[Arm, Judged | None]) -> str:

@@ -20,6 +20,7 @@ LOOKS = {"held": "trained", "not held": "diverged", "undecided": "stuck", "crash
     TOLD: "waiting"
 }
 """An answer looks like an outcome: a light ground with a tick, a dark one with a cross."""
+ORDER = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
 ABOUT = (
     "Statements of the literature about norms and residual connections, each measured anew by one "
     "small experiment and judged by a rule that was written down before. Not held means: not "
@@ -53,7 +54,8 @@ def write_claims_report(folder: str | Path) -> Path:
 
 
 def claims_page(found: Mapping[str, Result]) -> str:
-    """The page as text."""
+    """The page as text; claims that are not held come first."""
+    found = _sorted(found)
     counts = Counter(result.answer for result in found.values())
     missing = [name for name in registry if name not in found]
     warnings = [f"Not run yet: {', '.join(missing)}."] if missing else []
@@ -72,7 +74,6 @@ def claims_page(found: Mapping[str, Result]) -> str:
 
 def claims_markdown(found: Mapping[str, Result]) -> str:
     """The verdicts as a table, those that are not held first, for readers without a browser."""
-    order = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
     lines = [
         "# Published claims, measured again",
         "",
@@ -83,13 +84,18 @@ def claims_markdown(found: Mapping[str, Result]) -> str:
         "| claim | verdict | statement | source | what was measured |",
         "|---|---|---|---|---|",
     ]
-    for name, result in sorted(found.items(), key=lambda item: order[item[1].answer]):
+    for name, result in _sorted(found).items():
         card = registry.card(name)
         checks = result.verdict.checks if result.verdict else ()
         told = "<br>".join(f"{c.what}: {c.told()}, wanted {c.wanted}: {c.answer}" for c in checks)
         cells = (f"`{name}`", result.answer, card.summary, source_of(card), told or result.why)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _sorted(found: Mapping[str, Result]) -> dict[str, Result]:
+    """Those that are not held first."""
+    return dict(sorted(found.items(), key=lambda item: ORDER[item[1].answer]))
 
 
 def _summary(found: Mapping[str, Result]) -> Table:
@@ -108,12 +114,13 @@ def _section(claim: Claim, result: Result) -> Section:
     return Section(
         card.title,
         [
-            Lead([card.summary]),
+            Lead([card.summary], _why(result)),
             Table("", ("verdict", "rule"), [[Chip(result.answer), claim.rule]], wide=True),
             chart,
             *_numbers(result),
             Note(f"The experiment: {claim.experiment}"),
             *departures,
+            Note(f"Looked at beforehand: {claim.pilot}"),
             Facts("Who said it", {"paper": card.paper, "where": claim.place}),
             Facts("How to run it again", _again(claim, result)),
             Fold("Every setting", _settings(claim, result)),
@@ -125,9 +132,14 @@ def _section(claim: Claim, result: Result) -> Section:
 def _numbers(result: Result) -> list[Part]:
     if result.verdict is None:
         return [Note(f"It crashed: {result.why}")]
-    rows = [_line(check) for check in result.verdict.checks]
+    checks = sorted(result.verdict.checks, key=lambda check: check.premise)  # the claim's own first
     head = ("measured", "mean ± 95 % interval", "seeds", "wanted", "answer")
-    return [Table("The numbers", head, rows)]
+    return [Table("The numbers", head, [_line(check) for check in checks], stacked=True)]
+
+
+def _why(result: Result) -> list[str]:
+    """What decides, in a sentence."""
+    return [] if result.verdict is None else [result.verdict.why]
 
 
 def _line(check: Check) -> list[object]:
@@ -152,6 +164,6 @@ def _capital(words: str) -> str:
 def _settings(claim: Claim, result: Result) -> str:
     import yaml
 
-    if claim.digest(result.budget) != result.digest:
+    if not claim.made(result.digest, result.budget):
         return "The settings of this claim were changed since it was run; run it again."
     return str(yaml.safe_dump(claim.settings(result.budget), sort_keys=False, allow_unicode=True))

@@ -19,6 +19,8 @@ from addnorm.report.page import Chart, Note
 GUIDES = "guides"
 CUT = 0.1
 """Where an interval that reaches zero ends on a log axis, as a share of its mean."""
+NAMES = {"lr": "learning rate"}
+"""Fields whose axis is called otherwise."""
 IN_A_ROW = 3
 """Entries of a legend beside each other."""
 
@@ -76,16 +78,19 @@ def _values(
     return made, cut
 
 
+def _scale(log: bool, **more: Any) -> alt.Scale:
+    """A log scale, or one that need not hold zero."""
+    return alt.Scale(type="log", **more) if log else alt.Scale(type="linear", zero=False, **more)
+
+
 def _layers(drawing: Drawing, arms: Sequence[Look]) -> list[Any]:
     x = alt.X(
         "x:Q",
-        title=drawing.x.replace("_", " "),
-        scale=alt.Scale(
-            type="log" if drawing.log_x else "linear", zero=False, nice=False, padding=14
-        ),
+        title=NAMES.get(drawing.x, drawing.x.replace("_", " ")),
+        scale=_scale(drawing.log_x, nice=False, padding=14),
         axis=alt.Axis(format=".4~g", tickCount=6, labelOverlap=True),
     )
-    scale = alt.Scale(type="log" if drawing.log_y else "linear", zero=False, padding=8)
+    scale = _scale(drawing.log_y, padding=8)
     axis = alt.Axis(format=".4~g", tickCount=5, labelOverlap="greedy")
     y, title = alt.Y("value:Q", title=drawing.y, scale=scale, axis=axis), drawing.y
     base, colour = alt.Chart(data(VALUES)), colour_of(arms)

@@ -4,16 +4,15 @@ from collections import Counter
 from pathlib import Path
 
 from addnorm.lab import folder as files
-from addnorm.lab.judge import RULES, STATES
+from addnorm.lab.judge import STATES, rules
 from addnorm.lab.study import Study
 from addnorm.report.answer import answer
 from addnorm.report.arms import answers, cards
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board
 from addnorm.report.page import Note, Section, page, write_page
-from addnorm.report.reproduce import reproduce
+from addnorm.report.reproduce import reproduce, told_loss
 from addnorm.report.stability import stability_map
 
-TASKS = {"translate": "translation", "lm": "language modelling", "classify": "classification"}
 LEARNT = (
     "A learning rate is the size of a training step: too small and nothing is learnt in time, too "
     "large and training falls apart. Warm-up means that the first steps are small and grow to full "
@@ -75,8 +74,7 @@ def comparison_page(study: Study) -> str:
 
 def _title(study: Study) -> str:
     arms = len(study.spec.arms())
-    what = TASKS[study.spec.task]
-    return f"Which arrangement trains? {arms} arm{'s' * (arms > 1)} on {what}"
+    return f"Which arrangement trains? {arms} arm{'s' * (arms > 1)} on {study.task.noun}"
 
 
 def _about(study: Study) -> str:
@@ -108,9 +106,10 @@ def _warnings(study: Study) -> list[str]:
 
 
 def _rules(study: Study) -> Note:
+    told = rules(study.task.ignorant)
     if study.ground is None:
-        return Note(RULES)
-    return Note(f"{RULES} Here the baseline is {study.ground.baseline:.3f} nats.")
+        return Note(told)
+    return Note(f"{told} Here the baseline is {told_loss(study, 3)}.")
 
 
 def _depth(study: Study) -> int:

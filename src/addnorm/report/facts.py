@@ -16,7 +16,7 @@ from addnorm.wirings.base import registry as wirings
 
 MODEL = (
     *("dim", "depth", "encoder_depth", "heads", "ffn_dim", "activation", "positions", "qk_norm"),
-    *("embed_norm", "dropout", "attention_dropout", "tied"),
+    *("table_norm", "embed_norm", "dropout", "attention_dropout", "tied"),
 )
 TRAINING = (
     *("steps", "batch_tokens", "accumulate", "optimizer", "lr", "schedule", "weight_decay", "clip"),

@@ -28,17 +28,15 @@ def reproduce(study: Study, looks: dict[str, Look]) -> list[Part]:
 
 def commands(study: Study) -> dict[str, str]:
     """What to type."""
-    task, cell = study.spec.task, _one(study)
-    spec, config = (
-        shlex.quote(str(study.folder / name))
-        for name in (files.SPEC, f"{files.CELLS}/{cell.cell.name}/config.yaml")
-    )
-    folder = shlex.quote(str(study.folder))
+    cell = _one(study).cell
+    config = study.folder / files.CELLS / cell.name / "config.yaml"
+    what, command = study.task.again(study.spec, cell, config)
+    spec, folder = (shlex.quote(str(path)) for path in (study.folder / files.SPEC, study.folder))
     return {
         "once more, elsewhere": f"addnorm compare -c {spec} -o again",
         "go on with this one": f"addnorm compare -c {spec} -o {folder}",
         "this page anew": f"addnorm report {folder}",
-        "one cell, with its weights": f"addnorm train {task} -c {config} -o weights",
+        what: shlex.join(command),
     }
 
 
@@ -124,15 +122,25 @@ def _data(study: Study) -> dict[str, str]:
     if ground is None:
         return {"data": study.spec.data}
     counts = {f"{split} records": f"{count:,}" for split, count in ground.counts.items()}
-    return {
-        "data": study.spec.data,
-        "corpus": ground.data,
-        **counts,
-        "digest of the corpus": ground.corpus,
+    tokenizer = {
         "digest of the tokenizer": ground.tokenizer,
         "tokens in the vocabulary": f"{ground.vocab:,}",
-        "unigram baseline": f"{ground.baseline:.4f} nats",
     }
+    return {
+        "data": study.spec.data,
+        "where cells find them": ground.data,
+        **ground.about,
+        **counts,
+        "digest of the data": ground.corpus,
+        **(tokenizer if ground.tokenizer else {}),
+        "baseline": f"{told_loss(study, 4)}, the loss of {study.task.ignorant}",
+    }
+
+
+def told_loss(study: Study, digits: int) -> str:
+    """The baseline with its unit."""
+    baseline = study.ground.baseline if study.ground is not None else math.nan
+    return f"{baseline:.{digits}f} {study.task.loss}".strip()
 
 
 def _number(value: float) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from addnorm.lab.finished import Finished
-from addnorm.lab.work import Job
+from addnorm.lab.job import Job
 from addnorm.train.clock import Bell
 
 

@@ -17,14 +17,16 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.lab.engines.base import Engine, Event, Told
 from addnorm.lab.finished import LOG, Finished, beside
-from addnorm.lab.work import Job, NoRoom, work
+from addnorm.lab.job import Job
+from addnorm.lab.work import NoRoom, work
 from addnorm.train.clock import Bell
 from addnorm.train.device import cores
 
 NO_ROOM = 74
 """Exit code of a process that could not write."""
-IMPORTED_LATE = ["torch._dynamo", "sacrebleu"]
-"""What a training imports only when it is under way; imported once, for all cells."""
+IMPORTED_LATE = ["torch._dynamo", "sacrebleu", "addnorm.lab.tasks.table_fit"]
+"""What a training imports only when it is under way; imported once, for all cells. What is not
+installed is left out."""
 GRACE = 60.0
 """Seconds that a cell has to save its state when it is asked to pause."""
 

@@ -24,7 +24,8 @@ from addnorm.core.errors import UserError
 from addnorm.lab import folder as files
 from addnorm.lab.engines.base import Engine, Event, Told
 from addnorm.lab.finished import Finished
-from addnorm.lab.work import Job, NoRoom, work
+from addnorm.lab.job import Job
+from addnorm.lab.work import NoRoom, work
 from addnorm.train.clock import Bell
 from addnorm.train.folder import CHECKPOINTS, CONFIG
 
@@ -179,8 +180,10 @@ def _cell(job: Job, board: Any, baggage: Files, mark: Path) -> Files | None:
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
         _unpack(baggage, here)
+        places = {"data": str(here / files.DATA), "tokenizer": str(here / files.TOKENIZER)}
+        known = job.recipe.flat()
         recipe = job.recipe.model_copy(
-            update={"data": str(here / files.DATA), "tokenizer": str(here / files.TOKENIZER)}
+            update={name: place for name, place in places.items() if name in known}
         )
         own = here / files.CELLS / job.name
         own.mkdir(parents=True)
@@ -199,7 +202,8 @@ def _packed(job: Job, root: Path) -> Files:
         for name, folder in folders.items()
         for path in _inside(folder)
     }
-    return packed | {files.TOKENIZER: (root / files.TOKENIZER).read_bytes()}
+    tokenizer = root / files.TOKENIZER
+    return packed | ({tokenizer.name: tokenizer.read_bytes()} if tokenizer.is_file() else {})
 
 
 def _unpack(baggage: Files, folder: Path) -> None:
