@@ -128,6 +128,16 @@ def test_a_mask_of_observed_values_hides_no_token():
     assert addnorm.doctor(model, example).findings == ()  # what it hides reaches nobody
 
 
+def test_a_mask_of_attention_over_raw_numbers_hides_tokens():
+    class Pooled(nn.TransformerEncoderLayer):
+        def forward(self, x, mask):
+            return super().forward(x, src_key_padding_mask=~mask.bool()).mean(1)
+
+    example = {"x": vectors(), "mask": torch.ones(2, 7)}
+    report = addnorm.doctor(Pooled(DIM, 3, DIM, batch_first=True), example)
+    assert {finding.rule for finding in report.findings} == {"padding_leak"}
+
+
 class Scan(nn.Module):
     """Tokens one after the other: stacked, written in place, or summed in closed form."""
 

@@ -57,13 +57,16 @@ def use_of(case: Case, tensor: Tensor) -> Use:
             o.kind == "weight" or (o.kind == "node" and graph[o.node].learned)
             for o in node.operands
         )
-        if node.op in EMBEDDINGS or (
+        looks_up = node.op in EMBEDDINGS or (
             table and (node.op in LOOKUPS or node.op == "mul" or mixes(node.op))
-        ):
+        )
+        if node.op in ATTENTION and others:
+            found.add("mask")
+        elif looks_up:
             found |= set() if counted else {"tokens"}
         elif others:
             raw = all(graph[i].given and graph[i].mixed < 0 for i in others)
-            found.add("other" if raw or node.op not in ACTS else "mask")
+            found.add("mask" if node.op in ACTS and not raw else "other")
         else:
             made[node.index] = counted
     order: tuple[Use, ...] = ("mask", "tokens", "other")
