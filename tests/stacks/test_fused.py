@@ -18,7 +18,7 @@ ARRANGEMENTS = [
 def make(kind=Encoder, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return shaken(kind(**{"dim": 48, "depth": 2, "heads": 2} | options))
+        return shaken(kind(**{"dim": 48, "depth": 2, "heads": 2, "activation": "gelu"} | options))
 
 
 def ways(stack, x, **context):
@@ -40,22 +40,22 @@ def same(stack, x, **context):
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_the_same_with_and_without_kernels(wiring, norm, dropout):
     stack = make(wiring=wiring, norm=norm, dropout=dropout)
-    same(stack, tokens(4, 30, 48).requires_grad_())
-    same(stack.eval(), tokens(4, 30, 48).requires_grad_())
+    same(stack, tokens(8, 60, 48).requires_grad_())
+    same(stack.eval(), tokens(8, 60, 48).requires_grad_())
 
 
 def test_in_a_decoder_of_a_pair_packed_and_recomputed():
     stack = make(Decoder, other_depth=2, dropout=0.2)
-    mask = torch.arange(30) < torch.tensor([[30], [20], [11], [28]])
-    context = {"memory": tokens(4, 7, 48, seed=6), "mask": mask}
+    mask = torch.arange(60) < torch.tensor([[60], [41], [11], [28], [60], [3], [25], [50]])
+    context = {"memory": tokens(8, 7, 48, seed=6), "mask": mask}
     for stack.packed in (False, True):
         for stack.recompute in (False, True):
-            same(stack, tokens(4, 30, 48).requires_grad_(), **context)
+            same(stack, tokens(8, 60, 48).requires_grad_(), **context)
 
 
 @pytest.mark.parametrize("wiring", ["post_ln", "pre_ln", "deepnorm", "admin"])
 def test_a_kernel_is_used_and_gives_way_to_whoever_looks(wiring, monkeypatch):
-    stack, x = make(wiring=wiring), tokens(4, 30, 48)
+    stack, x = make(wiring=wiring, norm="rms"), tokens(8, 60, 48)
     calls = []
     real = native.call
     monkeypatch.setattr(native, "call", lambda name, *rest: (calls.append(name), real(name, *rest)))
@@ -74,4 +74,4 @@ def test_a_kernel_is_used_and_gives_way_to_whoever_looks(wiring, monkeypatch):
     with stack.taps.record() as tape:
         torch.testing.assert_close(stack(x), wanted)
     streams = torch.stack(tape["stream"])
-    assert streams.shape == (4, 4, 30, 48)
+    assert streams.shape == (4, 8, 60, 48)

@@ -43,14 +43,19 @@ def add_then_norm(
     return _run(x, f, formula, scale, rate, whole=True)
 
 
+def faster(formula: Formula, rate: float, x: Tensor, *others: Tensor | None) -> bool:
+    """Whether the native library takes these tensors and is faster than torch with them."""
+    least = LEAST if formula.rms or rate else LEAST_BARE
+    return native.suits(least, x, formula.weight, formula.bias, *others)
+
+
 def _run(
     x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float, *, whole: bool
 ) -> tuple[Tensor, Tensor]:
     _check(x, f, formula, scale, rate)
     scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
     rms, weight, bias, eps = formula
-    least = LEAST if rms or rate else LEAST_BARE
-    if (x.dtype, f.dtype) in native.TYPES and native.suits(least, x, f, weight, bias, scales):
+    if (x.dtype, f.dtype) in native.TYPES and faster(formula, rate, x, f, scales):
         given = Given(weight, bias, scales, draw_seed() if rate else None)
         return operators.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
     return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)

@@ -14,8 +14,7 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsLeftOut, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
-from addnorm.kernels import native
-from addnorm.kernels.add_norm import add_then_norm
+from addnorm.kernels.add_norm import add_then_norm, faster
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 
@@ -186,10 +185,12 @@ class Wiring(nn.Module, ABC):
         """s = scale * x + branch(h) and N(s), by one kernel; None where there is none for this norm
         or these tensors, or where somebody looks at the norm.
         """
-        if not isinstance(branch, Dropping) or not isinstance(norm, Norm) or not native.suits(x):
+        if not isinstance(branch, Dropping) or not isinstance(norm, Norm):
             return None
         formula = norm.formula()
-        if formula is None or norm._forward_hooks or norm._forward_pre_hooks:
+        if formula is None or not faster(formula, branch.rate, x):
+            return None
+        if norm._forward_hooks or norm._forward_pre_hooks:
             return None
         return add_then_norm(x, branch.raw(h), formula, scale=scale, rate=branch.rate)
 

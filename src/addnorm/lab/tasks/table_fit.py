@@ -65,7 +65,7 @@ def try_model(recipe: TableRecipe) -> None:
         build_table_model(config_of(chosen, encoder, 2))
     except UserError as problem:
         raise UserError(f"a table cannot be learnt with {recipe.wiring}: {problem}") from None
-    training_of(chosen, 2, 0)
+    training_of(chosen, 2, wiring=recipe.wiring, seed=0)
 
 
 def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
@@ -111,7 +111,7 @@ def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
                 train.to(device),
                 valid.to(device),
                 target=target,
-                how=training_of(chosen, rows, recipe.seed),
+                how=training_of(chosen, rows, wiring=recipe.wiring, seed=recipe.seed),
                 reference=train.cells.rows(slice(0, 64)).to(device),
                 watch=watch,
             )
