@@ -4,8 +4,9 @@
 #include "vectors.h"
 
 #ifndef ROWS
-#define ROWS 4 /* that are worked on together */
+#define ROWS 4 /* that are worked on together, */
 #endif
+#define NARROW 128 /* where they have no more features */
 
 #define X f32
 #define F f32

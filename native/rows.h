@@ -31,7 +31,8 @@ INLINE block NAME(gains)(const struct addnorm_rows *p, int64_t i, int64_t left) 
     return (block){{all(1), all(1)}};
 }
 
-/* `count` rows at once, so that the processor has enough to do while sums are made. */
+/* `count` rows at once, so that the processor has enough to do while sums are made: only narrow ones,
+ * since of wide rows side by side it does not foresee what will be read. */
 INLINE void NAME(forward_rows)(const struct addnorm_rows *p, int64_t row, const int count,
                                const int rms, const int drop) {
     const int64_t dim = p->dim;
@@ -109,37 +110,32 @@ INLINE void NAME(forward_rows)(const struct addnorm_rows *p, int64_t row, const 
 #undef SCALE
 }
 
-static __attribute__((noinline)) void NAME(forward_row)(const struct addnorm_rows *p, int64_t row) {
-    NAME(forward_rows)(p, row, 1, p->rms, p->dropped);
-}
-
-INLINE int64_t NAME(forward_part)(const struct addnorm_rows *p, int64_t row, int64_t last,
+INLINE void NAME(forward_part)(const struct addnorm_rows *p, int64_t row, int64_t last,
                               const int rms, const int drop) {
-    for (; row + ROWS <= last; row += ROWS) NAME(forward_rows)(p, row, ROWS, rms, drop);
-    return row;
+    if (p->dim <= NARROW)
+        for (; row + ROWS <= last; row += ROWS) NAME(forward_rows)(p, row, ROWS, rms, drop);
+    for (; row < last; row++) NAME(forward_rows)(p, row, 1, rms, drop);
 }
 
 static void NAME(forward)(const struct addnorm_rows *whole, int64_t first, int64_t last,
                           int64_t part) {
     const struct addnorm_rows own = *whole, *p = &own; /* which no store can change */
-    int64_t row;
     (void)part;
     if (p->rms && p->dropped)
-        row = NAME(forward_part)(p, first, last, 1, 1);
+        NAME(forward_part)(p, first, last, 1, 1);
     else if (p->rms)
-        row = NAME(forward_part)(p, first, last, 1, 0);
+        NAME(forward_part)(p, first, last, 1, 0);
     else if (p->dropped)
-        row = NAME(forward_part)(p, first, last, 0, 1);
+        NAME(forward_part)(p, first, last, 0, 1);
     else
-        row = NAME(forward_part)(p, first, last, 0, 0);
-    for (; row < last; row++) NAME(forward_row)(whole, row);
+        NAME(forward_part)(p, first, last, 0, 0);
 }
 
 /* With h = (s - mean) * rstd and g = dy * weight:
  *   dweight += dy * h,  dbias += dy
  *   t = rstd * (g - mean(g) - h * mean(g * h)) + ds        no mean(g) for RMSNorm
  *   dx = a * t,  df = k * t,  dscales += x * t
- * `count` rows share the loads and stores of the sums over rows. */
+ * `count` rows share the loads and stores of the sums over rows; more than one did not pay. */
 INLINE void NAME(backward_rows)(const struct addnorm_rows *p, int64_t row, int64_t part,
                                 const int count, const int rms, const int drop) {
     const int64_t dim = p->dim;
@@ -224,31 +220,23 @@ INLINE void NAME(backward_rows)(const struct addnorm_rows *p, int64_t row, int64
     }
 }
 
-static __attribute__((noinline)) void NAME(backward_row)(const struct addnorm_rows *p, int64_t row,
-                                                         int64_t part) {
-    NAME(backward_rows)(p, row, part, 1, p->rms, p->dropped);
-}
-
-INLINE int64_t NAME(backward_part)(const struct addnorm_rows *p, int64_t row, int64_t last, int64_t part,
+INLINE void NAME(backward_part)(const struct addnorm_rows *p, int64_t row, int64_t last, int64_t part,
                               const int rms, const int drop) {
-    for (; row + ROWS <= last; row += ROWS) NAME(backward_rows)(p, row, part, ROWS, rms, drop);
-    return row;
+    for (; row < last; row++) NAME(backward_rows)(p, row, part, 1, rms, drop);
 }
 
 static void NAME(backward)(const struct addnorm_rows *whole, int64_t first, int64_t last,
                            int64_t part) {
     const struct addnorm_rows own = *whole, *p = &own;
-    int64_t row;
     if (p->partial) memset(p->partial + 3 * part * p->dim, 0, sizeof(float) * 3 * (size_t)p->dim);
     if (p->rms && p->dropped)
-        row = NAME(backward_part)(p, first, last, part, 1, 1);
+        NAME(backward_part)(p, first, last, part, 1, 1);
     else if (p->rms)
-        row = NAME(backward_part)(p, first, last, part, 1, 0);
+        NAME(backward_part)(p, first, last, part, 1, 0);
     else if (p->dropped)
-        row = NAME(backward_part)(p, first, last, part, 0, 1);
+        NAME(backward_part)(p, first, last, part, 0, 1);
     else
-        row = NAME(backward_part)(p, first, last, part, 0, 0);
-    for (; row < last; row++) NAME(backward_row)(whole, row, part);
+        NAME(backward_part)(p, first, last, part, 0, 0);
 }
 
 static void NAME(drop)(const struct addnorm_rows *p, int64_t first, int64_t last, int64_t part) {
