@@ -27,7 +27,6 @@ WAITING: set[str] = {
     "false_pre_ln_is_post_ln",
     "attention_stands_spoilt_cells",
     "fix_norm_helps_little_data",
-    "ft_transformer_first_norm",
     "gain_and_bias_overfit",
     "post_ln_needs_warmup",
     "radam_replaces_warmup",

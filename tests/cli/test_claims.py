@@ -1,14 +1,17 @@
 """`addnorm claims`, as a user types it."""
 
+import io
 import json
 import signal
 import subprocess
 import sys
 
 import pytest
+from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.verdict import Check
+from addnorm.cli.claims import VERDICTS, _shown
 from addnorm.lab.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
@@ -150,3 +153,17 @@ def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     assert f"{ended} of 4 are done already" in done.stderr
+
+
+def test_a_wrong_number_of_workers_is_refused_also_where_nothing_trains(addnorm, tmp_path):
+    done = addnorm("claims", *QUICK, "--workers", "0", "-o", str(tmp_path / "claims"))
+    assert (done.code, done.out) == (2, "") and "workers cannot be 0" in done.err
+    assert not (tmp_path / "claims").exists()
+
+
+def test_on_a_narrow_terminal_every_claim_has_lines_of_its_own():
+    console = Console(width=60, file=io.StringIO(), force_terminal=True)
+    console.print(*_shown(console, VERDICTS, [("a_claim", "held", "It is so. " * 12, "Held.")]))
+    lines = console.file.getvalue().splitlines()
+    assert len(lines) > 4 and "a_claim" in lines[0] and "held" in lines[1]
+    assert all(len(line.rstrip()) <= 72 for line in lines)

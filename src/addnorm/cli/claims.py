@@ -7,12 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from rich.table import Table
+    from rich.console import Console, RenderableType
 
     from addnorm.claims import Result
 
 claims = typer.Typer(help="Run published claims again and judge them.")
 
+LISTED = ("id", "statement", "paper", "how", "cost at standard")
+VERDICTS = ("id", "verdict", "statement", "what decides")
+ROOM = 100
+"""Columns below which a table is no longer read with ease."""
 Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
 Budget = Annotated[
     str, typer.Option(help="smoke (seconds, no verdict to trust), standard, or full.")
@@ -48,7 +52,8 @@ def list_claims(json: Json = False) -> None:
             )
         write_json(told)
         return
-    write_page(page(), _listed())
+    console = page()
+    write_page(console, *_shown(console, LISTED, _listed()))
 
 
 @claims.command()
@@ -93,7 +98,8 @@ def _run(
     if known is None:
         raise UnknownName(unknown("budget", budget, BUDGETS))
     training = any(claim.how == "by training" for claim in find(names))
-    engine = make_engine("local", workers=workers) if training else None
+    wanted = training or workers is not None  # a wrong number of workers is refused in any case
+    engine = make_engine("local", workers=workers) if wanted else None
     talk = Talk()
     try:
         found = run_claims(names, out, budget=known, engine=engine, watch=talk)
@@ -109,7 +115,8 @@ def _run(
     if json:
         write_json([_plain(result) for result in found.values()])
     else:
-        write_page(page(), _verdicts(found))
+        console = page()
+        write_page(console, *_shown(console, VERDICTS, _verdicts(found)))
     answers = {result.answer for result in found.values()}
     if "crashed" in answers or (strict and "not held" in answers):
         raise typer.Exit(1)
@@ -121,33 +128,45 @@ def _plain(result: "Result") -> dict[str, Any]:
     return told | {"seconds": result.seconds} | verdict
 
 
-def _listed() -> "Table":
+def _listed() -> list[tuple[str, ...]]:
     from addnorm.claims import registry
     from addnorm.claims.base import source_of
 
-    table = _table("id", "statement", "paper", "how", "cost at standard")
+    rows: list[tuple[str, ...]] = []
     for name in registry:
         card, claim = registry.card(name), registry.member(name)()
-        cost = claim.cost("standard")
-        table.add_row(name, card.summary, source_of(card), claim.how, cost)
-    return table
+        rows.append((name, card.summary, source_of(card), claim.how, claim.cost("standard")))
+    return rows
 
 
-def _verdicts(found: "dict[str, Result]") -> "Table":
+def _verdicts(found: "dict[str, Result]") -> list[tuple[str, ...]]:
     from addnorm.claims import registry
 
-    table = _table("id", "verdict", "statement", "what decides")
+    rows: list[tuple[str, ...]] = []
     for name, result in found.items():
         why = result.verdict.why if result.verdict else result.why
-        table.add_row(name, result.answer, registry.card(name).summary, why)
-    return table
+        rows.append((name, result.answer, registry.card(name).summary, why))
+    return rows
 
 
-def _table(*head: str) -> "Table":
+def _shown(
+    console: "Console", head: tuple[str, ...], rows: list[tuple[str, ...]]
+) -> "list[RenderableType]":
+    """A table; where it would be too narrow to read, a few lines for each row."""
+    from rich.padding import Padding
     from rich.table import Table
+    from rich.text import Text
 
+    if console.width < ROOM:
+        parts: list[RenderableType] = []
+        for name, *cells in rows:
+            parts.append(Text(name, style="bold"))
+            parts += [Padding(Text(cell), (0, 0, 0, 2)) for cell in cells]
+        return parts
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for number, name in enumerate(head):
+    for number, title in enumerate(head):
         narrow: dict[str, Any] = {"no_wrap": True, "style": "bold"} if not number else {}
-        table.add_column(name, overflow="fold", **narrow)
-    return table
+        table.add_column(title, overflow="fold", **narrow)
+    for row in rows:
+        table.add_row(*map(Text, row))
+    return [table]
