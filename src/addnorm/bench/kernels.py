@@ -17,6 +17,7 @@ from addnorm.kernels.varlen import varlen_attention
 
 EAGER, COMPILED = "torch eager", "torch.compile"
 TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
+SIZES = ((2048, 256), (1024, 64), (4096, 512))
 TIMES = 10  # one alone is too short for the clock
 
 Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
@@ -24,31 +25,37 @@ Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 def benches() -> Iterator[Bench]:
     """With dropout, without it, and the others."""
-    for dtype in (torch.float32, torch.bfloat16):
-        name = str(dtype).removeprefix("torch.")
-        for rms, goal in ((False, 4.0), (True, 8.0)):
-            norm = "RMSNorm" if rms else "LayerNorm"
-            ways = partial(add_norms, rms, RATE, dtype)
-            yield Bench(f"dropout+add+{norm}", ways, {EAGER: goal}, dtype=name, rounds=31)
-        ways = partial(add_norms, False, 0.0, dtype)
-        goals = {EAGER: 1.3, COMPILED: 2.0}
-        yield Bench("add+LayerNorm", ways, goals, dtype=name, rounds=31)
+    for tokens, dim in SIZES:
+        for dtype in (torch.float32, torch.bfloat16):
+            for rms, rate, goals in (
+                (False, RATE, {EAGER: 4.0}),
+                (True, RATE, {EAGER: 8.0}),
+                (False, 0.0, {EAGER: 1.3, COMPILED: 2.0}),
+            ):
+                name = f"{'dropout+' if rate else ''}add+{'RMSNorm' if rms else 'LayerNorm'}"
+                yield Bench(
+                    f"{name} {tokens}x{dim}",
+                    partial(add_norms, tokens, dim, rms=rms, rate=rate, dtype=dtype),
+                    goals,
+                    dtype=str(dtype).removeprefix("torch."),
+                    rounds=31,
+                )
     yield Bench("attention of packed sentences", attentions, {}, rounds=31)
     yield Bench("output layer with cross entropy", entropies, {})
 
 
-def add_norms(rms: bool, rate: float, dtype: torch.dtype) -> Ways:
-    """N(x + dropout(f)) of 2,048 tokens with 256 features."""
-    x, f, upstream = (torch.randn(TOKENS, DIM).to(dtype) for _ in range(3))
-    weight, bias = torch.randn(DIM, requires_grad=True), torch.randn(DIM, requires_grad=True)
+def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dtype) -> Ways:
+    """N(x + dropout(f))."""
+    x, f, upstream = (torch.randn(tokens, dim).to(dtype) for _ in range(3))
+    weight, bias = torch.randn(dim, requires_grad=True), torch.randn(dim, requires_grad=True)
     given = x.requires_grad_(), f.requires_grad_(), weight, None if rms else bias
 
     def plain(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         s = x + (F.dropout(f, rate) if rate else f)
         gain, shift = weight.to(dtype), None if bias is None else bias.to(dtype)
         if rms:
-            return F.rms_norm(s, (DIM,), gain, 1e-6)
-        return F.layer_norm(s, (DIM,), gain, shift, 1e-5)
+            return F.rms_norm(s, (dim,), gain, 1e-6)
+        return F.layer_norm(s, (dim,), gain, shift, 1e-5)
 
     def ours(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return add_norm(x, f, Formula(rms, weight, bias, 1e-6 if rms else 1e-5), rate=rate)

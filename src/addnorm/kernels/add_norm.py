@@ -28,7 +28,7 @@ from addnorm.kernels.fused import Given, How
 
 LEAST, LEAST_BARE = 1 << 14, sys.maxsize
 """Features from which on the native library is taken: with dropout or RMSNorm, and for LayerNorm
-without dropout, where it has not beaten torch's kernel yet (`benchmarks/addnorm_kernels.py`)."""
+without dropout, where it has not beaten torch's kernel yet (`addnorm bench kernels`)."""
 
 
 def add_norm(
