@@ -50,9 +50,9 @@ def test_pretraining_and_fit_must_agree():
 
 def test_a_warm_start_goes_on():
     made = regressor(warm_start=True, lr=1e-2).fit(NUMBERS, SUMS)
-    before = made.history_[-1]["train"]
+    before = made.history_[0]["train"]
     made.fit(NUMBERS, SUMS)
-    assert made.history_[0]["train"] < before
+    assert made.history_[0]["train"] < 0.9 * before
     with pytest.raises(UserError, match="warm_start goes on with the model of the last fit"):
         made.set_params(dim=16).fit(NUMBERS, SUMS)
 

@@ -75,7 +75,7 @@ def _table(cards: "list[Card]", *, wide: bool) -> "RenderableType":
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("name", style="bold", no_wrap=True)
-    table.add_column("title", max_width=22)
+    table.add_column("title", max_width=22, overflow="fold")
     table.add_column("formula", ratio=1, overflow="fold")
     table.add_column("year", no_wrap=True)
     if wide:

@@ -16,6 +16,7 @@ from addnorm.tabular.choices import batch_size
 from addnorm.tabular.columns import read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.files import read_table
+from addnorm.tabular.lesson import refuse_empty
 from addnorm.tabular.run import split_target, task_of
 from addnorm.tabular.targets import ClassTarget, NumberTarget, Target
 
@@ -47,7 +48,7 @@ class Parted:
         target, asked = spec.keys["target"], spec.keys.get("kind", "auto")
         if not Path(spec.data).is_file():
             raise UserError(f"no table at {spec.data}: there is no such file")
-        frame = read_table(spec.data)
+        frame, _ = read_table(spec.data)
         X, y = split_target(frame, target)
         if asked not in ("auto", *KINDS):
             raise UserError(unknown("kind", str(asked), ("auto", *KINDS)))
@@ -78,7 +79,9 @@ class Parted:
             tuple(sorted(y.unique())) if kind == "classify" else (),
             {TRAIN: train, VALID: valid, TEST: test},
         )
-        TableEncoder.of(*read(made.inputs(TRAIN), spec.keys.get("column_types")))
+        columns, ones = read(made.inputs(TRAIN), spec.keys.get("column_types"))
+        refuse_empty(columns)
+        TableEncoder.of(columns, ones)
         return made
 
     @property

@@ -21,7 +21,7 @@ from addnorm.lab.job import Job, Pulse
 from addnorm.lab.tasks.base import SAMPLES
 from addnorm.lab.tasks.parted import TEST, TRAIN, VALID, Parted, questions, read
 from addnorm.lab.tasks.table import TableRecipe
-from addnorm.models.tabular import Cells, TableModel, build_table_model
+from addnorm.models.tabular import MODELS, Cells, TableModel, build_table_model
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.choices import config_of, training_of
 from addnorm.tabular.encoder import TableEncoder
@@ -48,9 +48,14 @@ class Stopped(Exception):
 
 
 def estimator(recipe: TableRecipe, kind: str, *, epochs: int, batch: int) -> Any:
-    """The estimator whose parameters a cell has; all get the same number of passes."""
+    """The estimator whose parameters a cell has; all get the same number of passes.
+
+    Parameters are those of all arms: what means nothing to the model of one is left out there.
+    """
     made = KINDS[kind](random_state=recipe.seed)
-    params = {name: value for name, value in recipe.params.items() if name in made.get_params()}
+    model = MODELS.get(recipe.params.get("model", made.model))
+    known = set(made.get_params()) - set(() if model is None else model.unused)
+    params = {name: value for name, value in recipe.params.items() if name in known}
     axes = {name: getattr(recipe, name) for name in AXES}
     params |= {"max_epochs": epochs, "patience": epochs, "batch_size": batch}
     return made.set_params(**params | axes)
