@@ -12,33 +12,7 @@ from tools.claims import take
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
-WAITING: set[str] = {
-    "adafactor_crawls",
-    "last_gradient",
-    "ada_norm_beats_layer_norm",
-    "admin_trains_deep",
-    "b2t_trains_deep",
-    "batch_norm_is_worse",
-    "deep_layers_can_go",
-    "deep_post_ln_fails",
-    "deepnorm_trains_deep",
-    "dlcl_trains_deep",
-    "dyt_wants_few_tokens",
-    "false_pre_ln_is_post_ln",
-    "attention_stands_spoilt_cells",
-    "fix_norm_helps_little_data",
-    "gain_and_bias_overfit",
-    "post_ln_needs_warmup",
-    "radam_replaces_warmup",
-    "rezero_is_faster",
-    "rezero_trains_deep",
-    "rms_norm_equals_layer_norm",
-    "scale_norm_helps_little_data",
-    "shallow_post_ln_is_as_good",
-    "six_layers_are_enough",
-    "statistics_gradients_matter",
-    "t_fixup_trains_deep",
-}
+WAITING: set[str] = {"attention_stands_spoilt_cells", "fix_norm_helps_little_data"}
 """Claims whose standard budget has not been run yet."""
 
 

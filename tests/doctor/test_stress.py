@@ -1,13 +1,14 @@
 """The stress run: it reports what happened, and trains only copies."""
 
 import math
+import threading
 
 import pytest
 import torch
 from torch import nn
 
 from addnorm.core.errors import UserError
-from addnorm.doctor.stress import sensitivity, stress
+from addnorm.doctor.stress import CannotTrain, sensitivity, stress
 from tests.doctor.small import DIM, Model, PreBlock, ids, stack
 
 
@@ -87,3 +88,23 @@ def test_inputs_are_left_as_they_were():
     x = torch.zeros(2, 3)
     next(stress(Writes(3, 3), x, lr=1e-3, steps=2))
     assert not x.any()
+
+
+class OnlyEval(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        if self.training:
+            raise RuntimeError("give labels in train mode")
+        return x + self.linear(x)
+
+
+def test_a_model_that_cannot_be_trained_or_copied_is_told_in_one_line():
+    with pytest.raises(CannotTrain, match="RuntimeError: give labels in train mode"):
+        list(stress(OnlyEval(), torch.ones(2, 4), lr=1e-3))
+    model = nn.Linear(4, 4)
+    model.lock = threading.Lock()
+    with pytest.raises(CannotTrain, match="cannot pickle"):
+        list(stress(model, torch.ones(2, 4), lr=1e-3))

@@ -117,6 +117,7 @@ def _visit(
 
     from addnorm.doctor import doctor as visit
     from addnorm.doctor.inputs import guessed, parsed
+    from addnorm.doctor.stress import CannotTrain
     from addnorm.doctor.stress import stress as stressed
     from addnorm.doctor.targets import build_optimizer, imported, make_loss, read_options
 
@@ -134,7 +135,10 @@ def _visit(
         more |= {"config": options, "build": imported(target, "")}
     report = visit(model, example, None if isinstance(scalar, str) else scalar, **more)
     if lr is not None:
-        report = replace(report, stress=tuple(stressed(model, example, scalar, lr=lr)))
+        try:
+            report = replace(report, stress=tuple(stressed(model, example, scalar, lr=lr)))
+        except CannotTrain as problem:  # what the visit found is not lost with it
+            report = replace(report, notes=(*report.notes, f"no stress run: {problem}"))
     return report
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 from addnorm.doctor import assemble
 from addnorm.doctor.classify import classify
+from addnorm.doctor.failures import told
 from addnorm.doctor.graph import NEAR
 from addnorm.doctor.guard import untouched
 from addnorm.doctor.interrupt import check
@@ -19,7 +20,7 @@ from addnorm.doctor.record import Recorder
 from addnorm.doctor.report import SEVERITIES, Finding, Report, few
 from addnorm.doctor.rules import RULES, Case
 from addnorm.doctor.sketch import sketches
-from addnorm.doctor.visit import Visit, modes, told, visiting
+from addnorm.doctor.visit import Visit, modes, visiting
 
 
 def doctor(

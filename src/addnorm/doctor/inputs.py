@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import untouched
 
 TYPES = {
@@ -98,8 +99,8 @@ def _failure(model: nn.Module, example: Any) -> str:
         with untouched(model), torch.no_grad():
             model.eval()
             model(**example) if isinstance(example, dict) else model(*example)
-    except Exception as problem:  # that is what a guess is for
-        return f"{type(problem).__name__}: {' '.join(str(problem).split())[:200]}"
+    except FAILED as problem:  # that is what a guess is for
+        return told(problem)
     return ""
 
 

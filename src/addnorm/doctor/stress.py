@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.rows import Row
+from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import generators, unwrapped
 from addnorm.doctor.interrupt import check, listening
 from addnorm.doctor.leaves import tensors
@@ -24,6 +25,10 @@ STEPS = 40
 FACTORS = (1 / 3, 1.0, 3.0)
 LAST = 5
 """Steps at the end that a loss is averaged over."""
+
+
+class CannotTrain(UserError):
+    """A model that was visited cannot be copied, or not trained."""
 
 
 def stress(
@@ -52,8 +57,7 @@ def stress(
                 torch.manual_seed(0)
                 call = own_copies(as_call(example_inputs))
                 measure = loss if callable(loss) else _Task(call, loss)
-                twin = copy.deepcopy(model).train()
-                row = _run(twin, call, measure, rates(lr * factor, warmup, steps))
+                row = _tried(model, call, measure, rates(lr * factor, warmup, steps))
             yield {"measure": "stress", "lr": lr * factor, "warmup": warmup, **row}
 
 
@@ -84,6 +88,18 @@ def sensitivity(rows: Sequence[Row]) -> dict[int, float]:
         won = first - min(ends)
         found[warmup] = sum(e - min(ends) for e in ends) / (len(ends) * won) if won > 0 else 1.0
     return found
+
+
+def _tried(model: nn.Module, call: Call, measure: Loss, schedule: Sequence[float]) -> Row:
+    """Train a copy; what a stranger's code may end with is told in one line."""
+    try:
+        return _run(copy.deepcopy(model).train(), call, measure, schedule)
+    except UserError:
+        raise
+    except FAILED as problem:
+        raise CannotTrain(
+            f"the model could not be copied and trained: {told(problem)}; leave the stress run out"
+        ) from problem
 
 
 def _run(model: nn.Module, call: Call, measure: Loss, schedule: Sequence[float]) -> Row:

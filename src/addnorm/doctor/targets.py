@@ -12,12 +12,11 @@ import yaml
 from torch import nn
 
 from addnorm.core.errors import UserError, nearest, unknown
+from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.stress import LOSSES
 
 MOST = 500_000_000
 """Weights of a family's default config from which on it is built with fewer layers."""
-FAILED = (Exception, SystemExit)
-"""What the user's code may end with: a script without a main guard may leave the program."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
 WANTED = "wanted package.module:callable, hf:FAMILY, hf:./config.json or a run folder"
 
@@ -57,7 +56,7 @@ def imported(target: str, wanted: str) -> Any:
                 f"cannot import {name!r}: {problem}; wanted a module on the path, try from the "
                 "folder it lies in"
             ) from None
-        raise UserError(f"importing {name!r} failed: {_said(problem)}") from problem
+        raise UserError(f"importing {name!r} failed: {told(problem)}") from problem
     for part in attribute.split("."):
         if not hasattr(found, part):
             close = nearest(part, [n for n in dir(found) if not n.startswith("_")])
@@ -78,7 +77,7 @@ def called(target: str, found: Any, options: dict[str, Any]) -> Any:
     except FAILED as problem:
         wanted = f"the options {', '.join(options)}" if options else "no arguments"
         raise UserError(
-            f"{target}() failed: {_said(problem)}; wanted a callable that needs {wanted}"
+            f"{target}() failed: {told(problem)}; wanted a callable that needs {wanted}"
         ) from problem
 
 
@@ -91,7 +90,7 @@ def build_optimizer(target: str, model: nn.Module) -> Any:
     try:
         made = found(model)
     except FAILED as problem:
-        raise UserError(f"{target}(model) failed: {_said(problem)}") from problem
+        raise UserError(f"{target}(model) failed: {told(problem)}") from problem
     if not hasattr(made, "param_groups"):
         raise UserError(f"{target}(model) returned {type(made).__name__}; wanted an optimizer")
     return made
@@ -117,14 +116,10 @@ def read_options(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (OSError, ValueError, yaml.YAMLError) as problem:
-        raise UserError(f"cannot read {str(path)!r}: {_said(problem)}") from None
+        raise UserError(f"cannot read {str(path)!r}: {told(problem)}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} holds no options by name; wanted {{'depth': 6, 'pre_norm': true}}")
     return {str(name): value for name, value in found.items()}
-
-
-def _said(problem: BaseException) -> str:
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
 
 
 # Hugging Face
@@ -154,7 +149,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
     try:
         config = CONFIG_MAPPING[kind](**given)
     except Exception as problem:
-        raise UserError(f"the config of {kind!r} is refused: {_said(problem)}") from problem
+        raise UserError(f"the config of {kind!r} is refused: {told(problem)}") from problem
     notes = []
     if layers is not None:
         _deepen(config, layers, kind)
@@ -163,7 +158,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
     try:
         return _made(config), notes
     except Exception as problem:
-        raise UserError(f"building {kind!r} failed: {_said(problem)}") from problem
+        raise UserError(f"building {kind!r} failed: {told(problem)}") from problem
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -171,7 +166,7 @@ def _read(path: Path) -> dict[str, Any]:
     try:
         found = json.loads(path.read_text(encoding="utf-8"))
     except (OSError, ValueError) as problem:
-        raise UserError(f"cannot read {str(path)!r}: {_said(problem)}") from None
+        raise UserError(f"cannot read {str(path)!r}: {told(problem)}") from None
     if not isinstance(found, dict):
         raise UserError(f"{path} holds no object; wanted a Hugging Face config.json")
     return found

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.classify import classify
+from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import Guard, untouched, unwrapped
 from addnorm.doctor.hidden import statistics_kept
 from addnorm.doctor.interrupt import check, listening
@@ -87,7 +88,7 @@ def _seen(
     model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, guard: Guard
 ) -> Visit:
     """In eval mode, where nothing is dropped; in train mode if the model runs only there."""
-    problems: list[Exception] = []
+    problems: list[BaseException] = []
     for training in (False, True):
         modes(model, training)
         guard.restore()
@@ -96,10 +97,15 @@ def _seen(
         try:
             with torch.enable_grad():
                 out = recorder.run(args, kwargs)
-        except Exception as problem:  # a stranger's code may raise anything
+        except FAILED as problem:
             problems.append(problem)
             continue
         visit = Visit(model, args, kwargs, recorder, _read(recorder), out, training)
+        odd = sum(
+            int((~each.isfinite()).sum()) for each in tensors(out) if each.is_floating_point()
+        )
+        if odd:
+            visit.notes.append(f"the model returned {odd:,} numbers that are not finite")
         with torch.enable_grad(), torch._C.DisableTorchFunction():
             _measure(visit, loss)
         check()
@@ -110,11 +116,6 @@ def _seen(
         f"the model could not be run on these inputs: {told(problems[0])}; wanted inputs that "
         "model(...) takes; try them outside the doctor first"
     ) from problems[0]
-
-
-def told(problem: Exception) -> str:
-    """What went wrong, in one line."""
-    return f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
 
 
 def _read(recorder: Recorder) -> Anatomy:

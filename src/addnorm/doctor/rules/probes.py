@@ -1,5 +1,6 @@
 """Probes: the model run again with one input changed."""
 
+import math
 import warnings
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
@@ -282,12 +283,24 @@ def moved_by(before: Tensor, after: Tensor) -> float:
     """The largest change beside the size of what changed."""
     if not before.numel():
         return 0.0
-    size = float(before.float().abs().mean()) + 1e-12
-    change = float((before.float() - after.float()).abs().max())
-    return change / size if change == change else float("inf")
+    change = float(_gap(before, after).max())
+    return change / (_size(before) + 1e-12)
 
 
 def first_moved(before: Tensor, after: Tensor, axis: int) -> int:
     """The first place of an axis that moved."""
-    gap = (before.float() - after.float()).abs().movedim(axis, 0).flatten(1).amax(1)
-    return int((gap > NOTICEABLE * before.float().abs().mean()).nonzero()[0])
+    gap = _gap(before, after).movedim(axis, 0).flatten(1).amax(1)
+    return int((gap > NOTICEABLE * _size(before)).nonzero()[0])
+
+
+def _gap(before: Tensor, after: Tensor) -> Tensor:
+    """How far each number moved; one that was not finite has nowhere to move from."""
+    gap = (before.float() - after.float()).abs().nan_to_num(nan=math.inf)
+    return gap.masked_fill(~before.isfinite(), 0.0)
+
+
+def _size(values: Tensor) -> float:
+    """The mean size of what is finite."""
+    values = values.float()
+    finite = values[values.isfinite()]
+    return float(finite.abs().mean()) if finite.numel() else 0.0
