@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from addnorm.bench import train
+from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy import IGNORE
 
 SMALL = train.Size(1, 16, 2, 60)
@@ -41,3 +42,11 @@ def test_a_peer_drops_what_we_drop():
         module.p for module in model.modules() if isinstance(module, torch.nn.Dropout) and module.p
     }
     assert rates == {train.RATE}
+
+
+def test_bfloat16_is_left_out_where_it_would_be_imitated(monkeypatch):
+    monkeypatch.setattr(train, "has_bfloat16", lambda: False)
+    with pytest.raises(UserError, match="no instructions for bfloat16"):
+        train.ways(SMALL, bf16=True)
+    monkeypatch.setattr(train, "has_bfloat16", lambda: True)
+    assert f"{train.TORCH}, random" not in train.ways(SMALL, bf16=True)

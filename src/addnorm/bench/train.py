@@ -14,6 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START
 from addnorm.kernels.cross_entropy import IGNORE
 from addnorm.models import build
@@ -61,6 +62,8 @@ def benches() -> Iterator[Bench]:
 
 def ways(size: Size, *, bf16: bool = False) -> Ways:
     """A pass over as many tokens each."""
+    if bf16 and not has_bfloat16():
+        raise UserError("this CPU has no instructions for bfloat16; a step would take minutes")
     random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
     made: Ways = {OURS: trainer(_ours(size), random, bf16=bf16)}
     if not bf16:
@@ -69,6 +72,11 @@ def ways(size: Size, *, bf16: bool = False) -> Ways:
     if importlib.util.find_spec("transformers"):
         made[f"{HF}, by length"] = trainer(_marian(size), sorted_, bf16=bf16)
     return made
+
+
+def has_bfloat16() -> bool:
+    """Whether the CPU multiplies in bfloat16 rather than imitating it."""
+    return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
