@@ -344,7 +344,7 @@ def test_under_autocast_the_stream_stays_in_float32(level):
             f = h @ table
             assert f.dtype == torch.bfloat16
             s, y = add_then_norm(x, f, norm(32))
-        made.append((s, y, *torch.autograd.grad(y.float().square().sum(), (x, h))))
+            made.append((s, y, *torch.autograd.grad(y.float().square().sum(), (x, h))))
         assert s.dtype == y.dtype == torch.float32
     for one, other in zip(*made, strict=True):
         torch.testing.assert_close(one, other, rtol=2e-2, atol=2e-1)
