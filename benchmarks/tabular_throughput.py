@@ -10,32 +10,12 @@ import time
 
 import torch
 import torch.nn.functional as F
-from rtdl_revisiting_models import FTTransformer as Rtdl
 
-from addnorm.models.tabular import Cells, TableConfig, build_table_model
+from addnorm.bench.tabular import CATEGORIES, NUMBERS, rivals
+from addnorm.models.tabular import Cells
 from addnorm.train.optim import make_optimizer
 
-NUMBERS, CARDS, ROWS = 8, [7, 16, 15, 6, 5, 42], 8192
-
-
-def rivals(depth, plain):
-    options = Rtdl.get_default_kwargs(depth)
-    if plain:
-        options |= {"attention_dropout": 0.0, "ffn_dropout": 0.0}
-    theirs = Rtdl(n_cont_features=NUMBERS, cat_cardinalities=CARDS, d_out=1, **options)
-    config = TableConfig.of(
-        model="ft_transformer",
-        numbers=NUMBERS,
-        categories=tuple(size + 2 for size in CARDS),
-        outputs=1,
-        wiring="pre_ln(first_norm=False)",
-        dim=options["d_block"],
-        depth=depth,
-        heads=options["attention_n_heads"],
-        attention_dropout=options["attention_dropout"],
-        activation_dropout=options["ffn_dropout"],
-    )
-    return theirs, build_table_model(config, seed=0)
+ROWS = 8192
 
 
 def main():
@@ -48,10 +28,10 @@ def main():
     given = parser.parse_args()
     torch.manual_seed(0)
     numbers = torch.randn(ROWS, NUMBERS)
-    codes = torch.stack([torch.randint(size, (ROWS,)) for size in CARDS], 1)
+    codes = torch.stack([torch.randint(size, (ROWS,)) for size in CATEGORIES], 1)
     asked = torch.randint(2, (ROWS,)).float()
     cells = Cells(numbers, torch.zeros(ROWS, NUMBERS, dtype=bool), codes + 2, codes[:, :0, None])
-    theirs, ours = rivals(given.depth, given.plain)
+    theirs, ours = rivals(given.depth, plain=given.plain)
     adam = theirs.make_default_optimizer()
     own = make_optimizer("adamw(beta2=0.999)", ours, lr=1e-4, weight_decay=1e-5)
     takes = {

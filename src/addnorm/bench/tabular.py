@@ -25,29 +25,10 @@ def ways() -> Ways:
     """An update on a batch of rows, as wide as Adult's."""
     if not importlib.util.find_spec("rtdl_revisiting_models"):
         raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
-    FTTransformer: Any = import_module(PEER).FTTransformer  # has no types
-    from addnorm.models.tabular import Cells, TableConfig, build_table_model
+    from addnorm.models.tabular import Cells
     from addnorm.train.optim import make_optimizer
 
-    options = FTTransformer.get_default_kwargs(DEPTH)
-    theirs = FTTransformer(
-        n_cont_features=NUMBERS, cat_cardinalities=CATEGORIES, d_out=1, **options
-    )
-    ours = build_table_model(
-        TableConfig.of(
-            model="ft_transformer",
-            numbers=NUMBERS,
-            categories=tuple(size + 2 for size in CATEGORIES),
-            outputs=1,
-            wiring="pre_ln(first_norm=False)",
-            dim=options["d_block"],
-            depth=DEPTH,
-            heads=options["attention_n_heads"],
-            attention_dropout=options["attention_dropout"],
-            activation_dropout=options["ffn_dropout"],
-        ),
-        seed=0,
-    )
+    theirs, ours = rivals(DEPTH)
     numbers = torch.randn(BATCH, NUMBERS)
     codes = torch.stack([torch.randint(size, (BATCH,)) for size in CATEGORIES], 1)
     asked = torch.randint(2, (BATCH,)).float()
@@ -59,6 +40,32 @@ def ways() -> Ways:
         OURS: _update(lambda: ours(cells), own, asked),
         PEER: _update(lambda: theirs(numbers, codes), adam, asked),
     }
+
+
+def rivals(depth: int, *, plain: bool = False) -> tuple[Any, Any]:
+    """The authors' model and ours, of their default size; plain: without dropout."""
+    FTTransformer: Any = import_module(PEER).FTTransformer  # has no types
+    from addnorm.models.tabular import TableConfig, build_table_model
+
+    options = FTTransformer.get_default_kwargs(depth)
+    if plain:
+        options |= {"attention_dropout": 0.0, "ffn_dropout": 0.0}
+    theirs = FTTransformer(
+        n_cont_features=NUMBERS, cat_cardinalities=CATEGORIES, d_out=1, **options
+    )
+    config = TableConfig.of(
+        model="ft_transformer",
+        numbers=NUMBERS,
+        categories=tuple(size + 2 for size in CATEGORIES),
+        outputs=1,
+        wiring="pre_ln(first_norm=False)",
+        dim=options["d_block"],
+        depth=depth,
+        heads=options["attention_n_heads"],
+        attention_dropout=options["attention_dropout"],
+        activation_dropout=options["ffn_dropout"],
+    )
+    return theirs, build_table_model(config, seed=0)
 
 
 def _update(answer: Way, optimizer: Any, asked: Tensor) -> Way:

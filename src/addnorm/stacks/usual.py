@@ -79,7 +79,8 @@ class UsualStack(Stack):
             )
         self.packed = False
         norms_inside = [module for module in self.modules() if isinstance(module, Norm)]
-        self._alone = self.wiring.alone and all(norm.causal for norm in norms_inside)
+        self.single = all(norm.causal for norm in norms_inside)
+        """Whether every norm computes its statistics over single tokens."""
         self.initialise()
 
     def forward(
@@ -101,7 +102,7 @@ class UsualStack(Stack):
 
     def _packs(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
         """Whether to leave padding out; what is wrong is left to those who refuse it."""
-        if not self.packed or not self._alone or torch.compiler.is_compiling():
+        if not (self.packed and self.single and self.wiring.alone) or torch.compiler.is_compiling():
             return False
         if context.get("cache") is not None or context.get("packing") is not None:
             return False

@@ -7,7 +7,6 @@ from torch import Tensor
 
 from addnorm.core.plan import Plugs, Site
 from addnorm.kernels.dropout import keep
-from addnorm.norms.base import Norm
 from addnorm.stacks import Encoder
 from addnorm.sublayers import SelfAttention
 from addnorm.wirings.base import Branch, State, Wiring
@@ -27,8 +26,7 @@ class Focused(Encoder):
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> Tensor:
         """(B, L, dim) to (B, 1, dim)."""
-        alone = all(norm.causal for norm in self.modules() if isinstance(norm, Norm))
-        if not alone or mask is not None or context:
+        if not self.single or mask is not None or context:
             return super().forward(x, mask=mask, cond=cond, **context)[:, :1]
         return self._walk(x, None, cond, {}, self._step)[:, :1]
 
