@@ -28,7 +28,7 @@ def test_only_wirings_without_any_norm_have_none():
 
 def test_own_schedules_are_arms_of_their_own():
     grid = Grid(wiring="post_ln", warmup="0,own", lr="1e-3")
-    common, own = list(grid.cells(1))
+    common, own = list(grid.cells([0]))
     assert common.arm.name == "post_ln"
     assert own.arm.name == "post_ln (own schedule)"
     assert common.schedule("constant") == "constant(warmup=0)"

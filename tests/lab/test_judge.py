@@ -47,6 +47,11 @@ def test_a_loss_that_only_falls_has_not_diverged_however_high_it_still_is():
     assert judge(falling, baseline=BASELINE, best=0.4) == "stuck"
 
 
+def test_who_learns_by_heart_has_not_diverged():
+    by_heart = Course(last=0.9 * BASELINE, lowest=0.3, recent=0.3)
+    assert judge(by_heart, baseline=BASELINE, best=0.4) == "stuck"
+
+
 def test_no_validation_at_all_has_diverged():
     assert judge(Course.of([]), baseline=BASELINE, best=0.4) == "diverged"
 

@@ -128,3 +128,11 @@ def test_a_damaged_spec_is_told_with_a_way_out(tmp_path):
     (tmp_path / "comparison.yaml").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match=r"is damaged: .* begin anew elsewhere"):
         open_spec(tmp_path)
+
+
+def test_seeds_begin_where_they_are_told_to():
+    spec = Comparison.of({"seeds": 3, "first_seed": 100, "wiring": "pre_ln", "lr": 1e-3})
+    assert [cell.seed for cell in spec.cells()] == [100, 101, 102]
+    assert Comparison.of(spec.flat()) == spec
+    with pytest.raises(UserError, match="first_seed"):
+        Comparison.of({"task": "lm", "first_seed": -1})

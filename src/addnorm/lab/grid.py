@@ -3,7 +3,7 @@
 import hashlib
 import math
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from functools import cache
 from typing import Annotated, Any, Literal
@@ -101,7 +101,7 @@ class Grid(BaseModel):
     """Axes that are crossed with each other; a comparison is one grid or several.
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
-    >>> grid.wiring, len(list(grid.cells(1)))
+    >>> grid.wiring, len(list(grid.cells([0])))
     (('post_ln', 'drop_path(inner=b2t, rate=0.2)'), 16)
     """
 
@@ -156,7 +156,7 @@ class Grid(BaseModel):
         axes = (self.wiring, self.norm, self.depth, self.warmup, self.lr)
         return math.prod(map(len, axes))
 
-    def cells(self, seeds: int) -> Iterator[Cell]:
+    def cells(self, seeds: Iterable[int]) -> Iterator[Cell]:
         """All that is crossed, in the order in which it is told."""
         for arm in self.arms():
             for warmup in self.warmup:
@@ -164,7 +164,7 @@ class Grid(BaseModel):
                 steps = None if isinstance(warmup, str) else warmup
                 for depth in self.depth:
                     for lr in self.lr:
-                        for seed in range(seeds):
+                        for seed in seeds:
                             yield Cell(Arm(arm.wiring, arm.norm, own), depth, steps, lr, seed)
 
 

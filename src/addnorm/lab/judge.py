@@ -29,8 +29,9 @@ RULES = (
     "(1). A cell has trained if its final validation loss shows progress of a quarter or more. It "
     "has diverged if a loss or a gradient was not finite, if it ends one and a half times above "
     "both the baseline and its own lowest loss, or if it once had half of the way behind it and "
-    "ends with less than a quarter. Otherwise it is stuck, or too slow for these steps. If no cell "
-    "gets 5 % below the baseline, none has trained."
+    "ends with less than a quarter, in training as well as in validation. Otherwise it is stuck, "
+    "too slow for these steps, or has learnt by heart. If no cell gets 5 % below the baseline, "
+    "none has trained."
 )
 
 
@@ -85,8 +86,11 @@ def judge(course: Course, *, baseline: float, best: float) -> str:
     now = progress(last, baseline=baseline, best=best)
     if now >= ENOUGH:
         return "trained"
-    once = progress(course.lowest, baseline=baseline, best=best)
-    return "diverged" if once >= LEARNT else "stuck"
+    once, lately = (
+        progress(loss, baseline=baseline, best=best) for loss in (course.lowest, course.recent)
+    )
+    lost = once >= LEARNT and not lately >= ENOUGH  # who learns by heart has lost nothing
+    return "diverged" if lost else "stuck"
 
 
 def progress(loss: float, *, baseline: float, best: float) -> float:

@@ -50,7 +50,9 @@ class Comparison(BaseModel):
     grids: tuple[Grid, ...] = (Grid(),)
     """What is varied."""
     seeds: Count = 2
-    """Every setting is trained with the seeds 0, 1, ..., the same for all arms."""
+    """Every setting is trained with so many seeds, one after the other, the same for all arms."""
+    first_seed: CountOrNone = 0
+    """The first of them; another one to see whether an answer holds with seeds nobody has seen."""
     steps: Count = 200
     """Updates of a cell, with the same batches in the same order for all arms."""
     schedule: str = "constant"
@@ -105,9 +107,14 @@ class Comparison(BaseModel):
             )
         return self
 
+    @property
+    def every_seed(self) -> range:
+        """The seeds of every setting."""
+        return range(self.first_seed, self.first_seed + self.seeds)
+
     def cells(self) -> list[Cell]:
         """Every cell once, in the order in which it is told."""
-        found = (cell for grid in self.grids for cell in grid.cells(self.seeds))
+        found = (cell for grid in self.grids for cell in grid.cells(self.every_seed))
         return list(dict.fromkeys(found))
 
     def arms(self) -> list[Arm]:

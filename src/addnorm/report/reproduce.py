@@ -102,7 +102,7 @@ def _spec(study: Study) -> dict[str, str]:
         "settings": "; ".join(
             dict.fromkeys(Setting(cell.warmup, cell.lr).told() for cell in cells)
         ),
-        "seeds": ", ".join(map(str, range(spec.seeds))),
+        "seeds": ", ".join(map(str, spec.every_seed)),
         "steps": f"{spec.steps:,}",
         "schedule": spec.schedule,
         "mode": spec.mode,

@@ -101,7 +101,7 @@ class Task(ABC):
     def check(self, spec: Comparison) -> None:
         """Refuse what makes no sense before anything runs: each arm is built once at each depth."""
         seen: set[tuple[Arm, int]] = set()
-        for cell in (cell for grid in spec.grids for cell in grid.cells(1)):
+        for cell in (cell for grid in spec.grids for cell in grid.cells([0])):
             recipe = self.recipe(spec, cell, data="data", tokenizer="tokenizer.json")
             if (cell.arm, cell.depth) not in seen:
                 seen.add((cell.arm, cell.depth))
