@@ -19,7 +19,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.seeds import derive_seed
-from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.models.tabular import Cells, TableConfig, TableModel
 from addnorm.tabular.choices import (
     config_of,
     device_of,
@@ -30,7 +30,7 @@ from addnorm.tabular.choices import (
 from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
-from addnorm.tabular.fitting import Sample, answers, descend, fit_model, settled
+from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled
 from addnorm.tabular.importance import importances
 from addnorm.tabular.lesson import Given, lesson_of, refuse_empty, rows_of, some_rows
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
@@ -78,13 +78,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             if again:
                 module = self._went_on(config).float().to(device)
             else:
-                module = build_table_model(config, seed=derive_seed(seed, "start")).to(device)
-                module.tokens.learn(taught.cells, taught.weights)
-                with torch.no_grad():
-                    module.head.bias.copy_(target.start(taught.asked, taught.weights))
-                if before is not None:
-                    before.give(module)
-                module.start_from(taught.cells.rows(slice(0, 256)).to(device))
+                module = begun(
+                    config, taught, target=target, seed=seed, device=device, before=before
+                )
             self.history_ = fit_model(
                 module,
                 taught.to(device),
@@ -194,10 +190,8 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
             watched(self.verbose) as watch,
         ):
-            model = build_table_model(config, seed=derive_seed(seed, "start"))
-            model.tokens.learn(sample.cells, weights)
+            model = begun(config, sample, target=None, seed=seed, device=device)
             pretext = Pretext(model, objective).to(device)
-            model.start_from(sample.cells.rows(slice(0, 256)).to(device))
 
             def loss_of(part: Sample) -> tuple[Tensor, Tensor]:
                 return pretext.loss(part.cells) * part.weights.sum(), part.weights.sum()

@@ -14,12 +14,15 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.base import Wired
-from addnorm.models.tabular import Cells, TableModel
+from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.pretrain import Pretrained
 from addnorm.tabular.targets import Target
 from addnorm.train.average import Average
 from addnorm.train.optim import make_optimizer
 from addnorm.train.schedule import make_schedule
 
+FIRST = 256
+"""Rows that a wiring measures at the start."""
 CLIP = 1.0
 """Norm of the gradient at most."""
 AT_ONCE = 1024
@@ -65,6 +68,31 @@ Curve = list[dict[str, float]]
 """A row for each epoch: epoch, train, valid, lr, seconds."""
 Watch = Callable[[int, int, dict[str, float]], None]
 """Told the epoch, how many there will be, and the row of the epoch."""
+
+
+def begun(
+    config: TableConfig,
+    rows: Sample,
+    *,
+    target: Target | None,
+    seed: int,
+    device: torch.device,
+    before: Pretrained | None = None,
+) -> TableModel:
+    """A model that is yet to learn, but knows its rows: bins of numbers, the bias of the head, what
+    its wiring measures.
+
+    target: None where none is learnt. before: what was learnt without one
+    """
+    model = build_table_model(config, seed=derive_seed(seed, "start"))
+    model.tokens.learn(rows.cells, rows.weights)
+    if target is not None:
+        with torch.no_grad():
+            model.head.bias.copy_(target.start(rows.asked, rows.weights))
+    if before is not None:
+        before.give(model)
+    model.to(device).start_from(rows.cells.rows(slice(0, FIRST)).to(device))
+    return model
 
 
 def fit_model(

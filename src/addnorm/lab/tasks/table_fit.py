@@ -25,7 +25,7 @@ from addnorm.models.tabular import MODELS, Cells, TableModel, build_table_model
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.choices import config_of, training_of
 from addnorm.tabular.encoder import TableEncoder
-from addnorm.tabular.fitting import Sample, answers, fit_model, settled
+from addnorm.tabular.fitting import Sample, answers, begun, fit_model, settled
 from addnorm.tabular.targets import NumberTarget, Target
 from addnorm.train.clock import stoppable
 from addnorm.train.device import pick_device
@@ -75,7 +75,7 @@ def try_model(recipe: TableRecipe) -> None:
 
 def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
     """Fit one cell and score it; None if it was asked to stop, or paused."""
-    begun = time.monotonic()
+    clock = time.monotonic()
     recipe.save(job.folder / CONFIG)
     table = Parted.read(Path(recipe.data), job.score)
     scaling = recipe.params.get("target_scaling", "auto")
@@ -103,13 +103,8 @@ def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
             raise Stopped
 
     with stoppable() as bell, settled(threads=None, seed=derive_seed(recipe.seed, "fit")):
-        model = build_table_model(
-            config_of(chosen, encoder, target.outputs), seed=derive_seed(recipe.seed, "start")
-        ).to(device)
-        model.tokens.learn(train.cells, train.weights)
-        with torch.no_grad():
-            model.head.bias.copy_(target.start(train.asked, train.weights))
-        model.start_from(train.cells.rows(slice(0, 256)).to(device))
+        config = config_of(chosen, encoder, target.outputs)
+        model = begun(config, train, target=target, seed=recipe.seed, device=device)
         with _kept(job, curve, batches) as ended:
             fit_model(
                 model,
@@ -135,7 +130,7 @@ def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
         scores=_scores(model, encoder, table, recipe, reference) if speaks else {},
         samples=_samples(model, encoder, table, target, reference) if speaks else (),
         tokens=len(curve) * rows,
-        seconds=time.monotonic() - begun,
+        seconds=time.monotonic() - clock,
         rate=pulse.rate,
         parameters=sum(weight.numel() for weight in model.parameters()),
     )
