@@ -61,6 +61,7 @@ def test_the_page_has_its_seven_sections_in_order(tmp_path, no_vega):
     assert f'<p class="large">{first}</p>' in text and f'<p class="large">{second}</p>' in text
     assert all(f"<li>{sentence}</li>" in text for sentence in others)
     told = rules(task_of("translate").ignorant)
+    assert f"Dashed: the baseline, the loss of {task_of('translate').ignorant}." in text
     assert told.replace("'", "&#39;") in text and "Here the baseline is 3.000 nats." in text
     assert "over those of the 2 seeds that trained" in text
     levels = [int(level) for level in re.findall(r"<h(\d)", text)]

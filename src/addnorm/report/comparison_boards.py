@@ -117,7 +117,7 @@ def _told_losses(got: Gathered) -> str:
     told = []
     if got.study.spec.seeds > 1:
         told.append("Thin: seeds. Thick: their mean, smoothed, as far as all of them go.")
-    told.append("Dashed: the baseline, what one gets by knowing how often each token occurs.")
+    told.append(f"Dashed: the baseline, the loss of {got.study.task.ignorant}.")
     if any(trace.judged.state in ("diverged", "crashed") for trace in got.traces.all):
         told.append("A cross marks the last value of a training that diverged or crashed.")
     if got.traces.kept < got.traces.points:

@@ -244,6 +244,7 @@ class Classify(TextTask):
     """The label of a text."""
 
     name, noun, measure, classes = "classify", "classification", "accuracy", 2
+    ignorant = "a model that knows how often each label occurs and nothing else"
 
     def asked(self, record: Mapping[str, str]) -> Question:
         """A text and its label."""
