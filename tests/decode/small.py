@@ -107,7 +107,7 @@ class Spy(Stepper):
     """A stepper that remembers what was asked of it."""
 
     def __init__(self, inner):
-        self.inner, self.steps, self.orders = inner, [], []
+        self.inner, self.steps, self.orders, self.kept = inner, [], [], []
         self.end, self.never = inner.end, inner.never
 
     def start(self):
@@ -117,9 +117,19 @@ class Spy(Stepper):
         self.steps.append(len(tokens))
         return self.inner.step(tokens)
 
-    def reorder(self, index, *, inside=False):
-        self.orders.append((index.tolist(), inside))
-        self.inner.reorder(index, inside=inside)
+    def reorder(self, index):
+        self.inner.reorder(index)
+
+    def fork(self, beam):
+        self.inner.fork(beam)
+
+    def follow(self, parents):
+        self.orders.append(parents.tolist())
+        self.inner.follow(parents)
+
+    def keep(self, sentences):
+        self.kept.append(sentences.tolist())
+        self.inner.keep(sentences)
 
     def _logits(self, ids, mask):
         raise NotImplementedError

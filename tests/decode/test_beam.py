@@ -106,10 +106,9 @@ def test_what_was_kept_of_the_sources_is_moved_only_when_sentences_leave():
     with torch.inference_mode():
         spy = Spy(make_stepper(model, rows))
         beam_search(spy, rows, Options(beam=2))
-    assert [inside for _, inside in spy.orders] == [False, True, False, True, True]
-    assert spy.orders[0][0] == [0, 0, 1, 1]
-    for index, inside in spy.orders:
-        assert not inside or all(old // 2 == new // 2 for new, old in enumerate(index))
+    assert [len(parents) for parents in spy.orders] == [2, 2, 1, 1, 1]
+    assert spy.orders[0] == [[0, 0], [0, 0]]
+    assert spy.kept == [[1]]
 
 
 def test_more_hypotheses_than_can_be_written_are_not_invented():

@@ -102,15 +102,24 @@ def test_rows_that_have_ended_leave_the_batch():
     assert spy.steps == [3, 2, 1, 1]
 
 
-def test_an_order_that_changes_nothing_moves_nothing():
-    stepper = make_stepper(model_of("lm"), [Sentence((1, 5), 4), Sentence((1, 6), 4)])
+@pytest.mark.parametrize("kind", ["lm", "seq2seq"])
+def test_beams_that_go_on_from_others_move_no_key(kind):
+    rows = sentences_of(kind, count=2)
     with torch.inference_mode():
+        stepper = make_stepper(model_of(kind), rows)
         stepper.start()
-        before = stepper.cache[0].keys
-        stepper.reorder(torch.tensor([0, 1]))
-        assert stepper.cache[0].keys is before
-        stepper.reorder(torch.tensor([1, 0]))
-        assert torch.equal(stepper.cache[0].keys, before.flip(0))
+        stepper.fork(3)
+        stepper.step(torch.tensor([4, 5, 6, 4, 5, 6]))
+        before = [slot.keys for slot in slots(stepper.cache)]
+        stepper.follow(torch.tensor([[2, 0, 0], [1, 1, 2]]))
+        assert all(
+            slot.keys is kept for slot, kept in zip(slots(stepper.cache), before, strict=True)
+        )
+        assert all(len(slot.keys) == 2 for slot in slots(stepper.cache))
+
+
+def slots(cache):
+    return [cache[site] for site in range(len(cache)) if cache[site].keys is not None]
 
 
 def test_batches_are_full_of_neighbours_and_lose_nobody():

@@ -113,6 +113,81 @@ def test_beams_are_reordered_with_their_memory_and_padding(positions):
     torch.testing.assert_close(steps, full[:, 4:])
 
 
+def lines(rows, parents):
+    """Rows of each family, (B, n, ...), by their parents."""
+    return rows[torch.arange(len(rows))[:, None], parents]
+
+
+FORKED = [{}, {"kv_heads": 2, "qk_norm": "rms"}, {"window": 3}, {"persistent": 2}, {"cap": 5.0}]
+
+
+@pytest.mark.parametrize("settled", [False, True], ids=["shared", "settled"])
+@pytest.mark.parametrize("blocks", FORKED, ids=str)
+@pytest.mark.parametrize("positions", POSITIONS)
+def test_families_go_on_as_if_each_row_were_alone(positions, blocks, settled):
+    """Forked behind padded prompts, crossed over, thinned out: each row is what its line says."""
+    decoder = make(positions, other_depth=1, **blocks)
+    prompts, memory = x64(3, 4, 16), x64(3, 5, 16, seed=9)
+    mask = torch.ones(3, 4, dtype=torch.bool)
+    mask[1, :2] = mask[2, 0] = False
+    memory_mask = masks.padding(torch.tensor([5, 2, 3]))
+    cache = KVCache(len(decoder.plan.sites))
+    with torch.no_grad():
+        decoder(prompts, mask=mask, cache=cache, memory=memory, memory_mask=memory_mask)
+        cache.fork(2)
+        families = torch.arange(3)
+        history = prompts[:, None].expand(-1, 2, -1, -1)
+        orders = [[[0, 0], [1, 0], [1, 1]], [[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 0]]]
+        for step, order in enumerate(map(torch.tensor, orders)):
+            if len(order) < len(families):
+                families = torch.tensor([0, 2])
+                cache.keep(families)
+                history = history[families]
+            cache.follow(order)
+            if settled and step == 1:
+                for site in range(len(cache)):
+                    cache[site].settle()
+            new = x64(len(order), 2, 1, 16, seed=20 + step)
+            history = torch.cat((lines(history, order), new), 2)
+            given = {
+                "memory": memory[families].repeat_interleave(2, 0),
+                "memory_mask": memory_mask[families].repeat_interleave(2, 0),
+            }
+            made = decoder(new.flatten(0, 1), cache=cache, **given)
+            valid = mask[families].repeat_interleave(2, 0)
+            valid = torch.nn.functional.pad(valid, (0, step + 1), value=True)
+            full = decoder(history.flatten(0, 1), mask=valid, **given)
+            torch.testing.assert_close(made, full[:, -1:])
+            assert cache.length == 5 + step
+
+
+def test_who_looks_at_probabilities_sees_rows_of_their_own():
+    attention, cache = SelfAttention(8, 2, causal=True).eval(), KVCache(1)
+    with torch.no_grad():
+        attention(tokens(2, 3, 8), cache=cache[0])
+        cache.fork(2)
+        attention(tokens(4, 1, 8, seed=1), cache=cache[0])
+        cache.follow(torch.tensor([[1, 1], [0, 1]]))
+        _, seen = attention(tokens(4, 1, 8, seed=2), cache=cache[0], weights=True)
+    assert seen.shape == (4, 2, 1, 5)
+    torch.testing.assert_close(seen.sum(-1), torch.ones(4, 2, 1))
+
+
+def test_a_family_that_is_reordered_or_cropped_goes_on_as_rows():
+    decoder, x = make("rotary"), x64(2, 6, 16)
+    cache = KVCache(len(decoder.plan.sites))
+    with torch.no_grad():
+        decoder(x[:, :2], cache=cache)
+        cache.fork(2)
+        rows = x.repeat_interleave(2, 0)
+        decoder(rows[:, 2:3], cache=cache)
+        cache.reorder(torch.tensor([3, 0, 1]))
+        decoder(rows[[3, 0, 1], 3:4], cache=cache)
+        cache.crop(3)
+        made = decoder(rows[[3, 0, 1], 3:], cache=cache)
+        torch.testing.assert_close(made, decoder(rows[[3, 0, 1]])[:, 3:])
+
+
 @pytest.mark.parametrize("positions", POSITIONS)
 def test_cropped_tokens_are_forgotten(positions):
     decoder = make(positions, other_depth=1)

@@ -101,7 +101,6 @@ def beam_search(
         )
         values, order = values[:, :beam], order[:, :beam]
         done = last | (pool.ranks[:, rival] >= values[:, 0] / (mildest if sure else penalty))
-        first, width = length == 1, scores.shape[1]
         leave = bool(done.any())
         if leave:
             best = pool.take(done.nonzero()[:, 0]).hypotheses(nbest, stepper.end)
@@ -110,8 +109,11 @@ def beam_search(
         stay = (~done).nonzero()[:, 0]
         if not len(stay):
             break
-        rows = (stay[:, None] * width + parent.gather(1, order)[stay]).flatten()
-        stepper.reorder(rows, inside=not first and not leave)
+        if length == 1:
+            stepper.fork(beam)
+        if leave:
+            stepper.keep(stay)
+        stepper.follow(parent.gather(1, order)[stay])
         tokens, scores = rows_of(longer, order)[stay], values[stay]
         if leave:
             alive, limits, pool = alive[stay], limits[stay], pool.take(stay)

@@ -56,7 +56,6 @@ class Stepper(ABC):
         self.never = [token for token in (PAD, START, END, UNKNOWN) if token != end]
         self.device = next(model.parameters()).device
         self.cache = cache
-        self.rows = len(sentences)
         self._prefixes = [sentence.prefix for sentence in sentences]
 
     def start(self) -> Tensor:
@@ -67,22 +66,21 @@ class Stepper(ABC):
         """Logits of the next token, (rows, vocab), after one more, (rows)."""
         return self._logits(tokens[:, None], None)
 
-    def reorder(self, index: Tensor, *, inside: bool = False) -> None:
-        """Row i becomes what row index[i] was; rows may leave or be doubled.
+    def reorder(self, index: Tensor) -> None:
+        """Row i becomes what row index[i] was; rows may leave or be doubled."""
+        self.cache.reorder(index)
 
-        inside: every row stays with its sentence, so that what was kept of the sources can stay
-        where it is. An order that changes nothing costs nothing.
-        """
-        same = len(index) == self.rows
-        if same and torch.equal(index, torch.arange(self.rows, device=index.device)):
-            return
-        self.rows = len(index)
-        if not inside:
-            self.cache.reorder(index)
-            return
-        for site in range(len(self.cache)):
-            if not self.cache[site].fixed:
-                self.cache[site].reorder(index)
+    def fork(self, beam: int) -> None:
+        """Every row becomes so many, next to each other."""
+        self.cache.fork(beam)
+
+    def follow(self, parents: Tensor) -> None:
+        """Hypothesis i of a sentence goes on from hypothesis parents[i], (sentences, beam)."""
+        self.cache.follow(parents)
+
+    def keep(self, sentences: Tensor) -> None:
+        """The hypotheses of some sentences only, by their numbers."""
+        self.cache.keep(sentences)
 
     @abstractmethod
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:

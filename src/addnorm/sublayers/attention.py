@@ -12,7 +12,8 @@ from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.cache import Slot
-from addnorm.sublayers.multihead import Answer, Heads, MultiHead
+from addnorm.sublayers.heads import Heads
+from addnorm.sublayers.multihead import Answer, MultiHead
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import Rotation
 
@@ -89,10 +90,12 @@ class SelfAttention(MultiHead):
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
+        kin = None
         if cache is not None:
-            k, v, mask = cache.extend(k, v, mask)
+            k, v, mask = cache.extend(k, v, mask, shared=not weights and not self.watched)
+            kin = cache.kin
         batch, length = x.shape[:2] if packing is None else packing.mask.shape
-        past = k.shape[2] - x.shape[1]
+        past = (k.shape[2] if kin is None else kin.tokens) - x.shape[1]
         shape = (batch, self.heads, length, past + length)
         if visible is not None:
             visible = _visible(visible, shape)
@@ -109,6 +112,11 @@ class SelfAttention(MultiHead):
         if mask is not None:
             valid = mask[:, None, None, :]
             visible = valid if visible is None else visible & valid
+        if kin is not None:
+            visible, bias = kin.limits(visible, bias)
+            y = self.attend(kin.together(q), k, v, plugs=plugs, visible=visible, bias=bias)
+            assert isinstance(y, Tensor)
+            return kin.apart(y)
         return self.attend(
             q,
             k,
@@ -176,16 +184,24 @@ class CrossAttention(MultiHead):
                 " wants a memory of its own"
             )
         plugs = plugs or Plugs()
+        kin = None
         if cache is None or cache.keys is None or cache.values is None:
             k, v = self.keys_and_values(memory, plugs)
             if cache is not None:
                 cache.hold(k, v, memory_mask)
         else:
-            k, v, memory_mask = cache.keys, cache.values, cache.valid
+            if weights or self.watched or x.shape[1] > 1:
+                cache.settle()
+            k, v, memory_mask, kin = cache.keys, cache.values, cache.valid, cache.kin
         q = self.queries(x, plugs)
+        q = q if kin is None else kin.together(q)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         visible = None if memory_mask is None else memory_mask[:, None, None, :]
+        if kin is not None:
+            y = self.attend(q, k, v, plugs=plugs, visible=visible)
+            assert isinstance(y, Tensor)
+            return kin.apart(y)
         return self.attend(
             q,
             k,

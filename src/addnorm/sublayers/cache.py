@@ -1,10 +1,13 @@
 """Cache: keys and values of tokens already seen, for decoding step by step."""
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import check_count
+from addnorm.sublayers.kin import Kin
 
 
 class Slot:
@@ -13,6 +16,8 @@ class Slot:
     keys, values: (B, key heads, S, K), ready for the product, None as long as there are none
     valid: (B, S), False at padding; None while no token was padding
     fixed: whether they are an encoder's, kept once, and not tokens of the stack's own
+    kin: how rows share keys and values, if they do; B is then that of the families, while `valid`
+        of tokens of the stack's own has a line for every row
 
     Without gradients there is room behind the tokens for those to come, which are then written
     there: no step copies the tokens before it.
@@ -23,30 +28,48 @@ class Slot:
         self.values: Tensor | None = None
         self.valid: Tensor | None = None
         self.fixed = False
+        self.kin: Kin | None = None
         self._rooms: list[Tensor] = []  # (B, key heads, more than S, K): of keys and of values
 
+    @property
+    def length(self) -> int:
+        """Tokens that a row has seen."""
+        if self.keys is None:
+            return 0
+        return self.keys.shape[2] if self.kin is None or self.fixed else self.kin.tokens
+
     def extend(
-        self, keys: Tensor, values: Tensor, valid: Tensor | None
+        self, keys: Tensor, values: Tensor, valid: Tensor | None, *, shared: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append new tokens, (B, key heads, L, K) and (B, L); all tokens so far come back."""
+        """Append new tokens, (B, key heads, L, K) and (B, L); all tokens so far come back.
+
+        shared: whether families may go on sharing keys, which they do for a token at a time
+        """
         if self.keys is None or self.values is None:
             self.keys, self.values, self.valid = keys, values, valid
             return keys, values, valid
-        if keys.shape[0] != self.keys.shape[0]:
+        if not shared or keys.shape[2] != 1:
+            self.settle()
+        rows = self.keys.shape[0] * (1 if self.kin is None else self.kin.size)
+        if keys.shape[0] != rows:
             raise UserError(
-                f"the cache holds a batch of {self.keys.shape[0]}, got one of {keys.shape[0]}; "
-                "reorder the cache, or begin with a new one"
+                f"the cache holds a batch of {rows}, got one of {keys.shape[0]}; reorder the "
+                "cache, or begin with a new one"
             )
         if valid is not None or self.valid is not None:
-            known = ((self.valid, self.keys), (valid, keys))
-            self.valid = torch.cat([_or_true(part, of) for part, of in known], 1)
+            new = keys.new_ones(rows, keys.shape[2], dtype=torch.bool) if valid is None else valid
+            old = new.new_ones(rows, self.length) if self.valid is None else self.valid
+            self.valid = torch.cat((old, new), 1)
+        if self.kin is not None:
+            keys, values = self.kin.together(keys), self.kin.together(values)
+            self.kin = self.kin.longer()
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             self.keys = torch.cat((self.keys, keys), 2)
             self.values = torch.cat((self.values, values), 2)
         else:
             held, total = self.keys.shape[2], self.keys.shape[2] + keys.shape[2]
             if not self._rooms or self._rooms[0].shape[2] < total:
-                self._move(torch.arange(len(keys), device=keys.device), 2 * total)
+                self._move(self.keys, self.values, size=2 * total)
             for room, new in zip(self._rooms, (keys, values), strict=True):
                 room[:, :, held:total] = new
             self.keys, self.values = (room[:, :, :total] for room in self._rooms)
@@ -58,25 +81,72 @@ class Slot:
 
     def reorder(self, index: Tensor) -> None:
         """Row i becomes what row index[i] was."""
-        if self._rooms:
-            self._move(index, self._rooms[0].shape[2])
-        elif self.keys is not None and self.values is not None:
-            self.keys, self.values = (x.index_select(0, index) for x in (self.keys, self.values))
+        self.settle()
+        self._take(index)
         self.valid = None if self.valid is None else self.valid.index_select(0, index)
 
-    def _move(self, index: Tensor, size: int) -> None:
-        """Some rows of keys and values, into rooms for `size` tokens."""
-        assert self.keys is not None and self.values is not None
-        held, self._rooms = self.keys.shape[2], []
-        for kept in (self.keys, self.values):
-            room = kept.new_empty(len(index), kept.shape[1], size, kept.shape[3])
-            torch.index_select(kept, 0, index, out=room[:, :, :held])
+    def fork(self, size: int) -> None:
+        """Every row becomes a family of so many, that share all they have seen."""
+        self.settle()
+        if self.keys is None:
+            return
+        self.kin = Kin(size) if self.fixed else Kin.of(size, self.keys)
+        if self.valid is not None and not self.fixed:
+            self.valid = self.valid.repeat_interleave(size, 0)
+
+    def follow(self, parents: Tensor) -> None:
+        """Row i of a family becomes what row parents[i] of it was."""
+        if self.kin is not None:
+            self.kin = self.kin.follow(parents)
+        else:
+            first = torch.arange(len(parents), device=parents.device)[:, None] * parents.shape[1]
+            self.reorder((first + parents).flatten())
+
+    def keep(self, families: Tensor, size: int) -> None:
+        """Some of the families of so many rows, by their numbers."""
+        rows = (families[:, None] * size + torch.arange(size, device=families.device)).flatten()
+        if self.kin is None:
+            self.reorder(rows)
+            return
+        self._take(families)
+        self.kin = self.kin.keep(families)
+        if self.valid is not None:
+            self.valid = self.valid.index_select(0, families if self.fixed else rows)
+
+    def settle(self) -> None:
+        """Rows of families get keys and values of their own."""
+        kin, self.kin = self.kin, None
+        if kin is not None and self.keys is not None and self.values is not None:
+            self.keys, self.values = kin.own(self.keys), kin.own(self.values)
+            self._rooms = []
+            if self.fixed and self.valid is not None:
+                self.valid = self.valid.repeat_interleave(kin.size, 0)
+
+    def _take(self, index: Tensor) -> None:
+        """Some rows of keys and values, with as much room as before."""
+        if self.keys is None or self.values is None:
+            return
+        keys, values = self.keys.index_select(0, index), self.values.index_select(0, index)
+        if self._rooms:
+            self._move(keys, values, size=self._rooms[0].shape[2])
+        else:
+            self.keys, self.values = keys, values
+
+    def _move(self, keys: Tensor, values: Tensor, *, size: int) -> None:
+        """Keys and values into rooms for `size` of them."""
+        held, self._rooms = keys.shape[2], []
+        for kept in (keys, values):
+            room = kept.new_empty(*kept.shape[:2], size, kept.shape[3])
+            room[:, :, :held] = kept
             self._rooms.append(room)
         self.keys, self.values = (room[:, :, :held] for room in self._rooms)
 
     def crop(self, length: int) -> None:
         """Forget all tokens but the first `length`; a memory is kept whole."""
-        if self.keys is None or self.values is None or self.fixed:
+        if self.fixed:
+            return
+        self.settle()
+        if self.keys is None or self.values is None:
             return
         self.keys, self.values = self.keys[:, :, :length], self.values[:, :, :length]
         self.valid = None if self.valid is None else self.valid[:, :length]
@@ -107,6 +177,7 @@ class KVCache:
         check_count("sites", sites)
         self._slots = [Slot() for _ in range(sites)]
         self._index: Tensor | None = None
+        self._size = 1  # rows of a family
 
     def __getitem__(self, site: int) -> Slot:
         return self._slots[site]
@@ -118,7 +189,7 @@ class KVCache:
     def length(self) -> int:
         """Tokens seen."""
         slot = self._first()
-        return 0 if slot is None or slot.keys is None else slot.keys.shape[2]
+        return 0 if slot is None else slot.length
 
     @property
     def counted(self) -> int | Tensor:
@@ -138,11 +209,38 @@ class KVCache:
         return index
 
     def reorder(self, index: Tensor) -> None:
-        """Row i of the batch becomes what row index[i] was: beams that go on."""
+        """Row i of the batch becomes what row index[i] was; rows may leave or be doubled."""
         for slot in self._slots:
             slot.reorder(index)
+        self._place(lambda lines: lines.index_select(0, index))
+
+    def fork(self, size: int) -> None:
+        """Every row becomes a family of so many rows next to each other: beams of a sentence.
+
+        Nothing is copied, then or when a row goes on from another one of its family.
+        """
+        check_count("size", size)
+        self._size = size
+        for slot in self._slots:
+            slot.fork(size)
+        self._place(lambda lines: lines.repeat_interleave(size, 0))
+
+    def follow(self, parents: Tensor) -> None:
+        """Row i of each family goes on from what row parents[i] of it has seen. parents: (B, n)"""
+        for slot in self._slots:
+            slot.follow(parents)
+
+    def keep(self, families: Tensor) -> None:
+        """Some of the families, by their numbers; the others leave."""
+        size = self._size
+        for slot in self._slots:
+            slot.keep(families, size)
+        self._place(lambda lines: lines.view(-1, size, lines.shape[1])[families].flatten(0, 1))
+
+    def _place(self, change: Callable[[Tensor], Tensor]) -> None:
+        """Positions follow their rows, where rows have their own."""
         if self._index is not None and self._index.ndim == 2:
-            self._index = self._index.index_select(0, index)
+            self._index = change(self._index)
 
     def crop(self, length: int) -> None:
         """Forget all tokens but the first `length`."""
@@ -155,9 +253,3 @@ class KVCache:
         """A slot with tokens of the stack's own; they all hold the same ones."""
         used = (slot for slot in self._slots if slot.keys is not None and not slot.fixed)
         return next(used, None)
-
-
-def _or_true(valid: Tensor | None, keys: Tensor) -> Tensor:
-    if valid is not None:
-        return valid
-    return torch.ones(keys.shape[0], keys.shape[2], dtype=torch.bool, device=keys.device)
