@@ -9,7 +9,8 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import Branch, Observer, State, Wiring, parameter, register
+from addnorm.wirings.base import Observer, State, parameter, register
+from addnorm.wirings.normed_sum import NormedSum
 
 
 @register(
@@ -26,7 +27,7 @@ from addnorm.wirings.base import Branch, Observer, State, Wiring, parameter, reg
         reduces_to=(("admin(start=linear)", "post_ln"), ("admin", "post_ln")),
     )
 )
-class Admin(Wiring):
+class Admin(NormedSum):
     """Post-LN with a learned scale on the skip, which starts from a profiling pass.
 
     x_next = N(omega * x + f(x))
@@ -77,30 +78,9 @@ class Admin(Wiring):
         waiting = not self.calibrated.is_meta and not self.calibrated
         return f"start={self.start}" + (", not calibrated: call calibrate(x)" if waiting else "")
 
-    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
-        return state[0], state
-
-    def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Scale the skip, add, normalize."""
-        (x,) = state
-        return (self.norm(site)(self.omega[site.index] * x + branch),)
-
-    def step(self, state: State, site: Site, branch: Branch) -> State:
-        """The same, by one kernel where there is one."""
-        (x,) = state
-        made = self.sum_and_norm(
-            x, x, branch, norm=self.norms[site.index], scale=self.omega[site.index]
-        )
-        return super().step(state, site, branch) if made is None else made[1:]
-
-    def norms_sum(self, site: Site) -> bool:
-        """Always."""
-        return True
-
-    def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
-        return state[0]
+    def scale(self, site: Site) -> float | Tensor | None:
+        """Omega, learned."""
+        return self.omega[site.index]
 
     def no_decay(self) -> set[str]:
         """Omega is a scale."""

@@ -5,7 +5,8 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Positive
-from addnorm.wirings.base import Branch, State, Wiring, register
+from addnorm.wirings.base import register
+from addnorm.wirings.normed_sum import NormedSum
 
 
 @register(
@@ -18,7 +19,7 @@ from addnorm.wirings.base import Branch, State, Wiring, register
         reduces_to=(("deepnorm(alpha=1.0, beta=1.0)", "post_ln"),),
     )
 )
-class DeepNorm(Wiring):
+class DeepNorm(NormedSum):
     """Post-LN with a constant on the skip and one on the start weights.
 
     x_next = N(alpha * x + f(x))
@@ -54,28 +55,9 @@ class DeepNorm(Wiring):
         self.beta = rule[1] if beta is None else beta
         self.norms = self.site_norms()
 
-    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
-        return state[0], state
-
-    def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Scale the skip, add, normalize."""
-        (x,) = state
-        return (self.norm(site)(self.alpha * x + branch),)
-
-    def step(self, state: State, site: Site, branch: Branch) -> State:
-        """The same, by one kernel where there is one."""
-        (x,) = state
-        made = self.sum_and_norm(x, x, branch, norm=self.norms[site.index], scale=self.alpha)
-        return super().step(state, site, branch) if made is None else made[1:]
-
-    def norms_sum(self, site: Site) -> bool:
-        """Always."""
-        return True
-
-    def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
-        return state[0]
+    def scale(self, site: Site) -> float | Tensor | None:
+        """Alpha."""
+        return self.alpha
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Beta, on everything but queries and keys."""

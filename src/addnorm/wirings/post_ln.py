@@ -3,8 +3,9 @@
 from torch import Tensor
 
 from addnorm.core.cards import Card
-from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import Branch, State, Wiring, register
+from addnorm.core.plan import Plan
+from addnorm.wirings.base import State, register
+from addnorm.wirings.normed_sum import NormedSum
 
 
 @register(
@@ -19,7 +20,7 @@ from addnorm.wirings.base import Branch, State, Wiring, register
         reduces_to=(("post_ln", "post_ln(final_norm=True)"),),
     )
 )
-class PostLN(Wiring):
+class PostLN(NormedSum):
     """Normalize after the add.
 
     x_next = N(x + f(x))
@@ -41,25 +42,6 @@ class PostLN(Wiring):
         super().__init__(plan)
         self.norms = self.site_norms()
         self.final_norm = self.make_norm() if final_norm else None
-
-    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
-        return state[0], state
-
-    def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add, then normalize."""
-        (x,) = state
-        return (self.norm(site)(x + branch),)
-
-    def step(self, state: State, site: Site, branch: Branch) -> State:
-        """The same, by one kernel where there is one."""
-        (x,) = state
-        made = self.sum_and_norm(x, x, branch, norm=self.norms[site.index])
-        return super().step(state, site, branch) if made is None else made[1:]
-
-    def norms_sum(self, site: Site) -> bool:
-        """Always."""
-        return True
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""
