@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.doctor.graph import Graph, Operand, Scale
+from addnorm.doctor.graph import Graph, Operand
 from addnorm.doctor.joins import Join, find, fresh, fused, plain
 from addnorm.doctor.ops import ATTENTION, CASTS
 from addnorm.doctor.products import axes_of, shape_of
@@ -24,7 +24,7 @@ class Stacked:
 
 
 def joined(
-    graph: Graph, joins: dict[int, Join], op: str, operands: Sequence[Operand], alpha: float
+    graph: Graph, joins: dict[int, Join], op: str, operands: Sequence[Operand]
 ) -> Join | None:
     """The join that one call makes, if it makes one."""
     _wake(graph, joins, operands)
@@ -37,8 +37,6 @@ def joined(
         join = fused(graph, one, other) if operands[0] is live[0] else None
     elif op == "gru_cell":
         join = fused(graph, other, one)
-    elif op == "addcmul":
-        join = _scaled(graph, joins, operands, live)
     elif op in ("index_add", "scatter_add"):
         join = plain(graph, joins, one, other)
     elif one != other:
@@ -48,9 +46,7 @@ def joined(
         return None  # f(x) - x takes the stream away
     if minuend is not None and not graph.learns(join.path - {join.fork}):
         return None  # x - its moving average
-    join.gated |= op in ("gru_cell", "lerp")
-    if alpha != 1 and join.branch == other:
-        join.own = (Scale("constant", alpha, (), len(graph)),)
+    join.gated |= op == "gru_cell"
     return join
 
 
@@ -91,19 +87,6 @@ def _before(graph: Graph, joins: dict[int, Join], start: int) -> None:
 def _looked(graph: Graph, index: int) -> bool:
     """Whether an attention stands behind a node that is learned."""
     return any(graph[i].op in ATTENTION for i in graph.learned_behind(index))
-
-
-def _scaled(
-    graph: Graph, joins: dict[int, Join], operands: Sequence[Operand], live: list[Operand]
-) -> Join | None:
-    """addcmul: x + gain * branch in one call."""
-    if operands[0] is not live[0] or len(live) != 2:
-        return None
-    join = find(graph, joins, live[0].node, live[1].node)
-    if join is not None:
-        gain = next(o for o in operands[1:] if o is not live[1])
-        join.own = (graph.factor(gain, len(graph)),)
-    return join
 
 
 def stacked(

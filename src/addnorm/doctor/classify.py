@@ -68,7 +68,7 @@ def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join
     users: dict[frozenset[str], int] = {}
     sets: dict[int, frozenset[str]] = {}
     for index, join in joins.items():
-        if join.gated and join.op not in ("gru_cell", "lerp"):
+        if join.gated and join.op != "gru_cell":
             operands = (o for i in join.path for o in graph[i].operands)
             sets[index] = frozenset(o.name for o in operands if o.kind == "weight" and o.name)
             users[sets[index]] = users.get(sets[index], 0) + 1

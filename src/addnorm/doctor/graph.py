@@ -243,9 +243,6 @@ class Graph:
             return None
         if node.op in CLEAR or self._plus_nothing(node):
             return node.ins[0], None
-        if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
-            gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
-            return None if gain is None else (node.ins[0], self.factor(gain, index))
         if node.op not in SCALES:
             return None
         if node.op == "neg":

@@ -116,7 +116,10 @@ def _begun(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
 
 
 def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
-    """A shortcut that goes straight back to where the branch began."""
+    """A shortcut that goes straight back to where the branch began, or on the way to it."""
+    step = _interpolation(graph, shortcut, branch)
+    if step is not None:
+        return step
     chain = graph.chain(shortcut)
     forks = [(fork, scales, -1) for fork, scales in chain]
     last, scales = chain[-1]
@@ -133,7 +136,7 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
                 return None
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
-                return _interpolation(graph, shortcut, branch)
+                return None
             other = _crossed(graph, joins, fork, branch, path)
             if other is not None:
                 path = graph.between(other, branch)
@@ -163,18 +166,21 @@ def _crossed(
 
 
 def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
-    """x + a * (u - x): a step from the shortcut towards the branch."""
+    """x + a * (u - x): a step from the shortcut towards the branch. a may be made of an input."""
     end, scales = graph.chain(branch)[-1]
-    node = graph[end]
-    if node.op != "sub" or len(node.ins) != 2:
-        return None
-    target, own = (o.node for o in node.operands[:2])
-    if own not in (i for i, _ in graph.chain(shortcut)):
-        return None
-    found = plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
-    if found is not None:
-        found.own, found.towards = scales, end
-    return found
+    ways = [end, *(graph[end].ins if graph[end].op == "mul" else ())]
+    passed = [i for i, _ in graph.chain(shortcut)]
+    for way in (graph.chain(i)[-1] for i in ways):
+        node = graph[way[0]]
+        if node.op != "sub" or len(node.ins) != 2 or node.operands[1].node not in passed:
+            continue
+        target = node.operands[0].node
+        found = plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
+        if found is not None:
+            found.own, found.towards = scales, way[0]
+            found.gated |= way[0] != end
+            return found
+    return None
 
 
 def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:

@@ -110,7 +110,7 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
     found: set[int] = set()
     for index in graph.onward(norm.node):
         node = graph[index]
-        if node.op in ("mul", "addcmul") and len(node.ins) == 1:
+        if node.op == "mul" and len(node.ins) == 1:
             step = graph.back(index)
             if step and step[1] and step[1].kind == "weight":
                 found.add(index)

@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ADDS = frozenset(
-    {"add", "sub", "rsub", "addcmul", "lerp", "addmm", "baddbmm", "gru_cell"}
-    | {"index_add", "scatter_add"}
-)
-"""Operations that may join a shortcut and a branch."""
+ADDS = frozenset({"add", "sub", "rsub", "addmm", "baddbmm", "gru_cell", "index_add", "scatter_add"})
+"""Operations that may join a shortcut and a branch, once fused ones are spelt out (spelt.py)."""
 SUMS = frozenset({"sum", "mean", "einsum", "matmul", "tensordot"})
 """Operations that may add up streams which were stacked before."""
 ATTENTION = frozenset(

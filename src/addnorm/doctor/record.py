@@ -16,7 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.doctor import hidden
 from addnorm.doctor.adds import Stacked, joined, mixture, stacked
-from addnorm.doctor.calls import mean_of, plain_arguments, without_dropout
+from addnorm.doctor.calls import Call, mean_of, plain_arguments, without_dropout
 from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
 from addnorm.doctor.interrupt import check
@@ -24,8 +24,9 @@ from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
 from addnorm.doctor.signs import FLAT, Signs
+from addnorm.doctor.spelt import spelt
 
-INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+STEPS: dict[str, Callable[..., Any]] = {"mul": torch.mul, "div": torch.div, "sub": torch.sub}
 
 
 class Recorder(TorchFunctionMode):
@@ -126,55 +127,77 @@ class Recorder(TorchFunctionMode):
         check()
         kwargs = kwargs or {}
         raw = getattr(func, "__name__", str(func))
-        op = canonical(raw)
         given = list(tensors((args, kwargs)))
         self.guard.before(raw, args, kwargs)
         if not given:
             return func(*args, **kwargs)
         if raw == "__setitem__":
             func(*args, **kwargs)
-            self._written(args, given)
+            self._written(args)
             return None
+        op = canonical(raw)
         if self.still:
             args, kwargs = without_dropout(op, args, kwargs)
-        operands = tuple(self._operand(a) for a in plain_arguments(args, kwargs))
-        detail = kept(op, args, kwargs)
-        join = self._join(op, operands, given, kwargs.get("alpha", 1)) if op in ADDS else None
+        return self._followed(func, Call(raw, op, args, kwargs, given))
+
+    def _followed(self, func: Callable[..., Any], call: Call) -> Any:
+        """Carry a call out, and file what it did."""
+        op, operands, given = self._plain(call)
+        detail = kept(op, call.args, call.kwargs)
+        join = self._join(op, operands, given) if op in ADDS else None
         streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
-        self._observe(op, args, kwargs, given)
-        before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
-        out = func(*args, **kwargs)
+        self._observe(call)
+        versions = call.versions()
+        out = func(*call.args, **call.kwargs)
         made = [out] if isinstance(out, Tensor) else list(tensors(out))
-        inplace = _in_place(raw, out, given, before)
+        inplace = call.in_place(out, versions)
         idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
         nothing = not any(o.kind in ("node", "weight") for o in operands)
         if not made or nothing or (idle and op not in DROPOUT):
             return out  # nothing flows; or a cast that had nothing to do
         if streams is not None and not streams.weighted:
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                self._sum(op, streams, given, made[0])
+                self._sum(op, streams, given=given, out=made[0])
             return out
         if streams is not None:
             join = mixture(self.graph, self.joins, streams, self._mixtures)
-        self._file_all(op, operands, made, inplace, detail)
+        self._file_all(op, operands, made=made, inplace=inplace, detail=detail)
         if streams is not None:
             self._mixtures.add(self._known[made[0]])
         if join is not None:
             self._joined(join, op, made[0])
         return out
 
-    def _observe(
-        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]
-    ) -> None:
+    def _plain(self, call: Call) -> tuple[str, tuple[Operand, ...], list[Tensor]]:
+        """A call as an operation, its operands and its tensors; of a fused sum the last step."""
+        with torch._C.DisableTorchFunction():
+            sides = spelt(call.op, call.args, call.kwargs, do=self._step)
+        if sides is None:
+            values = list(plain_arguments(call.args, call.kwargs))
+            return call.op, tuple(map(self._operand, values)), call.given
+        op = call.op if call.op in ("add", "sub") else "add"
+        given = [side for side in sides if isinstance(side, Tensor)]
+        return op, tuple(map(self._operand, sides)), given
+
+    def _step(self, op: str, *values: Any) -> Any:
+        """One step of a fused sum, carried out beside it and filed."""
+        operands = tuple(map(self._operand, values))
+        out = STEPS[op](*values)
+        if any(o.kind in ("node", "weight") for o in operands):
+            self._file(op, operands, out)
+        return out
+
+    def _observe(self, call: Call) -> None:
         """Take the signs of an operation that is about to run."""
-        self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
-        if op in FLAT:
-            self.signs.squashed(op, given[0], len(self.graph))
+        self.signs.attention(call, graph=self.graph, known=self._known, path=self._stack[-1])
+        if call.op in FLAT:
+            self.signs.squashed(call.op, call.given[0], len(self.graph))
 
     def _file_all(
         self,
         op: str,
         operands: tuple[Operand, ...],
+        *,
         made: list[Tensor],
         inplace: bool,
         detail: dict[str, Any],
@@ -214,7 +237,7 @@ class Recorder(TorchFunctionMode):
         self._known[tensor] = node.index
         return node
 
-    def _written(self, args: tuple[Any, ...], given: list[Tensor]) -> None:
+    def _written(self, args: tuple[Any, ...]) -> None:
         target = args[0]
         operands = [self._operand(target)] + [self._operand(t) for t in tensors(args[2:])]
         self._file("setitem", tuple(operands), target)
@@ -236,10 +259,8 @@ class Recorder(TorchFunctionMode):
 
     # joins
 
-    def _join(
-        self, op: str, operands: tuple[Operand, ...], given: list[Tensor], alpha: float
-    ) -> Join | None:
-        join = joined(self.graph, self.joins, op, operands, alpha)
+    def _join(self, op: str, operands: tuple[Operand, ...], given: list[Tensor]) -> Join | None:
+        join = joined(self.graph, self.joins, op, operands)
         if join is not None and op not in ("addmm", "baddbmm"):
             self._weigh(join, {self._known[t]: t for t in given if self._active(t)})
         return join
@@ -251,7 +272,7 @@ class Recorder(TorchFunctionMode):
         branch = values.get(join.branch, other if shortcut is one else one)
         self.signs.operands(join, shortcut, branch, self.graph)
 
-    def _sum(self, op: str, found: Stacked, given: list[Tensor], out: Tensor) -> None:
+    def _sum(self, op: str, found: Stacked, *, given: list[Tensor], out: Tensor) -> None:
         """A sum over stacked streams, filed as the additions that it is."""
         whole = next(t for t in given if self._known.get(t) is not None and t.dim() > found.axis)
         values = dict(zip(found.parts, whole.unbind(found.axis), strict=True))
@@ -273,16 +294,6 @@ class Recorder(TorchFunctionMode):
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
         self.signs.total(join, out, self.graph)
-
-
-def _in_place(raw: str, out: Any, given: list[Tensor], before: list[int] | None) -> bool:
-    """Whether an operation wrote to what it was given: by its name, or by the version counters."""
-    if raw in INPLACE or (raw.endswith("_") and not raw.endswith("__")):
-        return True
-    if before is None or not isinstance(out, Tensor):
-        return False
-    now = [t._version for t in given if not t.is_inference()]
-    return now != before and any(out is t for t in given)
 
 
 def _node(index: int) -> Operand:

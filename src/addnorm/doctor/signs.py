@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, multi_head_attention_forward
 
+from addnorm.doctor.calls import Call
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
 from addnorm.doctor.ops import CONVOLUTION, POOLING
@@ -93,22 +94,14 @@ class Signs:
         with torch.no_grad():
             self.gradients[index] = float(gradient.detach().float().norm())
 
-    def attention(
-        self,
-        op: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        graph: Graph,
-        known: Any,
-        path: str,
-    ) -> None:
+    def attention(self, call: Call, *, graph: Graph, known: Any, path: str) -> None:
         """Logits of an attention, as far as the call shows them."""
-        reader = _READERS.get(op)
+        reader = _READERS.get(call.op)
         if reader is None:
             return
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                seen = reader(args, kwargs)
+                seen = reader(call.args, call.kwargs)
                 if seen is None:
                     return
                 logits, causal, square, source, length = seen

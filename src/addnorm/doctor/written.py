@@ -50,7 +50,7 @@ def from_end(axes: object, rank: int) -> tuple[int, ...] | None:
 
 def written(graph: Graph, node: Node) -> Norm | None:
     """The norm that ends at a node, if one does: something divided by the size of itself."""
-    if node.op not in ("mul", "div", "addcdiv", "addcmul") or len(node.ins) < 2:
+    if node.op not in ("mul", "div") or len(node.ins) < 2:
         return None
     for value in node.ins:
         for statistic in node.ins:
