@@ -126,7 +126,10 @@ def _without_block(anatomy: Anatomy) -> Iterator[str]:
         yield f"a residual add: {why}"
         return
     inside = set[int]().union(*(reading.join.path for reading in anatomy.readings))
-    alone = [graph[i].path for i in sorted(looks(graph, set(range(len(graph))) - inside))]
+    # what one call made shares its operands: an attention may return its weights as well
+    calls = {id(graph[i].operands) for i in inside}
+    outside = {node.index for node in graph if id(node.operands) not in calls}
+    alone = [graph[i].path for i in sorted(looks(graph, outside))]
     if alone:
         yield (
             f"a residual add around the attention in {few(alone)}: what it makes is not added to "

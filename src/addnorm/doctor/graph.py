@@ -25,6 +25,8 @@ class Operand:
     shape: Shape = ()
     name: str = ""
     """The weight's own name in the model."""
+    ahead: int = 0
+    """Of a constant that is a mask of the future: how many tokens ahead it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Node:
     learned: bool = False
     """Not active, made of weights."""
     value: float | None = None
+    ahead: int = 0
+    """Of a mask of the future: how many tokens ahead it begins."""
     detail: dict[str, Any] = field(default_factory=dict)
     ins: tuple[int, ...] = ()
     """The active nodes it was made of."""
@@ -71,6 +75,8 @@ class Node:
     """The newest node that mixes among those it is made of."""
     given: bool = False
     """Whether a floating input is among them."""
+    grad: bool = False
+    """Whether autograd follows it."""
 
     @property
     def size(self) -> int:

@@ -54,14 +54,28 @@ def _weighs(graph: Graph, index: int) -> bool:
 
 
 def softmaxed(graph: Graph, index: int) -> bool:
-    """Whether a node is a softmax, or a part of one (a sink may be cut off)."""
+    """Whether a node is a softmax, masked or not, or a part of one (a sink may be cut off)."""
     for _ in range(HOPS):
         index = graph.chain(index)[-1][0]
         node = graph[index]
-        if node.op not in SLICES or len(node.ins) != 1:
-            return node.op == "softmax" or _softmax_by_hand(graph, index)
+        if node.op == "softmax" or _softmax_by_hand(graph, index):
+            return True
+        cut = node.op in SLICES and len(node.ins) == 1
+        if not cut and not _shared_out(graph, index):
+            return False
         index = node.ins[0]
     return False
+
+
+def _shared_out(graph: Graph, index: int) -> bool:
+    """x / sum(x): weights that are made to sum to 1 once more, as behind a mask."""
+    node = graph[index]
+    if node.op != "div" or len(node.ins) != 2:
+        return False
+    value, total = (o.node for o in node.operands[:2])
+    while len(graph[total].ins) == 1 and graph[total].op != "sum":
+        total = graph[total].ins[0]
+    return graph[total].op == "sum" and graph[total].ins == (value,)
 
 
 def _softmax_by_hand(graph: Graph, index: int) -> bool:

@@ -16,6 +16,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.doctor import hidden
 from addnorm.doctor.adds import Stacked, joined, mixture, stacked
+from addnorm.doctor.ahead import begins
 from addnorm.doctor.calls import Call, mean_of, plain_arguments, without_dropout
 from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
@@ -231,15 +232,18 @@ class Recorder(TorchFunctionMode):
             path=self._stack[-1] if path is None else path,
             dtype=tensor.dtype,
             detail=detail or {},
+            grad=tensor.requires_grad,
         )
         if not node.active and node.op != "embedding":
             node.value = mean_of(tensor)
+            node.ahead = 0 if node.learned else begins(tensor)
         self._known[tensor] = node.index
         return node
 
     def _written(self, args: tuple[Any, ...]) -> None:
         target = args[0]
-        operands = [self._operand(target)] + [self._operand(t) for t in tensors(args[2:])]
+        places = [t for t in tensors(args[1:2]) if t.dtype == torch.bool]
+        operands = [self._operand(t) for t in (target, *places, *tensors(args[2:]))]
         self._file("setitem", tuple(operands), target)
 
     def _operand(self, value: Any) -> Operand:
@@ -255,7 +259,8 @@ class Recorder(TorchFunctionMode):
             return Operand(
                 "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
             )
-        return Operand("constant", value=mean_of(value), shape=tuple(value.shape))
+        shape = tuple(value.shape)
+        return Operand("constant", value=mean_of(value), shape=shape, ahead=begins(value))
 
     # joins
 
