@@ -9,7 +9,8 @@ from addnorm.doctor.joins import Join, find, fresh, fused, plain
 from addnorm.doctor.ops import ATTENTION, CASTS
 from addnorm.doctor.products import axes_of, shape_of
 
-FAR = 8
+BACK_TO_STACK = 8
+"""Steps from a sum back to the stack that it runs over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +121,7 @@ def _traced(graph: Graph, index: int, dim: int, *, weighted: bool) -> Stacked | 
     """Back to the stack, over casts and weights that leave its shape alone."""
     shape = graph[index].shape
     axis = dim % len(shape) if shape else 0
-    for _ in range(FAR):
+    for _ in range(BACK_TO_STACK):
         node = graph[index]
         if node.shape != shape or not node.ins:
             return None

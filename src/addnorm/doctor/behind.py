@@ -9,7 +9,8 @@ from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.streams import own_copy
 
-FAR = 200
+BLOCKS_BACK = 200
+"""Blocks among which a layer is looked for that repeats."""
 PASSES = POOLING | {"getitem", "select", "cat", "index", "stack", "sum", "mean"}
 
 
@@ -96,7 +97,7 @@ def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
     block right before it, where layers do not repeat."""
     back: list[Reading] = []
     reading: Reading | None = last
-    while reading is not None and len(back) < FAR:
+    while reading is not None and len(back) < BLOCKS_BACK:
         if bool(reading.around) == bool(last.around):
             back.append(reading)
         reading = by_node.get(reading.link.before)

@@ -166,6 +166,8 @@ def _by_weights(model: nn.Module) -> Iterator[Any]:
         p for p in parameters
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]  # fmt: skip
+    if not parameters:
+        yield ()
     count = max(len(needed), 1)
     for one in _single(model):
         yield (one,) * count

@@ -9,9 +9,10 @@ from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.projection import projected
 
 HOPS = 4
-NEAR = 40
+"""Sums, or norms and biases, that are looked behind."""
+NORM_NODES = 40
 """Nodes that a norm written out may have."""
-FAR = 300
+ARITHMETIC = 300
 """Nodes over which a way without a branch is looked for."""
 GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
 
@@ -193,7 +194,7 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             return None
         changed = gated or blended or normed or cut or shifted
         if graph[branch].mixed <= index:  # nothing mixes on the way: arithmetic, if it is near
-            if changed and branch - index < FAR and graph.reaches(index, branch):
+            if changed and branch - index < ARITHMETIC and graph.reaches(index, branch):
                 return None
         elif changed and graph.reaches(index, branch):
             path = graph.between(index, branch)
@@ -258,7 +259,7 @@ def _normalized(graph: Graph, index: int) -> int | None:
     small, large = sorted(node.ins, key=lambda i: graph[i].size)
     if graph[small].size * 2 > graph[large].size:
         return None
-    floor = max(0, index - NEAR)
+    floor = max(0, index - NORM_NODES)
     return large if graph.ancestors(large, floor) & graph.ancestors(small, floor) else None
 
 

@@ -16,6 +16,7 @@ from addnorm.doctor.ops import (
 from addnorm.doctor.products import axes, factors
 
 HOPS = 4
+"""Slices behind which a softmax is looked for."""
 FEW = 3
 """Tokens from which on a recurrence can be told."""
 

@@ -13,7 +13,7 @@ from addnorm.doctor.products import axes, factors
 
 SMALL = 16
 """Streams that a hyper-connection has at most."""
-MOST = 120
+MIXTURE_NODES = 120
 """Nodes of one mixture that are looked at."""
 
 
@@ -131,7 +131,7 @@ def _width(graph: Graph, made: int) -> int:
 def streams_of(graph: Graph, joins: Container[int], start: int, width: int = 0) -> set[int]:
     """Everything that a node is a mixture of, up to the sums before it."""
     seen, waiting = {start}, [start]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MIXTURE_NODES:
         index = waiting.pop()
         for earlier in [] if index in joins else _sides(graph, index, width):
             if earlier not in seen:
@@ -163,7 +163,7 @@ def mixed_onward(graph: Graph, start: int, width: int) -> set[int]:
     """Everything that is a mixture of a stream and others, in the order of time."""
     found: set[int] = set()
     waiting = [start]
-    while waiting and len(found) < MOST:
+    while waiting and len(found) < MIXTURE_NODES:
         index = waiting.pop()
         for kid in graph[index].kids:
             if kid not in found and index in _sides(graph, kid, width):

@@ -5,7 +5,7 @@ from heapq import heappop, heappush
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.ops import CONVOLUTION, NONLINEAR, POOLING, SLICES, mixes
 
-NEAR = 40
+PROJECTION_NODES = 40
 """Nodes that a projection with its norm may have."""
 
 
@@ -40,7 +40,7 @@ def _straight(graph: Graph, end: int) -> set[int]:
     seen: set[int] = set()
     waiting, crossed = [-end], {end: 0}
     found = False
-    while waiting and len(seen) < NEAR:
+    while waiting and len(seen) < PROJECTION_NODES:
         index = -heappop(waiting)
         node = graph[index]
         seen.add(index)

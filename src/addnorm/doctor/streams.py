@@ -9,7 +9,8 @@ from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import ATTENTION, NONLINEAR
 
-FAR = 80
+STREAM_STEPS = 80
+"""Steps on a stream from one join back to the one before."""
 WRITES = frozenset({"where", "setitem", "scatter", "index_put", "index_copy", "masked_scatter"})
 """Operations that put something in the place of a part of a stream."""
 
@@ -56,7 +57,7 @@ def link(
     """Walk back from a fork, or whatever the stream came by, to the join before it."""
     found = Link()
     index = start
-    for _ in range(FAR):
+    for _ in range(STREAM_STEPS):
         found.start = index
         if index in joins and index != join.node:
             found.before = index

@@ -15,7 +15,7 @@ from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import Guard, untouched, unwrapped
 from addnorm.doctor.hidden import statistics_kept
 from addnorm.doctor.interrupt import check, listening
-from addnorm.doctor.leaves import mapped, tensors
+from addnorm.doctor.leaves import mapped, named, tensors
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
 
@@ -49,6 +49,12 @@ def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterat
     """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
     model = unwrapped(model)
     args, kwargs = own_copies(as_call(example))
+    for place, tensor in (*named(args), *named(kwargs)):
+        if not tensor.numel():
+            raise UserError(
+                f"got the empty input {place} of shape {tuple(tensor.shape)}; wanted at least one "
+                "example of one token"
+            )
     with listening(), untouched(model) as guard:
         for tensor in tensors((args, kwargs)):
             guard.keep(tensor)  # a forward may write to its inputs, and probes start from them

@@ -14,7 +14,7 @@ from addnorm.doctor.ops import (
     mixes,
 )
 
-FAR = 24
+STATISTIC_NODES = 24
 """Nodes of a statistic that are looked at."""
 
 
@@ -109,7 +109,7 @@ def _size_of(graph: Graph, index: int) -> _Size | None:
     rooted = reduced = False
     ops: set[str] = set()
     seen, waiting = {index}, [index]
-    while waiting and len(seen) < FAR:
+    while waiting and len(seen) < STATISTIC_NODES:
         node = graph[waiting.pop()]
         if node.op in NAMED_NORMS or (node.op in NONLINEAR and node.op != "exp"):
             return None
