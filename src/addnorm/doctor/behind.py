@@ -60,7 +60,9 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     for index in list(reached):
         if index not in ends and own_copy(graph, index) is not None:
             ends |= {index, *(i for i in graph.onward(index) if _passes(graph, i))}
-    reading.final_norms = sorted(n.node for n in norms.values() if n.source in ends)
+    read = {i for r in anatomy.readings if r.join.crossed for i in r.entry}  # by the other stream
+    behind = (n.node for n in norms.values() if n.source in ends)
+    reading.final_norms = sorted(set(behind) - read)
     kids = (graph[i].op for i in graph[node].kids)
     reading.after = next((op for op in kids if op in NONLINEAR), "")
 

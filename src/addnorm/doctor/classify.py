@@ -2,12 +2,13 @@
 
 from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.joins import GATES, Join, fresh, gate_of
+from addnorm.doctor.joins import GATES, Join, fresh, gate_of, part_of
 from addnorm.doctor.kinds import kind_of, parallel_inside
 from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.norms import Norm, find_norms, own_gain
 from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
 from addnorm.doctor.readings import Anatomy, Reading
+from addnorm.doctor.reversible import cross, merges
 from addnorm.doctor.streams import Link, grouped, link
 
 
@@ -18,6 +19,7 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     steps = {join.towards for join in joins.values()}
     joins = {index: join for index, join in joins.items() if index not in steps}
     joins = _as_one(graph, joins)
+    cross(graph, joins)
     order = sorted(joins)
     readings = []
     for index in order:
@@ -28,7 +30,8 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
         _exit(graph, norms, reading)
         if join.projection and not reading.entry and not reading.partial:
             _shared_entry(graph, norms, joins, reading)
-        start = join.shortcut if join.crossed or reading.fed >= 0 else join.fork
+        apart = (join.crossed and not join.half) or part_of(graph, join.shortcut) == join.fork
+        start = join.shortcut if apart or reading.fed >= 0 else join.fork
         reading.link = link(graph, joins, norms, join, start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
@@ -47,8 +50,11 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
             by_node[reading.join.via].parallel = True
     look_behind(anatomy)
     numbers = grouped([r.join for r in readings], {r.join.node: r.link for r in readings})
+    crossed = {numbers[r.join.node] for r in readings if r.join.crossed}
     for reading in readings:
         reading.stream = numbers[reading.join.node]
+        reading.merge = merges(graph, joins, reading.join)
+        reading.reversible = reading.stream in crossed and not reading.merge
     return anatomy
 
 

@@ -104,7 +104,7 @@ def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _report(visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
-    others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
+    others = [r for r in visit.anatomy.readings if r.aside]
     made = assemble.blocks(visit, readings)
     blind = sum("gradient_norm" not in block.measurements for block in made)
     if blind and visit.weight_gradients:

@@ -50,6 +50,8 @@ class Join:
     """Whether the shortcut is a normalized copy of what the branch reads."""
     crossed: bool = False
     """Whether the branch reads another stream than the one it is added to (reversible)."""
+    half: bool = False
+    """Whether both are halves of one stream."""
     weighed: bool = False
     """Whether the branch takes part in a weighted sum of streams rather than in an addition."""
     signs: dict[str, float] = field(default_factory=dict)

@@ -133,7 +133,9 @@ def _through_mixture(graph: Graph, index: int, found: Link, width: int) -> int |
         streams = large if graph[large].size > min(graph[i].size for i in node.ins) else None
     if streams is None and node.op == "linear" and len(node.ins) == 1:
         streams = node.ins[0] if graph[node.ins[0]].op == "cat" else None  # U-shaped skips
-    if streams is not None:
+    cut = bool(found.met) and found.met[-1].what == "slice"
+    whole = cut and node.op == "cat" and index in graph[found.met[-1].node].ins
+    if streams is not None and not whole:  # a part of parts put side by side is one of them
         found.met.append(Met("mixture", index))
     return streams
 
