@@ -121,7 +121,7 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
         rows=tuple(assemble.rows(visit, made)),
         norms=assemble.norm_uses(visit, readings),
         inner=assemble.blocks(visit, others),
-        stacks=tuple(assemble.describe(visit, readings, made)),
+        stacks=tuple(assemble.describe(visit, readings, made=made)),
         odd=tuple(assemble.odd_ones(made)),
         notes=tuple(visit.notes),
         signature=assemble.signature(visit.anatomy),

@@ -204,7 +204,7 @@ class Graph:
         self.walked += len(seen)
         return seen
 
-    def avoids(self, start: int, end: int, closed: set[int]) -> bool:
+    def avoids(self, start: int, end: int, *, closed: set[int]) -> bool:
         """Whether there is a way from `start` to `end` that does not touch these nodes."""
         seen, waiting = {end}, [end]
         while waiting:

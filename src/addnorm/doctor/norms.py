@@ -123,11 +123,11 @@ def is_query_key(graph: Graph, norm: Norm) -> bool:
     if any(graph[i].op in ATTENTION for i in reached):
         return True
     looking = ATTENTION | {"matmul", "bmm"}
-    turned = [i for i in reached if _rotary(graph, reached, i)]
+    turned = [i for i in reached if _rotary(graph, reached, index=i)]
     return any(graph[i].op in looking for start in turned for i in graph.onward(start))
 
 
-def _rotary(graph: Graph, reached: set[int], index: int) -> bool:
+def _rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
     """q cos + rotated(q) sin."""
     node = graph[index]
     parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)

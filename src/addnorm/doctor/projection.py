@@ -9,7 +9,7 @@ PROJECTION_NODES = 40
 """Nodes that a projection with its norm may have."""
 
 
-def projected(graph: Graph, one: int, other: int) -> tuple[int, int, int, set[int]] | None:
+def projected(graph: Graph, one: int, *, other: int) -> tuple[int, int, int, set[int]] | None:
     """Fork, shortcut, branch and the branch's way, where one side of a sum is a projection."""
     for shortcut, branch in ((one, other), (other, one)):
         near = _straight(graph, shortcut)

@@ -106,7 +106,7 @@ class Recorder(TorchFunctionMode):
                 continue
             kind = hidden.norm_kind(module, args, kwargs, tensor)
             operands = tuple(Operand("node", self._known[t]) for t in given)
-            self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor, path=path)
+            self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor=tensor, path=path)
 
     def node_of(self, tensor: Tensor) -> int | None:
         """The node that made a tensor."""
@@ -145,8 +145,8 @@ class Recorder(TorchFunctionMode):
         """Carry a call out, and file what it did."""
         op, operands, given = self._plain(call)
         detail = kept(op, call.args, call.kwargs)
-        join = self._join(op, operands, given) if op in ADDS else None
-        streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
+        join = self._join(op, operands, given=given) if op in ADDS else None
+        streams = stacked(self.graph, op, operands=operands, detail=detail) if op in SUMS else None
         self._observe(call)
         versions = call.versions()
         out = func(*call.args, **call.kwargs)
@@ -161,12 +161,12 @@ class Recorder(TorchFunctionMode):
                 self._sum(op, streams, given=given, out=made[0])
             return out
         if streams is not None:
-            join = mixture(self.graph, self.joins, streams, self._mixtures)
+            join = mixture(self.graph, self.joins, found=streams, known=self._mixtures)
         self._file_all(op, operands, made=made, inplace=inplace, detail=detail)
         if streams is not None:
             self._mixtures.add(self._known[made[0]])
         if join is not None:
-            self._joined(join, op, made[0])
+            self._joined(join, op, out=made[0])
         return out
 
     def _plain(self, call: Call) -> tuple[str, tuple[Operand, ...], list[Tensor]]:
@@ -185,7 +185,7 @@ class Recorder(TorchFunctionMode):
         operands = tuple(map(self._operand, values))
         out = STEPS[op](*values)
         if any(o.kind in ("node", "weight") for o in operands):
-            self._file(op, operands, out)
+            self._file(op, operands, tensor=out)
         return out
 
     def _observe(self, call: Call) -> None:
@@ -206,21 +206,21 @@ class Recorder(TorchFunctionMode):
         node: Node | None = None
         for tensor in made:
             if node is None or node.shape != tuple(tensor.shape):
-                node = self._file(op, operands, tensor, detail=detail)
+                node = self._file(op, operands, tensor=tensor, detail=detail)
             else:
                 self._known[tensor] = node.index
             if inplace and tensor._is_view() and tensor._base is not None:
                 base = tensor._base
                 if base in self._known:
                     both = (Operand("node", self._known[base]), Operand("node", node.index))
-                    self._file("setitem", both, base)
+                    self._file("setitem", both, tensor=base)
 
     def _file(
         self,
         op: str,
         operands: tuple[Operand, ...],
-        tensor: Tensor,
         *,
+        tensor: Tensor,
         path: str | None = None,
         detail: dict[str, Any] | None = None,
     ) -> Node:
@@ -244,7 +244,7 @@ class Recorder(TorchFunctionMode):
         target = args[0]
         places = [t for t in tensors(args[1:2]) if t.dtype == torch.bool]
         operands = [self._operand(t) for t in (target, *places, *tensors(args[2:]))]
-        self._file("setitem", tuple(operands), target)
+        self._file("setitem", tuple(operands), tensor=target)
 
     def _operand(self, value: Any) -> Operand:
         if not isinstance(value, Tensor):
@@ -264,8 +264,8 @@ class Recorder(TorchFunctionMode):
 
     # joins
 
-    def _join(self, op: str, operands: tuple[Operand, ...], given: list[Tensor]) -> Join | None:
-        join = joined(self.graph, self.joins, op, operands)
+    def _join(self, op: str, operands: tuple[Operand, ...], *, given: list[Tensor]) -> Join | None:
+        join = joined(self.graph, self.joins, op=op, operands=operands)
         if join is not None and op not in ("addmm", "baddbmm"):
             self._weigh(join, {self._known[t]: t for t in given if self._active(t)})
         return join
@@ -275,7 +275,7 @@ class Recorder(TorchFunctionMode):
         one, other = list(values.values())[:2]
         shortcut = values.get(join.shortcut, one)
         branch = values.get(join.branch, other if shortcut is one else one)
-        self.signs.operands(join, shortcut, branch, self.graph)
+        self.signs.operands(join, shortcut, branch=branch, graph=self.graph)
 
     def _sum(self, op: str, found: Stacked, *, given: list[Tensor], out: Tensor) -> None:
         """A sum over stacked streams, filed as the additions that it is."""
@@ -283,22 +283,24 @@ class Recorder(TorchFunctionMode):
         values = dict(zip(found.parts, whole.unbind(found.axis), strict=True))
         index, total = found.parts[0], values[found.parts[0]]
         for part in found.parts[1:]:
-            join = find(self.graph, self.joins, index, part)
+            join = find(self.graph, self.joins, one=index, other=part)
             if join is not None:
                 self._weigh(join, {index: total, part: values[part]})
             total = total + values[part]
             last = op != "mean" and part == found.parts[-1]
-            index = self._file("add", (_node(index), _node(part)), out if last else total).index
+            index = self._file(
+                "add", (_node(index), _node(part)), tensor=out if last else total
+            ).index
             if join is not None:
-                self._joined(join, "add", out if last else total)
+                self._joined(join, "add", out=out if last else total)
         if op == "mean":
-            self._file("mul", (_node(index), Operand("number", value=1 / len(values))), out)
+            self._file("mul", (_node(index), Operand("number", value=1 / len(values))), tensor=out)
 
-    def _joined(self, join: Join, op: str, out: Tensor) -> None:
+    def _joined(self, join: Join, op: str, *, out: Tensor) -> None:
         index = self._known[out]
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
-        self.signs.total(join, out, self.graph)
+        self.signs.total(join, out, graph=self.graph)
 
 
 def _node(index: int) -> Operand:

@@ -52,7 +52,7 @@ class Link:
 
 
 def link(
-    graph: Graph, joins: dict[int, Join], norms: dict[int, Norm], join: Join, start: int
+    graph: Graph, joins: dict[int, Join], *, norms: dict[int, Norm], join: Join, start: int
 ) -> Link:
     """Walk back from a fork, or whatever the stream came by, to the join before it."""
     found = Link()
@@ -62,14 +62,16 @@ def link(
         if index in joins and index != join.node:
             found.before = index
             break
-        step = _step(graph, norms, index, found, join.width)
+        step = _step(graph, norms, index=index, found=found, width=join.width)
         if step is None:
             break
         index = step
     return found
 
 
-def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link, width: int) -> int | None:
+def _step(
+    graph: Graph, norms: dict[int, Norm], *, index: int, found: Link, width: int
+) -> int | None:
     node = graph[index]
     if index in norms:
         found.met.append(Met("norm", index))
@@ -97,7 +99,7 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link, width: 
     if copy is not None:
         found.met.append(Met("scale", index))
         return copy
-    return _through_mixture(graph, index, found, width)
+    return _through_mixture(graph, index, found=found, width=width)
 
 
 def own_copy(graph: Graph, index: int) -> int | None:
@@ -113,10 +115,10 @@ def own_copy(graph: Graph, index: int) -> int | None:
     return one if one in (i for i, _ in graph.chain(other)) else None
 
 
-def _through_mixture(graph: Graph, index: int, found: Link, width: int) -> int | None:
+def _through_mixture(graph: Graph, index: int, *, found: Link, width: int) -> int | None:
     """A weighted sum of earlier streams: go on with the newest."""
     node = graph[index]
-    streams = mixture_of(graph, index, width)
+    streams = mixture_of(graph, index, width=width)
     if streams is None and node.op in ("sum", "mean") and node.ins:
         inner = graph[node.ins[0]]
         if inner.op in ("stack", "cat") or (

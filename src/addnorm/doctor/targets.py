@@ -38,7 +38,7 @@ def build_target(
     found = imported(target, WANTED)
     if isinstance(found, nn.Module) and options is None:
         return found, []
-    made = called(target, found, dict(options or {}))
+    made = called(target, found, options=dict(options or {}))
     if not isinstance(made, nn.Module):
         raise UserError(f"{target}() returned {type(made).__name__}; wanted a torch.nn.Module")
     return made, []
@@ -98,7 +98,7 @@ def _refused(found: Any, options: Mapping[str, Any]) -> str:
     return "" if strange is None else unknown("option", strange, known)
 
 
-def called(target: str, found: Any, options: dict[str, Any]) -> Any:
+def called(target: str, found: Any, *, options: dict[str, Any]) -> Any:
     """What a callable of the user returns."""
     if isinstance(found, nn.Module):
         raise UserError(f"{target} is a module already; --config wants a callable that builds one")
@@ -187,7 +187,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
         raise UserError(f"the config of {kind!r} is refused: {told(problem)}") from problem
     notes = []
     if layers is not None:
-        _deepen(config, layers, kind)
+        _deepen(config, layers, kind=kind)
     elif not given:
         notes += _shrunk(config, kind)
     try:
@@ -217,7 +217,7 @@ def _made(config: Any) -> nn.Module:
     return chosen.from_config(config)
 
 
-def _deepen(config: Any, layers: int, kind: str) -> None:
+def _deepen(config: Any, layers: int, *, kind: str) -> None:
     """Set the number of layers; refused where that is not what makes the family deep."""
     before = _size(config)
     if not _set_layers(config, layers):

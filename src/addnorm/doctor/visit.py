@@ -58,7 +58,7 @@ def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterat
     with listening(), untouched(model) as guard:
         for tensor in tensors((args, kwargs)):
             guard.keep(tensor)  # a forward may write to its inputs, and probes start from them
-        visit = _seen(model, args, kwargs, loss, guard)
+        visit = _seen(model, args, kwargs=kwargs, loss=loss, guard=guard)
         visit.guard = guard
         guard.restore()
         yield visit
@@ -91,7 +91,12 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _seen(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, guard: Guard
+    model: nn.Module,
+    args: tuple[Any, ...],
+    *,
+    kwargs: dict[str, Any],
+    loss: Loss | None,
+    guard: Guard,
 ) -> Visit:
     """In eval mode, where nothing is dropped; in train mode if the model runs only there."""
     problems: list[BaseException] = []
@@ -152,7 +157,7 @@ def _measure(visit: Visit, loss: Loss | None) -> None:
         )
         raise UserError(f"the loss returned {got}; wanted a scalar tensor, as .mean() makes it")
     try:
-        _differentiate(visit.model, scalar, visit)
+        _differentiate(visit.model, scalar, visit=visit)
     except Exception as problem:
         visit.weight_gradients.clear()
         visit.recorder.signs.gradients.clear()
@@ -167,7 +172,7 @@ def modes(model: nn.Module, training: bool) -> None:
             module.train()
 
 
-def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
+def _differentiate(model: nn.Module, scalar: Tensor, *, visit: Visit) -> None:
     """Backward; of every weight's gradient only the norm is kept.
 
     Gradients are dropped as they come, but for weights that ran without autograd: a checkpoint may

@@ -56,13 +56,13 @@ def written(graph: Graph, node: Node) -> Norm | None:
         for statistic in node.ins:
             if value == statistic or (node.op == "div" and node.operands[0].node != value):
                 continue
-            found = _divided(graph, node, value, statistic)
+            found = _divided(graph, node, value=value, statistic=statistic)
             if found is not None:
                 return found
     return None
 
 
-def _divided(graph: Graph, node: Node, value: int, statistic: int) -> Norm | None:
+def _divided(graph: Graph, node: Node, *, value: int, statistic: int) -> Norm | None:
     small = statistic
     while graph[small].op in ("expand", "expand_as", "broadcast_to") and graph[small].ins:
         small = graph[small].ins[0]

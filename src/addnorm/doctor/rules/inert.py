@@ -22,9 +22,9 @@ def inert_norm(case: Case) -> Iterator[Finding]:
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
         if any(name in used for name in names) or not behaves_as_norm(module, sizes):
             continue
-        if _idle_part(case, path, used):
+        if _idle_part(case, path, used=used):
             continue  # nothing around it ran: another input would have used all of it
-        beside = _idle_beside(case, path, used)
+        beside = _idle_beside(case, path, used=used)
         yield Finding(
             "inert_norm", "info" if beside else "error", path,
             f"this norm was not used, nor was {beside} beside it; if other inputs use both, all is "
@@ -35,7 +35,7 @@ def inert_norm(case: Case) -> Iterator[Finding]:
     yield from _unheard(case)
 
 
-def _idle_part(case: Case, path: str, used: set[str]) -> bool:
+def _idle_part(case: Case, path: str, *, used: set[str]) -> bool:
     """Whether a norm stands in a part of the model that did not run at all."""
     while path:
         path = path.rpartition(".")[0]
@@ -47,7 +47,7 @@ def _idle_part(case: Case, path: str, used: set[str]) -> bool:
     return False
 
 
-def _idle_beside(case: Case, path: str, used: set[str]) -> str:
+def _idle_beside(case: Case, path: str, *, used: set[str]) -> str:
     """A sub-layer with matrices beside a norm that did not run either; empty if there is none."""
     parent, _, own = path.rpartition(".")
     for name, module in case.visit.model.get_submodule(parent).named_children():
@@ -71,7 +71,7 @@ def _unheard(case: Case) -> Iterator[Finding]:
         arrived = any(name in case.visit.weight_gradients for name in names)
         if arrived or norm.path in told or (norm.by_hand and not names):
             continue
-        if norm.node in heard and not _cut_off(case, norm, names, taught):
+        if norm.node in heard and not _cut_off(case, norm, names=names, taught=taught):
             continue
         told.add(norm.path)
         why = (
@@ -98,7 +98,7 @@ def _behind(graph: Graph, ends: list[int], *, followed: bool = False) -> set[int
     return found
 
 
-def _cut_off(case: Case, norm: Norm, names: tuple[str, ...], taught: set[int]) -> bool:
+def _cut_off(case: Case, norm: Norm, *, names: tuple[str, ...], taught: set[int]) -> bool:
     """Whether weights of a norm are to learn and cannot, in the midst of others that do.
 
     Where its neighbours do not learn either, a whole branch was stopped, and that was meant.

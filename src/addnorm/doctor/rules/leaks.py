@@ -70,11 +70,11 @@ def future_leak(case: Case) -> Iterator[Finding]:
     before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
     moved = moved_by(before, after)
     if moved > NOTICEABLE:
-        seen = {"change": moved, "first token": first_moved(before, after, axis)}
-        yield Finding("future_leak", "error", "", *_why(case, masks, seen))
+        seen = {"change": moved, "first token": first_moved(before, after, axis=axis)}
+        yield Finding("future_leak", "error", "", *_why(case, masks, seen=seen))
 
 
-def _why(case: Case, masks: dict[str, int], seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+def _why(case: Case, masks: dict[str, int], *, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
     """What is to be changed, and the evidence for it. masks: as _triangles returns them."""
     if _causal(case):
         attentions = case.visit.recorder.signs.attentions
@@ -108,7 +108,10 @@ def padding_leak(case: Case) -> Iterator[Finding]:
         changes: list[float | None] = []
         for example in examples(case, mask.shape[1]):
             marks = named(example)[name]
-            changes = [_hidden_change(case, example, name, told, pair) for pair in hiding(marks)]
+            changes = [
+                _hidden_change(case, example, mask_name=name, told=told, pair=pair)
+                for pair in hiding(marks)
+            ]
             if changes and None not in changes:
                 break
         if not changes or None in changes:
@@ -126,7 +129,7 @@ def padding_leak(case: Case) -> Iterator[Finding]:
 
 
 def _hidden_change(
-    case: Case, example: Any, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
+    case: Case, example: Any, *, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
 ) -> float | None:
     """How far valid tokens move when hidden ones change; None if that cannot be tried.
 

@@ -80,7 +80,7 @@ class _Trial:
         if after is None or after.shape != self.before.shape:
             return None
         batch = new.shape[axis]
-        layout = only(tuple(after.shape), batch, axis)
+        layout = only(tuple(after.shape), batch, axis=axis)
         if layout is None or Probe(layout.first(self.before), layout.first(after), 0).leaks:
             again = partial(run, self.case)
             seen = followed(self.before, batch=batch, axis=axis, example=self.example, run=again)
@@ -310,7 +310,7 @@ def moved_by(before: Tensor, after: Tensor) -> float:
     return change / (_size(before) + 1e-12)
 
 
-def first_moved(before: Tensor, after: Tensor, axis: int) -> int:
+def first_moved(before: Tensor, after: Tensor, *, axis: int) -> int:
     """The first place of an axis that moved."""
     gap = _gap(before, after).movedim(axis, 0).flatten(1).amax(1)
     return int((gap > NOTICEABLE * _size(before)).nonzero()[0])
