@@ -120,9 +120,10 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
 def is_query_key(graph: Graph, norm: Norm) -> bool:
     """Whether a norm's result goes to an attention product with nothing but positions between."""
     reached = graph.onward(norm.node, also=SLICES | {"cat"})
-    if any(graph[i].op in ATTENTION for i in reached):
+    bare = ATTENTION - {"multi_head_attention_forward"}  # which makes queries and keys itself
+    if any(graph[i].op in bare for i in reached):
         return True
-    looking = ATTENTION | {"matmul", "bmm"}
+    looking = bare | {"matmul", "bmm"}
     turned = [i for i in reached if _rotary(graph, reached, index=i)]
     return any(graph[i].op in looking for start in turned for i in graph.onward(start))
 
