@@ -81,6 +81,7 @@ def test_a_wrapped_model():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own compiler
 def test_a_compiled_model_is_visited_as_it_was_written():
     assert wirings(torch.compile(pre())) == RIGHT
     inside = pre()
