@@ -1,6 +1,7 @@
 """The recorder: every operation of one forward filed as a node, every residual join measured."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -82,7 +83,9 @@ class Recorder(TorchFunctionMode):
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, with_kwargs=True)
         try:
-            yield
+            with warnings.catch_warnings():  # of hooks on compiled parts, which are looked through
+                warnings.filterwarnings("ignore", message="Using `torch.compile")
+                yield
         finally:
             before.remove()
             after.remove()
