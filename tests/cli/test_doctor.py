@@ -1,13 +1,20 @@
 """`addnorm doctor`: targets, inputs, exit codes, one-line errors."""
 
+import io
 import json
 import sys
+from dataclasses import replace
 
 import pytest
+import torch
+from rich.console import Console
 
+import addnorm
+from addnorm.cli.doctor import _text
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
 from tests.decode.runs import records
+from tests.doctor.small import Model, PreBlock, ids, stack
 
 MODULE = """
 import torch
@@ -17,6 +24,14 @@ from tests.doctor.small import DIM, Model, PreBlock, stack
 def healthy():
     torch.manual_seed(0)
     return Model(stack(PreBlock), nn.LayerNorm(DIM))
+
+class Alone(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.latent, self.out = nn.Parameter(torch.ones(3, 4)), nn.Linear(4, 4)
+
+    def forward(self):
+        return self.out(self.latent)
 
 def sick():
     torch.manual_seed(0)
@@ -60,6 +75,8 @@ def strangers(tmp_path, monkeypatch):
     (tmp_path / "stranger_models.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
     (tmp_path / "some.yaml").write_text("{a: 1, b: 2}", encoding="utf-8")
+    (tmp_path / "typo.yaml").write_text("{dept: 1}", encoding="utf-8")
+    (tmp_path / "odd.yaml").write_text("{depth: two}", encoding="utf-8")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -76,6 +93,28 @@ def test_nothing_found_is_0(capsys):
 def test_a_module_is_a_target_too_and_inputs_are_guessed(capsys):
     assert main(["doctor", "stranger_models:model", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
+
+
+@pytest.mark.parametrize("target", ["./stranger_models.py", "below/pack/deep.py"])
+def test_a_file_is_a_target_too(target, tmp_path, capsys):
+    pack = tmp_path / "below" / "pack"
+    pack.mkdir(parents=True)
+    (pack / "__init__.py").write_text("")
+    (pack / "near.py").write_text(MODULE, encoding="utf-8")
+    (pack / "deep.py").write_text("from .near import healthy", encoding="utf-8")
+    before, known = list(sys.path), set(sys.modules)
+    try:
+        assert main(["doctor", f"{target}:healthy", "--input", IDS]) == 0
+    finally:
+        sys.path[:] = before
+        for name in {n for n in sys.modules if n.split(".")[0] == "pack"} - known:
+            del sys.modules[name]
+    assert "Pre-LN with LayerNorm" in capsys.readouterr().out
+
+
+def test_a_forward_without_inputs_needs_none(capsys):
+    assert main(["doctor", "stranger_models:Alone"]) == 0
+    assert "no residual adds found" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("level", "code"), [("warning", 1), ("error", 1), ("never", 0)])
@@ -156,7 +195,7 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["nothing"], "got 'nothing'; wanted package.module:callable, hf:FAMILY"),
+        (["nothing"], "got 'nothing'; wanted package.module:callable, file.py:callable, hf"),
         (["no_such_module:build"], "cannot import 'no_such_module'"),
         (["stranger_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
         (["stranger_models:number"], "returned int; wanted a torch.nn.Module"),
@@ -186,7 +225,11 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
         (["stranger_models:model", "--optimizer", "builtins:type"], "returned type; wanted an opt"),
         (["stranger_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
         (["stranger_models:healthy", "--config", "list.yaml"], "holds no options by name"),
-        (["stranger_models:healthy", "--config", "some.yaml"], "that needs the options a, b"),
+        (["stranger_models:healthy", "--config", "some.yaml"], "unknown option 'a'; Known: none"),
+        (["stranger_models:optioned", "--config", "typo.yaml"], "option 'dept'; did you mean 'dep"),
+        (["stranger_models:optioned", "--config", "odd.yaml"], "callable that works with depth"),
+        (["stranger_models:healthy", "--lr", "0.01"], "--lr 0.01 is for --stress; add it, or"),
+        (["./stranger.py:healthy"], "there is no file 'stranger.py'; wanted folder/file.py:cal"),
         (["stranger_models:model", "--config", "some.yaml"], "is a module already; --config wants"),
         (["hf:bert", "--config", "some.yaml"], "--config is for package.module:callable targets"),
         (["hf:brt"], "unknown Hugging Face family 'brt'; did you mean 'bert'"),
@@ -224,3 +267,25 @@ def test_the_text_shows_evidence_and_signs(capsys):
     assert "  seen: " in out
     for sign in ("dependency sum", "growth", "similarity rise", "max logit", "attention entropy"):
         assert sign in out
+
+
+@pytest.mark.parametrize("width", [60, 80, 200])
+def test_nothing_is_cut_at_any_width(width):
+    """Every word and number stands there whole, in one table or in two."""
+    torch.manual_seed(0)
+    report = addnorm.doctor(Model(stack(PreBlock)), ids())
+    runs = {"lr": 1e-3, "warmup": 10, "steps": 40, "first_loss": 3.25, "last_loss": 1.125,
+            "largest_gradient": 2.375, "finite": True}  # fmt: skip
+    out = io.StringIO()
+    console = Console(file=out, width=width, markup=False, highlight=False)
+    console.print(*_text(replace(report, stress=(runs,)), console), sep="\n")
+    shown = out.getvalue()
+    assert "\u2026" not in shown and max(map(len, shown.splitlines())) <= width
+    words = shown.split()
+    for block in report.blocks:
+        assert {block.path, block.branch, block.kind, block.wiring} <= set(words)
+        for name in ("dependency", "stream_variance", "gradient_norm", "token_similarity"):
+            assert f"{block.measurements[name]:.3g}" in words
+    assert {"3.25", "1.12", "2.38", "True"} <= set(words)
+    assert ("closest arrangement: pre_ln (gpt2, vit), but for missing_final_norm" in
+            " ".join(words))  # fmt: skip

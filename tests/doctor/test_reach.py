@@ -81,6 +81,7 @@ def test_a_wrapped_model():
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own compiler
 def test_a_compiled_model_is_visited_as_it_was_written():
     assert wirings(torch.compile(pre())) == RIGHT
     inside = pre()
@@ -271,3 +272,22 @@ def test_gradients_of_several_checkpoints_add_up():
         with visiting(model, vectors(), lambda out: out.square().sum()) as visit:
             found.append(visit.weight_gradients)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
+
+
+@pytest.mark.parametrize("cross", [False, True])
+@pytest.mark.parametrize("weights", [False, True])
+def test_an_attention_that_returns_its_weights_too_stands_in_its_block(cross, weights):
+    class Look(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.look = nn.MultiheadAttention(DIM, 3, batch_first=True)
+            self.norm, self.final = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+
+        def forward(self, x, memory):
+            h = self.norm(x)
+            read = memory if cross else h
+            return self.final(x + self.look(h, read, read, need_weights=weights)[0])
+
+    report = addnorm.doctor(Look(), (vectors(), vectors()[:, :5] * 2))
+    assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]
+    assert report.notes == ()

@@ -118,6 +118,19 @@ def test_depth_is_shown_at_the_first_and_the_last_step():
     assert sorted({row["step"] for row in values(chart)}) == [1, 11, 21, 31, 41]
 
 
+@pytest.mark.parametrize("streams", [1, 2])
+def test_depth_is_shown_for_each_stream_and_one_alone_needs_no_legend(streams):
+    rows = [
+        {"site": site, "stream": site % streams, "kind": "ffn", "value": 1.0 + site}
+        for site in range(6)
+    ]
+    chart = over_depth(rows, title="t", y="y", lines="stream")
+    assert {row["stream"] for row in values(chart)} == set(range(streams))
+    assert all("step" not in row for row in values(chart))
+    colour = json.loads(strict(chart))["layer"][0]["encoding"]["color"]
+    assert colour["title"] == "stream" and (colour["legend"] is None) == (streams == 1)
+
+
 def test_sites_are_named_by_layer_and_kind():
     assert '3: layer 1, ffn' in json.loads(strict(over_steps(site_rows(), title="t", y="y")))[
         "layer"][0]["transform"][0]["calculate"]  # fmt: skip

@@ -29,6 +29,9 @@ def test_a_page_without_complaints(path, theme, width):
         )
         assert browser.run("document.querySelectorAll('.board, section').length") > 3
         assert browser.run(WIDE) <= 0
-        assert "skip_after_norm" in browser.run("document.body.innerText")
+        text = browser.run("document.body.innerText")
+        assert "skip_after_norm" in text and "step" not in text.split("Vital signs")[-1][:400]
+        cards = browser.run("getComputedStyle(document.querySelector('.stacked tr')).display")
+        assert cards == ("block" if width < 760 else "table-row")
         assert browser.complaints == []
         assert set(browser.requests) == {path.as_uri()}

@@ -7,13 +7,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
-    from rich.console import RenderableType
+    from rich.console import Console, RenderableType
+    from rich.table import Table
 
     from addnorm.doctor.report import Report
 
 NO = 1
+RATE = 1e-3
+"""Learning rate of a stress run, if none is given."""
 LEVELS = ("info", "warning", "error", "never")
 
 
@@ -22,7 +25,8 @@ def doctor(
         str,
         typer.Argument(
             metavar="TARGET",
-            help="package.module:callable, hf:FAMILY, hf:./config.json, or a run folder of ours.",
+            help="package.module:callable, file.py:callable, hf:FAMILY, hf:./config.json, or a run "
+            "folder of ours.",
         ),
     ],
     inputs: Annotated[
@@ -64,7 +68,9 @@ def doctor(
     stress: Annotated[
         bool, typer.Option("--stress", help="Train copies for a few steps at three rates.")
     ] = False,
-    lr: Annotated[float, typer.Option("--lr", help="Learning rate of the stress run.")] = 1e-3,
+    lr: Annotated[
+        float | None, typer.Option("--lr", help="Learning rate of the stress run [default: 1e-3].")
+    ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
@@ -84,9 +90,11 @@ def doctor(
 
     if fail_on not in LEVELS:
         raise UserError(unknown("level", fail_on, LEVELS))
+    if lr is not None and not stress:
+        raise UserError(f"--lr {lr:g} is for --stress; add it, or leave --lr out")
     report = _visit(
         target, inputs or [], layers=layers, optimizer=optimizer, config=config,
-        lr=lr if stress else None, loss=loss,
+        lr=RATE if stress and lr is None else lr, loss=loss,
     )  # fmt: skip
     if html is not None:
         report.to_html(html)
@@ -96,7 +104,8 @@ def doctor(
     else:
         from addnorm.cli.output import page, write_page
 
-        write_page(page(), *_text(report))
+        console = page()
+        write_page(console, *_text(report, console))
     sys.stdout.flush()
     worst = report.worst()
     if fail_on != "never" and worst and LEVELS.index(worst) >= LEVELS.index(fail_on):
@@ -158,19 +167,19 @@ def _model(
     return open_run(Path(target), "cpu").model, []
 
 
-def _text(report: "Report") -> "list[RenderableType]":
+def _text(report: "Report", console: "Console") -> "list[RenderableType]":
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(report.model, style="bold")]
     parts += [Text(f"  {line}") for line in report.stacks] or [Text("  no residual adds found")]
     if report.blocks:
-        alike = f" ({', '.join(report.families)})" if report.families else ""
-        parts.append(Text(f"  closest arrangement: {report.arrangement or 'none'}{alike}"))
+        parts.append(Text(f"  closest arrangement: {report.closest()}"))
         if len(report.fits) > 1:
             parts.append(Text(f"  as close, in one forward: {', '.join(report.fits[1:])}"))
     parts += [Text(f"  unlike the others: {line}") for line in report.odd]
     parts += [Text(f"  not seen: {line}") for line in report.notes]
-    parts += [Text(""), _blocks(report)] if report.blocks else []
+    for table in _blocks(report, console) if report.blocks else ():
+        parts += [Text(""), table]
     parts += [Text(""), _signs(report)] if report.signs() else []
     parts.append(Text(""))
     parts += _findings(report)
@@ -179,22 +188,47 @@ def _text(report: "Report") -> "list[RenderableType]":
     return parts
 
 
-def _blocks(report: "Report") -> "RenderableType":
+def _table(words: "Sequence[str]", *, folded: "Sequence[str]" = ()) -> "Table":
+    """A table whose columns keep their words whole, but for those that may be long."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    signs = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
-    for name in ("", "add", "branch", "kind", "wiring", "tags"):
-        table.add_column(name, overflow="fold")
-    for name in signs:
-        table.add_column(name.replace("_", " "), justify="right")
-    for block in report.blocks:
-        numbers = [block.measurements.get(name) for name in signs]
-        table.add_row(
-            str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
-            " ".join(block.tags), *("" if n is None else f"{n:.3g}" for n in numbers),
-        )  # fmt: skip
+    for word in words:
+        whole = word not in folded
+        table.add_column(word, overflow="fold", no_wrap=whole, min_width=len(word))
     return table
+
+
+def _numbers(table: "Table", names: "Sequence[str]") -> None:
+    for name in names:
+        name = name.replace("_", " ")
+        longest = max(map(len, name.split()))
+        table.add_column(name, justify="right", min_width=max(longest, 8))
+
+
+def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
+    """One table of words and numbers; one of each where that would be too wide."""
+    from addnorm.cli.output import ENDLESS
+
+    signs = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
+    words = ("", "add", "branch", "kind", "wiring", "tags")
+    long = ("add", "branch", "tags")
+    whole, said, measured = (_table(w, folded=long) for w in (words, words, ("",)))
+    _numbers(whole, signs)
+    _numbers(measured, signs)
+    for block in report.blocks:
+        names = (
+            str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
+            " ".join(block.tags),
+        )  # fmt: skip
+        seen = [block.measurements.get(sign) for sign in signs]
+        numbers = ["" if n is None else f"{n:.3g}" for n in seen]
+        whole.add_row(*names, *numbers)
+        said.add_row(*names)
+        measured.add_row(str(block.index), *numbers)
+    endless = console.options.update(width=ENDLESS)
+    fits = console.measure(whole, options=endless).maximum <= console.width
+    yield from (whole,) if fits else (said, measured)
 
 
 def _findings(report: "Report") -> "list[RenderableType]":
@@ -219,25 +253,20 @@ def _findings(report: "Report") -> "list[RenderableType]":
 
 
 def _signs(report: "Report") -> "RenderableType":
-    from rich.table import Table
-
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for name in ("where", "sign"):
-        table.add_column(name, overflow="fold")
-    table.add_column("value", justify="right")
+    table = _table(("where", "sign"), folded=("where",))
+    _numbers(table, ("value",))
     for where, name, value in report.signs():
         table.add_row(where, name, f"{value:.3g}")
     return table
 
 
 def _stress(report: "Report") -> "Iterator[RenderableType]":
-    from rich.table import Table
     from rich.text import Text
 
     head, rows = report.stress_table()
-    table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
+    table = _table(())
     for name in head:
-        table.add_column(name, justify="right")
+        table.add_column(name, justify="right", overflow="fold")
     for row in rows:
         table.add_row(*row)
     yield table

@@ -4,12 +4,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.doctor.graph import Graph, Operand, Scale
+from addnorm.doctor.graph import Graph, Operand
 from addnorm.doctor.joins import Join, find, fresh, fused, plain
 from addnorm.doctor.ops import ATTENTION, CASTS
 from addnorm.doctor.products import axes_of, shape_of
 
-FAR = 8
+BACK_TO_STACK = 8
+"""Steps from a sum back to the stack that it runs over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,37 +25,33 @@ class Stacked:
 
 
 def joined(
-    graph: Graph, joins: dict[int, Join], op: str, operands: Sequence[Operand], alpha: float
+    graph: Graph, joins: dict[int, Join], *, op: str, operands: Sequence[Operand]
 ) -> Join | None:
     """The join that one call makes, if it makes one."""
-    _wake(graph, joins, operands)
+    _wake(graph, joins, operands=operands)
     live = [o for o in operands if o.kind == "node" and graph[o.node].active]
     if len(live) < 2:
         return None
     one, other = live[0].node, live[1].node
     join: Join | None = None
     if op in ("addmm", "baddbmm"):
-        join = fused(graph, one, other) if operands[0] is live[0] else None
+        join = fused(graph, one, branch=other) if operands[0] is live[0] else None
     elif op == "gru_cell":
-        join = fused(graph, other, one)
-    elif op == "addcmul":
-        join = _scaled(graph, joins, operands, live)
+        join = fused(graph, other, branch=one)
     elif op in ("index_add", "scatter_add"):
-        join = plain(graph, joins, one, other)
+        join = plain(graph, joins, shortcut=one, branch=other)
     elif one != other:
-        join = find(graph, joins, one, other)
+        join = find(graph, joins, one=one, other=other)
     minuend = {"sub": one, "rsub": other}.get(op)
     if join is None or (minuend is not None and join.branch == minuend):
         return None  # f(x) - x takes the stream away
     if minuend is not None and not graph.learns(join.path - {join.fork}):
         return None  # x - its moving average
-    join.gated |= op in ("gru_cell", "lerp")
-    if alpha != 1 and join.branch == other:
-        join.own = (Scale("constant", alpha, (), len(graph)),)
+    join.gated |= op == "gru_cell"
     return join
 
 
-def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> None:
+def _wake(graph: Graph, joins: dict[int, Join], *, operands: Sequence[Operand]) -> None:
     """Learned queries or latents to which a branch of their own is added begin a stream."""
     nodes = [o.node for o in operands if o.kind == "node"]
     asleep = [i for i in nodes if graph[i].learned]
@@ -66,10 +63,10 @@ def _wake(graph: Graph, joins: dict[int, Join], operands: Sequence[Operand]) -> 
     way = graph.made_of(asleep[0], awake[0])
     if way and not any(i in joins for i in way) and graph.mixing(way):
         graph.awaken(way)
-        _before(graph, joins, asleep[0])
+        _before(graph, joins, start=asleep[0])
 
 
-def _before(graph: Graph, joins: dict[int, Join], start: int) -> None:
+def _before(graph: Graph, joins: dict[int, Join], *, start: int) -> None:
     """Sums by which queries became what they are when they first look at the input: what they
     begin with, and what an attention among themselves made."""
     for index in sorted(graph.learned_behind(start)):
@@ -82,7 +79,7 @@ def _before(graph: Graph, joins: dict[int, Join], start: int) -> None:
         if not graph.made_of(shortcut, branch):
             continue
         graph.awaken(graph.made_of(shortcut, start))
-        join = find(graph, joins, shortcut, branch)
+        join = find(graph, joins, one=shortcut, other=branch)
         if join is not None:
             join.node, join.op, join.module = index, "add", graph[index].path
             joins[index] = join
@@ -93,21 +90,8 @@ def _looked(graph: Graph, index: int) -> bool:
     return any(graph[i].op in ATTENTION for i in graph.learned_behind(index))
 
 
-def _scaled(
-    graph: Graph, joins: dict[int, Join], operands: Sequence[Operand], live: list[Operand]
-) -> Join | None:
-    """addcmul: x + gain * branch in one call."""
-    if operands[0] is not live[0] or len(live) != 2:
-        return None
-    join = find(graph, joins, live[0].node, live[1].node)
-    if join is not None:
-        gain = next(o for o in operands[1:] if o is not live[1])
-        join.own = (graph.factor(gain, len(graph)),)
-    return join
-
-
 def stacked(
-    graph: Graph, op: str, operands: Sequence[Operand], detail: dict[str, Any]
+    graph: Graph, op: str, *, operands: Sequence[Operand], detail: dict[str, Any]
 ) -> Stacked | None:
     """The streams that a call adds up, where they were stacked before."""
     if op in ("sum", "mean"):
@@ -115,29 +99,29 @@ def stacked(
         dim = dim[0] if isinstance(dim, list | tuple) and len(dim) == 1 else dim
         if not isinstance(dim, int) or not operands or operands[0].kind != "node":
             return None
-        return _traced(graph, operands[0].node, dim, weighted=False)
+        return _traced(graph, operands[0].node, dim=dim, weighted=False)
     if op not in ("einsum", "matmul", "tensordot") or len(operands) < 2:
         return None
     shapes = [shape_of(graph, o) for o in operands[:2]]
     for place, operand in enumerate(operands[:2]):
         if operand.kind == "node" and graph[operand.node].active:
-            found_axes = axes_of(op, place, shapes, detail)
+            found_axes = axes_of(op, place, shapes=shapes, detail=detail)
             if found_axes is None or len(found_axes.summed) != 1:
                 continue
             weights = operands[1 - place]
             plain = weights.kind == "constant" and weights.value == 1
             axis = found_axes.summed[0]
-            found = _traced(graph, operand.node, axis, weighted=not plain)
+            found = _traced(graph, operand.node, dim=axis, weighted=not plain)
             if found is not None:
                 return found
     return None
 
 
-def _traced(graph: Graph, index: int, dim: int, *, weighted: bool) -> Stacked | None:
+def _traced(graph: Graph, index: int, *, dim: int, weighted: bool) -> Stacked | None:
     """Back to the stack, over casts and weights that leave its shape alone."""
     shape = graph[index].shape
     axis = dim % len(shape) if shape else 0
-    for _ in range(FAR):
+    for _ in range(BACK_TO_STACK):
         node = graph[index]
         if node.shape != shape or not node.ins:
             return None
@@ -159,7 +143,9 @@ def _traced(graph: Graph, index: int, dim: int, *, weighted: bool) -> Stacked | 
     return None
 
 
-def mixture(graph: Graph, joins: dict[int, Join], found: Stacked, known: set[int]) -> Join | None:
+def mixture(
+    graph: Graph, joins: dict[int, Join], *, found: Stacked, known: set[int]
+) -> Join | None:
     """The join that a weighted sum of streams makes: the newest of them is a branch by itself.
 
     known: earlier mixtures, from which the branch may have been made.

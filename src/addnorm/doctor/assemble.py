@@ -29,10 +29,10 @@ SCALED = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-i
 
 def blocks(visit: Visit, readings: list[Reading]) -> tuple[Block, ...]:
     """The public face of readings."""
-    return tuple(_block(visit, number, reading) for number, reading in enumerate(readings))
+    return tuple(_block(visit, number, reading=reading) for number, reading in enumerate(readings))
 
 
-def _block(visit: Visit, number: int, reading: Reading) -> Block:
+def _block(visit: Visit, number: int, *, reading: Reading) -> Block:
     anatomy, join = visit.anatomy, reading.join
     graph = anatomy.graph
     branch = common([graph[i].path for i in join.path if i != join.fork and mixes(graph[i].op)])
@@ -158,14 +158,14 @@ def _role_rows(visit: Visit, made: tuple[Block, ...]) -> Iterator[Row]:
 # a line for each stream
 
 
-def describe(visit: Visit, readings: list[Reading], made: tuple[Block, ...]) -> Iterator[str]:
+def describe(visit: Visit, readings: list[Reading], *, made: tuple[Block, ...]) -> Iterator[str]:
     """What a stream is made of, in one line."""
     for stream in sorted({b.stream for b in made}):
         mine = [b for b in made if b.stream == stream]
-        yield _line(visit, [readings[b.index] for b in mine], mine)
+        yield _line(visit, [readings[b.index] for b in mine], mine=mine)
 
 
-def _line(visit: Visit, readings: list[Reading], mine: list[Block]) -> str:
+def _line(visit: Visit, readings: list[Reading], *, mine: list[Block]) -> str:
     kinds = [b.kind for b in mine]
     length = period(kinds)
     wirings = Counter(b.wiring for b in mine)

@@ -9,7 +9,8 @@ from addnorm.doctor.ops import NONLINEAR, POOLING, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 from addnorm.doctor.streams import own_copy
 
-FAR = 200
+BLOCKS_BACK = 200
+"""Blocks among which a layer is looked for that repeats."""
 PASSES = POOLING | {"getitem", "select", "cat", "index", "stack", "sum", "mean"}
 
 
@@ -25,7 +26,7 @@ def look_behind(anatomy: Anatomy) -> None:
         plain = [r for r in after if not r.score and r.inside < 0 and not r.dual]
         after = plain or after
         if after:
-            _followed(anatomy, reading, after[0])
+            _followed(anatomy, reading, after=after[0])
         elif reading.join.node not in beside:
             _last(anatomy, reading)
     settled = _settle_tails(anatomy)
@@ -35,7 +36,7 @@ def look_behind(anatomy: Anatomy) -> None:
             _give_back(reading)  # its norms were those of the next skips
 
 
-def _followed(anatomy: Anatomy, reading: Reading, after: Reading) -> None:
+def _followed(anatomy: Anatomy, reading: Reading, *, after: Reading) -> None:
     found = after.link.norms(behind_mixture=not reading.pre)
     acts = [m.node for m in after.link.met if m.what == "activation"]
     reading.after = anatomy.graph[acts[-1]].op if acts else ""
@@ -52,14 +53,18 @@ def _last(anatomy: Anatomy, reading: Reading) -> None:
     graph, norms = anatomy.graph, anatomy.norms
     node = reading.join.node
     reached = graph.onward(node, also=PASSES | set(NONLINEAR))
-    together = mixed_onward(graph, node, reading.join.width) if reading.join.mixed else set[int]()
+    together = (
+        mixed_onward(graph, node, width=reading.join.width) if reading.join.mixed else set[int]()
+    )
     for index in sorted(together):  # streams are read as one
         reached |= {index, *graph.onward(index, also=PASSES)}
     ends = {node, *together, *(i for i in reached if graph[i].op in PASSES or _passes(graph, i))}
     for index in list(reached):
         if index not in ends and own_copy(graph, index) is not None:
             ends |= {index, *(i for i in graph.onward(index) if _passes(graph, i))}
-    reading.final_norms = sorted(n.node for n in norms.values() if n.source in ends)
+    read = {i for r in anatomy.readings if r.join.crossed for i in r.entry}  # by the other stream
+    behind = (n.node for n in norms.values() if n.source in ends)
+    reading.final_norms = sorted(set(behind) - read)
     kids = (graph[i].op for i in graph[node].kids)
     reading.after = next((op for op in kids if op in NONLINEAR), "")
 
@@ -96,7 +101,7 @@ def _counterpart(by_node: dict[int, Reading], last: Reading) -> Reading | None:
     block right before it, where layers do not repeat."""
     back: list[Reading] = []
     reading: Reading | None = last
-    while reading is not None and len(back) < FAR:
+    while reading is not None and len(back) < BLOCKS_BACK:
         if bool(reading.around) == bool(last.around):
             back.append(reading)
         reading = by_node.get(reading.link.before)
@@ -177,13 +182,13 @@ def _shifted(anatomy: Anatomy, rows: list[Reading]) -> bool:
     ends = last.final_norms + ([last.post_norm] if last.post_norm >= 0 else [])
     if not ends:
         return True
-    moved = _stands_with_next(anatomy, rows, ends)
+    moved = _stands_with_next(anatomy, rows, ends=ends)
     if moved:
         _give_back(last)
     return moved
 
 
-def _stands_with_next(anatomy: Anatomy, rows: list[Reading], ends: list[int]) -> bool:
+def _stands_with_next(anatomy: Anatomy, rows: list[Reading], *, ends: list[int]) -> bool:
     """Whether each norm lives with the branch behind it rather than with the one before it."""
     graph = anatomy.graph
     votes = 0

@@ -1,6 +1,7 @@
 """What one call was given, apart from what it does."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -8,8 +9,37 @@ from torch import Tensor
 
 from addnorm.doctor.ops import DROPOUT
 
+INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
 SMALL = 1 << 16
 """Weights and constants up to this size are looked at for their mean."""
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """One call of a function of torch."""
+
+    raw: str
+    """The function's own name."""
+    op: str
+    """One name for all its spellings."""
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    given: list[Tensor]
+    """Every tensor among the arguments."""
+
+    def versions(self) -> list[int] | None:
+        """How often each tensor was written to; None where asking would change what is asked."""
+        if self.raw == "__get__":
+            return None
+        return [t._version for t in self.given if not t.is_inference()]
+
+    def in_place(self, out: Any, before: list[int] | None) -> bool:
+        """Whether it wrote to what it was given: by its name, or by the versions."""
+        if self.raw in INPLACE or (self.raw.endswith("_") and not self.raw.endswith("__")):
+            return True
+        if before is None or not isinstance(out, Tensor):
+            return False
+        return self.versions() != before and any(out is t for t in self.given)
 
 
 def plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:

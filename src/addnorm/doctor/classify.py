@@ -2,12 +2,13 @@
 
 from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph, Scale
-from addnorm.doctor.joins import GATES, Join, fresh, gate_of
+from addnorm.doctor.joins import GATES, Join, fresh, gate_of, part_of
 from addnorm.doctor.kinds import kind_of, parallel_inside
 from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.norms import Norm, find_norms, own_gain
 from addnorm.doctor.ops import CLEAR, NONLINEAR, mixes
 from addnorm.doctor.readings import Anatomy, Reading
+from addnorm.doctor.reversible import cross, merges
 from addnorm.doctor.streams import Link, grouped, link
 
 
@@ -18,23 +19,25 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
     steps = {join.towards for join in joins.values()}
     joins = {index: join for index, join in joins.items() if index not in steps}
     joins = _as_one(graph, joins)
+    cross(graph, joins)
     order = sorted(joins)
     readings = []
     for index in order:
         join = joins[index]
-        reading = Reading(join, Link(), fed=_fed(graph, joins, join))
+        reading = Reading(join, Link(), fed=_fed(graph, joins, join=join))
         join.normed &= reading.fed < 0
-        _entry(graph, norms, reading)
-        _exit(graph, norms, reading)
+        _entry(graph, norms, reading=reading)
+        _exit(graph, norms, reading=reading)
         if join.projection and not reading.entry and not reading.partial:
-            _shared_entry(graph, norms, joins, reading)
-        start = join.shortcut if join.crossed or reading.fed >= 0 else join.fork
-        reading.link = link(graph, joins, norms, join, start)
+            _shared_entry(graph, norms, joins=joins, reading=reading)
+        apart = (join.crossed and not join.half) or part_of(graph, join.shortcut) == join.fork
+        start = join.shortcut if apart or reading.fed >= 0 else join.fork
+        reading.link = link(graph, joins, norms=norms, join=join, start=start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
         reading.kind = kind_of(graph, join, start=reading.fed)
         beside = join.via >= 0 and reading.fed < 0
-        reading.parallel = beside or parallel_inside(graph, norms, join)
+        reading.parallel = beside or parallel_inside(graph, norms, join=join)
         scored = any(graph[i].op == "softmax" for i in graph.onward(index))
         reading.score = scored and not reading.pre
         readings.append(reading)
@@ -47,12 +50,15 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
             by_node[reading.join.via].parallel = True
     look_behind(anatomy)
     numbers = grouped([r.join for r in readings], {r.join.node: r.link for r in readings})
+    crossed = {numbers[r.join.node] for r in readings if r.join.crossed}
     for reading in readings:
         reading.stream = numbers[reading.join.node]
+        reading.merge = merges(graph, joins, join=reading.join)
+        reading.reversible = reading.stream in crossed and not reading.merge
     return anatomy
 
 
-def _fed(graph: Graph, joins: dict[int, Join], join: Join) -> int:
+def _fed(graph: Graph, joins: dict[int, Join], *, join: Join) -> int:
     """The branch before, where this one reads it without what the skip carries; -1 elsewhere."""
     first = joins.get(join.via)
     if first is None:
@@ -60,7 +66,7 @@ def _fed(graph: Graph, joins: dict[int, Join], join: Join) -> int:
     origin, own = (graph.chain(branch)[-1][0] for branch in (first.branch, join.branch))
     if origin not in join.path or origin in (first.fork, own):
         return -1
-    return origin if graph.avoids(origin, join.branch, set(joins)) else -1
+    return origin if graph.avoids(origin, join.branch, closed=set(joins)) else -1
 
 
 def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
@@ -68,7 +74,7 @@ def _without_recurrences(graph: Graph, joins: dict[int, Join]) -> dict[int, Join
     users: dict[frozenset[str], int] = {}
     sets: dict[int, frozenset[str]] = {}
     for index, join in joins.items():
-        if join.gated and join.op not in ("gru_cell", "lerp"):
+        if join.gated and join.op != "gru_cell":
             operands = (o for i in join.path for o in graph[i].operands)
             sets[index] = frozenset(o.name for o in operands if o.kind == "weight" and o.name)
             users[sets[index]] = users.get(sets[index], 0) + 1
@@ -96,7 +102,7 @@ def _as_one(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
     for group in written.values():
         last = joins[group[-1]]
         if len(group) > 1 and not last.mixed and last.via < 0:
-            found = reads_mixture(graph, joins, last.fork, last.branch)
+            found = reads_mixture(graph, joins, fork=last.fork, branch=last.branch)
             if found is not None:
                 last.mixed, last.light, last.width = True, found.light, found.width
         if last.mixed:
@@ -105,7 +111,7 @@ def _as_one(graph: Graph, joins: dict[int, Join]) -> dict[int, Join]:
     return kept
 
 
-def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
+def _entry(graph: Graph, norms: dict[int, Norm], *, reading: Reading) -> None:
     """Follow every way from the fork into the branch up to a norm or something that mixes."""
     join = reading.join
     path = join.path
@@ -122,7 +128,7 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         node = graph[index]
         if index in norms:
             met.append(index)
-        elif index == join.branch or _goes_in(graph, norms, join, index):
+        elif index == join.branch or _goes_in(graph, norms, join=join, index=index):
             bare = True
         else:
             waiting += [i for i in node.kids if i in path]
@@ -132,18 +138,18 @@ def _entry(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
         reading.partial = met
 
 
-def _goes_in(graph: Graph, norms: dict[int, Norm], join: Join, index: int) -> bool:
+def _goes_in(graph: Graph, norms: dict[int, Norm], *, join: Join, index: int) -> bool:
     """Whether the branch proper begins at a node, and not just a norm's own arithmetic."""
     node = graph[index]
     if mixes(node.op):
-        return index not in join.light and not _statistic(graph, norms, index)
+        return index not in join.light and not _statistic(graph, norms, index=index)
     if node.op not in NONLINEAR:
         return False
     own = (n for n in norms.values() if n.source == join.fork and n.node in join.path)
     return not any(index in _feeding(graph, norm) for norm in own)
 
 
-def _statistic(graph: Graph, norms: dict[int, Norm], index: int) -> bool:
+def _statistic(graph: Graph, norms: dict[int, Norm], *, index: int) -> bool:
     """Whether a product is only a norm's way to its mean or length."""
     return any(
         norm.by_hand and index in _feeding(graph, norm)
@@ -158,7 +164,7 @@ def _feeding(graph: Graph, norm: Norm) -> set[int]:
 
 
 def _shared_entry(
-    graph: Graph, norms: dict[int, Norm], joins: dict[int, Join], reading: Reading
+    graph: Graph, norms: dict[int, Norm], *, joins: dict[int, Join], reading: Reading
 ) -> None:
     """A norm in front of both a branch and its projected shortcut (pre-activation networks): it
     reads the stream, or the branch has none at its end, as where a stem has its own norm."""
@@ -176,7 +182,7 @@ def _shared_entry(
         index = node.ins[0]
 
 
-def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
+def _exit(graph: Graph, norms: dict[int, Norm], *, reading: Reading) -> None:
     """Walk back from the branch's end over scales and biases to a norm."""
     join, index = reading.join, reading.join.branch
     scales: list[Scale] = list(join.own)
@@ -191,11 +197,11 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
             last = max((i for i, s in enumerate(scales) if s.node in gains), default=-1)
             if last >= 0:
                 del scales[last]
-            scales = [s for s in scales if not _unit_root(graph, norms[index], s)]
+            scales = [s for s in scales if not _unit_root(graph, norms[index], scale=s)]
             break
         node = graph[index]
         gate = gate_of(graph, index)
-        gate = _conditioned(graph, join, index) if gate is None else gate
+        gate = _conditioned(graph, join, index=index) if gate is None else gate
         if gate is not None and gate in join.path and not mixes(node.op):
             join.gated = True
             index = gate
@@ -212,7 +218,7 @@ def _exit(graph: Graph, norms: dict[int, Norm], reading: Reading) -> None:
     reading.scales = tuple(s for s in scales if s.node not in join.light)
 
 
-def _conditioned(graph: Graph, join: Join, index: int) -> int | None:
+def _conditioned(graph: Graph, join: Join, *, index: int) -> int | None:
     """What a branch is in gate * branch, where a matrix makes the gate of something else than the
     stream (adaLN-zero)."""
     node = graph[index]
@@ -223,7 +229,7 @@ def _conditioned(graph: Graph, join: Join, index: int) -> int | None:
     return own[0] if len(own) == len(gates) == 1 else None
 
 
-def _unit_root(graph: Graph, norm: Norm, scale: Scale) -> bool:
+def _unit_root(graph: Graph, norm: Norm, *, scale: Scale) -> bool:
     """sqrt(dim) behind a unit vector, which makes it a root mean square norm."""
     width = graph[norm.source].shape[-1] if graph[norm.source].shape else 1
     value = scale.value or 0
@@ -239,22 +245,26 @@ def _nest(anatomy: Anatomy, joins: dict[int, Join]) -> None:
         inside = [r for r in inside if not r.score]
         nodes = {r.join.node for r in inside}
         chained = [r for r in inside if r.link.before in nodes and r.join.via < 0]
-        beside = bool(chained) and anatomy.graph.avoids(join.fork, join.branch, nodes)
-        if (chained and not beside) or _leaps(anatomy, join, by_node):
+        beside = bool(chained) and anatomy.graph.avoids(join.fork, join.branch, closed=nodes)
+        if (chained and not beside) or _leaps(anatomy, join, by_node=by_node):
             reading.around = len(inside)
             reading.kind = "other"
             reading.inner = []
             if not fresh(anatomy.graph, join.branch):
                 # The stream goes on along the branch; what comes from below is the skip.
-                reading.link = link(anatomy.graph, joins, anatomy.norms, join, join.branch)
+                reading.link = link(
+                    anatomy.graph, joins, norms=anatomy.norms, join=join, start=join.branch
+                )
         else:
             for inner in inside:
                 own = inner.join.fork != join.fork or inner.join.via >= 0
-                if own and not (beside and _goes_on(anatomy.graph, by_node, inner, join)):
+                if own and not (
+                    beside and _goes_on(anatomy.graph, by_node, inner=inner, join=join)
+                ):
                     inner.inside = join.node
 
 
-def _goes_on(graph: Graph, by_node: dict[int, Reading], inner: Reading, join: Join) -> bool:
+def _goes_on(graph: Graph, by_node: dict[int, Reading], *, inner: Reading, join: Join) -> bool:
     """Whether a stream that a branch reads has sums of its own outside that branch."""
     seen, waiting = {join.node}, [inner.join.node]
     while waiting:
@@ -268,7 +278,7 @@ def _goes_on(graph: Graph, by_node: dict[int, Reading], inner: Reading, join: Jo
     return False
 
 
-def _leaps(anatomy: Anatomy, join: Join, by_node: dict[int, Reading]) -> bool:
+def _leaps(anatomy: Anatomy, join: Join, *, by_node: dict[int, Reading]) -> bool:
     """Whether the branch itself is a stream that goes back to the fork by sums and norms alone."""
     graph = anatomy.graph
     index = graph.chain(join.branch)[-1][0]

@@ -35,9 +35,10 @@ def doctor(
 ) -> Report:
     """What is really wired in a model, measured at one example.
 
-    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs. loss: a scalar of
-        what the model returns; a random projection if None. optimizer: its weight decay is looked
-        at. config, build: options and what builds a model of them, to find options without effect.
+    example_inputs: a tensor, a tuple of positional or a dict of keyword inputs. loss: makes a
+        scalar of what the model returns; if None, the .loss that it returned itself, or else a
+        random projection of all it returned. optimizer: its weight decay is looked at. config,
+        build: options and what builds a model of them, to find options without effect.
         rules: ids of audit rules; all if None.
 
     The model is left as it was.
@@ -49,16 +50,35 @@ def doctor(
     >>> [block.wiring for block in report.blocks]
     ['pre_ln', 'pre_ln', 'pre_ln', 'pre_ln']
     """
-    if not isinstance(model, nn.Module):
-        raise UserError(f"got {type(model).__name__}; wanted a torch.nn.Module")
-    chosen = list(RULES) if rules is None else list(rules)
-    for name in chosen:
-        if name not in RULES:
-            raise UserError(unknown("rule", name, RULES))
+    _check(model, loss, optimizer=optimizer, config=config, build=build)
+    chosen = _chosen(rules)
     with visiting(model, example_inputs, loss) as visit:
         case = Case(visit, optimizer=optimizer, config=config, build=build)
         findings = [finding for name in chosen for finding in _applied(name, case)]
         return _report(visit, findings)
+
+
+def _check(model: Any, loss: Any, *, optimizer: Any, config: Any, build: Any) -> None:
+    """Refuse what cannot be, and what would be ignored."""
+    if not isinstance(model, nn.Module):
+        raise UserError(f"got {type(model).__name__}; wanted a torch.nn.Module")
+    if loss is not None and not callable(loss):
+        raise UserError(f"got loss={loss!r}; wanted a function of the model's output; words such "
+                        "as 'mse' are for a stress run")  # fmt: skip
+    if optimizer is not None and not hasattr(optimizer, "param_groups"):
+        raise UserError(f"got optimizer={optimizer!r}; wanted a torch.optim.Optimizer")
+    if (config is None) != (build is None):
+        got, missing = ("build", "config") if config is None else ("config", "build")
+        raise UserError(f"got {got}= without {missing}=; wanted both, to try every option, or none")
+
+
+def _chosen(rules: Sequence[str] | None) -> list[str]:
+    if isinstance(rules, str):
+        raise UserError(f"got rules={rules!r}; wanted a list of rule ids: rules=[{rules!r}]")
+    for name in rules or ():
+        if name not in RULES:
+            raise UserError(unknown("rule", str(name), RULES))
+    return list(RULES if rules is None else rules)
 
 
 def _applied(name: str, case: Case) -> list[Finding]:
@@ -84,7 +104,7 @@ def glanced(model: nn.Module, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 def _report(visit: Visit, findings: list[Finding]) -> Report:
     readings = visit.anatomy.blocks()
-    others = [r for r in visit.anatomy.readings if r.score or r.inside >= 0]
+    others = [r for r in visit.anatomy.readings if r.aside]
     made = assemble.blocks(visit, readings)
     blind = sum("gradient_norm" not in block.measurements for block in made)
     if blind and visit.weight_gradients:
@@ -101,7 +121,7 @@ def _report(visit: Visit, findings: list[Finding]) -> Report:
         rows=tuple(assemble.rows(visit, made)),
         norms=assemble.norm_uses(visit, readings),
         inner=assemble.blocks(visit, others),
-        stacks=tuple(assemble.describe(visit, readings, made)),
+        stacks=tuple(assemble.describe(visit, readings, made=made)),
         odd=tuple(assemble.odd_ones(made)),
         notes=tuple(visit.notes),
         signature=assemble.signature(visit.anatomy),
@@ -126,7 +146,10 @@ def _without_block(anatomy: Anatomy) -> Iterator[str]:
         yield f"a residual add: {why}"
         return
     inside = set[int]().union(*(reading.join.path for reading in anatomy.readings))
-    alone = [graph[i].path for i in sorted(looks(graph, set(range(len(graph))) - inside))]
+    # what one call made shares its operands: an attention may return its weights as well
+    calls = {id(graph[i].operands) for i in inside}
+    outside = {node.index for node in graph if id(node.operands) not in calls}
+    alone = [graph[i].path for i in sorted(looks(graph, outside))]
     if alone:
         yield (
             f"a residual add around the attention in {few(alone)}: what it makes is not added to "

@@ -25,6 +25,8 @@ class Operand:
     shape: Shape = ()
     name: str = ""
     """The weight's own name in the model."""
+    ahead: int = 0
+    """Of a constant that is a mask of the future: how many tokens ahead it begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +65,8 @@ class Node:
     learned: bool = False
     """Not active, made of weights."""
     value: float | None = None
+    ahead: int = 0
+    """Of a mask of the future: how many tokens ahead it begins."""
     detail: dict[str, Any] = field(default_factory=dict)
     ins: tuple[int, ...] = ()
     """The active nodes it was made of."""
@@ -71,6 +75,8 @@ class Node:
     """The newest node that mixes among those it is made of."""
     given: bool = False
     """Whether a floating input is among them."""
+    grad: bool = False
+    """Whether autograd follows it."""
 
     @property
     def size(self) -> int:
@@ -198,7 +204,7 @@ class Graph:
         self.walked += len(seen)
         return seen
 
-    def avoids(self, start: int, end: int, closed: set[int]) -> bool:
+    def avoids(self, start: int, end: int, *, closed: set[int]) -> bool:
         """Whether there is a way from `start` to `end` that does not touch these nodes."""
         seen, waiting = {end}, [end]
         while waiting:
@@ -243,9 +249,6 @@ class Graph:
             return None
         if node.op in CLEAR or self._plus_nothing(node):
             return node.ins[0], None
-        if node.op == "addcmul" and not self._live(node.operands[0]):  # bias + gain * x
-            gain = next((o for o in node.operands[1:3] if not self._live(o)), None)
-            return None if gain is None else (node.ins[0], self.factor(gain, index))
         if node.op not in SCALES:
             return None
         if node.op == "neg":

@@ -111,7 +111,7 @@ def untouched(model: nn.Module) -> Iterator[Guard]:
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         for weight in model.parameters():
-            stack.callback(_as_it_learned, weight, weight.requires_grad, weight.grad)
+            stack.callback(_as_it_learned, weight, weight.requires_grad, gradient=weight.grad)
             weight.grad = None
             if weight.is_floating_point():
                 weight.requires_grad_(True)
@@ -123,7 +123,7 @@ def _rebind(held: dict[str, Any], theirs: dict[str, Any]) -> None:
     held.update(theirs)
 
 
-def _as_it_learned(weight: Tensor, learns: bool, gradient: Tensor | None) -> None:
+def _as_it_learned(weight: Tensor, learns: bool, *, gradient: Tensor | None) -> None:
     weight.requires_grad_(learns)
     weight.grad = gradient
 

@@ -6,7 +6,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-FAR = 400
+AUTOGRAD_NODES = 400
 """Autograd nodes looked at on the way back."""
 
 
@@ -16,7 +16,7 @@ def linked(out: Tensor, given: Sequence[Tensor]) -> bool:
     leaves = {id(t) for t in given if t.grad_fn is None and t.requires_grad}
     seen: set[Any] = set()
     waiting = [out.grad_fn]
-    while waiting and len(seen) < FAR:
+    while waiting and len(seen) < AUTOGRAD_NODES:
         step = waiting.pop()
         if step in goals:
             return True

@@ -49,7 +49,7 @@ def parsed(specs: Sequence[str], *, seed: int = 0) -> Any:
                 "numbers only"
             )
         try:
-            drawn = _drawn(TYPES[kind], shape, int(limit or 4), generator)
+            drawn = _drawn(TYPES[kind], shape, limit=int(limit or 4), generator=generator)
         except RuntimeError:  # how torch says that there is not so much memory
             raise UserError(f"there is no memory for {spec!r}; wanted a smaller input") from None
         found.append((name or "", drawn))
@@ -63,7 +63,9 @@ def parsed(specs: Sequence[str], *, seed: int = 0) -> Any:
     return tuple(tensor for _, tensor in found)
 
 
-def _drawn(kind: torch.dtype, shape: list[int], limit: int, generator: torch.Generator) -> Tensor:
+def _drawn(
+    kind: torch.dtype, shape: list[int], *, limit: int, generator: torch.Generator
+) -> Tensor:
     if kind == torch.bool:
         return torch.ones(shape, dtype=torch.bool)
     if not kind.is_floating_point:
@@ -112,7 +114,7 @@ def _by_config(model: nn.Module) -> Iterator[Any]:
         return
     taken = set(inspect.signature(model.forward).parameters)
     for length in (LENGTH, 64, 400, 3000):
-        for example in _of_modality(config, str(main), length):
+        for example in _of_modality(config, str(main), length=length):
             if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken:
                 ids = _ids(_vocabulary(config), 8)
                 example = {**example, "decoder_input_ids": ids}
@@ -122,7 +124,7 @@ def _by_config(model: nn.Module) -> Iterator[Any]:
             yield example
 
 
-def _of_modality(config: Any, main: str, length: int) -> Iterator[dict[str, Tensor]]:
+def _of_modality(config: Any, main: str, *, length: int) -> Iterator[dict[str, Tensor]]:
     if main == "pixel_values":
         for images in _images(config):
             yield {main: images}
@@ -166,6 +168,8 @@ def _by_weights(model: nn.Module) -> Iterator[Any]:
         p for p in parameters
         if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
     ]  # fmt: skip
+    if not parameters:
+        yield ()
     count = max(len(needed), 1)
     for one in _single(model):
         yield (one,) * count

@@ -9,9 +9,10 @@ from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.projection import projected
 
 HOPS = 4
-NEAR = 40
+"""Sums, or norms and biases, that are looked behind."""
+NORM_NODES = 40
 """Nodes that a norm written out may have."""
-FAR = 300
+ARITHMETIC = 300
 """Nodes over which a way without a branch is looked for."""
 GATES = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
 
@@ -49,12 +50,14 @@ class Join:
     """Whether the shortcut is a normalized copy of what the branch reads."""
     crossed: bool = False
     """Whether the branch reads another stream than the one it is added to (reversible)."""
+    half: bool = False
+    """Whether both are halves of one stream."""
     weighed: bool = False
     """Whether the branch takes part in a weighted sum of streams rather than in an addition."""
     signs: dict[str, float] = field(default_factory=dict)
 
 
-def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | None:
+def find(graph: Graph, joins: dict[int, Join], *, one: int, other: int) -> Join | None:
     """The join that `one + other` makes, if it makes one."""
     shape = _broadcast(graph[one].shape, graph[other].shape)
     if shape is None or math.prod(shape) < 2:
@@ -65,20 +68,24 @@ def find(graph: Graph, joins: dict[int, Join], one: int, other: int) -> Join | N
         if graph[s].size >= math.prod(shape) and not _one_number_a_token(graph[f].shape, shape)
     ]
     for shortcut, branch in pairs:
-        found = _begun(graph, joins, shortcut, branch) or plain(graph, joins, shortcut, branch)
+        found = _begun(graph, joins, shortcut=shortcut, branch=branch) or plain(
+            graph, joins, shortcut=shortcut, branch=branch
+        )
         if found is not None:
-            return _hyper(graph, joins, found.shortcut, found.branch) or found
+            return _hyper(graph, joins, shortcut=found.shortcut, branch=found.branch) or found
     for shortcut, branch in pairs:
-        found = _hyper(graph, joins, shortcut, branch) or _loose(graph, joins, shortcut, branch)
+        found = _hyper(graph, joins, shortcut=shortcut, branch=branch) or _loose(
+            graph, joins, shortcut=shortcut, branch=branch
+        )
         if found is not None:
             return found
-    way = projected(graph, one, other)
+    way = projected(graph, one, other=other)
     return None if way is None else Join(way[0], way[1], way[2], way[3], projection=True)
 
 
-def _hyper(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+def _hyper(graph: Graph, joins: dict[int, Join], *, shortcut: int, branch: int) -> Join | None:
     """Parallel streams, mixed among themselves, and a branch that reads a mixture of them."""
-    found = mixed(graph, joins, shortcut, branch)
+    found = mixed(graph, joins, shortcut=shortcut, branch=branch)
     if found is None:
         return None
     join = Join(found.fork, shortcut, branch, graph.between(found.fork, branch), mixed=True)
@@ -99,7 +106,7 @@ def _broadcast(one: tuple[int, ...], other: tuple[int, ...]) -> tuple[int, ...] 
     return tuple(max(pair) for pair in zip(one, other, strict=True))
 
 
-def fused(graph: Graph, shortcut: int, branch: int) -> Join | None:
+def fused(graph: Graph, shortcut: int, *, branch: int) -> Join | None:
     """A join whose last product is part of the addition (addmm) or of a cell (GRU)."""
     for fork, scales in graph.chain(shortcut):
         if graph.reaches(fork, branch):
@@ -107,7 +114,7 @@ def fused(graph: Graph, shortcut: int, branch: int) -> Join | None:
     return None
 
 
-def _begun(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+def _begun(graph: Graph, joins: dict[int, Join], *, shortcut: int, branch: int) -> Join | None:
     """A sum that begins with a branch which the streams it was mixed with have as well."""
     for node, join in joins.items():
         if join.weighed and join.branch == shortcut and graph.reaches(node, branch):
@@ -115,8 +122,11 @@ def _begun(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
     return None
 
 
-def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
-    """A shortcut that goes straight back to where the branch began."""
+def plain(graph: Graph, joins: dict[int, Join], *, shortcut: int, branch: int) -> Join | None:
+    """A shortcut that goes straight back to where the branch began, or on the way to it."""
+    step = _interpolation(graph, shortcut, branch=branch)
+    if step is not None:
+        return step
     chain = graph.chain(shortcut)
     forks = [(fork, scales, -1) for fork, scales in chain]
     last, scales = chain[-1]
@@ -129,12 +139,12 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
         if fork == branch:
             return None
         if graph.reaches(fork, branch):
-            if via >= 0 and _beside(graph, joins, via, branch):
+            if via >= 0 and _beside(graph, joins, one=via, branch=branch):
                 return None
             path = graph.between(fork, branch)
             if not graph.mixing(path, but=fork):
-                return _interpolation(graph, shortcut, branch)
-            other = _crossed(graph, joins, fork, branch, path)
+                return None
+            other = _crossed(graph, joins, fork=fork, branch=branch, path=path)
             if other is not None:
                 path = graph.between(other, branch)
                 return Join(other, shortcut, branch, path, scales=scales, crossed=True)
@@ -142,42 +152,47 @@ def plain(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> J
     return None
 
 
-def _beside(graph: Graph, joins: dict[int, Join], one: int, branch: int) -> bool:
+def _beside(graph: Graph, joins: dict[int, Join], *, one: int, branch: int) -> bool:
     """Whether two sums hold the same branch: parallel streams, whose sum is a mixture."""
     mine = graph.chain(joins[one].branch)[-1][0]
-    others = (i for i in streams_of(graph, joins, branch) if i in joins)
+    others = (i for i in streams_of(graph, joins, start=branch) if i in joins)
     return any(graph.chain(joins[i].branch)[-1][0] == mine for i in others)
 
 
 def _crossed(
-    graph: Graph, joins: dict[int, Join], fork: int, branch: int, path: set[int]
+    graph: Graph, joins: dict[int, Join], *, fork: int, branch: int, path: set[int]
 ) -> int | None:
     """The sum of another stream, itself made of this one, through which every way leads."""
     last = max((i for i in path if i in joins and i != fork), default=None)
     if last is None or last == branch or fork not in joins[last].path:
         return None
     own = any(i == fork for i, _ in graph.chain(joins[last].shortcut))
-    if own or not fresh(graph, branch) or graph.avoids(fork, branch, {last}):
+    if own or not fresh(graph, branch) or graph.avoids(fork, branch, closed={last}):
         return None
     return last
 
 
-def _interpolation(graph: Graph, shortcut: int, branch: int) -> Join | None:
-    """x + a * (u - x): a step from the shortcut towards the branch."""
+def _interpolation(graph: Graph, shortcut: int, *, branch: int) -> Join | None:
+    """x + a * (u - x): a step from the shortcut towards the branch. a may be made of an input."""
     end, scales = graph.chain(branch)[-1]
-    node = graph[end]
-    if node.op != "sub" or len(node.ins) != 2:
-        return None
-    target, own = (o.node for o in node.operands[:2])
-    if own not in (i for i, _ in graph.chain(shortcut)):
-        return None
-    found = plain(graph, {}, shortcut, target) or _loose(graph, {}, shortcut, target)
-    if found is not None:
-        found.own, found.towards = scales, end
-    return found
+    ways = [end, *(graph[end].ins if graph[end].op == "mul" else ())]
+    passed = [i for i, _ in graph.chain(shortcut)]
+    for way in (graph.chain(i)[-1] for i in ways):
+        node = graph[way[0]]
+        if node.op != "sub" or len(node.ins) != 2 or node.operands[1].node not in passed:
+            continue
+        target = node.operands[0].node
+        found = plain(graph, {}, shortcut=shortcut, branch=target) or _loose(
+            graph, {}, shortcut=shortcut, branch=target
+        )
+        if found is not None:
+            found.own, found.towards = scales, way[0]
+            found.gated |= way[0] != end
+            return found
+    return None
 
 
-def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> Join | None:
+def _loose(graph: Graph, joins: dict[int, Join], *, shortcut: int, branch: int) -> Join | None:
     """Shortcuts that are gated, sliced, or a mixture of a few parallel streams."""
     gated = blended = normed = cut = shifted = False
     index, via = shortcut, -1
@@ -187,7 +202,7 @@ def _loose(graph: Graph, joins: dict[int, Join], shortcut: int, branch: int) -> 
             return None
         changed = gated or blended or normed or cut or shifted
         if graph[branch].mixed <= index:  # nothing mixes on the way: arithmetic, if it is near
-            if changed and branch - index < FAR and graph.reaches(index, branch):
+            if changed and branch - index < ARITHMETIC and graph.reaches(index, branch):
                 return None
         elif changed and graph.reaches(index, branch):
             path = graph.between(index, branch)
@@ -252,7 +267,7 @@ def _normalized(graph: Graph, index: int) -> int | None:
     small, large = sorted(node.ins, key=lambda i: graph[i].size)
     if graph[small].size * 2 > graph[large].size:
         return None
-    floor = max(0, index - NEAR)
+    floor = max(0, index - NORM_NODES)
     return large if graph.ancestors(large, floor) & graph.ancestors(small, floor) else None
 
 

@@ -16,6 +16,7 @@ from addnorm.doctor.ops import (
 from addnorm.doctor.products import axes, factors
 
 HOPS = 4
+"""Slices behind which a softmax is looked for."""
 FEW = 3
 """Tokens from which on a recurrence can be told."""
 
@@ -28,7 +29,7 @@ def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
     ops = {graph[i].op for i in path}
     seen = looks(graph, path)
     if seen:
-        foreign = any(_foreign(graph, join, source) for i in seen for source in graph[i].ins)
+        foreign = any(_foreign(graph, join, source=source) for i in seen for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
     if ops & CONVOLUTION:
         first = next((graph[i].op for i in sorted(path) if mixes(graph[i].op)), "")
@@ -36,7 +37,7 @@ def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
             return "convolution"
         if ops & {"exp", "cumsum"}:
             return "mixer"  # a scan behind its convolution
-    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path):
+    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path=path):
         return "mixer"
     if _scans(graph, path):
         return "mixer"
@@ -54,14 +55,28 @@ def _weighs(graph: Graph, index: int) -> bool:
 
 
 def softmaxed(graph: Graph, index: int) -> bool:
-    """Whether a node is a softmax, or a part of one (a sink may be cut off)."""
+    """Whether a node is a softmax, masked or not, or a part of one (a sink may be cut off)."""
     for _ in range(HOPS):
         index = graph.chain(index)[-1][0]
         node = graph[index]
-        if node.op not in SLICES or len(node.ins) != 1:
-            return node.op == "softmax" or _softmax_by_hand(graph, index)
+        if node.op == "softmax" or _softmax_by_hand(graph, index):
+            return True
+        cut = node.op in SLICES and len(node.ins) == 1
+        if not cut and not _shared_out(graph, index):
+            return False
         index = node.ins[0]
     return False
+
+
+def _shared_out(graph: Graph, index: int) -> bool:
+    """x / sum(x): weights that are made to sum to 1 once more, as behind a mask."""
+    node = graph[index]
+    if node.op != "div" or len(node.ins) != 2:
+        return False
+    value, total = (o.node for o in node.operands[:2])
+    while len(graph[total].ins) == 1 and graph[total].op != "sum":
+        total = graph[total].ins[0]
+    return graph[total].op == "sum" and graph[total].ins == (value,)
 
 
 def _softmax_by_hand(graph: Graph, index: int) -> bool:
@@ -82,7 +97,7 @@ def looks(graph: Graph, nodes: set[int]) -> list[int]:
     return [i for i in nodes if graph[i].op in ATTENTION or _weighs(graph, i)]
 
 
-def _foreign(graph: Graph, join: Join, source: int) -> bool:
+def _foreign(graph: Graph, join: Join, *, source: int) -> bool:
     """Whether an attention reads something that does not come from its own stream."""
     if source in join.path:
         return False
@@ -91,7 +106,7 @@ def _foreign(graph: Graph, join: Join, source: int) -> bool:
     return graph[source].mixed >= 0 or graph[source].given
 
 
-def _mixes_tokens(graph: Graph, join: Join, path: set[int]) -> bool:
+def _mixes_tokens(graph: Graph, join: Join, *, path: set[int]) -> bool:
     """Whether something is applied across tokens: a Fourier transform, or a matrix that sums over
     another axis than that of the features."""
     shape = graph[join.branch].shape
@@ -100,7 +115,7 @@ def _mixes_tokens(graph: Graph, join: Join, path: set[int]) -> bool:
     if join.width in shape:  # which axis holds the features is known
         place = shape.index(join.width)
         shape = (*shape[:place], *shape[place + 1 :], join.width)
-    return any(graph[i].op in FOURIER or _across(graph, i, shape) for i in path)
+    return any(graph[i].op in FOURIER or _across(graph, i, shape=shape) for i in path)
 
 
 def _scans(graph: Graph, path: set[int]) -> bool:
@@ -113,20 +128,20 @@ def _scans(graph: Graph, path: set[int]) -> bool:
             return True
         if node.op == "setitem":
             written += [i for i in node.ins[-1:] if i in path]
-        if node.op in ("stack", "cat") and _one_by_one(graph, path, list(node.ins)):
+        if node.op in ("stack", "cat") and _one_by_one(graph, path, parts=list(node.ins)):
             return True
-    return _one_by_one(graph, path, written)
+    return _one_by_one(graph, path, parts=written)
 
 
-def _one_by_one(graph: Graph, path: set[int], parts: list[int]) -> bool:
+def _one_by_one(graph: Graph, path: set[int], *, parts: list[int]) -> bool:
     """Whether one end of some parts reads one place of a tensor, and the other end many."""
     if len(parts) < FEW:
         return False
-    counts = [_places(graph, path, part) for part in (parts[0], parts[-1])]
+    counts = [_places(graph, path, index=part) for part in (parts[0], parts[-1])]
     return max(counts) >= FEW > min(counts)
 
 
-def _places(graph: Graph, path: set[int], index: int) -> int:
+def _places(graph: Graph, path: set[int], *, index: int) -> int:
     """Of how many slices of one tensor a node is made, inside a branch."""
     slices: dict[int, int] = {}
     seen, waiting = {index}, [index]
@@ -141,7 +156,7 @@ def _places(graph: Graph, path: set[int], index: int) -> int:
     return max(slices.values(), default=0)
 
 
-def _across(graph: Graph, index: int, shape: Shape) -> bool:
+def _across(graph: Graph, index: int, *, shape: Shape) -> bool:
     """Whether a matrix sums over the tokens of a stream of this shape."""
     node = graph[index]
     if node.op not in PRODUCT | {"linear"} or len(node.ins) != 1:
@@ -161,7 +176,7 @@ def _contracted_axis(graph: Graph, index: int) -> int | None:
     """The axis of the stream that a product with something else sums over."""
     node = graph[index]
     place = next((p for p, o in enumerate(factors(node)) if o.node == node.ins[0]), 0)
-    found = axes(graph, index, place)
+    found = axes(graph, index, place=place)
     return found.summed[0] if found is not None and len(found.summed) == 1 else None
 
 
@@ -170,7 +185,7 @@ def _turned(graph: Graph, index: int) -> bool:
     return node.op in ("transpose", "permute", "mT", "swapaxes", "t")
 
 
-def parallel_inside(graph: Graph, norms: dict[int, Norm], join: Join) -> bool:
+def parallel_inside(graph: Graph, norms: dict[int, Norm], *, join: Join) -> bool:
     """Whether the branch is a sum of an attention and something else that read the same fork."""
     index = join.branch
     for _ in range(10):

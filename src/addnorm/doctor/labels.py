@@ -51,7 +51,8 @@ def tags(anatomy: Anatomy, reading: Reading) -> tuple[str, ...]:
         "gated": join.gated and not join.mixed, "hyper-connections": join.mixed,
         "parallel": reading.parallel, "projection-shortcut": join.projection,
         "long-skip": reading.around > 0, "activation-after-add": bool(reading.after),
-        "reversible": join.crossed, "dual": reading.dual, "dense": dense and not join.mixed,
+        "reversible": reading.reversible, "merge": reading.merge, "dual": reading.dual,
+        "dense": dense and not join.mixed,
         "interpolated": join.towards >= 0, "normalized-shortcut": join.normed and not join.mixed,
         "scaled-stream": any(m.what == "scale" for m in reading.link.met) and reading.pre
         and not reading.link.norms() and reading.link.before >= 0,

@@ -13,7 +13,7 @@ from addnorm.doctor.products import axes, factors
 
 SMALL = 16
 """Streams that a hyper-connection has at most."""
-MOST = 120
+MIXTURE_NODES = 120
 """Nodes of one mixture that are looked at."""
 
 
@@ -28,34 +28,34 @@ class Mixture:
     """Nodes that only mix streams: on the shortcut, and at both ends of the branch."""
 
 
-def mixed(graph: Graph, joins: Container[int], shortcut: int, branch: int) -> Mixture | None:
+def mixed(graph: Graph, joins: Container[int], *, shortcut: int, branch: int) -> Mixture | None:
     """The mixture that `shortcut + branch` makes, if it makes one."""
     made, spread = _written(graph, branch)
     width = _width(graph, made)
-    streams = streams_of(graph, joins, shortcut, width)
+    streams = streams_of(graph, joins, start=shortcut, width=width)
     several = graph[branch].size > graph[made].size
-    if not several and not any(_combines(graph, joins, i, width) for i in streams):
+    if not several and not any(_combines(graph, joins, index=i, width=width) for i in streams):
         return None
     fork = max(streams & graph.ancestors(made, min(streams)), default=-1)
     if fork < 0 or fork == made:
         return None
-    light = _reads(graph, joins, fork, made, width)
-    keeps = any(_combines(graph, joins, i, width) for i in streams if i > fork)
-    keeps |= mixture_of(graph, fork, width) is not None  # one product for both, cut in two
+    light = _reads(graph, joins, fork=fork, made=made, width=width)
+    keeps = any(_combines(graph, joins, index=i, width=width) for i in streams if i > fork)
+    keeps |= mixture_of(graph, fork, width=width) is not None  # one product for both, cut in two
     if light is None or not (keeps or several):
         return None
     return Mixture(fork, width, {i for i in streams if i > fork} | light | spread)
 
 
-def reads_mixture(graph: Graph, joins: Container[int], fork: int, branch: int) -> Mixture | None:
+def reads_mixture(graph: Graph, joins: Container[int], *, fork: int, branch: int) -> Mixture | None:
     """The mixture of streams that a branch reads, the fork among them."""
     made, spread = _written(graph, branch)
     width = _width(graph, made)
-    light = None if fork >= made else _reads(graph, joins, fork, made, width)
+    light = None if fork >= made else _reads(graph, joins, fork=fork, made=made, width=width)
     return None if light is None else Mixture(fork, width, light | spread)
 
 
-def mixture_of(graph: Graph, index: int, width: int = 0) -> int | None:
+def mixture_of(graph: Graph, index: int, *, width: int = 0) -> int | None:
     """The streams in a product that sums over them and leaves their features alone.
 
     width: how many features a token has; without it a plain matrix is never taken for a mixture.
@@ -66,7 +66,7 @@ def mixture_of(graph: Graph, index: int, width: int = 0) -> int | None:
     for place, operand in enumerate(factors(node)):
         if operand.kind != "node" or not graph[operand.node].active:
             continue
-        found = axes(graph, index, place)
+        found = axes(graph, index, place=place)
         if found is None or len(found.summed) != 1:
             continue
         shape = graph[operand.node].shape
@@ -111,7 +111,7 @@ def _outer(graph: Graph, index: int) -> int | None:
     node = graph[index]
     live = [(p, o.node) for p, o in enumerate(factors(node)) if o.node in node.ins]
     place, large = max(live, key=lambda pair: graph[pair[1]].size, default=(0, -1))
-    found = axes(graph, index, place)
+    found = axes(graph, index, place=place)
     if found is None or large < 0:
         return None
     shape = graph[large].shape
@@ -128,19 +128,19 @@ def _width(graph: Graph, made: int) -> int:
     return node.shape[1] if node.op in CONVOLUTION and len(node.shape) > 1 else node.shape[-1]
 
 
-def streams_of(graph: Graph, joins: Container[int], start: int, width: int = 0) -> set[int]:
+def streams_of(graph: Graph, joins: Container[int], *, start: int, width: int = 0) -> set[int]:
     """Everything that a node is a mixture of, up to the sums before it."""
     seen, waiting = {start}, [start]
-    while waiting and len(seen) < MOST:
+    while waiting and len(seen) < MIXTURE_NODES:
         index = waiting.pop()
-        for earlier in [] if index in joins else _sides(graph, index, width):
+        for earlier in [] if index in joins else _sides(graph, index, width=width):
             if earlier not in seen:
                 seen.add(earlier)
                 waiting.append(earlier)
     return seen
 
 
-def _sides(graph: Graph, index: int, width: int) -> tuple[int, ...]:
+def _sides(graph: Graph, index: int, *, width: int) -> tuple[int, ...]:
     """The streams of which a node is a weighted sum; none if it is something else."""
     node = graph[index]
     step = graph.back(index)
@@ -150,29 +150,29 @@ def _sides(graph: Graph, index: int, width: int) -> tuple[int, ...]:
         return node.ins
     if node.op in SLICES and len(node.ins) == 1:
         return node.ins
-    if node.op in ("sum", "mean") and _over_streams(graph, index, width):
+    if node.op in ("sum", "mean") and _over_streams(graph, index, width=width):
         return node.ins
     if node.op == "mul" and len(node.ins) == 2:
         small, large = sorted(node.ins, key=lambda i: graph[i].size)
         return (large,) if graph[small].size * 2 <= graph[large].size else ()
-    streams = mixture_of(graph, index, width)
+    streams = mixture_of(graph, index, width=width)
     return () if streams is None else (streams,)
 
 
-def mixed_onward(graph: Graph, start: int, width: int) -> set[int]:
+def mixed_onward(graph: Graph, start: int, *, width: int) -> set[int]:
     """Everything that is a mixture of a stream and others, in the order of time."""
     found: set[int] = set()
     waiting = [start]
-    while waiting and len(found) < MOST:
+    while waiting and len(found) < MIXTURE_NODES:
         index = waiting.pop()
         for kid in graph[index].kids:
-            if kid not in found and index in _sides(graph, kid, width):
+            if kid not in found and index in _sides(graph, kid, width=width):
                 found.add(kid)
                 waiting.append(kid)
     return found
 
 
-def _over_streams(graph: Graph, index: int, width: int) -> bool:
+def _over_streams(graph: Graph, index: int, *, width: int) -> bool:
     """Whether a sum runs over an axis that may hold streams, and that alone."""
     node = graph[index]
     source = graph[node.ins[0]] if node.ins else node
@@ -180,26 +180,26 @@ def _over_streams(graph: Graph, index: int, width: int) -> bool:
     return 2 <= count <= SMALL and width in node.shape and width in source.shape
 
 
-def _combines(graph: Graph, joins: Container[int], index: int, width: int) -> bool:
+def _combines(graph: Graph, joins: Container[int], *, index: int, width: int) -> bool:
     """Whether a node adds streams up, each with its weight."""
     node = graph[index]
     if node.op in ("sum", "mean"):
-        return _over_streams(graph, index, width)
+        return _over_streams(graph, index, width=width)
     if node.op in ("add", "sub"):
         return len(node.ins) == 2 and index not in joins
-    return mixture_of(graph, index, width) is not None
+    return mixture_of(graph, index, width=width) is not None
 
 
 def _reads(
-    graph: Graph, joins: Container[int], fork: int, made: int, width: int
+    graph: Graph, joins: Container[int], *, fork: int, made: int, width: int
 ) -> set[int] | None:
     """What lies between a fork and the sub-layer, if that is a mixture of streams."""
     path = graph.between(fork, made)
     light = {fork}
     for index in sorted(path - {fork}):
-        sides = _sides(graph, index, width)
+        sides = _sides(graph, index, width=width)
         if index not in joins and any(i in light for i in sides):
             light.add(index)
-    reads = any(_combines(graph, joins, i, width) for i in light - {fork})
-    reads |= mixture_of(graph, fork, width) is not None
+    reads = any(_combines(graph, joins, index=i, width=width) for i in light - {fork})
+    reads |= mixture_of(graph, fork, width=width) is not None
     return light - {fork} if reads and graph.mixing(path - light) else None

@@ -110,7 +110,7 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
     found: set[int] = set()
     for index in graph.onward(norm.node):
         node = graph[index]
-        if node.op in ("mul", "addcmul") and len(node.ins) == 1:
+        if node.op == "mul" and len(node.ins) == 1:
             step = graph.back(index)
             if step and step[1] and step[1].kind == "weight":
                 found.add(index)
@@ -120,14 +120,15 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
 def is_query_key(graph: Graph, norm: Norm) -> bool:
     """Whether a norm's result goes to an attention product with nothing but positions between."""
     reached = graph.onward(norm.node, also=SLICES | {"cat"})
-    if any(graph[i].op in ATTENTION for i in reached):
+    bare = ATTENTION - {"multi_head_attention_forward"}  # which makes queries and keys itself
+    if any(graph[i].op in bare for i in reached):
         return True
-    looking = ATTENTION | {"matmul", "bmm"}
-    turned = [i for i in reached if _rotary(graph, reached, i)]
+    looking = bare | {"matmul", "bmm"}
+    turned = [i for i in reached if _rotary(graph, reached, index=i)]
     return any(graph[i].op in looking for start in turned for i in graph.onward(start))
 
 
-def _rotary(graph: Graph, reached: set[int], index: int) -> bool:
+def _rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
     """q cos + rotated(q) sin."""
     node = graph[index]
     parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)

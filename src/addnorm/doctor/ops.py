@@ -3,11 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-ADDS = frozenset(
-    {"add", "sub", "rsub", "addcmul", "lerp", "addmm", "baddbmm", "gru_cell"}
-    | {"index_add", "scatter_add"}
-)
-"""Operations that may join a shortcut and a branch."""
+ADDS = frozenset({"add", "sub", "rsub", "addmm", "baddbmm", "gru_cell", "index_add", "scatter_add"})
+"""Operations that may join a shortcut and a branch, once fused ones are spelt out (spelt.py)."""
 SUMS = frozenset({"sum", "mean", "einsum", "matmul", "tensordot"})
 """Operations that may add up streams which were stacked before."""
 ATTENTION = frozenset(
@@ -69,6 +66,7 @@ CLEAR = DROPOUT | CASTS | {
     "swapdims", "clamp", "clamp_min", "clamp_max", "nan_to_num", "masked_fill", "where",
     "as_strided", "requires_grad", "resolve_conj", "resolve_neg", "real", "copy", "view_as_real",
     "__get__", "detach", "ravel", "broadcast_to", "atleast_2d", "flip", "mT", "T", "mH", "H",
+    "tril", "triu",
 }  # fmt: skip
 """Operations through which a stream passes as what it was."""
 SLICES = frozenset(
@@ -160,6 +158,7 @@ _KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "scaled_dot_product_attention": (("causal", 5, ("is_causal",)),),
     "multi_head_attention_forward": (("causal", 22, ("is_causal",)),),
     "masked_fill": (("fill", 2, ("value",)),),
+    "tril": (("diagonal", 1, ("diagonal",)),),
 }
 _DEFAULT_EPS = {"layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5, "instance_norm": 1e-5,
                 "normalize": 1e-12}  # fmt: skip

@@ -26,16 +26,16 @@ def shape_of(graph: Graph, operand: Operand) -> Shape:
     return graph[operand.node].shape if operand.kind == "node" else operand.shape
 
 
-def axes(graph: Graph, index: int, place: int) -> Axes | None:
+def axes(graph: Graph, index: int, *, place: int) -> Axes | None:
     """What a product does with the axes of one of its two tensors; None if that is not known."""
     node = graph[index]
     shapes = [shape_of(graph, o) for o in factors(node)]
     if node.op in ("addmm", "baddbmm"):  # the first one is added
         shapes, place = shapes[1:], place - 1
-    return axes_of(node.op, place, shapes, node.detail)
+    return axes_of(node.op, place, shapes=shapes, detail=node.detail)
 
 
-def axes_of(op: str, place: int, shapes: Sequence[Shape], detail: dict[str, Any]) -> Axes | None:
+def axes_of(op: str, place: int, *, shapes: Sequence[Shape], detail: dict[str, Any]) -> Axes | None:
     """The same for a call that is not filed yet."""
     if len(shapes) < 2 or not 0 <= place < 2:
         return None
@@ -43,15 +43,15 @@ def axes_of(op: str, place: int, shapes: Sequence[Shape], detail: dict[str, Any]
     if op == "linear":
         return Axes((len(mine) - 1,), tuple(range(len(mine) - 1))) if place == 0 else None
     if op in ("matmul", "bmm", "mm", "addmm", "baddbmm"):
-        return _matmul(place, mine, other)
+        return _matmul(place, mine, other=other)
     if op == "tensordot":
-        return _tensordot(place, shapes, detail.get("dims", 2))
+        return _tensordot(place, shapes, dims=detail.get("dims", 2))
     if op == "einsum" and len(shapes) == 2:
-        return _einsum(place, shapes, str(detail.get("equation", "")))
+        return _einsum(place, shapes, equation=str(detail.get("equation", "")))
     return None
 
 
-def _matmul(place: int, mine: Shape, other: Shape) -> Axes | None:
+def _matmul(place: int, mine: Shape, *, other: Shape) -> Axes | None:
     if not mine or not other:
         return None
     rank = len(mine)
@@ -64,7 +64,7 @@ def _matmul(place: int, mine: Shape, other: Shape) -> Axes | None:
     return Axes((summed,), tuple(sorted(own)))
 
 
-def _tensordot(place: int, shapes: Sequence[Shape], dims: Any) -> Axes | None:
+def _tensordot(place: int, shapes: Sequence[Shape], *, dims: Any) -> Axes | None:
     rank = len(shapes[place])
     if isinstance(dims, int):
         summed = list(range(dims) if place else range(rank - dims, rank))
@@ -77,7 +77,7 @@ def _tensordot(place: int, shapes: Sequence[Shape], dims: Any) -> Axes | None:
     return Axes(gone, tuple(axis for axis in range(rank) if axis not in gone))
 
 
-def _einsum(place: int, shapes: Sequence[Shape], equation: str) -> Axes | None:
+def _einsum(place: int, shapes: Sequence[Shape], *, equation: str) -> Axes | None:
     inside, arrow, outside = equation.replace(" ", "").partition("->")
     terms = inside.split(",")
     if not arrow or len(terms) != 2:

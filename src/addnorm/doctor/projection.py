@@ -5,11 +5,11 @@ from heapq import heappop, heappush
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.ops import CONVOLUTION, NONLINEAR, POOLING, SLICES, mixes
 
-NEAR = 40
+PROJECTION_NODES = 40
 """Nodes that a projection with its norm may have."""
 
 
-def projected(graph: Graph, one: int, other: int) -> tuple[int, int, int, set[int]] | None:
+def projected(graph: Graph, one: int, *, other: int) -> tuple[int, int, int, set[int]] | None:
     """Fork, shortcut, branch and the branch's way, where one side of a sum is a projection."""
     for shortcut, branch in ((one, other), (other, one)):
         near = _straight(graph, shortcut)
@@ -40,7 +40,7 @@ def _straight(graph: Graph, end: int) -> set[int]:
     seen: set[int] = set()
     waiting, crossed = [-end], {end: 0}
     found = False
-    while waiting and len(seen) < NEAR:
+    while waiting and len(seen) < PROJECTION_NODES:
         index = -heappop(waiting)
         node = graph[index]
         seen.add(index)

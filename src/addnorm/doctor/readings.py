@@ -43,6 +43,15 @@ class Reading:
     false: bool = False
     dual: bool = False
     """Adds a branch that another stream has already."""
+    merge: bool = False
+    """Adds up two streams and no branch."""
+    reversible: bool = False
+    """Belongs to a stream some of whose branches read another one."""
+
+    @property
+    def aside(self) -> bool:
+        """Whether it is no block of a main stream."""
+        return self.score or self.merge or self.inside >= 0
 
     @property
     def pre(self) -> bool:
@@ -63,5 +72,6 @@ class Anatomy:
     readings: list[Reading]
 
     def blocks(self) -> list[Reading]:
-        """Joins of the main streams: no scores of attention, nothing inside a branch."""
-        return [r for r in self.readings if not r.score and r.inside < 0]
+        """Joins of the main streams: no scores of attention, nothing inside a branch, no sum of
+        two streams."""
+        return [r for r in self.readings if not r.aside]

@@ -1,6 +1,7 @@
 """The recorder: every operation of one forward filed as a node, every residual join measured."""
 
 import contextlib
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -16,7 +17,8 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from addnorm.doctor import hidden
 from addnorm.doctor.adds import Stacked, joined, mixture, stacked
-from addnorm.doctor.calls import mean_of, plain_arguments, without_dropout
+from addnorm.doctor.ahead import begins
+from addnorm.doctor.calls import Call, mean_of, plain_arguments, without_dropout
 from addnorm.doctor.graph import Graph, Node, Operand
 from addnorm.doctor.guard import Guard
 from addnorm.doctor.interrupt import check
@@ -24,8 +26,9 @@ from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
 from addnorm.doctor.signs import FLAT, Signs
+from addnorm.doctor.spelt import spelt
 
-INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+STEPS: dict[str, Callable[..., Any]] = {"mul": torch.mul, "div": torch.div, "sub": torch.sub}
 
 
 class Recorder(TorchFunctionMode):
@@ -80,7 +83,9 @@ class Recorder(TorchFunctionMode):
         before = register_module_forward_pre_hook(self._enter)
         after = register_module_forward_hook(self._leave, with_kwargs=True)
         try:
-            yield
+            with warnings.catch_warnings():  # of hooks on compiled parts, which are looked through
+                warnings.filterwarnings("ignore", message="Using `torch.compile")
+                yield
         finally:
             before.remove()
             after.remove()
@@ -104,7 +109,7 @@ class Recorder(TorchFunctionMode):
                 continue
             kind = hidden.norm_kind(module, args, kwargs, tensor)
             operands = tuple(Operand("node", self._known[t]) for t in given)
-            self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor, path=path)
+            self._file(f"hidden_{kind}" if kind else "opaque", operands, tensor=tensor, path=path)
 
     def node_of(self, tensor: Tensor) -> int | None:
         """The node that made a tensor."""
@@ -126,55 +131,77 @@ class Recorder(TorchFunctionMode):
         check()
         kwargs = kwargs or {}
         raw = getattr(func, "__name__", str(func))
-        op = canonical(raw)
         given = list(tensors((args, kwargs)))
         self.guard.before(raw, args, kwargs)
         if not given:
             return func(*args, **kwargs)
         if raw == "__setitem__":
             func(*args, **kwargs)
-            self._written(args, given)
+            self._written(args)
             return None
+        op = canonical(raw)
         if self.still:
             args, kwargs = without_dropout(op, args, kwargs)
-        operands = tuple(self._operand(a) for a in plain_arguments(args, kwargs))
-        detail = kept(op, args, kwargs)
-        join = self._join(op, operands, given, kwargs.get("alpha", 1)) if op in ADDS else None
-        streams = stacked(self.graph, op, operands, detail) if op in SUMS else None
-        self._observe(op, args, kwargs, given)
-        before = None if raw == "__get__" else [t._version for t in given if not t.is_inference()]
-        out = func(*args, **kwargs)
+        return self._followed(func, Call(raw, op, args, kwargs, given))
+
+    def _followed(self, func: Callable[..., Any], call: Call) -> Any:
+        """Carry a call out, and file what it did."""
+        op, operands, given = self._plain(call)
+        detail = kept(op, call.args, call.kwargs)
+        join = self._join(op, operands, given=given) if op in ADDS else None
+        streams = stacked(self.graph, op, operands=operands, detail=detail) if op in SUMS else None
+        self._observe(call)
+        versions = call.versions()
+        out = func(*call.args, **call.kwargs)
         made = [out] if isinstance(out, Tensor) else list(tensors(out))
-        inplace = _in_place(raw, out, given, before)
+        inplace = call.in_place(out, versions)
         idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
         nothing = not any(o.kind in ("node", "weight") for o in operands)
         if not made or nothing or (idle and op not in DROPOUT):
             return out  # nothing flows; or a cast that had nothing to do
         if streams is not None and not streams.weighted:
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                self._sum(op, streams, given, made[0])
+                self._sum(op, streams, given=given, out=made[0])
             return out
         if streams is not None:
-            join = mixture(self.graph, self.joins, streams, self._mixtures)
-        self._file_all(op, operands, made, inplace, detail)
+            join = mixture(self.graph, self.joins, found=streams, known=self._mixtures)
+        self._file_all(op, operands, made=made, inplace=inplace, detail=detail)
         if streams is not None:
             self._mixtures.add(self._known[made[0]])
         if join is not None:
-            self._joined(join, op, made[0])
+            self._joined(join, op, out=made[0])
         return out
 
-    def _observe(
-        self, op: str, args: tuple[Any, ...], kwargs: dict[str, Any], given: list[Tensor]
-    ) -> None:
+    def _plain(self, call: Call) -> tuple[str, tuple[Operand, ...], list[Tensor]]:
+        """A call as an operation, its operands and its tensors; of a fused sum the last step."""
+        with torch._C.DisableTorchFunction():
+            sides = spelt(call.op, call.args, call.kwargs, do=self._step)
+        if sides is None:
+            values = list(plain_arguments(call.args, call.kwargs))
+            return call.op, tuple(map(self._operand, values)), call.given
+        op = call.op if call.op in ("add", "sub") else "add"
+        given = [side for side in sides if isinstance(side, Tensor)]
+        return op, tuple(map(self._operand, sides)), given
+
+    def _step(self, op: str, *values: Any) -> Any:
+        """One step of a fused sum, carried out beside it and filed."""
+        operands = tuple(map(self._operand, values))
+        out = STEPS[op](*values)
+        if any(o.kind in ("node", "weight") for o in operands):
+            self._file(op, operands, tensor=out)
+        return out
+
+    def _observe(self, call: Call) -> None:
         """Take the signs of an operation that is about to run."""
-        self.signs.attention(op, args, kwargs, self.graph, self._known, self._stack[-1])
-        if op in FLAT:
-            self.signs.squashed(op, given[0], len(self.graph))
+        self.signs.attention(call, graph=self.graph, known=self._known, path=self._stack[-1])
+        if call.op in FLAT:
+            self.signs.squashed(call.op, call.given[0], len(self.graph))
 
     def _file_all(
         self,
         op: str,
         operands: tuple[Operand, ...],
+        *,
         made: list[Tensor],
         inplace: bool,
         detail: dict[str, Any],
@@ -182,21 +209,21 @@ class Recorder(TorchFunctionMode):
         node: Node | None = None
         for tensor in made:
             if node is None or node.shape != tuple(tensor.shape):
-                node = self._file(op, operands, tensor, detail=detail)
+                node = self._file(op, operands, tensor=tensor, detail=detail)
             else:
                 self._known[tensor] = node.index
             if inplace and tensor._is_view() and tensor._base is not None:
                 base = tensor._base
                 if base in self._known:
                     both = (Operand("node", self._known[base]), Operand("node", node.index))
-                    self._file("setitem", both, base)
+                    self._file("setitem", both, tensor=base)
 
     def _file(
         self,
         op: str,
         operands: tuple[Operand, ...],
-        tensor: Tensor,
         *,
+        tensor: Tensor,
         path: str | None = None,
         detail: dict[str, Any] | None = None,
     ) -> Node:
@@ -208,16 +235,19 @@ class Recorder(TorchFunctionMode):
             path=self._stack[-1] if path is None else path,
             dtype=tensor.dtype,
             detail=detail or {},
+            grad=tensor.requires_grad,
         )
         if not node.active and node.op != "embedding":
             node.value = mean_of(tensor)
+            node.ahead = 0 if node.learned else begins(tensor)
         self._known[tensor] = node.index
         return node
 
-    def _written(self, args: tuple[Any, ...], given: list[Tensor]) -> None:
+    def _written(self, args: tuple[Any, ...]) -> None:
         target = args[0]
-        operands = [self._operand(target)] + [self._operand(t) for t in tensors(args[2:])]
-        self._file("setitem", tuple(operands), target)
+        places = [t for t in tensors(args[1:2]) if t.dtype == torch.bool]
+        operands = [self._operand(t) for t in (target, *places, *tensors(args[2:]))]
+        self._file("setitem", tuple(operands), tensor=target)
 
     def _operand(self, value: Any) -> Operand:
         if not isinstance(value, Tensor):
@@ -232,14 +262,13 @@ class Recorder(TorchFunctionMode):
             return Operand(
                 "weight", value=mean_of(value), shape=tuple(value.shape), name=name or ""
             )
-        return Operand("constant", value=mean_of(value), shape=tuple(value.shape))
+        shape = tuple(value.shape)
+        return Operand("constant", value=mean_of(value), shape=shape, ahead=begins(value))
 
     # joins
 
-    def _join(
-        self, op: str, operands: tuple[Operand, ...], given: list[Tensor], alpha: float
-    ) -> Join | None:
-        join = joined(self.graph, self.joins, op, operands, alpha)
+    def _join(self, op: str, operands: tuple[Operand, ...], *, given: list[Tensor]) -> Join | None:
+        join = joined(self.graph, self.joins, op=op, operands=operands)
         if join is not None and op not in ("addmm", "baddbmm"):
             self._weigh(join, {self._known[t]: t for t in given if self._active(t)})
         return join
@@ -249,40 +278,32 @@ class Recorder(TorchFunctionMode):
         one, other = list(values.values())[:2]
         shortcut = values.get(join.shortcut, one)
         branch = values.get(join.branch, other if shortcut is one else one)
-        self.signs.operands(join, shortcut, branch, self.graph)
+        self.signs.operands(join, shortcut, branch=branch, graph=self.graph)
 
-    def _sum(self, op: str, found: Stacked, given: list[Tensor], out: Tensor) -> None:
+    def _sum(self, op: str, found: Stacked, *, given: list[Tensor], out: Tensor) -> None:
         """A sum over stacked streams, filed as the additions that it is."""
         whole = next(t for t in given if self._known.get(t) is not None and t.dim() > found.axis)
         values = dict(zip(found.parts, whole.unbind(found.axis), strict=True))
         index, total = found.parts[0], values[found.parts[0]]
         for part in found.parts[1:]:
-            join = find(self.graph, self.joins, index, part)
+            join = find(self.graph, self.joins, one=index, other=part)
             if join is not None:
                 self._weigh(join, {index: total, part: values[part]})
             total = total + values[part]
             last = op != "mean" and part == found.parts[-1]
-            index = self._file("add", (_node(index), _node(part)), out if last else total).index
+            index = self._file(
+                "add", (_node(index), _node(part)), tensor=out if last else total
+            ).index
             if join is not None:
-                self._joined(join, "add", out if last else total)
+                self._joined(join, "add", out=out if last else total)
         if op == "mean":
-            self._file("mul", (_node(index), Operand("number", value=1 / len(values))), out)
+            self._file("mul", (_node(index), Operand("number", value=1 / len(values))), tensor=out)
 
-    def _joined(self, join: Join, op: str, out: Tensor) -> None:
+    def _joined(self, join: Join, op: str, *, out: Tensor) -> None:
         index = self._known[out]
         join.node, join.op, join.module = index, op, self._stack[-1]
         self.joins[index] = join
-        self.signs.total(join, out, self.graph)
-
-
-def _in_place(raw: str, out: Any, given: list[Tensor], before: list[int] | None) -> bool:
-    """Whether an operation wrote to what it was given: by its name, or by the version counters."""
-    if raw in INPLACE or (raw.endswith("_") and not raw.endswith("__")):
-        return True
-    if before is None or not isinstance(out, Tensor):
-        return False
-    now = [t._version for t in given if not t.is_inference()]
-    return now != before and any(out is t for t in given)
+        self.signs.total(join, out, graph=self.graph)
 
 
 def _node(index: int) -> Operand:

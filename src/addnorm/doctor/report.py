@@ -13,6 +13,11 @@ from addnorm.core.rows import Row
 from addnorm.doctor.sketch import Sketch
 
 Severity = Literal["info", "warning", "error"]
+MISWIRED = (
+    "double_norm", "missing_final_norm", "doubled_final_norm", "skip_after_norm", "shared_norm",
+    "scale_on_branch", "ffn_fed_unadded", "wrong_axis",
+)  # fmt: skip
+"""Findings with which a model is not quite the arrangement that it is closest to."""
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 FEW = 4
 """Places that a line names."""
@@ -134,6 +139,13 @@ class Report:
     def families(self) -> tuple[str, ...]:
         """Released families with the same arrangement and norm."""
         return import_module("addnorm.doctor.nearest").families(self)
+
+    def closest(self) -> str:
+        """The closest arrangement with its families, and what was found that keeps it from it."""
+        alike = f" ({', '.join(self.families)})" if self.families else ""
+        found = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRED)
+        but = f", but for {', '.join(found)}" if self.arrangement and found else ""
+        return f"{self.arrangement or 'none'}{alike}{but}"
 
     def signs(self) -> list[tuple[str, str, float]]:
         """Vital signs of whole streams and of attentions: where, what, how much."""

@@ -17,7 +17,7 @@ def roles(anatomy: Anatomy, reading: Reading) -> dict[str, str]:
     found: dict[str, str] = {}
     seen = sorted(looks(graph, path))
     for index in seen:
-        for role, names in _around(graph, path, index):
+        for role, names in _around(graph, path, index=index):
             for name in names:
                 found[name] = role if found.get(name, role) == role else TOGETHER
     if seen:
@@ -26,11 +26,13 @@ def roles(anatomy: Anatomy, reading: Reading) -> dict[str, str]:
     branch = "ffn" if reading.kind == "feed-forward" else "branch"
     for index in sorted(path):
         for name in _matrices(graph, index):
-            found.setdefault(name, f"{branch}_{'in' if _first(graph, path, index) else 'out'}")
+            found.setdefault(
+                name, f"{branch}_{'in' if _first(graph, path, index=index) else 'out'}"
+            )
     return found
 
 
-def _around(graph: Graph, path: set[int], index: int) -> Iterator[tuple[str, Iterable[str]]]:
+def _around(graph: Graph, path: set[int], *, index: int) -> Iterator[tuple[str, Iterable[str]]]:
     """What made the queries, keys and values that meet at a node."""
     node = graph[index]
     if node.op == "multi_head_attention_forward":
@@ -50,7 +52,7 @@ def _around(graph: Graph, path: set[int], index: int) -> Iterator[tuple[str, Ite
         streams = [*pair[:2], *streams] if len(pair) >= 2 else streams
     names = ("query", "key", "value") if len(streams) >= 3 else ("value",)
     for role, stream in zip(names, streams, strict=False):
-        yield role, list(_behind(graph, path, stream))
+        yield role, list(_behind(graph, path, index=stream))
 
 
 def _product(graph: Graph, index: int) -> int | None:
@@ -66,7 +68,7 @@ def _product(graph: Graph, index: int) -> int | None:
     return None
 
 
-def _behind(graph: Graph, path: set[int], index: int) -> Iterator[str]:
+def _behind(graph: Graph, path: set[int], *, index: int) -> Iterator[str]:
     """The nearest matrices behind a node."""
     seen, waiting = {index}, [index]
     while waiting:
@@ -79,7 +81,7 @@ def _behind(graph: Graph, path: set[int], index: int) -> Iterator[str]:
             waiting += new
 
 
-def _first(graph: Graph, path: set[int], index: int) -> bool:
+def _first(graph: Graph, path: set[int], *, index: int) -> bool:
     """Whether no other matrix stands between the fork and this one."""
     behind = graph.ancestors(index, min(path)) & path
     return not any(True for i in behind if i != index for _ in _matrices(graph, i))

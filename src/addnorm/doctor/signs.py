@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, multi_head_attention_forward
 
+from addnorm.doctor.calls import Call
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
 from addnorm.doctor.ops import CONVOLUTION, POOLING
@@ -51,19 +52,19 @@ class Signs:
         self.similarities: dict[int, dict[int, tuple[int, float]]] = {}
         """By sum and axis: how long it is, and how alike what stands along it."""
 
-    def operands(self, join: Join, shortcut: Tensor, branch: Tensor, graph: Graph) -> None:
+    def operands(self, join: Join, shortcut: Tensor, *, branch: Tensor, graph: Graph) -> None:
         """Both sides of a join, before it happens."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             join.signs["shortcut_variance"] = _variance(shortcut, features(graph, join, shortcut))
             join.signs["branch_variance"] = _variance(branch, features(graph, join, branch))
 
-    def total(self, join: Join, out: Tensor, graph: Graph) -> None:
+    def total(self, join: Join, out: Tensor, *, graph: Graph) -> None:
         """The sum, and a hook for its gradient."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _never_in_the_way():
             axis = features(graph, join, out)
             variance = _variance(out, axis)
             join.signs["stream_variance"] = variance
-            self.similarities[join.node] = _similarities(out, axis, join)
+            self.similarities[join.node] = _similarities(out, axis, join=join)
             if "branch_variance" in join.signs:
                 share = join.signs["branch_variance"] / variance if variance > 0 else math.nan
                 join.signs["dependency"] = share
@@ -93,22 +94,14 @@ class Signs:
         with torch.no_grad():
             self.gradients[index] = float(gradient.detach().float().norm())
 
-    def attention(
-        self,
-        op: str,
-        args: tuple[Any, ...],
-        kwargs: dict[str, Any],
-        graph: Graph,
-        known: Any,
-        path: str,
-    ) -> None:
+    def attention(self, call: Call, *, graph: Graph, known: Any, path: str) -> None:
         """Logits of an attention, as far as the call shows them."""
-        reader = _READERS.get(op)
+        reader = _READERS.get(call.op)
         if reader is None:
             return
         try:
             with torch.no_grad(), torch._C.DisableTorchFunction():
-                seen = reader(args, kwargs)
+                seen = reader(call.args, call.kwargs)
                 if seen is None:
                     return
                 logits, causal, square, source, length = seen
@@ -148,7 +141,7 @@ def _variance(tensor: Tensor, axis: int) -> float:
     return float(centred.square_().mean())
 
 
-def _similarities(tensor: Tensor, axis: int, join: Join) -> dict[int, tuple[int, float]]:
+def _similarities(tensor: Tensor, axis: int, *, join: Join) -> dict[int, tuple[int, float]]:
     """Likeness along each axis on which tokens may stand; pixels are tokens in rows."""
     values = tensor.detach().float().movedim(axis, -1)
     places = [0, 1]

@@ -41,7 +41,7 @@ def sketches(anatomy: Anatomy) -> tuple[Sketch, ...]:
     streams: dict[int, list[Reading]] = {}
     for reading in anatomy.blocks():
         streams.setdefault(reading.stream, []).append(reading)
-    return tuple(_sketch(anatomy, stream, rows) for stream, rows in streams.items())
+    return tuple(_sketch(anatomy, stream, rows=rows) for stream, rows in streams.items())
 
 
 def period(kinds: list[Any]) -> int:
@@ -56,7 +56,7 @@ def period(kinds: list[Any]) -> int:
     )  # fmt: skip
 
 
-def _sketch(anatomy: Anatomy, stream: int, rows: list[Reading]) -> Sketch:
+def _sketch(anatomy: Anatomy, stream: int, *, rows: list[Reading]) -> Sketch:
     length = period([(r.kind, r.join.via >= 0) for r in rows])
     repeats = len(rows) // length
     layers = [tuple(map(_said, rows[i * length : (i + 1) * length])) for i in range(repeats)]

@@ -9,7 +9,8 @@ from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import ATTENTION, NONLINEAR
 
-FAR = 80
+STREAM_STEPS = 80
+"""Steps on a stream from one join back to the one before."""
 WRITES = frozenset({"where", "setitem", "scatter", "index_put", "index_copy", "masked_scatter"})
 """Operations that put something in the place of a part of a stream."""
 
@@ -51,24 +52,26 @@ class Link:
 
 
 def link(
-    graph: Graph, joins: dict[int, Join], norms: dict[int, Norm], join: Join, start: int
+    graph: Graph, joins: dict[int, Join], *, norms: dict[int, Norm], join: Join, start: int
 ) -> Link:
     """Walk back from a fork, or whatever the stream came by, to the join before it."""
     found = Link()
     index = start
-    for _ in range(FAR):
+    for _ in range(STREAM_STEPS):
         found.start = index
         if index in joins and index != join.node:
             found.before = index
             break
-        step = _step(graph, norms, index, found, join.width)
+        step = _step(graph, norms, index=index, found=found, width=join.width)
         if step is None:
             break
         index = step
     return found
 
 
-def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link, width: int) -> int | None:
+def _step(
+    graph: Graph, norms: dict[int, Norm], *, index: int, found: Link, width: int
+) -> int | None:
     node = graph[index]
     if index in norms:
         found.met.append(Met("norm", index))
@@ -96,7 +99,7 @@ def _step(graph: Graph, norms: dict[int, Norm], index: int, found: Link, width: 
     if copy is not None:
         found.met.append(Met("scale", index))
         return copy
-    return _through_mixture(graph, index, found, width)
+    return _through_mixture(graph, index, found=found, width=width)
 
 
 def own_copy(graph: Graph, index: int) -> int | None:
@@ -112,10 +115,10 @@ def own_copy(graph: Graph, index: int) -> int | None:
     return one if one in (i for i, _ in graph.chain(other)) else None
 
 
-def _through_mixture(graph: Graph, index: int, found: Link, width: int) -> int | None:
+def _through_mixture(graph: Graph, index: int, *, found: Link, width: int) -> int | None:
     """A weighted sum of earlier streams: go on with the newest."""
     node = graph[index]
-    streams = mixture_of(graph, index, width)
+    streams = mixture_of(graph, index, width=width)
     if streams is None and node.op in ("sum", "mean") and node.ins:
         inner = graph[node.ins[0]]
         if inner.op in ("stack", "cat") or (
@@ -132,7 +135,9 @@ def _through_mixture(graph: Graph, index: int, found: Link, width: int) -> int |
         streams = large if graph[large].size > min(graph[i].size for i in node.ins) else None
     if streams is None and node.op == "linear" and len(node.ins) == 1:
         streams = node.ins[0] if graph[node.ins[0]].op == "cat" else None  # U-shaped skips
-    if streams is not None:
+    cut = bool(found.met) and found.met[-1].what == "slice"
+    whole = cut and node.op == "cat" and index in graph[found.met[-1].node].ins
+    if streams is not None and not whole:  # a part of parts put side by side is one of them
         found.met.append(Met("mixture", index))
     return streams
 

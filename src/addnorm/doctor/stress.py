@@ -57,7 +57,9 @@ def stress(
                 torch.manual_seed(0)
                 call = own_copies(as_call(example_inputs))
                 measure = loss if callable(loss) else _Task(call, loss)
-                row = _tried(model, call, measure, rates(lr * factor, warmup, steps))
+                row = _tried(
+                    model, call, measure=measure, schedule=rates(lr * factor, warmup, steps)
+                )
             yield {"measure": "stress", "lr": lr * factor, "warmup": warmup, **row}
 
 
@@ -90,10 +92,10 @@ def sensitivity(rows: Sequence[Row]) -> dict[int, float]:
     return found
 
 
-def _tried(model: nn.Module, call: Call, measure: Loss, schedule: Sequence[float]) -> Row:
+def _tried(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
     """Train a copy; what a stranger's code may end with is told in one line."""
     try:
-        return _run(copy.deepcopy(model).train(), call, measure, schedule)
+        return _run(copy.deepcopy(model).train(), call, measure=measure, schedule=schedule)
     except UserError:
         raise
     except FAILED as problem:
@@ -102,7 +104,7 @@ def _tried(model: nn.Module, call: Call, measure: Loss, schedule: Sequence[float
         ) from problem
 
 
-def _run(model: nn.Module, call: Call, measure: Loss, schedule: Sequence[float]) -> Row:
+def _run(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
     """As many steps as there are rates, fewer if the loss is no number any more."""
     learning = [w for w in model.parameters() if w.requires_grad]
     if not learning:

@@ -4,6 +4,7 @@ import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from inspect import signature
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,9 @@ from addnorm.doctor.stress import LOSSES
 MOST = 500_000_000
 """Weights of a family's default config from which on it is built with fewer layers."""
 LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers", "encoder_layers")
-WANTED = "wanted package.module:callable, hf:FAMILY, hf:./config.json or a run folder"
+WANTED = (
+    "wanted package.module:callable, file.py:callable, hf:FAMILY, hf:./config.json or a run folder"
+)
 
 
 def build_target(
@@ -35,7 +38,7 @@ def build_target(
     found = imported(target, WANTED)
     if isinstance(found, nn.Module) and options is None:
         return found, []
-    made = called(target, found, dict(options or {}))
+    made = called(target, found, options=dict(options or {}))
     if not isinstance(made, nn.Module):
         raise UserError(f"{target}() returned {type(made).__name__}; wanted a torch.nn.Module")
     return made, []
@@ -46,6 +49,8 @@ def imported(target: str, wanted: str) -> Any:
     name, _, attribute = target.rpartition(":")
     if not name or not attribute.replace(".", "").isidentifier():
         raise UserError(f"got {target!r}; {wanted}")
+    if name.endswith(".py"):
+        name = _module_of(Path(name))
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
@@ -66,19 +71,49 @@ def imported(target: str, wanted: str) -> Any:
     return found
 
 
-def called(target: str, found: Any, options: dict[str, Any]) -> Any:
+def _module_of(path: Path) -> str:
+    """The module that a file is, on the path from now on: that of its package, if it has one."""
+    if not path.is_file():
+        raise UserError(f"there is no file {str(path)!r}; wanted folder/file.py:callable")
+    path = path.resolve()
+    folder, parts = path.parent, [path.stem]
+    while (folder / "__init__.py").is_file():
+        parts.insert(0, folder.name)
+        folder = folder.parent
+    if str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))
+    return ".".join(parts)
+
+
+def _refused(found: Any, options: Mapping[str, Any]) -> str:
+    """What is to be said about an option that a callable does not take; nothing if it takes all."""
+    try:
+        taken = signature(found).parameters.values()
+    except (TypeError, ValueError):
+        return ""
+    if any(p.kind is p.VAR_KEYWORD for p in taken):
+        return ""
+    known = [p.name for p in taken if p.kind in (p.POSITIONAL_OR_KEYWORD, p.KEYWORD_ONLY)]
+    strange = next((name for name in options if name not in known), None)
+    return "" if strange is None else unknown("option", strange, known)
+
+
+def called(target: str, found: Any, *, options: dict[str, Any]) -> Any:
     """What a callable of the user returns."""
     if isinstance(found, nn.Module):
         raise UserError(f"{target} is a module already; --config wants a callable that builds one")
     if not callable(found):
         raise UserError(f"{target} is {repr(found)[:100]}; wanted a module or what builds one")
+    refused = _refused(found, options)
+    if refused:
+        raise UserError(f"{target}(): {refused}")
     try:
         return found(**options)
     except FAILED as problem:
-        wanted = f"the options {', '.join(options)}" if options else "no arguments"
-        raise UserError(
-            f"{target}() failed: {told(problem)}; wanted a callable that needs {wanted}"
-        ) from problem
+        wanted = f"that works with {', '.join(options)}" if options else "that needs no arguments"
+        raise UserError(f"{target}() failed: {told(problem)}; wanted a callable {wanted}") from (
+            problem
+        )
 
 
 def build_optimizer(target: str, model: nn.Module) -> Any:
@@ -152,7 +187,7 @@ def _family(name: str, layers: int | None) -> tuple[nn.Module, list[str]]:
         raise UserError(f"the config of {kind!r} is refused: {told(problem)}") from problem
     notes = []
     if layers is not None:
-        _deepen(config, layers, kind)
+        _deepen(config, layers, kind=kind)
     elif not given:
         notes += _shrunk(config, kind)
     try:
@@ -182,7 +217,7 @@ def _made(config: Any) -> nn.Module:
     return chosen.from_config(config)
 
 
-def _deepen(config: Any, layers: int, kind: str) -> None:
+def _deepen(config: Any, layers: int, *, kind: str) -> None:
     """Set the number of layers; refused where that is not what makes the family deep."""
     before = _size(config)
     if not _set_layers(config, layers):

@@ -15,7 +15,7 @@ from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import Guard, untouched, unwrapped
 from addnorm.doctor.hidden import statistics_kept
 from addnorm.doctor.interrupt import check, listening
-from addnorm.doctor.leaves import mapped, tensors
+from addnorm.doctor.leaves import mapped, named, tensors
 from addnorm.doctor.readings import Anatomy
 from addnorm.doctor.record import Recorder
 
@@ -49,10 +49,16 @@ def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterat
     """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
     model = unwrapped(model)
     args, kwargs = own_copies(as_call(example))
+    for place, tensor in (*named(args), *named(kwargs)):
+        if not tensor.numel():
+            raise UserError(
+                f"got the empty input {place} of shape {tuple(tensor.shape)}; wanted at least one "
+                "example of one token"
+            )
     with listening(), untouched(model) as guard:
         for tensor in tensors((args, kwargs)):
             guard.keep(tensor)  # a forward may write to its inputs, and probes start from them
-        visit = _seen(model, args, kwargs, loss, guard)
+        visit = _seen(model, args, kwargs=kwargs, loss=loss, guard=guard)
         visit.guard = guard
         guard.restore()
         yield visit
@@ -85,7 +91,12 @@ def as_call(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _seen(
-    model: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any], loss: Loss | None, guard: Guard
+    model: nn.Module,
+    args: tuple[Any, ...],
+    *,
+    kwargs: dict[str, Any],
+    loss: Loss | None,
+    guard: Guard,
 ) -> Visit:
     """In eval mode, where nothing is dropped; in train mode if the model runs only there."""
     problems: list[BaseException] = []
@@ -146,7 +157,7 @@ def _measure(visit: Visit, loss: Loss | None) -> None:
         )
         raise UserError(f"the loss returned {got}; wanted a scalar tensor, as .mean() makes it")
     try:
-        _differentiate(visit.model, scalar, visit)
+        _differentiate(visit.model, scalar, visit=visit)
     except Exception as problem:
         visit.weight_gradients.clear()
         visit.recorder.signs.gradients.clear()
@@ -161,7 +172,7 @@ def modes(model: nn.Module, training: bool) -> None:
             module.train()
 
 
-def _differentiate(model: nn.Module, scalar: Tensor, visit: Visit) -> None:
+def _differentiate(model: nn.Module, scalar: Tensor, *, visit: Visit) -> None:
     """Backward; of every weight's gradient only the norm is kept.
 
     Gradients are dropped as they come, but for weights that ran without autograd: a checkpoint may

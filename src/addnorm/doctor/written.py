@@ -14,7 +14,7 @@ from addnorm.doctor.ops import (
     mixes,
 )
 
-FAR = 24
+STATISTIC_NODES = 24
 """Nodes of a statistic that are looked at."""
 
 
@@ -50,19 +50,19 @@ def from_end(axes: object, rank: int) -> tuple[int, ...] | None:
 
 def written(graph: Graph, node: Node) -> Norm | None:
     """The norm that ends at a node, if one does: something divided by the size of itself."""
-    if node.op not in ("mul", "div", "addcdiv", "addcmul") or len(node.ins) < 2:
+    if node.op not in ("mul", "div") or len(node.ins) < 2:
         return None
     for value in node.ins:
         for statistic in node.ins:
             if value == statistic or (node.op == "div" and node.operands[0].node != value):
                 continue
-            found = _divided(graph, node, value, statistic)
+            found = _divided(graph, node, value=value, statistic=statistic)
             if found is not None:
                 return found
     return None
 
 
-def _divided(graph: Graph, node: Node, value: int, statistic: int) -> Norm | None:
+def _divided(graph: Graph, node: Node, *, value: int, statistic: int) -> Norm | None:
     small = statistic
     while graph[small].op in ("expand", "expand_as", "broadcast_to") and graph[small].ins:
         small = graph[small].ins[0]
@@ -109,7 +109,7 @@ def _size_of(graph: Graph, index: int) -> _Size | None:
     rooted = reduced = False
     ops: set[str] = set()
     seen, waiting = {index}, [index]
-    while waiting and len(seen) < FAR:
+    while waiting and len(seen) < STATISTIC_NODES:
         node = graph[waiting.pop()]
         if node.op in NAMED_NORMS or (node.op in NONLINEAR and node.op != "exp"):
             return None

@@ -104,31 +104,38 @@ def over_steps(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
     return finished(title, [lines, near], notes=notes, values={VALUES: _cells(kept, ticks)})
 
 
-def over_depth(rows: Sequence[Row], *, title: str, y: str, moments: int = 5) -> Chart | Note:
-    """The sites from first to last, at a few steps from the first measured to the last."""
+def over_depth(
+    rows: Sequence[Row], *, title: str, y: str, lines: str = "step", moments: int = 5
+) -> Chart | Note:
+    """The sites from first to last, a line for each of a few steps, or for each stream.
+
+    lines: what a line is for, a whole number of every row. A single stream needs no legend.
+    """
     good = _finite(rows)
     if not good:
         return nothing(title, len(rows))
-    steps = spread(sorted({row["step"] for row in good}), moments)
-    kept = [row for row in good if row["step"] in set(steps)]
+    each = spread(sorted({row[lines] for row in good}), moments)
+    kept = [row for row in good if row[lines] in set(each)]
     ticks = log_ticks(row["value"] for row in kept)
     base = alt.Chart(data(VALUES)).transform_calculate(where=_look_up(good))
-    colours = alt.Scale(domain=steps, range=[mixed(n, len(steps)) for n in range(len(steps))])
-    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3)
+    colours = alt.Scale(domain=each, range=[mixed(n, len(each)) for n in range(len(each))])
+    needed = lines == "step" or len(each) > 1
+    legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3) if needed else None
     x = alt.X(
         "site:Q",
         title="site, from the first to the last",
         axis=alt.Axis(tickMinStep=1, format="d", labelOverlap=True),
         scale=alt.Scale(nice=False, zero=False, padding=8),
     )
-    lines = base.mark_line(strokeWidth=1.6, aria=False, point={"size": 18, "aria": False}).encode(
+    drawn = base.mark_line(strokeWidth=1.6, aria=False, point={"size": 18, "aria": False}).encode(
         x=x,
         y=of_value(y, ticks),
-        color=alt.Color("step:O", title="step", sort=steps, legend=legend, scale=colours),
+        color=alt.Color(f"{lines}:O", title=lines, sort=each, legend=legend, scale=colours),
     )
-    near = hover(base, [*AT_SITE, alt.Tooltip("value:Q", title=y)], y=of_value(y, ticks), x=x)
+    told = [*AT_SITE[:1], alt.Tooltip(f"{lines}:Q"), alt.Tooltip("value:Q", title=y)]
+    near = hover(base, told, y=of_value(y, ticks), x=x)
     notes = _left_out(rows, good, kept, ticks)
-    return finished(title, [lines, near], notes=notes, values={VALUES: _cells(kept, ticks)})
+    return finished(title, [drawn, near], notes=notes, values={VALUES: _cells(kept, ticks, lines)})
 
 
 def heat(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
@@ -268,9 +275,9 @@ def _left_out(
     return [not_finite(len(rows) - len(good)), not_above_zero(below)]
 
 
-def _cells(rows: Sequence[Row], log: object) -> list[dict[str, Any]]:
+def _cells(rows: Sequence[Row], log: object, lines: str = "step") -> list[dict[str, Any]]:
     return [
-        {"step": row["step"], "site": row["site"], "value": _short(row["value"])}
+        {lines: row[lines], "site": row["site"], "value": _short(row["value"])}
         for row in rows
         if not log or row["value"] > 0
     ]

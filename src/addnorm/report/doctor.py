@@ -16,6 +16,8 @@ SIGNS = {
     "gradient_norm": ("Gradient at the add", "norm of the gradient"),
     "token_similarity": ("Likeness of tokens", "mean cosine"),
 }
+MOST = 12
+"""Streams that a chart shows."""
 COLUMNS = ("shortcut_variance", "branch_variance", "dependency", "gradient_norm")
 
 
@@ -78,9 +80,7 @@ def _sections(report: Report) -> Iterator[Section]:
 
 
 def _facts(report: Report) -> Mapping[str, Any]:
-    facts: dict[str, Any] = {"closest arrangement": report.arrangement or "none"}
-    if report.families:
-        facts["released with it"] = ", ".join(report.families)
+    facts: dict[str, Any] = {"closest arrangement": report.closest()}
     for number, line in enumerate(report.stacks):
         facts[f"stream {number}"] = line
     for number, line in enumerate(report.odd):
@@ -94,11 +94,21 @@ def _findings(report: Report) -> Part:
     if not report.findings:
         return Note("Nothing was found.")
     rows = [(f.severity, f.rule, f.path or "-", f.message, f.proof()) for f in report.findings]
-    return Table("Findings", ("severity", "rule", "where", "what", "evidence"), rows, wide=True)
+    return Table(
+        "Findings", ("severity", "rule", "where", "what", "evidence"), rows, wide=True, stacked=True
+    )
 
 
 def _blocks(report: Report) -> Table:
-    head = ("", "add", "branch", "kind", "wiring", "tags", *(c.replace("_", " ") for c in COLUMNS))
+    head = (
+        "block",
+        "add",
+        "branch",
+        "kind",
+        "wiring",
+        "tags",
+        *(c.replace("_", " ") for c in COLUMNS),
+    )
     rows = [
         (
             str(b.index), b.path or "-", b.branch or "-", b.kind, b.wiring, " ".join(b.tags),
@@ -106,7 +116,9 @@ def _blocks(report: Report) -> Table:
         )
         for b in report.blocks
     ]  # fmt: skip
-    return Table("Every residual add, from the first to the last", head, rows, wide=True)
+    return Table(
+        "Every residual add, from the first to the last", head, rows, wide=True, stacked=True
+    )
 
 
 def _number(value: float | None) -> str:
@@ -119,13 +131,12 @@ def _norms(report: Report) -> Table:
          "by hand" if n.by_hand else "", "" if n.block is None else str(n.block))
         for n in report.norms
     ]  # fmt: skip
-    return Table(
-        "Every use of a norm", ("where", "kind", "place", "eps", "", "add"), rows, wide=True
-    )
+    head = ("where", "kind", "place", "eps", "written", "add")
+    return Table("Every use of a norm", head, rows, wide=True, stacked=True)
 
 
 def _stress(report: Report) -> Iterator[Part]:
-    yield Table("Short runs", *report.stress_table(), wide=True)
+    yield Table("Short runs", *report.stress_table(), wide=True, stacked=True)
     yield from (Note(f"{line[0].upper()}{line[1:]}.") for line in report.sensitivities())
 
 
@@ -166,9 +177,9 @@ def _wide(report: Report) -> Part | None:
 def _sign(report: Report, name: str) -> Part | None:
     title, unit = SIGNS[name]
     rows = [
-        {"measure": name, "site": b.index, "step": 0, "kind": b.kind, "layer": b.index,
-         "stack": f"stream {b.stream}", "value": b.measurements[name]}
+        {"measure": name, "site": b.index, "stream": b.stream, "kind": b.kind,
+         "value": b.measurements[name]}
         for b in report.blocks
         if name in b.measurements
     ]  # fmt: skip
-    return over_depth(rows, title=title, y=unit) if rows else None
+    return over_depth(rows, title=title, y=unit, lines="stream", moments=MOST) if rows else None

@@ -34,6 +34,7 @@ THEME: dict[str, Any] = {
         "labelFontSize": 12, "titleFontSize": 12,
     },
     "axisX": {"grid": False, "labelFlush": True},
+    "axisY": {"titlePadding": 10},
     "legend": {
         "orient": "top", "titleOrient": "left", "labelColor": "var(--ink)",
         "titleColor": "var(--quiet)", "titleFontWeight": 400, "labelFontSize": 12,

@@ -33,7 +33,7 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
                 continue
             if graph[graph.chain(norm.source)[-1][0]].op in ("cat", "stack"):
                 continue  # patches laid together: a token has more features than the stream
-            wrong = _wrong(graph[norm.source].shape, _features(case, reading), norm)
+            wrong = _wrong(graph[norm.source].shape, _features(case, reading), norm=norm)
             if wrong:
                 told.add(norm.path)
                 yield Finding(
@@ -68,7 +68,7 @@ def _contracted(graph: Graph, index: int) -> tuple[int, int]:
         return -1, 0
     source = node.ins[0]
     place = next((p for p, o in enumerate(factors(node)) if o.node == source), -1)
-    found = axes(graph, index, place)
+    found = axes(graph, index, place=place)
     if found is None or len(found.summed) != 1:
         return -1, 0
     return source, found.summed[0] - len(graph[source].shape)
@@ -90,7 +90,7 @@ def _features(case: Case, reading: Reading) -> int:
     return shape[-1]
 
 
-def _wrong(source: tuple[int, ...], width: int, norm: Norm) -> str:
+def _wrong(source: tuple[int, ...], width: int, *, norm: Norm) -> str:
     """What a norm looks at that it should not, in words; empty if all is well."""
     places = [axis for axis in range(-1, -len(source), -1) if source[axis] == width]
     if not places or norm.axes is None or len(source) > 3:

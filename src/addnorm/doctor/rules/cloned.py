@@ -22,7 +22,7 @@ def cloned_layers(case: Case) -> Iterator[Finding]:
         if not names or any(names in group for group in groups):
             continue
         for group in groups:
-            if _equal(case, group[0], names):
+            if _equal(case, group[0], other=names):
                 group.append(names)
                 break
         else:
@@ -48,7 +48,7 @@ def _random(weight: Tensor) -> bool:
     return not torch.equal(rows[0], rows[-1])
 
 
-def _equal(case: Case, one: tuple[str, ...], other: tuple[str, ...]) -> bool:
+def _equal(case: Case, one: tuple[str, ...], *, other: tuple[str, ...]) -> bool:
     if len(one) != len(other) or set(one) & set(other):
         return False
     pairs = [(case.weights[a], case.weights[b]) for a, b in zip(one, other, strict=True)]

@@ -19,7 +19,7 @@ def again(case: Case, norm: Norm) -> Norm | None:
         kids = graph[index].kids
         direct = [n for n in case.norms.values() if n.source == index and n.node != norm.node]
         if direct:
-            alone = all(_within(graph, kid, direct[0]) for kid in kids)
+            alone = all(_within(graph, kid, norm=direct[0]) for kid in kids)
             return direct[0] if alone else None
         if len(kids) != 1:
             return None
@@ -31,12 +31,12 @@ def again(case: Case, norm: Norm) -> Norm | None:
     return None
 
 
-def _within(graph: Graph, kid: int, norm: Norm) -> bool:
+def _within(graph: Graph, kid: int, *, norm: Norm) -> bool:
     """Whether a reader of the source is part of the norm itself: its mean, its square."""
-    return kid == norm.node or (norm.by_hand and norm.node in _ahead(graph, kid, norm.node))
+    return kid == norm.node or (norm.by_hand and norm.node in _ahead(graph, kid, end=norm.node))
 
 
-def _ahead(graph: Graph, start: int, end: int) -> set[int]:
+def _ahead(graph: Graph, start: int, *, end: int) -> set[int]:
     seen, waiting = {start}, [start]
     while waiting:
         for kid in graph[waiting.pop()].kids:
@@ -50,17 +50,17 @@ def _ahead(graph: Graph, start: int, end: int) -> set[int]:
 def double_norm(case: Case) -> Iterator[Finding]:
     """Applied twice in a row, with nothing between."""
     own = {r.post_norm for r in case.blocks}
-    yield from _pairs(case, lambda norm: norm.node not in own, "double_norm")
+    yield from _pairs(case, lambda norm: norm.node not in own, name="double_norm")
 
 
 @rule("doubled_final_norm")
 def doubled_final_norm(case: Case) -> Iterator[Finding]:
     """A final norm behind Post-LN, whose last norm is final already."""
     own = {r.post_norm for r in case.blocks if r.post and r.post_norm >= 0}
-    yield from _pairs(case, lambda norm: norm.node in own, "doubled_final_norm")
+    yield from _pairs(case, lambda norm: norm.node in own, name="doubled_final_norm")
 
 
-def _pairs(case: Case, chosen: Callable[[Norm], bool], name: str) -> Iterator[Finding]:
+def _pairs(case: Case, chosen: Callable[[Norm], bool], *, name: str) -> Iterator[Finding]:
     for norm in case.each_norm():
         if norm.kind not in TOKEN_NORMS or not chosen(norm):
             continue

@@ -24,7 +24,7 @@ def missing_final_norm(case: Case) -> Iterator[Finding]:
         if not told or last.post or last.after:
             continue
         raw = _raw_readers(case, last)
-        if raw is None or (last.final_norms and not _remembered(case, last, raw)):
+        if raw is None or (last.final_norms and not _remembered(case, last, readers=raw)):
             continue
         variance = last.join.signs.get("stream_variance")
         yield Finding(
@@ -70,7 +70,11 @@ def _raw_readers(case: Case, last: Reading) -> list[int] | None:
         seen.add(index)
         if index in case.norms:
             continue
-        if index != last.join.node and mixes(graph[index].op) and not _light(case, last, index):
+        if (
+            index != last.join.node
+            and mixes(graph[index].op)
+            and not _light(case, last, index=index)
+        ):
             found.append(index)
             continue
         if index in outputs and not graph[index].kids:
@@ -81,7 +85,7 @@ def _raw_readers(case: Case, last: Reading) -> list[int] | None:
     return sorted(found) or None
 
 
-def _remembered(case: Case, last: Reading, readers: list[int]) -> bool:
+def _remembered(case: Case, last: Reading, *, readers: list[int]) -> bool:
     """Whether a block of another stream looks at the raw sum."""
     return any(
         case.graph.reaches(index, look)
@@ -92,10 +96,10 @@ def _remembered(case: Case, last: Reading, readers: list[int]) -> bool:
     )
 
 
-def _light(case: Case, last: Reading, index: int) -> bool:
+def _light(case: Case, last: Reading, *, index: int) -> bool:
     """Whether a product is part of a norm, or reads parallel streams as one."""
     width = last.join.width
-    if width and mixture_of(case.graph, index, width) is not None:
+    if width and mixture_of(case.graph, index, width=width) is not None:
         return True
     return any(
         n.by_hand and n.source < index < n.node and index in case.graph.between(n.source, n.node)

@@ -41,7 +41,7 @@ def layouts(shape: tuple[int, ...], batch: int) -> Iterator[Layout]:
             yield Layout(axis, batch, inner=True)
 
 
-def only(shape: tuple[int, ...], batch: int, axis: int) -> Layout | None:
+def only(shape: tuple[int, ...], batch: int, *, axis: int) -> Layout | None:
     """Where the examples stand if sizes alone leave one place, the one they have in the inputs."""
     if batch == 1:
         return next(layouts(shape, batch), None)
@@ -55,7 +55,7 @@ def followed(
 
     axis: where they stand in the inputs.
     """
-    turned = run(mapped(example, lambda tensor: _rolled(tensor, batch, axis)))
+    turned = run(mapped(example, lambda tensor: _rolled(tensor, batch, axis=axis)))
     if turned is None or turned.shape != before.shape:
         return None
     for layout in layouts(tuple(before.shape), batch):
@@ -65,7 +65,7 @@ def followed(
     return None
 
 
-def _rolled(tensor: Tensor, batch: int, axis: int) -> Tensor:
+def _rolled(tensor: Tensor, batch: int, *, axis: int) -> Tensor:
     """The next example in the place of each."""
     for place in (axis, 0):
         if tensor.dim() > place and tensor.shape[place] == batch:

@@ -6,6 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from addnorm.doctor.ahead import taken
+from addnorm.doctor.ops import ATTENTION, mixes
+from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding, few
 from addnorm.doctor.rules.base import Case, rule
 from addnorm.doctor.rules.layout import valid, without_last
@@ -53,8 +56,9 @@ def batch_leak(case: Case) -> Iterator[Finding]:
 
 @rule("future_leak")
 def future_leak(case: Case) -> Iterator[Finding]:
-    """A later token changes an earlier one, in a model some of whose attention is causal."""
-    if not _meant_causal(case):
+    """A later token changes an earlier one, in a model that is meant to be causal."""
+    masks = _triangles(case)
+    if not masks and not _causal(case):
         return
     probe = probed(case)
     if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
@@ -66,18 +70,31 @@ def future_leak(case: Case) -> Iterator[Finding]:
     before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
     moved = moved_by(before, after)
     if moved > NOTICEABLE:
+        seen = {"change": moved, "first token": first_moved(before, after, axis=axis)}
+        yield Finding("future_leak", "error", "", *_why(case, masks, seen=seen))
+
+
+def _why(case: Case, masks: dict[str, int], *, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
+    """What is to be changed, and the evidence for it. masks: as _triangles returns them."""
+    if _causal(case):
         attentions = case.visit.recorder.signs.attentions
         open_ones = [a.path for a in attentions if a.square and not a.causal]
-        yield Finding(
-            "future_leak", "error", "",
+        return (
             "some attention is causal, yet changing the last token changes earlier ones: a mask is "
             "missing or something else looks ahead, such as a norm over tokens",
-            {
-                "change": moved,
-                "first token": first_moved(before, after, axis),
-                "attention without mask": open_ones[:4],
-            },
-        )  # fmt: skip
+            {**seen, "attention without mask": open_ones[:4]},
+        )
+    late = [path for path, begin in masks.items() if begin > 1]
+    why = (
+        "it begins one token too late; hide everything above the diagonal: triu(1)" if late else
+        "its values do not hide, it comes after the softmax, or something beside it looks ahead; "
+        "set the scores of later tokens to -inf before the softmax"
+    )  # fmt: skip
+    return (
+        f"attention has a mask of later tokens, yet changing the last one changes earlier ones: "
+        f"{why}",
+        {**seen, "mask": list(late or masks)[:4], "begins ahead by": max(masks.values())},
+    )
 
 
 @rule("padding_leak")
@@ -91,7 +108,10 @@ def padding_leak(case: Case) -> Iterator[Finding]:
         changes: list[float | None] = []
         for example in examples(case, mask.shape[1]):
             marks = named(example)[name]
-            changes = [_hidden_change(case, example, name, told, pair) for pair in hiding(marks)]
+            changes = [
+                _hidden_change(case, example, mask_name=name, told=told, pair=pair)
+                for pair in hiding(marks)
+            ]
             if changes and None not in changes:
                 break
         if not changes or None in changes:
@@ -109,7 +129,7 @@ def padding_leak(case: Case) -> Iterator[Finding]:
 
 
 def _hidden_change(
-    case: Case, example: Any, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
+    case: Case, example: Any, *, mask_name: str, told: list[str], pair: tuple[Tensor, Tensor]
 ) -> float | None:
     """How far valid tokens move when hidden ones change; None if that cannot be tried.
 
@@ -133,12 +153,32 @@ def _hidden_change(
     return None
 
 
-def _meant_causal(case: Case) -> bool:
-    """Whether an attention on the stream that reaches the output hides the future."""
+def _main_stream(case: Case) -> list[Reading]:
+    """Blocks of the stream that reaches the output, but for those that look at another one."""
     last = case.blocks[-1].stream if case.blocks else -1
-    mine = [r for r in case.blocks if r.stream == last and r.kind == "self-attention"]
+    return [r for r in case.blocks if r.stream == last and r.kind != "cross-attention"]
+
+
+def _causal(case: Case) -> bool:
+    """Whether an attention on the main stream hides the future."""
+    mine = [r for r in _main_stream(case) if r.kind == "self-attention"]
     spans = [(r.join.fork, r.join.node) for r in mine]
     return any(
         a.causal and any(start <= a.node <= end for start, end in spans)
         for a in case.visit.recorder.signs.attentions
     )
+
+
+def _triangles(case: Case) -> dict[str, int]:
+    """Masks of the future on the main stream, whatever they do: who applies each, and how many
+    tokens ahead it begins."""
+    graph, found = case.graph, dict[str, int]()
+    for reading in _main_stream(case):
+        tokens = graph[reading.join.node].shape[:-1]
+        for node in (graph[i] for i in sorted(reading.join.path - {reading.join.fork})):
+            pairs = node.shape[-2:]
+            over = len(pairs) == 2 and pairs[0] == pairs[1] in tokens and not mixes(node.op)
+            if node.op in ATTENTION or over:
+                begin = max(taken(graph, node.index), default=0)
+                found |= {node.path or "the model itself": begin} if begin else {}
+    return found

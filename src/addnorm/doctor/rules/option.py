@@ -32,7 +32,7 @@ def ineffective_option(case: Case) -> Iterator[Finding]:
     for name, value in case.config.items():
         prints = {
             repr(other): _fingerprint(case, {**case.config, name: other})
-            for other in _others(case.build, name, value)
+            for other in _others(case.build, name, value=value)
         }
         tried = [other for other, made in prints.items() if made is not None]
         if not tried:
@@ -48,7 +48,7 @@ def ineffective_option(case: Case) -> Iterator[Finding]:
             )  # fmt: skip
 
 
-def _others(build: Callable[..., Any], name: str, value: Any) -> list[Any]:
+def _others(build: Callable[..., Any], name: str, *, value: Any) -> list[Any]:
     """Other values worth trying; none where only the owner knows what is allowed.
 
     Rates are tried high as well, so that what is drawn by them comes out otherwise.
@@ -100,7 +100,7 @@ def _fingerprint(case: Case, options: dict[str, Any]) -> tuple[Any, ...] | None:
             model = case.build(**options)
         except Exception:  # a value the builder refuses is not without effect
             return None
-        shapes = [_recorded(case, model, training) for training in (False, True)]
+        shapes = [_recorded(case, model, training=training) for training in (False, True)]
     if shapes == [None, None]:
         return None
     weights = tuple(
@@ -110,7 +110,7 @@ def _fingerprint(case: Case, options: dict[str, Any]) -> tuple[Any, ...] | None:
     return *shapes, weights
 
 
-def _recorded(case: Case, model: nn.Module, training: bool) -> tuple[Any, ...] | None:
+def _recorded(case: Case, model: nn.Module, *, training: bool) -> tuple[Any, ...] | None:
     """The graph of one mode; None if the model does not run in it."""
     torch.manual_seed(0)
     try:

@@ -56,7 +56,61 @@ def probed(case: Case) -> Probe | None:
     return case.cache["probe"]
 
 
+@dataclass(frozen=True)
+class _Trial:
+    """A model that runs on an example, and the input that its stream begins with."""
+
+    case: Case
+    example: Any
+    target: str
+    before: Tensor
+    """The output as it is."""
+
+    @property
+    def tensor(self) -> Tensor:
+        """The input that is changed."""
+        return named(self.example)[self.target]
+
+    def changed(self, *place: int | slice, axis: int, length: int) -> Probe | None:
+        """The probe of a change at one place; None if the model refuses it, or it is not known
+        where the examples stand. axis: where they stand in the input."""
+        new = self.tensor.clone()
+        new[place] = other_than(new[place])
+        after = run(self.case, replaced(self.example, {self.target: new}))
+        if after is None or after.shape != self.before.shape:
+            return None
+        batch = new.shape[axis]
+        layout = only(tuple(after.shape), batch, axis=axis)
+        if layout is None or Probe(layout.first(self.before), layout.first(after), 0).leaks:
+            again = partial(run, self.case)
+            seen = followed(self.before, batch=batch, axis=axis, example=self.example, run=again)
+            layout = seen or layout
+        if layout is None:
+            return None
+        return Probe(layout.first(self.before), layout.first(after), length)
+
+
 def _look(case: Case) -> Probe | None:
+    """Change the last token of the first example; where tokens come first, find that out."""
+    trial = _trial(case)
+    if trial is None:
+        return None
+    tensor = trial.tensor
+    if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
+        return trial.changed(0, axis=0, length=0)
+    probe = trial.changed(0, -1, axis=0, length=tensor.shape[1])
+    sound = probe is not None and not probe.leaks
+    if sound or tensor.shape[0] < 2 or trial.before.dim() < 3:
+        return probe
+    column = trial.changed(slice(None), 0, axis=1, length=0)
+    if column is None or column.leaks or _placed(case, tensor.shape[1]):
+        return probe
+    # columns do not know of each other: tokens come first
+    return trial.changed(-1, 0, axis=1, length=tensor.shape[0])
+
+
+def _trial(case: Case) -> _Trial | None:
+    """The inputs of the visit, or fewer tokens of them; None without an input or an output."""
     names = named_inputs(case)
     target = _stream_input(case, names)
     if target is None or not names[target].dim():
@@ -66,42 +120,11 @@ def _look(case: Case) -> Probe | None:
     if tensor.dim() >= 2 and tensor.shape[1] >= LONG and not _image(tensor):
         short = _shortened(example, tensor.shape[1])  # two short runs cost less than a long one
         before = run(case, short)
-        if before is not None:
-            tensor, example = tensor[:, :SHORT], short
+        example = example if before is None else short
     before = _reference(case, example) if before is None else before
     if before is None or not before.dim():
         return None
-
-    def changed(*place: int | slice) -> Tensor | None:
-        new = tensor.clone()
-        new[place] = other_than(new[place])
-        after = run(case, replaced(example, {target: new}))
-        return after if after is not None and after.shape == before.shape else None
-
-    def arranged(axis: int, after: Tensor | None, length: int) -> Probe | None:
-        """With the examples first, if it is known where they stand."""
-        if after is None:
-            return None
-        batch = tensor.shape[axis]
-        layout = only(tuple(before.shape), batch, axis)
-        if layout is None or Probe(layout.first(before), layout.first(after), 0).leaks:
-            other = partial(run, case)
-            seen = followed(before, batch=batch, axis=axis, example=example, run=other)
-            layout = seen or layout
-        if layout is None:
-            return None
-        return Probe(layout.first(before), layout.first(after), length)
-
-    if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
-        return arranged(0, changed(0), 0)
-    probe = arranged(0, changed(0, -1), tensor.shape[1])
-    if (probe is not None and not probe.leaks) or tensor.shape[0] < 2 or before.dim() < 3:
-        return probe
-    column = arranged(1, changed(slice(None), 0), 0)
-    if column is None or column.leaks or _placed(case, tensor.shape[1]):
-        return probe
-    # columns do not know of each other: tokens come first
-    return arranged(1, changed(-1, 0), tensor.shape[0])
+    return _Trial(case, example, target, before)
 
 
 def _placed(case: Case, length: int) -> bool:
@@ -287,7 +310,7 @@ def moved_by(before: Tensor, after: Tensor) -> float:
     return change / (_size(before) + 1e-12)
 
 
-def first_moved(before: Tensor, after: Tensor, axis: int) -> int:
+def first_moved(before: Tensor, after: Tensor, *, axis: int) -> int:
     """The first place of an axis that moved."""
     gap = _gap(before, after).movedim(axis, 0).flatten(1).amax(1)
     return int((gap > NOTICEABLE * _size(before)).nonzero()[0])

@@ -21,7 +21,7 @@ def skip_after_norm(case: Case) -> Iterator[Finding]:
             severity = "info" if hybrid else "error"
         elif _normed(case, reading):
             severity = "error"
-        elif _first_alone(case, reading, classes):
+        elif _first_alone(case, reading, classes=classes):
             severity = "info"  # or an embedding with a norm, and no other norm in the first block
         else:
             continue
@@ -46,7 +46,7 @@ def _normed(case: Case, reading: Reading) -> bool:
     return any(case.norms[i].kind != "batch" for i in way if i in case.norms)
 
 
-def _first_alone(case: Case, reading: Reading, classes: list[str]) -> bool:
+def _first_alone(case: Case, reading: Reading, *, classes: list[str]) -> bool:
     """The first block of a Pre-LN stream that reads, and adds to, a normalized embedding."""
     if reading.link.before >= 0 or not reading.link.norms() or case.wiring(reading) != "none":
         return False

@@ -1,0 +1,42 @@
+"""Sums that torch fuses into one call, spelt out as the plain steps they stand for."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from torch import Tensor
+
+Do = Callable[..., Any]
+"""do("mul", a, b): carry out one plain step."""
+FUSED = {
+    "addcmul": ("input", "tensor1", "tensor2"),
+    "addcdiv": ("input", "tensor1", "tensor2"),
+    "lerp": ("input", "end", "weight"),
+    "add": ("input", "other"),
+    "sub": ("input", "other"),
+}
+"""What their arguments are called."""
+
+
+def spelt(
+    op: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, do: Do
+) -> tuple[Any, Any] | None:
+    """Both sides of the sum that a call makes, all but the sum itself done; None if it is plain.
+
+    addcmul: x + value * (a * b). addcdiv: x + value * (a / b). lerp: x + weight * (end - x).
+    add, sub: x + alpha * other, x - alpha * other.
+    """
+    names = FUSED.get(op, ())
+    if not names or len(args) > len(names):
+        return None
+    said = dict(zip(names, args, strict=False)) | dict(kwargs)
+    x = said.get("input")
+    if op == "lerp":
+        return x, do("mul", said["weight"], do("sub", said["end"], x))
+    if op in ("addcmul", "addcdiv"):
+        product = do("mul" if op == "addcmul" else "div", said["tensor1"], said["tensor2"])
+        value = said.get("value", 1)
+        return x, product if value == 1 else do("mul", product, value)
+    alpha, other = said.get("alpha", 1), said.get("other")
+    if alpha == 1 or not isinstance(other, Tensor):
+        return None
+    return x, do("mul", other, alpha)
