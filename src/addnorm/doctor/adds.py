@@ -4,8 +4,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.doctor.graph import Graph, Operand
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join, find, fresh, fused, plain
+from addnorm.doctor.nodes import Operand
 from addnorm.doctor.ops import ATTENTION, CASTS
 from addnorm.doctor.products import axes_of, shape_of
 

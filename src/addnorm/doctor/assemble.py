@@ -7,8 +7,8 @@ from typing import Any
 
 from addnorm.core.rows import Row
 from addnorm.doctor.behind import common
-from addnorm.doctor.graph import Scale
 from addnorm.doctor.labels import entry_scales, label, tags
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import TITLES as NORM_TITLES
 from addnorm.doctor.ops import ATTENTION, PRODUCT, SLICES, mixes
 from addnorm.doctor.readings import Anatomy, Reading

@@ -1,87 +1,15 @@
 """The graph of one forward: nodes in the order of time, and how to walk among them."""
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
+from addnorm.doctor.nodes import Node, Operand, Scale, Shape
 from addnorm.doctor.ops import CLEAR, EMBEDDINGS, LENDS, LOOKUPS, METADATA, SCALES, mixes
 
-Shape = tuple[int, ...]
 MOST = 1_000_000
 """Steps of walks in one graph; the largest model tried takes a tenth of them."""
 NEAR = 300
 """How far back a walk goes from then on."""
-
-
-@dataclass(frozen=True, slots=True)
-class Operand:
-    """One argument of an operation."""
-
-    kind: Literal["node", "weight", "constant", "number"]
-    node: int = -1
-    value: float | None = None
-    """The number; the mean of a small weight or constant."""
-    shape: Shape = ()
-    name: str = ""
-    """The weight's own name in the model."""
-    ahead: int = 0
-    """Of a constant that is a mask of the future: how many tokens ahead it begins."""
-
-
-@dataclass(frozen=True, slots=True)
-class Scale:
-    """A factor met on the way."""
-
-    kind: Literal["weight", "constant", "input"]
-    value: float | None
-    shape: Shape
-    node: int
-    """Where it was multiplied."""
-    spread: bool = False
-    """Whether its entries differ."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape) if self.shape else 1
-
-
-@dataclass(slots=True)
-class Node:
-    """One operation that was carried out."""
-
-    index: int
-    op: str
-    operands: tuple[Operand, ...]
-    shape: Shape
-    path: str
-    """The module that carried it out."""
-    dtype: Any = None
-    active: bool = False
-    """A floating value that depends on what the model was given."""
-    data: bool = False
-    """Depends on what the model was given, integers and masks included."""
-    learned: bool = False
-    """Not active, made of weights."""
-    value: float | None = None
-    ahead: int = 0
-    """Of a mask of the future: how many tokens ahead it begins."""
-    detail: dict[str, Any] = field(default_factory=dict)
-    ins: tuple[int, ...] = ()
-    """The active nodes it was made of."""
-    kids: list[int] = field(default_factory=list)
-    mixed: int = -1
-    """The newest node that mixes among those it is made of."""
-    given: bool = False
-    """Whether a floating input is among them."""
-    grad: bool = False
-    """Whether autograd follows it."""
-
-    @property
-    def size(self) -> int:
-        """How many numbers it has."""
-        return math.prod(self.shape)
 
 
 class Graph:

@@ -3,8 +3,9 @@
 import math
 from dataclasses import dataclass, field
 
-from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.mixtures import mixed, mixture_of, streams_of
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.ops import NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.projection import projected
 

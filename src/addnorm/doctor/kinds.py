@@ -1,7 +1,8 @@
 """What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other."""
 
-from addnorm.doctor.graph import Graph, Shape
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
+from addnorm.doctor.nodes import Shape
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import (
     ATTENTION,

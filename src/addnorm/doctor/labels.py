@@ -1,6 +1,6 @@
 """Names: the class of a join and its tags."""
 
-from addnorm.doctor.graph import Scale
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import is_query_key
 from addnorm.doctor.readings import Anatomy, Reading
 

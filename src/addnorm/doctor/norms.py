@@ -3,7 +3,8 @@
 import math
 from dataclasses import replace
 
-from addnorm.doctor.graph import Graph, Node
+from addnorm.doctor.graph import Graph
+from addnorm.doctor.nodes import Node
 from addnorm.doctor.ops import ATTENTION, NAMED_NORMS, SLICES, mixes
 from addnorm.doctor.written import Norm, from_end, written
 

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.doctor.graph import Graph, Node, Operand, Shape
+from addnorm.doctor.graph import Graph
+from addnorm.doctor.nodes import Node, Operand, Shape
 
 
 @dataclass(frozen=True, slots=True)

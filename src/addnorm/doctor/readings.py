@@ -2,8 +2,9 @@
 
 from dataclasses import dataclass, field
 
-from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.streams import Link
 

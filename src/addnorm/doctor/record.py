@@ -19,11 +19,12 @@ from addnorm.doctor import hidden
 from addnorm.doctor.adds import Stacked, joined, mixture, stacked
 from addnorm.doctor.ahead import begins
 from addnorm.doctor.calls import Call, mean_of, plain_arguments, without_dropout
-from addnorm.doctor.graph import Graph, Node, Operand
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.guard import Guard
 from addnorm.doctor.interrupt import check
 from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
+from addnorm.doctor.nodes import Node, Operand
 from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
 from addnorm.doctor.signs import FLAT, Signs
 from addnorm.doctor.spelt import spelt

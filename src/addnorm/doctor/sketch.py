@@ -4,7 +4,7 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
-from addnorm.doctor.graph import Scale
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import TITLES
 from addnorm.doctor.readings import Anatomy, Reading
 

@@ -3,9 +3,10 @@
 from dataclasses import dataclass, field
 from typing import Literal
 
-from addnorm.doctor.graph import Graph, Scale
+from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join, gate_of, part_of
 from addnorm.doctor.mixtures import mixture_of
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import ATTENTION, NONLINEAR
 

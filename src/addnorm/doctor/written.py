@@ -3,7 +3,8 @@
 import math
 from dataclasses import dataclass
 
-from addnorm.doctor.graph import Graph, Node
+from addnorm.doctor.graph import Graph
+from addnorm.doctor.nodes import Node
 from addnorm.doctor.ops import (
     CLEAR,
     NAMED_NORMS,

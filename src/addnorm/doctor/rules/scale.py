@@ -4,7 +4,7 @@ import math
 from collections.abc import Iterator
 from statistics import median
 
-from addnorm.doctor.graph import Scale
+from addnorm.doctor.nodes import Scale
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
