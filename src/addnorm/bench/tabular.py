@@ -28,7 +28,7 @@ def ways() -> Ways:
     from addnorm.models.tabular import Cells
     from addnorm.train.optim import make_optimizer
 
-    theirs, ours = rivals(DEPTH)
+    theirs, ours = _rivals(DEPTH)
     numbers = torch.randn(BATCH, NUMBERS)
     codes = torch.stack([torch.randint(size, (BATCH,)) for size in CATEGORIES], 1)
     asked = torch.randint(2, (BATCH,)).float()
@@ -42,14 +42,12 @@ def ways() -> Ways:
     }
 
 
-def rivals(depth: int, *, plain: bool = False) -> tuple[Any, Any]:
-    """The authors' model and ours, of their default size; plain: without dropout."""
+def _rivals(depth: int) -> tuple[Any, Any]:
+    """The authors' model and ours, of their default size."""
     FTTransformer: Any = import_module(PEER).FTTransformer  # has no types
     from addnorm.models.tabular import TableConfig, build_table_model
 
     options = FTTransformer.get_default_kwargs(depth)
-    if plain:
-        options |= {"attention_dropout": 0.0, "ffn_dropout": 0.0}
     theirs = FTTransformer(
         n_cont_features=NUMBERS, cat_cardinalities=CATEGORIES, d_out=1, **options
     )
