@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-Way = Callable[[], object]
+Way = Callable[[], Any]
 Ways = dict[str, Way]
 OURS = "addnorm"
 """The way that is ours; all others are peers."""
@@ -47,6 +47,7 @@ class Bench:
     make: builds the ways; a peer that is not installed is left out
     goals: the ratio wanted against each peer
     rounds: how often the ways take turns
+    counted: whether ways return what they take, in bytes, and are not timed
     """
 
     name: str
@@ -54,6 +55,7 @@ class Bench:
     goals: dict[str, float]
     dtype: str = "float32"
     rounds: int = 15
+    counted: bool = False
 
 
 def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
@@ -66,7 +68,12 @@ def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterat
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        times = _times(bench.make(), rounds or bench.rounds, alone=threads == 1)
+        made = bench.make()
+        times = (
+            {name: [way()] for name, way in made.items()}
+            if bench.counted
+            else _times(made, rounds or bench.rounds, alone=threads == 1)
+        )
     finally:
         torch.set_num_threads(before)
     ours = times.pop(OURS)

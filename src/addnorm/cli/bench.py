@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from addnorm.bench import Bench, Limits, Row
 
-PARTS = ("kernels", "train", "decode", "tabular", "doctor")
+PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
 
 
 def bench(
@@ -83,7 +83,7 @@ def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in ("what", "against", "dtype"):
         table.add_column(name)
-    for name in ("threads", "times as fast", "goal"):
+    for name in ("threads", "times as good", "goal"):
         table.add_column(name, justify="right")
     for row in rows:
         goal = "" if row.goal is None else f"{row.goal:.3g}"
