@@ -125,9 +125,10 @@ def _vectors(given: Given) -> Given:
             break
     else:
         return given
-    *vectors, seed = given
-    dense = (None if each is None else each.detach().float().contiguous() for each in vectors)
-    return Given(*dense, seed)
+    weight, bias, scales = (
+        None if each is None else each.detach().float().contiguous() for each in given[:3]
+    )
+    return Given(weight, bias, scales, given.seed)
 
 
 def _at(tensor: Tensor | None) -> int:
