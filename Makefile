@@ -65,7 +65,7 @@ endif
 
 sanitize: ## Run the native kernels under the compiler's sanitizers
 	@mkdir -p build
-	@for way in "memory -fsanitize=address -fopenmp" \
+	@for way in "memory -fsanitize=address,undefined -fno-sanitize-recover -fopenmp" \
 			"races -fsanitize=thread -DADDNORM_PTHREADS -pthread"; do \
 		set -e; set -- $$way; name=build/$$1; shift; objects=; \
 		for level in $(LEVELS); do \

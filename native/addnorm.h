@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ADDNORM_VERSION 2 /* of this interface; src/addnorm/kernels/native.py knows the same */
+#define ADDNORM_VERSION 3 /* of this interface; src/addnorm/kernels/native.py knows the same */
 
 enum { ADDNORM_PORTABLE, ADDNORM_AVX2, ADDNORM_AVX512, ADDNORM_LEVELS };
 enum { ADDNORM_F32, ADDNORM_BF16, ADDNORM_F32_BF16, ADDNORM_TYPES }; /* x and f; x, f */
@@ -37,15 +37,15 @@ struct addnorm_rows {
     const void *dy, *ds;  /* either may be NULL; s is read there, x only for `dscales` */
     void *dx, *df;
     float *dweight, *dbias, *dscales;
-    float *partial; /* scratch: 3 * addnorm_parts(rows) * dim, where any of these three is wanted */
+    float *partial; /* the library's own: these three of each part of the rows */
 };
 
 #pragma GCC visibility push(default)
 int addnorm_version(void);
 int addnorm_levels(void); /* bit n: level n is built in, and this CPU can run it */
-int64_t addnorm_parts(int64_t rows);
 void addnorm_forward(const struct addnorm_rows *p, int level, int threads);
-void addnorm_backward(const struct addnorm_rows *p, int level, int threads);
+/* Not 0 if there is no memory for sums, and then nothing is written. */
+int addnorm_backward(const struct addnorm_rows *p, int level, int threads);
 /* f * k into y, and nothing else; types, seed, rows, dim, dropped, kept, f and y are read. */
 void addnorm_drop(const struct addnorm_rows *p, int level, int threads);
 #pragma GCC visibility pop

@@ -1,5 +1,6 @@
 /* Which level, how many threads, and which rows belong together. */
 #include <stddef.h>
+#include <stdlib.h>
 
 #include "levels.h"
 #include "threads.h"
@@ -36,7 +37,7 @@ static int64_t part_rows(int64_t rows) {
     return even > PART ? even : PART;
 }
 
-int64_t addnorm_parts(int64_t rows) {
+static int64_t parts_of(int64_t rows) {
     int64_t each = part_rows(rows);
     return (rows + each - 1) / each;
 }
@@ -49,7 +50,7 @@ struct share {
 /* Parts are cut by the number of rows alone, so that threads change no sum. */
 static void run_parts(void *given, int thread, int threads) {
     const struct share *share = given;
-    int64_t rows = share->p->rows, each = part_rows(rows), parts = addnorm_parts(rows);
+    int64_t rows = share->p->rows, each = part_rows(rows), parts = parts_of(rows);
     for (int64_t part = thread; part < parts; part += threads) {
         int64_t first = part * each, last = first + each;
         share->work(share->p, first, last < rows ? last : rows, part);
@@ -58,14 +59,14 @@ static void run_parts(void *given, int thread, int threads) {
 
 static void run(addnorm_work *work, const struct addnorm_rows *p, int threads) {
     struct share share = {work, p};
-    addnorm_on_threads(run_parts, &share, addnorm_parts(p->rows) < 2 ? 1 : threads);
+    addnorm_on_threads(run_parts, &share, parts_of(p->rows) < 2 ? 1 : threads);
 }
 
 /* The parts' sums, added in their order. */
 static void gather(float *sum, const struct addnorm_rows *p, int64_t which) {
     if (sum == NULL) return;
     for (int64_t i = 0; i < p->dim; i++) sum[i] = 0;
-    for (int64_t part = 0; part < addnorm_parts(p->rows); part++) {
+    for (int64_t part = 0; part < parts_of(p->rows); part++) {
         const float *partial = p->partial + (3 * part + which) * p->dim;
         for (int64_t i = 0; i < p->dim; i++) sum[i] += partial[i];
     }
@@ -75,11 +76,19 @@ void addnorm_forward(const struct addnorm_rows *p, int level, int threads) {
     run(levels[level]->forward[p->types], p, threads);
 }
 
-void addnorm_backward(const struct addnorm_rows *p, int level, int threads) {
+int addnorm_backward(const struct addnorm_rows *whole, int level, int threads) {
+    struct addnorm_rows own = *whole, *p = &own;
+    p->partial = NULL;
+    if (p->dweight || p->dbias || p->dscales) {
+        p->partial = malloc((size_t)(3 * parts_of(p->rows) * p->dim + 1) * sizeof(float));
+        if (p->partial == NULL) return 1;
+    }
     run(levels[level]->backward[p->types], p, threads);
     gather(p->dweight, p, 0);
     gather(p->dbias, p, 1);
     gather(p->dscales, p, 2);
+    free(p->partial);
+    return 0;
 }
 
 void addnorm_drop(const struct addnorm_rows *p, int level, int threads) {

@@ -73,9 +73,8 @@ static struct results run(int64_t rows, int64_t dim, int types, int how, int lev
     if (how & 4) {
         p.ds = streams[4];
         p.dweight = vectors[3], p.dbias = vectors[4], p.dscales = vectors[5];
-        p.partial = made((size_t)(3 * addnorm_parts(rows) * dim), sizeof(float));
     }
-    addnorm_backward(&p, level, threads);
+    if (addnorm_backward(&p, level, threads)) abort();
     for (int i = 0; i < STREAM_COUNT; i++)
         if (i == 1 || i == 2 || i == 5 || i == 7)
             for (int64_t j = 0; j < size; j++)
@@ -92,7 +91,6 @@ static struct results run(int64_t rows, int64_t dim, int types, int how, int lev
     }
     for (int i = 0; i < STREAM_COUNT; i++) free(streams[i]);
     for (int i = 0; i < VECTOR_COUNT; i++) free(vectors[i]);
-    free(p.partial);
     free(statistics);
     return r;
 }

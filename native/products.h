@@ -14,6 +14,7 @@
 #else
 #define TALL 6
 #endif
+#define TALLEST 12 /* rows where it is one vector: fewer sums would wait for each other */
 
 struct thin { /* A */
     const float *at;
@@ -30,6 +31,7 @@ struct square { /* C */
     float *at;
     int64_t row;
     int add;
+    const float *factors; /* of each row; NULL: none */
 };
 
 INLINE floats near(const float *from) {
@@ -43,7 +45,7 @@ INLINE void put(float *to, floats v) { memcpy(to, &v, sizeof v); }
 /* `tall` rows and `vectors` vectors of C; all but the pointers is known to the compiler. */
 INLINE void tile(const int tall, const int vectors, const int turned, const float *a,
                  int64_t a_row, const float *b, int64_t b_row, struct square c, int64_t depth) {
-    floats sum[TALL][2];
+    floats sum[TALLEST][2];
 #pragma GCC unroll 12
     for (int r = 0; r < tall; r++)
 #pragma GCC unroll 2
@@ -63,18 +65,19 @@ INLINE void tile(const int tall, const int vectors, const int turned, const floa
 #pragma GCC unroll 12
     for (int r = 0; r < tall; r++)
 #pragma GCC unroll 2
-        for (int n = 0; n < vectors; n++) put(c.at + r * c.row + n * WIDE, sum[r][n]);
+        for (int n = 0; n < vectors; n++)
+            put(c.at + r * c.row + n * WIDE, c.factors ? sum[r][n] * c.factors[r] : sum[r][n]);
 }
 
 INLINE void any_tile(int tall, const int vectors, const int turned, const float *a, int64_t a_row,
                      const float *b, int64_t b_row, struct square c, int64_t depth) {
-#define CASE(n) \
-    case n: tile(n, vectors, turned, a, a_row, b, b_row, c, depth); break;
+#define CASE(n)                                                                                   \
+    case n:                                                                                       \
+        if (vectors == 1 || n <= TALL) tile(n, vectors, turned, a, a_row, b, b_row, c, depth);    \
+        break;
     switch (tall) {
         CASE(1) CASE(2) CASE(3) CASE(4) CASE(5) CASE(6)
-#if TALL > 6
         CASE(7) CASE(8) CASE(9) CASE(10) CASE(11) CASE(12)
-#endif
     }
 #undef CASE
 }
@@ -87,7 +90,8 @@ INLINE void any_tile(int tall, const int vectors, const int turned, const float 
 INLINE void panel_product(const int vectors, const int turned, int64_t rows, int64_t depth,
                           struct thin a, const float *b, int64_t b_row, struct square c,
                           int64_t late, int64_t early) {
-    int64_t strips = (rows + TALL - 1) / TALL;
+    const int64_t most = vectors == 1 ? TALLEST : TALL;
+    int64_t strips = (rows + most - 1) / most;
     for (int64_t i = 0; i < rows; strips--) {
         int64_t tall = (rows - i + strips - 1) / strips; /* evenly: a lone row is as slow as four */
         int64_t first = i > late ? i - late : 0, last = i + tall + early;
@@ -95,7 +99,8 @@ INLINE void panel_product(const int vectors, const int turned, int64_t rows, int
         if (first > last) first = last;
         any_tile((int)tall, vectors, turned, a.at + (turned ? i + first * a.row : i * a.row + first),
                  a.row, b + first * b_row, b_row,
-                 (struct square){c.at + i * c.row, c.row, c.add}, last - first);
+                 (struct square){c.at + i * c.row, c.row, c.add, c.factors ? c.factors + i : 0},
+                 last - first);
         i += tall;
     }
 }

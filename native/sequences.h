@@ -57,17 +57,24 @@ static struct panels NAME(turn)(const X *from, int64_t step, int64_t count, int6
     return (struct panels){room, BLOCK, dim * BLOCK};
 }
 
-/* Rows of float32 times a factor, one of each if `factors`, into their place. */
-static void NAME(write)(X *to, int64_t step, int64_t count, int64_t dim, const float *from,
-                        float factor, const float *factors) {
-    const int64_t row = up(dim, BLOCK);
+/* Where the sums of some tokens are made: in `room`, or in their place if it can hold them. */
+INLINE struct square NAME(place)(X *to, int64_t step, int64_t dim, float *room) {
+    if (sizeof(X) == sizeof(float) && dim % WIDE == 0)
+        return (struct square){(float *)to, step, 0, 0};
+    return (struct square){room, up(dim, BLOCK), 0, 0};
+}
+
+/* Sums times a factor each, if `factors`, into their place. */
+static void NAME(write)(X *to, int64_t step, int64_t count, int64_t dim, struct square from,
+                        const float *factors) {
+    if (!factors && (void *)to == (void *)from.at) return;
     for (int64_t t = 0; t < count; t++) {
-        const floats by = all(factors ? factors[t] : factor);
-#define SCALE(i, left)                                                \
-    do {                                                              \
-        block b = load_f32(from + t * row + (i), BLOCK);              \
-        for (int n = 0; n < 2; n++) b.v[n] *= by;                     \
-        STORE(to + t * step + (i), ROUND(b), left);                   \
+        const floats by = all(factors ? factors[t] : 1);
+#define SCALE(i, left)                                                            \
+    do {                                                                          \
+        block b = load_f32(from.at + t * from.row + (i), left);                  \
+        for (int n = 0; n < 2; n++) b.v[n] *= by;                                 \
+        STORE(to + t * step + (i), ROUND(b), left);                               \
     } while (0)
         BLOCKS(SCALE);
 #undef SCALE
@@ -78,6 +85,16 @@ static void NAME(clear)(struct addnorm_heads heads, int64_t head, int64_t token,
                         int64_t dim) {
     for (int64_t t = 0; t < count; t++)
         memset(NAME(head)(heads, head, token + t), 0, (size_t)dim * sizeof(X));
+}
+
+/* Tells the processor what the next task of one thread will read and write: where a head has few
+ * features, tokens lie too far apart for it to foresee them. */
+INLINE void NAME(fetch)(struct addnorm_heads heads, int64_t head, const int32_t *starts, int64_t b,
+                        int64_t dim) {
+    const int64_t last = starts[b] + least(FETCHED, starts[b + 1] - starts[b]);
+    for (int64_t t = starts[b]; t < last; t++)
+        for (int64_t i = 0; i < dim; i += 64 / (int64_t)sizeof(X))
+            __builtin_prefetch(NAME(head)(heads, head, t) + i);
 }
 
 /* A chunk of the queries of one sequence and head: softmax over the keys, some at a time. */
@@ -92,15 +109,26 @@ static void NAME(attend)(const struct addnorm_attention *p, int64_t task, float 
     float *turned = room, *sums = turned + CHUNK * dim, *k_room = sums + CHUNK * row;
     float *v_room = k_room + KEYS * row, *weights = v_room + KEYS * row;
     float *top = weights + KEYS * BLOCK, *total = top + CHUNK;
+    const int once = keys <= KEYS;
+    const int64_t next = h + 1 < p->heads ? h + 1 : 0, then = next ? b : b + 1;
+    X *to = NAME(head)(p->out, h, start);
+    const struct square out = NAME(place)(to, p->out.token, dim, sums);
     struct panels q;
     if (count <= 0) return;
+    if (dim * sizeof(X) <= THIN && then < p->batch) {
+        const int64_t its = next / (p->heads / p->kv_heads);
+        NAME(fetch)(p->q, next, p->query_starts, then, dim);
+        NAME(fetch)(p->k, its, p->key_starts, then, dim);
+        NAME(fetch)(p->v, its, p->key_starts, then, dim);
+        NAME(fetch)(p->out, next, p->query_starts, then, dim);
+    }
     if (keys == 0) {
         NAME(clear)(p->out, h, start, count, dim);
         memset(p->lse + h * p->queries + start, 0, (size_t)count * sizeof(float));
         return;
     }
     q = NAME(turn)(NAME(head)(p->q, h, start), p->q.token, count, dim, p->scale * LOG2E, turned);
-    for (int64_t i = 0; i < CHUNK; i++) top[i] = -INFINITY, total[i] = 0;
+    for (int64_t i = 0; i < up(count, WIDE); i++) top[i] = -INFINITY, total[i] = 0;
     for (int64_t done = 0; done < keys; done += KEYS) {
         const int64_t near_keys = least(KEYS, keys - done);
         /* Query i of the chunk sees key j of these if j <= i + early. */
@@ -112,30 +140,29 @@ static void NAME(attend)(const struct addnorm_attention *p, int64_t task, float 
         for (int64_t i = 0; i < count; i += BLOCK) {
             const int64_t some = least(BLOCK, count - i), wide = up(some, WIDE);
             const int64_t seen = least(near_keys, i + some + early);
-            float *out = sums + i * row, change[BLOCK];
+            float *at = out.at + i * out.row, change[BLOCK];
             if (seen <= 0) continue;
             product(seen, wide, dim, (struct thin){k.at, k.row, 0},
                     (struct panels){q.at + i / BLOCK * q.panel, q.row, 0},
-                    (struct square){weights, BLOCK, 0}, NEVER, NEVER);
+                    (struct square){weights, BLOCK, 0, 0}, NEVER, NEVER);
             if (p->causal) hide(weights, BLOCK, seen, wide, i + early);
             for (int64_t n = 0; n < wide; n += WIDE)
                 put(change + n, soften(weights + n, seen, top + i + n, total + i + n));
+            if (once) finish(top + i, total + i, wide);
             if (done)
                 for (int64_t t = 0; t < some; t++)
                     for (int64_t n = 0; n < columns; n += WIDE)
-                        put(out + t * row + n, near(out + t * row + n) * change[t]);
+                        put(at + t * out.row + n, near(at + t * out.row + n) * change[t]);
             product(some, columns, seen, (struct thin){weights, BLOCK, 1}, v,
-                    (struct square){out, row, done > 0}, NEVER, i + early);
+                    (struct square){at, out.row, done > 0, once ? total + i : 0}, NEVER, i + early);
         }
     }
-    for (int64_t i = 0; i < count; i++) {
-        p->lse[h * p->queries + start + i] = top[i] + __builtin_log2f(total[i]);
-        total[i] = 1 / total[i];
-    }
-    NAME(write)(NAME(head)(p->out, h, start), p->out.token, count, dim, sums, 0, total);
+    if (!once) finish(top, total, up(count, WIDE));
+    memcpy(p->lse + h * p->queries + start, top, (size_t)count * sizeof(float));
+    NAME(write)(to, p->out.token, count, dim, out, once ? 0 : total);
 }
 
-/* delta_i = out_i . dout_i, which is the sum over j of p_ij * dp_ij */
+/* delta_i = scale * out_i . dout_i, which is the sum over j of p_ij * dp_ij */
 static void NAME(deltas)(const struct addnorm_attention *p, int64_t h, int64_t start, int64_t count,
                          float *delta) {
     const int64_t dim = p->head_dim;
@@ -149,13 +176,13 @@ static void NAME(deltas)(const struct addnorm_attention *p, int64_t h, int64_t s
     } while (0)
         BLOCKS(DOT);
 #undef DOT
-        delta[t] = sum(total);
+        delta[t] = sum(total) * p->scale;
     }
 }
 
 /* One sequence, one head of keys and those of queries that share it:
- *   ds_ij = p_ij * (dout_i . v_j - delta_i)
- *   dq_i = scale * sum of ds_ij k_j,  dk_j = scale * sum of ds_ij q_i,  dv_j = sum of p_ij dout_i */
+ *   dp_ij = scale * dout_i . v_j,  ds_ij = p_ij * (dp_ij - delta_i)
+ *   dq_i = sum of ds_ij k_j,  dk_j = sum of ds_ij q_i,  dv_j = sum of p_ij dout_i */
 static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, float *room) {
     const int64_t dim = p->head_dim, row = up(dim, BLOCK), columns = up(dim, WIDE);
     const int64_t shared = task % p->kv_heads, b = task / p->kv_heads;
@@ -165,8 +192,20 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
     const int64_t side = SIDE * row;
     float *q_turned = room, *g_turned = q_turned + side, *q_room = g_turned + side;
     float *g_room = q_room + side, *k_room = g_room + side, *v_room = k_room + side;
-    float *dk = v_room + side, *dv = dk + side, *weights = dv + side, *slopes = weights + SIDE * EDGE;
-    float *lse = slopes + SIDE * EDGE, *delta = lse + SIDE, *dq = delta + SIDE;
+    float *dk_room = v_room + side, *dv_room = dk_room + side, *weights = dv_room + side;
+    float *slopes = weights + SIDE * EDGE;
+    float *lse = slopes + SIDE * EDGE, *delta = lse + SIDE, *dq_room = delta + SIDE;
+    const int64_t next = shared + 1 < p->kv_heads ? shared + 1 : 0, then = next ? b : b + 1;
+    if (dim * sizeof(X) <= THIN && then < p->batch) {
+        NAME(fetch)(p->k, next, p->key_starts, then, dim);
+        NAME(fetch)(p->v, next, p->key_starts, then, dim);
+        NAME(fetch)(p->dk, next, p->key_starts, then, dim);
+        NAME(fetch)(p->dv, next, p->key_starts, then, dim);
+        NAME(fetch)(p->q, next * group, p->query_starts, then, dim);
+        NAME(fetch)(p->out, next * group, p->query_starts, then, dim);
+        NAME(fetch)(p->dout, next * group, p->query_starts, then, dim);
+        NAME(fetch)(p->dq, next * group, p->query_starts, then, dim);
+    }
     if (keys == 0)
         for (int64_t h = one; h < one + group; h++) NAME(clear)(p->dq, h, start, queries, dim);
     if (queries == 0) {
@@ -181,9 +220,12 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
                            k_room),
             v = NAME(rows)(NAME(head)(p->v, shared, from + done), p->v.token, near_keys, dim, 0,
                            v_room);
-        int more = 0;
+        X *dk_to = NAME(head)(p->dk, shared, from + done);
+        X *dv_to = NAME(head)(p->dv, shared, from + done);
+        struct square dk = NAME(place)(dk_to, p->dk.token, dim, dk_room);
+        struct square dv = NAME(place)(dv_to, p->dv.token, dim, dv_room);
         for (int64_t h = one; h < one + group; h++)
-            for (int64_t first = p->causal ? done : 0; first < queries; first += SIDE, more = 1) {
+            for (int64_t first = p->causal ? done : 0; first < queries; first += SIDE) {
                 const int64_t count = least(SIDE, queries - first), at = start + first;
                 const int64_t early = p->causal ? first - done : NEVER;
                 const int64_t late = early; /* key j is seen from query j - late on */
@@ -193,9 +235,11 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
                     q = NAME(rows)(queries_at, p->q.token, count, dim, 1, q_room),
                     g = NAME(rows)(g_at, p->dout.token, count, dim, 1, g_room),
                     qt = NAME(turn)(queries_at, p->q.token, count, dim, p->scale * LOG2E, q_turned),
-                    gt = NAME(turn)(g_at, p->dout.token, count, dim, 1, g_turned);
-                float *dq_at = dq + ((h - one) * queries + first) * row;
-                for (int64_t i = 0; i < SIDE; i++) lse[i] = delta[i] = 0;
+                    gt = NAME(turn)(g_at, p->dout.token, count, dim, p->scale, g_turned);
+                struct square dq = NAME(place)(NAME(head)(p->dq, h, at), p->dq.token, dim,
+                                               dq_room + ((h - one) * queries + first) * row);
+                dq.add = done > 0;
+                for (int64_t i = count; i < up(count, WIDE); i++) lse[i] = delta[i] = 0;
                 memcpy(lse, p->lse + h * p->queries + at, (size_t)count * sizeof(float));
                 NAME(deltas)(p, h, at, count, delta);
                 for (int64_t i = 0; i < count; i += BLOCK) {
@@ -204,32 +248,34 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
                     const int64_t panel = i / BLOCK;
                     product(seen, wide, dim, (struct thin){k.at, k.row, 0},
                             (struct panels){qt.at + panel * qt.panel, qt.row, 0},
-                            (struct square){weights + i, edge, 0}, NEVER, NEVER);
+                            (struct square){weights + i, edge, 0, 0}, NEVER, NEVER);
                     product(seen, wide, dim, (struct thin){v.at, v.row, 0},
                             (struct panels){gt.at + panel * gt.panel, gt.row, 0},
-                            (struct square){slopes + i, edge, 0}, NEVER, NEVER);
+                            (struct square){slopes + i, edge, 0, 0}, NEVER, NEVER);
                     if (p->causal) hide(weights + i, edge, seen, wide, i + early);
                     for (int64_t n = i; n < i + wide; n += WIDE)
                         slope(weights + n, slopes + n, edge, seen, near(lse + n), near(delta + n));
                     /* What a strip of rows reads beyond the triangle. */
-                    for (int64_t j = seen; j < least(near_keys, seen + TALL); j++)
+                    for (int64_t j = seen; j < least(near_keys, seen + TALLEST); j++)
                         for (int64_t n = i; n < i + wide; n++)
                             weights[j * edge + n] = slopes[j * edge + n] = 0;
                 }
-                product(near_keys, columns, count, (struct thin){weights, edge, 0}, g,
-                        (struct square){dv, row, more}, late, NEVER);
-                product(near_keys, columns, count, (struct thin){slopes, edge, 0}, q,
-                        (struct square){dk, row, more}, late, NEVER);
-                product(count, columns, near_keys, (struct thin){slopes, edge, 1}, k,
-                        (struct square){dq_at, row, done > 0}, NEVER, early);
+                product(near_keys, columns, count, (struct thin){weights, edge, 0}, g, dv, late,
+                        NEVER);
+                product(near_keys, columns, count, (struct thin){slopes, edge, 0}, q, dk, late,
+                        NEVER);
+                product(count, columns, near_keys, (struct thin){slopes, edge, 1}, k, dq, NEVER,
+                        early);
+                dk.add = dv.add = 1;
             }
-        NAME(write)(NAME(head)(p->dk, shared, from + done), p->dk.token, near_keys, dim, dk,
-                    p->scale, 0);
-        NAME(write)(NAME(head)(p->dv, shared, from + done), p->dv.token, near_keys, dim, dv, 1, 0);
+        NAME(write)(dk_to, p->dk.token, near_keys, dim, dk, 0);
+        NAME(write)(dv_to, p->dv.token, near_keys, dim, dv, 0);
     }
-    for (int64_t h = one; h < one + group; h++)
-        NAME(write)(NAME(head)(p->dq, h, start), p->dq.token, queries, dim,
-                    dq + (h - one) * queries * row, p->scale, 0);
+    for (int64_t h = one; h < one + group; h++) {
+        X *dq_to = NAME(head)(p->dq, h, start);
+        NAME(write)(dq_to, p->dq.token, queries, dim,
+                    NAME(place)(dq_to, p->dq.token, dim, dq_room + (h - one) * queries * row), 0);
+    }
 }
 
 #undef PASTE_

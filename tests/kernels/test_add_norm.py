@@ -23,6 +23,7 @@ CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 def no_size_is_too_small(monkeypatch):
     monkeypatch.setattr(module, "LEAST", 1)
     monkeypatch.setattr(module, "LEAST_BARE", 1)
+    monkeypatch.setattr(module, "LEAST_HALF", 1)
 
 
 def drawn(*shape, seed=0, dtype=torch.float32, grad=True):
@@ -360,3 +361,14 @@ def test_what_does_not_fit_is_refused():
         add_norm(x, x, norm(9))
     with pytest.raises(UserError, match=r"the scale has shape \(1,\), wanted .* \(10,\)"):
         add_norm(x, x, formula, scale=drawn(1))
+
+
+@pytest.mark.parametrize("level", BEST)
+def test_layer_norm_without_dropout_is_torchs_in_float32_and_ours_in_bfloat16(level, monkeypatch):
+    monkeypatch.undo()
+    with native.using(level):
+        for dtype, ours in ((torch.float32, False), (torch.bfloat16, True)):
+            x = torch.zeros(512, 64, dtype=dtype)
+            assert module.faster(norm(64), 0.0, x) is ours
+            assert not module.faster(norm(64), 0.0, x[:511])
+            assert module.faster(norm(64, rms=True), 0.0, x)

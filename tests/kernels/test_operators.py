@@ -17,6 +17,7 @@ pytestmark = pytest.mark.skipif(not native.levels(), reason=native.available().w
 def no_size_is_too_small(monkeypatch):
     monkeypatch.setattr(module, "LEAST", 1)
     monkeypatch.setattr(module, "LEAST_BARE", 1)
+    monkeypatch.setattr(module, "LEAST_HALF", 1)
 
 
 def drawn(*shape, seed=0, dtype=torch.float32):

@@ -1,7 +1,9 @@
 """The kernels, forward and backward, each against the plain way of torch."""
 
+import ctypes
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from functools import partial
 
 import torch
@@ -17,6 +19,7 @@ from addnorm.kernels.varlen import varlen_attention
 
 EAGER, COMPILED = "torch eager", "torch.compile"
 TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
+HEADS = (16, 64)
 SIZES = ((2048, 256), (1024, 64), (4096, 512))
 TIMES = 10  # one alone is too short for the clock
 
@@ -25,6 +28,7 @@ Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 def benches() -> Iterator[Bench]:
     """With dropout, without it, and the others."""
+    _keep_memory()
     for tokens, dim in SIZES:
         for dtype in (torch.float32, torch.bfloat16):
             for rms, rate, goals in (
@@ -40,8 +44,22 @@ def benches() -> Iterator[Bench]:
                     dtype=str(dtype).removeprefix("torch."),
                     rounds=31,
                 )
-    yield Bench("attention of packed sentences", attentions, {}, rounds=31)
+    for dim in HEADS:
+        name = f"attention of packed sentences, heads of {dim}"
+        yield Bench(name, partial(attentions, dim), {}, rounds=31)
     yield Bench("output layer with cross entropy", entropies, {})
+
+
+def _keep_memory() -> None:
+    """Have glibc keep what is freed, with the limits that it comes to by itself in a long run.
+
+    Till then a call that gets new pages takes up to five times as long, ours or a peer's as chance
+    has it.
+    """
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        for option, limit in ((-3, 1 << 25), (-1, 1 << 26)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+            library.mallopt(option, limit)
 
 
 def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dtype) -> Ways:
@@ -75,15 +93,16 @@ def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dty
     return ways
 
 
-def attentions() -> Ways:
-    """64 sentences of 5 to 100 tokens, 28 on average, 4 heads of 64; torch's has their padding."""
+def attentions(dim: int) -> Ways:
+    """64 sentences of 5 to 100 tokens, 28 on average, 4 heads; torch's has their padding."""
     chance = torch.Generator().manual_seed(0)
     draws = torch.empty(64).log_normal_(3.2, 0.5, generator=chance)
     lengths = draws.clamp(5, 100).long()
     bounds = Bounds.of(lengths.tolist())
-    packed = [torch.randn(int(lengths.sum()), 4, 64).transpose(0, 1) for _ in range(3)]
+    packed = [torch.randn(int(lengths.sum()), 4, dim).transpose(0, 1) for _ in range(3)]
     longest = int(lengths.max())
-    padded = [torch.randn(64, 4, longest, 64) for _ in range(3)]
+    padded = [torch.randn(64, 4, longest, dim) for _ in range(3)]
+    scale = dim**-0.5
     mask = (torch.arange(longest) < lengths[:, None])[:, None, None, :]
 
     def run(inputs: list[Tensor], attend: Callable[..., Tensor]) -> Way:
@@ -92,7 +111,7 @@ def attentions() -> Ways:
         return lambda: torch.autograd.grad(attend(*inputs), inputs, upstream)
 
     return {
-        OURS: run(packed, lambda q, k, v: varlen_attention(q, k, v, bounds, bounds, scale=0.125)),
+        OURS: run(packed, lambda q, k, v: varlen_attention(q, k, v, bounds, bounds, scale=scale)),
         EAGER: run(padded, partial(F.scaled_dot_product_attention, attn_mask=mask)),
     }
 

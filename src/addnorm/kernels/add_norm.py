@@ -17,6 +17,7 @@ records operations) `formula.py` computes the same with the same draws.
 
 import sys
 
+import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
@@ -26,9 +27,10 @@ from addnorm.kernels.dropout import keep
 from addnorm.kernels.formula import Formula, defined
 from addnorm.kernels.fused import Given, How
 
-LEAST, LEAST_BARE = 1 << 14, sys.maxsize
+LEAST, LEAST_BARE, LEAST_HALF = 1 << 14, sys.maxsize, 1 << 15
 """Features from which on the native library is taken: with dropout or RMSNorm, and for LayerNorm
-without dropout, where it has not beaten torch's kernel yet (`addnorm bench kernels`)."""
+without dropout, where it has not beaten torch's kernel for float32 yet, only that for bfloat16
+(`addnorm bench kernels`)."""
 
 
 def add_norm(
@@ -47,7 +49,8 @@ def add_then_norm(
 
 def faster(formula: Formula, rate: float, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the native library takes these tensors and is faster than torch with them."""
-    least = LEAST if formula.rms or rate else LEAST_BARE
+    bare = LEAST_BARE if x.dtype == torch.float32 else LEAST_HALF
+    least = LEAST if formula.rms or rate else bare
     return native.suits(least, x, formula.weight, formula.bias, *others)
 
 

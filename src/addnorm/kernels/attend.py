@@ -48,7 +48,7 @@ def forward(
     """The output, and log2 of the sum under each query's probabilities, (heads, N)."""
     q, k, v = (_dense(each) for each in (q, k, v))
     starts = query_starts.contiguous(), key_starts.contiguous()
-    out, lse = _like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    out, lse = _like(q), torch.empty(len(q), q.shape[1])
     _run("attention_forward", (q, k, v, *starts, out, lse), [], causal, scale)
     return out, lse
 
@@ -107,13 +107,15 @@ def _run(
 ) -> None:
     q, k, v, query_starts, key_starts, out, lse = saved
     heads, queries, dim = q.shape
-    at = [(x.data_ptr(), x.stride(0), x.stride(1)) for x in (q, k, v, out, *grads)]
+    at: list[int] = []
+    for each in (q, k, v, out, *grads):
+        at += (each.data_ptr(), *each.stride()[:2])
     given = ATTENTION.pack(
         *(len(query_starts) - 1, heads, len(k), dim, queries, k.shape[1]),
         *(query_starts.data_ptr(), key_starts.data_ptr(), TYPES[q.dtype], causal, scale),
         lse.data_ptr(),
-        *(number for each in at for number in each),
-        *[0] * (3 * (8 - len(at))),
+        *at,
+        *[0] * (24 - len(at)),
     )
     wrong = native.run(name, given)
     if wrong == 3:
@@ -129,8 +131,8 @@ def _dense(x: Tensor) -> Tensor:
 
 def _like(x: Tensor) -> Tensor:
     """(heads, N, K) as (N, heads, K) in memory."""
-    heads, tokens, dim = x.shape
-    return x.new_empty((tokens, heads, dim)).transpose(0, 1)
+    heads, _, dim = x.shape
+    return torch.empty_strided(x.shape, (dim, heads * dim, 1), dtype=x.dtype, device=x.device)
 
 
 # For compiled graphs, which cannot look into the library.

@@ -80,14 +80,13 @@ def backward(
     dx = torch.empty_like(s) if wanted[0] else None
     df = torch.empty_like(s, dtype=dtype) if apart else None
     sums = [torch.empty(dim) if want else None for want in wanted[2:]]
-    partial = torch.empty(3 * native.parts(rows) * dim) if any(wanted[2:]) else None
     mean = statistics.data_ptr()
     native.call(
         "backward",
         *_common(rows, dim, native.TYPES[s.dtype, dtype], given, how),
         *(_at(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
         *(dy.data_ptr(), _at(ds), _at(dx), _at(df)),
-        *(_at(sums[0]), _at(sums[1]), _at(sums[2]), _at(partial)),
+        *(_at(sums[0]), _at(sums[1]), _at(sums[2]), 0),
     )
     return [dx, df, *sums]
 
@@ -121,14 +120,15 @@ def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[fl
 
 def _vectors(given: Given) -> Given:
     """In float32 and dense, as the library wants them."""
-    weight, bias, scales, seed = given
-    return Given(_vector(weight), _vector(bias), _vector(scales), seed)
-
-
-def _vector(given: Tensor | None) -> Tensor | None:
-    if given is None or (given.dtype == torch.float32 and given.is_contiguous()):
+    for each in given[:3]:
+        if each is not None and not (each.dtype == torch.float32 and each.is_contiguous()):
+            break
+    else:
         return given
-    return given.detach().float().contiguous()
+    weight, bias, scales = (
+        None if each is None else each.detach().float().contiguous() for each in given[:3]
+    )
+    return Given(weight, bias, scales, given.seed)
 
 
 def _at(tensor: Tensor | None) -> int:

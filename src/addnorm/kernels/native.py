@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 
 PATH = Path(__file__).with_name("_native.so")
-VERSION = 2  # ADDNORM_VERSION of native/addnorm.h
+VERSION = 3  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 TYPES = {
     (torch.float32, torch.float32): 0,
@@ -84,7 +84,8 @@ def using(level: str) -> Iterator[None]:
 
 def call(name: str, *fields: float) -> None:
     """Run a function over rows; address 0 is NULL."""
-    run(name, ROWS.pack(*fields))
+    if run(name, ROWS.pack(*fields)):
+        raise MemoryError("no memory for the sums over rows")
 
 
 def run(name: str, given: bytes) -> int:
@@ -113,12 +114,6 @@ def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
     )
-
-
-def parts(rows: int) -> int:
-    """In how many parts the sums over so many rows are made."""
-    assert _State.library is not None
-    return int(_State.library.addnorm_parts(rows))
 
 
 def _choose(wanted: str) -> None:
@@ -163,9 +158,7 @@ def _load() -> ctypes.CDLL | str:
     for name in ("forward", "backward", "drop", "attention_forward", "attention_backward"):
         function = _State.functions[name] = library[f"addnorm_{name}"]
         function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
-        function.restype = ctypes.c_int if name.startswith("attention") else None
-    library.addnorm_parts.argtypes = [ctypes.c_int64]
-    library.addnorm_parts.restype = ctypes.c_int64
+        function.restype = None if name in ("forward", "drop") else ctypes.c_int
     _State.library = library
     return library
 

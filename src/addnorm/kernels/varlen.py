@@ -116,9 +116,9 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def _check(q: Tensor, k: Tensor, v: Tensor, queries: Bounds, keys: Bounds) -> None:
-    shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
     fit = q.ndim == k.ndim == 3 and k.shape == v.shape and q.shape[2] == k.shape[2]
     if not fit or not len(k) or len(q) % len(k):
+        shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
         raise UserError(
             f"queries, keys and values have shapes {shapes}; wanted (heads, N, K) and twice "
             "(kv_heads, M, K), kv_heads one that divides heads"
