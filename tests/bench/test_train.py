@@ -23,7 +23,7 @@ def test_batches_hold_about_so_many_tokens_and_sorting_takes_away_padding():
 def test_all_ways_take_their_steps():
     pytest.importorskip("transformers")
     ways = train.ways(SMALL)
-    assert len(ways) == 4
+    assert len(ways) == 5
     for way in ways.values():
         way()
 
@@ -50,3 +50,9 @@ def test_bfloat16_is_left_out_where_it_would_be_imitated(monkeypatch):
         train.ways(SMALL, bf16=True)
     monkeypatch.setattr(train, "has_bfloat16", lambda: True)
     assert f"{train.TORCH}, random" not in train.ways(SMALL, bf16=True)
+
+
+def test_products_are_counted():
+    x = torch.ones(8, 16)
+    assert train.products(lambda: x @ x.T) == 2 * 8 * 16 * 8
+    train.multiply(train.SIDE**3 * 2)

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from addnorm.bench.base import OURS, Bench, Way, Ways
 from addnorm.core.errors import UserError
@@ -23,7 +24,9 @@ from addnorm.train.objective import Objective
 VOCAB, LONGEST, SMOOTHING, RATE = 8000, 120, 0.1, 0.1
 POOL = 20
 """How much more sentences are sorted than are used."""
-TORCH, HF = "nn.Transformer", "HF Marian"
+TORCH, HF, LIMIT = "nn.Transformer", "HF Marian", "its products alone, as one"
+SIDE = 768
+"""Of the square matrices whose product is the machine's limit."""
 
 Batch = tuple[Tensor, Tensor]
 """Source and target, as in `Objective`."""
@@ -45,7 +48,11 @@ WIDE, DEEP = Size(6, 256, 4), Size(18, 64, 4)
 def benches() -> Iterator[Bench]:
     """Ours in random order against peers in random order and with sentences of like length."""
     for size, goals in (
-        (WIDE, {f"{TORCH}, random": 4.0, f"{TORCH}, by length": 1.5, f"{HF}, by length": 1.25}),
+        (
+            WIDE,
+            {f"{TORCH}, random": 4.0, f"{TORCH}, by length": 1.5, f"{HF}, by length": 1.25}
+            | {LIMIT: 0.75},
+        ),
         (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5}),
     ):
         name = f"train {size.depth}+{size.depth} d={size.dim}"
@@ -67,6 +74,7 @@ def ways(size: Size, *, bf16: bool = False) -> Ways:
     random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
     made: Ways = {OURS: trainer(_ours(size), random, bf16=bf16)}
     if not bf16:
+        made[LIMIT] = partial(multiply, products(made[OURS]))
         made[f"{TORCH}, random"] = trainer(_torch(size), random)
     made[f"{TORCH}, by length"] = trainer(_torch(size), sorted_, bf16=bf16)
     if importlib.util.find_spec("transformers"):
@@ -125,6 +133,20 @@ def trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Way:
             optimizer.zero_grad(set_to_none=True)
 
     return run
+
+
+def products(way: Way) -> int:
+    """Operations in matrix products of a call."""
+    with FlopCounterMode(display=False) as counted:
+        way()
+    return counted.get_total_flops()
+
+
+def multiply(operations: int) -> None:
+    """Large products of as many operations: what the machine can do at best."""
+    x = torch.ones(SIDE, SIDE)
+    for _ in range(round(operations / (2 * SIDE**3))):
+        x @ x
 
 
 class _Loss(nn.Module):
