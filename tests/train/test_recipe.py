@@ -80,6 +80,11 @@ def test_every_key_is_described():
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
         ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
         ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
+        (
+            {"stream": "bfloat16"},
+            "stream=bfloat16 with dtype=float32: a stream cannot be less precise than what it is made "
+            "of; wanted dtype=bfloat16, too",
+        ),
     ],
 )
 def test_mistakes_are_told(values, message):

@@ -136,9 +136,9 @@ def _spec(
 ) -> "Comparison":
     """The spec from a file, the options and the keys, of which the later ones win."""
     from addnorm.core.errors import UserError
+    from addnorm.core.keys import read_pairs
     from addnorm.lab.demo import DEMO
     from addnorm.lab.spec import AXES, Comparison, read_spec, task_keys
-    from addnorm.train.recipe import read_pairs
 
     if demo and (config is not None or task is not None):
         raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")

@@ -11,9 +11,9 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, nearest
+from addnorm.core.keys import read_yaml
 from addnorm.lab.grid import Arm, Cell, Grid
 from addnorm.models.config import told as told_mistake
-from addnorm.train.recipe import read_yaml
 from addnorm.train.schedule import registry as schedules
 from addnorm.train.schedule import span
 

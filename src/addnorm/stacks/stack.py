@@ -30,7 +30,8 @@ class Stack(nn.Module):
     with gets just that. Nobody's weights are touched before `initialise()` is called.
 
     Masks are True at valid tokens. With `recompute` set to True, what sub-layers compute inside is
-    not kept for the backward but computed again: less memory, the same numbers.
+    not kept for the backward but computed again: less memory, the same numbers. With `stream` set
+    to a dtype, what the wiring hands on from site to site has it, whatever comes in.
 
     >>> mixers = [nn.Linear(8, 8) for _ in range(4)]
     >>> stack = Stack(mixers, dim=8, wiring="b2t", norm="rms")
@@ -73,6 +74,7 @@ class Stack(nn.Module):
         self.dropout = Dropout(dropout)
         self.taps = Taps(len(sublayers))
         self.recompute = False
+        self.stream: torch.dtype | None = None
         self._wants = [Wants.of(module) for module in sublayers]
         self._check_plugs()
 
@@ -184,14 +186,19 @@ class Stack(nn.Module):
         x, context = self._enter(x, mask, cond, context)
         wiring = self.wiring.within(mask, cond)
         context = {"mask": mask, "cond": cond} | context
-        state = wiring.open(x)
+        state = self._cast(wiring.open(x))
         walk = self._shown if self.taps.watched else _unseen
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
             given = self._given(site, wiring, context)
             name = partial(self._name, site)
             branch = SiteBranch(sublayer, given, self.dropout, name, self.recompute)
-            state = walk(wiring, state, site, branch, step)
+            state = self._cast(walk(wiring, state, site, branch, step))
         return wiring.close(state)
+
+    def _cast(self, state: State) -> State:
+        if self.stream is None:
+            return state
+        return tuple(x.to(self.stream) if x.is_floating_point() else x for x in state)
 
     def _enter(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]

@@ -9,6 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from addnorm.core.errors import UserError, nearest
 from addnorm.core.files import replacing
+from addnorm.core.keys import read_pairs, read_yaml
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
 from addnorm.models.config import Config, told
@@ -92,6 +93,8 @@ class Recipe(BaseModel):
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; weights stay float32."""
+    stream: Literal["float32", "bfloat16"] = "float32"
+    """Of the residual stream; bfloat16 takes half the memory and loses digits in deep stacks."""
     compile: bool = False
     """Whether torch.compile is used."""
     recompute: bool = False
@@ -165,6 +168,11 @@ class Recipe(BaseModel):
                 f"a batch of {self.batch_tokens} tokens cannot hold a sentence of "
                 f"{self.max_length}; wanted batch_tokens of at least max_length"
             )
+        if self.stream != "float32" and self.dtype != self.stream:
+            raise ValueError(
+                f"stream={self.stream} with dtype={self.dtype}: a stream cannot be less precise "
+                f"than what it is made of; wanted dtype={self.stream}, too"
+            )
         if self.patience and not self.valid_every:
             raise ValueError(
                 f"patience={self.patience} without validations waits for nothing; wanted "
@@ -228,53 +236,6 @@ def read_recipe(task: str | None, file: Path | None, pairs: Iterable[str]) -> Re
     if not values.get("data"):
         raise UserError("a recipe needs data; add data=FOLDER, made by `addnorm data`")
     return Recipe.of(values)
-
-
-def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
-    """The values of `key=value` words."""
-    values: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals or not name:
-            raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
-        if name.strip() in values:
-            raise UserError(f"{name.strip()} is given twice; keep one of them")
-        values[name.strip()] = _value(text, pair)
-    return values
-
-
-def _value(text: str, pair: str) -> Any:
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError:
-        if "(" in text:  # a call string may hold what YAML has other uses for
-            return text
-        raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128") from None
-
-
-def read_yaml(file: Path, what: str) -> dict[str, Any]:
-    """The keys of a YAML file; what: the word for it in refusals."""
-    if not file.is_file():
-        raise UserError(f"no {what} at {file}: there is no such file; wanted YAML")
-    try:
-        values = yaml.load(file.read_text(encoding="utf-8"), Loader=_Strict)
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise UserError(f"{file} is not YAML ({' '.join(str(problem).split())})") from None
-    if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
-        raise UserError(f"{file} holds no keys; wanted lines such as `dim: 128`")
-    return values
-
-
-class _Strict(yaml.SafeLoader):
-    """YAML in which a key that is given twice is refused."""
-
-    def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        """As usual, but each key once."""
-        names = [self.construct_object(name) for name, _ in node.value]
-        for name in names:
-            if names.count(name) > 1:
-                raise yaml.YAMLError(f"{name!r} is given twice, line {node.start_mark.line + 1}")
-        return super().construct_mapping(node, deep)
 
 
 def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:

@@ -88,6 +88,7 @@ def prepare(
         files.write_arrangement(folder, _facts(recipe, corpus, tokenizer, model))
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
+        stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
     objective: nn.Module = Objective(model, recipe.task, smoothing=recipe.label_smoothing or 0.0)
     if world.size > 1 and recipe.parallel == "fsdp":
         shard(model, world)
