@@ -42,6 +42,16 @@ def test_an_estimator_comes_back_with_the_same_answers(kind, way, tmp_path):
     assert not hasattr(clone(made), "module_")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bool", "U3"])
+def test_classes_of_every_plain_type_come_back(dtype, tmp_path):
+    y = (SUMS > 0).astype(dtype)
+    made = classifier(max_epochs=1).fit(NUMBERS, y)
+    made.save(tmp_path)
+    again = load(tmp_path)
+    assert again.classes_.dtype == made.classes_.dtype
+    np.testing.assert_array_equal(again.predict(NUMBERS), made.predict(NUMBERS))
+
+
 def test_a_pickle_holds_safetensors_and_no_torch_storage():
     data = pickle.dumps(fitted("regressor")[0])
     assert b"__metadata__" in data or b'"dtype":"F32"' in data

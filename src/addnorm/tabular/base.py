@@ -1,6 +1,7 @@
 """What classifier and regressor have in common: everything but the target."""
 
 from abc import abstractmethod
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -30,7 +31,7 @@ from addnorm.tabular.choices import (
 from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
-from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled
+from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled, whole
 from addnorm.tabular.importance import importances
 from addnorm.tabular.lesson import Given, lesson_of, refuse_empty, rows_of, some_rows
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
@@ -103,7 +104,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError(
                 "warm_start goes on with the model of the last fit, and the settings are others now"
             )
-        return self.module_
+        return deepcopy(self.module_)
 
     @abstractmethod
     def _target(self, y: np.ndarray, weights: np.ndarray) -> Target:
@@ -165,6 +166,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     # Before and after.
 
+    @whole
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
         """Pre-train on rows without a target; every `fit` from now on starts from there.
 

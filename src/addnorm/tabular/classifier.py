@@ -15,7 +15,7 @@ from addnorm.core.errors import UserError, unknown
 from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
 from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
-from addnorm.tabular.fitting import Sample
+from addnorm.tabular.fitting import Sample, whole
 from addnorm.tabular.targets import ClassTarget, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
@@ -205,6 +205,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.verbose = verbose
         self.warm_start = warm_start
 
+    @whole
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
         if self.calibration not in CALIBRATIONS:

@@ -10,6 +10,7 @@ from sklearn.utils.validation import validate_data
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
+from addnorm.tabular.fitting import whole
 from addnorm.tabular.targets import NumberTarget, refuse_holes
 
 
@@ -187,6 +188,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         self.verbose = verbose
         self.warm_start = warm_start
 
+    @whole
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
         refuse_holes(y)

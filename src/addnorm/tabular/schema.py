@@ -26,6 +26,8 @@ READS = {
     "string": "texts",
 }
 """Which features a column of each kind becomes."""
+LABELS = "OUiufb"
+"""Kinds of arrays that classes may be: texts, numbers, truths."""
 
 
 class _Part(BaseModel):
@@ -96,7 +98,7 @@ class _Classes(_Part):
             same = np.array(self.values, self.dtype).tolist() == self.values
         except (TypeError, ValueError):
             kind, same = "V", False
-        if kind not in "OUifb" or not same:
+        if kind not in LABELS or not same:
             raise ValueError(f"classes {self.values!r} are not of type {self.dtype!r}")
         return self
 

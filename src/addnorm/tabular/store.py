@@ -16,7 +16,7 @@ from addnorm.core.errors import UserError, unknown
 from addnorm.core.files import replacing
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.encoder import TableEncoder
-from addnorm.tabular.schema import FORMAT, VERSION, Saved
+from addnorm.tabular.schema import FORMAT, LABELS, VERSION, Saved
 from addnorm.tabular.targets import ClassTarget, NumberTarget
 
 FILE, WEIGHTS = "estimator.json", "model.safetensors"
@@ -163,7 +163,7 @@ def _dict(name: str, value: Any) -> Any:
 def _plain_classes(classes: np.ndarray | None) -> dict[str, Any] | None:
     if classes is None:
         return None
-    if classes.dtype.kind not in "OUifb" or not all(
+    if classes.dtype.kind not in LABELS or not all(
         isinstance(each, str | int | float | bool) for each in classes.tolist()
     ):
         raise UserError(f"classes of type {classes.dtype} cannot be saved; wanted text or numbers")
