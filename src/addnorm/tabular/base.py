@@ -178,7 +178,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError(unknown("objective", str(objective), OBJECTIVES))
         X = self._checked(X, reset=True)
         columns, seed = read_columns(X, self.column_types), seed_of(self)
-        refuse_empty(columns)
+        refuse_empty(columns, self.column_types)
         ones, values = np.ones(len(X)), [column.values for column in columns]
         rows = row_set(values, None, weights=ones, times=ones, seed=derive_seed(seed, "rows"))
         columns, weights = some_rows(columns, rows.chosen), torch.from_numpy(rows.weights)

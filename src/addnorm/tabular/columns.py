@@ -80,14 +80,14 @@ def read_columns(
     ['numeric', 'numeric']
     """
     raw = raw_columns(X)
-    told = _told([name for name, _ in raw], kinds)
+    told = told_kinds([name for name, _ in raw], kinds)
     return [
         read_column(name, values, told.get(index), times=times)
         for index, (name, values) in enumerate(raw)
     ]
 
 
-def _told(names: list[str], kinds: Any) -> dict[int, str]:
+def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
     """Kinds that are told, by position."""
     if kinds is not None and not isinstance(kinds, Mapping):
         raise UserError(

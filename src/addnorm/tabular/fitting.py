@@ -22,7 +22,8 @@ from addnorm.train.average import Average
 from addnorm.train.optim import make_optimizer
 from addnorm.train.schedule import make_schedule
 
-P, R = ParamSpec("P"), TypeVar("R")
+P = ParamSpec("P")
+R = TypeVar("R")
 FIRST = 256
 """Rows that a wiring measures at the start."""
 CLIP = 1.0
@@ -247,7 +248,7 @@ def whole(method: Callable[P, R]) -> Callable[P, R]:
 
     @wraps(method)
     def made(*args: P.args, **named: P.kwargs) -> R:
-        own = vars(args[0])
+        own = args[0].__dict__
         before = dict(own)
         try:
             return method(*args, **named)

@@ -1,6 +1,6 @@
 """A checked table made ready for a fit: what is taught, what is held out, and how both are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells
 from addnorm.tabular.choices import held_out
-from addnorm.tabular.columns import Column, empty_columns, read_columns
+from addnorm.tabular.columns import Column, empty_columns, read_columns, told_kinds
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Sample
 from addnorm.tabular.rows import copies, row_set
@@ -70,7 +70,7 @@ def lesson_of(
     """
     if encoder is None:
         columns = read_columns(given.X, chosen.column_types, times=given.times)
-        refuse_empty(columns)
+        refuse_empty(columns, chosen.column_types)
     else:
         columns = encoder.read(given.X)
     rows = row_set(
@@ -111,9 +111,10 @@ def sane(weights: np.ndarray) -> float:
     return 1.0 if abs(exponent) < 40 else 2.0 ** -round(exponent)
 
 
-def refuse_empty(columns: Sequence[Column]) -> None:
-    """A column without any value is none."""
-    empty = empty_columns(columns)
+def refuse_empty(columns: Sequence[Column], told: Mapping[Any, str] | None = None) -> None:
+    """A column without any value has no type, unless it is told."""
+    known = told_kinds([column.name for column in columns], told)
+    empty = empty_columns([each for place, each in enumerate(columns) if place not in known])
     if empty:
         raise UserError(
             f"Input X contains columns without any value: {', '.join(map(repr, empty))}; "
