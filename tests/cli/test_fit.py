@@ -230,7 +230,7 @@ def test_types_are_those_of_the_whole_file_however_it_is_divided(addnorm, tmp_pa
 
 
 def test_more_classes_than_rows_that_are_held_out(addnorm, tmp_path):
-    rows = "".join(f"{row},c{row % 30}\n" for row in range(60))
+    rows = "".join(f"{row},c{row % 20}\n" for row in range(60))
     (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
     done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(tmp_path / "r"), *QUICK)
     assert done.code == 0, done.err

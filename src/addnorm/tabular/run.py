@@ -28,7 +28,7 @@ from addnorm.core.files import replacing
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.calibration import Reliability
-from addnorm.tabular.columns import read_column
+from addnorm.tabular.columns import empty_columns, read_column
 from addnorm.tabular.prepare import halves, split_target, types_of
 from addnorm.train.folder import locked
 
@@ -174,6 +174,8 @@ def _for_trees(X: Any, known: Any, types: Mapping[str, str]) -> tuple[np.ndarray
     columns, marks = [], []
     for name in X.columns:
         model, column = (read_column(name, each[name], types[name]) for each in (known, X))
+        if empty_columns([model]):
+            continue  # absent from all training rows: boosting cannot find bins for nothing
         if column.values.dtype == np.float64:
             columns.append(column.values)
             marks.append(False)
