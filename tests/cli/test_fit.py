@@ -101,6 +101,15 @@ def test_columns_are_matched_by_name(addnorm, folder, run, tmp_path):
     assert "The table lacks columns seen at fit time: 'flag', 'day'" in done.err
 
 
+def test_a_target_that_stands_in_the_new_table_is_not_read(addnorm, folder, tmp_path):
+    table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
+    table.write_text("a,y\n" + "".join(f"{row},{row * 1.5}\n" for row in range(30)))
+    assert addnorm("fit", str(table), "-t", "y", "-o", run, *QUICK, "--holdout=0").code == 0
+    new.write_text("a,y\n1,unknown\n2,\n")
+    done = addnorm("predict", run, str(new))
+    assert (done.code, len(done.out.splitlines()), done.err) == (0, 3, "")
+
+
 def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_path):
     out = str(tmp_path / "run")
     done = addnorm(

@@ -2,7 +2,6 @@
 
 from abc import abstractmethod
 from copy import deepcopy
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -185,9 +184,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         encoder = TableEncoder.of(columns, rows.weights)
         sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
         device, config = device_of(self), config_of(self, encoder, 1)
-        how = training_of(self, len(weights), wiring=config.wiring, seed=seed)
-        if epochs is not None:
-            how = replace(how, max_epochs=epochs)
+        how = training_of(self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs)
         with (
             settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
             watched(self.verbose) as watch,
@@ -253,6 +250,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _checked(self, X: Any, *, reset: bool) -> Any:
         if is_frame(X):
             X = as_pandas(X)
+            if not X.columns.is_unique:
+                twice = X.columns[X.columns.duplicated()][0]
+                raise UserError(f"several columns are called {twice!r}; give each a name")
             for axis, what in enumerate(("sample", "feature")):
                 if not X.shape[axis]:
                     raise UserError(
@@ -261,10 +261,12 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-        if X.dtype.kind == "c":
+        made = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        if made.dtype.kind == "c":
             raise UserError("Complex data not supported")
-        return X
+        # numpy turns the numbers of a list into texts where there is a text among them.
+        mixed = made.dtype.kind in "US" and not isinstance(X, np.ndarray)
+        return np.array(X, dtype=object) if mixed else made
 
     def _groups(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y), dtype=np.int64)

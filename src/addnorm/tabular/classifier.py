@@ -9,7 +9,7 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.models.tabular import Cells
@@ -263,7 +263,11 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
         With two classes, how often the second came true, by its probability.
         """
-        said, y = self.predict_proba(X), np.asarray(y)
+        said, y = self.predict_proba(X), column_or_1d(y)
+        if not any(each in self.classes_.tolist() for each in y.tolist()):
+            raise UserError(
+                f"y holds none of the classes {self.classes_.tolist()}; is it of another type?"
+            )
         if len(self.classes_) == 2:
             return Reliability.of(said[:, 1], y == self.classes_[1], bins=bins)
         return Reliability.of(said.max(1), self.classes_[said.argmax(1)] == y, bins=bins)

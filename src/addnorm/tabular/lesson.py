@@ -21,6 +21,9 @@ REFERENCES = 64
 """Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
 with."""
 
+EXTREME, LEAST = 40, 100
+"""Powers of two: of a largest weight that is scaled, and of the smallest beside it."""
+
 
 class Given(NamedTuple):
     """A table as it was given to `fit`, checked."""
@@ -76,11 +79,10 @@ def lesson_of(
     rows = row_set(
         [column.values for column in columns],
         y,
-        weights=given.weights,
+        weights=sane(given.weights),
         times=given.times,
         seed=derive_seed(seed, "rows"),
     )
-    rows = replace(rows, weights=rows.weights * sane(rows.weights))
     columns, y = some_rows(columns, rows.chosen), y[rows.chosen]
     held = held_out(chosen, y, rows)
     at = np.flatnonzero(held < 1)
@@ -101,14 +103,17 @@ def lesson_of(
     return Lesson(encoder, target, taught, judged, cells.rows(torch.from_numpy(first)))
 
 
-def sane(weights: np.ndarray) -> float:
-    """A power of two by which weights become such that float32 can sum; 1 for all but extreme ones.
+def sane(weights: np.ndarray) -> np.ndarray:
+    """Weights that float32 can sum: all but extreme ones as they are, those times a power of two so
+    that the largest is about 1, and none below 2^-100 of it.
 
-    >>> sane(np.array([1.0, 3.0])), sane(np.array([1e300, 1e300])) * 1e300 > 0.5
-    (1.0, True)
+    >>> sane(np.array([1.0, 3.0])), sane(np.array([2.0**1000, 2.0**999]))
+    (array([1., 3.]), array([1. , 0.5]))
     """
-    exponent = float(np.log2(weights).mean())
-    return 1.0 if abs(exponent) < 40 else 2.0 ** -round(exponent)
+    exponent = round(np.log2(weights.max()))
+    if abs(exponent) >= EXTREME:
+        weights = np.ldexp(weights, -exponent)
+    return np.maximum(weights, np.ldexp(weights.max(), -LEAST))
 
 
 def refuse_empty(columns: Sequence[Column], told: Mapping[Any, str] | None = None) -> None:

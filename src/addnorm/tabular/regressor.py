@@ -74,7 +74,9 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         "categorical", "string" or "datetime".
     target_scaling : {"auto", "standard", "quantile"}, default="auto"
         How the target is scaled for training; "auto" standardises, and takes quantiles where
-        outliers would hide everything else.
+        outliers would hide everything else and no value fills more than half of the rows. By
+        quantiles, predictions lean to the median of what a row may have: the absolute error falls,
+        the squared one may rise; say "standard" where means are wanted.
     importance : {"auto", "rollout", "permutation"}, default="auto"
         How `feature_importances_` are computed; "auto" takes attention rollout where there is
         attention between all columns.

@@ -15,6 +15,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.files import replacing
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.choices import plain as plain_value
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.schema import FORMAT, LABELS, VERSION, Saved
 from addnorm.tabular.targets import ClassTarget, NumberTarget
@@ -137,8 +138,8 @@ def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
     plain = {}
     for name, value in params.items():
         if name in PAIRS and isinstance(value, dict):
-            value = [[_item(key), _item(each)] for key, each in value.items()]
-        plain[name] = _item(value)
+            value = [[plain_value(key), plain_value(each)] for key, each in value.items()]
+        plain[name] = plain_value(value)
         try:
             json.dumps(plain[name])
         except TypeError:
@@ -147,10 +148,6 @@ def _plain_params(params: dict[str, Any]) -> dict[str, Any]:
                 f"set_params({name}=None) before save()"
             ) from None
     return plain
-
-
-def _item(value: Any) -> Any:
-    return value.item() if isinstance(value, np.generic) else value
 
 
 def _dict(name: str, value: Any) -> Any:
