@@ -84,6 +84,14 @@ def change(folder, **fields):
         ({"estimator": "TabularTransformerClassifier"}, "with the target of another"),
         ({"config": {"model": "mlp", "outputs": 1, "numbers": 1}}, "not one of these columns"),
         ({"encoder": {}}, "is damaged: encoder.names: Field required"),
+        ({"params": {"wiring": "pre_nl"}}, "unknown wiring 'pre_nl'; did you mean 'pre_ln'"),
+        ({"params": {"n_jobs": "x"}}, "n_jobs is a number of threads"),
+        ({"params": {"patience": 0}}, "patience is a whole number from 1, got 0"),
+        (
+            {"target": {"center": float("nan"), "scale": 1, "curve": None}},
+            "target.center: .*finite",
+        ),
+        ({"importances": [float("inf"), 0, 0]}, "importances.0: .*finite"),
     ],
 )
 def test_what_it_does_not_know_is_refused(fields, words, tmp_path):
@@ -120,6 +128,12 @@ def test_files_that_are_missing_or_broken(tmp_path):
         (("numbers", 0, "curve", "values"), []),
         (("numbers", 0, "curve", "values", 0), 1e9),
         (("categories", 0, "values", 0), 3),
+        (("categories", 0, "values"), ["1", "2", "1"]),
+        (("numbers", 0, "part"), "hour"),
+        (("numbers", 1, "column"), 1),
+        (("numbers", 0, "curve", "scores", 0), float("nan")),
+        (("numbers", 0, "curve", "scores", 0), 9.0),
+        (("names", 1), "x0"),
     ],
 )
 def test_an_encoder_it_does_not_know_is_refused(place, value, tmp_path):
@@ -140,3 +154,42 @@ def test_coming_back_draws_nothing_from_torchs_own_generator():
     before = torch.get_rng_state()
     pickle.loads(data)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["yes", "no"], r"classes \['yes', 'no'\] are not in order, each once"),
+        (["no", "no"], r"classes \['no', 'no'\] are not in order, each once"),
+    ],
+)
+def test_classes_stand_in_order_each_once(values, words, tmp_path):
+    fitted("classifier")[0].save(tmp_path)
+    change(tmp_path, classes={"dtype": "object", "values": values})
+    with pytest.raises(UserError, match=words):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dim": 10**7, "heads": 1}, r"do not fit their model: .* is \[8.*wanted \[10000000"),
+        ({"dim": 10**12, "heads": 1}, "do not fit their model"),
+        ({"depth": 10**9}, "do not fit their model: they have no 1000000000 layers"),
+        ({"ffn_dim": 10**9}, "do not fit their model"),
+        ({"norm": "none"}, "do not fit their model: .*, wanted None"),
+        ({"wiring": "pre_nl"}, "unknown wiring 'pre_nl'"),
+    ],
+)
+def test_a_model_of_another_size_is_refused_before_it_is_built(fields, words, tmp_path):
+    fitted("regressor")[0].save(tmp_path)
+    config = json.loads((tmp_path / "estimator.json").read_text())["config"]
+    change(tmp_path, config=config | fields)
+    with pytest.raises(UserError, match=words):
+        load(tmp_path)
+
+
+def test_json_that_is_too_deep(tmp_path):
+    (tmp_path / "estimator.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="is not JSON"):
+        load(tmp_path)

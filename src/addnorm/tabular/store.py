@@ -15,6 +15,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.files import replacing
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
+from addnorm.tabular.choices import config_of, threads_of, training_of
 from addnorm.tabular.choices import plain as plain_value
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.schema import FORMAT, LABELS, VERSION, Saved
@@ -23,6 +24,8 @@ from addnorm.tabular.targets import ClassTarget, NumberTarget
 FILE, WEIGHTS = "estimator.json", "model.safetensors"
 PAIRS = ("class_weight", "column_types")
 """Parameters that may be dicts; JSON would turn their keys into text."""
+DEEP = 64
+"""Layers of a model at most that is only tried."""
 
 
 def module_bytes(module: TableModel, reference: Cells) -> bytes:
@@ -44,16 +47,42 @@ def module_from(data: bytes, config: TableConfig) -> tuple[TableModel, Cells]:
     strange = [name for name in tensors if not name.startswith("module.")]
     if strange or any(part is None for part in reference):
         raise UserError(f"the weights are not those of an estimator: {strange or 'no reference'}")
+    weights = {name.removeprefix("module."): value for name, value in tensors.items()}
+    kept = Cells(*(part for part in reference if part is not None))
+    _same_shapes(weights, kept, config)
     with torch.random.fork_rng(devices=[]):  # drawn in vain, then overwritten
         module = build_table_model(config)
     try:
-        module.load_state_dict(
-            {name.removeprefix("module."): value for name, value in tensors.items()}
-        )
+        module.load_state_dict(weights)
     except RuntimeError as problem:
         told = " ".join(str(problem).split())
         raise UserError(f"the weights do not fit their model: {told}") from None
-    return module.double().eval(), Cells(*(part for part in reference if part is not None))
+    return module.double().eval(), kept
+
+
+def _same_shapes(weights: dict[str, Tensor], kept: Cells, config: TableConfig) -> None:
+    """Refuse weights of another model before any model is built whose size somebody else chose."""
+    if config.depth > len(weights):
+        raise UserError(f"the weights do not fit their model: they have no {config.depth} layers")
+    rows, columns = kept.height, (config.numbers, config.numbers, len(config.categories))
+    shapes = [tuple(part.shape[:2]) for part in kept]
+    if shapes != [(rows, each) for each in (*columns, len(config.texts))] or not rows:
+        raise UserError("the weights do not fit their model: reference rows have other columns")
+    try:
+        with torch.device("meta"):
+            wanted = build_table_model(config).state_dict()
+    except (RuntimeError, OverflowError, MemoryError) as problem:  # numbers beyond all bounds
+        told = " ".join(str(problem).split())
+        raise UserError(f"the weights do not fit their model: {told}") from None
+    names = {*wanted, *weights}
+    for name in sorted(each for each in names if not each.endswith("_extra_state")):
+        theirs, ours = (
+            list(each[name].shape) if name in each else None for each in (weights, wanted)
+        )
+        if theirs != ours:
+            raise UserError(
+                f"the weights do not fit their model: {name} is {theirs}, wanted {ours}"
+            )
 
 
 def save_estimator(estimator: Any, folder: str | Path) -> None:
@@ -89,7 +118,7 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
         raise UserError(f"no estimator at {folder}: wanted a folder with {FILE}, as save() makes")
     try:
         plain = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
+    except (ValueError, RecursionError) as problem:
         raise UserError(f"{path} is not JSON ({problem})") from None
     saved = Saved.of(plain, path, known)
     made = known[saved.estimator]()
@@ -110,6 +139,7 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     layout = made.encoder_.layout | {"outputs": made.target_.outputs}
     if any(getattr(config, name) != value for name, value in layout.items()):
         raise UserError(f"{path} is damaged: the model is not one of these columns and this target")
+    _sensible(made, layout)
     made.feature_importances_ = np.array(saved.importances, float)
     made.history_, made.n_features_in_ = plain["history"], saved.features
     if saved.names is not None:
@@ -123,6 +153,15 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     made.module_, made.reference_ = module_from(data, config)
     made._n_features_out = made.module_.width
     return made
+
+
+def _sensible(made: Any, layout: dict[str, Any]) -> None:
+    """Refuse parameters with which nothing could be fitted."""
+    config = config_of(made, made.encoder_, layout["outputs"])
+    training_of(made, 1, wiring=config.wiring, seed=0)
+    threads_of(made)
+    with torch.device("meta"):
+        build_table_model(config.model_copy(update={"depth": min(config.depth, DEEP)}))
 
 
 def _single(value: Tensor) -> Tensor:
