@@ -308,3 +308,18 @@ def test_a_column_without_values_is_one_if_its_type_is_told():
     for kind in ("numeric", "categorical", "string", "boolean", "datetime"):
         made = classifier(max_epochs=1, column_types={"only": kind}).fit(frame, LABELS)
         assert np.isfinite(made.predict_proba(frame)).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        (pl.DataFrame({"a": [1.0]}).lazy(), r"got LazyFrame instead; call .collect\(\) first"),
+        ({"a": [1.0]}, "got dict of named values instead; make it a frame"),
+        ([{"a": 1.0}], "got list of named values instead; make it a frame"),
+        (np.zeros(3, dtype=[("a", float)]), "got ndarray of named values instead"),
+    ],
+)
+def test_what_is_nearly_a_table(X, words):
+    with pytest.raises(UserError, match=f"Expected 2D array, {words}") as caught:
+        classifier().fit(X, [0])
+    assert "\n" not in str(caught.value)

@@ -111,6 +111,8 @@ def test_files_that_are_missing_or_broken(tmp_path):
     (tmp_path / "estimator.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write into .*estimator.json \("):
+        fitted("regressor")[0].save(tmp_path / "estimator.json")
     made = regressor(random_state=np.random.RandomState(0)).fit(NUMBERS, SUMS)
     with pytest.raises(UserError, match=r"random_state=.* cannot be saved"):
         made.save(tmp_path / "other")

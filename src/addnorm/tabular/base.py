@@ -27,7 +27,14 @@ from addnorm.tabular.choices import (
     threads_of,
     training_of,
 )
-from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
+from addnorm.tabular.columns import (
+    as_pandas,
+    is_frame,
+    raw_columns,
+    read_columns,
+    refuse_records,
+    shown,
+)
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
 from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled, whole
@@ -261,6 +268,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
+        refuse_records(X)
         made = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
         if made.dtype.kind == "c":
             raise UserError("Complex data not supported")

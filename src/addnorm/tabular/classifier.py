@@ -235,10 +235,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weight of every row's class; rows of weight 0 are not counted."""
         made, real = np.ones(len(y)), weights > 0
-        if not (self.class_weight in (None, "balanced") or isinstance(self.class_weight, Mapping)):
+        told = self.class_weight
+        if not (told is None or isinstance(told, Mapping) or str(told) == "balanced"):
             raise UserError(
-                "class_weight is a dict from classes to weights, 'balanced' or None, got "
-                f"{self.class_weight!r}"
+                f"class_weight is a dict from classes to weights, 'balanced' or None, got {told!r}"
             )
         if self.class_weight is not None:
             made[real] = compute_sample_weight(self.class_weight, y[real])

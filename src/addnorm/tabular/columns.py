@@ -62,6 +62,18 @@ def as_pandas(X: Any) -> Any:
         ) from None
 
 
+def refuse_records(X: Any) -> None:
+    """What is nearly a table, and what to do."""
+    if callable(getattr(X, "collect", None)):
+        raise UserError(f"Expected 2D array, got {type(X).__name__} instead; call .collect() first")
+    first = X[0] if isinstance(X, list) and X else X
+    if isinstance(first, Mapping) or getattr(getattr(X, "dtype", None), "names", None):
+        raise UserError(
+            f"Expected 2D array, got {type(X).__name__} of named values instead; make it a frame: "
+            "pandas.DataFrame(X)"
+        )
+
+
 def raw_columns(X: Any) -> list[tuple[str, Any]]:
     """(name, values) of every column of a pandas frame or a 2-d array."""
     if isinstance(X, np.ndarray):

@@ -21,7 +21,7 @@ REFERENCES = 64
 """Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
 with."""
 
-EXTREME, LEAST = 40, 100
+EXTREME, LEAST = 40, 30
 """Powers of two: of a largest weight that is scaled, and of the smallest beside it."""
 
 
@@ -105,7 +105,7 @@ def lesson_of(
 
 def sane(weights: np.ndarray) -> np.ndarray:
     """Weights that float32 can sum: all but extreme ones as they are, those times a power of two so
-    that the largest is about 1, and none below 2^-100 of it.
+    that the largest is about 1, and none below 2^-30 of it.
 
     >>> sane(np.array([1.0, 3.0])), sane(np.array([2.0**1000, 2.0**999]))
     (array([1., 3.]), array([1. , 0.5]))

@@ -10,7 +10,7 @@ KNOTS = 513
 """Points of a curve at most."""
 EDGE = 2.0**-52
 """The smallest share: beside a huge weight others would have none, and a score without end."""
-LEAST = 1e-3
+LEAST = 0.05
 """The smallest deviation, for the same reason."""
 
 

@@ -1,6 +1,8 @@
 """Estimators as files: JSON for what was chosen and learned, safetensors for numbers; no pickle."""
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -106,9 +108,14 @@ def save_estimator(estimator: Any, folder: str | Path) -> None:
         "weights": sha256(data).hexdigest(),
     }
     folder = Path(folder)
-    with replacing(folder / FILE) as file, replacing(folder / WEIGHTS) as weights:
-        file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")
-        weights.write_bytes(data)
+    try:
+        with replacing(folder / FILE) as file, replacing(folder / WEIGHTS) as weights:
+            file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")
+            weights.write_bytes(data)
+    except OSError as problem:
+        raise UserError(
+            f"cannot write into {folder} ({problem.strerror or problem}); choose another folder"
+        ) from None
 
 
 def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
@@ -128,7 +135,8 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
         if name not in made.get_params(deep=False):
             raise UserError(f"{path}: {unknown('parameter', name, made.get_params(deep=False))}")
     made.set_params(**{name: _dict(name, value) for name, value in saved.params.items()})
-    config = TableConfig.of(**_tuples(saved.config))
+    with _at(path):
+        config = TableConfig.of(**_tuples(saved.config))
     made.encoder_ = TableEncoder.from_plain(plain["encoder"])
     if saved.classes is not None and saved.temperature is not None:
         made.classes_ = np.array(saved.classes.values, saved.classes.dtype)
@@ -139,7 +147,8 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     layout = made.encoder_.layout | {"outputs": made.target_.outputs}
     if any(getattr(config, name) != value for name, value in layout.items()):
         raise UserError(f"{path} is damaged: the model is not one of these columns and this target")
-    _sensible(made, layout)
+    with _at(path):
+        _sensible(made, layout)
     made.feature_importances_ = np.array(saved.importances, float)
     made.history_, made.n_features_in_ = plain["history"], saved.features
     if saved.names is not None:
@@ -150,9 +159,19 @@ def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
     data = weights.read_bytes()
     if sha256(data).hexdigest() != saved.weights:
         raise UserError(f"{weights} is damaged, or belongs to another {FILE}: the checksum differs")
-    made.module_, made.reference_ = module_from(data, config)
+    with _at(weights):
+        made.module_, made.reference_ = module_from(data, config)
     made._n_features_out = made.module_.width
     return made
+
+
+@contextmanager
+def _at(path: Path) -> Iterator[None]:
+    """Mistakes are told with the file they stand in."""
+    try:
+        yield
+    except UserError as problem:
+        raise UserError(f"{path}: {problem}") from None
 
 
 def _sensible(made: Any, layout: dict[str, Any]) -> None:
