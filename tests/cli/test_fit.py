@@ -9,6 +9,8 @@ import pyarrow.parquet
 import pytest
 import yaml
 
+from addnorm.tabular import load
+from addnorm.tabular.prepare import halves
 from tests.tabular.tables import mixed
 
 QUICK = ("dim=8", "depth=1", "heads=2", "max_epochs=2")
@@ -48,7 +50,7 @@ def test_a_fit_says_what_it_found_and_leaves_a_folder(addnorm, folder):
     ]
     assert "80 rows, 7 columns; classify 'answer'" in done.err
     assert "gradient boosting" in done.err and "epoch 1/2" in done.err
-    assert {path.name for path in out.iterdir()} == {
+    assert {path.name for path in out.iterdir() if path.name != ".lock"} == {
         *("config.yaml", "estimator.json", "model.safetensors", "report.html", "rows.jsonl")
     }
     config = yaml.safe_load((out / "config.yaml").read_text())
@@ -99,6 +101,15 @@ def test_columns_are_matched_by_name(addnorm, folder, run, tmp_path):
     assert "The table lacks columns seen at fit time: 'flag', 'day'" in done.err
 
 
+def test_a_target_that_stands_in_the_new_table_is_not_read(addnorm, folder, tmp_path):
+    table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
+    table.write_text("a,y\n" + "".join(f"{row},{row * 1.5}\n" for row in range(30)))
+    assert addnorm("fit", str(table), "-t", "y", "-o", run, *QUICK, "--holdout=0").code == 0
+    new.write_text("a,y\n1,unknown\n2,\n")
+    done = addnorm("predict", run, str(new))
+    assert (done.code, len(done.out.splitlines()), done.err) == (0, 3, "")
+
+
 def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_path):
     out = str(tmp_path / "run")
     done = addnorm(
@@ -144,6 +155,7 @@ def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_pat
         (("data.csv", "-t", "answer", "model=[a]"), "unknown model"),
         (("data.csv", "-t", "answer", "column_types=zip"), "column_types='zip'"),
         (("latin.csv", "-t", "a"), "is no UTF-8 text"),
+        (("wild.csv", "-t", "a"), "Input y contains infinity: the target 'a' is infinite in 1 of"),
     ],
 )
 def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, words):
@@ -159,6 +171,7 @@ def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, 
         "hollow.csv": "a,b\n" + "x,\ny,\n" * 20,
         "broken.parquet": "nothing",
         "data.doc": "a",
+        "wild.csv": "a,b\n" + "1.5,1\n2.5,2\n" * 10 + "inf,3\n",
         "latin.csv": "a,\udcf6\n1,2\n",
     }
     name, *rest = arguments
@@ -191,6 +204,45 @@ def test_codes_with_zeros_mean_at_prediction_what_they_meant_at_fit(addnorm, tmp
     assert addnorm("predict", run, str(new)).out == "y\n0\n1\n0\n1\n"
     new.write_text("code\n7\n")
     assert addnorm("predict", run, str(new)).code == 0
+
+
+@pytest.mark.parametrize("place", ["a_file", "a_file/run"])
+def test_a_place_that_cannot_be_written_is_refused_before_training(
+    addnorm, folder, tmp_path, place
+):
+    (tmp_path / "a_file").write_text("")
+    out = ("-o", str(tmp_path / place))
+    done = addnorm("fit", str(folder / "data.csv"), "-t", "answer", *QUICK, *out)
+    assert done.code == 2 and "epoch" not in done.err
+    assert f"cannot write into {tmp_path / place} (" in done.err.splitlines()[-1]
+
+
+def test_types_are_those_of_the_whole_file_however_it_is_divided(addnorm, tmp_path):
+    """One odd cell, or the only one, may stand among the rows that are held out."""
+    rows, held = 60, halves(pd.Series(range(60)), 0.2, classify=False)[1]
+    frame = pd.DataFrame({"a": range(rows), "y": [1.5 * each + 0.25 for each in range(rows)]})
+    frame["odd"] = [str(each) for each in range(rows)]
+    frame.loc[held[0], "odd"] = "none of them"
+    frame["only"] = None
+    frame.loc[held[1], "only"] = 3.5
+    frame.to_csv(tmp_path / "t.csv", index=False)
+    run = str(tmp_path / "run")
+    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", run, *QUICK)
+    assert (done.code, "Gradient boosting could not" in done.err) == (0, False), done.err
+    kinds = load(tmp_path / "run").encoder_
+    assert dict(zip(kinds.names, kinds.kinds, strict=True)) == {
+        "a": "numeric",
+        "odd": "categorical",
+        "only": "numeric",
+    }
+    assert len(addnorm("predict", run, str(tmp_path / "t.csv")).out.splitlines()) == 61
+
+
+def test_more_classes_than_rows_that_are_held_out(addnorm, tmp_path):
+    rows = "".join(f"{row},c{row % 20}\n" for row in range(60))
+    (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
+    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(tmp_path / "r"), *QUICK)
+    assert done.code == 0, done.err
 
 
 def test_a_fit_is_kept_when_its_rival_fails(addnorm, tmp_path, monkeypatch):

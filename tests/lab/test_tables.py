@@ -19,6 +19,7 @@ from addnorm.lab.spec import task_keys
 from addnorm.lab.tasks import task_of
 from addnorm.lab.tasks.parted import Parted
 from addnorm.report.comparison import write_comparison_report
+from addnorm.tabular.prepare import halves
 from tests.claims.here import Here
 
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}
@@ -186,12 +187,40 @@ def test_what_makes_no_sense_is_refused_before_anything_runs(table, more, told):
         (frame()[["y"]], "'y' is the only column"),
         (frame().assign(a=np.nan), "columns without any value: 'a'"),
         (frame().assign(y=[None, *["yes"] * 79]), "Input y contains NaN"),
+        (frame().assign(y=[np.inf, *np.arange(79)]), "Input y contains infinity"),
     ],
 )
 def test_tables_that_cannot_be_compared_on(tmp_path, made, told):
     made.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match=told):
         check_data(spec_of(tmp_path / "t.csv"))
+
+
+def test_types_are_those_of_all_parts_together(tmp_path):
+    """A cell that is no number, or the only one, may stand in a part that is not trained on."""
+    held = halves(frame()["y"], 0.3, classify=True)[1]
+    odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
+    odd.loc[held[0], ["a", "only"]] = "none", 1.5
+    odd.to_csv(tmp_path / "t.csv", index=False)
+    spec = spec_of(tmp_path / "t.csv", wiring="pre_ln", seeds=1)
+    types = {"a": "string", "b": "categorical", "number": "numeric", "only": "numeric"}
+    assert Parted.of(spec).types == types
+    end = task_of("table").finished(cell_of(spec, tmp_path), Pulse(lambda step, loss: None))
+    assert end.ending == "done"
+
+
+def test_the_baseline_stands_on_the_scale_of_the_cells(tmp_path):
+    heavy = frame().assign(number=np.exp(3 * frame()["a"]))
+    heavy.to_csv(tmp_path / "t.csv", index=False)
+    found = {
+        scaling: prepare(
+            spec_of(tmp_path / "t.csv", target="number", target_scaling=scaling), tmp_path / scaling
+        ).baseline
+        for scaling in ("standard", "quantile")
+    }
+    parted = Parted.of(spec_of(tmp_path / "t.csv", target="number"))
+    assert found == {scaling: pytest.approx(parted.baseline(scaling)) for scaling in found}
+    assert found["standard"] != pytest.approx(found["quantile"])
 
 
 def test_tiny_classes_do_not_stop_the_parting(tmp_path):

@@ -4,6 +4,7 @@ import numpy as np
 import pandas as pd
 import pytest
 
+from addnorm.core.errors import UserError
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.choices import config_of, threads_of
 from addnorm.tabular.columns import read_columns
@@ -26,6 +27,7 @@ from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regre
         ({"max_epochs": 0}, "max_epochs is 'auto' or a whole number from 1, got 0"),
         ({"patience": 1.5}, "patience is a whole number from 1, got 1.5"),
         ({"lr": -1}, "lr must be a positive number"),
+        ({"early_stopping": "False"}, "early_stopping is True, False or 'auto', got 'False'"),
         ({"early_stopping": "yes"}, "early_stopping is True, False or 'auto', got 'yes'"),
         ({"early_stopping": True, "validation_fraction": 0.001}, "too few to hold out 0.001"),
         ({"validation_fraction": 1.0}, "validation_fraction is a share between 0 and 1, got 1.0"),
@@ -137,3 +139,19 @@ def test_classes_of_several_types_are_refused():
 def test_a_list_is_no_model():
     with pytest.raises(ValueError, match="unknown model"):
         regressor().set_params(model=["mlp"]).fit(NUMBERS, SUMS)
+
+
+def test_numbers_of_numpy_are_numbers():
+    whole = {name: np.int64(2) for name in ("dim", "depth", "heads", "ffn_dim", "max_epochs")}
+    more = {"batch_size": np.int32(16), "patience": np.int8(2), "n_jobs": np.int64(1)}
+    real = {"lr": np.float32(1e-3), "dropout": np.float64(0.1), "average": np.float32(0.5)}
+    settings = {**whole, **more, **real, "early_stopping": np.bool_(True)}
+    made = classifier(**settings).fit(NUMBERS, SUMS > 0)
+    assert len(made.history_) == 2 and "valid" in made.history_[0]
+    assert len(made.pretrain(NUMBERS, epochs=np.int64(1)).pretraining_) == 1
+
+
+@pytest.mark.parametrize("epochs", [0, 2.5, "auto", True])
+def test_epochs_of_pretraining_are_a_whole_number(epochs):
+    with pytest.raises(UserError, match="epochs is None or a whole number from 1, got"):
+        regressor().pretrain(NUMBERS, epochs=epochs)

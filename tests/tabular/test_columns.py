@@ -19,7 +19,7 @@ from addnorm.tabular.columns import (
     read_columns,
     shown,
 )
-from tests.tabular.tables import mixed
+from tests.tabular.tables import FRAME, LABELS, classifier, mixed
 
 KINDS = ["numeric", "numeric", "boolean", "categorical", "string", "datetime"]
 
@@ -275,3 +275,51 @@ def test_a_column_is_read_the_same_when_its_kind_is_told(values):
     same(one, read_column("x", cells, one.kind))
     if one.kind in ("numeric", "datetime"):
         assert not np.isinf(one.values).any()
+
+
+def test_numbers_beside_texts_in_lists_stay_numbers():
+    rows = [[1.5, "a", 3], [2.5, "b", 4]] * 10
+    made = classifier(max_epochs=1).fit(rows, ["x", "y"] * 10)
+    assert made.encoder_.kinds == ("numeric", "categorical", "numeric")
+    frame = pd.DataFrame(rows)
+    again = classifier(max_epochs=1).fit(frame.to_numpy(), ["x", "y"] * 10)
+    np.testing.assert_array_equal(made.predict_proba(rows), again.predict_proba(rows))
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(np.ones((4, 3)), columns=["a", "b", "a"])
+    with pytest.raises(ValueError, match="several columns are called 'a'; give each a name"):
+        classifier().fit(frame, [0, 1, 0, 1])
+
+
+def test_categories_that_are_dates_are_known_as_plain_dates():
+    days = pd.Series(pd.to_datetime(["2026-01-01", "2026-01-02"] * 20))
+    frame, y = pd.DataFrame({"day": days.astype("category")}), ["x", "y"] * 20
+    made = classifier(max_epochs=1).fit(frame, y)
+    said = made.predict_proba(frame)
+    for plain in (days, days.dt.date, days.dt.strftime("%Y-%m-%dT%H:%M:%S")):
+        np.testing.assert_array_equal(made.predict_proba(pd.DataFrame({"day": plain})), said)
+
+
+def test_a_column_without_values_is_one_if_its_type_is_told():
+    frame = FRAME.assign(only=np.nan)
+    with pytest.raises(ValueError, match="columns without any value: 'only'"):
+        classifier().fit(frame, LABELS)
+    for kind in ("numeric", "categorical", "string", "boolean", "datetime"):
+        made = classifier(max_epochs=1, column_types={"only": kind}).fit(frame, LABELS)
+        assert np.isfinite(made.predict_proba(frame)).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        (pl.DataFrame({"a": [1.0]}).lazy(), r"got LazyFrame instead; call .collect\(\) first"),
+        ({"a": [1.0]}, "got dict of named values instead; make it a frame"),
+        ([{"a": 1.0}], "got list of named values instead; make it a frame"),
+        (np.zeros(3, dtype=[("a", float)]), "got ndarray of named values instead"),
+    ],
+)
+def test_what_is_nearly_a_table(X, words):
+    with pytest.raises(UserError, match=f"Expected 2D array, {words}") as caught:
+        classifier().fit(X, [0])
+    assert "\n" not in str(caught.value)

@@ -10,8 +10,11 @@ import pyarrow as pa
 import pytest
 import torch
 
+from addnorm.core.errors import UserError
 from addnorm.models.tabular import MODELS
+from addnorm.tabular.calibration import Reliability
 from addnorm.tabular.fitting import settled
+from addnorm.tabular.targets import NumberTarget
 from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
 
@@ -253,3 +256,47 @@ def test_a_column_that_arrow_does_not_know_is_told():
     wide = pl.DataFrame({"x": pl.Series([1, 2] * 20, dtype=pl.Int128)})
     with pytest.raises(ValueError, match="DataFrame cannot be read through Arrow: "):
         regressor().fit(wide, SUMS)
+
+
+@pytest.mark.parametrize("zeros", [0.0, 0.6, 0.9])
+def test_a_target_of_mostly_one_value_is_standardised(zeros):
+    """By quantiles, almost every answer would be that value."""
+    chance = np.random.default_rng(0)
+    y = np.exp(2 * chance.normal(size=2000)) * (chance.random(2000) >= zeros)
+    target = NumberTarget.of(y, np.ones(2000), "auto")
+    assert (target.curve is None) == (zeros > 0.5)
+
+
+@pytest.mark.parametrize(
+    "weights",
+    [
+        np.full(40, 1e-320),
+        np.full(40, 1e300),
+        np.where(np.arange(40), 1.0, 1e18),
+        np.where(np.arange(40), 1.0, 1e308),
+        np.where(np.arange(40) % 2, 1e-300, 1e300),
+    ],
+)
+@pytest.mark.parametrize("early", [True, False])
+def test_weights_of_any_size(weights, early):
+    made = classifier(early_stopping=early, validation_fraction=0.3)
+    made.fit(NUMBERS, SUMS > 0, sample_weight=weights)
+    assert np.isfinite(made.predict_proba(NUMBERS)).all()
+    assert all(np.isfinite(list(row.values())).all() for row in made.history_)
+    scores = made.encoder_.numbers[0].curve.scores
+    assert np.abs(scores).max() < 1000 and (np.diff(scores) > 0).all()
+
+
+def test_a_reliability_wants_outcomes():
+    made = classifier(max_epochs=1).fit(NUMBERS, (SUMS > 0).astype(int))
+    y = (SUMS > 0).astype(int)
+    assert made.reliability(NUMBERS, y[:, None]).error == made.reliability(NUMBERS, y).error
+    with pytest.raises(UserError, match=r"y holds none of the classes \[0, 1\]"):
+        made.reliability(NUMBERS, y.astype(str))
+    for bins in (0, 2.5, True):
+        with pytest.raises(UserError, match="bins is a whole number from 1"):
+            made.reliability(NUMBERS, y, bins=bins)
+    with pytest.raises(UserError, match="got 40 probabilities and 39 outcomes"):
+        made.reliability(NUMBERS, y[1:])
+    with pytest.raises(UserError, match="probabilities lie between 0 and 1"):
+        Reliability.of(np.array([0.5, 1.5]), np.array([0, 1]))

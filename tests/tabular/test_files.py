@@ -101,3 +101,13 @@ def test_parquet_without_rows(tmp_path):
     pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "t.parquet")
     with pytest.raises(UserError, match="it has no rows"):
         read_table(tmp_path / "t.parquet")
+
+
+def test_an_index_with_a_name_is_a_column(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2, 3]}, index=pd.Index([5, 6, 7], name="key"))
+    frame.to_parquet(tmp_path / "named.parquet")
+    frame.rename_axis(None).to_parquet(tmp_path / "plain.parquet")
+    for read in (lambda path: read_table(path)[0], lambda path: next(read_parts(path))):
+        named, plain = (read(tmp_path / f"{name}.parquet") for name in ("named", "plain"))
+        assert named["key"].tolist() == [5, 6, 7] and list(plain.columns) == ["a"]
+        assert list(named.index) == [0, 1, 2]

@@ -57,6 +57,35 @@ def test_a_warm_start_goes_on():
         made.set_params(dim=16).fit(NUMBERS, SUMS)
 
 
+@pytest.mark.parametrize("warm", [True, False])
+def test_a_fit_that_is_interrupted_leaves_the_estimator_as_it_was(warm, monkeypatch):
+    made = classifier(warm_start=warm).fit(FRAME, LABELS)
+    said, history, state = made.predict_proba(FRAME), made.history_, dict(vars(made))
+
+    def interrupt(*_given):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("addnorm.train.average.Average.update", interrupt)
+    other = FRAME if warm else FRAME.iloc[:, :3]
+    with pytest.raises(KeyboardInterrupt):
+        made.fit(other, LABELS)
+    assert vars(made) == state and made.history_ is history
+    np.testing.assert_array_equal(made.predict_proba(FRAME), said)
+
+
+def test_answers_are_those_of_a_model_that_drops_nothing():
+    made = classifier(dropout=0.5).fit(FRAME, LABELS)
+    said = made.predict_proba(FRAME)
+    made.module_.train()
+    np.testing.assert_array_equal(made.predict_proba(FRAME), said)
+    assert made.module_.training
+
+
+@pytest.mark.parametrize("wiring", ["layer_drop", "drop_path"])
+def test_wirings_that_toss_coins_in_training(wiring):
+    assert classifier(wiring=wiring).fit(FRAME, LABELS).score(FRAME, LABELS) > 0
+
+
 def test_a_time_budget_ends_the_training_in_time():
     made = regressor(max_epochs=10_000, max_seconds=0.5).fit(NUMBERS, SUMS)
     assert len(made.history_) < 10_000

@@ -42,6 +42,16 @@ def test_an_estimator_comes_back_with_the_same_answers(kind, way, tmp_path):
     assert not hasattr(clone(made), "module_")
 
 
+@pytest.mark.parametrize("dtype", ["uint8", "int32", "float32", "bool", "U3"])
+def test_classes_of_every_plain_type_come_back(dtype, tmp_path):
+    y = (SUMS > 0).astype(dtype)
+    made = classifier(max_epochs=1).fit(NUMBERS, y)
+    made.save(tmp_path)
+    again = load(tmp_path)
+    assert again.classes_.dtype == made.classes_.dtype
+    np.testing.assert_array_equal(again.predict(NUMBERS), made.predict(NUMBERS))
+
+
 def test_a_pickle_holds_safetensors_and_no_torch_storage():
     data = pickle.dumps(fitted("regressor")[0])
     assert b"__metadata__" in data or b'"dtype":"F32"' in data
@@ -74,6 +84,14 @@ def change(folder, **fields):
         ({"estimator": "TabularTransformerClassifier"}, "with the target of another"),
         ({"config": {"model": "mlp", "outputs": 1, "numbers": 1}}, "not one of these columns"),
         ({"encoder": {}}, "is damaged: encoder.names: Field required"),
+        ({"params": {"wiring": "pre_nl"}}, "unknown wiring 'pre_nl'; did you mean 'pre_ln'"),
+        ({"params": {"n_jobs": "x"}}, "n_jobs is a number of threads"),
+        ({"params": {"patience": 0}}, "patience is a whole number from 1, got 0"),
+        (
+            {"target": {"center": float("nan"), "scale": 1, "curve": None}},
+            "target.center: .*finite",
+        ),
+        ({"importances": [float("inf"), 0, 0]}, "importances.0: .*finite"),
     ],
 )
 def test_what_it_does_not_know_is_refused(fields, words, tmp_path):
@@ -93,6 +111,8 @@ def test_files_that_are_missing_or_broken(tmp_path):
     (tmp_path / "estimator.json").write_text("{")
     with pytest.raises(UserError, match="is not JSON"):
         load(tmp_path)
+    with pytest.raises(UserError, match=r"cannot write into .*estimator.json \("):
+        fitted("regressor")[0].save(tmp_path / "estimator.json")
     made = regressor(random_state=np.random.RandomState(0)).fit(NUMBERS, SUMS)
     with pytest.raises(UserError, match=r"random_state=.* cannot be saved"):
         made.save(tmp_path / "other")
@@ -110,6 +130,12 @@ def test_files_that_are_missing_or_broken(tmp_path):
         (("numbers", 0, "curve", "values"), []),
         (("numbers", 0, "curve", "values", 0), 1e9),
         (("categories", 0, "values", 0), 3),
+        (("categories", 0, "values"), ["1", "2", "1"]),
+        (("numbers", 0, "part"), "hour"),
+        (("numbers", 1, "column"), 1),
+        (("numbers", 0, "curve", "scores", 0), float("nan")),
+        (("numbers", 0, "curve", "scores", 0), 9.0),
+        (("names", 1), "x0"),
     ],
 )
 def test_an_encoder_it_does_not_know_is_refused(place, value, tmp_path):
@@ -130,3 +156,42 @@ def test_coming_back_draws_nothing_from_torchs_own_generator():
     before = torch.get_rng_state()
     pickle.loads(data)
     assert torch.equal(before, torch.get_rng_state())
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        (["yes", "no"], r"classes \['yes', 'no'\] are not in order, each once"),
+        (["no", "no"], r"classes \['no', 'no'\] are not in order, each once"),
+    ],
+)
+def test_classes_stand_in_order_each_once(values, words, tmp_path):
+    fitted("classifier")[0].save(tmp_path)
+    change(tmp_path, classes={"dtype": "object", "values": values})
+    with pytest.raises(UserError, match=words):
+        load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"dim": 10**7, "heads": 1}, r"do not fit their model: .* is \[8.*wanted \[10000000"),
+        ({"dim": 10**12, "heads": 1}, "do not fit their model"),
+        ({"depth": 10**9}, "do not fit their model: they have no 1000000000 layers"),
+        ({"ffn_dim": 10**9}, "do not fit their model"),
+        ({"norm": "none"}, "do not fit their model: .*, wanted None"),
+        ({"wiring": "pre_nl"}, "unknown wiring 'pre_nl'"),
+    ],
+)
+def test_a_model_of_another_size_is_refused_before_it_is_built(fields, words, tmp_path):
+    fitted("regressor")[0].save(tmp_path)
+    config = json.loads((tmp_path / "estimator.json").read_text())["config"]
+    change(tmp_path, config=config | fields)
+    with pytest.raises(UserError, match=words):
+        load(tmp_path)
+
+
+def test_json_that_is_too_deep(tmp_path):
+    (tmp_path / "estimator.json").write_text("[" * 100_000)
+    with pytest.raises(UserError, match="is not JSON"):
+        load(tmp_path)

@@ -55,7 +55,8 @@ def fit(
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns import KINDS, read_columns
     from addnorm.tabular.files import read_table
-    from addnorm.tabular.run import FitConfig, fit_run, split_target, task_of
+    from addnorm.tabular.prepare import split_target, task_of
+    from addnorm.tabular.run import FitConfig, fit_run
 
     if not target:
         raise UserError("which column is to be predicted? say --target COLUMN")

@@ -33,7 +33,9 @@ def predict(
         raise UserError(f"{run} predicts a number, which has no probabilities; leave --scores out")
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
-    for number, frame in enumerate(read_parts(table, config.types)):
+    # A target that stands there is not read, whatever it holds.
+    types = config.types | {config.target: "string"}
+    for number, frame in enumerate(read_parts(table, types)):
         X, strange = matched(frame, estimator, config.target)
         if number == 0:
             if strange:

@@ -1,7 +1,7 @@
 """What classifier and regressor have in common: everything but the target."""
 
 from abc import abstractmethod
-from dataclasses import replace
+from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, Self
 
@@ -27,10 +27,17 @@ from addnorm.tabular.choices import (
     threads_of,
     training_of,
 )
-from addnorm.tabular.columns import as_pandas, is_frame, raw_columns, read_columns, shown
+from addnorm.tabular.columns import (
+    as_pandas,
+    is_frame,
+    raw_columns,
+    read_columns,
+    refuse_records,
+    shown,
+)
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.explain import Explanation, effects_of
-from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled
+from addnorm.tabular.fitting import Sample, answers, begun, descend, fit_model, settled, whole
 from addnorm.tabular.importance import importances
 from addnorm.tabular.lesson import Given, lesson_of, refuse_empty, rows_of, some_rows
 from addnorm.tabular.pretrain import OBJECTIVES, Pretext, Pretrained
@@ -103,7 +110,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError(
                 "warm_start goes on with the model of the last fit, and the settings are others now"
             )
-        return self.module_
+        return deepcopy(self.module_)
 
     @abstractmethod
     def _target(self, y: np.ndarray, weights: np.ndarray) -> Target:
@@ -165,6 +172,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     # Before and after.
 
+    @whole
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
         """Pre-train on rows without a target; every `fit` from now on starts from there.
 
@@ -176,16 +184,14 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             raise UserError(unknown("objective", str(objective), OBJECTIVES))
         X = self._checked(X, reset=True)
         columns, seed = read_columns(X, self.column_types), seed_of(self)
-        refuse_empty(columns)
+        refuse_empty(columns, self.column_types)
         ones, values = np.ones(len(X)), [column.values for column in columns]
         rows = row_set(values, None, weights=ones, times=ones, seed=derive_seed(seed, "rows"))
         columns, weights = some_rows(columns, rows.chosen), torch.from_numpy(rows.weights)
         encoder = TableEncoder.of(columns, rows.weights)
         sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
         device, config = device_of(self), config_of(self, encoder, 1)
-        how = training_of(self, len(weights), wiring=config.wiring, seed=seed)
-        if epochs is not None:
-            how = replace(how, max_epochs=epochs)
+        how = training_of(self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs)
         with (
             settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
             watched(self.verbose) as watch,
@@ -251,6 +257,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     def _checked(self, X: Any, *, reset: bool) -> Any:
         if is_frame(X):
             X = as_pandas(X)
+            if not X.columns.is_unique:
+                twice = X.columns[X.columns.duplicated()][0]
+                raise UserError(f"several columns are called {twice!r}; give each a name")
             for axis, what in enumerate(("sample", "feature")):
                 if not X.shape[axis]:
                     raise UserError(
@@ -259,10 +268,13 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        X = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-        if X.dtype.kind == "c":
+        refuse_records(X)
+        made = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        if made.dtype.kind == "c":
             raise UserError("Complex data not supported")
-        return X
+        # numpy turns the numbers of a list into texts where there is a text among them.
+        mixed = made.dtype.kind in "US" and not isinstance(X, np.ndarray)
+        return np.array(X, dtype=object) if mixed else made
 
     def _groups(self, y: np.ndarray) -> np.ndarray:
         return np.zeros(len(y), dtype=np.int64)

@@ -43,8 +43,12 @@ class Reliability:
     @classmethod
     def of(cls, probability: np.ndarray, true: np.ndarray, *, bins: int = 10) -> "Reliability":
         """Bins of equal width; empty ones are left out."""
-        if len(probability) != len(true):
+        if len(probability) != len(true) or not len(true):
             raise UserError(f"got {len(probability)} probabilities and {len(true)} outcomes")
+        if not isinstance(bins, int | np.integer) or isinstance(bins, bool) or bins < 1:
+            raise UserError(f"bins is a whole number from 1, got {bins!r}")
+        if not ((probability >= 0) & (probability <= 1)).all():
+            raise UserError("probabilities lie between 0 and 1, got others")
         place = np.minimum((probability * bins).astype(int), bins - 1)
         rows = np.bincount(place, minlength=bins)
         some = rows > 0

@@ -72,7 +72,8 @@ def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
     if not isinstance(chosen.model, str) or chosen.model not in MODELS:
         raise UserError(unknown("model", str(chosen.model), MODELS))
     kind = MODELS[chosen.model]
-    told = {name: getattr(chosen, name) for name in OWN if getattr(chosen, name) is not None}
+    told = {name: plain(getattr(chosen, name)) for name in OWN}
+    told = {name: value for name, value in told.items() if value is not None}
     for name in kind.unused:
         if name in told:
             raise UserError(
@@ -85,16 +86,14 @@ def config_of(chosen: Any, encoder: TableEncoder, outputs: int) -> TableConfig:
 
 def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
     """How much of each row is held out to find the best epoch, from 0 to 1."""
-    if str(chosen.early_stopping) not in ("True", "False", "auto"):
-        raise UserError(f"early_stopping is True, False or 'auto', got {chosen.early_stopping!r}")
+    wanted = plain(chosen.early_stopping)
+    if not (isinstance(wanted, bool) or wanted == "auto"):
+        raise UserError(f"early_stopping is True, False or 'auto', got {wanted!r}")
     _share(chosen, "validation_fraction", 0 < _number(chosen.validation_fraction) < 1)
-    wanted = chosen.early_stopping
-    if wanted == "auto":
-        wanted = rows.different >= ENOUGH
-    if not wanted:
+    if wanted is False or (wanted == "auto" and rows.different < ENOUGH):
         return np.zeros(len(y))
     held = split(rows, chosen._groups(y), chosen.validation_fraction)
-    if chosen.early_stopping is True and not held.any():
+    if wanted is True and not held.any():
         raise UserError(
             f"{rows.different} different rows are too few to hold out "
             f"{chosen.validation_fraction} of them; say early_stopping=False"
@@ -102,18 +101,19 @@ def held_out(chosen: Any, y: np.ndarray, rows: RowSet) -> np.ndarray:
     return held
 
 
-def training_of(chosen: Any, rows: int, *, wiring: str, seed: int) -> Training:
-    """How a fit of a model with that wiring to so many rows goes."""
-    size = batch_size(rows) if chosen.batch_size == "auto" else chosen.batch_size
-    if not _whole(size) or size < 1:
-        raise UserError(f"batch_size is 'auto' or a whole number from 1, got {size!r}")
-    epochs = chosen.max_epochs
-    if epochs == "auto":
-        epochs = passes(rows, int(size), most=chosen._most_passes)
-    if not _whole(epochs) or epochs < 1:
-        raise UserError(f"max_epochs is 'auto' or a whole number from 1, got {epochs!r}")
-    if not _whole(chosen.patience) or chosen.patience < 1:
-        raise UserError(f"patience is a whole number from 1, got {chosen.patience!r}")
+def training_of(
+    chosen: Any, rows: int, *, wiring: str, seed: int, epochs: int | None = None
+) -> Training:
+    """How a fit of a model with that wiring to so many rows goes. epochs: else `max_epochs`"""
+    size = chosen.batch_size
+    size = batch_size(rows) if size == "auto" else _count("batch_size is 'auto' or", size)
+    if epochs is not None:
+        epochs = _count("epochs is None or", epochs)
+    elif chosen.max_epochs == "auto":
+        epochs = passes(rows, size, most=chosen._most_passes)
+    else:
+        epochs = _count("max_epochs is 'auto' or", chosen.max_epochs)
+    patience = _count("patience is", chosen.patience)
     if str(chosen.precision) not in PRECISIONS:
         raise UserError(unknown("precision", str(chosen.precision), PRECISIONS))
     if chosen.max_seconds is not None and not _number(chosen.max_seconds) > 0:
@@ -128,17 +128,28 @@ def training_of(chosen: Any, rows: int, *, wiring: str, seed: int) -> Training:
             raise UserError(f"{name} must be a positive number, got {getattr(chosen, name)!r}")
     return Training(
         optimizer=chosen.optimizer,
-        lr=chosen.lr,
-        weight_decay=chosen.weight_decay,
+        lr=float(chosen.lr),
+        weight_decay=float(chosen.weight_decay),
         schedule=chosen.schedule or recommended(wiring),
-        batch_size=int(size),
-        max_epochs=int(epochs),
-        patience=int(chosen.patience),
-        average=chosen.average,
+        batch_size=size,
+        max_epochs=epochs,
+        patience=patience,
+        average=float(chosen.average),
         max_seconds=chosen.max_seconds,
         precision=chosen.precision,
         seed=derive_seed(seed, "training"),
     )
+
+
+def plain(value: Any) -> Any:
+    """A number of numpy as one of Python; all else as it is."""
+    return value.item() if isinstance(value, np.generic) else value
+
+
+def _count(what: str, value: Any) -> int:
+    if not _whole(value) or value < 1:
+        raise UserError(f"{what} a whole number from 1, got {plain(value)!r}")
+    return int(value)
 
 
 def _whole(value: Any) -> bool:

@@ -9,13 +9,13 @@ from scipy.special import softmax
 from sklearn.base import ClassifierMixin
 from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
+from sklearn.utils.validation import column_or_1d, validate_data
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
 from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
-from addnorm.tabular.fitting import Sample
+from addnorm.tabular.fitting import Sample, whole
 from addnorm.tabular.targets import ClassTarget, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
@@ -205,6 +205,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.verbose = verbose
         self.warm_start = warm_start
 
+    @whole
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
         if self.calibration not in CALIBRATIONS:
@@ -234,10 +235,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
         """The weight of every row's class; rows of weight 0 are not counted."""
         made, real = np.ones(len(y)), weights > 0
-        if not (self.class_weight in (None, "balanced") or isinstance(self.class_weight, Mapping)):
+        told = self.class_weight
+        if not (told is None or isinstance(told, Mapping) or str(told) == "balanced"):
             raise UserError(
-                "class_weight is a dict from classes to weights, 'balanced' or None, got "
-                f"{self.class_weight!r}"
+                f"class_weight is a dict from classes to weights, 'balanced' or None, got {told!r}"
             )
         if self.class_weight is not None:
             made[real] = compute_sample_weight(self.class_weight, y[real])
@@ -262,7 +263,11 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
         With two classes, how often the second came true, by its probability.
         """
-        said, y = self.predict_proba(X), np.asarray(y)
+        said, y = self.predict_proba(X), column_or_1d(y)
+        if not any(each in self.classes_.tolist() for each in y.tolist()):
+            raise UserError(
+                f"y holds none of the classes {self.classes_.tolist()}; is it of another type?"
+            )
         if len(self.classes_) == 2:
             return Reliability.of(said[:, 1], y == self.classes_[1], bins=bins)
         return Reliability.of(said.max(1), self.classes_[said.argmax(1)] == y, bins=bins)

@@ -62,6 +62,18 @@ def as_pandas(X: Any) -> Any:
         ) from None
 
 
+def refuse_records(X: Any) -> None:
+    """What is nearly a table, and what to do."""
+    if callable(getattr(X, "collect", None)):
+        raise UserError(f"Expected 2D array, got {type(X).__name__} instead; call .collect() first")
+    first = X[0] if isinstance(X, list) and X else X
+    if isinstance(first, Mapping) or getattr(getattr(X, "dtype", None), "names", None):
+        raise UserError(
+            f"Expected 2D array, got {type(X).__name__} of named values instead; make it a frame: "
+            "pandas.DataFrame(X)"
+        )
+
+
 def raw_columns(X: Any) -> list[tuple[str, Any]]:
     """(name, values) of every column of a pandas frame or a 2-d array."""
     if isinstance(X, np.ndarray):
@@ -80,14 +92,14 @@ def read_columns(
     ['numeric', 'numeric']
     """
     raw = raw_columns(X)
-    told = _told([name for name, _ in raw], kinds)
+    told = told_kinds([name for name, _ in raw], kinds)
     return [
         read_column(name, values, told.get(index), times=times)
         for index, (name, values) in enumerate(raw)
     ]
 
 
-def _told(names: list[str], kinds: Any) -> dict[int, str]:
+def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
     """Kinds that are told, by position."""
     if kinds is not None and not isinstance(kinds, Mapping):
         raise UserError(

@@ -48,7 +48,7 @@ def read_table(
             _check(path, table)
     if not len(table):
         raise _no_rows(path)
-    return table.to_pandas(date_as_object=False).rename(columns=str), found
+    return _frame(table), found
 
 
 def read_parts(path: str | Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
@@ -63,9 +63,17 @@ def read_parts(path: str | Path, types: Mapping[str, str] | None = None) -> Iter
             for start in range(0, len(table), ROWS):
                 part = table.slice(start, ROWS)
                 rows += len(part)
-                yield part.to_pandas(date_as_object=False).rename(columns=str)
+                yield _frame(part)
     if not rows:
         raise _no_rows(path)
+
+
+def _frame(table: Any) -> Any:
+    """In pandas; an index that was saved under a name is a column, and one without is none."""
+    frame = table.to_pandas(date_as_object=False).rename(columns=str)
+    named = [name for name in frame.index.names if name is not None]
+    frame = frame.reset_index(level=named) if named else frame
+    return frame.reset_index(drop=True).rename(columns=str)
 
 
 def _kind(path: Path) -> str:

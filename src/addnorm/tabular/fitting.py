@@ -6,7 +6,8 @@ import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from functools import wraps
+from typing import Any, NamedTuple, ParamSpec, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -21,6 +22,8 @@ from addnorm.train.average import Average
 from addnorm.train.optim import make_optimizer
 from addnorm.train.schedule import make_schedule
 
+P = ParamSpec("P")
+R = TypeVar("R")
 FIRST = 256
 """Rows that a wiring measures at the start."""
 CLIP = 1.0
@@ -59,6 +62,11 @@ class Sample(NamedTuple):
         """Some of the rows."""
         return Sample(self.cells.rows(index), self.asked[index], self.weights[index])
 
+    def some(self, many: int) -> "Sample":
+        """So many of the rows at most, spread over all: equal ones stand side by side."""
+        rows = len(self.weights)
+        return self.rows(torch.arange(min(many, rows)) * rows // min(many, rows))
+
     def to(self, device: torch.device) -> "Sample":
         """On a device, in float32."""
         return Sample(self.cells.to(device), self.asked.to(device), self.weights.float().to(device))
@@ -91,7 +99,7 @@ def begun(
             model.head.bias.copy_(target.start(rows.asked, rows.weights))
     if before is not None:
         before.give(model)
-    model.to(device).start_from(rows.cells.rows(slice(0, FIRST)).to(device))
+    model.to(device).start_from(rows.some(FIRST).cells.to(device))
     return model
 
 
@@ -216,12 +224,40 @@ def answers(
     weight = model.head.weight
     many = max(1, min(AT_ONCE, CELLS_AT_ONCE // (1 + model.config.features)))
     said = []
-    with _autocast(precision, weight.device):
+    with evaluating(model), _autocast(precision, weight.device):
         memory = model.remember(reference.to(weight.device, weight.dtype))
         for start in range(0, cells.height, many):
             part = cells.rows(slice(start, start + many)).to(weight.device, weight.dtype)
             said.append(model.embed(part, memory) if embeddings else model(part, memory))
     return torch.cat(said)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Iterator[None]:
+    """Without dropout; afterwards as it was."""
+    training = model.training
+    model.eval()
+    try:
+        yield
+    finally:
+        model.train(training)
+
+
+def whole(method: Callable[P, R]) -> Callable[P, R]:
+    """A method that happens whole: if it fails or is interrupted, its object is as it was."""
+
+    @wraps(method)
+    def made(*args: P.args, **named: P.kwargs) -> R:
+        own = args[0].__dict__
+        before = dict(own)
+        try:
+            return method(*args, **named)
+        except BaseException:
+            own.clear()
+            own.update(before)
+            raise
+
+    return made
 
 
 @contextmanager

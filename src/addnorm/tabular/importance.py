@@ -1,5 +1,8 @@
 """Which columns matter: by attention, or by what their shuffling costs."""
 
+from contextlib import ExitStack
+from typing import Any
+
 import numpy as np
 import torch
 from torch import Tensor
@@ -8,12 +11,14 @@ from addnorm.core.errors import UserError, unknown
 from addnorm.models.tabular import Cells, TableModel
 from addnorm.stacks import Stack
 from addnorm.sublayers import SelfAttention
-from addnorm.tabular.fitting import Sample, answers
+from addnorm.tabular.fitting import Sample, answers, evaluating
 from addnorm.tabular.targets import Target
 
 KINDS = ("auto", "rollout", "permutation")
 LOOKED_AT = 256
 """Rows that are looked at, at most."""
+MAPS_AT_ONCE = 1 << 22
+"""Numbers in the attention maps of a layer at once, about: they grow with the square of columns."""
 ATTENTIVE = ("ft_transformer", "saint")
 """Models whose first token attends to every column."""
 
@@ -41,11 +46,13 @@ def importances(
             f"importance='rollout' wants a model whose first token attends to every column, and "
             f"{model.config.model} has none; wanted 'permutation'"
         )
-    some = judged.rows(torch.arange(min(LOOKED_AT, len(judged.weights))))
+    some = judged.some(LOOKED_AT)
     if kind == "permutation" or not attends:
         raw = permutation(model, some, reference=reference, target=target, sources=sources)
     else:
-        raw = by_column(rollout(model, some.cells).mean(0).cpu().numpy(), sources, columns)
+        raw = by_column(
+            rollout(model, some.cells, reference).mean(0).cpu().numpy(), sources, columns
+        )
     raw = np.pad(raw, (0, columns - len(raw)))
     return raw / raw.sum() if raw.sum() > 0 else raw
 
@@ -56,7 +63,7 @@ def by_column(features: np.ndarray, sources: list[int], columns: int) -> np.ndar
 
 
 @torch.no_grad()
-def rollout(model: TableModel, cells: Cells) -> Tensor:
+def rollout(model: TableModel, cells: Cells, reference: Cells) -> Tensor:
     """How much of each feature's token is in the first one after the last layer, (B, features).
 
     R = product over layers of (A + I) / 2,    A: attention, the mean over heads
@@ -64,23 +71,27 @@ def rollout(model: TableModel, cells: Cells) -> Tensor:
     Abnar and Zuidema, Quantifying Attention Flow in Transformers, 2020, arXiv 2005.00928. It
     follows attention between columns only, and neither signs nor feed-forwards.
     """
-    met: list[Tensor] = []
-    hooks = [
-        each.probabilities_tap.register_forward_hook(
-            lambda _tap, _inputs, seen: met.append(seen.mean(1))
-        )
-        for each in _attentions(model.stacks[0])
-    ]
-    weight = model.head.weight
-    try:
-        model.eval().states(cells.to(weight.device, weight.dtype))
-    finally:
-        for hook in hooks:
-            hook.remove()
-    flow = torch.eye(met[0].shape[-1], dtype=weight.dtype, device=weight.device)
-    for seen in met:
-        flow = (seen + torch.eye(seen.shape[-1], dtype=seen.dtype, device=seen.device)) / 2 @ flow
-    return flow[:, 0, 1:]
+    weight, tokens = model.head.weight, 1 + model.config.features
+    many = max(1, MAPS_AT_ONCE // (model.config.heads * tokens**2))
+    own = torch.eye(tokens, dtype=weight.dtype, device=weight.device)
+    layers: list[Tensor] = []  # the product so far
+    flows = []
+
+    def passed(_tap: Any, _inputs: Any, seen: Tensor) -> None:
+        seen = seen.mean(1)  # in the last layer only the first token may ask
+        step = (seen + own[: seen.shape[1]]) / 2
+        layers[:] = [step @ layers[0] if layers else step]
+
+    with evaluating(model), ExitStack() as hooks:
+        memory = model.remember(reference.to(weight.device, weight.dtype))
+        for each in _attentions(model.stacks[0]):
+            hooks.callback(each.probabilities_tap.register_forward_hook(passed).remove)
+        for start in range(0, cells.height, many):
+            layers.clear()
+            part = cells.rows(slice(start, start + many))
+            model.embed(part.to(weight.device, weight.dtype), memory)
+            flows.append(layers[0][:, 0, 1:])
+    return torch.cat(flows)
 
 
 def _attentions(stack: Stack) -> list[SelfAttention]:

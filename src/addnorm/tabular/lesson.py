@@ -1,6 +1,6 @@
 """A checked table made ready for a fit: what is taught, what is held out, and how both are read."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -11,7 +11,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import Cells
 from addnorm.tabular.choices import held_out
-from addnorm.tabular.columns import Column, empty_columns, read_columns
+from addnorm.tabular.columns import Column, empty_columns, read_columns, told_kinds
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Sample
 from addnorm.tabular.rows import copies, row_set
@@ -20,6 +20,9 @@ from addnorm.tabular.targets import Target
 REFERENCES = 64
 """Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
 with."""
+
+EXTREME, LEAST = 40, 30
+"""Powers of two: of a largest weight that is scaled, and of the smallest beside it."""
 
 
 class Given(NamedTuple):
@@ -70,17 +73,16 @@ def lesson_of(
     """
     if encoder is None:
         columns = read_columns(given.X, chosen.column_types, times=given.times)
-        refuse_empty(columns)
+        refuse_empty(columns, chosen.column_types)
     else:
         columns = encoder.read(given.X)
     rows = row_set(
         [column.values for column in columns],
         y,
-        weights=given.weights,
+        weights=sane(given.weights),
         times=given.times,
         seed=derive_seed(seed, "rows"),
     )
-    rows = replace(rows, weights=rows.weights * sane(rows.weights))
     columns, y = some_rows(columns, rows.chosen), y[rows.chosen]
     held = held_out(chosen, y, rows)
     at = np.flatnonzero(held < 1)
@@ -101,19 +103,23 @@ def lesson_of(
     return Lesson(encoder, target, taught, judged, cells.rows(torch.from_numpy(first)))
 
 
-def sane(weights: np.ndarray) -> float:
-    """A power of two by which weights become such that float32 can sum; 1 for all but extreme ones.
+def sane(weights: np.ndarray) -> np.ndarray:
+    """Weights that float32 can sum: all but extreme ones as they are, those times a power of two so
+    that the largest is about 1, and none below 2^-30 of it.
 
-    >>> sane(np.array([1.0, 3.0])), sane(np.array([1e300, 1e300])) * 1e300 > 0.5
-    (1.0, True)
+    >>> sane(np.array([1.0, 3.0])), sane(np.array([2.0**1000, 2.0**999]))
+    (array([1., 3.]), array([1. , 0.5]))
     """
-    exponent = float(np.log2(weights).mean())
-    return 1.0 if abs(exponent) < 40 else 2.0 ** -round(exponent)
+    exponent = round(np.log2(weights.max()))
+    if abs(exponent) >= EXTREME:
+        weights = np.ldexp(weights, -exponent)
+    return np.maximum(weights, np.ldexp(weights.max(), -LEAST))
 
 
-def refuse_empty(columns: Sequence[Column]) -> None:
-    """A column without any value is none."""
-    empty = empty_columns(columns)
+def refuse_empty(columns: Sequence[Column], told: Mapping[Any, str] | None = None) -> None:
+    """A column without any value has no type, unless it is told."""
+    known = told_kinds([column.name for column in columns], told)
+    empty = empty_columns([each for place, each in enumerate(columns) if place not in known])
     if empty:
         raise UserError(
             f"Input X contains columns without any value: {', '.join(map(repr, empty))}; "

@@ -22,19 +22,18 @@ from sklearn.metrics import (
     roc_auc_score,
     root_mean_squared_error,
 )
-from sklearn.model_selection import train_test_split
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.files import replacing
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.calibration import Reliability
-from addnorm.tabular.columns import read_column
+from addnorm.tabular.columns import empty_columns, read_column
+from addnorm.tabular.prepare import halves, split_target, types_of
+from addnorm.train.folder import locked
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
 TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
-CLASSES = 20
-"""Different whole numbers up to which a target is taken for classes."""
 BINS = 255
 """Categories that gradient boosting tells apart."""
 
@@ -79,42 +78,15 @@ class Fitted:
     """Why gradient boosting has no scores, where it has none."""
 
 
-def task_of(y: Any) -> str:
-    """`classify` for texts, truths and a few whole numbers, else `regress`."""
-    column = read_column("target", y)
-    if column.kind != "numeric":
-        return "classify"
-    values = column.values[~np.isnan(column.values)]
-    whole = bool((values == np.round(values)).all())
-    return "classify" if whole and len(np.unique(values)) <= CLASSES else "regress"
-
-
-def split_target(frame: Any, target: str) -> tuple[Any, Any]:
-    """The columns to learn from, and the target, of a frame."""
-    names = list(frame.columns)
-    if target not in names:
-        raise UserError(unknown("target column", target, names))
-    if len(names) == 1:
-        raise UserError(f"{target!r} is the only column; wanted others to predict it from")
-    y = frame[target]
-    holes = int(y.isna().sum())
-    if holes:
-        raise UserError(
-            f"Input y contains NaN: the target {target!r} is absent in {holes} of {len(y)} rows; "
-            "leave those rows out"
-        )
-    if read_column(target, y).kind == "datetime":
-        raise UserError(
-            f"the target {target!r} holds moments; wanted numbers or classes: make it days since a "
-            "date, say"
-        )
-    return frame.drop(columns=target), y
-
-
 def fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False) -> Fitted:
     """Fit to a frame and write the folder; then measure, on a part that was held out, the estimator
     and gradient boosting.
     """
+    with locked(Path(folder), "fitting"):  # refused now, not after hours
+        return _fit_run(frame, config, folder, verbose=verbose)
+
+
+def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> Fitted:
     X, y = split_target(frame, config.target)
     if config.task not in TASKS:
         raise UserError(unknown("task", config.task, TASKS))
@@ -128,12 +100,12 @@ def fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool 
     if not 0 <= config.holdout < 1:
         raise UserError(f"holdout is a share from 0 to below 1, got {config.holdout}")
     X_test = y_test = None
+    types = types_of(X, config.params.get("column_types"))
+    estimator.set_params(column_types=types)
     try:
         if config.holdout:
-            groups = y if classify and y.value_counts().min() > 1 else None
-            X, X_test, y, y_test = train_test_split(
-                X, y, test_size=config.holdout, random_state=config.seed, stratify=groups
-            )
+            stay, held = halves(y, config.holdout, classify=classify, seed=config.seed)
+            (X_test, y_test), (X, y) = ((X.iloc[at], y.iloc[at]) for at in (held, stay))
         started = time.monotonic()
         estimator.fit(X, y)
         seconds = time.monotonic() - started
@@ -148,7 +120,7 @@ def fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool 
     scores, note = {"addnorm": measured(estimator, X_test, y_test) | {"seconds": seconds}}, ""
     try:
         scores["gradient boosting"] = boosted(
-            X, y, X_test, y_test, classify=classify, seed=config.seed
+            X, y, X_test, y_test, types=types, classify=classify, seed=config.seed
         )
     except ValueError as problem:  # a class of one row, say
         note = f"Gradient boosting could not be fitted: {' '.join(str(problem).split())}"
@@ -179,23 +151,31 @@ def measured(model: Any, X: Any, y: Any) -> dict[str, float]:
 
 
 def boosted(
-    X: Any, y: Any, X_test: Any, y_test: Any, *, classify: bool, seed: int
+    X: Any,
+    y: Any,
+    X_test: Any,
+    y_test: Any,
+    *,
+    types: Mapping[str, str],
+    classify: bool,
+    seed: int,
 ) -> dict[str, float]:
     """Scores of scikit-learn's gradient boosting with its defaults on the same rows."""
-    table, marks = _for_trees(X, X)
+    table, marks = _for_trees(X, X, types)
     kind = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
     started = time.monotonic()
     model = kind(categorical_features=marks, random_state=seed).fit(table, y)
     seconds = time.monotonic() - started
-    return measured(model, _for_trees(X_test, X)[0], y_test) | {"seconds": seconds}
+    return measured(model, _for_trees(X_test, X, types)[0], y_test) | {"seconds": seconds}
 
 
-def _for_trees(X: Any, known: Any) -> tuple[np.ndarray, list[bool]]:
+def _for_trees(X: Any, known: Any, types: Mapping[str, str]) -> tuple[np.ndarray, list[bool]]:
     """Columns as numbers; texts as codes of the most frequent."""
     columns, marks = [], []
     for name in X.columns:
-        model = read_column(str(name), known[name])
-        column = read_column(str(name), X[name], model.kind)
+        model, column = (read_column(name, each[name], types[name]) for each in (known, X))
+        if empty_columns([model]):
+            continue  # absent from all training rows: boosting cannot find bins for nothing
         if column.values.dtype == np.float64:
             columns.append(column.values)
             marks.append(False)

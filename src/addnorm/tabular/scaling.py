@@ -8,6 +8,10 @@ from scipy.special import ndtri
 
 KNOTS = 513
 """Points of a curve at most."""
+EDGE = 2.0**-52
+"""The smallest share: beside a huge weight others would have none, and a score without end."""
+LEAST = 0.05
+"""The smallest deviation, for the same reason."""
 
 
 @dataclass(frozen=True)
@@ -32,10 +36,10 @@ class Quantiles:
         values, inverse = np.unique(x, return_inverse=True)
         mass = np.bincount(inverse, weights, len(values))
         share = (np.cumsum(mass) - mass / 2) / mass.sum()
-        z = ndtri(share)
+        z = ndtri(share.clip(EDGE, 1 - EDGE))
         mean = np.average(z, weights=mass)
         deviation = np.sqrt(np.average((z - mean) ** 2, weights=mass))
-        z = (z - mean) / deviation if deviation > 0 else np.zeros_like(z)
+        z = (z - mean) / max(deviation, LEAST)
         if len(values) > KNOTS:
             wanted = np.linspace(share[0], share[-1], KNOTS)
             kept = np.unique(np.searchsorted(share, wanted).clip(0, len(values) - 1))

@@ -1,9 +1,11 @@
 """What the JSON of a saved estimator holds, field by field; nothing else is read."""
 
-from typing import Any, Literal
+from collections import Counter
+from typing import Annotated, Any, Literal
 
 import numpy as np
 from pydantic import (
+    AfterValidator,
     BaseModel,
     ConfigDict,
     Field,
@@ -26,10 +28,22 @@ READS = {
     "string": "texts",
 }
 """Which features a column of each kind becomes."""
+LABELS = "OUiufb"
+"""Kinds of arrays that classes may be: texts, numbers, truths."""
+
+
+def _once(texts: list[str]) -> list[str]:
+    if len(set(texts)) != len(texts):
+        raise ValueError("a text stands there twice")
+    return texts
+
+
+Different = Annotated[list[StrictStr], AfterValidator(_once)]
+Measured = Annotated[float, Field(allow_inf_nan=True)]
 
 
 class _Part(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class _Curve(_Part):
@@ -38,7 +52,8 @@ class _Curve(_Part):
 
     @model_validator(mode="after")
     def _rises(self) -> "_Curve":
-        if len(self.values) != len(self.scores) or (np.diff(self.values) <= 0).any():
+        rises = (np.diff(self.values) > 0).all() and (np.diff(self.scores) >= 0).all()
+        if len(self.values) != len(self.scores) or not rises:
             raise ValueError("a curve has as many scores as values, which rise")
         return self
 
@@ -51,16 +66,16 @@ class _Number(_Part):
 
 class _Category(_Part):
     column: StrictInt
-    values: list[StrictStr]
+    values: Different
 
 
 class _Text(_Part):
     column: StrictInt
-    words: list[StrictStr]
+    words: Different
 
 
 class _Encoder(_Part):
-    names: list[StrictStr] = Field(min_length=1)
+    names: Different = Field(min_length=1)
     kinds: list[Literal["numeric", "boolean", "categorical", "string", "datetime"]]
     numbers: list[_Number]
     categories: list[_Category]
@@ -68,14 +83,17 @@ class _Encoder(_Part):
 
     @model_validator(mode="after")
     def _agrees(self) -> "_Encoder":
-        met = {
-            (each.column, what)
+        met = Counter(
+            (each.column, what, getattr(each, "part", ""))
             for what in ("numbers", "categories", "texts")
             for each in getattr(self, what)
-        }
+        )
         wanted = {(place, READS[kind]) for place, kind in enumerate(self.kinds)}
-        if len(self.kinds) != len(self.names) or met != wanted:
+        if len(self.kinds) != len(self.names) or {each[:2] for each in met} != wanted:
             raise ValueError("names, kinds and features of the encoder do not agree")
+        for (column, _, part), times in met.items():
+            if times > 1 or (part != "") != (self.kinds[column] == "datetime"):
+                raise ValueError(f"column {column} cannot have {times} features {part!r}")
         return self
 
 
@@ -93,11 +111,14 @@ class _Classes(_Part):
     def _fits(self) -> "_Classes":
         try:
             kind = np.dtype(self.dtype).kind
-            same = np.array(self.values, self.dtype).tolist() == self.values
+            array = np.array(self.values, self.dtype)
+            same, sorts = array.tolist() == self.values, np.unique(array).tolist() == self.values
         except (TypeError, ValueError):
-            kind, same = "V", False
-        if kind not in "OUifb" or not same:
+            kind, same, sorts = "V", False, False
+        if kind not in LABELS or not same:
             raise ValueError(f"classes {self.values!r} are not of type {self.dtype!r}")
+        if not sorts:
+            raise ValueError(f"classes {self.values!r} are not in order, each once")
         return self
 
 
@@ -116,7 +137,7 @@ class Saved(_Part):
     classes: _Classes | None
     """Of a classifier."""
     temperature: float | None = Field(gt=0)
-    history: list[dict[str, float]]
+    history: list[dict[str, Measured]]
     importances: list[float]
     names: list[StrictStr] | None
     """Of columns, where the table had any."""

@@ -14,6 +14,8 @@ from addnorm.tabular.scaling import Quantiles
 SCALINGS = ("auto", "standard", "quantile")
 WILD = 4.0
 """A standard deviation so many times that of the middle half of the values speaks of outliers."""
+ONE_VALUE = 0.5
+"""Share of the weight at one value beyond which quantiles are not chosen by themselves."""
 
 
 def refuse_holes(y: Any) -> None:
@@ -67,7 +69,11 @@ class NumberTarget:
 
     @classmethod
     def of(cls, y: np.ndarray, weights: np.ndarray, scaling: str) -> "NumberTarget":
-        """Standardised, or by quantiles where outliers would hide everything else."""
+        """Standardised, or by quantiles where outliers would hide everything else.
+
+        A mean of scores is no score of the mean: by quantiles, answers lean to the median. Where
+        one value fills most rows (no claim, no rain), that would be this value for almost all.
+        """
         if scaling not in SCALINGS:
             raise UserError(unknown("target_scaling", str(scaling), SCALINGS))
         # Squares of huge numbers are none, of tiny ones 0; a power of two changes no digit.
@@ -79,7 +85,8 @@ class NumberTarget:
         if scaling == "auto":
             low, high = np.interp([-0.6745, 0.6745], curve.scores, curve.values)
             middle = (high - low) / 1.349
-            scaling = "quantile" if middle > 0 and scale > WILD * middle else "standard"
+            wild = middle > 0 and scale > WILD * middle and _heaviest(y, weights) <= ONE_VALUE
+            scaling = "quantile" if wild else "standard"
         return cls(center, scale, curve if scaling == "quantile" else None)
 
     def asked(self, y: np.ndarray) -> Tensor:
@@ -111,6 +118,12 @@ class NumberTarget:
         """From what `to_plain` made."""
         curve = None if plain["curve"] is None else Quantiles.from_plain(plain["curve"])
         return cls(plain["center"], plain["scale"], curve)
+
+
+def _heaviest(y: np.ndarray, weights: np.ndarray) -> float:
+    """The largest share of the weight that one value has."""
+    _, place = np.unique(y, return_inverse=True)
+    return float(np.bincount(place, weights).max() / weights.sum())
 
 
 Target = ClassTarget | NumberTarget

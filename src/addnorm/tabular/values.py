@@ -115,11 +115,13 @@ def _texts(values: np.ndarray) -> np.ndarray:
 
 
 def spell(value: Any) -> str:
-    """A cell as text; whole numbers without a point.
+    """A cell as text; whole numbers without a point, moments in ISO form.
 
-    >>> spell(3.0), spell(2.5), spell(b"abc")
-    ('3', '2.5', 'abc')
+    >>> spell(3.0), spell(2.5), spell(b"abc"), spell(date(2026, 11, 16))
+    ('3', '2.5', 'abc', '2026-11-16T00:00:00')
     """
+    if isinstance(value, date | np.datetime64):
+        return str(_stamp(value).astype("datetime64[s]"))
     if isinstance(value, bytes):
         return value.decode("utf-8", "replace")
     if isinstance(value, float | np.floating):

@@ -1,13 +1,12 @@
 """A table in parts: what all cells train on, are validated on and answer; and a baseline."""
 
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pandas as pd
-from sklearn.model_selection import train_test_split
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.lab.spec import Comparison
@@ -16,8 +15,7 @@ from addnorm.tabular.choices import batch_size
 from addnorm.tabular.columns import read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.files import read_table
-from addnorm.tabular.lesson import refuse_empty
-from addnorm.tabular.run import split_target, task_of
+from addnorm.tabular.prepare import halves, split_target, task_of, types_of
 from addnorm.tabular.targets import ClassTarget, NumberTarget, Target
 
 FEWEST = 20
@@ -41,6 +39,8 @@ class Parted:
     classes: tuple[str, ...]
     parts: dict[str, pd.DataFrame]
     """The target stands in its column, as text where it is a class."""
+    types: dict[str, str] = field(default_factory=dict)
+    """Of the columns, as they are in all parts together."""
 
     @classmethod
     def of(cls, spec: Comparison) -> "Parted":
@@ -65,8 +65,10 @@ class Parted:
         if y.nunique() < 2:
             raise UserError(f"the target {target!r} is {y.iloc[0]} in every row; wanted two values")
         frame = X.assign(**{target: y})
-        train, rest = _halved(frame, y if kind == "classify" else None, HELD_OUT)
-        valid, test = _halved(rest, rest[target] if kind == "classify" else None, 0.5)
+        types = types_of(X, spec.keys.get("column_types"))
+        classify = kind == "classify"
+        train, rest = (frame.iloc[at] for at in halves(y, HELD_OUT, classify=classify))
+        valid, test = (rest.iloc[at] for at in halves(rest[target], 0.5, classify=classify))
         asked_for = spec.keys.get("batch_size", "auto")
         batch = batch_size(len(train)) if asked_for == "auto" else asked_for
         if not isinstance(batch, int) or batch < 1:
@@ -78,10 +80,9 @@ class Parted:
             batch,
             tuple(sorted(y.unique())) if kind == "classify" else (),
             {TRAIN: train, VALID: valid, TEST: test},
+            types,
         )
-        columns, ones = read(made.inputs(TRAIN), spec.keys.get("column_types"))
-        refuse_empty(columns)
-        TableEncoder.of(columns, ones)
+        TableEncoder.of(*read(made.inputs(TRAIN), types))
         return made
 
     @property
@@ -131,8 +132,9 @@ class Parted:
 
     def save(self, folder: Path, score: Path | None, *, most: int) -> None:
         """Write the parts; and those rows that are scored, at most so many."""
-        about = {"target": self.target, "kind": self.kind, "batch": self.batch}
-        told = json.dumps(about | {"classes": self.classes}, ensure_ascii=False)
+        about: dict[str, Any] = {"target": self.target, "kind": self.kind, "batch": self.batch}
+        about |= {"classes": self.classes, "types": self.types}
+        told = json.dumps(about, ensure_ascii=False)
         for place, parts in ((folder, (TRAIN, VALID)), (score, (TEST,))):
             if place is not None:
                 place.mkdir(parents=True, exist_ok=True)
@@ -149,7 +151,7 @@ class Parted:
         paths = {name: folder / f"{name}.parquet" for name in (TRAIN, VALID)}
         paths |= {TEST: score / f"{TEST}.parquet"} if score is not None else {}
         parts = {name: pd.read_parquet(path) for name, path in paths.items()}
-        return cls(told["target"], told["kind"], told["batch"], tuple(told["classes"]), parts)
+        return cls(**told | {"classes": tuple(told["classes"]), "parts": parts})
 
 
 def questions(folder: Path) -> list[Question]:
@@ -171,16 +173,6 @@ def questions(folder: Path) -> list[Question]:
 
 def _short(value: Any) -> str:
     return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _halved(frame: pd.DataFrame, groups: Any, share: float) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Two parts by chance; each group alike where it has rows enough."""
-    alike = None
-    if groups is not None:
-        counts, fewer = groups.value_counts(), len(frame) * min(share, 1 - share)
-        alike = groups if counts.min() >= 2 and fewer >= len(counts) + 1 else None
-    first, second = train_test_split(frame, test_size=share, random_state=0, stratify=alike)
-    return first, second
 
 
 def read(frame: pd.DataFrame, types: Any) -> tuple[Any, np.ndarray]:

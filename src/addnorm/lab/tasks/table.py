@@ -150,7 +150,7 @@ class TableTask(Task):
             corpus=source.digest,
             tokenizer="",
             vocab=0,
-            baseline=parted.baseline(),
+            baseline=parted.baseline(spec.keys.get("target_scaling", "auto")),
             counts=parted.counts,
             machine=machine(),
             versions=versions(),

@@ -83,7 +83,7 @@ def fit_cell(job: Job, recipe: TableRecipe, pulse: Pulse) -> Finished | None:
     batches = math.ceil(rows / table.batch)
     epochs = math.ceil(recipe.steps / batches)
     chosen = estimator(recipe, table.kind, epochs=epochs, batch=table.batch)
-    columns, ones = read(table.inputs(TRAIN), chosen.column_types)
+    columns, ones = read(table.inputs(TRAIN), table.types or chosen.column_types)
     encoder = TableEncoder.of(columns, ones)
     device = pick_device(chosen.device)
     train, valid = (

@@ -43,7 +43,12 @@ class Focused(Encoder):
         assert isinstance(attention, SelfAttention)
         answer = first_answer(attention, h, wiring.plugs(site))
         answer = self.taps.branch[site.index](self.dropout(answer))
-        return wiring.write(tuple(leaf[:, :1] for leaf in state), site, answer)
+        return wiring.write(tuple(map(_first, state)), site, answer)
+
+
+def _first(leaf: Tensor) -> Tensor:
+    """The first token's part of a leaf; what a whole batch shares (a coin) has no parts."""
+    return leaf[:, :1] if leaf.ndim > 1 else leaf
 
 
 def first_answer(attention: SelfAttention, h: Tensor, plugs: Plugs) -> Tensor:

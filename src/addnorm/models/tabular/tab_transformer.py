@@ -51,7 +51,8 @@ class TabTransformer(TableModel):
     # NOTE[DIFF]: tokens have a bias for each column, which the paper's have not; what it adds to
     # every value of a column, the values could hold themselves.
     # NOTE[DIFF]: the paper's MLP grows with the table without a bound; here its first hidden layer
-    # has at most 1024 features. The paper has no word for absent numbers, and norms one or two
+    # has at most 1024 features. The paper has no word for absent numbers: here they stand in
+    # the norm as 0, the mean of all scores, and are 0 behind it, with a mark. It norms one or two
     # numbers, too. Texts are ours, as bags of words. There is no code by the authors; AutoGluon's
     # copy, credited to them, has other defaults (dim 128, one layer).
     def __init__(self, config: TableConfig) -> None:

@@ -50,7 +50,7 @@ class Tokens(nn.Module):
         self.register_buffer("offsets", sizes.cumsum(0)[:-1], persistent=False)
         coded = len(categories) + len(texts)
         self.categories = len(categories)
-        self.table = nn.Parameter(torch.empty(int(sizes.sum()), dim)) if coded else None
+        self.table = nn.Parameter(torch.empty(sum((*categories, *texts)), dim)) if coded else None
         self.bias = nn.Parameter(torch.empty(coded, dim)) if coded else None
         self.reset_parameters()
 
