@@ -34,6 +34,7 @@ class Guard:
     def __init__(self, model: nn.Module) -> None:
         _no_lazy(model)
         _no_inference(model)
+        self._learning = {name for name, w in model.named_parameters() if w.requires_grad}
         self._weights: dict[int, list[tuple[str, Tensor]]] = {}
         self._versions: list[tuple[str, Tensor, int]] = []
         for name, weight in model.named_parameters():
@@ -44,6 +45,10 @@ class Guard:
         for buffer in model.buffers():
             if buffer.device.type != "meta":
                 self.keep(buffer)
+
+    def learns(self, name: str) -> bool:
+        """Whether a weight learned before the visit."""
+        return name in self._learning
 
     def keep(self, tensor: Tensor) -> None:
         """Copy a tensor, once, so that it can be restored."""
