@@ -88,7 +88,7 @@ def _unseen(probe: Probe | None) -> str:
     if probe is None:
         return "no input or output fits"
     if probe.length < 2:
-        return "the inputs have no axis of two tokens or more"
+        return "no last token of several moves the output"
     there = probe.length in probe.before.shape[1:-1]
     return "" if there else "the output has no axis as long as the tokens"
 

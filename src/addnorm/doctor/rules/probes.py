@@ -120,6 +120,8 @@ def _look(case: Case) -> Probe | None:
         probe = trial.changed(0, axis=0, length=0)
     else:
         probe = trial.changed(0, -1, axis=0, length=tensor.shape[1])
+        if probe is not None and probe.still:  # a token that a mask hides, perhaps
+            probe = trial.changed(0, axis=0, length=0)
     if probe is not None and not probe.leaks:
         return probe
     if one_example(case, tensor, out=trial.before):
