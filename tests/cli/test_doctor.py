@@ -112,6 +112,66 @@ def test_a_file_is_a_target_too(target, tmp_path, capsys):
     assert "Pre-LN with LayerNorm" in capsys.readouterr().out
 
 
+LOUD = """
+print("imported")
+from stranger_models import *
+
+class Loud(Model):
+    def forward(self, *given):
+        print("run")
+        return super().forward(*given)
+
+def build():
+    print("built")
+    return Loud(stack(PreBlock), nn.LayerNorm(DIM))
+"""
+
+
+@pytest.fixture
+def tidy():
+    path, known = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if hasattr(sys.modules[name], "loud_enough") or name.startswith(("json@", "taken")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("more", [["--json"], []])
+def test_what_a_model_prints_is_no_part_of_the_report(more, tmp_path, capsys, tidy):
+    (tmp_path / "loud.py").write_text(LOUD + "loud_enough = True", encoding="utf-8")
+    assert main(["doctor", "loud.py:build", "--input", "int64[2,7]<40", *more]) == 0
+    out, err = capsys.readouterr()
+    assert not {"imported", "built", "run"} & set(out.split())
+    assert {"imported", "built", "run"} <= set(err.split())
+    assert not more or json.loads(out)["findings"] == []
+
+
+@pytest.mark.parametrize("where", ["below/json.py", "json/__init__.py", "json/deep.py"])
+def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys, tidy):
+    """Another module of that name, which is loaded, must not be visited instead of it."""
+    (tmp_path / where).parent.mkdir()
+    if where.endswith("deep.py"):
+        (tmp_path / "json" / "__init__.py").write_text("build = None")
+    (tmp_path / where).write_text("from torch import nn\ndef dumps(): return nn.Linear(3, 3)\n")
+    arguments = [f"{where}:dumps", "--input", "float32[2,5,3]", "--json"]
+    assert main(["doctor", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "Linear"
+    assert main(["doctor", f"{where}:dumsp"]) == 2
+    assert f"{where!r} has no 'dumsp'; did you mean 'dumps'?" in capsys.readouterr().err
+    assert sys.modules["json"] is json
+
+
+def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
+    from addnorm.doctor.targets import imported
+
+    (tmp_path / "taken.py").write_text("class Own: pass\n")
+    (tmp_path / "taken_by.py").write_text("from taken import Own\n")
+    own = imported("taken.py:Own", "")
+    assert own is imported("./taken.py:Own", "") is imported("taken_by.py:Own", "")
+    assert own is imported("taken:Own", "")
+
+
 def test_a_forward_without_inputs_needs_none(capsys):
     assert main(["doctor", "stranger_models:Alone"]) == 0
     assert "no residual adds found" in capsys.readouterr().out

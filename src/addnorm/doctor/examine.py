@@ -134,8 +134,15 @@ def _without_block(anatomy: Anatomy) -> Iterator[str]:
     graph = anatomy.graph
     if not anatomy.blocks():
         sums = [node for node in graph if node.op in ADDS and len(node.ins) > 1]
-        if not any(mixes(node.op) for node in graph if node.active):
+        mixing = [node for node in graph if mixes(node.op)]
+        if not mixing:
             why = "nothing mixes features or tokens of the inputs"
+        elif not any(node.active for node in mixing):
+            where = mixing[0].path or "the model itself"
+            why = (
+                f"what mixes features or tokens, from {where!r} on, could not be followed back to "
+                "the inputs, as inside torch.vmap"
+            )
         elif not sums:
             why = "nothing that was made of the inputs is added to anything else made of them"
         else:
