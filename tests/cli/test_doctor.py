@@ -77,6 +77,8 @@ def strangers(tmp_path, monkeypatch):
     (tmp_path / "some.yaml").write_text("{a: 1, b: 2}", encoding="utf-8")
     (tmp_path / "typo.yaml").write_text("{dept: 1}", encoding="utf-8")
     (tmp_path / "odd.yaml").write_text("{depth: two}", encoding="utf-8")
+    (tmp_path / "fitted").mkdir()
+    (tmp_path / "fitted" / "estimator.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -256,6 +258,8 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
     ("arguments", "said"),
     [
         (["nothing"], "got 'nothing'; wanted package.module:callable, file.py:callable, hf"),
+        ([""], "got ''; wanted package.module:callable, file.py:callable, hf:FAMILY"),
+        (["fitted"], "fitted is a fit of a table; wanted a run of addnorm train, or package.mod"),
         (["no_such_module:build"], "cannot import 'no_such_module'"),
         (["stranger_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
         (["stranger_models:number"], "returned int; wanted a torch.nn.Module"),

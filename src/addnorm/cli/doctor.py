@@ -159,13 +159,17 @@ def _model(
     from addnorm.core.errors import UserError
     from addnorm.doctor.targets import build_target
 
-    if not Path(target).is_dir():
+    if not target or not Path(target).is_dir():
         return build_target(target, layers=layers, options=options)
     if layers is not None or options is not None:
         raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
                         "--config out")  # fmt: skip
     from addnorm.cli.lines import open_run
+    from addnorm.tabular.store import FILE
 
+    if (Path(target) / FILE).is_file():
+        raise UserError(f"{target} is a fit of a table; wanted a run of addnorm train, or "
+                        "package.module:callable that returns the model of the fit")  # fmt: skip
     return open_run(Path(target), "cpu").model, []
 
 

@@ -36,10 +36,10 @@ def doctor(
     """What is really wired in a model, measured at one example.
 
     example_inputs: a tensor, a tuple of positional or a dict of keyword inputs. loss: makes a
-        scalar of what the model returns; if None, the .loss that it returned itself, or else a
-        random projection of all it returned. optimizer: its weight decay is looked at. config,
-        build: options and what builds a model of them, to find options without effect.
-        rules: ids of audit rules; all if None.
+        scalar of what the model returns; if None, the loss that it returned itself, as .loss or
+        under that name in a dict, or else a random projection of all it returned. optimizer: its
+        weight decay is looked at. config, build: options and what builds a model of them, to find
+        options without effect. rules: ids of audit rules; all if None.
 
     The model is left as it was.
 

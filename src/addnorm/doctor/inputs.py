@@ -168,17 +168,23 @@ def _by_weights(model: nn.Module) -> Iterator[Any]:
         parameters = []
     needed = [
         p for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]  # fmt: skip
     if not parameters:
         yield ()
     count = max(len(needed), 1)
     for one in _single(model):
-        yield (one,) * count
+        yield _passed(needed, (one,) * count)
     if count == 2:
         for one in _single(model):
             if one.dim() >= 2:
-                yield one, torch.ones(one.shape[:2], dtype=torch.bool)
+                yield _passed(needed, (one, torch.ones(one.shape[:2], dtype=torch.bool)))
+
+
+def _passed(needed: Sequence[inspect.Parameter], values: tuple[Tensor, ...]) -> Any:
+    """Values as forward takes them: by place, or by name if it wants one so."""
+    by_name = any(p.kind is p.KEYWORD_ONLY for p in needed)
+    return {p.name: v for p, v in zip(needed, values, strict=True)} if by_name else values
 
 
 def _tables(model: nn.Module) -> set[int]:

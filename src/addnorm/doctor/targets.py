@@ -135,10 +135,20 @@ def called(target: str, found: Any, *, options: dict[str, Any]) -> Any:
     try:
         return found(**options)
     except FAILED as problem:
-        wanted = f"that works with {', '.join(options)}" if options else "that needs no arguments"
-        raise UserError(f"{target}() failed: {told(problem)}; wanted a callable {wanted}") from (
-            problem
-        )
+        raise UserError(f"{target}() failed: {told(problem)}{_hint(found, options)}") from problem
+
+
+def _hint(found: Any, options: Mapping[str, Any]) -> str:
+    """What is to be said about a callable that failed; nothing if arguments were not the matter."""
+    if options:
+        return f"; wanted a callable that works with {', '.join(options)}"
+    try:
+        signature(found).bind()
+    except TypeError:
+        return "; wanted a callable that needs no arguments, or its options by --config"
+    except ValueError:  # it does not tell what it takes
+        pass
+    return ""
 
 
 def build_optimizer(target: str, model: nn.Module) -> Any:

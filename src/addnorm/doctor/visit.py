@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -206,13 +206,19 @@ def _heard(model: nn.Module) -> bool:
     return any(own) or any(w._backward_hooks for w in model.parameters())
 
 
+def own_loss(out: Any) -> Tensor | None:
+    """The loss that a model returned itself, as .loss or under that name in a dict."""
+    own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    return own if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1 else None
+
+
 def stand_in(out: Any) -> Tensor | None:
     """A scalar to differentiate when no loss is given.
 
     The model's own loss if it returned one, else a random projection of everything it returned.
     """
-    own = getattr(out, "loss", None)
-    if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1:
+    own = own_loss(out)
+    if own is not None:
         return own
     values = {id(t): t for t in tensors(out) if t.requires_grad and t.is_floating_point()}
     parts = [t for t in values.values() if t.numel()][:MANY]
