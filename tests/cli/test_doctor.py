@@ -77,6 +77,8 @@ def strangers(tmp_path, monkeypatch):
     (tmp_path / "some.yaml").write_text("{a: 1, b: 2}", encoding="utf-8")
     (tmp_path / "typo.yaml").write_text("{dept: 1}", encoding="utf-8")
     (tmp_path / "odd.yaml").write_text("{depth: two}", encoding="utf-8")
+    (tmp_path / "fitted").mkdir()
+    (tmp_path / "fitted" / "estimator.json").write_text("{}")
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
@@ -110,6 +112,66 @@ def test_a_file_is_a_target_too(target, tmp_path, capsys):
         for name in {n for n in sys.modules if n.split(".")[0] == "pack"} - known:
             del sys.modules[name]
     assert "Pre-LN with LayerNorm" in capsys.readouterr().out
+
+
+LOUD = """
+print("imported")
+from stranger_models import *
+
+class Loud(Model):
+    def forward(self, *given):
+        print("run")
+        return super().forward(*given)
+
+def build():
+    print("built")
+    return Loud(stack(PreBlock), nn.LayerNorm(DIM))
+"""
+
+
+@pytest.fixture
+def tidy():
+    path, known = list(sys.path), set(sys.modules)
+    yield
+    sys.path[:] = path
+    for name in set(sys.modules) - known:
+        if hasattr(sys.modules[name], "loud_enough") or name.startswith(("json@", "taken")):
+            del sys.modules[name]
+
+
+@pytest.mark.parametrize("more", [["--json"], []])
+def test_what_a_model_prints_is_no_part_of_the_report(more, tmp_path, capsys, tidy):
+    (tmp_path / "loud.py").write_text(LOUD + "loud_enough = True", encoding="utf-8")
+    assert main(["doctor", "loud.py:build", "--input", "int64[2,7]<40", *more]) == 0
+    out, err = capsys.readouterr()
+    assert not {"imported", "built", "run"} & set(out.split())
+    assert {"imported", "built", "run"} <= set(err.split())
+    assert not more or json.loads(out)["findings"] == []
+
+
+@pytest.mark.parametrize("where", ["below/json.py", "json/__init__.py", "json/deep.py"])
+def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys, tidy):
+    """Another module of that name, which is loaded, must not be visited instead of it."""
+    (tmp_path / where).parent.mkdir()
+    if where.endswith("deep.py"):
+        (tmp_path / "json" / "__init__.py").write_text("build = None")
+    (tmp_path / where).write_text("from torch import nn\ndef dumps(): return nn.Linear(3, 3)\n")
+    arguments = [f"{where}:dumps", "--input", "float32[2,5,3]", "--json"]
+    assert main(["doctor", *arguments]) == 0
+    assert json.loads(capsys.readouterr().out)["model"] == "Linear"
+    assert main(["doctor", f"{where}:dumsp"]) == 2
+    assert f"{where!r} has no 'dumsp'; did you mean 'dumps'?" in capsys.readouterr().err
+    assert sys.modules["json"] is json
+
+
+def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
+    from addnorm.doctor.targets import imported
+
+    (tmp_path / "taken.py").write_text("class Own: pass\n")
+    (tmp_path / "taken_by.py").write_text("from taken import Own\n")
+    own = imported("taken.py:Own", "")
+    assert own is imported("./taken.py:Own", "") is imported("taken_by.py:Own", "")
+    assert own is imported("taken:Own", "")
 
 
 def test_a_forward_without_inputs_needs_none(capsys):
@@ -196,6 +258,8 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
     ("arguments", "said"),
     [
         (["nothing"], "got 'nothing'; wanted package.module:callable, file.py:callable, hf"),
+        ([""], "got ''; wanted package.module:callable, file.py:callable, hf:FAMILY"),
+        (["fitted"], "fitted is a fit of a table; wanted a run of addnorm train, or package.mod"),
         (["no_such_module:build"], "cannot import 'no_such_module'"),
         (["stranger_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
         (["stranger_models:number"], "returned int; wanted a torch.nn.Module"),

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch import nn
 
 import addnorm
 from tests.doctor.small import ids
@@ -40,3 +41,19 @@ def test_chosen_rules_and_optimizers_are_taken():
     found = addnorm.doctor(model, ids(), optimizer=careful, rules=("decayed_gain",)).findings
     assert [f.rule for f in found] == ["decayed_gain"]
     assert addnorm.doctor(model, ids(), rules=()).findings == ()
+
+
+class Mapped(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.f = nn.Linear(4, 4)
+
+    def forward(self, x):
+        return torch.vmap(lambda one: one + self.f(one))(x)
+
+
+def test_what_could_not_be_followed_is_not_called_absent():
+    notes = " ".join(addnorm.doctor(Mapped(), torch.randn(2, 3, 4)).notes)
+    assert "from 'f' on, could not be followed back to the inputs, as inside torch.vmap" in notes
+    notes = " ".join(addnorm.doctor(nn.ReLU(), torch.randn(2, 3, 4)).notes)
+    assert "nothing mixes features or tokens of the inputs" in notes

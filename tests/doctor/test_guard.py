@@ -209,3 +209,145 @@ def test_a_rule_that_fails_costs_only_itself(monkeypatch):
     report = addnorm.doctor(Model(stack(PreBlock)), ids())
     assert [f.rule for f in report.findings] == ["missing_final_norm"]
     assert "the rule double_norm could not be applied: KeyError: 'lost'" in report.notes
+
+
+class Acting(nn.Module):
+    """A block that does something to its model on the way."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.norm, self.f, self.act = nn.LayerNorm(DIM), nn.Linear(DIM, DIM), act
+        self.register_buffer("seen", torch.ones(1))
+        self.own = torch.Generator().manual_seed(3)
+
+    def forward(self, x):
+        self.act(self)
+        return x + self.f(self.norm(x))
+
+
+def resized(model):
+    model.seen.resize_(2).add_(1)
+    model.seen.resize_(1)
+
+
+def longer(model):
+    model.seen.resize_(3).add_(1)
+
+
+def rebound(model):
+    model.norm.weight = nn.Parameter(model.norm.weight.detach() * 2)
+
+
+def hooked(model):
+    model.norm.register_forward_hook(lambda *_: None)
+
+
+def drawn(model):
+    torch.rand(1, generator=model.own)
+
+
+def remembered(model):
+    model.seen_last = torch.ones(2)
+
+
+def by_numpy(model):
+    model.f.weight.detach().numpy()[:] *= 0.9
+
+
+@pytest.mark.parametrize("act", [resized, longer, rebound, hooked, drawn, remembered, by_numpy])
+def test_what_a_forward_does_to_its_model_is_undone(act):
+    torch.manual_seed(0)
+    model = Acting(act)
+    before = (state(model), set(vars(model)), model.seen.tolist(), model.own.get_state().tolist())
+    report = addnorm.doctor(model, vectors())
+    after = (state(model), set(vars(model)), model.seen.tolist(), model.own.get_state().tolist())
+    assert after == before
+    assert not any("not as they were" in note for note in report.notes)
+
+
+class Counting(nn.Module):
+    """A leaf that resizes what it keeps, as torch's own spectral norm does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIM))
+        self.register_buffer("size", torch.ones(DIM))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean.resize_(x.shape[0]).add_(1)
+        return x
+
+
+def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
+    from addnorm.doctor.hidden import behaves_as_norm
+
+    part, heard = Counting(), []
+    part.register_forward_hook(lambda *_: heard.append(1))
+    before = state(part)
+    assert not behaves_as_norm(part, set())
+    assert (state(part), part.calls, heard) == (before, 0, [])
+
+
+def test_a_spectral_norm_keeps_its_vectors():
+    torch.manual_seed(0)
+    model = Acting(lambda _: None)
+    nn.utils.parametrizations.spectral_norm(model.f)
+    before = state(model)
+    addnorm.doctor(model, vectors())
+    assert state(model) == before
+
+
+def stepping(model, how):
+    """An optimizer that steps as soon as a gradient is there, and what it steps."""
+    momentum = {w: torch.optim.SGD([w], lr=0.1, momentum=0.9) for w in model.parameters()}
+
+    def step(weight):
+        momentum[weight].step()
+        momentum[weight].zero_grad()
+
+    def part(module, *_):
+        with torch.no_grad():
+            module.weight.mul_(0.5)
+
+    if how == "weight":
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(step)
+    else:
+        model.f.register_full_backward_hook(part)
+    return momentum
+
+
+@pytest.mark.parametrize("how", ["weight", "module"])
+def test_a_model_that_learns_in_its_backward_pass_learns_nothing(how):
+    torch.manual_seed(0)
+    model = Acting(lambda _: None)
+    momentum = stepping(model, how)
+    before = state(model)
+    report = addnorm.doctor(model, vectors())
+    assert state(model) == before
+    assert not any(o.state for o in momentum.values())
+    assert not any("not as they were" in note for note in report.notes)
+    model(vectors()).sum().backward()  # and afterwards it does again
+    assert state(model) != before and bool(momentum[model.f.bias].state) is (how == "weight")
+
+
+def test_guessing_inputs_leaves_no_trace():
+    from addnorm.doctor.inputs import guessed
+
+    model = Restless()
+    before = state(model)
+    guessed(model)
+    assert state(model) == before
+
+
+def test_a_caller_in_inference_mode_is_served():
+    model = Acting(lambda _: None)
+    with torch.inference_mode():
+        report = addnorm.doctor(model, vectors())
+        made = Acting(lambda _: None)
+        with pytest.raises(addnorm.UserError, match=r"seen was made under torch\.inference_mode"):
+            made.norm = made.f = nn.Identity()
+            addnorm.doctor(made, vectors())
+    assert len(report.blocks) == 1 and "gradient_norm" in report.blocks[0].measurements

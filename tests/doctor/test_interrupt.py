@@ -52,9 +52,11 @@ def test_a_stress_run_ends(pressed, monkeypatch):
         list(stress(Presses(pressed), vectors(), lr=1e-3, steps=3))
 
 
-def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed):
+def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, capfd):
     with pytest.raises(KeyboardInterrupt), listening():
         pressed()
+        said = "addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
+        assert capfd.readouterr().err == said
     check()
     with pytest.raises(KeyboardInterrupt), listening():
         pressed()

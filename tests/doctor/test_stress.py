@@ -2,11 +2,13 @@
 
 import math
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch import nn
 
+import addnorm
 from addnorm.core.errors import UserError
 from addnorm.doctor.stress import CannotTrain, sensitivity, stress
 from tests.doctor.small import DIM, Model, PreBlock, ids, stack
@@ -44,7 +46,7 @@ def test_losses_by_word():
     one = next(stress(model(), ids(), "cross_entropy", lr=1e-3, steps=2))
     assert one == next(stress(model(), ids(), lr=1e-3, steps=2))
     assert one["first_loss"] != next(stress(model(), ids(), "mse", lr=1e-3, steps=2))["first_loss"]
-    with pytest.raises(UserError, match=r"--loss own: the model returned nothing with a \.loss"):
+    with pytest.raises(UserError, match="--loss own: the model returned no loss of its own"):
         next(stress(model(), ids(), "own", lr=1e-3))
     with pytest.raises(UserError, match="unknown loss 'mean'"):
         next(stress(model(), ids(), "mean", lr=1e-3))
@@ -52,6 +54,36 @@ def test_losses_by_word():
         UserError, match=r"got an output of shape \(2, 3\); wanted logits of tokens"
     ):
         next(stress(nn.Linear(3, 3), torch.randn(2, 3), "cross_entropy", lr=1e-3))
+
+
+class Graded(nn.Module):
+    """Returns its own loss beside what it made."""
+
+    def __init__(self, kind):
+        super().__init__()
+        torch.manual_seed(0)
+        self.f, self.kind = nn.Linear(3, 3), kind
+
+    def forward(self, x):
+        y = x + self.f(x)
+        return self.kind(loss=10 * y.square().mean(), logits=y)
+
+
+@pytest.mark.parametrize("kind", [dict, SimpleNamespace])
+def test_a_models_own_loss_is_found_in_what_it_returns(kind):
+    x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
+    model = Graded(kind)
+    row = next(stress(model, x, "own", lr=1e-3, steps=1))
+    assert row["first_loss"] == pytest.approx((10 * (x + model.f(x)).square().mean()).item())
+    assert row == next(stress(model, x, lr=1e-3, steps=1))
+
+    def own(out):
+        return out["loss"] if kind is dict else out.loss
+
+    seen, given = addnorm.doctor(model, x), addnorm.doctor(model, x, own)
+    assert seen.blocks[0].measurements["gradient_norm"] == pytest.approx(
+        given.blocks[0].measurements["gradient_norm"]
+    )
 
 
 def made_up(warmup, first, *ends):

@@ -1,6 +1,7 @@
 """What is visited: code of others that fails or leaves, and families of Hugging Face."""
 
 import json
+import sys
 
 import pytest
 from torch import nn
@@ -95,3 +96,33 @@ def test_where_no_guess_runs_the_model_itself_is_quoted():
 
     with pytest.raises(UserError, match=r"guesses \(the last one: KeyError: 'my own failure'\)"):
         guessed(Failing())
+
+
+def test_inputs_that_are_taken_by_name_only_are_guessed_by_name():
+    class Named(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.table = nn.Embedding(9, 4)
+
+        def forward(self, *, tokens):
+            return self.table(tokens)
+
+    assert list(guessed(Named())) == ["tokens"]
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("def build(width): pass", "argument: 'width'; wanted a callable that needs no arguments,"),
+        ("def build(): raise ValueError('odd')", "ValueError: odd"),
+    ],
+)
+def test_why_a_callable_failed_is_told_truly(folder, text, said):
+    (folder / "fails.py").write_text(text)
+    try:
+        with pytest.raises(UserError) as problem:
+            build_target("fails.py:build")
+    finally:
+        sys.modules.pop("fails")
+    assert said in str(problem.value)
+    assert ("needs no arguments" in str(problem.value)) is ("width" in text)

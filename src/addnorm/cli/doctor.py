@@ -1,6 +1,7 @@
 """`addnorm doctor`: what is really wired in a model, and what is wrong with it."""
 
 import sys
+from contextlib import redirect_stdout
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -92,10 +93,11 @@ def doctor(
         raise UserError(unknown("level", fail_on, LEVELS))
     if lr is not None and not stress:
         raise UserError(f"--lr {lr:g} is for --stress; add it, or leave --lr out")
-    report = _visit(
-        target, inputs or [], layers=layers, optimizer=optimizer, config=config,
-        lr=RATE if stress and lr is None else lr, loss=loss,
-    )  # fmt: skip
+    with redirect_stdout(sys.stderr):  # what the user's own code prints is no part of the report
+        report = _visit(
+            target, inputs or [], layers=layers, optimizer=optimizer, config=config,
+            lr=RATE if stress and lr is None else lr, loss=loss,
+        )  # fmt: skip
     if html is not None:
         report.to_html(html)
         print(f"addnorm: wrote {html}", file=sys.stderr)
@@ -157,13 +159,17 @@ def _model(
     from addnorm.core.errors import UserError
     from addnorm.doctor.targets import build_target
 
-    if not Path(target).is_dir():
+    if not target or not Path(target).is_dir():
         return build_target(target, layers=layers, options=options)
     if layers is not None or options is not None:
         raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
                         "--config out")  # fmt: skip
     from addnorm.cli.lines import open_run
+    from addnorm.tabular.store import FILE
 
+    if (Path(target) / FILE).is_file():
+        raise UserError(f"{target} is a fit of a table; wanted a run of addnorm train, or "
+                        "package.module:callable that returns the model of the fit")  # fmt: skip
     return open_run(Path(target), "cpu").model, []
 
 

@@ -36,10 +36,10 @@ def doctor(
     """What is really wired in a model, measured at one example.
 
     example_inputs: a tensor, a tuple of positional or a dict of keyword inputs. loss: makes a
-        scalar of what the model returns; if None, the .loss that it returned itself, or else a
-        random projection of all it returned. optimizer: its weight decay is looked at. config,
-        build: options and what builds a model of them, to find options without effect.
-        rules: ids of audit rules; all if None.
+        scalar of what the model returns; if None, the loss that it returned itself, as .loss or
+        under that name in a dict, or else a random projection of all it returned. optimizer: its
+        weight decay is looked at. config, build: options and what builds a model of them, to find
+        options without effect. rules: ids of audit rules; all if None.
 
     The model is left as it was.
 
@@ -134,8 +134,15 @@ def _without_block(anatomy: Anatomy) -> Iterator[str]:
     graph = anatomy.graph
     if not anatomy.blocks():
         sums = [node for node in graph if node.op in ADDS and len(node.ins) > 1]
-        if not any(mixes(node.op) for node in graph if node.active):
+        mixing = [node for node in graph if mixes(node.op)]
+        if not mixing:
             why = "nothing mixes features or tokens of the inputs"
+        elif not any(node.active for node in mixing):
+            where = mixing[0].path or "the model itself"
+            why = (
+                f"what mixes features or tokens, from {where!r} on, could not be followed back to "
+                "the inputs, as inside torch.vmap"
+            )
         elif not sums:
             why = "nothing that was made of the inputs is added to anything else made of them"
         else:

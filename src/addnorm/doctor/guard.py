@@ -1,19 +1,27 @@
-"""What keeps a visit from leaving traces: everything of a model as it was, also after a failure."""
+"""What keeps a visit from leaving traces: everything of a model as it was, also after a failure.
+
+Out of reach: weights that a kernel writes to by their address, and what lies outside of the model.
+"""
 
 import contextlib
 import random
 import sys
-from collections.abc import Iterator
+from collections import OrderedDict
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy
 import torch
 from torch import Tensor, nn
 from torch.nn.parameter import is_lazy
+from torch.overrides import TorchFunctionMode
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.ops import EMBEDDINGS
+
+LENDING = frozenset({"numpy", "__array__", "__dlpack__"})
+"""Operations that lend a tensor's memory to others, who may write to it."""
 
 
 class Guard:
@@ -25,6 +33,8 @@ class Guard:
 
     def __init__(self, model: nn.Module) -> None:
         _no_lazy(model)
+        _no_inference(model)
+        self._learning = {name for name, w in model.named_parameters() if w.requires_grad}
         self._weights: dict[int, list[tuple[str, Tensor]]] = {}
         self._versions: list[tuple[str, Tensor, int]] = []
         for name, weight in model.named_parameters():
@@ -35,6 +45,10 @@ class Guard:
         for buffer in model.buffers():
             if buffer.device.type != "meta":
                 self.keep(buffer)
+
+    def learns(self, name: str) -> bool:
+        """Whether a weight learned before the visit."""
+        return name in self._learning
 
     def keep(self, tensor: Tensor) -> None:
         """Copy a tensor, once, so that it can be restored."""
@@ -48,10 +62,16 @@ class Guard:
         if name in EMBEDDINGS:  # with max_norm they shorten the rows that they look up, in place
             if (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
                 written = (args[1:2], kwargs.get("weight"))
-        elif _writes(name, kwargs):
+        elif name in LENDING or _writes(name, kwargs):
             written = (args[:1], kwargs.get("out"))
         for tensor in tensors(written):
             for _, weight in self._weights.get(_storage(tensor), ()):
+                self.keep(weight)
+
+    def keep_weights(self) -> None:
+        """Copy every weight: strangers are about to run where no operation is seen."""
+        for same in self._weights.values():
+            for _, weight in same:
                 self.keep(weight)
 
     def restore(self) -> None:
@@ -59,7 +79,7 @@ class Guard:
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for tensor, copy in self._kept.values():
                 if tensor.shape != copy.shape:
-                    tensor.data = copy
+                    tensor.data = copy.clone()  # the copy itself may be wanted once more
                 elif not torch.equal(tensor, copy):
                     tensor.data.copy_(copy)
 
@@ -70,6 +90,25 @@ class Guard:
             for name, weight, version in self._versions
             if weight._version != version and id(weight) not in self._kept
         ]
+
+
+class Watched(TorchFunctionMode):
+    """Tells a guard of every operation, where nothing else records them."""
+
+    def __init__(self, guard: Guard) -> None:
+        super().__init__()
+        self.guard = guard
+
+    def __torch_function__(
+        self,
+        func: Callable[..., Any],
+        types: Any,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
+    ) -> Any:
+        kwargs = kwargs or {}
+        self.guard.before(getattr(func, "__name__", str(func)), args, kwargs)
+        return func(*args, **kwargs)
 
 
 def _writes(name: str, kwargs: dict[str, Any]) -> bool:
@@ -95,27 +134,54 @@ def _no_lazy(model: nn.Module) -> None:
             )
 
 
+def _no_inference(model: nn.Module) -> None:
+    for name, tensor in (*model.named_parameters(), *model.named_buffers()):
+        if tensor.is_inference():
+            raise UserError(
+                f"{name} was made under torch.inference_mode(), where nothing can be "
+                "differentiated; wanted a model built outside of it"
+            )
+
+
 @contextlib.contextmanager
 def untouched(model: nn.Module) -> Iterator[Guard]:
-    """Weights, buffers, gradients, modes, what learns, hooks and generators as before."""
+    """Weights, buffers, gradients, modes, what learns, hooks, attributes and generators as before.
+
+    What a weight's owner does once its gradient is there, such as a step, is left undone.
+    """
     guard = Guard(model)
     fast = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:  # each of them is done, whatever becomes of the others
         stack.enter_context(generators(model))
         stack.enter_context(_uncompiled())
         for module in model.modules():
-            if not isinstance(module, torch.jit.ScriptModule):  # they cannot rebind a buffer
-                stack.callback(_rebind, module._buffers, dict(module._buffers))
-            stack.callback(setattr, module, "training", module.training)
+            if isinstance(module, torch.jit.ScriptModule):  # they cannot rebind anything else
+                stack.callback(setattr, module, "training", module.training)
+            else:
+                _keep_attributes(stack, vars(module))
         stack.callback(guard.restore)
         stack.callback(torch.backends.mha.set_fastpath_enabled, fast)
         torch.backends.mha.set_fastpath_enabled(False)
         for weight in model.parameters():
             stack.callback(_as_it_learned, weight, weight.requires_grad, gradient=weight.grad)
             weight.grad = None
+            steps: Any = weight._post_accumulate_grad_hooks
+            if steps:
+                stack.callback(_rebind, steps, dict(steps))
+                steps.clear()
             if weight.is_floating_point():
                 weight.requires_grad_(True)
         yield guard
+
+
+def _keep_attributes(stack: contextlib.ExitStack, held: dict[str, Any]) -> None:
+    """A module's attributes, and what its dicts hold: weights, buffers, parts, hooks, caches."""
+    for value in held.values():
+        if type(value) in (dict, OrderedDict):
+            stack.callback(_rebind, value, dict(value))
+        elif isinstance(value, torch.Generator):
+            stack.callback(value.set_state, value.get_state())
+    stack.callback(_rebind, held, dict(held))
 
 
 def _rebind(held: dict[str, Any], theirs: dict[str, Any]) -> None:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.failures import FAILED, told
-from addnorm.doctor.guard import untouched
+from addnorm.doctor.guard import Watched, generators, untouched
 
 TYPES = {
     "int64": torch.int64, "int32": torch.int32, "long": torch.int64, "int": torch.int64,
@@ -76,11 +76,13 @@ def _drawn(
 def guessed(model: nn.Module) -> Any:
     """Inputs with which the model runs; refused, with what to pass, if none is found."""
     tried, why = 0, ""
-    for example in itertools.chain(_by_config(model), _by_weights(model)):
-        tried += 1
-        why = _failure(model, example)
-        if not why:
-            return example
+    with generators(model):
+        torch.manual_seed(0)
+        for example in itertools.chain(_by_config(model), _by_weights(model)):
+            tried += 1
+            why = _failure(model, example)
+            if not why:
+                return example
     last = f" (the last one: {why})" if why else ""
     raise UserError(
         f"could not guess inputs of {type(model).__name__}: forward{_signature(model)} ran with "
@@ -98,7 +100,7 @@ def _signature(model: nn.Module) -> str:
 def _failure(model: nn.Module, example: Any) -> str:
     """What the model says to an example; nothing if it runs."""
     try:
-        with untouched(model), torch.no_grad():
+        with untouched(model) as guard, Watched(guard), torch.no_grad():
             model.eval()
             model(**example) if isinstance(example, dict) else model(*example)
     except FAILED as problem:  # that is what a guess is for
@@ -166,17 +168,23 @@ def _by_weights(model: nn.Module) -> Iterator[Any]:
         parameters = []
     needed = [
         p for p in parameters
-        if p.default is p.empty and p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)
+        if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]  # fmt: skip
     if not parameters:
         yield ()
     count = max(len(needed), 1)
     for one in _single(model):
-        yield (one,) * count
+        yield _passed(needed, (one,) * count)
     if count == 2:
         for one in _single(model):
             if one.dim() >= 2:
-                yield one, torch.ones(one.shape[:2], dtype=torch.bool)
+                yield _passed(needed, (one, torch.ones(one.shape[:2], dtype=torch.bool)))
+
+
+def _passed(needed: Sequence[inspect.Parameter], values: tuple[Tensor, ...]) -> Any:
+    """Values as forward takes them: by place, or by name if it wants one so."""
+    by_name = any(p.kind is p.KEYWORD_ONLY for p in needed)
+    return {p.name: v for p, v in zip(needed, values, strict=True)} if by_name else values
 
 
 def _tables(model: nn.Module) -> set[int]:

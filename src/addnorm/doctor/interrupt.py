@@ -4,11 +4,14 @@ Python drops what is raised inside a callback of a weak reference or a finalizer
 such callbacks at every step.
 """
 
+import os
 import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
+
+AGAIN = b"addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
 
 
 class _Ear:
@@ -29,7 +32,7 @@ def check() -> None:
 
 @contextmanager
 def listening() -> Iterator[None]:
-    """Note Ctrl-C for `check`; a second one ends the program at once.
+    """Note Ctrl-C for `check`, and say so; a second one ends the program at once.
 
     A handler of the caller's own is left alone, and only the main thread hears signals.
     """
@@ -42,6 +45,7 @@ def listening() -> Iterator[None]:
         if _EAR.heard:
             raise KeyboardInterrupt
         _EAR.heard = True
+        os.write(2, AGAIN)  # print may be at work already, and cannot be called twice at once
 
     _EAR.heard = False
     signal.signal(signal.SIGINT, note)

@@ -17,7 +17,7 @@ from addnorm.doctor.failures import FAILED, told
 from addnorm.doctor.guard import generators, unwrapped
 from addnorm.doctor.interrupt import check, listening
 from addnorm.doctor.leaves import tensors
-from addnorm.doctor.visit import as_call, own_copies
+from addnorm.doctor.visit import as_call, own_copies, own_loss
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Loss = Callable[[Any], Tensor]
@@ -144,10 +144,12 @@ class _Task:
         self.goal: Tensor | None = None
 
     def __call__(self, out: Any) -> Tensor:
-        own = getattr(out, "loss", None)
-        own = own if isinstance(own, Tensor) and own.requires_grad else None
+        own = own_loss(out)
         if self.word == "own" and own is None:
-            raise UserError("--loss own: the model returned nothing with a .loss to train on")
+            raise UserError(
+                "--loss own: the model returned no loss of its own to train on, as .loss or under "
+                "that name in a dict"
+            )
         if self.word in (None, "own") and own is not None:
             return own
         values = [t for t in tensors(out) if t.requires_grad and t.is_floating_point()]

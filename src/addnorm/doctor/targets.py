@@ -4,8 +4,10 @@ import json
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from importlib.util import find_spec, module_from_spec, spec_from_file_location
 from inspect import signature
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import torch
@@ -49,12 +51,12 @@ def imported(target: str, wanted: str) -> Any:
     name, _, attribute = target.rpartition(":")
     if not name or not attribute.replace(".", "").isidentifier():
         raise UserError(f"got {target!r}; {wanted}")
-    if name.endswith(".py"):
-        name = _module_of(Path(name))
+    if name.endswith(".py") and not Path(name).is_file():
+        raise UserError(f"there is no file {str(Path(name))!r}; wanted folder/file.py:callable")
     if "" not in sys.path and str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))
     try:
-        found: Any = import_module(name)
+        found: Any = _loaded(Path(name).resolve()) if name.endswith(".py") else import_module(name)
     except FAILED as problem:
         if isinstance(problem, ModuleNotFoundError) and f"{name}.".startswith(f"{problem.name}."):
             raise UserError(
@@ -71,18 +73,41 @@ def imported(target: str, wanted: str) -> Any:
     return found
 
 
-def _module_of(path: Path) -> str:
-    """The module that a file is, on the path from now on: that of its package, if it has one."""
-    if not path.is_file():
-        raise UserError(f"there is no file {str(path)!r}; wanted folder/file.py:callable")
-    path = path.resolve()
-    folder, parts = path.parent, [path.stem]
-    while (folder / "__init__.py").is_file():
-        parts.insert(0, folder.name)
-        folder = folder.parent
-    if str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))
-    return ".".join(parts)
+def _loaded(path: Path) -> ModuleType:
+    """The module of a file, in its package if it has one; never another one of the same name."""
+    package = path.name == "__init__.py"
+    stem, folder = (path.parent.name, path.parent.parent) if package else (path.stem, path.parent)
+    around = folder / "__init__.py"
+    parent = _loaded(around) if around.is_file() else None
+    name = f"{parent.__name__}.{stem}" if parent else stem
+    if _taken(name, path):
+        name = f"{name}@{path.parent}".replace(".", "_")
+    if name in sys.modules:
+        return sys.modules[name]
+    if parent is None and str(folder) not in sys.path:
+        sys.path.insert(0, str(folder))  # for what lies beside it
+    inside = [str(path.parent)] if package else None
+    spec = spec_from_file_location(name, path, submodule_search_locations=inside)
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is no module")
+    module = sys.modules[name] = module_from_spec(spec)
+    try:
+        spec.loader.exec_module(module)
+    except BaseException:
+        del sys.modules[name]
+        raise
+    if parent is not None:
+        setattr(parent, stem, module)
+    return module
+
+
+def _taken(name: str, path: Path) -> bool:
+    """Whether a name is that of another module, loaded or not."""
+    try:
+        spec = find_spec(name)
+    except (ImportError, ValueError):  # loaded without a specification, as a script is
+        return name in sys.modules
+    return spec is not None and (spec.origin is None or Path(spec.origin).resolve() != path)
 
 
 def _refused(found: Any, options: Mapping[str, Any]) -> str:
@@ -110,10 +135,20 @@ def called(target: str, found: Any, *, options: dict[str, Any]) -> Any:
     try:
         return found(**options)
     except FAILED as problem:
-        wanted = f"that works with {', '.join(options)}" if options else "that needs no arguments"
-        raise UserError(f"{target}() failed: {told(problem)}; wanted a callable {wanted}") from (
-            problem
-        )
+        raise UserError(f"{target}() failed: {told(problem)}{_hint(found, options)}") from problem
+
+
+def _hint(found: Any, options: Mapping[str, Any]) -> str:
+    """What is to be said about a callable that failed; nothing if arguments were not the matter."""
+    if options:
+        return f"; wanted a callable that works with {', '.join(options)}"
+    try:
+        signature(found).bind()
+    except TypeError:
+        return "; wanted a callable that needs no arguments, or its options by --config"
+    except ValueError:  # it does not tell what it takes
+        pass
+    return ""
 
 
 def build_optimizer(target: str, model: nn.Module) -> Any:

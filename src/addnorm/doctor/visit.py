@@ -2,7 +2,7 @@
 
 import contextlib
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -48,18 +48,18 @@ class Visit:
 def visiting(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterator[Visit]:
     """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
     model = unwrapped(model)
-    args, kwargs = own_copies(as_call(example))
+    with torch.inference_mode(False):  # also for a caller who is in it
+        args, kwargs = own_copies(as_call(example))
     for place, tensor in (*named(args), *named(kwargs)):
         if not tensor.numel():
             raise UserError(
                 f"got the empty input {place} of shape {tuple(tensor.shape)}; wanted at least one "
                 "example of one token"
             )
-    with listening(), untouched(model) as guard:
+    with torch.inference_mode(False), listening(), untouched(model) as guard:
         for tensor in tensors((args, kwargs)):
             guard.keep(tensor)  # a forward may write to its inputs, and probes start from them
         visit = _seen(model, args, kwargs=kwargs, loss=loss, guard=guard)
-        visit.guard = guard
         guard.restore()
         yield visit
 
@@ -111,7 +111,7 @@ def _seen(
         except FAILED as problem:
             problems.append(problem)
             continue
-        visit = Visit(model, args, kwargs, recorder, _read(recorder), out, training)
+        visit = Visit(model, args, kwargs, recorder, _read(recorder), out, training, guard=guard)
         odd = sum(
             int((~each.isfinite()).sum()) for each in tensors(out) if each.is_floating_point()
         )
@@ -190,6 +190,8 @@ def _differentiate(model: nn.Module, scalar: Tensor, *, visit: Visit) -> None:
         if weight.requires_grad:
             add: Any = weight.register_post_accumulate_grad_hook
             handles.append(add(lambda w, name=name: note(name, w)))
+    if visit.guard is not None and _heard(model):
+        visit.guard.keep_weights()
     try:
         scalar.backward()  # type: ignore[no-untyped-call]
     finally:
@@ -198,13 +200,25 @@ def _differentiate(model: nn.Module, scalar: Tensor, *, visit: Visit) -> None:
         model.zero_grad(set_to_none=True)
 
 
+def _heard(model: nn.Module) -> bool:
+    """Whether code of the model's owner runs in the backward pass."""
+    own = (m._backward_hooks or m._backward_pre_hooks for m in model.modules())
+    return any(own) or any(w._backward_hooks for w in model.parameters())
+
+
+def own_loss(out: Any) -> Tensor | None:
+    """The loss that a model returned itself, as .loss or under that name in a dict."""
+    own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
+    return own if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1 else None
+
+
 def stand_in(out: Any) -> Tensor | None:
     """A scalar to differentiate when no loss is given.
 
     The model's own loss if it returned one, else a random projection of everything it returned.
     """
-    own = getattr(out, "loss", None)
-    if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1:
+    own = own_loss(out)
+    if own is not None:
         return own
     values = {id(t): t for t in tensors(out) if t.requires_grad and t.is_floating_point()}
     parts = [t for t in values.values() if t.numel()][:MANY]

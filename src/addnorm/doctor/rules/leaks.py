@@ -11,10 +11,12 @@ from addnorm.doctor.ops import ATTENTION, mixes
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding, few
 from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.filled import closed
 from addnorm.doctor.rules.layout import valid, without_last
 from addnorm.doctor.rules.masks import hiding, is_mask, masks
 from addnorm.doctor.rules.probes import (
     NOTICEABLE,
+    Probe,
     examples,
     first_moved,
     moved_by,
@@ -43,14 +45,21 @@ def batch_leak(case: Case) -> Iterator[Finding]:
     probe = probed(case)
     if probe is None:
         case.visit.notes.append("leaks between examples were not tried: no input or output fits")
+    elif probe.alone:
+        case.visit.notes.append(
+            "leaks between examples were not tried: the first axis of the inputs was taken for the "
+            "tokens of one example, since they look at one another; if it holds examples, these do"
+        )
     elif probe.before.shape[0] < 2:
         case.visit.notes.append("leaks between examples were not tried: one example was given")
+    elif probe.still:
+        case.visit.notes.append("leaks: no output moved at all when an input changed")
     elif probe.leaks:
         yield Finding(
             "batch_leak", "error", "",
             "changing one example changes the output of another: something normalizes or looks "
             "across the batch; take statistics within each example",
-            {"change": probe.others},
+            {"change": probe.others, **_filled(case)},
         )  # fmt: skip
 
 
@@ -61,17 +70,33 @@ def future_leak(case: Case) -> Iterator[Finding]:
     if not masks and not _causal(case):
         return
     probe = probed(case)
-    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
-        case.visit.notes.append(
-            "leaks from the future were not tried: the output has no axis as long as the tokens"
-        )
+    why = _unseen(probe)
+    if probe is None or why:
+        case.visit.notes.append(f"leaks from the future were not tried: {why}")
         return
     axis = probe.before.shape[1:-1].index(probe.length)
     before, after = (without_last(t[0], probe.length) for t in (probe.before, probe.after))
     moved = moved_by(before, after)
     if moved > NOTICEABLE:
-        seen = {"change": moved, "first token": first_moved(before, after, axis=axis)}
+        first = first_moved(before, after, axis=axis)
+        seen = {"change": moved, "first token": first, **_filled(case)}
         yield Finding("future_leak", "error", "", *_why(case, masks, seen=seen))
+
+
+def _unseen(probe: Probe | None) -> str:
+    """Why a probe cannot tell earlier tokens from the last one; nothing if it can."""
+    if probe is None:
+        return "no input or output fits"
+    if probe.length < 2:
+        return "no last token of several moves the output"
+    there = probe.length in probe.before.shape[1:-1]
+    return "" if there else "the output has no axis as long as the tokens"
+
+
+def _filled(case: Case) -> dict[str, Any]:
+    """Evidence of what was done to see through closed gates."""
+    names = closed(case)
+    return {"filled, since they start at 0": names[:4]} if names else {}
 
 
 def _why(case: Case, masks: dict[str, int], *, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -123,7 +148,7 @@ def padding_leak(case: Case) -> Iterator[Finding]:
                 "padding_leak", "error", "",
                 "a token that the mask hides changes the output of valid tokens; apply the mask "
                 "wherever tokens meet: attention, norms over tokens, pooling",
-                {"change": moved, "mask": name},
+                {"change": moved, "mask": name, **_filled(case)},
             )  # fmt: skip
         return
 

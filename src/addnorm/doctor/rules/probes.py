@@ -15,7 +15,10 @@ from addnorm.doctor.interrupt import check
 from addnorm.doctor.leaves import mapped, tensors
 from addnorm.doctor.ops import DROPOUT, PRODUCT
 from addnorm.doctor.record import Recorder
+from addnorm.doctor.report import few
+from addnorm.doctor.rules.axes import one_example, placed
 from addnorm.doctor.rules.base import Case
+from addnorm.doctor.rules.filled import closed, fill, unheard
 from addnorm.doctor.rules.layout import followed, only
 from addnorm.doctor.rules.masks import is_mask, node_of
 from addnorm.doctor.visit import SEED, modes
@@ -37,6 +40,8 @@ class Probe:
     after: Tensor
     length: int
     """Tokens of the input; 0 if it has none."""
+    alone: bool = False
+    """Whether the inputs are one example, without an axis for examples."""
 
     @property
     def others(self) -> float:
@@ -47,6 +52,11 @@ class Probe:
     def leaks(self) -> bool:
         """Whether they moved at all."""
         return self.others > NOTICEABLE
+
+    @property
+    def still(self) -> bool:
+        """Whether nothing at all moved: then nothing can be said."""
+        return not moved_by(self.before, self.after)
 
 
 def probed(case: Case) -> Probe | None:
@@ -89,6 +99,15 @@ class _Trial:
             return None
         return Probe(layout.first(self.before), layout.first(after), length)
 
+    def last(self) -> Probe | None:
+        """The probe of a change of the last token, where the first axis holds them."""
+        new = self.tensor.clone()
+        new[-1] = other_than(new[-1])
+        after = run(self.case, replaced(self.example, {self.target: new}))
+        if after is None or after.shape != self.before.shape:
+            return None
+        return Probe(self.before[None], after[None], new.shape[0], alone=True)
+
 
 def _look(case: Case) -> Probe | None:
     """Change the last token of the first example; where tokens come first, find that out."""
@@ -96,16 +115,26 @@ def _look(case: Case) -> Probe | None:
     if trial is None:
         return None
     tensor = trial.tensor
-    if tensor.dim() < 2 or tensor.shape[1] < 2 or _image(tensor):
-        return trial.changed(0, axis=0, length=0)
-    probe = trial.changed(0, -1, axis=0, length=tensor.shape[1])
-    sound = probe is not None and not probe.leaks
-    if sound or tensor.shape[0] < 2 or trial.before.dim() < 3:
+    tokens = tensor.dim() > 1 and tensor.shape[1] > 1 and not _image(tensor)
+    if not tokens:
+        probe = trial.changed(0, axis=0, length=0)
+    else:
+        probe = trial.changed(0, -1, axis=0, length=tensor.shape[1])
+        if probe is not None and probe.still:  # a token that a mask hides, perhaps
+            probe = trial.changed(0, axis=0, length=0)
+    if probe is not None and not probe.leaks:
+        return probe
+    if one_example(case, tensor, out=trial.before):
+        return trial.last()
+    if not tokens or tensor.shape[0] < 2 or trial.before.dim() < 3:
         return probe
     column = trial.changed(slice(None), 0, axis=1, length=0)
-    if column is None or column.leaks or _placed(case, tensor.shape[1]):
+    if column is None or column.leaks or placed(case, tuple(tensor.shape[:2])):
         return probe
-    # columns do not know of each other: tokens come first
+    case.visit.notes.append(
+        "leaks between examples on the first axis of the inputs: it was taken for the tokens, as "
+        "what stands on the second one is independent; if it holds examples, these see one another"
+    )
     return trial.changed(-1, 0, axis=1, length=tensor.shape[0])
 
 
@@ -122,24 +151,18 @@ def _trial(case: Case) -> _Trial | None:
         before = run(case, short)
         example = example if before is None else short
     before = _reference(case, example) if before is None else before
+    if closed(case) and (before is None or not bool(before.isfinite().all())):
+        case.cache["closed"] = []  # it does not bear to be filled
+        before = _reference(case, example)
+    blind = unheard(case, example)
+    if blind:
+        case.visit.notes.append(
+            f"leaks through the branches at {few(blind)}: they add next to nothing, and no weight "
+            "that learns could be filled to see through them"
+        )
     if before is None or not before.dim():
         return None
     return _Trial(case, example, target, before)
-
-
-def _placed(case: Case, length: int) -> bool:
-    """Whether a table of positions is added along the second axis: there the tokens are."""
-    graph = case.graph
-    for node in graph:
-        if node.op != "add" or len(node.ins) != 1 or len(node.shape) != 3:
-            continue
-        for operand in node.operands:
-            table = graph[operand.node].shape if operand.kind == "node" else operand.shape
-            if operand.node in node.ins or len(table) < 2 or table[-1] != node.shape[-1]:
-                continue
-            if table[-2] == length and set(table[:-2]) <= {1}:
-                return True
-    return False
 
 
 def _stream_input(case: Case, names: dict[str, Tensor]) -> str | None:
@@ -168,9 +191,9 @@ def _data_behind(graph: Any, index: int) -> set[int]:
 
 
 def _reference(case: Case, example: Any) -> Tensor | None:
-    """The output of the visit itself where it ran in eval mode, else of another run."""
+    """The output of the visit itself where it ran in eval mode, as it is; else of another run."""
     norms = any(n.kind == "batch" for n in case.norms.values())
-    if not norms and not case.visit.training:
+    if not norms and not case.visit.training and not closed(case):
         return _main(case, case.visit.out)
     return run(case, example)
 
@@ -203,13 +226,14 @@ def trained(case: Case) -> Case | None:
 
 
 def run(case: Case, example: Any) -> Tensor | None:
-    """The main output for another example; None if the model refuses it."""
+    """The main output for another example, with closed gates opened; None if it is refused."""
     check()
     model = case.visit.model
     model.eval()
     if case.visit.guard is not None:
         case.visit.guard.restore()
     try:
+        fill(case)
         torch.manual_seed(SEED)
         with torch.no_grad(), warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the visit itself has warned already
