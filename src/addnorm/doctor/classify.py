@@ -3,7 +3,7 @@
 from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import GATES, Join, gate_of, part_of
-from addnorm.doctor.kinds import kind_of, parallel_inside
+from addnorm.doctor.kinds import kind_of, parallel_inside, token_steps
 from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.nesting import mark_duals, nest
 from addnorm.doctor.nodes import Scale
@@ -37,7 +37,8 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
         reading.link = link(graph, joins, norms=norms, join=join, start=start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
-        reading.kind = kind_of(graph, join, start=reading.fed)
+        reading.steps = token_steps(graph, join, norms=norms, start=reading.fed)
+        reading.kind = kind_of(graph, join, steps=reading.steps, start=reading.fed)
         beside = join.via >= 0 and reading.fed < 0
         reading.parallel = beside or parallel_inside(graph, norms, join=join)
         scored = any(graph[i].op == "softmax" for i in graph.onward(index))

@@ -1,101 +1,99 @@
-"""What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other."""
+"""What a branch is: self-attention, cross-attention, feed-forward, convolution, mixer, other.
+
+One question tells: does a token of what the branch makes depend on other tokens, and how? Through
+a product of two activations it is an attention; through weights, sums or steps a convolution or a
+mixer; and if not at all, a feed-forward.
+"""
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
-from addnorm.doctor.nodes import Shape
+from addnorm.doctor.layouts import Layout, origins
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import (
-    ATTENTION,
-    CONVOLUTION,
-    FOURIER,
-    LINEAR,
-    PRODUCT,
-    RECURRENT,
-    SLICES,
-    mixes,
-)
-from addnorm.doctor.products import axes, factors
+from addnorm.doctor.ops import CONVOLUTION, PRODUCT, SLICES
+from addnorm.doctor.steps import Step, follow
 
-HOPS = 4
-"""Slices behind which a softmax is looked for."""
 FEW = 3
 """Tokens from which on a recurrence can be told."""
+MATRICES = PRODUCT | CONVOLUTION | {"linear", "grouped_mm", "_grouped_mm"}
 
 
-def kind_of(graph: Graph, join: Join, *, start: int = -1) -> str:
-    """The kind of a branch, from what happens on its way; or on the part behind `start`."""
-    path = join.path - join.light - {join.fork}
-    if start >= 0:
-        path = graph.between(start, join.branch) - {start}
-    ops = {graph[i].op for i in path}
-    seen = looks(graph, path)
+def kind_of(graph: Graph, join: Join, *, steps: list[Step], start: int = -1) -> str:
+    """The kind of a branch, from how its tokens are mixed; or of the part behind `start`."""
+    path = _path(graph, join, start=start)
+    seen = looking(steps)
     if seen:
         foreign = any(_foreign(graph, join, source=source) for i in seen for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
-    if ops & CONVOLUTION:
-        first = next((graph[i].op for i in sorted(path) if mixes(graph[i].op)), "")
-        if first not in LINEAR:
-            return "convolution"
-        if ops & {"exp", "cumsum"}:
-            return "mixer"  # a scan behind its convolution
-    if ops & RECURRENT - {"gru_cell"} or _mixes_tokens(graph, join, path=path):
+    ways = {step.how for step in steps}
+    if ways & {"running", "fourier"} or _scans(graph, path):
         return "mixer"
-    if _scans(graph, path):
+    if "kernel" in ways:
+        return "convolution"
+    if ways:
         return "mixer"
-    if ops & LINEAR:
-        return "feed-forward"
-    return "mixer" if any(map(mixes, ops)) else "other"
+    return "feed-forward" if any(graph[i].op in MATRICES for i in path) else "other"
 
 
-def _weighs(graph: Graph, index: int) -> bool:
-    """A product one of whose sides is a softmax: weights and values."""
-    node = graph[index]
-    if node.op not in PRODUCT or len(node.ins) < 2:
-        return False
-    return any(softmaxed(graph, source) for source in node.ins)
+def _path(graph: Graph, join: Join, *, start: int) -> set[int]:
+    if start >= 0:
+        return graph.between(start, join.branch) - {start}
+    return join.path - join.light - {join.fork}
 
 
-def softmaxed(graph: Graph, index: int) -> bool:
-    """Whether a node is a softmax, masked or not, or a part of one (a sink may be cut off)."""
-    for _ in range(HOPS):
-        index = graph.chain(index)[-1][0]
-        node = graph[index]
-        if node.op == "softmax" or _softmax_by_hand(graph, index):
-            return True
-        cut = node.op in SLICES and len(node.ins) == 1
-        if not cut and not _shared_out(graph, index):
-            return False
-        index = node.ins[0]
-    return False
+def token_steps(graph: Graph, join: Join, *, norms: dict[int, Norm], start: int = -1) -> list[Step]:
+    """The operations of a branch, or of its part behind `start`, that let tokens see one another:
+    those along any axis but that of the features."""
+    path = _path(graph, join, start=start)
+    start = start if start >= 0 else join.fork
+    layouts, steps = follow(graph, path | join.light, starts=[start])
+    own = [norms[i] for i in sorted(path) if i in norms]
+    statistics = [graph.between(n.source, n.node) - {n.source} for n in own if n.by_hand]
+    inside = path.difference(*statistics)  # a norm looks along its axes, too
+    mixing = [step.origins for step in steps if step.node in join.light]  # of parallel streams
+    steps = [step for step in steps if step.node in inside]
+    shape = graph[start].shape
+    if join.width in shape:
+        features = -1 - shape[::-1].index(join.width)
+    else:
+        features = _features(layouts, steps, norms=own)
+    apart = frozenset({features}).union(*mixing)
+    return [step for step in steps if step.how != "channels" and step.origins - apart]
 
 
-def _shared_out(graph: Graph, index: int) -> bool:
-    """x / sum(x): weights that are made to sum to 1 once more, as behind a mask."""
-    node = graph[index]
-    if node.op != "div" or len(node.ins) != 2:
-        return False
-    value, total = (o.node for o in node.operands[:2])
-    while len(graph[total].ins) == 1 and graph[total].op != "sum":
-        total = graph[total].ins[0]
-    return graph[total].op == "sum" and graph[total].ins == (value,)
+def looking(steps: list[Step]) -> list[int]:
+    """Where tokens look at each other."""
+    return sorted({step.node for step in steps if step.how == "product"})
 
 
-def _softmax_by_hand(graph: Graph, index: int) -> bool:
-    """exp(x - logsumexp(x)), or exp(x) divided by its sum."""
-    node = graph[index]
-    if node.op == "exp" and node.ins:
-        inner = graph[node.ins[0]]
-        return any(graph[i].op == "logsumexp" for i in inner.ins)
-    if node.op == "div" and len(node.ins) == 2:
-        return any(graph[i].op == "exp" for i in node.ins) and any(
-            graph[i].op == "sum" for i in node.ins
-        )
-    return False
+def _features(layouts: dict[int, Layout], steps: list[Step], *, norms: list[Norm]) -> int:
+    """The axis of the stream that holds features: the one that matrices and norms agree about, or
+    that kernels take for it and no norm denies; else the last."""
+    said = next((s for s in steps if s.how in ("channels", "weights")), None)
+    if said is None or len(said.origins) != 1:
+        return -1
+    normed = [held for norm in norms[:1] if (held := _normalized(layouts, norm)) is not None]
+    agree = said.origins == normed[0] if normed else said.how == "channels"
+    return min(said.origins) if agree else -1
+
+
+def _normalized(layouts: dict[int, Layout], norm: Norm) -> frozenset[int] | None:
+    """The axes of the stream that a norm takes for features."""
+    layout = layouts.get(norm.source)
+    if layout is None or len(layout) < 2:
+        return None
+    if norm.kind in ("group", "instance"):
+        return origins(layout[1:2])
+    if norm.axes is None:
+        return None
+    alone = [axis for i, axis in enumerate(layout) if i - len(layout) not in norm.axes]
+    return origins(alone if norm.kind == "batch" else [layout[i] for i in norm.axes])
 
 
 def looks(graph: Graph, nodes: set[int]) -> list[int]:
-    """Where tokens look at each other among these nodes."""
-    return [i for i in nodes if graph[i].op in ATTENTION or _weighs(graph, i)]
+    """Where tokens look at each other among some nodes, whatever they begin with."""
+    starts = [i for i in nodes if graph[i].active and not nodes.intersection(graph[i].ins)]
+    steps = follow(graph, nodes, starts=starts)[1]
+    return looking([step for step in steps if step.origins - {-1}])
 
 
 def _foreign(graph: Graph, join: Join, *, source: int) -> bool:
@@ -107,26 +105,11 @@ def _foreign(graph: Graph, join: Join, *, source: int) -> bool:
     return graph[source].mixed >= 0 or graph[source].given
 
 
-def _mixes_tokens(graph: Graph, join: Join, *, path: set[int]) -> bool:
-    """Whether something is applied across tokens: a Fourier transform, or a matrix that sums over
-    another axis than that of the features."""
-    shape = graph[join.branch].shape
-    if len(shape) < 3:
-        return False
-    if join.width in shape:  # which axis holds the features is known
-        place = shape.index(join.width)
-        shape = (*shape[:place], *shape[place + 1 :], join.width)
-    return any(graph[i].op in FOURIER or _across(graph, i, shape=shape) for i in path)
-
-
 def _scans(graph: Graph, path: set[int]) -> bool:
-    """Whether tokens are summed up along the way, or made one after the other, each of those before
-    it."""
+    """Whether tokens are made one after the other, each of those before it."""
     written: list[int] = []
     for index in sorted(path):
         node = graph[index]
-        if node.op == "cumsum" and node.detail.get("dim", -1) not in (-1, len(node.shape) - 1):
-            return True
         if node.op == "setitem":
             written += [i for i in node.ins[-1:] if i in path]
         if node.op in ("stack", "cat") and _one_by_one(graph, path, parts=list(node.ins)):
@@ -155,35 +138,6 @@ def _places(graph: Graph, path: set[int], *, index: int) -> int:
                 seen.add(i)
                 waiting.append(i)
     return max(slices.values(), default=0)
-
-
-def _across(graph: Graph, index: int, *, shape: Shape) -> bool:
-    """Whether a matrix sums over the tokens of a stream of this shape."""
-    node = graph[index]
-    if node.op not in PRODUCT | {"linear"} or len(node.ins) != 1:
-        return False
-    read = graph[node.ins[0]]
-    axis = _contracted_axis(graph, index)
-    if axis is None or len(read.shape) < 3:
-        return False
-    if axis == len(read.shape) - 1:  # the features, unless they were moved away before
-        turned = read.shape[-1] == shape[-2] and read.shape[-2] == shape[-1]
-        return turned and (shape[-1] != shape[-2] or _turned(graph, read.index))
-    kept = node.shape[-1:] == read.shape[-1:] == shape[-1:]
-    return kept and read.shape[axis] == shape[-2] and not _turned(graph, read.index)
-
-
-def _contracted_axis(graph: Graph, index: int) -> int | None:
-    """The axis of the stream that a product with something else sums over."""
-    node = graph[index]
-    place = next((p for p, o in enumerate(factors(node)) if o.node == node.ins[0]), 0)
-    found = axes(graph, index, place=place)
-    return found.summed[0] if found is not None and len(found.summed) == 1 else None
-
-
-def _turned(graph: Graph, index: int) -> bool:
-    node = graph[index]
-    return node.op in ("transpose", "permute", "mT", "swapaxes", "t")
 
 
 def parallel_inside(graph: Graph, norms: dict[int, Norm], *, join: Join) -> bool:

@@ -66,9 +66,16 @@ CLEAR = DROPOUT | CASTS | {
     "swapdims", "clamp", "clamp_min", "clamp_max", "nan_to_num", "masked_fill", "where",
     "as_strided", "requires_grad", "resolve_conj", "resolve_neg", "real", "copy", "view_as_real",
     "__get__", "detach", "ravel", "broadcast_to", "atleast_2d", "flip", "mT", "T", "mH", "H",
-    "tril", "triu",
+    "adjoint", "tril", "triu",
 }  # fmt: skip
 """Operations through which a stream passes as what it was."""
+TURNS = frozenset(
+    {"transpose", "permute", "mT", "T", "mH", "H", "adjoint", "t", "swapaxes", "swapdims"}
+    | {"movedim", "moveaxis"}
+)
+"""Operations that put the axes of a tensor in another order."""
+RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "associative_scan"})
+"""Operations that make each entry along an axis of those before it."""
 SLICES = frozenset(
     {"getitem", "select", "narrow", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"}
     | {"index_select", "gather", "unsafe_chunk", "take_along_dim", "index", "masked_select"}
@@ -109,6 +116,13 @@ _SAME = {
 }  # fmt: skip
 
 
+def spelling(func: Any) -> str:
+    """A function's own name; of a property that turns a tensor (x.mT), the property's."""
+    name = getattr(func, "__name__", str(func))
+    of = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
+    return of if of in TURNS else name
+
+
 def canonical(name: str) -> str:
     """One name for the spellings of an operation.
 
@@ -144,8 +158,8 @@ _KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "instance_norm": (("eps", 7, ("eps",)),),
     "normalize": (("dim", 2, ("dim",)), ("eps", 3, ("eps",))),
     "softmax": (("dim", 1, ("dim",)),),
+    "getitem": (("index", 1, ("index",)),),
     "einsum": (("equation", 0, ("equation",)),),
-    "cumsum": (("dim", 1, ("dim",)),),
     "tensordot": (("dims", 2, ("dims",)),),
     "norm": (("dim", 2, ("dim",)),),
     "linalg_norm": (("dim", 2, ("dim",)),),
@@ -164,6 +178,26 @@ _DEFAULT_EPS = {"layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5, "ins
                 "normalize": 1e-12}  # fmt: skip
 
 
+def _pattern(index: Any) -> str:
+    """What an index does to each axis: keep it ":", drop it "i", make one "n", pick along it "p"
+    (along k at once by a mask, "k"), leave the rest "."."""
+    signs = []
+    for part in index if isinstance(index, tuple) else (index,):
+        if part is None or isinstance(part, bool):
+            signs.append("n")
+        elif part is Ellipsis:
+            signs.append(".")
+        elif isinstance(part, slice):
+            signs.append(":")
+        elif isinstance(part, int):
+            signs.append("i")
+        else:
+            mask = str(getattr(part, "dtype", "")) == "torch.bool"
+            rank = len(getattr(part, "shape", (1,)))
+            signs.append(str(rank) if mask else "p" if rank else "i")
+    return "".join(signs)
+
+
 def kept(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The plain arguments of a call that a rule may want: axes, epsilon, rates."""
     found: dict[str, Any] = {}
@@ -171,12 +205,14 @@ def kept(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, A
     if op in DROPOUT:
         wanted = (("rate", 1, ("p",)),)
         found["rate"] = 0.5
-    elif not wanted and op in REDUCTIONS:
+    elif not wanted and op in REDUCTIONS | RUNNING:
         wanted = (("dim", 1, ("dim", "axis")),)
+    elif op in FOURIER:
+        wanted = (("dim", 2, ("dim",)),)
     for name, place, names in wanted:
         value = _argument(args, kwargs, place, *names)
-        if value is not None and not hasattr(value, "grad_fn"):
-            found[name] = value
+        if value is not None and (name == "index" or not hasattr(value, "grad_fn")):
+            found[name] = _pattern(value) if name == "index" else value
     if op in _DEFAULT_EPS:
         found.setdefault("eps", _DEFAULT_EPS[op])
     return found

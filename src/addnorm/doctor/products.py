@@ -7,6 +7,10 @@ from typing import Any
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.nodes import Node, Operand, Shape
 
+LETTERS = "abcdefghijklmnopqrstuvwxy"
+DIGITS = "987654321"
+"""Letters of axes that dots stand for."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axes:
@@ -38,50 +42,77 @@ def axes(graph: Graph, index: int, *, place: int) -> Axes | None:
 
 def axes_of(op: str, place: int, *, shapes: Sequence[Shape], detail: dict[str, Any]) -> Axes | None:
     """The same for a call that is not filed yet."""
-    if len(shapes) < 2 or not 0 <= place < 2:
+    if len(shapes) != 2 or not 0 <= place < 2:
+        shapes = shapes[:2] if op == "linear" and place == 0 else ()  # the third is its bias
+    spelt = letters(op, shapes, detail=detail)
+    if spelt is None:
         return None
-    mine, other = shapes[place], shapes[1 - place]
+    terms, out = spelt
+    mine, other = terms[place], terms[1 - place]
+    wide = {
+        letter for letter, size in zip(other, shapes[1 - place], strict=True) if size > 1
+    }  # an axis of one is not there
+    sizes = zip(mine, shapes[place], strict=True)
+    return Axes(
+        tuple(i for i, letter in enumerate(mine) if letter not in out),
+        tuple(
+            i
+            for i, (letter, size) in enumerate(sizes)
+            if letter in out and letter not in (wide if size > 1 else other)
+        ),
+    )
+
+
+def letters(
+    op: str, shapes: Sequence[Shape], *, detail: dict[str, Any]
+) -> tuple[list[str], str] | None:
+    """A product as an einsum: a letter for each axis of each tensor, and those of the result.
+
+    >>> letters("matmul", [(2, 3, 4), (4, 5)], detail={})
+    (['cab', 'bz'], 'caz')
+    """
+    if op == "einsum" and shapes:
+        return _einsum(shapes, equation=str(detail.get("equation", "")))
+    if len(shapes) < 2 or not shapes[0] or not shapes[1]:
+        return None
+    one, other = (len(shape) for shape in shapes[:2])
     if op == "linear":
-        return Axes((len(mine) - 1,), tuple(range(len(mine) - 1))) if place == 0 else None
-    if op in ("matmul", "bmm", "mm", "addmm", "baddbmm"):
-        return _matmul(place, mine, other=other)
+        rows = LETTERS[: one - 1]
+        return [f"{rows}z", "yz"[2 - other :]], f"{rows}y"[: one - 2 + other]
+    if op in ("matmul", "bmm", "mm", "addmm", "baddbmm", "mv", "dot"):
+        ahead = LETTERS[2 : max(one, other)][::-1]  # the same from the end
+        left = (ahead[len(ahead) - one + 2 :] + "a" if one > 1 else "") + "b"
+        right = ahead[len(ahead) - other + 2 :] + "bz" if other > 1 else "b"
+        return [left, right], ahead + "a" * (one > 1) + "z" * (other > 1)
+    if op == "cdist":
+        ahead = LETTERS[2 : max(one, other)][::-1]
+        parts = [ahead[len(ahead) - rank + 2 :] for rank in (one, other)]
+        return [f"{parts[0]}ab", f"{parts[1]}zb"], f"{ahead}az"
     if op == "tensordot":
-        return _tensordot(place, shapes, dims=detail.get("dims", 2))
-    if op == "einsum" and len(shapes) == 2:
-        return _einsum(place, shapes, equation=str(detail.get("equation", "")))
+        return _tensordot(one, other, dims=detail.get("dims", 2))
     return None
 
 
-def _matmul(place: int, mine: Shape, *, other: Shape) -> Axes | None:
-    if not mine or not other:
-        return None
-    rank = len(mine)
-    summed = rank - 1 if place == 0 or rank == 1 else rank - 2
-    own = [2 * rank - 3 - summed] if rank > 1 else []
-    for axis in range(rank - 2):
-        theirs = axis - rank + len(other)
-        if theirs < 0 or (other[theirs] == 1 != mine[axis]):
-            own.append(axis)
-    return Axes((summed,), tuple(sorted(own)))
-
-
-def _tensordot(place: int, shapes: Sequence[Shape], *, dims: Any) -> Axes | None:
-    rank = len(shapes[place])
+def _tensordot(one: int, other: int, *, dims: Any) -> tuple[list[str], str] | None:
     if isinstance(dims, int):
-        summed = list(range(dims) if place else range(rank - dims, rank))
+        pairs = [(one - dims + i, i) for i in range(dims)]
     elif isinstance(dims, list | tuple) and len(dims) == 2:
-        said = dims[place]
-        summed = [said] if isinstance(said, int) else list(said)
+        sides = [[side] if isinstance(side, int) else list(side) for side in dims]
+        pairs = [(i % one, j % other) for i, j in zip(*sides, strict=True)]
     else:
         return None
-    gone = tuple(sorted(axis % rank for axis in summed))
-    return Axes(gone, tuple(axis for axis in range(rank) if axis not in gone))
+    left, right = list(LETTERS[:one]), list(LETTERS[one : one + other])
+    for i, j in pairs:
+        right[j] = left[i]
+    shared = {left[i] for i, _ in pairs}
+    out = "".join(letter for letter in left + right if letter not in shared)
+    return ["".join(left), "".join(right)], out
 
 
-def _einsum(place: int, shapes: Sequence[Shape], *, equation: str) -> Axes | None:
+def _einsum(shapes: Sequence[Shape], *, equation: str) -> tuple[list[str], str] | None:
     inside, arrow, outside = equation.replace(" ", "").partition("->")
     terms = inside.split(",")
-    if not arrow or len(terms) != 2:
+    if len(terms) != len(shapes):
         return None
     spelt = []
     for term, shape in zip(terms, shapes, strict=True):
@@ -89,13 +120,10 @@ def _einsum(place: int, shapes: Sequence[Shape], *, equation: str) -> Axes | Non
         if hidden < 0 or (hidden and "..." not in term):
             return None
         # what dots stand for has digits as letters, counted from the end
-        dots = "".join(chr(ord("0") + i) for i in range(hidden, 0, -1))
-        spelt.append(term.replace("...", dots))
-    kept = outside.replace("...", "")
-    dotted = "..." in outside
-    mine, other = spelt[place], spelt[1 - place]
-    stays = [letter in kept or (letter.isdigit() and dotted) for letter in mine]
-    return Axes(
-        tuple(i for i, stay in enumerate(stays) if not stay),
-        tuple(i for i, stay in enumerate(stays) if stay and mine[i] not in other),
-    )
+        spelt.append(term.replace("...", DIGITS[len(DIGITS) - hidden :]))
+    dots = "".join(digit for digit in DIGITS if any(digit in term for term in spelt))
+    if not arrow:
+        every = "".join(spelt)
+        alone = sorted(c for c in set(every) if every.count(c) == 1 and c.isalpha())
+        outside = "..." + "".join(alone)
+    return spelt, outside.replace("...", dots)

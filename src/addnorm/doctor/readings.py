@@ -6,6 +6,7 @@ from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
 from addnorm.doctor.nodes import Scale
 from addnorm.doctor.norms import Norm
+from addnorm.doctor.steps import Step
 from addnorm.doctor.streams import Link
 
 
@@ -31,6 +32,8 @@ class Reading:
     """Norms behind the last join of a stream that belong to no class."""
     after: str = ""
     """An activation behind the sum."""
+    steps: list[Step] = field(default_factory=list)
+    """Where tokens see one another in the branch."""
     kind: str = "other"
     parallel: bool = False
     fed: int = -1

@@ -25,7 +25,7 @@ from addnorm.doctor.interrupt import check
 from addnorm.doctor.joins import Join, find
 from addnorm.doctor.leaves import tensors
 from addnorm.doctor.nodes import Node, Operand
-from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept
+from addnorm.doctor.ops import ADDS, DROPOUT, SUMS, canonical, kept, spelling
 from addnorm.doctor.signs import FLAT, Signs
 from addnorm.doctor.spelt import spelt
 
@@ -131,7 +131,7 @@ class Recorder(TorchFunctionMode):
     ) -> Any:
         check()
         kwargs = kwargs or {}
-        raw = getattr(func, "__name__", str(func))
+        raw = spelling(func)
         given = list(tensors((args, kwargs)))
         self.guard.before(raw, args, kwargs)
         if not given:

@@ -3,8 +3,8 @@
 from collections.abc import Iterable, Iterator
 
 from addnorm.doctor.graph import Graph
-from addnorm.doctor.kinds import looks, softmaxed
-from addnorm.doctor.ops import PRODUCT, mixes
+from addnorm.doctor.kinds import looking
+from addnorm.doctor.ops import ATTENTION, PRODUCT, REDUCTIONS, mixes
 from addnorm.doctor.readings import Anatomy, Reading
 
 TOGETHER = "qkv"
@@ -15,7 +15,7 @@ def roles(anatomy: Anatomy, reading: Reading) -> dict[str, str]:
     """The role of every matrix of a block's branch, by the weight's name."""
     graph, path = anatomy.graph, reading.join.path - {reading.join.fork}
     found: dict[str, str] = {}
-    seen = sorted(looks(graph, path))
+    seen = looking(reading.steps)
     for index in seen:
         for role, names in _around(graph, path, index=index):
             for name in names:
@@ -43,28 +43,48 @@ def _around(graph: Graph, path: set[int], *, index: int) -> Iterator[tuple[str, 
             yield TOGETHER, inside[:1]
             yield "out", inside[1:]
         return
-    streams = [o.node for o in node.operands if o.kind == "node" and graph[o.node].active]
-    if mixes(node.op) and node.op in PRODUCT:
-        weights = next(i for i in streams if softmaxed(graph, i))
-        product = _product(graph, weights)
-        streams = [i for i in streams if i != weights]
-        pair = [o.node for o in graph[product].operands if o.kind == "node"] if product else []
-        streams = [*pair[:2], *streams] if len(pair) >= 2 else streams
-    names = ("query", "key", "value") if len(streams) >= 3 else ("value",)
+    if node.op in REDUCTIONS:  # weights times values, summed afterwards
+        node = graph[graph.chain(node.ins[0])[-1][0]]
+    streams = _streams(graph, node.index)
+    names: tuple[str, ...] = ("query", "key", "value")
+    if node.op not in ATTENTION:
+        products = [_product(graph, path, index=i) for i in streams]
+        pair = next((_streams(graph, p)[:2] for p in products if p is not None), None)
+        if pair is not None:
+            values = [i for i, p in zip(streams, products, strict=True) if p is None]
+            streams = [*pair, *values]
+        else:  # keys and values first, as where attention is linear
+            asked = _asking(graph, path, index=index)
+            streams = [*asked, *streams]
+            names = names[1 - len(asked) :]
     for role, stream in zip(names, streams, strict=False):
         yield role, list(_behind(graph, path, index=stream))
 
 
-def _product(graph: Graph, index: int) -> int | None:
-    """The product of queries and keys behind the weights of an attention."""
+def _streams(graph: Graph, index: int) -> list[int]:
+    operands = graph[index].operands
+    return [o.node for o in operands if o.kind == "node" and graph[o.node].active]
+
+
+def _asking(graph: Graph, path: set[int], *, index: int) -> list[int]:
+    """What a product of keys and values is multiplied with."""
+    reached = graph.onward(index) | {index}
+    products = (i for i in sorted(reached & path) if i != index and graph[i].op in PRODUCT)
+    return [i for p in products for i in _streams(graph, p) if i not in reached][:1]
+
+
+def _product(graph: Graph, path: set[int], *, index: int) -> int | None:
+    """The product of queries and keys behind the weights of an attention: the nearest product of
+    two activations with no matrix of its own before it."""
     seen, waiting = {index}, [index]
     while waiting:
-        node = graph[waiting.pop(0)]
-        if node.op in PRODUCT and len(node.ins) > 1:
-            return node.index
-        new = [i for i in node.ins if i not in seen]
-        seen.update(new)
-        waiting += new
+        step = waiting.pop(0)
+        if graph[step].op in PRODUCT and len(_streams(graph, step)) > 1:
+            return step
+        if step in path and not any(_matrices(graph, step)):
+            new = [i for i in graph[step].ins if i not in seen]
+            seen.update(new)
+            waiting += new
     return None
 
 

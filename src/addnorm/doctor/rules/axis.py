@@ -2,15 +2,12 @@
 
 from collections.abc import Iterator
 
-from addnorm.doctor.graph import Graph
 from addnorm.doctor.norms import Norm
-from addnorm.doctor.ops import CONVOLUTION, LINEAR, mixes
-from addnorm.doctor.products import axes, factors
+from addnorm.doctor.ops import CONVOLUTION, mixes
 from addnorm.doctor.readings import Reading
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import Case, rule
 
-TURNS = frozenset({"transpose", "permute", "mT", "swapaxes", "swapdims", "movedim", "t", "T"})
 KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 
@@ -23,7 +20,7 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
         shape = graph[reading.join.node].shape
         if reading.kind not in KINDS or len(shape) not in (2, 3) or reading.join.mixed:
             continue
-        if len(shape) == 3 and _mixes_tokens(graph, reading):
+        if any(step.how == "weights" for step in reading.steps):
             continue  # the matrix has a row for each token: it does not tell what a feature is
         mine = [*reading.entry, reading.exit, reading.post_norm, *reading.final_norms]
         mine += reading.link.norms()
@@ -42,36 +39,6 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
                     "each token alone",
                     {"axes": list(norm.axes or ()), "shape": list(graph[norm.source].shape)},
                 )  # fmt: skip
-
-
-def _mixes_tokens(graph: Graph, reading: Reading) -> bool:
-    """Whether a matrix is multiplied along the last axis but one of the stream."""
-    fork, shape = reading.join.fork, graph[reading.join.node].shape
-    for index in sorted(reading.join.path - {fork}):
-        source, axis = _contracted(graph, index)
-        if source < 0 or len(graph[source].shape) != len(shape):
-            continue
-        if shape[-1] != shape[-2]:
-            if graph[source].shape[axis] == shape[-2] and shape[-1] in graph[source].shape:
-                return True
-            continue
-        turns = sum(graph[i].op in TURNS for i in graph.between(fork, source) - {fork})
-        if (axis == -2) != bool(turns % 2):
-            return True
-    return False
-
-
-def _contracted(graph: Graph, index: int) -> tuple[int, int]:
-    """What a matrix is multiplied with, and along which axis from its end; -1, 0 if not known."""
-    node = graph[index]
-    if node.op not in LINEAR or len(node.ins) != 1:
-        return -1, 0
-    source = node.ins[0]
-    place = next((p for p, o in enumerate(factors(node)) if o.node == source), -1)
-    found = axes(graph, index, place=place)
-    if found is None or len(found.summed) != 1:
-        return -1, 0
-    return source, found.summed[0] - len(graph[source].shape)
 
 
 def _features(case: Case, reading: Reading) -> int:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from addnorm.doctor.kinds import looks
+from addnorm.doctor.kinds import looking
 from addnorm.doctor.mixtures import mixture_of
 from addnorm.doctor.ops import mixes
 from addnorm.doctor.readings import Reading
@@ -91,7 +91,7 @@ def _remembered(case: Case, last: Reading, *, readers: list[int]) -> bool:
         case.graph.reaches(index, look)
         for reading in case.blocks
         if reading.stream != last.stream
-        for look in looks(case.graph, reading.join.path)
+        for look in looking(reading.steps)
         for index in readers
     )
 
