@@ -82,8 +82,8 @@ def test_every_key_is_described():
         ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
         (
             {"stream": "bfloat16"},
-            "stream=bfloat16 with dtype=float32: a stream cannot be less precise than what it is made "
-            "of; wanted dtype=bfloat16, too",
+            "stream=bfloat16 with dtype=float32: a stream cannot be less precise than what it is "
+            "made of; wanted dtype=bfloat16, too",
         ),
     ],
 )
