@@ -135,7 +135,7 @@ def test_a_mask_is_what_lies_far_below_the_rest_of_its_row(low):
     model = Masked(low)
     with visiting(model, vectors()) as visit:
         (found,) = visit.recorder.signs.attentions
-    seen = model.logits.detach().tril()[:1].abs().max()
+        seen = model.logits.detach().tril()[:1].abs().max()
     assert found.causal and found.largest == pytest.approx(float(seen), rel=1e-5)
 
 
