@@ -41,5 +41,5 @@ def test_halves_are_alike_where_they_can_be():
     assert (y.iloc[held] == "rare").sum() == 1
     many = pd.Series([f"c{row % 15}" for row in range(30)])
     assert len(halves(many, 0.2, classify=True)[1]) == 6
-    with pytest.raises(UserError, match="1 rows are too few to hold out 0.2 of them"):
+    with pytest.raises(UserError, match=r"too few rows \(1\) to hold out 0\.2 of them"):
         halves(y.head(1), 0.2, classify=False)

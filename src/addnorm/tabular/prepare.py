@@ -70,7 +70,7 @@ def halves(y: Any, share: float, *, classify: bool, seed: int = 0) -> tuple[np.n
     enough and the smaller part has room for all.
     """
     if math.ceil(share * len(y)) >= len(y):
-        raise UserError(f"{len(y)} rows are too few to hold out {share:g} of them; say --holdout 0")
+        raise UserError(f"too few rows ({len(y)}) to hold out {share:g} of them; say --holdout 0")
     alike, smaller = None, len(y) * min(share, 1 - share)
     if classify:
         counts = y.value_counts()
