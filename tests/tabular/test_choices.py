@@ -75,6 +75,12 @@ def test_tables_that_make_no_sense(X, y, words):
         classifier(max_epochs=1).fit(X, y)
 
 
+def test_class_weights_that_make_no_sense():
+    for told in (np.ones(2), "even", [1, 2]):
+        with pytest.raises(UserError, match="class_weight is a dict from classes to weights"):
+            classifier(class_weight=told).fit(NUMBERS, SUMS > 0)
+
+
 def test_more_tables_that_make_no_sense():
     with pytest.raises(ValueError, match="needs a target that varies, but every row has 3"):
         regressor().fit(NUMBERS, np.full(40, 3.0))

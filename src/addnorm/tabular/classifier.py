@@ -1,6 +1,5 @@
 """A Transformer that classifies rows of a table."""
 
-import numbers
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
 
@@ -16,7 +15,7 @@ from addnorm.models.tabular import Cells
 from addnorm.tabular.base import TabularTransformer
 from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
 from addnorm.tabular.fitting import Sample, whole
-from addnorm.tabular.targets import ClassTarget, refuse_holes
+from addnorm.tabular.targets import ClassTarget, family, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -212,7 +211,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
         refuse_holes(y)
         y = validate_data(self, X="no_validation", y=y)
-        if y.dtype.kind == "O" and len({_family(each) for each in y}) > 1:
+        if y.dtype.kind == "O" and len({family(each) for each in y}) > 1:
             raise UserError(
                 "Input y has classes of several types, such as numbers beside texts; wanted one"
             )
@@ -297,8 +296,3 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             return found[np.arange(len(found)), likeliest[rows]]
 
         return answer, [str(self.classes_[each]) for each in likeliest], said.max(1)
-
-
-def _family(value: Any) -> type:
-    """Values of one family can be put in order."""
-    return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))

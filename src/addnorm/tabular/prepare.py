@@ -1,6 +1,8 @@
 """A whole table before any fit: its target, what is asked of it, types of columns, parts."""
 
+import math
 from collections.abc import Mapping
+from numbers import Real
 from typing import Any
 
 import numpy as np
@@ -48,6 +50,8 @@ def split_target(frame: Any, target: str) -> tuple[Any, Any]:
             f"Input y contains infinity: the target {target!r} is infinite in {wild} of {len(y)} "
             "rows; leave those rows out"
         )
+    if not all(isinstance(each, str | Real | np.bool_) for each in y):  # decimals, times of day
+        y = type(y)(column.values, index=y.index, name=y.name)
     return frame.drop(columns=target), y
 
 
@@ -65,6 +69,8 @@ def halves(y: Any, share: float, *, classify: bool, seed: int = 0) -> tuple[np.n
     """Which rows stay and which are held out, by chance; each class alike, where all have rows
     enough and the smaller part has room for all.
     """
+    if math.ceil(share * len(y)) >= len(y):
+        raise UserError(f"too few rows ({len(y)}) to hold out {share:g} of them; say --holdout 0")
     alike, smaller = None, len(y) * min(share, 1 - share)
     if classify:
         counts = y.value_counts()

@@ -1,5 +1,6 @@
 """Targets: what is asked of a row, as numbers that a model can learn."""
 
+import numbers
 from dataclasses import dataclass
 from typing import Any
 
@@ -31,6 +32,11 @@ def refuse_holes(y: Any) -> None:
         raise UserError(
             f"Input y holds moments or spans of time ({array.dtype}); make numbers or texts of them"
         )
+
+
+def family(value: Any) -> type:
+    """Values of one family can be put in order."""
+    return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))
 
 
 @dataclass(frozen=True)
