@@ -11,6 +11,7 @@ from sklearn.base import clone
 
 from addnorm.core.errors import UserError
 from addnorm.tabular import load
+from addnorm.tabular.store import module_bytes, module_from
 from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -195,3 +196,12 @@ def test_json_that_is_too_deep(tmp_path):
     (tmp_path / "estimator.json").write_text("[" * 100_000)
     with pytest.raises(UserError, match="is not JSON"):
         load(tmp_path)
+
+
+def test_reference_rows_of_other_columns_are_refused():
+    made, _ = fitted("regressor")
+    kept = made.reference_
+    for numbers in (kept.numbers[:, :1], kept.numbers[:3], torch.tensor(1.0)):
+        data = module_bytes(made.module_, kept._replace(numbers=numbers))
+        with pytest.raises(UserError, match="reference rows have other columns"):
+            module_from(data, made.module_.config)

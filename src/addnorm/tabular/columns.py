@@ -9,6 +9,7 @@ from datetime import datetime
 from typing import Any
 
 import numpy as np
+from scipy.sparse import issparse
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.tabular.values import Plain, plain_of, seconds_of, spell
@@ -64,6 +65,8 @@ def as_pandas(X: Any) -> Any:
 
 def refuse_records(X: Any) -> None:
     """What is nearly a table, and what to do."""
+    if issparse(X):  # some are dicts; scikit-learn has words for all
+        return
     if callable(getattr(X, "collect", None)):
         raise UserError(f"Expected 2D array, got {type(X).__name__} instead; call .collect() first")
     first = X[0] if isinstance(X, list) and X else X

@@ -66,8 +66,9 @@ def _same_shapes(weights: dict[str, Tensor], kept: Cells, config: TableConfig) -
     """Refuse weights of another model before any model is built whose size somebody else chose."""
     if config.depth > len(weights):
         raise UserError(f"the weights do not fit their model: they have no {config.depth} layers")
-    rows, columns = kept.height, (config.numbers, config.numbers, len(config.categories))
+    columns = config.numbers, config.numbers, len(config.categories)
     shapes = [tuple(part.shape[:2]) for part in kept]
+    rows = kept.height if kept.numbers.ndim else 0
     if shapes != [(rows, each) for each in (*columns, len(config.texts))] or not rows:
         raise UserError("the weights do not fit their model: reference rows have other columns")
     try:
