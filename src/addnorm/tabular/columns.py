@@ -70,8 +70,7 @@ def refuse_records(X: Any) -> None:
     if callable(getattr(X, "collect", None)):
         raise UserError(f"Expected 2D array, got {type(X).__name__} instead; call .collect() first")
     first = X[0] if isinstance(X, list) and X else X
-    named = isinstance(first, Mapping) and not hasattr(first, "shape")  # a sparse matrix has one
-    if named or getattr(getattr(X, "dtype", None), "names", None):
+    if isinstance(first, Mapping) or getattr(getattr(X, "dtype", None), "names", None):
         raise UserError(
             f"Expected 2D array, got {type(X).__name__} of named values instead; make it a frame: "
             "pandas.DataFrame(X)"
