@@ -173,7 +173,16 @@ def test_a_kernel_over_tokens_is_a_convolution_wherever_it_stands(way):
     assert kinds(way) == {"convolution"}
 
 
+def chunked_scan(s, x):
+    """A gated scan as a product with the decay between each pair of tokens (Mamba-2)."""
+    q, k, v = parts(s, x)
+    passed = -F.softplus(q.mean(-1)).cumsum(-1)
+    decay = (passed[..., None] - passed[..., None, :]).tril().exp().tril()
+    return s.o(whole((q @ k.mT * decay) @ v))
+
+
 MIXERS = {
+    "scan": chunked_scan,
     "pooling": lambda s, x: s.o(F.avg_pool1d(s.q(x).mT, 3, 1, 1).mT),
     "mean": lambda s, x: s.o(s.q(x) + s.k(x).mean(1, keepdim=True)),
     "running": lambda s, x: s.o(s.q(x) * torch.logcumsumexp(s.k(x), 1)),

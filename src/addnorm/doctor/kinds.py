@@ -20,11 +20,10 @@ MATRICES = PRODUCT | CONVOLUTION | {"linear", "grouped_mm", "_grouped_mm"}
 def kind_of(graph: Graph, join: Join, *, steps: list[Step], start: int = -1) -> str:
     """The kind of a branch, from how its tokens are mixed; or of the part behind `start`."""
     path = _path(graph, join, start=start)
-    seen = looking(steps)
-    if seen:
+    seen, ways = looking(steps), {step.how for step in steps}
+    if seen and "running" not in ways:  # a scan may be laid out as products, chunk by chunk
         foreign = any(_foreign(graph, join, source=source) for i in seen for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
-    ways = {step.how for step in steps}
     if ways & {"running", "fourier"} or _scans(graph, path):
         return "mixer"
     if "kernel" in ways:

@@ -31,6 +31,8 @@ FOURIER = frozenset(
         "irfft",
         "rfft2",
         "irfft2",
+        "rfftn",
+        "irfftn",
     )
 )
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell"})
