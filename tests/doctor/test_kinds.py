@@ -173,7 +173,16 @@ def test_a_kernel_over_tokens_is_a_convolution_wherever_it_stands(way):
     assert kinds(way) == {"convolution"}
 
 
+def chunked_scan(s, x):
+    """A gated scan as a product with the decay between each pair of tokens (Mamba-2)."""
+    q, k, v = parts(s, x)
+    passed = -F.softplus(q.mean(-1)).cumsum(-1)
+    decay = (passed[..., None] - passed[..., None, :]).tril().exp().tril()
+    return s.o(whole((q @ k.mT * decay) @ v))
+
+
 MIXERS = {
+    "scan": chunked_scan,
     "pooling": lambda s, x: s.o(F.avg_pool1d(s.q(x).mT, 3, 1, 1).mT),
     "mean": lambda s, x: s.o(s.q(x) + s.k(x).mean(1, keepdim=True)),
     "running": lambda s, x: s.o(s.q(x) * torch.logcumsumexp(s.k(x), 1)),
@@ -181,7 +190,6 @@ MIXERS = {
     "Fourier": lambda s, x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1).real,
     "flat": lambda s, x: (x.flatten(1) @ torch.ones(96, 96)).view_as(x),
     "gated across": lambda s, x: s.o(s.q(x) * s.across(s.k(x).mT).mT),
-    "kernel of one": lambda s, x: F.conv1d(x, s.across.weight[..., None]),
 }
 
 
@@ -206,6 +214,48 @@ def test_a_matrix_mixes_tokens_however_they_are_turned(turn, tokens):
     assert kinds(lambda s, x: turn(s.across(turn(x)).relu()), tokens=tokens) == {"mixer"}
     twice = kinds(lambda s, x: s.o(turn(turn(s.q(x))).relu()), tokens=tokens)
     assert twice == {"feed-forward"}
+
+
+class Columns(nn.Module):
+    """Kernels of one over a stream of (examples, features, tokens), each with its norm."""
+
+    def __init__(self, way):
+        super().__init__()
+        self.first = nn.Conv1d(DIM, DIM, 1)
+        self.wide = nn.ModuleList(nn.Conv1d(DIM, 2 * DIM, 1) for _ in range(2))
+        self.thin = nn.ModuleList(nn.Conv1d(2 * DIM, DIM, 1) for _ in range(2))
+        self.norm = nn.LayerNorm(TOKENS if way == "tokens" else DIM)
+        self.way = way
+
+    def forward(self, x):
+        x = self.first(x.mT)
+        for wide, thin in zip(self.wide, self.thin, strict=True):
+            h = self.norm(x) if self.way == "tokens" else self.norm(x.mT).mT
+            x = x + thin(wide(h).relu())
+        return x
+
+
+@pytest.mark.parametrize("way", ["tokens", "features"])
+def test_kernels_say_where_features_stand_and_a_wrong_norm_does_not(way):
+    report = addnorm.doctor(Columns(way), torch.randn(EXAMPLES, TOKENS, DIM))
+    assert {b.kind for b in report.blocks} == {"feed-forward"}
+    assert ("wrong_axis" in {f.rule for f in report.findings}) is (way == "tokens")
+
+
+def test_kernels_of_one_over_tokens_mix_them_where_other_matrices_take_the_features():
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.across, self.feed = nn.Conv1d(TOKENS, TOKENS, 1), nn.Linear(DIM, DIM)
+            self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+
+        def forward(self, x):
+            x = x + self.across(self.one(x)).relu()
+            return x + self.feed(self.two(x)).relu()
+
+    model = nn.Sequential(nn.Linear(DIM, DIM), Mixer(), Mixer(), nn.LayerNorm(DIM))
+    report = addnorm.doctor(model, torch.randn(EXAMPLES, TOKENS, DIM), rules=())
+    assert [b.kind for b in report.blocks] == ["mixer", "feed-forward"] * 2
 
 
 def experts(s, x):

@@ -3,7 +3,7 @@
 from addnorm.doctor.behind import look_behind
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import GATES, Join, gate_of, part_of
-from addnorm.doctor.kinds import kind_of, parallel_inside, token_steps
+from addnorm.doctor.kinds import kind_of, parallel_inside, token_steps, walked
 from addnorm.doctor.mixtures import reads_mixture
 from addnorm.doctor.nesting import mark_duals, nest
 from addnorm.doctor.nodes import Scale
@@ -37,13 +37,12 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
         reading.link = link(graph, joins, norms=norms, join=join, start=start)
         known = {*reading.entry, *reading.partial, reading.exit, join.fork}
         reading.inner = [i for i in join.path if i in norms and i not in known]
-        reading.steps = token_steps(graph, join, norms=norms, start=reading.fed)
-        reading.kind = kind_of(graph, join, steps=reading.steps, start=reading.fed)
         beside = join.via >= 0 and reading.fed < 0
         reading.parallel = beside or parallel_inside(graph, norms, join=join)
         scored = any(graph[i].op == "softmax" for i in graph.onward(index))
         reading.score = scored and not reading.pre
         readings.append(reading)
+    _kinds(graph, norms, readings=readings)
     anatomy = Anatomy(graph, norms, readings)
     nest(anatomy, joins)
     mark_duals(graph, readings)
@@ -59,6 +58,15 @@ def classify(graph: Graph, joins: dict[int, Join]) -> Anatomy:
         reading.merge = merges(graph, joins, join=reading.join)
         reading.reversible = reading.stream in crossed and not reading.merge
     return anatomy
+
+
+def _kinds(graph: Graph, norms: dict[int, Norm], *, readings: list[Reading]) -> None:
+    """What each branch is, once the matrices of all are known."""
+    walks = [walked(graph, r.join, norms=norms, start=r.fed) for r in readings]
+    along = frozenset[int]().union(*(walk.along for walk in walks))
+    for reading, walk in zip(readings, walks, strict=True):
+        reading.steps = token_steps(walk, along=along)
+        reading.kind = kind_of(graph, reading.join, steps=reading.steps, start=reading.fed)
 
 
 def _fed(graph: Graph, joins: dict[int, Join], *, join: Join) -> int:

@@ -5,9 +5,12 @@ a product of two activations it is an attention; through weights, sums or steps 
 mixer; and if not at all, a feed-forward.
 """
 
+from dataclasses import dataclass
+
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.joins import Join
 from addnorm.doctor.layouts import Layout, origins
+from addnorm.doctor.nodes import Shape
 from addnorm.doctor.norms import Norm
 from addnorm.doctor.ops import CONVOLUTION, PRODUCT, SLICES
 from addnorm.doctor.steps import Step, follow
@@ -20,11 +23,10 @@ MATRICES = PRODUCT | CONVOLUTION | {"linear", "grouped_mm", "_grouped_mm"}
 def kind_of(graph: Graph, join: Join, *, steps: list[Step], start: int = -1) -> str:
     """The kind of a branch, from how its tokens are mixed; or of the part behind `start`."""
     path = _path(graph, join, start=start)
-    seen = looking(steps)
-    if seen:
+    seen, ways = looking(steps), {step.how for step in steps}
+    if seen and "running" not in ways:  # a scan may be laid out as products, chunk by chunk
         foreign = any(_foreign(graph, join, source=source) for i in seen for source in graph[i].ins)
         return "cross-attention" if foreign else "self-attention"
-    ways = {step.how for step in steps}
     if ways & {"running", "fourier"} or _scans(graph, path):
         return "mixer"
     if "kernel" in ways:
@@ -40,24 +42,49 @@ def _path(graph: Graph, join: Join, *, start: int) -> set[int]:
     return join.path - join.light - {join.fork}
 
 
-def token_steps(graph: Graph, join: Join, *, norms: dict[int, Norm], start: int = -1) -> list[Step]:
-    """The operations of a branch, or of its part behind `start`, that let tokens see one another:
-    those along any axis but that of the features."""
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """A branch followed from where it begins."""
+
+    join: Join
+    shape: Shape
+    layouts: dict[int, Layout]
+    steps: list[Step]
+    """Those of the branch itself."""
+    streams: frozenset[int]
+    """Axes along which parallel streams are mixed."""
+    norms: list[Norm]
+
+    @property
+    def along(self) -> frozenset[int]:
+        """Axes along which matrices work."""
+        return frozenset[int]().union(*(s.origins for s in self.steps if s.how == "weights"))
+
+
+def walked(graph: Graph, join: Join, *, norms: dict[int, Norm], start: int = -1) -> Walk:
+    """Follow a branch, or its part behind `start`."""
     path = _path(graph, join, start=start)
     start = start if start >= 0 else join.fork
     layouts, steps = follow(graph, path | join.light, starts=[start])
     own = [norms[i] for i in sorted(path) if i in norms]
     statistics = [graph.between(n.source, n.node) - {n.source} for n in own if n.by_hand]
     inside = path.difference(*statistics)  # a norm looks along its axes, too
-    mixing = [step.origins for step in steps if step.node in join.light]  # of parallel streams
-    steps = [step for step in steps if step.node in inside]
-    shape = graph[start].shape
-    if join.width in shape:
-        features = -1 - shape[::-1].index(join.width)
+    mixing = [step.origins for step in steps if step.node in join.light]
+    return Walk(
+        join, graph[start].shape, layouts, [step for step in steps if step.node in inside],
+        frozenset[int]().union(*mixing), own,
+    )  # fmt: skip
+
+
+def token_steps(walk: Walk, *, along: frozenset[int]) -> list[Step]:
+    """The operations of a branch that let tokens see one another: those along any axis but that of
+    the features. along: axes along which matrices of any branch work."""
+    if walk.join.width in walk.shape:
+        features = -1 - walk.shape[::-1].index(walk.join.width)
     else:
-        features = _features(layouts, steps, norms=own)
-    apart = frozenset({features}).union(*mixing)
-    return [step for step in steps if step.how != "channels" and step.origins - apart]
+        features = _features(walk, along=along)
+    apart = walk.streams | {features}
+    return [step for step in walk.steps if step.how != "channels" and step.origins - apart]
 
 
 def looking(steps: list[Step]) -> list[int]:
@@ -65,14 +92,17 @@ def looking(steps: list[Step]) -> list[int]:
     return sorted({step.node for step in steps if step.how == "product"})
 
 
-def _features(layouts: dict[int, Layout], steps: list[Step], *, norms: list[Norm]) -> int:
+def _features(walk: Walk, *, along: frozenset[int]) -> int:
     """The axis of the stream that holds features: the one that matrices and norms agree about, or
-    that kernels take for it and no norm denies; else the last."""
-    said = next((s for s in steps if s.how in ("channels", "weights")), None)
+    that kernels take for it, unless a norm names another along which matrices work; else the
+    last."""
+    said = next((s for s in walk.steps if s.how in ("channels", "weights")), None)
     if said is None or len(said.origins) != 1:
         return -1
-    normed = [held for norm in norms[:1] if (held := _normalized(layouts, norm)) is not None]
-    agree = said.origins == normed[0] if normed else said.how == "channels"
+    normed = [held for n in walk.norms[:1] if (held := _normalized(walk.layouts, n)) is not None]
+    agree = bool(normed) and said.origins == normed[0]
+    if said.how == "channels":
+        agree |= not normed or not normed[0] & along
     return min(said.origins) if agree else -1
 
 

@@ -31,6 +31,8 @@ FOURIER = frozenset(
         "irfft",
         "rfft2",
         "irfft2",
+        "rfftn",
+        "irfftn",
     )
 )
 RECURRENT = frozenset({"lstm", "gru", "rnn_tanh", "rnn_relu", "gru_cell", "lstm_cell"})
@@ -38,7 +40,6 @@ PRODUCT = frozenset(
     {"matmul", "mm", "bmm", "einsum", "baddbmm", "addmm", "addbmm", "tensordot", "bilinear"}
     | {"chain_matmul", "inner", "mv", "dot", "vecdot"}
 )
-LINEAR = frozenset({"linear", "addmm", "matmul", "mm", "einsum", "tensordot", "bmm", "baddbmm"})
 MIXING = (
     ATTENTION | CONVOLUTION | POOLING | FOURIER | RECURRENT | PRODUCT
     | {"linear", "cumsum", "opaque", "grouped_mm", "_grouped_mm", "scatter_add", "index_add"}

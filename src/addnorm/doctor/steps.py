@@ -172,15 +172,11 @@ class _Following:
     # sums and kernels
 
     def _dims(self, rank: int) -> list[int]:
+        """The axes that an operation was told, or takes by itself."""
         said = self.node.detail.get("dim")
-        if said is None:
-            several = self.node.op[-1] in "2n"
-            return (
-                list(range(rank)[-2 if self.node.op.endswith("2") else 0 :])
-                if several
-                else [rank - 1]
-            )
-        return [int(i) % rank for i in (said if isinstance(said, list | tuple) else [said])]
+        if said is not None:
+            return [int(i) % rank for i in (said if isinstance(said, list | tuple) else [said])]
+        return list(range(rank))[{"2": -2, "n": -rank}.get(self.node.op[-1], -1) :]
 
     def _reduced(self, mine: Layout, *, source: int) -> Layout:
         if "dim" not in self.node.detail:

@@ -13,7 +13,9 @@ KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 @rule("wrong_axis")
 def wrong_axis(case: Case) -> Iterator[Finding]:
-    """A norm of a token must look at the features of that token, all of them and nothing else."""
+    """A norm of a token must look at the features of that token, all of them and nothing else.
+
+    Judged around attentions and feed-forwards, in streams of two or three axes."""
     graph = case.graph
     told: set[str] = set()
     for reading in case.blocks:
