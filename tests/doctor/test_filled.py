@@ -33,7 +33,7 @@ def test_a_missing_mask_is_found_behind_projections_of_zeros(head):
     model = zeroed(gpt(True, False, True), head=head)
     before = state(model)
     (found,) = [f for f in addnorm.doctor(model, ids()).findings if f.rule == "future_leak"]
-    assert "blocks.0.attention.proj.weight" in found.evidence["filled, since they start at 0"]
+    assert "blocks.0.attention.proj.weight" in found.evidence["filled for the probe"]
     assert state(model) == before
     assert "future_leak" not in rules(zeroed(gpt(True, True, True), head=head))
 
@@ -55,15 +55,16 @@ def test_a_mask_that_hides_nothing_is_found_behind_projections_of_zeros(block, l
 class Gated(nn.Module):
     """x + gate * attention(x), where somebody forgot what comes first."""
 
-    def __init__(self, gate, *, batch_first, learns=True):
+    def __init__(self, gate, *, batch_first, learns=True, offset=0.0):
         super().__init__()
         self.place = nn.Parameter(torch.randn(1, LENGTH, DIM))
         self.look = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
-        self.gate = nn.Parameter(gate, requires_grad=learns)
+        self.gate, self.offset = nn.Parameter(gate, requires_grad=learns), offset
 
     def forward(self, x):
         x = x + self.place
-        return x + self.gate * self.look(x, x, x, need_weights=False)[0]
+        gate = self.gate + self.offset
+        return x + gate * self.look(x, x, x, need_weights=False)[0]
 
 
 GATES = {
@@ -78,8 +79,9 @@ GATES = {
 @pytest.mark.parametrize("batch_first", [True, False])
 def test_examples_that_meet_behind_a_closed_gate_are_found(gate, batch_first):
     torch.manual_seed(0)
-    model = Gated(GATES[gate].clone(), batch_first=batch_first)
-    assert ("batch_leak" in rules(model, vectors())) is not batch_first
+    for offset in (0.0, 1.0):
+        model = Gated(GATES[gate] - offset, batch_first=batch_first, offset=offset)
+        assert ("batch_leak" in rules(model, vectors())) is not batch_first
 
 
 def test_a_gate_that_never_learns_stays_closed_and_that_is_told():

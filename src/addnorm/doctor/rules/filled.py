@@ -20,17 +20,23 @@ TINY = 1e-3
 
 
 def closed(case: Case) -> list[str]:
-    """Weights that learn and let nothing through yet, if that hides anything; sought once a visit.
+    """Weights that learn and may let nothing through yet, the surest first; sought once a visit.
 
-    A vector may be a bias, which hides nothing at 0: vectors count where a branch adds nothing.
+    Matrices next to 0; where a branch adds nothing, vectors and numbers too, whatever they are:
+    a gate may be 1 + w.
     """
     if "closed" not in case.cache:
         guard = case.visit.guard
-        small = [n for n, w in case.weights.items() if guard and guard.learns(n) and _tiny(w)]
-        hides = any(not _flat(case.weights[n]) for n in small) or any(silent(case))
-        case.cache["closed"] = small if hides else []
-    found: list[str] = case.cache["closed"]
-    return found
+        quiet = any(silent(case))
+        found = [
+            name
+            for name, weight in case.weights.items()
+            if guard and guard.learns(name) and (quiet if _flat(weight) else _tiny(weight))
+        ]
+        found.sort(key=lambda name: (_flat(case.weights[name]), not _tiny(case.weights[name])))
+        case.cache["closed"] = found
+    names: list[str] = case.cache["closed"]
+    return names
 
 
 def silent(case: Case) -> Iterator[Join]:
@@ -86,17 +92,17 @@ def _tiny(weight: Tensor) -> bool:
     if not weight.is_floating_point() or not weight.numel():
         return False
     values = weight.detach()
-    first = values[:1] if values.dim() else values  # mostly that is enough to know
-    return float(first.abs().max()) < TINY and float(values.abs().max()) < TINY
+    some = values[len(values) // 2] if values.dim() else values  # mostly that is enough to know
+    return all(max(map(abs, map(float, each.aminmax()))) < TINY for each in (some, values))
 
 
 def _filled(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """Gains near 1, matrices as large as they are drawn to keep a variance; the same directions,
-    where it has any."""
-    size = 1.0 if _flat(weight) else 1 / math.sqrt(math.prod(weight.shape[1:]))
-    if bool(weight.any()):
-        values = weight.float()
-        return values * (size / float(values.square().mean().sqrt()))
+    """Vectors and numbers 1 above what they were, more or less; matrices as large as they are
+    drawn to keep a variance, with the same directions where they have any."""
     if _flat(weight):
-        return torch.rand(weight.shape, generator=generator) + 0.5
-    return torch.randn(weight.shape, generator=generator) * size
+        return weight.cpu() + torch.rand(weight.shape, generator=generator) + 0.5
+    size = 1 / math.sqrt(math.prod(weight.shape[1:]))
+    if not bool(weight.any()):
+        return torch.randn(weight.shape, generator=generator) * size
+    values = weight.float()
+    return values * (size / float(values.square().mean().sqrt()))

@@ -96,7 +96,7 @@ def _unseen(probe: Probe | None) -> str:
 def _filled(case: Case) -> dict[str, Any]:
     """Evidence of what was done to see through closed gates."""
     names = closed(case)
-    return {"filled, since they start at 0": names[:4]} if names else {}
+    return {"filled for the probe": names[:4]} if names else {}
 
 
 def _why(case: Case, masks: dict[str, int], *, seen: dict[str, Any]) -> tuple[str, dict[str, Any]]:
