@@ -124,56 +124,6 @@ def test_the_same_arithmetic_has_the_same_class_flat_or_nested(way):
         assert ("no final norm" in report.stacks[0]) is (way not in ENDS)
 
 
-class Functional(nn.Module):
-    """x = N(x) + f(N(x)) without a module for any norm."""
-
-    def __init__(self, final):
-        super().__init__()
-        self.first, self.final = nn.Linear(DIM, DIM), final
-        self.subs = nn.ModuleList(FeedForward() for _ in range(3))
-
-    def forward(self, x):
-        x = self.first(x)
-        for f in self.subs:
-            x = nn.functional.layer_norm(x, (DIM,))
-            x = x + f(x)
-        return nn.functional.layer_norm(x, (DIM,)) if self.final else x
-
-
-def shifted(final):
-    """N before each block, and one behind the last or not: nested, held deeper, flat, functional;
-    with the last norm also as Post-LN behind a normalized embedding."""
-    last = [nn.LayerNorm(DIM)] if final else []
-    layers = nn.Sequential(nn.Linear(DIM, DIM), *[Layer("false_pre_ln") for _ in range(3)], *last)
-    flat = Flat("false_pre_ln", False)
-    yield from (layers, Held(Held(layers)), nn.Sequential(flat, *last), Functional(final))
-    if final:
-        post = [Layer("post_ln") for _ in range(3)]
-        yield nn.Sequential(nn.Linear(DIM, DIM), nn.LayerNorm(DIM), *post)
-
-
-def test_a_skip_behind_the_norm_is_found_wherever_the_norms_live():
-    for model in shifted(final=False):
-        report = addnorm.doctor(model, vectors())
-        assert [b.wiring for b in report.blocks] == ["false_pre_ln"] * 3
-        found = [(f.rule, f.severity) for f in report.findings if f.rule != "inert_norm"]
-        assert found == [("skip_after_norm", "error")] * 3
-
-
-def test_with_a_final_norm_it_is_post_ln_behind_a_norm_wherever_they_live():
-    for model in shifted(final=True):
-        report = addnorm.doctor(model, vectors())
-        assert [b.wiring for b in report.blocks] == ["post_ln"] * 3
-        (found,) = (f for f in report.findings if f.rule != "inert_norm")
-        assert (found.rule, found.severity) == ("skip_after_norm", "info")
-        assert "if Pre-LN was meant, keep the raw x for the skip" in found.message
-
-
-def test_post_ln_without_a_norm_before_it_is_left_in_peace():
-    layers = nn.Sequential(nn.Linear(DIM, DIM), *[Layer("post_ln") for _ in range(3)])
-    assert addnorm.doctor(layers, vectors()).findings == ()
-
-
 class Activated(nn.Module):
     """A pre-activation block, whose projection reads what the branch reads; or one whose branch
     ends with its norm."""

@@ -1,5 +1,7 @@
 """What stands behind each sum: a norm of its own, a final norm, or one that the skip carries on."""
 
+from itertools import pairwise
+
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.mixtures import mixed_onward
 from addnorm.doctor.norms import is_query_key
@@ -137,7 +139,7 @@ def _false_ones(anatomy: Anatomy) -> None:
         _false_first(rows)
         first = _first_run(rows)
         for run in (rows, first):
-            if run and _shifted(run):
+            if run and _shifted(anatomy, run):
                 for reading in run:
                     reading.false, reading.post = True, False
 
@@ -169,13 +171,41 @@ def _give_back(reading: Reading) -> None:
     reading.post, reading.post_norm = False, -1
 
 
-def _shifted(rows: list[Reading]) -> bool:
-    """Post-LN moved by half a block: a norm before the first sum, none after the last. With one
-    behind the last as well, it is Post-LN behind a normalized embedding, whatever was meant."""
-    last = rows[-1]
+def _shifted(anatomy: Anatomy, rows: list[Reading]) -> bool:
+    """Post-LN moved by half a block: a norm before the first sum, none of its own after the
+    last."""
+    first, last = rows[0], rows[-1]
     if any(r.pre or r.exit >= 0 or r.gated_or_mixed() or r.around for r in rows):
         return False
-    return all(r.link.norms() for r in rows) and not last.final_norms and last.post_norm < 0
+    if not first.link.norms() or not all(r.link.norms() for r in rows):
+        return False
+    ends = last.final_norms + ([last.post_norm] if last.post_norm >= 0 else [])
+    if not ends:
+        return True
+    moved = _stands_with_next(anatomy, rows, ends=ends)
+    if moved:
+        _give_back(last)
+    return moved
+
+
+def _stands_with_next(anatomy: Anatomy, rows: list[Reading], *, ends: list[int]) -> bool:
+    """Whether each norm lives with the branch behind it rather than with the one before it."""
+    graph = anatomy.graph
+    votes = 0
+    for before, after in pairwise(rows):
+        place = graph[after.link.norms()[0]].path
+        votes += _kin(place, _home(graph, after)) - _kin(place, _home(graph, before))
+    nearest = max(_kin(graph[r.link.norms()[0]].path, _home(graph, r)) for r in rows)
+    return votes > 0 and _kin(graph[ends[0]].path, _home(graph, rows[-1])) < nearest
+
+
+def _home(graph: Graph, reading: Reading) -> str:
+    return common([graph[i].path for i in reading.join.path if mixes(graph[i].op)])
+
+
+def _kin(one: str, other: str) -> int:
+    shared = common([one, other])
+    return len(shared.split(".")) if shared else 0
 
 
 def common(paths: list[str]) -> str:
