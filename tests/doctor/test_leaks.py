@@ -125,3 +125,34 @@ def test_padding_of_many_tokens_is_tried_with_few_if_the_model_takes_them(deaf, 
     found = rules(model, {"x": torch.randn(2, 80, DIM), "mask": mask})
     assert found == ({"padding_leak"} if deaf else set())
     assert (model.lengths.count(80) == 1) is (only is None)
+
+
+class Classed(nn.Module):
+    """Tokens of its own before those it is given, so that more come out than went in."""
+
+    def __init__(self, deaf, more):
+        super().__init__()
+        torch.manual_seed(0)
+        self.own, self.more, self.deaf = nn.Parameter(torch.randn(1, more, DIM)), more, deaf
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3))
+        self.maps = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x, mask):
+        x = torch.cat((self.own.expand(len(x), -1, -1), x), 1)
+        keep = nn.functional.pad(mask, (self.more, 0), value=True)[:, None]
+        for layer in range(2):
+            h = self.norms[layer](x)
+            scores = self.maps[2 * layer](h) @ self.maps[2 * layer + 1](h).mT / DIM**0.5
+            if not (self.deaf and layer):
+                scores = scores.masked_fill(~keep, -torch.inf)
+            x = x + scores.softmax(-1) @ h
+        return self.norms[2](x)
+
+
+@pytest.mark.parametrize("more", [1, 3])
+@pytest.mark.parametrize("deaf", [False, True])
+def test_tokens_that_a_model_adds_are_not_padding(deaf, more):
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 6:] = mask[2, 4:] = False
+    found = rules(Classed(deaf, more), (torch.randn(3, 9, DIM), mask))
+    assert found == ({"padding_leak"} if deaf else set())

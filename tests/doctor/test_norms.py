@@ -217,3 +217,22 @@ def test_epsilon_is_read_from_the_formula():
     assert {norm.eps for norm in report.norms} == {EPS}
     assert all(norm.by_hand for norm in report.norms)
     assert {norm.place for norm in report.norms} == {"entry", "final"}
+
+
+class Turned(nn.Module):
+    """Batch norm of features that stand last, with as many points as features."""
+
+    def __init__(self):
+        super().__init__()
+        self.map, self.norm = nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM)
+
+    def forward(self, x):
+        return x + self.norm(F.relu(self.map(x)).mT).mT
+
+
+@pytest.mark.parametrize("points", [DIM, DIM + 3])
+def test_batch_norm_of_turned_features_stands_over_the_right_axis(points):
+    torch.manual_seed(0)
+    model = nn.Sequential(Turned(), Turned()).eval()
+    report = addnorm.doctor(model, torch.randn(4, points, DIM), rules=["wrong_axis"])
+    assert not report.findings and all(norm.kind == "batch" for norm in report.norms)

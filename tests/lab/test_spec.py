@@ -136,3 +136,9 @@ def test_seeds_begin_where_they_are_told_to():
     assert Comparison.of(spec.flat()) == spec
     with pytest.raises(UserError, match="first_seed"):
         Comparison.of({"task": "lm", "first_seed": -1})
+
+
+def test_a_spec_without_another_seed_is_the_one_it_was_before_there_were_any():
+    spec = Comparison.of({"task": "lm", "seeds": 2})
+    assert "first_seed" not in spec.plain() and "first_seed" in spec.flat()
+    assert spec.model_copy(update={"first_seed": 7}).digest != spec.digest

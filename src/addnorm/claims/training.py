@@ -89,7 +89,7 @@ class ByTraining(Trained):
         """The specs, how many records they see, and which table."""
         few, tables = self.records(budget), self.tables(budget)
         return {
-            name: spec.model_dump(mode="json")
+            name: spec.plain()
             | ({"records": few[name]} if name in few and name not in tables else {})
             | ({"table": tables[name]} if name in tables else {})
             for name, spec in self.comparisons(budget).items()

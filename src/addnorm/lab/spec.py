@@ -138,8 +138,14 @@ class Comparison(BaseModel):
     @property
     def digest(self) -> str:
         """What tells it from every other spec."""
-        plain = json.dumps(self.model_dump(mode="json"), sort_keys=True)
-        return hashlib.sha256(plain.encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(self.plain(), sort_keys=True).encode()).hexdigest()[:16]
+
+    def plain(self) -> dict[str, Any]:
+        """Plain data that tells it from others; a key that came later counts where it is used, so
+        that a spec of then is the same one today.
+        """
+        told = self.model_dump(mode="json")
+        return told if self.first_seed else {k: v for k, v in told.items() if k != "first_seed"}
 
     def flat(self) -> dict[str, Any]:
         """Plain data, as it is written: the axes beside the other keys where there is one grid."""

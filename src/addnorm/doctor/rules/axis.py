@@ -67,7 +67,7 @@ def _wrong(source: tuple[int, ...], width: int, *, norm: Norm) -> str:
     features = places[0] if norm.axes != (places[-1],) or len(places) == 1 else places[-1]
     if norm.kind == "batch":
         alone = [axis for axis in range(-len(source), 0) if axis not in norm.axes]
-        if alone == [features]:
+        if len(alone) == 1 and alone[0] in places:  # as many points as features: either will do
             return ""
         return "the examples of the batch and features, one mean for each place of a token"
     if norm.kind not in ("layer", "rms", "l2") or norm.axes == (features,):

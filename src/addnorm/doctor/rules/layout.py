@@ -5,10 +5,13 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from addnorm.doctor.leaves import mapped
 
+MORE = 4
+"""Tokens that a model may put to those it is given: of a class, of a graph, registers."""
 SAME = 1e-3
 """Share of its own size by which an output may move and still be the same, or some roundings."""
 
@@ -93,20 +96,28 @@ def valid(out: Tensor, hidden: Tensor) -> Tensor:
     """Everything that cannot belong to a hidden token.
 
     hidden: (examples, tokens). Where both stand, side by side or as one axis, its own places are
-    left out, else every place that is hidden in some example.
+    left out, else every place that is hidden in some example. Where a few more tokens come out than
+    went in, nobody knows which are the new ones: a place is left out if one of them would do.
     """
     batch, length = hidden.shape
     for axis, size in enumerate(out.shape):
         if size == batch * length:
             some = hidden.flatten() | hidden.mT.flatten()
             return out.index_select(axis, (~some).nonzero()[:, 0])
-        pair = out.shape[axis : axis + 2]
-        if pair in (hidden.shape, hidden.mT.shape):
-            there = hidden if pair == hidden.shape else hidden.mT
-            if batch == length:
-                there = there | there.mT
-            return out.movedim((axis, axis + 1), (0, 1))[~there]
+        for more in range(MORE + 1):
+            there, pair = _longer(hidden, more), out.shape[axis : axis + 2]
+            if pair in (there.shape, there.mT.shape):
+                there = there if pair == there.shape else there.mT
+                if batch == length + more:
+                    there = there | there.mT
+                return out.movedim((axis, axis + 1), (0, 1))[~there]
     for axis, size in enumerate(out.shape):
         if size == length:
             return out.index_select(axis, (~hidden.any(0)).nonzero()[:, 0])
     return out
+
+
+def _longer(hidden: Tensor, more: int) -> Tensor:
+    """Which of so many more places may be hidden, wherever the new ones stand."""
+    ways = [F.pad(hidden, (before, more - before)) for before in range(more + 1)]
+    return torch.stack(ways).any(0)
