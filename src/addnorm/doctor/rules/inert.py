@@ -1,6 +1,7 @@
 """Norms that were built and do nothing."""
 
 from collections.abc import Iterator
+from itertools import chain
 
 from addnorm.doctor.graph import Graph
 from addnorm.doctor.hidden import behaves_as_norm
@@ -16,11 +17,19 @@ def inert_norm(case: Case) -> Iterator[Finding]:
     graph, visit = case.graph, case.visit
     used = {o.name for node in graph for o in node.operands if o.kind == "weight"}
     sizes = {graph[r.join.node].shape[-1] for r in case.blocks if graph[r.join.node].shape}
+    tried: dict[tuple[type, str], bool] = {}
     for path, module in visit.model.named_modules():
         if any(True for _ in module.children()) or visit.recorder.calls.get(path):
             continue
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
-        if any(name in used for name in names) or not behaves_as_norm(module, sizes):
+        if any(name in used for name in names):
+            continue
+        # What keeps nothing does the same wherever it stands: the dropouts of all layers, say.
+        keeps = any(True for _ in chain(module.parameters(), module.buffers()))
+        twins = (type(module), path if keeps else repr(module))
+        if twins not in tried:
+            tried[twins] = behaves_as_norm(module, sizes)
+        if not tried[twins]:
             continue
         if _idle_part(case, path, used=used):
             continue  # nothing around it ran: another input would have used all of it
