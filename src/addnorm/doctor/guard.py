@@ -18,7 +18,7 @@ from torch.overrides import TorchFunctionMode
 
 from addnorm.core.errors import UserError
 from addnorm.doctor.leaves import tensors
-from addnorm.doctor.ops import EMBEDDINGS
+from addnorm.doctor.ops import EMBEDDINGS, spelling
 
 LENDING = frozenset({"numpy", "__array__", "__dlpack__"})
 """Operations that lend a tensor's memory to others, who may write to it."""
@@ -107,7 +107,7 @@ class Watched(TorchFunctionMode):
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
         kwargs = kwargs or {}
-        self.guard.before(getattr(func, "__name__", str(func)), args, kwargs)
+        self.guard.before(spelling(func), args, kwargs)
         return func(*args, **kwargs)
 
 
