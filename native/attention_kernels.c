@@ -2,9 +2,8 @@
 #include <math.h>
 
 #include "attention_levels.h"
+#include "powers.h"
 #include "products.h"
-
-#define LOG2E 1.44269504088896341f
 
 /* What is worked on at once: chosen so that it stays in the second cache for heads of 64. */
 enum {
@@ -42,36 +41,6 @@ INLINE void turn4(four v[4]) {
     const four c = MIX(v[0], v[1], 2, 6, 3, 7), d = MIX(v[2], v[3], 2, 6, 3, 7);
     v[0] = MIX(a, b, 0, 1, 4, 5), v[1] = MIX(a, b, 2, 3, 6, 7);
     v[2] = MIX(c, d, 0, 1, 4, 5), v[3] = MIX(c, d, 2, 3, 6, 7);
-}
-
-/* The greater; `b` where either is no number. */
-INLINE floats most(floats a, floats b) {
-#if defined(__AVX512F__)
-    return _mm512_max_ps(a, b);
-#elif defined(__AVX2__)
-    return _mm256_max_ps(a, b);
-#else
-    floats v;
-    for (int i = 0; i < WIDE; i++) v[i] = a[i] > b[i] ? a[i] : b[i];
-    return v;
-#endif
-}
-
-/* 2^x for x <= 127, 0 below -126.5 or so; relative error 1e-7. What is no number stays none.
- * 2^x = 2^n * 2^(x - n), n the nearest whole number; the polynomial is that of Cephes' exp2f. */
-INLINE floats power(floats x) {
-    const float magic = 0x1.8p23f; /* a sum with it has n in its lowest bits */
-    floats shifted, y;
-    x = most(all(-127), x);
-    shifted = x + magic;
-    x -= shifted - magic;
-    y = x * 1.535336188319500e-4f + 1.339887440266574e-3f;
-    y = y * x + 9.618437357674640e-3f;
-    y = y * x + 5.550332471162809e-2f;
-    y = y * x + 2.402264791363012e-1f;
-    y = y * x + 6.931472028550421e-1f;
-    y = y * x + 1.0f;
-    return y * (floats)(((bits)shifted << 23) + ((bits){0} + (127u << 23)));
 }
 
 /* log2 x for x from 1 to 2^31, to 2e-7; something finite for 0. What is no number stays none.

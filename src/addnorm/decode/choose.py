@@ -9,6 +9,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.decode.options import Options
+from addnorm.kernels.classify import logsumexp
 from addnorm.kernels.precision import wide
 
 
@@ -17,7 +18,7 @@ def log_total(logits: Tensor, never: list[int]) -> Tensor:
 
     Afterwards, and in place, tokens that are never written are made impossible.
     """
-    total = logits.logsumexp(-1, keepdim=True)
+    total = logsumexp(logits)[:, None]
     if not bool(torch.isfinite(total).all()):
         raise UserError(
             "the model answers with numbers that are not finite: its training diverged; take an "

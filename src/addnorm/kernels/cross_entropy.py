@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
+from addnorm.kernels.classify import classify
 
 IGNORE = -100
 """The target that asks for nothing, as in torch."""
@@ -133,26 +134,18 @@ class _Chunked(torch.autograd.Function):
         ]
         for start in range(0, len(h), size):
             part = near[start : start + size]
-            target = targets[start : start + size, None]
             logits = F.linear(part, matrix, shift).to(precise)  # (tokens, classes)
+            slope = None
             if cap is not None:
-                logits = (logits / cap).tanh_().mul_(cap)
-            # log p = logit - total. The total is that of the likeliest class, whose p is no tiny
-            # number: few passes over the logits, and none for log p.
-            p, found = logits.softmax(-1), logits.gather(1, target)
-            highest, likeliest = logits.max(-1, keepdim=True)
-            total = highest - p.gather(1, likeliest).log()
-            nll += (total - found).sum()
-            if smoothing:
-                spread += total.sum() - logits.sum() / classes
-            correct += (found >= highest).sum()
-            if wanted:
-                grad = p
-                if smoothing:
-                    grad.sub_(smoothing / classes)
-                grad.scatter_add_(1, target, grad.new_full(target.shape, smoothing - 1))
-                if cap is not None:
-                    grad.mul_(1 - (logits / cap).square_())
+                logits = (logits / cap).tanh_()
+                slope, logits = 1 - logits.square(), logits.mul_(cap)
+            target = targets[start : start + size]
+            found = classify(logits, target, smoothing=smoothing, wanted=wanted)
+            nll += found.nll
+            spread += found.spread
+            correct += found.correct
+            if found.grad is not None:
+                grad = found.grad if slope is None else found.grad.mul_(slope)
                 _add_gradients(grads, grad, part, matrix, start)
         ctx.save_for_backward(*grads)
         ctx.types = [None if each is None else each.dtype for each in (h, table, bias)]

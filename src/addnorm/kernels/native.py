@@ -20,8 +20,10 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 
 PATH = Path(__file__).with_name("_native.so")
-VERSION = 3  # ADDNORM_VERSION of native/addnorm.h
+VERSION = 4  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
+FUNCTIONS = ("forward", "backward", "drop", "attention_forward", "attention_backward")
+FUNCTIONS += ("cross_entropy", "few_forward")
 TYPES = {
     (torch.float32, torch.float32): 0,
     (torch.bfloat16, torch.bfloat16): 1,
@@ -155,7 +157,7 @@ def _load() -> ctypes.CDLL | str:
             f"the native library has version {version}, wanted {VERSION}: it is older or newer "
             "than the package, kernels run in plain torch; install addnorm again"
         )
-    for name in ("forward", "backward", "drop", "attention_forward", "attention_backward"):
+    for name in FUNCTIONS:
         function = _State.functions[name] = library[f"addnorm_{name}"]
         function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
         function.restype = None if name in ("forward", "drop") else ctypes.c_int

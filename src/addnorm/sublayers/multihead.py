@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
+from addnorm.kernels import few
 from addnorm.kernels.varlen import varlen_attention
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, draw_normal
@@ -156,7 +157,9 @@ class MultiHead(Sublayer):
             odd = by_hand or dropout or self.persistent
             if visible is None and bias is None and not odd:
                 bounds = packing.bounds, memory_packing.bounds
-                heads = varlen_attention(q[0], k[0], v[0], *bounds, causal=causal, scale=scale)
+                heads = varlen_attention(
+                    *(each.squeeze(0) for each in (q, k, v)), *bounds, causal=causal, scale=scale
+                )
                 return self._answer(heads[None], plugs)
             q = packing.unpack(q, dim=2)
             k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
@@ -175,6 +178,8 @@ class MultiHead(Sublayer):
                 self.logits_tap(_only_seen(logits, limits))
                 self.probabilities_tap(probabilities)
             heads = F.dropout(probabilities, dropout) @ self._shared(v)
+        elif not (dropout or causal) and few.can(q, k, v, limits):
+            heads = few.attend(q, k, v, limits, scale=scale)
         else:
             heads = F.scaled_dot_product_attention(
                 q,
