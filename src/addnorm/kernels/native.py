@@ -22,8 +22,10 @@ from addnorm.core.errors import UserError, unknown
 PATH = Path(__file__).with_name("_native.so")
 VERSION = 4  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
-FUNCTIONS = ("forward", "backward", "drop", "attention_forward", "attention_backward")
-FUNCTIONS += ("cross_entropy", "few_forward")
+FUNCTIONS = (
+    *("forward", "backward", "drop"),
+    *("attention_forward", "attention_backward", "cross_entropy", "few_forward"),
+)
 TYPES = {
     (torch.float32, torch.float32): 0,
     (torch.bfloat16, torch.bfloat16): 1,

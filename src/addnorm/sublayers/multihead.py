@@ -157,9 +157,9 @@ class MultiHead(Sublayer):
             odd = by_hand or dropout or self.persistent
             if visible is None and bias is None and not odd:
                 bounds = packing.bounds, memory_packing.bounds
-                heads = varlen_attention(
-                    *(each.squeeze(0) for each in (q, k, v)), *bounds, causal=causal, scale=scale
-                )
+                # not q[0], whose gradient is a copy
+                q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
+                heads = varlen_attention(q, k, v, *bounds, causal=causal, scale=scale)
                 return self._answer(heads[None], plugs)
             q = packing.unpack(q, dim=2)
             k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
