@@ -7,7 +7,7 @@
 #define NAME_(level) addnorm_look_##level
 #define NAME(level) NAME_(level)
 
-enum { KEYS = 4, BLOCKS = 4 }; /* keys, and blocks of features, that are worked on at once */
+enum { KEYS = 4, WIDTH = 4 }; /* keys, and blocks of features, that are worked on at once */
 
 INLINE int64_t there(int64_t i, int64_t count) { return count - i < BLOCK ? count - i : BLOCK; }
 
@@ -46,12 +46,13 @@ static float soften(float *weights, int64_t keys, float top) {
 }
 
 /* Features i and on of the mixed values, `count` blocks of them. */
-INLINE void mix(const float *v, int64_t step, const float *weights, int64_t keys, int64_t left,
-                const int count, float share, float *out) {
-    block total[BLOCKS];
+INLINE void mix(const float *v, int64_t step, const uint8_t *seen, int64_t seen_step,
+                const float *weights, int64_t keys, int64_t left, const int count, float share,
+                float *out) {
+    block total[WIDTH];
     for (int r = 0; r < count; r++) total[r] = (block){{{0}, {0}}};
     for (int64_t j = 0; j < keys; j++) {
-        if (weights[j] == 0) continue; /* hidden, and perhaps no number */
+        if (seen && !seen[j * seen_step]) continue;
         for (int r = 0; r < count; r++) {
             const block b = load_f32(v + j * step + r * BLOCK, left);
             for (int n = 0; n < 2; n++) total[r].v[n] += weights[j] * b.v[n];
@@ -83,10 +84,10 @@ static void one(const struct addnorm_few *p, const float *q, const float *k, con
     for (int64_t j = 0; j < keys; j++) top = weights[j] > top ? weights[j] : top;
     share = soften(weights, keys, top == -INFINITY ? 0 : top); /* which sees nothing, or -inf */
     share = share == 0 ? 0 : 1 / share;
-    for (; i + BLOCKS * BLOCK <= dim; i += BLOCKS * BLOCK)
-        mix(v + i, p->v.token, weights, keys, BLOCK, BLOCKS, share, out + i);
+    for (; i + WIDTH * BLOCK <= dim; i += WIDTH * BLOCK)
+        mix(v + i, p->v.token, seen, step, weights, keys, BLOCK, WIDTH, share, out + i);
     for (; i < dim; i += BLOCK)
-        mix(v + i, p->v.token, weights, keys, there(i, dim), 1, share, out + i);
+        mix(v + i, p->v.token, seen, step, weights, keys, there(i, dim), 1, share, out + i);
 }
 
 void NAME(LEVEL)(const struct addnorm_few *p, int64_t task, float *room) {

@@ -273,3 +273,14 @@ def test_errors(call, message):
     decoder(x64(2, 4, 16), cache=cache)
     with pytest.raises(UserError, match=message):
         call(decoder, cache)
+
+
+def test_a_cache_goes_on_with_and_without_gradients():
+    decoder, x = Decoder(dim=16, depth=1, heads=2).eval(), tokens(2, 8, 16)
+    whole, cache, made = decoder(x), KVCache(2), []
+    modes = [torch.no_grad] * 3 + [torch.enable_grad] + [torch.no_grad] * 2
+    modes += [torch.inference_mode, torch.no_grad]
+    for step, mode in enumerate(modes):
+        with mode():
+            made.append(decoder(x[:, step : step + 1], cache=cache).clone())
+    torch.testing.assert_close(torch.cat([each.detach() for each in made], 1), whole)

@@ -48,7 +48,7 @@ def forward(
     """The output, and log2 of the sum under each query's probabilities, (heads, N)."""
     q, k, v = (_dense(each) for each in (q, k, v))
     starts = query_starts.contiguous(), key_starts.contiguous()
-    out, lse = _like(q), torch.empty(len(q), q.shape[1])
+    out, lse = _like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
     _run("attention_forward", (q, k, v, *starts, out, lse), [], causal, scale)
     return out, lse
 
@@ -93,7 +93,9 @@ def _differentiable(
     dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float
 ) -> Gradients:
     """The same in plain torch, for whoever wants gradients of gradients."""
-    q, k, v, query_starts, key_starts = saved[:5]
+    # Other names of them: whatever one owes to another is the business of their own graph.
+    q, k, v = (each.view_as(each) for each in saved[:3])
+    query_starts, key_starts = saved[3:5]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         queries, keys = Bounds(query_starts, 0), Bounds(key_starts, 0)
         out = padded(q, k, v, queries, keys, causal=causal, scale=scale)

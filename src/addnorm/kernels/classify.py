@@ -15,7 +15,7 @@ LEAST = 2**12
 
 
 class Found(NamedTuple):
-    """Sums over the rows; scalars."""
+    """Sums over the rows, which are scalars in float32 or better, and the gradient of each."""
 
     nll: Tensor
     spread: Tensor
@@ -33,13 +33,14 @@ def classify(
 
     wanted: whether the gradient is
     """
+    targets = targets.long()
     target = targets[:, None]
     if not _suits(logits, targets):
         return _plainly(logits, target, smoothing, wanted)
     found = logits.gather(1, target)[:, 0]  # refuses what is no class
     lse, mean, top = _rows(logits, targets.contiguous() if wanted else None, smoothing)
     spread = (lse - mean).sum() if smoothing else lse.new_zeros(())
-    correct = (found >= top) & (lse == lse)
+    correct = (found >= top) & lse.isfinite()
     return Found((lse - found).sum(), spread, correct.sum(), logits if wanted else None)
 
 
@@ -52,9 +53,9 @@ def logsumexp(logits: Tensor) -> Tensor:
 
 def _suits(logits: Tensor, *others: Tensor) -> bool:
     return (
-        logits.dtype == torch.float32
+        not torch.compiler.is_compiling()
+        and logits.dtype == torch.float32
         and logits.is_contiguous()
-        and not torch.compiler.is_compiling()
         and native.suits(LEAST, logits, *others)
     )
 
@@ -85,5 +86,5 @@ def _plainly(logits: Tensor, target: Tensor, smoothing: float, wanted: bool) -> 
         if smoothing:
             p.sub_(smoothing / logits.shape[1])
         p.scatter_add_(1, target, p.new_full(target.shape, smoothing - 1))
-    correct = (found >= highest).sum()
+    correct = ((found >= highest) & total.isfinite()).sum()
     return Found((total - found).sum(), spread, correct, p if wanted else None)

@@ -129,8 +129,10 @@ class _Chunked(torch.autograd.Function):
         nll, spread = (torch.zeros((), dtype=precise, device=h.device) for _ in range(2))
         correct = torch.zeros((), dtype=torch.int64, device=h.device)
         grads = [
-            torch.zeros_like(each, dtype=precise) if wanted and each is not None else None
-            for each in (h, table, bias)
+            torch.zeros_like(each, dtype=precise)
+            if wanted and needed and each is not None
+            else None
+            for each, needed in zip((h, table, bias), ctx.needs_input_grad[:3], strict=True)
         ]
         for start in range(0, len(h), size):
             part = near[start : start + size]
@@ -167,16 +169,16 @@ class _Chunked(torch.autograd.Function):
 def _add_gradients(
     grads: list[Tensor | None], grad: Tensor, part: Tensor, matrix: Tensor, start: int
 ) -> None:
-    """Add what the logits of a few tokens tell h, the table and the bias."""
+    """Add what the logits of a few tokens tell those of h, table and bias that want to know."""
     for_h, for_table, for_bias = grads
-    assert for_h is not None and for_table is not None
     if for_bias is not None:
         for_bias += grad.sum(0)
     grad = grad.to(matrix.dtype)
-    for_h[start : start + len(part)] = grad @ matrix
-    if grad.dtype == for_table.dtype:
+    if for_h is not None:
+        for_h[start : start + len(part)] = grad @ matrix
+    if for_table is not None and grad.dtype == for_table.dtype:
         for_table.addmm_(grad.T, part)
-    else:
+    elif for_table is not None:
         for_table += grad.T @ part
 
 

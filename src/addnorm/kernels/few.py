@@ -3,7 +3,7 @@
 out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum of the same over all j
 
 torch's kernel works on squares of queries and keys, and a single query fills none of them. This one
-goes over the keys that a query sees, one by one.
+goes over the keys that a query sees.
 """
 
 import struct
@@ -23,13 +23,16 @@ def can(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
     """Whether the native library is to take these: few queries beside their keys, in float32, and
     nobody asks for a gradient or watches.
     """
+    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+        return False
     return (
         q.shape[2] <= MOST
         and (q.shape[2] == 1 or 4 * q.shape[2] <= k.shape[2])
         and q.shape[3] % DENSE == 0
+        and (len(q), q.shape[3]) == (len(k), k.shape[3])
+        and k.shape == v.shape
         and q.dtype == k.dtype == v.dtype == torch.float32
         and (seen is None or seen.dtype == torch.bool)
-        and not torch.compiler.is_compiling()
         and not (torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)))
         and native.suits(0, q, k, v, seen)
     )

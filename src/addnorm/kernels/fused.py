@@ -48,7 +48,7 @@ def forward(
     rows, dim = rows_of(x)
     y = torch.empty_like(x)
     s = torch.empty_like(x) if keep else None
-    statistics = torch.empty((2, rows)) if keep else None
+    statistics = torch.empty((2, rows), dtype=torch.float32) if keep else None
     mean = _at(statistics)
     native.call(
         "forward",
@@ -79,7 +79,7 @@ def backward(
     apart = wanted[1] and not (wanted[0] and shared(how, given, s.dtype, dtype))
     dx = torch.empty_like(s) if wanted[0] else None
     df = torch.empty_like(s, dtype=dtype) if apart else None
-    sums = [torch.empty(dim) if want else None for want in wanted[2:]]
+    sums = [torch.empty(dim, dtype=torch.float32) if want else None for want in wanted[2:]]
     mean = statistics.data_ptr()
     native.call(
         "backward",

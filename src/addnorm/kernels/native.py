@@ -16,6 +16,7 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
+from torch.autograd import forward_ad
 
 from addnorm.core.errors import UserError, unknown
 
@@ -104,17 +105,19 @@ def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
     least: features of x from which on that is faster. Whoever records or rewrites operations (a
-    mode, vmap, an export) is to see those of torch.
+    mode, vmap, a trace, an export, forward differentiation) is to see those of torch.
     """
-    if not x.is_cpu or x.numel() < least or not available():
+    if torch.compiler.is_exporting() or not x.is_cpu or x.numel() < least or not available():
         return False
     if torch.compiler.is_compiling():
-        return not torch.compiler.is_exporting()
+        return True
     for each in (x, *others):
         if each is not None and not (type(each) in _PLAIN and each.is_cpu):
             return False
     return not (
-        torch._C._len_torch_function_stack()
+        torch._C._get_tracing_state() is not None
+        or forward_ad._current_level >= 0
+        or torch._C._len_torch_function_stack()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
     )

@@ -139,7 +139,7 @@ def _(x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if not keep:
         return y, _some(None), _some(None)
-    return y, torch.empty_like(y), torch.empty((2, x.numel() // x.shape[-1]))
+    return y, torch.empty_like(y), x.new_empty((2, x.numel() // x.shape[-1]), dtype=torch.float32)
 
 
 @torch.library.custom_op("addnorm::add_norm_backward", mutates_args=(), device_types="cpu")
@@ -174,7 +174,10 @@ def _(dy: Tensor, ds: Tensor | None, s: Tensor, *rest: Any) -> list[Tensor]:
     return [
         _some(torch.empty_like(s) if wanted[0] else None),
         _some(torch.empty_like(s, dtype=dtype) if apart else None),
-        *(_some(torch.empty(s.shape[-1]) if want else None) for want in wanted[2:]),
+        *(
+            _some(s.new_empty(s.shape[-1], dtype=torch.float32) if want else None)
+            for want in wanted[2:]
+        ),
     ]
 
 

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
+from addnorm.core.hooks import watched
 from addnorm.sublayers.base import Tap
 from addnorm.wirings.base import Dropping
 
@@ -32,6 +33,11 @@ class SiteBranch(Dropping):
     def rate(self) -> float:
         """Share of the branch that is dropped now."""
         return self.dropout.p if self.dropout.training else 0.0
+
+    @property
+    def watched(self) -> bool:
+        """Whether somebody looks at the dropout."""
+        return watched(self.dropout)
 
     def raw(self, h: Tensor) -> Tensor:
         """What the sub-layer makes of `h`."""

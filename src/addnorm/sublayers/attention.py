@@ -190,6 +190,7 @@ class CrossAttention(MultiHead):
             if cache is not None:
                 cache.hold(k, v, memory_mask)
         else:
+            cache.rows(len(x))
             if weights or self.watched or x.shape[1] > 1:
                 cache.settle()
             k, v, memory_mask, kin = cache.keys, cache.values, cache.valid, cache.kin

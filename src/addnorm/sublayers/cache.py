@@ -38,6 +38,17 @@ class Slot:
             return 0
         return self.keys.shape[2] if self.kin is None or self.fixed else self.kin.tokens
 
+    def rows(self, wanted: int) -> int:
+        """Rows of the batch it holds, if they are as many as wanted."""
+        assert self.keys is not None
+        rows = self.keys.shape[0] * (1 if self.kin is None else self.kin.size)
+        if rows != wanted:
+            raise UserError(
+                f"the cache holds a batch of {rows}, got one of {wanted}; reorder the cache, or "
+                "begin with a new one"
+            )
+        return rows
+
     def extend(
         self, keys: Tensor, values: Tensor, valid: Tensor | None, *, shared: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -50,12 +61,7 @@ class Slot:
             return keys, values, valid
         if not shared or keys.shape[2] != 1:
             self.settle()
-        rows = self.keys.shape[0] * (1 if self.kin is None else self.kin.size)
-        if keys.shape[0] != rows:
-            raise UserError(
-                f"the cache holds a batch of {rows}, got one of {keys.shape[0]}; reorder the "
-                "cache, or begin with a new one"
-            )
+        rows = self.rows(keys.shape[0])
         if valid is not None or self.valid is not None:
             new = keys.new_ones(rows, keys.shape[2], dtype=torch.bool) if valid is None else valid
             old = new.new_ones(rows, self.length) if self.valid is None else self.valid
@@ -66,14 +72,21 @@ class Slot:
         if torch.is_grad_enabled() or torch.compiler.is_compiling():
             self.keys = torch.cat((self.keys, keys), 2)
             self.values = torch.cat((self.values, values), 2)
+            self._rooms = []
         else:
             held, total = self.keys.shape[2], self.keys.shape[2] + keys.shape[2]
-            if not self._rooms or self._rooms[0].shape[2] < total:
+            if self._full(total):
                 self._move(self.keys, self.values, size=2 * total)
             for room, new in zip(self._rooms, (keys, values), strict=True):
                 room[:, :, held:total] = new
             self.keys, self.values = (room[:, :, :total] for room in self._rooms)
         return self.keys, self.values, self.valid
+
+    def _full(self, total: int) -> bool:
+        """Whether so many keys cannot be written into the rooms."""
+        if not self._rooms or self._rooms[0].shape[2] < total:
+            return True
+        return self._rooms[0].is_inference() and not torch.is_inference_mode_enabled()
 
     def hold(self, keys: Tensor, values: Tensor, valid: Tensor | None) -> None:
         """Keep the keys and values of a memory; later calls read them."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsLeftOut, UserError
+from addnorm.core.hooks import watched
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
 from addnorm.kernels.add_norm import add_then_norm, faster
@@ -30,6 +31,11 @@ class Dropping(ABC):
     @abstractmethod
     def rate(self) -> float:
         """Share of it that is dropped now."""
+
+    @property
+    @abstractmethod
+    def watched(self) -> bool:
+        """Whether somebody looks at the dropout."""
 
     @abstractmethod
     def raw(self, h: Tensor) -> Tensor:
@@ -183,14 +189,14 @@ class Wiring(nn.Module, ABC):
         scale: float | Tensor = 1.0,
     ) -> tuple[Tensor, Tensor] | None:
         """s = scale * x + branch(h) and N(s), by one kernel; None where there is none for this norm
-        or these tensors, or where somebody looks at the norm.
+        or these tensors, or where somebody looks at the norm or the dropout.
         """
         if not isinstance(branch, Dropping) or not isinstance(norm, Norm):
             return None
         formula = norm.formula()
         if formula is None or not faster(formula, branch.rate, x):
             return None
-        if norm._forward_hooks or norm._forward_pre_hooks:
+        if watched(norm) or branch.watched:
             return None
         return add_then_norm(x, branch.raw(h), formula, scale=scale, rate=branch.rate)
 

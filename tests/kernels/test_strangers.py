@@ -1,0 +1,165 @@
+"""The native kernels among those who trace, export, differentiate forward, hook or set defaults."""
+
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch.autograd import forward_ad
+from torch.nn.attention import SDPBackend, sdpa_kernel
+
+from addnorm import Encoder
+from addnorm.kernels import few, native
+from addnorm.kernels.add_norm import add_norm
+from addnorm.kernels.classify import logsumexp
+from addnorm.kernels.cross_entropy import linear_cross_entropy
+from addnorm.kernels.formula import Formula
+from addnorm.kernels.varlen import Bounds, varlen_attention
+from addnorm.sublayers import CrossAttention, KVCache, SelfAttention
+
+pytestmark = pytest.mark.skipif(not native.levels(), reason="the native library was not built")
+
+
+def drawn(*shape, seed=0):
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
+
+
+@contextmanager
+def default(dtype):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def summed(x, f, weight):
+    """Statistics and gradients of an RMSNorm that the library takes."""
+    weight = weight.clone().requires_grad_()
+    y = add_norm(x, f, Formula(True, weight, None, 1e-6), rate=0.1)
+    y.square().sum().backward()
+    return weight.grad
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
+def test_the_default_type_of_torch_changes_no_number(dtype):
+    x, f, weight = drawn(64, 256), drawn(64, 256, seed=1), drawn(256, seed=2)
+    q = drawn(2, 40, 16)
+    bounds = Bounds.of([30, 10])
+
+    def everything():
+        torch.manual_seed(0)
+        own = q.clone().requires_grad_()
+        varlen_attention(own, own, own, bounds, bounds, scale=0.3).square().sum().backward()
+        return summed(x, f, weight), own.grad
+
+    wanted = everything()
+    with default(dtype):
+        found = everything()
+    for one, other in zip(found, wanted, strict=True):
+        assert one.dtype == other.dtype
+        torch.testing.assert_close(one, other)
+
+
+@pytest.mark.parametrize("share", ["one", "through"])
+def test_gradients_of_gradients_of_attention_know_what_q_k_and_v_share(share):
+    bounds = Bounds.of([3, 4])
+
+    def answer(level):
+        q = drawn(2, 7, 8).requires_grad_()
+        k = q if share == "one" else q.tanh()
+        with native.using(level), sdpa_kernel(SDPBackend.MATH):
+            out = varlen_attention(q, k, k, bounds, bounds, scale=0.4)
+            (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
+            (second,) = torch.autograd.grad(first.square().sum(), q)
+        return first.detach(), second
+
+    for one, other in zip(answer(native.levels()[-1]), answer("off"), strict=True):
+        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_a_trace_holds_operations_of_torch():
+    stack = Encoder(dim=32, depth=2, heads=2, norm="rms", wiring="post_ln").eval()
+    x = drawn(4, 40, 32)
+    traced = torch.jit.trace(stack, (x,), check_trace=False)
+    for each in (x, drawn(4, 40, 32, seed=5)):
+        torch.testing.assert_close(traced(each), stack(each))
+
+
+@pytest.mark.parametrize("norm", ["layer", "rms"])
+def test_a_stack_is_exported_for_any_length(norm):
+    stack = Encoder(dim=32, depth=1, heads=2, norm=norm, wiring="post_ln").eval()
+    length = torch.export.Dim("length", min=2, max=512)
+    shapes = {"x": {1: length}}
+    program = torch.export.export(stack, (), {"x": drawn(2, 20, 32)}, dynamic_shapes=shapes)
+    for tokens in (5, 30):
+        x = drawn(2, tokens, 32, seed=tokens)
+        torch.testing.assert_close(program.module()(x=x), stack(x))
+
+
+def test_attention_is_exported_for_any_length():
+    attention = SelfAttention(32, 2).eval()
+    length = torch.export.Dim("length", min=2, max=512)
+    program = torch.export.export(attention, (drawn(2, 20, 32),), dynamic_shapes=({1: length},))
+    for tokens in (5, 30):
+        x = drawn(2, tokens, 32, seed=tokens)
+        torch.testing.assert_close(program.module()(x), attention(x))
+
+
+@pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
+def test_tangents_go_through():
+    x, f = drawn(64, 256), drawn(64, 256, seed=1)
+    with forward_ad.dual_level():
+        dual = forward_ad.make_dual(x, torch.ones_like(x))
+        y = add_norm(dual, f, Formula(True, None, None, 1e-6), rate=0.0)
+        assert forward_ad.unpack_dual(y).tangent is not None
+        assert forward_ad.unpack_dual(logsumexp(dual)).tangent is not None
+        assert not few.can(dual[None, None, :1], *[x[None, None]] * 2, None)
+
+
+def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
+    stack = Encoder(dim=256, depth=1, heads=2, norm="rms", wiring="post_ln", dropout=0.1)
+    heard = []
+    for name, module in stack.named_modules():
+        if name.endswith(("norms.0", "norms.1")) or isinstance(module, torch.nn.Dropout):
+            module.register_full_backward_hook(lambda *_, name=name: heard.append(name))
+    stack(drawn(4, 40, 256)).sum().backward()
+    with native.using("off"):
+        native_heard, heard[:] = list(heard), []
+        stack(drawn(4, 40, 256)).sum().backward()
+    assert native_heard == heard and heard
+
+
+def test_targets_of_any_whole_number_type_will_do():
+    h, table, targets = drawn(40, 8), drawn(300, 8, seed=1), torch.arange(40) % 300
+    wanted = linear_cross_entropy(h, table, targets).loss
+    torch.testing.assert_close(linear_cross_entropy(h, table, targets.int()).loss, wanted)
+
+
+def test_what_is_frozen_costs_no_gradient():
+    h, table = drawn(40, 8).requires_grad_(), drawn(300, 8, seed=1)
+    loss = linear_cross_entropy(h, table, torch.arange(40)).loss
+    kept = [each for each in loss.grad_fn.saved_tensors if each is not None]
+    assert [each.shape for each in kept] == [h.shape]
+
+
+def test_a_cache_of_another_batch_is_refused():
+    attention = CrossAttention(32, 2).eval()
+    cache = KVCache(1)
+    with torch.no_grad():
+        attention(drawn(1, 1, 32), drawn(1, 6, 32), cache=cache[0])
+        with pytest.raises(ValueError, match="the cache holds a batch of 1, got one of 3"):
+            attention(drawn(3, 1, 32), drawn(3, 6, 32), cache=cache[0])
+    q, k = drawn(3, 2, 1, 16), drawn(1, 2, 6, 16)
+    assert not few.can(q, k, k, None)
+
+
+def test_a_value_that_is_no_number_comes_out_even_with_no_weight():
+    q, k, v = torch.full((1, 1, 1, 16), 30.0), torch.zeros(1, 1, 2, 16), drawn(1, 1, 2, 16)
+    k[0, 0, 0] = 1
+    v[0, 0, 1, 3] = torch.nan
+    found = few.attend(q, k, v, None, scale=1.0)
+    assert found[..., 3].isnan().all() and found[..., :3].isfinite().all()
