@@ -45,7 +45,6 @@ bench: $(DEV) ## Measure; the results that count stand in LEDGER.md
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/build_time.py
 	$(BIN)/python benchmarks/monitor_overhead.py
-	$(BIN)/python benchmarks/kernels.py
 	$(BIN)/addnorm bench
 
 docs: $(DEV) ## Make again what is generated: pictures and tables of the README

@@ -23,12 +23,13 @@ def test_rows_are_ratios_of_one_round(monkeypatch):
         "b", lambda: {"addnorm": takes(2.0), "x": takes(3.0), "y": takes(1.0)}, {"x": 1.4}
     )
     x, y = measured(bench, threads=1, rounds=2)
-    assert (x.ratio, x.goal, x.peer, x.seconds, x.peer_seconds) == (1.5, 1.4, "x", 2.0, 3.0)
+    assert (x.ratio, x.goal, x.peer, x.taken, x.peer_taken) == (1.5, 1.4, "x", 2.0, 3.0)
     assert (y.ratio, y.goal, y.low, y.high) == (0.5, None, 0.5, 0.5)
     assert order == [2, 3, 1, 1, 3, 2, 2, 3, 1]  # once to warm up, then backwards and forwards
     assert x.data() | {"ratio": 0} == {
         "name": "b", "ratio": 0, "goal": 1.4, "peer": "x", "threads": 1, "dtype": "float32",
-        "low": 1.5, "high": 1.5, "seconds": 2.0, "peer_seconds": 3.0,
+        "low": 1.5, "high": 1.5, "taken": 2.0, "peer_taken": 3.0,
+        "unit": "seconds",
     }  # fmt: skip
 
 

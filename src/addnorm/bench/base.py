@@ -1,8 +1,10 @@
 """What every benchmark has in common: ways that take turns, and rows of ratios."""
 
+import ctypes
 import statistics
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -21,7 +23,7 @@ class Row:
     ratio: median over the rounds of the peer's time by ours; above 1 we are faster
     low, high: its quartiles
     goal: the ratio that we want; None where there is none
-    seconds, peer_seconds: medians of a call
+    taken, peer_taken: medians of a call, in `unit`
     """
 
     name: str
@@ -32,8 +34,9 @@ class Row:
     dtype: str
     low: float
     high: float
-    seconds: float
-    peer_seconds: float
+    taken: float
+    peer_taken: float
+    unit: str = "seconds"
 
     def data(self) -> dict[str, Any]:
         """As plain data."""
@@ -56,6 +59,18 @@ class Bench:
     dtype: str = "float32"
     rounds: int = 15
     counted: bool = False
+
+
+def keep_memory() -> None:
+    """Have glibc keep what is freed, with the limits that it comes to by itself in a long run.
+
+    Till then a call that gets new pages takes up to five times as long, ours or a peer's as chance
+    has it.
+    """
+    with suppress(AttributeError, OSError):
+        library = ctypes.CDLL(None)
+        for option, limit in ((-3, 1 << 25), (-1, 1 << 26)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
+            library.mallopt(option, limit)
 
 
 def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
@@ -91,6 +106,7 @@ def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterat
             high,
             statistics.median(ours),
             statistics.median(taken),
+            "bytes" if bench.counted else "seconds",
         )
 
 

@@ -1,18 +1,19 @@
 """The kernels, forward and backward, each against the plain way of torch."""
 
-import ctypes
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from functools import partial
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.kernels import few
 from addnorm.kernels.add_norm import add_norm
+from addnorm.kernels.classify import logsumexp
 from addnorm.kernels.cross_entropy import linear_cross_entropy
+from addnorm.kernels.dropout import Dropout
 from addnorm.kernels.formula import Formula
 from addnorm.kernels.sequences import Bounds
 from addnorm.kernels.varlen import varlen_attention
@@ -20,6 +21,7 @@ from addnorm.kernels.varlen import varlen_attention
 EAGER, COMPILED = "torch eager", "torch.compile"
 TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
 HEADS = (16, 64)
+FEW = ((1, 20), (1, 100), (5, 100))
 SIZES = ((2048, 256), (1024, 64), (4096, 512))
 TIMES = 10  # one alone is too short for the clock
 
@@ -28,7 +30,6 @@ Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 def benches() -> Iterator[Bench]:
     """With dropout, without it, and the others."""
-    _keep_memory()
     for tokens, dim in SIZES:
         for dtype in (torch.float32, torch.bfloat16):
             for rms, rate, goals in (
@@ -47,19 +48,12 @@ def benches() -> Iterator[Bench]:
     for dim in HEADS:
         name = f"attention of packed sentences, heads of {dim}"
         yield Bench(name, partial(attentions, dim), {}, rounds=31)
+    for queries, keys in FEW:
+        name = f"attention of {queries} to {keys} keys, no gradient"
+        yield Bench(name, partial(few_queries, queries, keys), {}, rounds=31)
     yield Bench("output layer with cross entropy", entropies, {})
-
-
-def _keep_memory() -> None:
-    """Have glibc keep what is freed, with the limits that it comes to by itself in a long run.
-
-    Till then a call that gets new pages takes up to five times as long, ours or a peer's as chance
-    has it.
-    """
-    with suppress(AttributeError, OSError):
-        library = ctypes.CDLL(None)
-        for option, limit in ((-3, 1 << 25), (-1, 1 << 26)):  # M_MMAP_THRESHOLD, M_TRIM_THRESHOLD
-            library.mallopt(option, limit)
+    yield Bench("logsumexp", sums, {}, rounds=31)
+    yield Bench("dropout", drops, {}, rounds=31)
 
 
 def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dtype) -> Ways:
@@ -114,6 +108,49 @@ def attentions(dim: int) -> Ways:
         OURS: run(packed, lambda q, k, v: varlen_attention(q, k, v, bounds, bounds, scale=scale)),
         EAGER: run(padded, partial(F.scaled_dot_product_attention, attn_mask=mask)),
     }
+
+
+def few_queries(queries: int, keys: int) -> Ways:
+    """As when a text grows by a token: 32 rows, 4 heads of 64 features."""
+    q, k, v = (torch.randn(32, 4, count, 64) for count in (queries, keys, keys))
+
+    def run(attend: Callable[[], Tensor]) -> Way:
+        def times() -> None:
+            with torch.inference_mode():
+                for _ in range(TIMES):
+                    attend()
+
+        return times
+
+    return {
+        OURS: run(lambda: few.attend(q, k, v, None, scale=0.125)),
+        EAGER: run(lambda: F.scaled_dot_product_attention(q, k, v)),
+    }
+
+
+def sums() -> Ways:
+    """log of the sum of exp over 8,000 classes, of 32 rows."""
+    logits = torch.randn(32, CLASSES)
+
+    def run(way: Callable[[Tensor], Tensor]) -> Way:
+        def times() -> None:
+            for _ in range(TIMES):
+                way(logits)
+
+        return times
+
+    return {OURS: run(logsumexp), EAGER: run(lambda x: x.logsumexp(-1))}
+
+
+def drops() -> Ways:
+    """Of 2,048 x 256, forward and backward."""
+    x = torch.randn(TOKENS, DIM, requires_grad=True)
+    upstream, ours, plain = torch.randn(TOKENS, DIM), Dropout(RATE), nn.Dropout(RATE)
+
+    def run(way: nn.Module) -> Way:
+        return lambda: torch.autograd.grad(way(x), x, upstream)
+
+    return {OURS: run(ours), EAGER: run(plain)}
 
 
 def entropies() -> Ways:

@@ -22,6 +22,7 @@ from addnorm.models import build
 from addnorm.train.objective import Objective
 
 VOCAB, LONGEST, SMOOTHING, RATE = 8000, 120, 0.1, 0.1
+SORTED = f"{OURS}, by length"
 POOL = 20
 """How much more sentences are sorted than are used."""
 TORCH, HF, LIMIT = "nn.Transformer", "HF Marian", "its products alone, as one"
@@ -51,9 +52,9 @@ def benches() -> Iterator[Bench]:
         (
             WIDE,
             {f"{TORCH}, random": 4.0, f"{TORCH}, by length": 1.5, f"{HF}, by length": 1.25}
-            | {LIMIT: 0.75},
+            | {LIMIT: 0.75, SORTED: 1.0},
         ),
-        (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5}),
+        (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5, SORTED: 1.0}),
     ):
         name = f"train {size.depth}+{size.depth} d={size.dim}"
         yield Bench(name, partial(ways, size), goals, rounds=9)
@@ -72,7 +73,10 @@ def ways(size: Size, *, bf16: bool = False) -> Ways:
     if bf16 and not has_bfloat16():
         raise UserError("this CPU has no instructions for bfloat16; a step would take minutes")
     random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
-    made: Ways = {OURS: trainer(_ours(size), random, bf16=bf16)}
+    made: Ways = {
+        OURS: trainer(_ours(size), random, bf16=bf16),
+        SORTED: trainer(_ours(size), sorted_, bf16=bf16),
+    }
     if not bf16:
         made[LIMIT] = partial(multiply, products(made[OURS]))
         made[f"{TORCH}, random"] = trainer(_torch(size), random)

@@ -1,5 +1,6 @@
 """`addnorm bench`: how fast this machine is with us, and with our peers."""
 
+import os
 import sys
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,7 +22,8 @@ def bench(
         typer.Argument(metavar="PART...", help=f"Of {', '.join(PARTS)}; all if left out."),
     ] = None,
     threads: Annotated[
-        list[int] | None, typer.Option(min=1, help="Threads; give it twice to measure both.")
+        list[int] | None,
+        typer.Option(min=1, help="Threads, once or more often; one, and two if there are cores."),
     ] = None,
     rounds: Annotated[
         int | None, typer.Option(min=1, help="How often the ways take turns.")
@@ -29,13 +31,16 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="The rows as a JSON list.")] = False,
 ) -> None:
     """Measure speed against peers, in ratios of one run."""
-    from addnorm.bench import limits
+    from addnorm.bench import keep_memory, limits
     from addnorm.cli.output import page, write_json, write_page
 
-    chosen, counts = _chosen(parts), threads or [1]
+    chosen, counts = _chosen(parts), threads or [1, 2][: os.cpu_count()]
+    keep_memory()
     floor = [limits(count) for count in counts]
     rows = list(_rows(chosen, counts, rounds))
     if json:
+        for line in _machine(floor):
+            _say(line)
         write_json([row.data() for row in rows])
         return
     write_page(page(), *_told(floor, rows))
@@ -78,8 +83,6 @@ def _benches(part: str) -> "Iterator[Bench]":
 def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]":
     from rich.table import Table
 
-    from addnorm.kernels import native
-
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in ("what", "against", "dtype"):
         table.add_column(name)
@@ -91,5 +94,11 @@ def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]
         table.add_row(row.name, row.peer, row.dtype, str(row.threads), ratio, goal)
     yield table
     yield ""
+    yield from _machine(floor)
+
+
+def _machine(floor: "list[Limits]") -> "Iterator[str]":
+    from addnorm.kernels import native
+
     yield "The machine itself: " + "; ".join(map(str, floor))
     yield f"Kernels: {native.available().why}"

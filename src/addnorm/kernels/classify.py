@@ -11,7 +11,7 @@ from addnorm.kernels import native
 CLASSES = struct.Struct("@2qf6P")
 """`struct addnorm_classes` of native/cross_entropy.h."""
 LEAST = 2**12
-"""Logits from which on the native library is faster."""
+"""Logits from which on the native library is faster (`addnorm bench kernels`)."""
 
 
 class Found(NamedTuple):

@@ -10,7 +10,7 @@ from addnorm.kernels import fused, native
 from addnorm.kernels.draws import draw_seed, factors
 
 LEAST = 1 << 12
-"""Features from which on the native library is faster (`benchmarks/kernels.py`)."""
+"""Features from which on the native library is faster (`addnorm bench kernels`)."""
 
 
 class Dropout(nn.Dropout):

@@ -14,7 +14,8 @@ from torch import Tensor
 from addnorm.kernels import native
 
 MOST, DENSE = 8, 16
-"""Queries of a row up to which that is faster, and what divides the features of a head then."""
+"""Queries of a row up to which that is faster (`addnorm bench kernels`), and what divides the
+features of a head then."""
 FEW = struct.Struct("@6qf" + 4 * "P3q" + "P4q")
 """`struct addnorm_few` of native/few.h."""
 
