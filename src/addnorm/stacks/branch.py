@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
-from addnorm.core.hooks import watched
+from addnorm.kernels.hooks import watched
 from addnorm.sublayers.base import Tap
 from addnorm.wirings.base import Dropping
 

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsLeftOut, UserError
-from addnorm.core.hooks import watched
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
 from addnorm.kernels.add_norm import add_then_norm, faster
+from addnorm.kernels.hooks import watched
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 
