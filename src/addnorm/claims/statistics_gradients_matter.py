@@ -36,8 +36,8 @@ class StatisticsGradientsMatter(ByTraining):
     place = "section 3.2 and table 3"
     experiment = (
         "Pre-LN of six layers each, with LayerNorm without gain and bias, with the same norm whose "
-        "mean and deviation are detached, and without norms learns to translate dates over one ladder of learning "
-        "rates. " + PROGRESS
+        "mean and deviation are detached, and without norms learns to translate dates over one "
+        "ladder of learning rates. " + PROGRESS
     )
     rule = (
         f"Premise: the whole norm makes more than {LITTLE:g} more progress than none. "
