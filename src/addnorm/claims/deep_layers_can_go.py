@@ -66,15 +66,11 @@ class DeepLayersCanGo(Trained):
     drawing = Drawing(
         name="harm", x="layer", y="loss without it, minus with it (nats)", by=("arm", "lr")
     )
-    same_rows = (  # before it told how far it is
-        "42e2c05d8b574ce7",
-        "dddf428ce355ca8e",
-        "582b50767669fff8",
-    )
     budgets = sizes(
         arms=(["pre_ln", "post_ln"],) * 3,
-        rates=([2e-3], [5e-4, 2e-3, 8e-3], LOW),
-        seeds=(1, 3, 5),
+        rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], LOW),
+        seeds=(1, 6, 5),
+        first_seed=(0, 100, 0),
         depth=(4, 12, 24),
         dim=(8, 32, 128),
         heads=(2, 2, 4),
@@ -99,7 +95,8 @@ class DeepLayersCanGo(Trained):
         """Train with each seed, or go on, and take layers out."""
         at = self.budgets[budget]
         data = shortened(desk.studies.parent / DATA, "lm", at["records"])
-        every = list(product(range(at["seeds"]), at["arms"], at["rates"]))
+        seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
+        every = list(product(seeds, at["arms"], at["rates"]))
         pace = Pace(desk.said, total=len(every) * at["steps"], unit="steps")
         runs = {}
         for number, (seed, arm, lr) in enumerate(every):

@@ -65,11 +65,13 @@ class StreamGrowth(AtStart):
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it judged a "
         "power that the lemma does not have, and a final norm that cannot fail. Whoever "
-        "wrote the rule of today had seen those rows."
+        "wrote the rule of today had seen those rows. Then eight other seeds by the "
+        "rule of today, which was undecided; these are new ones, and more."
     )
     drawing = Drawing(name="square", x="layer", y="mean square of the stream")
     budgets = sizes(
-        seeds=(2, 8, 16),
+        seeds=(2, 64, 64),
+        first_seed=(0, 100, 0),
         depth=(3, 32, 64),
         dim=(16, 256, 512),
         length=(8, 64, 128),

@@ -51,7 +51,10 @@ class Trained(Claim):
     pilot = (
         "six cells (Pre-LN and Post-LN of twelve layers, 150 steps, dates at learning rate 0.001, "
         "text at 0.001 and 0.003, one seed), to choose the number of steps, before the rules of "
-        "all claims by training were written."
+        "all claims by training were written. Then a first round of three or four seeds at the "
+        "standard budget, by the same rules; its verdicts are in the ledger. The second round, "
+        "which is told here, has seeds that nobody had seen, more of them, and longer ladders "
+        "where somebody had been best at an end."
     )
     sides: ClassVar[tuple[str, ...]] = ("study", "arm")
     """Fields that tell apart what is tuned by itself."""
