@@ -70,7 +70,7 @@ class DeepLayersCanGo(Trained):
         arms=(["pre_ln", "post_ln"],) * 3,
         rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], LOW),
         seeds=(1, 6, 5),
-        first_seed=(0, 100, 0),
+        first_seed=(0, 200, 0),
         depth=(4, 12, 24),
         dim=(8, 32, 128),
         heads=(2, 2, 4),

@@ -42,8 +42,8 @@ class FalsePreLnIsPostLn(ByTraining):
     drawing = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Three arms."""
-        return {"deep": deep(budget, ["post_ln", "pre_ln", "false_pre_ln"])}
+        """The slip and what it is, with and without warm-up; what it was meant to be, without."""
+        return {"deep": deep(budget, ["post_ln", "false_pre_ln"], cold=["pre_ln"], seeds=4)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Unlike the one, like the other."""

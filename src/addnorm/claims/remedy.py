@@ -13,8 +13,8 @@ from addnorm.lab.statistics import paired
 
 EXPERIMENT = (
     "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to translate "
-    "dates over one ladder of learning rates: Post-LN and Pre-LN without warm-up and with one of a "
-    "quarter of the steps, other arms as their recipes have it. " + PROGRESS
+    "dates over one ladder of learning rates: Post-LN without warm-up and with one of a quarter of "
+    "the steps, Pre-LN without or both ways, other arms as their recipes have it. " + PROGRESS
 )
 PROGRESS_BY_LR = Drawing(
     name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
@@ -36,9 +36,8 @@ class Remedy(ByTraining):
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Both arms, and Pre-LN, which says what can be learnt in these steps."""
-        usual, own = ["post_ln", "pre_ln"], [self.arm]
-        made = deep(budget, usual, warm=own) if self.warm else deep(budget, usual, cold=own)
-        return {"deep": made}
+        warm, cold = ([self.arm], []) if self.warm else ([], [self.arm])
+        return {"deep": deep(budget, ["post_ln"], cold=["pre_ln", *cold], warm=warm)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """The arm trains where Post-LN does not."""

@@ -54,7 +54,8 @@ class Trained(Claim):
         "all claims by training were written. Then a first round of three or four seeds at the "
         "standard budget, by the same rules; its verdicts are in the ledger. The second round, "
         "which is told here, has seeds that nobody had seen, more of them, and longer ladders "
-        "where somebody had been best at an end."
+        "where somebody had been best at an end; some thirty cells of it, with seeds 100 to 102 at "
+        "twelve layers, had been trained in runs that were given up since they took too long."
     )
     sides: ClassVar[tuple[str, ...]] = ("study", "arm")
     """Fields that tell apart what is tuned by itself."""
