@@ -65,13 +65,13 @@ class StreamGrowth(AtStart):
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it judged a "
         "power that the lemma does not have, and a final norm that cannot fail. Whoever "
-        "wrote the rule of today had seen those rows. Then eight other seeds by the "
-        "rule of today, which was undecided; these are new ones, and more."
+        "wrote the rule of today had seen those rows. Then eight other seeds by the rule of today, "
+        "undecided, and 64, which held but made too large a file; these are new ones."
     )
     drawing = Drawing(name="square", x="layer", y="mean square of the stream")
     budgets = sizes(
-        seeds=(2, 64, 64),
-        first_seed=(0, 100, 0),
+        seeds=(2, 24, 24),
+        first_seed=(0, 200, 0),
         depth=(3, 32, 64),
         dim=(16, 256, 512),
         length=(8, 64, 128),
@@ -90,7 +90,7 @@ class StreamGrowth(AtStart):
             for layer in range(1, at["depth"] + 1):
                 square = tape["stream"][2 * layer - 1].square().mean()
                 yield row("square", square / start, arm=arm, layer=layer)
-        for arm, share in BOUNDS.items():
+        for arm, share in BOUNDS.items() if at["seed"] == at["first_seed"] else ():
             for layer in range(1, at["depth"] + 1):
                 yield row("square", 1 + share * layer, arm=arm, layer=layer)
 
