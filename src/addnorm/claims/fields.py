@@ -89,7 +89,7 @@ def normed(budget: Budget, norm: list[str], *, few: bool = False, **keys: Any) -
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
         "standard": SMALL
         | AGAIN
-        | {"depth": 3, "steps": 300 if few else 200, "seeds": 8, "lr": HIGH},
+        | {"depth": 3, "steps": 300 if few else 200, "seeds": 6, "lr": HIGH},
         "full": LARGE | {"depth": 6, "steps": 5000 if few else 3000, "seeds": 8, "lr": HIGH},
     }
     spec = at[budget]
@@ -105,7 +105,7 @@ def shallow(budget: Budget, wiring: list[str]) -> Comparison:
     """Two layers each, without and with a warm-up of a quarter of the steps."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL | AGAIN | {"depth": 2, "steps": 200, "seeds": 8, "lr": HIGH},
+        "standard": SMALL | AGAIN | {"depth": 2, "steps": 200, "seeds": 6, "lr": HIGH},
         "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": HIGH},
     }
     spec = at[budget]

@@ -68,7 +68,7 @@ class FtTransformerFirstNorm(ByTraining):
         """Two arms on every table."""
         at: dict[Budget, dict[str, Any]] = {
             "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
-            "standard": {"dim": 32, "heads": 4, "depth": 2, "steps": 200, "seeds": 8}
+            "standard": {"dim": 32, "heads": 4, "depth": 2, "steps": 200, "seeds": 6}
             | AGAIN
             | {"lr": [*HIGH, 0.1]},
             "full": {"dim": 192, "heads": 8, "depth": 3, "steps": 3000, "seeds": 8}

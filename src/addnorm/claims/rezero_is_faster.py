@@ -49,7 +49,7 @@ class RezeroIsFaster(ByTraining):
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """ReZero, which has no warm-up, and Pre-LN with and without."""
-        return {"deep": deep(budget, ["pre_ln"], cold=["rezero"], valid_every=15)}
+        return {"deep": deep(budget, ["pre_ln"], cold=["rezero"], seeds=4, valid_every=15)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """How many steps fewer."""

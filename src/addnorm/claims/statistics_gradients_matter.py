@@ -55,8 +55,6 @@ class StatisticsGradientsMatter(ByTraining):
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Three norms, in a stack that is deep enough to need one."""
         deeper = {} if budget == "smoke" else {"depth": DEPTH}
-        if budget == "standard":
-            deeper["seeds"] = 6
         return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"], **deeper)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
