@@ -54,9 +54,14 @@ class DeepLayersCanGo(Trained):
     place = "section 2 and figure 1"
     experiment = (
         "Language models with Pre-LN, and with Post-LN beside it, are trained on the documentation "
-        "of Python, letter by letter, over one ladder of learning rates. Then each layer is taken "
-        "out by itself, and the loss on held-out text is compared with that of the whole model. "
-        + PROGRESS
+        "of Python, letter by letter, over one ladder of learning rates, with a warm-up of a "
+        "quarter of the steps. Then each layer is taken out by itself, and the loss on some "
+        "held-out text is compared with that of the whole model. " + PROGRESS
+    )
+    pilot = (
+        "at the standard budget, a first round of three seeds by the same rule, undecided, in "
+        "which each wiring had the schedule that its recipe recommends, and three rates. These "
+        "are new seeds, more of them, one more rate, and one schedule for both."
     )
     rule = (
         f"Premise: Pre-LN makes progress above {TRAINS:g}. Seed by seed: in Pre-LN the mean harm "
@@ -107,7 +112,7 @@ class DeepLayersCanGo(Trained):
         best = min(losses, default=math.inf)
         made: list[Row] = []
         for (arm, lr, seed), each in runs.items():
-            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": 0}
+            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
             where |= {"lr": lr, "seed": seed}
             way = gone(each.loss, baseline=each.baseline, best=best)
             made += [row("progress", way, **where)]
@@ -166,6 +171,7 @@ def _trained(
 def _recipe(at: Sizes, data: Path, own: Mapping[str, Any]) -> Recipe:
     keys = ("depth", "dim", "heads", "steps", "batch_tokens", "max_length")
     fixed = {"task": "lm", "tokenizer": "char", "dropout": 0.0, "data": str(data)}
+    fixed["schedule"] = f"constant(warmup={at['steps'] // 4})"
     quiet = {"valid_every": 0, "monitor_every": 0, "save_every": at["steps"]}
     varied = {"wiring": own["arm"], "lr": own["lr"], "seed": own["seed"]}
     return Recipe.of(fixed | quiet | varied | {key: at[key] for key in keys})
