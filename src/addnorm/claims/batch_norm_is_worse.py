@@ -37,7 +37,7 @@ class BatchNormIsWorse(ByTraining):
     experiment = (
         "A Pre-LN encoder with either norm learns to tell from a docstring to which package of "
         "Python's library it belongs, over one ladder of learning rates, with batches of two "
-        "sizes and as many updates. " + PROGRESS
+        "sizes and as many updates. " + PROGRESS.replace("each token", "each package")
     )
     rule = (
         f"Premise: LayerNorm makes progress above {TRAINS:g} at small batches, too. Seed by seed: "
@@ -47,7 +47,8 @@ class BatchNormIsWorse(ByTraining):
     pilot = (
         "a first round by the same rule, letter by letter, in which nobody learnt anything; then "
         "six cells in pieces of words (both norms, large batches, three rates, seed 0), in which "
-        "both learnt. The seeds that are told here nobody had seen."
+        "both learnt. Then the steps were doubled, and a rate and seeds added; those that are told "
+        "here nobody had seen."
     )
     drawing = Drawing(
         name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True, guides=GUIDE

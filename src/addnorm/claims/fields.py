@@ -1,7 +1,7 @@
 """The few settings that claims by training share, so that cells they have in common train once.
 
 A field is a task, a model and a number of steps; claims choose arms, depths and warm-ups on it. All
-arms of a field have the same ladder of learning rates, the same seeds and the same batches.
+arms of a comparison have the same ladder of learning rates, the same seeds and the same batches.
 """
 
 from typing import Any

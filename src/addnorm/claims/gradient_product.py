@@ -62,6 +62,7 @@ class GradientProduct(AtStart):
         "those rows. Then eight other seeds by the rule of today, which was "
         "undecided; these are new ones, and more."
     )
+    corrected = True
     drawing = Drawing(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )

@@ -38,7 +38,7 @@ BOUNDS = {"lower bound": 1 / 2, "upper bound": 3 / 2}
         ),
         summary=(
             "At the start the stream of Pre-LN grows with the number of layers, between two bounds "
-            "that are linear in it; therefore it needs a norm at its end."
+            "that are linear in it."
         ),
     )
 )
@@ -68,6 +68,7 @@ class StreamGrowth(AtStart):
         "wrote the rule of today had seen those rows. Then eight other seeds by the rule of today, "
         "undecided, and 64, which held but made too large a file; these are new ones."
     )
+    corrected = True
     drawing = Drawing(name="square", x="layer", y="mean square of the stream")
     budgets = sizes(
         seeds=(2, 24, 24),

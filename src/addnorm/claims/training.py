@@ -51,11 +51,12 @@ class Trained(Claim):
     pilot = (
         "six cells (Pre-LN and Post-LN of twelve layers, 150 steps, dates at learning rate 0.001, "
         "text at 0.001 and 0.003, one seed), to choose the number of steps, before the rules of "
-        "all claims by training were written. Then a first round of three or four seeds at the "
-        "standard budget, by the same rules; its verdicts are in the ledger. The second round, "
-        "which is told here, has seeds that nobody had seen, more of them, and longer ladders "
-        "where somebody had been best at an end; some thirty cells of it, with seeds 100 to 102 at "
-        "twelve layers, had been trained in runs that were given up since they took too long."
+        "all claims by training were written. At the standard budget then a first round of three "
+        "or four seeds by the same rules, whose verdicts are in the ledger. What is told here is "
+        "the second: new seeds, more of them, longer ladders where somebody had been best at an "
+        "end, and Pre-LN without warm-up alone where it only shows what can be learnt. Some thirty "
+        "cells of twelve layers, with seeds 100 to 102, had been trained in runs that were given "
+        "up, since they took too long."
     )
     sides: ClassVar[tuple[str, ...]] = ("study", "arm")
     """Fields that tell apart what is tuned by itself."""
