@@ -55,7 +55,7 @@ class StatisticsGradientsMatter(ByTraining):
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Three norms, in a stack that is deep enough to need one."""
         deeper = {} if budget == "smoke" else {"depth": DEPTH}
-        return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"], **deeper)}
+        return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"], **deeper)}  # type: ignore[arg-type]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Worse than the whole, and no better than half of it."""
