@@ -12,7 +12,7 @@ from tools.claims import take
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
-WAITING: set[str] = {"attention_stands_spoilt_cells", "fix_norm_helps_little_data"}
+WAITING: set[str] = set()
 """Claims whose standard budget has not been run yet."""
 
 
@@ -35,7 +35,7 @@ def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
 def test_what_is_committed_is_small_and_nothing_else():
     for path in DOCS.rglob("*"):
         if path.is_file():
-            assert path.stat().st_size < 130_000, path
+            assert path.stat().st_size < 200_000, path
     kinds = {path.name for path in DOCS.glob("*/*")}
     assert kinds <= {RESULT, "rows.jsonl"}
 

@@ -50,6 +50,9 @@ def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
 
 
 def test_rows_of_an_earlier_form_of_the_code_count_if_it_says_so():
-    claim = DeepLayersCanGo()
+    class Renamed(DeepLayersCanGo):
+        same_rows = ("dddf428ce355ca8e",)
+
+    claim = Renamed()
     assert claim.made(claim.digest("standard"), "standard")
     assert claim.made("dddf428ce355ca8e", "standard") and not claim.made("0", "standard")

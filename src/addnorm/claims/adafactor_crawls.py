@@ -55,6 +55,7 @@ class AdafactorCrawls(AtStart):
     largest = max over layers of |alpha|
     """
 
+    said_by = "ours, on the optimizer of Shazeer and Stern, 2018"
     place = "section 8, relative step sizes; the conclusion about gates is ours"
     experiment = (
         "A language model with ReZero learns to name the token before the last of random "
@@ -71,6 +72,7 @@ class AdafactorCrawls(AtStart):
         "optimizer a rate of its own. Whoever wrote the rule of today had seen those "
         "rows."
     )
+    corrected = True
     drawing = Drawing(name="largest", x="step", y="largest |alpha|", by=("arm", "lr"), log_y=True)
     budgets = sizes(
         seeds=(2, 3, 10),

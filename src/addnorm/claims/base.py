@@ -78,11 +78,15 @@ class Claim(ABC):
     experiment: ClassVar[str]
     """What is done here, in a paragraph."""
     rule: ClassVar[str]
-    """What decides, in words; written before the first run."""
+    """What decides, in words; written before its run."""
     pilot: ClassVar[str] = "None: nothing was run before the rule was written."
     """What was run and looked at before the rule was as it is, in words."""
     drawing: ClassVar[Drawing]
     """Its chart."""
+    corrected: ClassVar[bool] = False
+    """Whether the rule of today was written by somebody who had seen rows."""
+    said_by: ClassVar[str] = ""
+    """Whose statement it is, if not that of the card's paper."""
     same_rows: ClassVar[tuple[str, ...]] = ()
     """Digests of earlier forms of its file that make the same rows; what changed is said there."""
     how: ClassVar[str]
@@ -104,6 +108,15 @@ class Claim(ABC):
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """The rule, applied."""
 
+    def drawn(self, rows: Sequence[Row]) -> Sequence[Row]:
+        """Those of which the chart is made."""
+        return rows
+
+    @property
+    def source(self) -> str:
+        """Who said it when."""
+        return self.said_by or source_of(registry.card(name_of(self)))
+
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """The verdict that follows from rows."""
         return Verdict(tuple(self.checks(rows)))
@@ -120,9 +133,8 @@ class Claim(ABC):
 
 @cache
 def _code(module: str) -> str:
-    """The constants and functions of a module; no comments, no layout, no `checks` or `findings`.
-
-    Those two judge rows, and make none.
+    """The constants and functions of a module; no comments, no layout, and nothing that judges or
+    draws rows, and makes none.
     """
     tree = ast.parse(inspect.getsource(sys.modules[module]))
     within = [
@@ -133,7 +145,7 @@ def _code(module: str) -> str:
     made = [
         ast.unparse(_bare(node))
         for node in within
-        if (isinstance(node, ast.FunctionDef) and node.name not in ("checks", "findings"))
+        if (isinstance(node, ast.FunctionDef) and node.name not in ("checks", "findings", "drawn"))
         or (isinstance(node, ast.Assign) and node in tree.body)
     ]
     return "\n".join(made)

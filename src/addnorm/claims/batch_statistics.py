@@ -69,6 +69,7 @@ class BatchStatistics(AtStart):
         "each norm on axes of its own, so that LayerNorm could not fail. Whoever wrote "
         "the rule of today had seen those rows."
     )
+    corrected = True
     drawing = Drawing(name="drift", x="length", y="drift of the mean token", log_x=True)
     budgets = sizes(
         seeds=(2, 8, 16),

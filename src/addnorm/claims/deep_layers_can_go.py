@@ -54,9 +54,14 @@ class DeepLayersCanGo(Trained):
     place = "section 2 and figure 1"
     experiment = (
         "Language models with Pre-LN, and with Post-LN beside it, are trained on the documentation "
-        "of Python, letter by letter, over one ladder of learning rates. Then each layer is taken "
-        "out by itself, and the loss on held-out text is compared with that of the whole model. "
-        + PROGRESS
+        "of Python, letter by letter, over one ladder of learning rates, with a warm-up of a "
+        "quarter of the steps. Then each layer is taken out by itself, and the loss on some "
+        "held-out text is compared with that of the whole model. " + PROGRESS
+    )
+    pilot = (
+        "at the standard budget, a first round of three seeds by the same rule, undecided, in "
+        "which each wiring had the schedule that its recipe recommends, and three rates. These "
+        "are new seeds, more of them, one more rate, and one schedule for both."
     )
     rule = (
         f"Premise: Pre-LN makes progress above {TRAINS:g}. Seed by seed: in Pre-LN the mean harm "
@@ -66,15 +71,11 @@ class DeepLayersCanGo(Trained):
     drawing = Drawing(
         name="harm", x="layer", y="loss without it, minus with it (nats)", by=("arm", "lr")
     )
-    same_rows = (  # before it told how far it is
-        "42e2c05d8b574ce7",
-        "dddf428ce355ca8e",
-        "582b50767669fff8",
-    )
     budgets = sizes(
         arms=(["pre_ln", "post_ln"],) * 3,
-        rates=([2e-3], [5e-4, 2e-3, 8e-3], LOW),
-        seeds=(1, 3, 5),
+        rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], LOW),
+        seeds=(1, 6, 5),
+        first_seed=(0, 200, 0),
         depth=(4, 12, 24),
         dim=(8, 32, 128),
         heads=(2, 2, 4),
@@ -99,7 +100,8 @@ class DeepLayersCanGo(Trained):
         """Train with each seed, or go on, and take layers out."""
         at = self.budgets[budget]
         data = shortened(desk.studies.parent / DATA, "lm", at["records"])
-        every = list(product(range(at["seeds"]), at["arms"], at["rates"]))
+        seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
+        every = list(product(seeds, at["arms"], at["rates"]))
         pace = Pace(desk.said, total=len(every) * at["steps"], unit="steps")
         runs = {}
         for number, (seed, arm, lr) in enumerate(every):
@@ -110,7 +112,7 @@ class DeepLayersCanGo(Trained):
         best = min(losses, default=math.inf)
         made: list[Row] = []
         for (arm, lr, seed), each in runs.items():
-            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": 0}
+            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
             where |= {"lr": lr, "seed": seed}
             way = gone(each.loss, baseline=each.baseline, best=best)
             made += [row("progress", way, **where)]
@@ -169,6 +171,7 @@ def _trained(
 def _recipe(at: Sizes, data: Path, own: Mapping[str, Any]) -> Recipe:
     keys = ("depth", "dim", "heads", "steps", "batch_tokens", "max_length")
     fixed = {"task": "lm", "tokenizer": "char", "dropout": 0.0, "data": str(data)}
+    fixed["schedule"] = f"constant(warmup={at['steps'] // 4})"
     quiet = {"valid_every": 0, "monitor_every": 0, "save_every": at["steps"]}
     varied = {"wiring": own["arm"], "lr": own["lr"], "seed": own["seed"]}
     return Recipe.of(fixed | quiet | varied | {key: at[key] for key in keys})

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.base import Budget, register
 from addnorm.claims.fields import deep
-from addnorm.claims.remedy import EXPERIMENT, PROGRESS_BY_LR
+from addnorm.claims.remedy import BOTH_WAYS, PROGRESS_BY_LR, deep_experiment
 from addnorm.claims.training import LITTLE, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
@@ -32,7 +32,7 @@ class DeepPostLnFails(ByTraining):
     # NOTE[DIFF]: the papers train encoders of 18 and 20 layers on WMT for days; here twelve layers
     # in encoder and decoder learn dates for minutes.
     place = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
-    experiment = EXPERIMENT
+    experiment = deep_experiment(f"Post-LN and Pre-LN, {BOTH_WAYS}")
     rule = (
         f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
         f"Post-LN at its best makes progress below {TRAINS:g}, and more than {LITTLE:g} below "

@@ -23,5 +23,7 @@ from addnorm.core.cards import Card
 class DlclTrainsDeep(Remedy):
     """DLCL beside Post-LN."""
 
+    # NOTE[DIFF]: the arm is DLCL in its usual form, around Pre-LN layers; that Pre-LN alone trains
+    # here, too, is to be seen beside it.
     arm = "dlcl"
     place = "sections 3 and 5"

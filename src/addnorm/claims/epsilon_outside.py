@@ -38,6 +38,7 @@ class EpsilonOutside(AtStart):
     x: (dim), all entries equal, as those of a padded token may be
     """
 
+    said_by = "ours, on the code of Rush et al., 2018"
     place = "class LayerNorm of the Annotated Transformer; equation 4 of Ba et al."
     experiment = (
         "Constant tokens go through LayerNorm without gain and bias; a random gradient comes back. "

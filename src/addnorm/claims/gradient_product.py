@@ -59,13 +59,16 @@ class GradientProduct(AtStart):
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it had a rate "
         "without a source, and no decoder. Whoever wrote the rule of today had seen "
-        "those rows."
+        "those rows. Then eight other seeds by the rule of today, which was "
+        "undecided; these are new ones, and more."
     )
+    corrected = True
     drawing = Drawing(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )
     budgets = sizes(
-        seeds=(2, 8, 16),
+        seeds=(2, 32, 32),
+        first_seed=(0, 100, 0),
         depths=([2, 4], [6, 12, 18, 24, 36], [6, 12, 18, 24, 36, 48, 72]),
         dim=(16, 64, 256),
         length=(8, 32, 64),

@@ -52,13 +52,15 @@ class LastGradient(AtStart):
         f"{FALL:g}."
     )
     pilot = (
-        "a first run of eight seeds by the same rule, which was undecided; the seeds are more now."
+        "a first run of eight seeds and a second of 32 by the same rule, both undecided; these are "
+        "new ones, and more."
     )
     drawing = Drawing(
         name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
     )
     budgets = sizes(
-        seeds=(2, 32, 64),
+        seeds=(2, 96, 96),
+        first_seed=(0, 100, 0),
         depths=([2, 4], [8, 16, 32, 64], [8, 16, 32, 64, 128]),
         dim=(16, 32, 256),
         vocab=(16, 64, 64),

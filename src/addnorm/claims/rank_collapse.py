@@ -80,6 +80,7 @@ class RankCollapse(AtStart):
         "slopes that are no numbers. Whoever wrote the rule of today had seen those "
         "rows."
     )
+    corrected = True
     drawing = Drawing(name="cosine", x="layer", y="mean cosine between tokens")
     budgets = sizes(
         seeds=(2, 8, 16),

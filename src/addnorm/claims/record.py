@@ -59,7 +59,7 @@ class Result:
     def read(cls, folder: Path) -> "Result | None":
         """The result of a folder, judged from its rows by the rule of today; None if there is none.
 
-        The verdict in the file is what was found by the rule of its day.
+        The verdict in the file is for readers without addnorm.
         """
         try:
             told = read_json(folder / RESULT)

@@ -11,14 +11,18 @@ from addnorm.core.rows import Row
 from addnorm.lab.spec import Comparison
 from addnorm.lab.statistics import paired
 
-EXPERIMENT = (
-    "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to translate "
-    "dates over one ladder of learning rates: Post-LN and Pre-LN without warm-up and with one of a "
-    "quarter of the steps, other arms as their recipes have it. " + PROGRESS
-)
+BOTH_WAYS = "without warm-up and with one of a quarter of the steps"
 PROGRESS_BY_LR = Drawing(
     name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
 )
+
+
+def deep_experiment(arms: str) -> str:
+    """The paragraph of a claim about deep stacks. arms: each with the warm-ups it has"""
+    return (
+        "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
+        f"translate dates over one ladder of learning rates: {arms}. {PROGRESS}"
+    )
 
 
 class Remedy(ByTraining):
@@ -27,7 +31,9 @@ class Remedy(ByTraining):
     arm: ClassVar[str]
     warm: ClassVar[bool] = True
     """Whether its recipe has a warm-up."""
-    experiment = EXPERIMENT
+    experiment = deep_experiment(
+        f"Post-LN {BOTH_WAYS}, Pre-LN without, and the arm as its recipe has it"
+    )
     rule = (
         f"Premise: Post-LN at its best makes progress below {TRAINS:g}. The arm at its best makes "
         f"progress above {TRAINS:g}, and more than {LITTLE:g} above Post-LN, seed by seed."
@@ -36,9 +42,8 @@ class Remedy(ByTraining):
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Both arms, and Pre-LN, which says what can be learnt in these steps."""
-        usual, own = ["post_ln", "pre_ln"], [self.arm]
-        made = deep(budget, usual, warm=own) if self.warm else deep(budget, usual, cold=own)
-        return {"deep": made}
+        warm, cold = ([self.arm], []) if self.warm else ([], [self.arm])
+        return {"deep": deep(budget, ["post_ln"], cold=["pre_ln", *cold], warm=warm)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """The arm trains where Post-LN does not."""

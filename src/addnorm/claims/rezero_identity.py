@@ -68,6 +68,7 @@ class RezeroIdentity(AtStart):
         "smallest singular value that any last norm makes 0. Whoever wrote the rule of "
         "today had seen those rows."
     )
+    corrected = True
     drawing = Drawing(
         name="singular", x="depth", y="singular values of the Jacobian",
         by=("arm", "which"), log_x=True, log_y=True,

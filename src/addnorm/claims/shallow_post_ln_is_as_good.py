@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 
 from addnorm.claims.base import Budget, Drawing, register
 from addnorm.claims.fields import shallow
-from addnorm.claims.training import LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.training import FIRST, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
@@ -37,6 +37,7 @@ class ShallowPostLnIsAsGood(ByTraining):
         f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
         f"Post-LN at its best makes less than {LITTLE:g} less than Pre-LN, seed by seed."
     )
+    pilot = FIRST
     drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:

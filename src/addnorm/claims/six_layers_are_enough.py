@@ -30,6 +30,7 @@ DEPTHS = [6, 12]
 class SixLayersAreEnough(ByTraining):
     """Pre-LN at two depths."""
 
+    said_by = "ours, against Wang et al., 2019"
     place = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
     experiment = (
         "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "

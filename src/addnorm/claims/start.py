@@ -25,7 +25,7 @@ class AtStart(Claim):
 
     how = "at the start"
     budgets: ClassVar[Mapping[Budget, Sizes]]
-    """`seeds` and whatever sizes `measure` wants, for each budget."""
+    """`seeds`, `first_seed` (0 without), and whatever sizes `measure` wants, for each budget."""
 
     @abstractmethod
     def measure(self, at: Sizes) -> Iterable[Row]:
@@ -45,8 +45,9 @@ class AtStart(Claim):
         made: list[Row] = []
         with torch.random.fork_rng():
             told = Pace(desk.said, total=at["seeds"], unit="seeds")
-            for seed in range(at["seeds"]):
-                told.came(seed)
+            first = at.get("first_seed", 0)
+            for number, seed in enumerate(range(first, first + at["seeds"])):
+                told.came(number)
                 anew(seed)
                 made += [{**row, "seed": seed} for row in self.measure({**at, "seed": seed})]
         return made

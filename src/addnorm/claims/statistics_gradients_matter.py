@@ -12,6 +12,7 @@ from addnorm.lab.spec import Comparison
 from addnorm.lab.statistics import paired
 
 SIMPLE, DETACHED, NONE = "pre_ln layer(affine=False)", "pre_ln detach", "pre_ln none"
+DEPTH = 6
 SHARE = 0.5
 
 
@@ -34,9 +35,9 @@ class StatisticsGradientsMatter(ByTraining):
 
     place = "section 3.2 and table 3"
     experiment = (
-        "Pre-LN with LayerNorm without gain and bias, with the same norm whose mean and deviation "
-        "are detached, and without norms learns to translate dates over one ladder of learning "
-        "rates. " + PROGRESS
+        "Pre-LN of six layers each, with LayerNorm without gain and bias, with the same norm whose "
+        "mean and deviation are detached, and without norms learns to translate dates over one "
+        "ladder of learning rates. " + PROGRESS
     )
     rule = (
         f"Premise: the whole norm makes more than {LITTLE:g} more progress than none. "
@@ -44,11 +45,17 @@ class StatisticsGradientsMatter(ByTraining):
         f"whole one brings over none it brings less than {SHARE:g} (detached - none minus "
         f"{SHARE:g} * (whole - none) is below 0)."
     )
+    pilot = (
+        "a first round by the same rule with three layers, where no norm costs nothing, so that "
+        "the premise failed; then sixteen cells of six and twelve layers (seed 50), in which it "
+        "does. The seeds that are told here nobody had seen."
+    )
     drawing = Drawing(name="progress", x="lr", y="progress", log_x=True, guides=GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Three norms."""
-        return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"])}
+        """Three norms, in a stack that is deep enough to need one."""
+        deeper = {} if budget == "smoke" else {"depth": DEPTH}
+        return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"], **deeper)}  # type: ignore[arg-type]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Worse than the whole, and no better than half of it."""

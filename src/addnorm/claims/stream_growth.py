@@ -38,7 +38,7 @@ BOUNDS = {"lower bound": 1 / 2, "upper bound": 3 / 2}
         ),
         summary=(
             "At the start the stream of Pre-LN grows with the number of layers, between two bounds "
-            "that are linear in it; therefore it needs a norm at its end."
+            "that are linear in it."
         ),
     )
 )
@@ -65,11 +65,14 @@ class StreamGrowth(AtStart):
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it judged a "
         "power that the lemma does not have, and a final norm that cannot fail. Whoever "
-        "wrote the rule of today had seen those rows."
+        "wrote the rule of today had seen those rows. Then eight other seeds by the rule of today, "
+        "undecided, and 64, which held but made too large a file; these are new ones."
     )
+    corrected = True
     drawing = Drawing(name="square", x="layer", y="mean square of the stream")
     budgets = sizes(
-        seeds=(2, 8, 16),
+        seeds=(2, 24, 24),
+        first_seed=(0, 200, 0),
         depth=(3, 32, 64),
         dim=(16, 256, 512),
         length=(8, 64, 128),
@@ -88,7 +91,7 @@ class StreamGrowth(AtStart):
             for layer in range(1, at["depth"] + 1):
                 square = tape["stream"][2 * layer - 1].square().mean()
                 yield row("square", square / start, arm=arm, layer=layer)
-        for arm, share in BOUNDS.items():
+        for arm, share in BOUNDS.items() if at["seed"] == at["first_seed"] else ():
             for layer in range(1, at["depth"] + 1):
                 yield row("square", 1 + share * layer, arm=arm, layer=layer)
 

@@ -53,6 +53,7 @@ class ThirdPosition(AtStart):
     x_i: (B, L, dim), the stream behind site i; its variance over features, the mean over tokens
     """
 
+    said_by = "ours, on a form that Tay et al., 2020, call Post-LN"
     place = "section 2.1 of Tay et al.; section 3.2 of Liu et al."
     experiment = (
         "Encoders at their start read Gaussian vectors, once as they are and once with the last "

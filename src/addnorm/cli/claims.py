@@ -42,11 +42,14 @@ def list_claims(json: Json = False) -> None:
                     "title": card.title,
                     "statement": card.summary,
                     "formula": card.formula,
+                    "source": claim.source,
                     "paper": card.paper,
                     "place": claim.place,
                     "how": claim.how,
                     "experiment": claim.experiment,
                     "rule": claim.rule,
+                    "corrected": claim.corrected,
+                    "pilot": claim.pilot,
                     "cost": {budget: claim.cost(budget) for budget in BUDGETS},
                 }
             )
@@ -130,12 +133,11 @@ def _plain(result: "Result") -> dict[str, Any]:
 
 def _listed() -> list[tuple[str, ...]]:
     from addnorm.claims import registry
-    from addnorm.claims.base import source_of
 
     rows: list[tuple[str, ...]] = []
     for name in registry:
         card, claim = registry.card(name), registry.member(name)()
-        rows.append((name, card.summary, source_of(card), claim.how, claim.cost("standard")))
+        rows.append((name, card.summary, claim.source, claim.how, claim.cost("standard")))
     return rows
 
 

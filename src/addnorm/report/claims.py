@@ -8,8 +8,8 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from addnorm.claims import RULE, Check, Claim, Result, registry, results
-from addnorm.claims.base import source_of
 from addnorm.claims.verdict import ANSWERS, TOLD
+from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.looks import SIGNS
@@ -21,10 +21,12 @@ LOOKS = {"held": "trained", "not held": "diverged", "undecided": "stuck", "crash
 }
 """An answer looks like an outcome: a light ground with a tick, a dark one with a cross."""
 ORDER = {"not held": 0, "crashed": 1, "undecided": 2, "held": 3}
+CORRECTED = ", by a corrected rule"
 ABOUT = (
     "Statements of the literature about norms and residual connections, each measured anew by one "
-    "small experiment and judged by a rule that was written down before. Not held means: not "
-    "here, at this scale."
+    "small experiment and judged by a rule that was written down before. Where a rule was "
+    "corrected by somebody who had seen rows, the verdict says so. Not held means: not here, at "
+    "this scale."
 )
 
 
@@ -85,12 +87,25 @@ def claims_markdown(found: Mapping[str, Result]) -> str:
         "|---|---|---|---|---|",
     ]
     for name, result in _sorted(found).items():
-        card = registry.card(name)
-        checks = result.verdict.checks if result.verdict else ()
-        told = "<br>".join(f"{c.what}: {c.told()}, wanted {c.wanted}: {c.answer}" for c in checks)
-        cells = (f"`{name}`", result.answer, card.summary, source_of(card), told or result.why)
+        claim, card = registry.member(name)(), registry.card(name)
+        told = "<br>".join(map(_told, _ordered(result))) or result.why
+        answer = f"{result.answer}{CORRECTED if claim.corrected else ''}"
+        cells = (f"`{name}`", answer, card.summary, claim.source, told)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines) + "\n"
+
+
+def _told(check: Check) -> str:
+    """A check in one line."""
+    if check.answer == TOLD:
+        return f"{check.what}: {check.told()}"
+    return f"{check.what}: {check.told()}, wanted {check.wanted}: {check.answer}"
+
+
+def _ordered(result: Result) -> list[Check]:
+    """The claim's own checks first, its premises behind them."""
+    checks = result.verdict.checks if result.verdict else ()
+    return sorted(checks, key=lambda check: check.premise)
 
 
 def _sorted(found: Mapping[str, Result]) -> dict[str, Result]:
@@ -103,25 +118,26 @@ def _summary(found: Mapping[str, Result]) -> Table:
     for number, (name, result) in enumerate(found.items(), start=2):
         card = registry.card(name)
         link = Markup('<a href="#s{}">{}</a>').format(number, card.title)
-        rows.append([link, Chip(result.answer), card.summary, source_of(card)])
+        source = registry.member(name)().source
+        rows.append([link, Chip(result.answer), card.summary, source])
     return Table("", ("claim", "verdict", "statement", "source"), rows, wide=True, stacked=True)
 
 
 def _section(claim: Claim, result: Result) -> Section:
     card = registry.card(result.claim)
-    chart = claim_chart(claim.drawing, result.rows, _capital(claim.drawing.y))
+    chart = claim_chart(claim.drawing, claim.drawn(result.rows), _capital(claim.drawing.y))
     departures = [Note(f"Other than in the paper: {text}") for text in card.departures]
     return Section(
         card.title,
         [
             Lead([card.summary], _why(result)),
-            Table("", ("verdict", "rule"), [[Chip(result.answer), claim.rule]], wide=True),
+            Table("", ("verdict", "rule"), [[Chip(result.answer), _rule(claim)]], wide=True),
             chart,
             *_numbers(result),
             Note(f"The experiment: {claim.experiment}"),
             *departures,
             Note(f"Looked at beforehand: {claim.pilot}"),
-            Facts("Who said it", {"paper": card.paper, "where": claim.place}),
+            Facts("Who said it", _said(claim, card)),
             Facts("How to run it again", _again(claim, result)),
             Fold("Every setting", _settings(claim, result)),
         ],
@@ -132,9 +148,20 @@ def _section(claim: Claim, result: Result) -> Section:
 def _numbers(result: Result) -> list[Part]:
     if result.verdict is None:
         return [Note(f"It crashed: {result.why}")]
-    checks = sorted(result.verdict.checks, key=lambda check: check.premise)  # the claim's own first
     head = ("measured", "mean ± 95 % interval", "seeds", "wanted", "answer")
-    return [Table("The numbers", head, [_line(check) for check in checks], stacked=True)]
+    return [Table("The numbers", head, [_line(check) for check in _ordered(result)], stacked=True)]
+
+
+def _rule(claim: Claim) -> str:
+    note = (
+        " The rule is a corrected one: whoever wrote it had seen rows." if claim.corrected else ""
+    )
+    return claim.rule + note
+
+
+def _said(claim: Claim, card: Card) -> dict[str, str]:
+    said = {"who": claim.said_by} if claim.said_by else {}
+    return said | {"paper": card.paper, "where": claim.place}
 
 
 def _why(result: Result) -> list[str]:
