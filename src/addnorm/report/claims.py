@@ -25,8 +25,8 @@ CORRECTED = ", by a corrected rule"
 ABOUT = (
     "Statements of the literature about norms and residual connections, each measured anew by one "
     "small experiment and judged by a rule that was written down before. Where a rule was "
-    "corrected by somebody who had seen rows, the verdict says so. Not held means: not here, at "
-    "this scale."
+    "corrected by somebody who had seen rows, that is said. Not held means: not here, at this "
+    "scale."
 )
 
 
