@@ -1,21 +1,12 @@
 /* Runs attention of few queries on odd shapes with buffers of exactly their size, for the sanitizers of
  * the compiler (`make sanitize`), and against its definition in float64. No torch, no Python. */
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 
-#include "addnorm.h"
+#include "driver.h"
 #include "few.h"
 
-static float *drawn(int64_t count, uint32_t seed) {
-    float *buffer = malloc((size_t)(count ? count : 1) * sizeof *buffer);
-    if (buffer == NULL) abort();
-    for (int64_t i = 0; i < count; i++) {
-        seed = seed * 1664525u + 1013904223u;
-        buffer[i] = (float)(seed >> 8) / (float)(1 << 23) - 1;
-    }
-    return buffer;
-}
+static const int64_t sizes[][6] = {{0, 2, 1, 1, 3, 4},  {1, 1, 1, 1, 1, 1},   {2, 4, 2, 1, 17, 16},
+                                   {3, 2, 2, 5, 33, 7}, {2, 3, 1, 2, 50, 65}, {1, 2, 2, 1, 0, 8}};
 
 static struct addnorm_tokens tokens(float *at, int64_t heads, int64_t count, int64_t dim) {
     return (struct addnorm_tokens){at, heads * count * dim, count * dim, dim};
@@ -45,13 +36,12 @@ static double off(const struct addnorm_few *p, int64_t row, int64_t head, int64_
     return worst;
 }
 
-static double run(const int64_t *size, int hides, int level, int threads) {
-    const int64_t batch = size[0], heads = size[1], kv = size[2], n = size[3], keys = size[4];
+static double run(int number, int hides, int level, int threads) {
+    const int64_t *size = sizes[number], batch = size[0], heads = size[1], kv = size[2], n = size[3], keys = size[4];
     const int64_t dim = size[5];
     struct addnorm_few p = {batch, heads, kv, n, keys, dim, 0.5f, {0}, {0}, {0}, {0}, NULL, 0, 0, 0, 0};
-    uint8_t *seen = malloc((size_t)(batch * n * keys + 1));
+    uint8_t *seen = made(batch * n * keys, sizeof *seen);
     double worst = 0;
-    if (seen == NULL) abort();
     p.q = tokens(drawn(batch * heads * n * dim, 1), heads, n, dim);
     p.k = tokens(drawn(batch * kv * keys * dim, 2), kv, keys, dim);
     p.v = tokens(drawn(batch * kv * keys * dim, 3), kv, keys, dim);
@@ -67,21 +57,4 @@ static double run(const int64_t *size, int hides, int level, int threads) {
     return worst;
 }
 
-int main(void) {
-    static const int64_t sizes[][6] = {{0, 2, 1, 1, 3, 4},  {1, 1, 1, 1, 1, 1},   {2, 4, 2, 1, 17, 16},
-                                       {3, 2, 2, 5, 33, 7}, {2, 3, 1, 2, 50, 65}, {1, 2, 2, 1, 0, 8}};
-    const int levels = addnorm_levels();
-    int wrong = 0, runs = 0;
-    for (size_t n = 0; n < sizeof sizes / sizeof *sizes; n++)
-        for (int hides = 0; hides < 2; hides++)
-            for (int level = 0; level < ADDNORM_LEVELS; level++)
-                for (int threads = 1; levels >> level & 1 && threads < 4; threads++, runs++) {
-                    double worst = run(sizes[n], hides, level, threads);
-                    if (worst <= 1e-5) continue;
-                    printf("size %d, hides %d, level %d, threads %d: off by %g\n", (int)n, hides, level,
-                           threads, worst);
-                    wrong++;
-                }
-    printf("%d runs, %d wrong, levels %d\n", runs, wrong, levels);
-    return wrong != 0;
-}
+int main(void) { return try_all(run, sizeof sizes / sizeof *sizes, 2); }

@@ -23,7 +23,8 @@ TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
 HEADS = (16, 64)
 FEW = ((1, 20), (1, 100), (5, 100))
 SIZES = ((2048, 256), (1024, 64), (4096, 512))
-TIMES = 10  # one alone is too short for the clock
+TIMES = 10
+"""Calls that are timed together: one alone is too short for the clock."""
 
 Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
@@ -56,6 +57,16 @@ def benches() -> Iterator[Bench]:
     yield Bench("dropout", drops, {}, rounds=31)
 
 
+def _several(way: Way) -> Way:
+    """So many calls that the clock can tell them."""
+
+    def times() -> None:
+        for _ in range(TIMES):
+            way()
+
+    return times
+
+
 def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dtype) -> Ways:
     """N(x + dropout(f))."""
     x, f, upstream = (torch.randn(tokens, dim).to(dtype) for _ in range(3))
@@ -74,12 +85,7 @@ def add_norms(tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dty
 
     def run(way: Sum) -> Way:
         inputs = [each for each in given if each is not None]
-
-        def times() -> None:
-            for _ in range(TIMES):
-                torch.autograd.grad(way(*given), inputs, upstream)
-
-        return times
+        return _several(lambda: torch.autograd.grad(way(*given), inputs, upstream))
 
     ways: Ways = {OURS: run(ours), EAGER: run(plain)}
     if shutil.which("g++") and not rate:
@@ -114,32 +120,19 @@ def few_queries(queries: int, keys: int) -> Ways:
     """As when a text grows by a token: 32 rows, 4 heads of 64 features."""
     q, k, v = (torch.randn(32, 4, count, 64) for count in (queries, keys, keys))
 
-    def run(attend: Callable[[], Tensor]) -> Way:
-        def times() -> None:
-            with torch.inference_mode():
-                for _ in range(TIMES):
-                    attend()
-
-        return times
-
     return {
-        OURS: run(lambda: few.attend(q, k, v, None, scale=0.125)),
-        EAGER: run(lambda: F.scaled_dot_product_attention(q, k, v)),
+        OURS: _several(lambda: few.attend(q, k, v, None, scale=0.125)),
+        EAGER: _several(lambda: F.scaled_dot_product_attention(q, k, v)),
     }
 
 
 def sums() -> Ways:
     """log of the sum of exp over 8,000 classes, of 32 rows."""
     logits = torch.randn(32, CLASSES)
-
-    def run(way: Callable[[Tensor], Tensor]) -> Way:
-        def times() -> None:
-            for _ in range(TIMES):
-                way(logits)
-
-        return times
-
-    return {OURS: run(logsumexp), EAGER: run(lambda x: x.logsumexp(-1))}
+    return {
+        OURS: _several(lambda: logsumexp(logits)),
+        EAGER: _several(lambda: logits.logsumexp(-1)),
+    }
 
 
 def drops() -> Ways:
