@@ -68,15 +68,15 @@ sanitize: ## Run the native kernels under the compiler's sanitizers
 			"races -fsanitize=thread -DADDNORM_PTHREADS -pthread"; do \
 		set -e; set -- $$way; name=build/$$1; shift; objects=; \
 		for level in $(LEVELS); do \
-			for source in kernels attention_kernels cross_entropy_kernels few_kernels; do \
+			for source in kernels attention_kernels cross_entropy_kernels few_kernels linear_kernels; do \
 				object=$$name-$$source-$${level%%:*}.o; objects="$$objects $$object"; \
 				$(SANITIZE) $$* -DLEVEL=$${level%%:*} $$(echo $${level#*:} | tr , ' ') \
 					-c native/$$source.c -o $$object; \
 			done; \
 		done; \
-		for driver in driver driver_attention driver_cross_entropy driver_few; do \
+		for driver in driver driver_attention driver_cross_entropy driver_few driver_linear; do \
 			$(SANITIZE) $$* $(X86) $$objects native/dispatch.c native/attention.c \
-				native/cross_entropy.c native/few.c native/$$driver.c -lm -o $$name-$$driver; \
+				native/cross_entropy.c native/few.c native/linear.c native/$$driver.c -lm -o $$name-$$driver; \
 			echo $$name-$$driver && $$name-$$driver; \
 		done; \
 	done

@@ -20,11 +20,12 @@ X86 = platform.machine().lower() in ("x86_64", "amd64")
 LEVELS = {"portable": [], "avx2": ["-mavx2", "-mfma"]}
 LEVELS["avx512"] = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")] + LEVELS["avx2"]
 FOLDER = Path("native")
-COMMON = ["dispatch.c", "attention.c", "cross_entropy.c", "few.c"]
+COMMON = ["dispatch.c", "attention.c", "cross_entropy.c", "few.c", "linear.c"]
 LEVELLED = ["kernels.c", "attention_kernels.c", "cross_entropy_kernels.c", "few_kernels.c"]
+LEVELLED += ["linear_kernels.c"]
 HEADERS = ["addnorm.h", "levels.h", "vectors.h", "rows.h", "threads.h"]
 HEADERS += ["attention.h", "attention_levels.h", "products.h", "sequences.h"]
-HEADERS += ["cross_entropy.h", "few.h", "powers.h"]
+HEADERS += ["cross_entropy.h", "few.h", "powers.h", "linear.h", "squares.h", "turn.h"]
 
 
 class Build(build_ext):

@@ -3,13 +3,10 @@
  * Queries stand in the lanes of vectors and keys below each other, so that the softmax never looks
  * across a vector: what is held is (keys, queries), and Q is what gets turned. */
 
-#define PASTE_(a, b) a##_##b
-#define PASTE(a, b) PASTE_(a, b)
-#define LOAD PASTE(load, X)
+#include "turn.h"
+
 #define STORE PASTE(store, X)
 #define ROUND PASTE(round, X)
-#define LOAD4 PASTE(load4, X)
-#define NAME(name) PASTE(name, X)
 
 /* One call for each block of `dim` features from 0; the last may be short. */
 #define BLOCKS(call)                                              \
@@ -36,32 +33,11 @@ INLINE struct panels NAME(rows)(const X *from, int64_t step, int64_t count, int6
     return (struct panels){room, row, BLOCK};
 }
 
-/* `count` tokens times a factor as columns, BLOCK of them a panel; lanes after the last token repeat
- * it, for nobody. */
-static struct panels NAME(turn)(const X *from, int64_t step, int64_t count, int64_t dim,
-                                float factor, float *room) {
-    for (int64_t t = 0; t < up(count, WIDE); t += 4) {
-        const X *row[4];
-        float *to = room + t / BLOCK * dim * BLOCK + t % BLOCK;
-        int64_t i = 0;
-        for (int64_t n = 0; n < 4; n++) row[n] = from + least(t + n, count - 1) * step;
-        for (; i + 4 <= dim; i += 4) {
-            four v[4];
-            for (int n = 0; n < 4; n++) v[n] = LOAD4(row[n] + i) * factor;
-            turn4(v);
-            for (int n = 0; n < 4; n++) memcpy(to + (i + n) * BLOCK, &v[n], sizeof v[n]);
-        }
-        for (; i < dim; i++)
-            for (int n = 0; n < 4; n++) to[i * BLOCK + n] = LOAD(row[n] + i, 1).v[0][0] * factor;
-    }
-    return (struct panels){room, BLOCK, dim * BLOCK};
-}
-
 /* Where the sums of some tokens are made: in `room`, or in their place if it can hold them. */
 INLINE struct square NAME(place)(X *to, int64_t step, int64_t dim, float *room) {
     if (sizeof(X) == sizeof(float) && dim % WIDE == 0)
-        return (struct square){(float *)to, step, 0, 0};
-    return (struct square){room, up(dim, BLOCK), 0, 0};
+        return (struct square){.at = (float *)to, .row = step};
+    return (struct square){.at = room, .row = up(dim, BLOCK)};
 }
 
 /* Sums times a factor each, if `factors`, into their place. */
@@ -142,9 +118,9 @@ static void NAME(attend)(const struct addnorm_attention *p, int64_t task, float 
             const int64_t seen = least(near_keys, i + some + early);
             float *at = out.at + i * out.row, change[BLOCK];
             if (seen <= 0) continue;
-            product(seen, wide, dim, (struct thin){k.at, k.row, 0},
+            product(seen, wide, dim, (struct thin){.at = k.at, .row = k.row},
                     (struct panels){q.at + i / BLOCK * q.panel, q.row, 0},
-                    (struct square){weights, BLOCK, 0, 0}, NEVER, NEVER);
+                    (struct square){.at = weights, .row = BLOCK}, NEVER, NEVER);
             if (p->causal) hide(weights, BLOCK, seen, wide, i + early);
             for (int64_t n = 0; n < wide; n += WIDE)
                 put(change + n, soften(weights + n, seen, top + i + n, total + i + n));
@@ -153,8 +129,11 @@ static void NAME(attend)(const struct addnorm_attention *p, int64_t task, float 
                 for (int64_t t = 0; t < some; t++)
                     for (int64_t n = 0; n < columns; n += WIDE)
                         put(at + t * out.row + n, near(at + t * out.row + n) * change[t]);
-            product(some, columns, seen, (struct thin){weights, BLOCK, 1}, v,
-                    (struct square){at, out.row, done > 0, once ? total + i : 0}, NEVER, i + early);
+            product(some, columns, seen, (struct thin){.at = weights, .row = BLOCK, .turned = 1}, v,
+                    (struct square){.at = at,
+                                    .row = out.row,
+                                    .add = done > 0,
+                                    .factors = once ? total + i : 0}, NEVER, i + early);
         }
     }
     if (!once) finish(top, total, up(count, WIDE));
@@ -246,12 +225,12 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
                     const int64_t some = least(BLOCK, count - i), wide = up(some, WIDE);
                     const int64_t seen = least(near_keys, i + some + early);
                     const int64_t panel = i / BLOCK;
-                    product(seen, wide, dim, (struct thin){k.at, k.row, 0},
+                    product(seen, wide, dim, (struct thin){.at = k.at, .row = k.row},
                             (struct panels){qt.at + panel * qt.panel, qt.row, 0},
-                            (struct square){weights + i, edge, 0, 0}, NEVER, NEVER);
-                    product(seen, wide, dim, (struct thin){v.at, v.row, 0},
+                            (struct square){.at = weights + i, .row = edge}, NEVER, NEVER);
+                    product(seen, wide, dim, (struct thin){.at = v.at, .row = v.row},
                             (struct panels){gt.at + panel * gt.panel, gt.row, 0},
-                            (struct square){slopes + i, edge, 0, 0}, NEVER, NEVER);
+                            (struct square){.at = slopes + i, .row = edge}, NEVER, NEVER);
                     if (p->causal) hide(weights + i, edge, seen, wide, i + early);
                     for (int64_t n = i; n < i + wide; n += WIDE)
                         slope(weights + n, slopes + n, edge, seen, near(lse + n), near(delta + n));
@@ -260,12 +239,12 @@ static void NAME(attend_back)(const struct addnorm_attention *p, int64_t task, f
                         for (int64_t n = i; n < i + wide; n++)
                             weights[j * edge + n] = slopes[j * edge + n] = 0;
                 }
-                product(near_keys, columns, count, (struct thin){weights, edge, 0}, g, dv, late,
+                product(near_keys, columns, count, (struct thin){.at = weights, .row = edge}, g, dv,
+                        late, NEVER);
+                product(near_keys, columns, count, (struct thin){.at = slopes, .row = edge}, q, dk, late,
                         NEVER);
-                product(near_keys, columns, count, (struct thin){slopes, edge, 0}, q, dk, late,
-                        NEVER);
-                product(count, columns, near_keys, (struct thin){slopes, edge, 1}, k, dq, NEVER,
-                        early);
+                product(count, columns, near_keys,
+                        (struct thin){.at = slopes, .row = edge, .turned = 1}, k, dq, NEVER, early);
                 dk.add = dv.add = 1;
             }
         NAME(write)(dk_to, p->dk.token, near_keys, dim, dk, 0);

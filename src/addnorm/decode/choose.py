@@ -28,6 +28,14 @@ def log_total(logits: Tensor, never: list[int]) -> Tensor:
     return total
 
 
+def likeliest(logits: Tensor) -> Tensor:
+    """The token with the largest logit of each row, (rows); of equal ones the first."""
+    if logits.is_cpu and logits.dtype in (torch.float32, torch.float64):
+        # numpy compares several numbers at once, which torch does not.
+        return torch.from_numpy(logits.numpy().argmax(-1))
+    return logits.argmax(-1)
+
+
 def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row and where they stand, (rows, k); of equal ones the first ones.
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.decode.choose import chances, drawn, log_total
+from addnorm.decode.choose import chances, drawn, likeliest, log_total
 from addnorm.decode.options import Options
 from addnorm.decode.stepper import Sentence, Stepper
 from addnorm.kernels.precision import wide
@@ -54,7 +54,7 @@ def walk(
         if options.samples:
             token = drawn(logits, chance[alive.cpu(), step].to(scores), options)
         else:
-            token = logits.argmax(-1)  # of equal ones the first
+            token = likeliest(logits)
         scores[alive] += (logits.gather(1, token[:, None]) - total)[:, 0].to(scores)
         made[alive, step] = token
         going = (token != end) & (limits[alive] > step + 1)

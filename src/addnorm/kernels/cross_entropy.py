@@ -9,6 +9,7 @@ from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.classify import classify
+from addnorm.kernels.linear import linear
 
 IGNORE = -100
 """The target that asks for nothing, as in torch."""
@@ -136,7 +137,7 @@ class _Chunked(torch.autograd.Function):
         ]
         for start in range(0, len(h), size):
             part = near[start : start + size]
-            logits = F.linear(part, matrix, shift).to(precise)  # (tokens, classes)
+            logits = linear(part, matrix, shift).to(precise)  # (tokens, classes)
             slope = None
             if cap is not None:
                 logits = (logits / cap).tanh_()

@@ -24,7 +24,7 @@ def can(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
     """Whether the native library is to take these: few queries beside their keys, in float32, and
     nobody asks for a gradient or watches.
     """
-    if torch.compiler.is_compiling() or torch.is_autocast_enabled("cpu"):
+    if not native.eager() or torch.is_autocast_enabled("cpu"):
         return False
     return (
         q.shape[2] <= MOST

@@ -21,11 +21,11 @@ from torch.autograd import forward_ad
 from addnorm.core.errors import UserError, unknown
 
 PATH = Path(__file__).with_name("_native.so")
-VERSION = 4  # ADDNORM_VERSION of native/addnorm.h
+VERSION = 5  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 FUNCTIONS = (
     *("forward", "backward", "drop"),
-    *("attention_forward", "attention_backward", "cross_entropy", "few_forward"),
+    *("attention_forward", "attention_backward", "cross_entropy", "few_forward", "linear", "sums"),
 )
 TYPES = {
     (torch.float32, torch.float32): 0,
@@ -101,6 +101,13 @@ def run(name: str, given: bytes) -> int:
     return _State.functions[name](given, _State.level, threads) or 0
 
 
+def eager() -> bool:
+    """Whether operations run at once. In a graph that is compiled or exported sizes may stay open;
+    whoever asks for one closes it.
+    """
+    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting())
+
+
 def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
@@ -165,7 +172,7 @@ def _load() -> ctypes.CDLL | str:
     for name in FUNCTIONS:
         function = _State.functions[name] = library[f"addnorm_{name}"]
         function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
-        function.restype = None if name in ("forward", "drop") else ctypes.c_int
+        function.restype = None if name in ("forward", "drop", "sums") else ctypes.c_int
     _State.library = library
     return library
 

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.kernels.cross_entropy import Sums, linear_cross_entropy
+from addnorm.kernels.linear import linear
 from addnorm.models.config import Config
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.none import NoNorm
@@ -123,7 +124,7 @@ class Unembedding(nn.Module):
     def forward(self, h: Tensor, embedding: TokenEmbedding) -> Tensor:
         """(B, L, dim) to (B, L, vocab)."""
         table = self.rows(embedding)
-        logits = F.linear(h * self.factor if self.factor != 1 else h, table, self.bias)
+        logits = linear(h * self.factor if self.factor != 1 else h, table, self.bias)
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
     def loss(

@@ -82,4 +82,6 @@ class LayerNorm(AffineNorm):
 
 
 def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
-    return None if parameter is None else parameter.to(x.dtype)
+    if parameter is None or parameter.dtype == x.dtype:
+        return parameter
+    return parameter.to(x.dtype)

@@ -84,8 +84,7 @@ class SelfAttention(MultiHead):
         check_width("the input of attention", x, self.dim)
         check_mask(mask, x)
         plugs = plugs or Plugs()
-        q = self.queries(x, plugs)
-        k, v = self.keys_and_values(x, plugs)
+        q, k, v = self.queries_keys_values(x, plugs)
         if rotation is not None:
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:

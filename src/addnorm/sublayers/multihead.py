@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels import few
+from addnorm.kernels.layers import project, projections
 from addnorm.kernels.varlen import varlen_attention
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, draw_normal
@@ -119,14 +120,17 @@ class MultiHead(Sublayer):
 
     def queries(self, x: Tensor, plugs: Plugs) -> Tensor:
         """Queries of (B, L, dim), (B, heads, L, K)."""
-        q = self._heads(self.q_proj(x), self.qk_norm.query)
-        return q if plugs.query is None else plugs.query(q)
+        return self._queries(project(self.q_proj, x), plugs)
 
     def keys_and_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
         """Keys and values of (B, S, memory_dim), (B, kv_heads, S, K) each."""
-        k, v = self._heads(self.k_proj(x), self.qk_norm.key), self._split(self.v_proj(x))
-        k = k if plugs.key is None else plugs.key(k)
-        return k, v if plugs.value is None else plugs.value(v)
+        k, v = projections((self.k_proj, self.v_proj), x)
+        return self._keys(k, plugs), self._values(v, plugs)
+
+    def queries_keys_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
+        """All three of the same tokens."""
+        q, k, v = projections((self.q_proj, self.k_proj, self.v_proj), x)
+        return self._queries(q, plugs), self._keys(k, plugs), self._values(v, plugs)
 
     def attend(
         self,
@@ -199,8 +203,19 @@ class MultiHead(Sublayer):
         """(B, heads, L, K) to (B, L, dim)."""
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
-        y: Tensor = self.out_proj(inner if plugs.inner is None else plugs.inner(inner))
-        return y
+        return project(self.out_proj, inner if plugs.inner is None else plugs.inner(inner))
+
+    def _queries(self, q: Tensor, plugs: Plugs) -> Tensor:
+        q = self._heads(q, self.qk_norm.query)
+        return q if plugs.query is None else plugs.query(q)
+
+    def _keys(self, k: Tensor, plugs: Plugs) -> Tensor:
+        k = self._heads(k, self.qk_norm.key)
+        return k if plugs.key is None else plugs.key(k)
+
+    def _values(self, v: Tensor, plugs: Plugs) -> Tensor:
+        v = self._split(v)
+        return v if plugs.value is None else plugs.value(v)
 
     def _heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
         return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
@@ -216,8 +231,9 @@ class MultiHead(Sublayer):
         self, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Put the persistent slots before the tokens."""
-        if self.persistent_keys is None or self.persistent_values is None:
+        if not self.persistent:
             return k, v, visible, bias
+        assert self.persistent_keys is not None and self.persistent_values is not None
         slots = self.persistent
         # Scaled at use, as in the released code: it is their learning rate that changes.
         keys = (self.persistent_keys * self.head_dim**0.5).to(k.dtype)
