@@ -4,10 +4,10 @@
 #include "vectors.h"
 
 #ifndef ROWS
-#define ROWS 8 /* of a tile at most, */
+#define ROWS 8 /* that are worked on together, */
 #endif
-#define TILE 640  /* and features */
-#define CHUNK 256 /* features whose draws are made at once */
+#define NARROW 128 /* where they have no more features */
+#define CHUNK 256  /* features whose draws are made at once */
 
 #define X f32
 #define F f32

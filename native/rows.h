@@ -1,9 +1,6 @@
 /* The kernels for one pair of types: included by kernels.c with X, the type of the stream, and F,
  * that of the branch, defined. Every formula stands in a function of one block, which is used for
- * whole blocks and for what is left of a row.
- *
- * Rows are worked on in tiles that fit the first cache: one pass over all rows of a tile, then the
- * next, so that the sums that end a pass over a row do not have to be waited for. */
+ * whole blocks and for what is left of a row. */
 
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b) PASTE_(a, b)
@@ -55,8 +52,8 @@ INLINE float NAME(add)(const struct addnorm_rows *p, int64_t row, X *s, const in
     const floats factor = all(p->kept);
     draws kept[CHUNK / BLOCK];
     block total = {{{0}, {0}}};
-    for (int64_t first = 0; first < p->dim; first += CHUNK) {
-        const int64_t end = first + CHUNK < p->dim ? first + CHUNK : p->dim;
+    for (int64_t first = 0, end; first < p->dim; first = end) {
+        end = drop && first + CHUNK < p->dim ? first + CHUNK : p->dim;
         if (drop) NAME(draw)(p, row, first, end, kept, x, f, 0);
 #define ADD(i, left)                                                                    \
     do {                                                                                \
@@ -107,23 +104,25 @@ INLINE void NAME(scale)(const struct addnorm_rows *p, const X *s, X *y, float me
 #undef SCALE
 }
 
-INLINE void NAME(forward_tile)(const struct addnorm_rows *p, int64_t row, int64_t count,
+/* `count` rows, one pass over all of them after the other, so that the sums that end a pass need not
+ * be waited for: only narrow ones, since memory brings one wide row after the other best. */
+INLINE void NAME(forward_rows)(const struct addnorm_rows *p, int64_t row, const int count,
                                const int rms, const int drop) {
     const int64_t dim = p->dim;
     X *y = (X *)p->y + row * dim;
     X *s = p->s ? (X *)p->s + row * dim : y; /* y is written last, holds s till then */
     float total[ROWS], mean[ROWS], rstd[ROWS];
-    for (int64_t r = 0; r < count; r++) total[r] = NAME(add)(p, row + r, s + r * dim, rms, drop);
-    for (int64_t r = 0; r < count && !rms; r++) {
+    for (int r = 0; r < count; r++) total[r] = NAME(add)(p, row + r, s + r * dim, rms, drop);
+    for (int r = 0; r < count && !rms; r++) {
         mean[r] = total[r] / (float)dim;
         if (p->mean) p->mean[row + r] = mean[r];
         total[r] = NAME(vary)(s + r * dim, dim, mean[r]);
     }
-    for (int64_t r = 0; r < count; r++) {
+    for (int r = 0; r < count; r++) {
         rstd[r] = 1 / __builtin_sqrtf(total[r] / (float)dim + p->eps);
         if (p->rstd) p->rstd[row + r] = rstd[r];
     }
-    for (int64_t r = 0; r < count; r++)
+    for (int r = 0; r < count; r++)
         NAME(scale)(p, s + r * dim, y + r * dim, rms ? 0 : mean[r], rstd[r], rms);
 }
 
@@ -144,7 +143,7 @@ INLINE void NAME(backward_row)(const struct addnorm_rows *p, int64_t row, int64_
     const float mean = rms ? 0 : p->mean[row], rstd = p->rstd[row];
     const floats factor = all(p->kept);
     draws kept[CHUNK / BLOCK];
-    block one = {{{0}, {0}}}, two = one;
+    floats one = {0}, two = {0};
 
 #define SUM(i, left)                                                                    \
     do {                                                                                \
@@ -157,8 +156,8 @@ INLINE void NAME(backward_row)(const struct addnorm_rows *p, int64_t row, int64_
             if (p->dweight) sw.v[j] += g.v[j] * h.v[j];                                 \
             if (p->dbias) sb.v[j] += g.v[j];                                            \
             g.v[j] *= w.v[j];                                                           \
-            if (!rms) one.v[j] += g.v[j];                                               \
-            two.v[j] += g.v[j] * h.v[j];                                                \
+            if (!rms) one += g.v[j];                                               \
+            two += g.v[j] * h.v[j];                                                \
         }                                                                               \
         if (p->dweight) store_f32(dw + (i), sw, left);                                  \
         if (p->dbias) store_f32(db + (i), sb, left);                                    \
@@ -166,10 +165,10 @@ INLINE void NAME(backward_row)(const struct addnorm_rows *p, int64_t row, int64_
     BLOCKS(0, dim, SUM);
 #undef SUM
 
-    const float flat = rms ? 0 : sum(one.v[0] + one.v[1]) / (float)dim * rstd;
-    const float tilt = sum(two.v[0] + two.v[1]) / (float)dim * rstd * rstd;
-    for (int64_t first = 0; first < dim; first += CHUNK) {
-        const int64_t end = first + CHUNK < dim ? first + CHUNK : dim;
+    const float flat = rms ? 0 : sum(one) / (float)dim * rstd;
+    const float tilt = sum(two) / (float)dim * rstd * rstd;
+    for (int64_t first = 0, end; first < dim; first = end) {
+        end = drop && first + CHUNK < dim ? first + CHUNK : dim;
         if (drop) NAME(draw)(p, row, first, end, kept, dx, df, 1);
 #define SPREAD(i, left)                                                                 \
     do {                                                                                \
@@ -205,36 +204,44 @@ INLINE void NAME(backward_row)(const struct addnorm_rows *p, int64_t row, int64_
     }
 }
 
-static void NAME(forward)(const struct addnorm_rows *whole, int64_t row, int64_t last, int64_t part) {
-    const struct addnorm_rows own = *whole, *p = &own; /* which no store can change */
-    const int64_t fit = TILE / (p->dim + 1), most = fit < 1 ? 1 : fit < ROWS ? fit : ROWS;
-    (void)part;
-    for (; row < last; row += most) {
-        const int64_t count = last - row < most ? last - row : most;
-        if (p->rms && p->dropped)
-            NAME(forward_tile)(p, row, count, 1, 1);
-        else if (p->rms)
-            NAME(forward_tile)(p, row, count, 1, 0);
-        else if (p->dropped)
-            NAME(forward_tile)(p, row, count, 0, 1);
-        else
-            NAME(forward_tile)(p, row, count, 0, 0);
-    }
+INLINE void NAME(forward_part)(const struct addnorm_rows *p, int64_t row, int64_t last,
+                               const int rms, const int drop) {
+    if (p->dim <= NARROW)
+        for (; row + ROWS <= last; row += ROWS) NAME(forward_rows)(p, row, ROWS, rms, drop);
+    for (; row < last; row++) NAME(forward_rows)(p, row, 1, rms, drop);
 }
 
-static void NAME(backward)(const struct addnorm_rows *whole, int64_t row, int64_t last,
+static void NAME(forward)(const struct addnorm_rows *whole, int64_t first, int64_t last,
+                          int64_t part) {
+    const struct addnorm_rows own = *whole, *p = &own; /* which no store can change */
+    (void)part;
+    if (p->rms && p->dropped)
+        NAME(forward_part)(p, first, last, 1, 1);
+    else if (p->rms)
+        NAME(forward_part)(p, first, last, 1, 0);
+    else if (p->dropped)
+        NAME(forward_part)(p, first, last, 0, 1);
+    else
+        NAME(forward_part)(p, first, last, 0, 0);
+}
+
+INLINE void NAME(backward_part)(const struct addnorm_rows *p, int64_t row, int64_t last, int64_t part,
+                                const int rms, const int drop) {
+    for (; row < last; row++) NAME(backward_row)(p, row, part, rms, drop);
+}
+
+static void NAME(backward)(const struct addnorm_rows *whole, int64_t first, int64_t last,
                            int64_t part) {
     const struct addnorm_rows own = *whole, *p = &own;
     if (p->partial) memset(p->partial + 3 * part * p->dim, 0, sizeof(float) * 3 * (size_t)p->dim);
-    for (; row < last; row++)
-        if (p->rms && p->dropped)
-            NAME(backward_row)(p, row, part, 1, 1);
-        else if (p->rms)
-            NAME(backward_row)(p, row, part, 1, 0);
-        else if (p->dropped)
-            NAME(backward_row)(p, row, part, 0, 1);
-        else
-            NAME(backward_row)(p, row, part, 0, 0);
+    if (p->rms && p->dropped)
+        NAME(backward_part)(p, first, last, part, 1, 1);
+    else if (p->rms)
+        NAME(backward_part)(p, first, last, part, 1, 0);
+    else if (p->dropped)
+        NAME(backward_part)(p, first, last, part, 0, 1);
+    else
+        NAME(backward_part)(p, first, last, part, 0, 0);
 }
 
 static void NAME(drop)(const struct addnorm_rows *p, int64_t first, int64_t last, int64_t part) {
