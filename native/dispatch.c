@@ -33,7 +33,7 @@ int addnorm_levels(void) {
 
 static int64_t part_rows(int64_t rows) {
     int64_t even = (rows + PARTS - 1) / PARTS;
-    even = (even + 3) / 4 * 4; /* kernels take four rows at a time */
+    even = (even + 7) / 8 * 8; /* kernels take up to eight rows at a time */
     return even > PART ? even : PART;
 }
 

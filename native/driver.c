@@ -96,7 +96,8 @@ static struct results run(int64_t rows, int64_t dim, int types, int how, int lev
 }
 
 int main(void) {
-    static const int64_t shapes[][2] = {{0, 5}, {1, 1}, {3, 7}, {5, 64}, {130, 33}, {259, 20}};
+    static const int64_t shapes[][2] = {{0, 5},    {1, 1},    {3, 7},  {5, 64},
+                                        {130, 33}, {259, 20}, {3, 555}};
     const int levels = addnorm_levels();
     int wrong = 0, runs = 0;
     for (size_t n = 0; n < sizeof shapes / sizeof *shapes; n++)

@@ -4,9 +4,10 @@
 #include "vectors.h"
 
 #ifndef ROWS
-#define ROWS 4 /* that are worked on together, */
+#define ROWS 8 /* that are worked on together, */
 #endif
 #define NARROW 128 /* where they have no more features */
+#define CHUNK 256  /* features whose draws are made at once */
 
 #define X f32
 #define F f32

@@ -129,12 +129,28 @@ INLINE void store_f32(f32 *to, block b, int64_t left) {
 
 INLINE block round_f32(block b) { return b; }
 
+/* Whether a block may hold what is no number; a level that cannot tell at once says yes. */
+INLINE int doubtful(block b) {
+#if defined(__AVX512F__)
+    return _mm512_cmp_ps_mask((__m512)b.v[0], (__m512)b.v[1], _CMP_UNORD_Q) != 0;
+#elif defined(__AVX2__)
+    return _mm256_movemask_ps(_mm256_cmp_ps((__m256)b.v[0], (__m256)b.v[1], _CMP_UNORD_Q));
+#else
+    (void)b;
+    return 1;
+#endif
+}
+
 /* To the nearest bfloat16, ties to even, as torch does; what is no number stays none. */
 INLINE block round_bf16(block b) {
+    if (__builtin_expect(doubtful(b), 0))
+        for (int i = 0; i < 2; i++) {
+            const bits none = (bits)(b.v[i] != b.v[i]);
+            b.v[i] = (floats)(((bits)b.v[i] & ~none) | (none & 0x7fc00000));
+        }
     for (int i = 0; i < 2; i++) {
-        bits u = (bits)b.v[i], none = (bits)(b.v[i] != b.v[i]);
-        u = (u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000;
-        b.v[i] = (floats)(u | (none & 0x7fff0000));
+        const bits u = (bits)b.v[i];
+        b.v[i] = (floats)((u + 0x7fff + ((u >> 16) & 1)) & 0xffff0000);
     }
     return b;
 }
@@ -160,34 +176,36 @@ INLINE void store_bf16(bf16 *to, block b, int64_t left) { /* rounded before */
 
 typedef struct {
     words at;
-    draws first; /* the least draw that is kept */
-    bits kept;
+    draws last; /* the greatest draw that is dropped */
 } stream;
 
-INLINE stream open_stream(const struct addnorm_rows *p, int64_t row) {
+/* From a feature on that is the first of a block. */
+INLINE stream open_stream(const struct addnorm_rows *p, int64_t row, int64_t feature) {
+    const uint64_t word = (uint64_t)row * (uint64_t)((p->dim + 3) / 4) + (uint64_t)feature / 4;
     stream s;
-    uint64_t word = (uint64_t)row * (uint64_t)((p->dim + 3) / 4);
     words step = {0};
     for (int i = 0; i < BLOCK / 4; i++) step[i] = (uint64_t)i * GAMMA;
     s.at = step + ((uint64_t)*p->seed + (word + 1) * GAMMA);
-    s.first = (draws){0} + (int16_t)(p->dropped - 32768);
-    s.kept = (bits)all(p->kept);
+    s.last = (draws){0} + (int16_t)(p->dropped - 32769);
     return s;
 }
 
-/* What the next block of a row is multiplied with: 0 or `kept`. */
-INLINE block next_block(stream *s) {
+/* Which features of the next block are kept: all bits of a draw, or none. */
+INLINE draws next_block(stream *s) {
     words z = s->at;
-    draws d;
-    shorts kept[2];
-    block b;
     s->at += GAMMA * (BLOCK / 4);
     z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9u;
     z = (z ^ (z >> 27)) * 0x94d049bb133111ebu;
     z = z ^ (z >> 31);
-    d = (draws)((draws)z >= s->first);
-    memcpy(kept, &d, sizeof d);
-    for (int i = 0; i < 2; i++) b.v[i] = (floats)((bits)widen_shorts(kept[i]) & s->kept);
+    return (draws)((draws)z > s->last);
+}
+
+/* What a block is multiplied with: 0 or `factor`. */
+INLINE block factors(const draws *kept, floats factor) {
+    shorts half[2];
+    block b;
+    memcpy(half, kept, sizeof half);
+    for (int i = 0; i < 2; i++) b.v[i] = (floats)((bits)widen_shorts(half[i]) & (bits)factor);
     return b;
 }
 

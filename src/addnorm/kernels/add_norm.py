@@ -15,8 +15,6 @@ instead of keeping a mask. Where it cannot go (another device or type, few featu
 records operations) `formula.py` computes the same with the same draws.
 """
 
-import sys
-
 import torch
 from torch import Tensor
 
@@ -27,10 +25,10 @@ from addnorm.kernels.dropout import keep
 from addnorm.kernels.formula import Formula, defined
 from addnorm.kernels.fused import Given, How
 
-LEAST, LEAST_BARE, LEAST_HALF = 1 << 14, sys.maxsize, 1 << 15
-"""Features from which on the native library is taken: with dropout or RMSNorm, and for LayerNorm
-without dropout, where it has not beaten torch's kernel for float32 yet, only that for bfloat16
-(`addnorm bench kernels`)."""
+LEAST, LEAST_BARE, LEAST_HALF = 1 << 14, 1 << 19, 1 << 15
+"""Features from which on the native library is taken: with dropout or RMSNorm; for LayerNorm
+without dropout, where torch has less to do before its kernel begins; for that in bfloat16 (`addnorm
+bench kernels`)."""
 
 
 def add_norm(
@@ -67,16 +65,18 @@ def _run(
 
 
 def _check(x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float) -> None:
-    if x.shape != f.shape or not x.ndim:
+    shape = x.shape
+    if shape != f.shape or not shape:
         raise UserError(
-            f"stream and branch have shapes {tuple(x.shape)} and {tuple(f.shape)}; wanted one shape"
+            f"stream and branch have shapes {tuple(shape)} and {tuple(f.shape)}; wanted one shape"
             ", (..., dim)"
         )
     if not 0 <= rate < 1:
         raise UserError(f"rate is a share from 0 to below 1, got {rate!r}")
+    dim = shape[-1:]
     for name, each in (("gain", formula.weight), ("bias", formula.bias), ("scale", scale)):
-        if isinstance(each, Tensor) and each.shape != x.shape[-1:]:
+        if isinstance(each, Tensor) and each.shape != dim:
             raise UserError(
                 f"the {name} has shape {tuple(each.shape)}, wanted one entry a feature, "
-                f"{tuple(x.shape[-1:])}"
+                f"{tuple(dim)}"
             )

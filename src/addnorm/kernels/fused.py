@@ -47,14 +47,16 @@ def forward(
     x, f, given = x.contiguous(), f.contiguous(), _vectors(given)
     rows, dim = rows_of(x)
     y = torch.empty_like(x)
-    s = torch.empty_like(x) if keep else None
-    statistics = torch.empty((2, rows), dtype=torch.float32) if keep else None
-    mean = _at(statistics)
+    at_s = mean = rstd = 0
+    s = statistics = None
+    if keep:
+        s, statistics = torch.empty_like(x), torch.empty((2, rows), dtype=torch.float32)
+        at_s, mean = s.data_ptr(), statistics.data_ptr()
+        rstd = mean + 4 * rows
     native.call(
         "forward",
         *_common(rows, dim, native.TYPES[x.dtype, f.dtype], given, how),
-        *(x.data_ptr(), f.data_ptr(), _at(s), y.data_ptr(), mean, mean and mean + 4 * rows),
-        *(0, 0, 0, 0, 0, 0, 0, 0),
+        *(x.data_ptr(), f.data_ptr(), at_s, y.data_ptr(), mean, rstd, 0, 0, 0, 0, 0, 0, 0, 0),
     )
     return y, s, statistics
 
@@ -79,16 +81,18 @@ def backward(
     apart = wanted[1] and not (wanted[0] and shared(how, given, s.dtype, dtype))
     dx = torch.empty_like(s) if wanted[0] else None
     df = torch.empty_like(s, dtype=dtype) if apart else None
-    sums = [torch.empty(dim, dtype=torch.float32) if want else None for want in wanted[2:]]
+    weight, bias, scales, _ = given
+    dw = torch.empty_like(weight) if weight is not None and wanted[2] else None
+    db = torch.empty_like(bias) if bias is not None and wanted[3] else None
+    da = torch.empty_like(scales) if scales is not None and wanted[4] else None
     mean = statistics.data_ptr()
     native.call(
         "backward",
         *_common(rows, dim, native.TYPES[s.dtype, dtype], given, how),
         *(_at(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
-        *(dy.data_ptr(), _at(ds), _at(dx), _at(df)),
-        *(_at(sums[0]), _at(sums[1]), _at(sums[2]), 0),
+        *(dy.data_ptr(), _at(ds), _at(dx), _at(df), _at(dw), _at(db), _at(da), 0),
     )
-    return [dx, df, *sums]
+    return [dx, df, dw, db, da]
 
 
 def shared(how: How, given: Given, stream: torch.dtype, branch: torch.dtype) -> bool:
@@ -120,15 +124,17 @@ def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[fl
 
 def _vectors(given: Given) -> Given:
     """In float32 and dense, as the library wants them."""
-    for each in given[:3]:
-        if each is not None and not (each.dtype == torch.float32 and each.is_contiguous()):
-            break
-    else:
+    weight, bias, scales, seed = given
+    if _ready(weight) and _ready(bias) and _ready(scales):
         return given
     weight, bias, scales = (
         None if each is None else each.detach().float().contiguous() for each in given[:3]
     )
-    return Given(weight, bias, scales, given.seed)
+    return Given(weight, bias, scales, seed)
+
+
+def _ready(vector: Tensor | None) -> bool:
+    return vector is None or (vector.dtype == torch.float32 and vector.is_contiguous())
 
 
 def _at(tensor: Tensor | None) -> int:

@@ -19,13 +19,15 @@ Gradients = tuple[Tensor | None, ...]
 
 def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tuple[Tensor, Tensor]:
     """s and y; an empty s where neither it nor a gradient is wanted."""
-    wanted = torch.is_grad_enabled() and any(
-        each is not None and each.requires_grad for each in (x, f, *given[:3])
+    weight, bias, scales, _ = given
+    wanted = torch.is_grad_enabled() and (
+        (x.requires_grad or f.requires_grad)
+        or any(each is not None and each.requires_grad for each in (weight, bias, scales))
     )
     if torch.compiler.is_compiling():
         y, s, _ = torch.ops.addnorm.add_norm(x, f, *given, *how, whole or wanted)
     elif wanted:
-        y, s = _AddNorm.apply(x, f, *given, how)  # type: ignore[no-untyped-call]
+        y, s = _AddNorm.apply(x, f, weight, bias, scales, given, how)  # type: ignore[no-untyped-call]
     else:
         y, s, _ = fused.forward(x, f, given, how, keep=whole)
     return s, y
@@ -36,7 +38,7 @@ class _AddNorm(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        given, how = Given(*rest[:4]), rest[4]
+        given, how = rest[3:]  # after the tensors of `given` that may want a gradient
         y, s, statistics = fused.forward(x, f, given, how, keep=True)
         assert s is not None and statistics is not None
         _save(ctx, x, f, given, how, s, statistics)
@@ -57,20 +59,24 @@ def _save(
 
 def _gradients(ctx: Any, dy: Tensor | None, ds: Tensor | None, run: Any) -> Gradients:
     """Of stream, branch, gain, bias and scales."""
-    s, statistics, x, *rest = ctx.saved_tensors
-    saved, given = Saved(s, statistics, x), Given(*rest)
+    s, statistics, x, weight, bias, scales, seed = ctx.saved_tensors
+    saved, given = Saved(s, statistics, x), Given(weight, bias, scales, seed)
     how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
     if dy is None:
         dy = torch.zeros_like(s)
     if torch.is_grad_enabled():
         return _differentiable(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
-    dx, df, *sums = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    dx, df, dw, db, da = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     if wanted[1] and df is None:
         df = dx
-    for index, each in enumerate(rest[:3]):
-        if sums[index] is not None and each.dtype != torch.float32:
-            sums[index] = sums[index].to(each.dtype)
-    return (dx, df, *sums)
+    return dx, df, _as(dw, weight), _as(db, bias), _as(da, scales)
+
+
+def _as(gradient: Tensor | None, vector: Tensor | None) -> Tensor | None:
+    """In the type of what it is the gradient of."""
+    if gradient is None or vector is None or gradient.dtype == vector.dtype:
+        return gradient
+    return gradient.to(vector.dtype)
 
 
 def _differentiable(
