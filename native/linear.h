@@ -20,7 +20,7 @@ struct addnorm_linear {
     float *out;          /* (rows, columns) */
     int32_t back;
     int32_t relu; /* what is below 0 becomes 0 */
-    int32_t add;  /* to what stands in out; without bias */
+    int32_t add;  /* to what stands in out */
 };
 
 struct addnorm_sums {

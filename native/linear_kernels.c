@@ -118,9 +118,9 @@ static void sums(const struct addnorm_sums *p, int64_t first, int64_t last) {
                     NEVER);
         }
         for (int64_t n = first; n < last && p->dbias; n += WIDE) {
-            floats sum = near(p->dbias + n);
+            floats sum = {0};
             for (int64_t r = 0; r < rows; r++) sum += near(dy + r * all + n);
-            put(p->dbias + n, sum);
+            put(p->dbias + n, near(p->dbias + n) + sum);
         }
     }
 }

@@ -34,7 +34,7 @@ struct square { /* C */
     int64_t row;
     int add;
     const float *factors; /* of each row; NULL: none */
-    const float *bias;    /* of each column, where nothing is added to; NULL: none */
+    const float *bias;    /* of each column; NULL: none */
     int relu;             /* what is below 0 becomes 0 */
     const float *gate;    /* rows as those of C: where it is not above 0, C is 0; NULL: nowhere */
 };
@@ -58,9 +58,7 @@ INLINE void tile(const int tall, const int vectors, const int turned, const floa
     for (int r = 0; r < tall; r++)
 #pragma GCC unroll 2
         for (int n = 0; n < vectors; n++)
-            sum[r][n] = c.add    ? near(c.at + r * c.row + n * WIDE)
-                        : c.bias ? near(c.bias + n * WIDE)
-                                 : (floats){0};
+            sum[r][n] = c.bias ? near(c.bias + n * WIDE) : (floats){0};
     for (int64_t d = 0; d < depth;) {
         const int64_t end = d + LINE < depth ? d + LINE : depth;
         if (ahead) /* a line of each row at a time: more at once would hold up the product */
@@ -83,6 +81,7 @@ INLINE void tile(const int tall, const int vectors, const int turned, const floa
         for (int n = 0; n < vectors; n++) {
             const int64_t place = r * c.row + n * WIDE;
             floats v = sum[r][n];
+            if (c.add) v += near(c.at + place); /* at the end: the smaller sums are, the more exact */
             if (c.factors) v = v * c.factors[r];
             if (c.relu) v = unless(v < 0, v);
             if (c.gate) v = unless(near(c.gate + place) <= 0, v);

@@ -38,8 +38,13 @@ INLINE void NAME(draw)(const struct addnorm_rows *p, int64_t row, int64_t first,
                        draws *kept, const X *x, const F *f, const int written) {
     stream chance = open_stream(p, row, first);
     for (int64_t i = first; i < end; i += BLOCK) {
-        if (x) __builtin_prefetch(x + i, written);
-        if (f) __builtin_prefetch(f + i, written);
+        if (written) { /* a constant is wanted there */
+            if (x) __builtin_prefetch(x + i, 1);
+            if (f) __builtin_prefetch(f + i, 1);
+        } else {
+            if (x) __builtin_prefetch(x + i, 0);
+            if (f) __builtin_prefetch(f + i, 0);
+        }
         *kept++ = next_block(&chance);
     }
 }
@@ -252,6 +257,10 @@ static void NAME(drop)(const struct addnorm_rows *p, int64_t first, int64_t last
     for (int64_t row = first; row < last; row++) {
         const F *f = (const F *)p->f + row * dim;
         F *y = (F *)p->y + row * dim;
+        if (!p->dropped) { /* so small a share that it is none */
+            memcpy(y, f, sizeof(F) * (size_t)dim);
+            continue;
+        }
         for (int64_t from = 0; from < dim; from += CHUNK) {
             const int64_t end = from + CHUNK < dim ? from + CHUNK : dim;
             NAME(draw)(p, row, from, end, kept, 0, f, 0);

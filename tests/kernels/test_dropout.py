@@ -23,6 +23,22 @@ def test_the_rate_is_met(rate):
     assert abs(dropped - rate * count) < 5 * math.sqrt(count * rate * (1 - rate))
 
 
+@pytest.mark.parametrize("rate", [1e-9, 7e-6, 1e-5])
+def test_tiny_rates_keep_nearly_all(rate):
+    """Of 65,536 draws none is dropped below a half of one."""
+    y = drawn(rate, 200, 200)
+    assert (y != 0).double().mean() > 0.99
+    y[y == 0] = 1
+    torch.testing.assert_close(y, torch.ones(200, 200), rtol=1e-4, atol=0)
+
+
+def test_many_gradients_at_once():
+    x = torch.randn(70, 70, requires_grad=True)
+    y = Dropout(0.5)(x)
+    (found,) = torch.autograd.grad(y, x, torch.ones(3, 70, 70), is_grads_batched=True)
+    torch.testing.assert_close(found * x, y.expand(3, -1, -1))
+
+
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
 def test_what_is_kept_is_scaled_as_in_torch(rate):
     y = drawn(rate, 1000, dtype=torch.float64)

@@ -135,6 +135,32 @@ def test_what_stands_in_any_order_or_at_odd_addresses(small):
         same(linear.linear(x, weight.T.contiguous().T), x.double() @ weight.double().T)
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_sums_over_many_rows_are_as_exact_as_those_of_torch(level):
+    dy, x = 0.5 + drawn(40_000, 16), 0.5 + drawn(40_000, 32, seed=1)
+    with native.using(level):
+        found = sums(dy, x, (True, True))
+    for one, plain, exact in (
+        (found[0], dy.T @ x, dy.double().T @ x.double()),
+        (found[1], dy.sum(0), dy.double().sum(0)),
+    ):
+        off, theirs = ((each - exact).abs().max() / exact.abs().max() for each in (one, plain))
+        assert off < max(5 * theirs, 2e-6)
+
+
+def test_numbers_with_a_sign_of_their_own(small):
+    x = torch.randn(8, 16, dtype=torch.complex64).conj().imag
+    assert x.is_neg()
+    weight = drawn(16, 16)
+    with torch.no_grad():
+        torch.testing.assert_close(linear.linear(x.contiguous(), weight), F.linear(x, weight))
+        torch.testing.assert_close(
+            linear.linear(torch._neg_view(drawn(8, 16)), weight), F.linear(-drawn(8, 16), weight)
+        )
+        with pytest.raises(RuntimeError):
+            linear.linear(torch.tensor(1.0), weight)
+
+
 def counted(monkeypatch):
     """How often the native library is called from now on."""
     calls = []

@@ -59,4 +59,7 @@ class _Drop(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (seed,) = ctx.saved_tensors
-        return _Drop.apply(grads[0], seed, ctx.rate), None, None  # type: ignore[no-untyped-call]
+        (dy,) = grads
+        if native.recorded(dy):
+            return (dy * factors(dy, seed, ctx.rate)).to(dy.dtype), None, None
+        return fused.drop(dy, seed, ctx.rate), None, None

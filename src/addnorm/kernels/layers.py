@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.kernels import native
@@ -36,7 +37,7 @@ def projections(layers: Sequence[nn.Linear], x: Tensor) -> Sequence[Tensor]:
     if not (_suits(x, layers) and all(layer.weight.shape[1] == x.shape[-1] for layer in layers)):
         return [project(layer, x) for layer in layers]
     given = [each for layer in layers for each in (layer.weight, layer.bias)]
-    return _Projections.apply(x, *given)  # type: ignore[no-untyped-call]
+    return _Projections.apply(x.contiguous(), *given)  # type: ignore[no-untyped-call]
 
 
 def rectified(up: nn.Linear, down: nn.Linear, x: Tensor) -> Tensor:
@@ -48,7 +49,7 @@ def rectified(up: nn.Linear, down: nn.Linear, x: Tensor) -> Tensor:
     ):
         return project(down, torch.relu(project(up, x)))
     given = (up.weight, up.bias, down.weight, down.bias)
-    return _Rectified.apply(x, *given)  # type: ignore[no-untyped-call]
+    return _Rectified.apply(x.contiguous(), *given)  # type: ignore[no-untyped-call]
 
 
 def _suits(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
@@ -58,6 +59,9 @@ def _suits(x: Tensor, layers: Sequence[nn.Linear]) -> bool:
     return (
         all(map(plain, layers))
         and not any(size % DENSE for layer in layers for size in layer.weight.shape)
+        and all(
+            layer.bias is None or layer.bias.shape == layer.weight.shape[:1] for layer in layers
+        )
         and suits(x, *(each for layer in layers for each in (layer.weight, layer.bias)))
     )
 
@@ -68,7 +72,6 @@ class _Projections(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, *given: Tensor | None) -> tuple[Tensor, ...]:
         ctx.set_materialize_grads(False)
-        x = x.contiguous()
         weights = given[::2]
         ctx.save_for_backward(x, *weights)
         pairs = zip(weights, given[1::2], strict=True)
@@ -76,7 +79,7 @@ class _Projections(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        x, *weights = ctx.saved_tensors
+        x, *weights = (each.contiguous() for each in ctx.saved_tensors)  # hooks may have moved them
         dx: Tensor | None = None
         made: list[Tensor | None] = []
         for n, (dy, weight) in enumerate(zip(grads, weights, strict=True)):
@@ -94,17 +97,16 @@ class _Rectified(torch.autograd.Function):
     def forward(
         ctx: Any, x: Tensor, up: Tensor, a: Tensor | None, down: Tensor, b: Tensor | None
     ) -> Tensor:
-        x = x.contiguous()
         h = product(x, up, a, relu=True)
-        ctx.save_for_backward(x, h, up, a, down)
+        ctx.save_for_backward(x, h, up, down, a)
         return product(h, down, b)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        x, h, up, a, down = ctx.saved_tensors
+        x, h, up, down = (each.contiguous() for each in ctx.saved_tensors[:4])
         dy, wanted = grads[0].contiguous(), ctx.needs_input_grad
-        if torch.is_grad_enabled():  # h knows where it comes from
-            h = torch.relu(torch.nn.functional.linear(x, up, a))
+        if torch.is_grad_enabled():  # h is to know where it comes from
+            h = torch.relu(F.linear(x, up, ctx.saved_tensors[4]))
         dh = _through(dy, down, gate=h)
         dx = _through(dh, up) if wanted[0] else None
         return (dx, *_sums(dh, x, wanted[1:3]), *_sums(dy, h, wanted[3:5]))
@@ -114,10 +116,10 @@ def _through(
     dy: Tensor, weight: Tensor, *, gate: Tensor | None = None, to: Tensor | None = None
 ) -> Tensor:
     """dy W, added to `to`; in plain torch where gradients of gradients are wanted."""
-    if not torch.is_grad_enabled():
+    if not native.recorded(dy):
         return product(dy, weight, back=True, gate=gate, to=to)
     dx = dy @ weight
-    dx = dx if gate is None else dx * (gate > 0)
+    dx = dx if gate is None else torch.where(gate <= 0, 0.0, dx)
     return dx if to is None else to + dx
 
 
@@ -125,8 +127,8 @@ def _sums(dy: Tensor | None, x: Tensor, wanted: Sequence[bool]) -> Gradients:
     """Gradients of a weight and its bias."""
     if dy is None:
         return None, None
-    if not torch.is_grad_enabled():
+    if not native.recorded(dy):
         return sums(dy, x, wanted)
-    rows = dy.flatten(0, -2)
-    weight = rows.t() @ x.flatten(0, -2) if wanted[0] else None
+    rows = dy.reshape(-1, dy.shape[-1])
+    weight = rows.t() @ x.reshape(-1, x.shape[-1]) if wanted[0] else None
     return weight, rows.sum(0) if wanted[1] else None

@@ -25,6 +25,7 @@ FEWEST, WORK, DEEPEST = 4, 2**19, 2**12
 bench kernels`)."""
 FEW, DENSE = 112, 16
 """ADDNORM_FEW of native/linear.h: of more rows, columns come in so many."""
+FORWARD = nn.Linear.forward
 NARROW = 64
 """Features of x up to which sums over rows of dy x are faster."""
 LINEAR, SUMS = struct.Struct("@3q5P3i"), struct.Struct("@3q4P")
@@ -37,7 +38,8 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if (
         torch.is_grad_enabled()
         or not native.eager()
-        or x.shape[-1] != depth
+        or x.shape[-1:] != (depth,)
+        or not (bias is None or bias.shape == (columns,))
         or x.numel() < FEWEST * depth
         or x.numel() * columns < WORK
         or (x.numel() > FEW * depth and columns % DENSE)
@@ -48,8 +50,9 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 
 def plain(layer: nn.Module) -> bool:
-    """Whether a layer is a linear map, and nobody would see that it was not called."""
-    return type(layer) is nn.Linear and not watched(layer)
+    """Whether a layer is torch's own linear map, so that it need not be called."""
+    own = type(layer) is nn.Linear and nn.Linear.forward is FORWARD
+    return own and not watched(layer)
 
 
 def suits(x: Tensor, *weights: Tensor | None) -> bool:

@@ -102,10 +102,27 @@ def run(name: str, given: bytes) -> int:
 
 
 def eager() -> bool:
-    """Whether operations run at once. In a graph that is compiled or exported sizes may stay open;
-    whoever asks for one closes it.
+    """Whether operations run at once. In a graph that is compiled, exported or traced sizes may
+    stay open; whoever asks for one closes it.
     """
-    return not (torch.compiler.is_compiling() or torch.compiler.is_exporting())
+    return not (
+        torch.compiler.is_compiling()
+        or torch.compiler.is_exporting()
+        or torch._C._get_tracing_state() is not None
+    )
+
+
+def recorded(*grads: Tensor | None) -> bool:
+    """Whether a backward of these is to be made of torch's operations: somebody wants gradients of
+    gradients, or many at once.
+    """
+    return (
+        torch.is_grad_enabled()
+        or torch._C._functorch.maybe_current_level() is not None
+        or any(
+            grad is not None and torch._C._functorch.is_legacy_batchedtensor(grad) for grad in grads
+        )
+    )
 
 
 def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
@@ -118,15 +135,24 @@ def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
         return False
     if torch.compiler.is_compiling():
         return True
-    for each in (x, *others):
-        if each is not None and not (type(each) in _PLAIN and each.is_cpu):
-            return False
-    return not (
+    if (
         torch._C._get_tracing_state() is not None
         or forward_ad._current_level >= 0
         or torch._C._len_torch_function_stack()
         or torch._C._len_torch_dispatch_stack()
         or torch._C._functorch.maybe_current_level() is not None
+    ):
+        return False
+    return all(each is None or _is_there(each) for each in (x, *others))
+
+
+def _is_there(tensor: Tensor) -> bool:
+    """Whether what stands at its address is what a tensor says."""
+    return (
+        type(tensor) in _PLAIN
+        and tensor.is_cpu
+        and not tensor.is_neg()
+        and (tensor.data_ptr() != 0 or not tensor.numel())  # its memory may have been taken away
     )
 
 
@@ -162,17 +188,17 @@ def _load() -> ctypes.CDLL | str:
     try:
         library = ctypes.CDLL(str(PATH))  # torch is loaded, so its OpenMP is found first
         version = library.addnorm_version()
+        if version != VERSION:
+            return (
+                f"the native library has version {version}, wanted {VERSION}: it is older or newer "
+                "than the package, kernels run in plain torch; install addnorm again"
+            )
+        for name in FUNCTIONS:
+            function = _State.functions[name] = library[f"addnorm_{name}"]
+            function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+            function.restype = None if name in ("forward", "drop", "sums") else ctypes.c_int
     except (OSError, AttributeError) as problem:
         return f"the native library cannot be loaded, kernels run in plain torch: {problem}"
-    if version != VERSION:
-        return (
-            f"the native library has version {version}, wanted {VERSION}: it is older or newer "
-            "than the package, kernels run in plain torch; install addnorm again"
-        )
-    for name in FUNCTIONS:
-        function = _State.functions[name] = library[f"addnorm_{name}"]
-        function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
-        function.restype = None if name in ("forward", "drop", "sums") else ctypes.c_int
     _State.library = library
     return library
 

@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.kernels import fused
+from addnorm.kernels import fused, native
 from addnorm.kernels.draws import factors
 from addnorm.kernels.formula import precise
 from addnorm.kernels.fused import Given, How, Saved
@@ -64,7 +64,7 @@ def _gradients(ctx: Any, dy: Tensor | None, ds: Tensor | None, run: Any) -> Grad
     how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
     if dy is None:
         dy = torch.zeros_like(s)
-    if torch.is_grad_enabled():
+    if native.recorded(dy, ds):
         return _differentiable(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     dx, df, dw, db, da = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     if wanted[1] and df is None:
