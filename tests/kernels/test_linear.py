@@ -161,20 +161,7 @@ def test_numbers_with_a_sign_of_their_own(small):
             linear.linear(torch.tensor(1.0), weight)
 
 
-def counted(monkeypatch):
-    """How often the native library is called from now on."""
-    calls = []
-
-    def run(name, given, inner=native.run):
-        calls.append(name)
-        return inner(name, given)
-
-    monkeypatch.setattr(native, "run", run)
-    return calls
-
-
-def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, monkeypatch):
-    calls = counted(monkeypatch)
+def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, calls):
     x, weight, bias = drawn(2, 4, 32), drawn(20, 32, seed=1), drawn(20, seed=2)
     wanted = F.linear(x, weight, bias)
 

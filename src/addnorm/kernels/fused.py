@@ -89,8 +89,8 @@ def backward(
     native.call(
         "backward",
         *_common(rows, dim, native.TYPES[s.dtype, dtype], given, how),
-        *(_at(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
-        *(dy.data_ptr(), _at(ds), _at(dx), _at(df), _at(dw), _at(db), _at(da), 0),
+        *(native.address(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
+        *(*map(native.address, (dy, ds, dx, df, dw, db, da)), 0),
     )
     return [dx, df, dw, db, da]
 
@@ -118,7 +118,7 @@ def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[fl
     """What all are told: the first fields of `struct addnorm_rows`, up to x."""
     dropped, kept = threshold(how.rate)
     weight, bias, scales, seed = given
-    vectors = (_at(seed), _at(scales), _at(weight), _at(bias))
+    vectors = map(native.address, (seed, scales, weight, bias))
     return (rows, dim, types, how.rms, dropped, kept, how.scale, how.eps, *vectors)
 
 
@@ -135,8 +135,3 @@ def _vectors(given: Given) -> Given:
 
 def _ready(vector: Tensor | None) -> bool:
     return vector is None or (vector.dtype == torch.float32 and vector.is_contiguous())
-
-
-def _at(tensor: Tensor | None) -> int:
-    """The address; 0 of nothing."""
-    return 0 if tensor is None else tensor.data_ptr()

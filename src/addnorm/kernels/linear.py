@@ -88,7 +88,7 @@ def product(
     x = x.contiguous()
     columns, depth = reversed(weight.shape) if back else weight.shape
     out = x.new_empty(*x.shape[:-1], columns) if to is None else to
-    at = _at(x, weight, bias, gate, out)
+    at = map(native.address, (x, weight, bias, gate, out))
     flags = (back, relu, to is not None)
     if native.run("linear", LINEAR.pack(x.numel() // depth, depth, columns, *at, *flags)):
         raise MemoryError("no memory for the weights of a linear map")
@@ -104,12 +104,8 @@ def sums(dy: Tensor, x: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, 
     weight = x.new_empty(columns, depth) if wanted[0] and depth <= NARROW else None
     bias = x.new_empty(columns) if wanted[1] else None
     if weight is not None or bias is not None:
-        native.run("sums", SUMS.pack(x.numel() // depth, depth, columns, *_at(dy, x, weight, bias)))
+        at = map(native.address, (dy, x, weight, bias))
+        native.run("sums", SUMS.pack(x.numel() // depth, depth, columns, *at))
     if wanted[0] and weight is None:
         weight = dy.view(-1, columns).t() @ x.view(-1, depth)
     return weight, bias
-
-
-def _at(*tensors: Tensor | None) -> list[int]:
-    """Addresses; 0 of nothing."""
-    return [0 if each is None else each.data_ptr() for each in tensors]

@@ -101,6 +101,11 @@ def run(name: str, given: bytes) -> int:
     return _State.functions[name](given, _State.level, threads) or 0
 
 
+def address(tensor: Tensor | None) -> int:
+    """Where a tensor stands; 0 of nothing."""
+    return 0 if tensor is None else tensor.data_ptr()
+
+
 def eager() -> bool:
     """Whether operations run at once. In a graph that is compiled, exported or traced sizes may
     stay open; whoever asks for one closes it.
