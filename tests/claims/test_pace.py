@@ -2,7 +2,7 @@
 
 import pytest
 
-from addnorm.claims import DeepLayersCanGo, run_claims
+from addnorm.claims import run_claims
 from addnorm.claims.conduct import Watch
 from addnorm.claims.pace import SECONDS, Pace
 from addnorm.train.progress import Progress
@@ -47,12 +47,3 @@ def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
 
     run_claims(["deep_layers_can_go"], tmp_path, budget="smoke", watch=Ear())
     assert heard[-1].startswith("6 of 6 steps, ")
-
-
-def test_rows_of_an_earlier_form_of_the_code_count_if_it_says_so():
-    class Renamed(DeepLayersCanGo):
-        same_rows = ("dddf428ce355ca8e",)
-
-    claim = Renamed()
-    assert claim.made(claim.digest("standard"), "standard")
-    assert claim.made("dddf428ce355ca8e", "standard") and not claim.made("0", "standard")

@@ -1,15 +1,11 @@
 """What every claim is: a statement with its source, an experiment, a chart and a rule."""
 
-import ast
 import hashlib
-import inspect
 import json
 import re
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -87,8 +83,8 @@ class Claim(ABC):
     """Whether the rule of today was written by somebody who had seen rows."""
     said_by: ClassVar[str] = ""
     """Whose statement it is, if not that of the card's paper."""
-    same_rows: ClassVar[tuple[str, ...]] = ()
-    """Digests of earlier forms of its file that make the same rows; what changed is said there."""
+    revision: ClassVar[int] = 1
+    """Raised by hand when the code makes other rows from the same settings."""
     how: ClassVar[str]
     """At the start or by training."""
 
@@ -123,39 +119,13 @@ class Claim(ABC):
 
     def made(self, digest: str, budget: Budget) -> bool:
         """Whether rows of this digest are those that it would make now."""
-        return digest in (self.digest(budget), *self.same_rows)
+        return digest == self.digest(budget)
 
     def digest(self, budget: Budget) -> str:
-        """What tells its rows from others: the settings, and the code of its file."""
-        text = json.dumps(self.settings(budget), sort_keys=True) + _code(type(self).__module__)
+        """What tells its rows from others: the settings and the revision."""
+        decides = {"settings": self.settings(budget), "revision": self.revision}
+        text = json.dumps(decides, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-@cache
-def _code(module: str) -> str:
-    """The constants and functions of a module; no comments, no layout, and nothing that judges or
-    draws rows, and makes none.
-    """
-    tree = ast.parse(inspect.getsource(sys.modules[module]))
-    within = [
-        body
-        for node in tree.body
-        for body in (node.body if isinstance(node, ast.ClassDef) else [node])
-    ]
-    made = [
-        ast.unparse(_bare(node))
-        for node in within
-        if (isinstance(node, ast.FunctionDef) and node.name not in ("checks", "findings", "drawn"))
-        or (isinstance(node, ast.Assign) and node in tree.body)
-    ]
-    return "\n".join(made)
-
-
-def _bare(node: ast.stmt) -> ast.stmt:
-    """Without its docstring."""
-    if isinstance(node, ast.FunctionDef) and ast.get_docstring(node) is not None:
-        node.body = node.body[1:] or [ast.Pass()]
-    return node
 
 
 def source_of(card: Card) -> str:

@@ -48,7 +48,7 @@ def run_claims(
 
     One that has a result is judged again from its rows, by the rule of today. A claim that crashes
     is a result with its reason; it is tried once more in the next sitting. So is one whose settings
-    or code are no longer those of its file.
+    or revision are no longer those of its file.
     """
     if budget not in BUDGETS:
         raise UnknownName(unknown("budget", budget, BUDGETS))
