@@ -69,7 +69,7 @@ def stream_growth(good, noise):
     )
 
 
-def dependency(good, noise):
+def residual_dependency(good, noise):
     for arm, power in (("post_ln", 0.0), ("pre_ln", -1.0 if good else 0.0)):
         yield from profile(
             "dependency",
@@ -169,7 +169,7 @@ def third_position(good, noise):
         )
 
 
-def adafactor_crawls(good, noise):
+def adafactor_slows_rezero(good, noise):
     for arm, value in (("adafactor", 1e-3 if good else 0.05), ("adamw", 0.1)):
         for lr in (1e-3, 1e-2):
             yield from profile(
@@ -181,7 +181,7 @@ def adafactor_crawls(good, noise):
             )
 
 
-def deep_layers_can_go(good, noise):
+def deep_layers_are_removable(good, noise):
     yield from cells({"pre_ln": 0.9, "post_ln": 0.9}, study="lm")
     for layer in range(1, 9):
         harm = {"pre_ln": (9 - layer) if good else layer, "post_ln": 4}
@@ -273,7 +273,7 @@ def ft_transformer_first_norm(good, noise):
         yield from cells({"pre_ln": 0.7 if good else 0.9}, study=table, noise=noise)
 
 
-def attention_stands_spoilt_cells(good, noise):
+def attention_resists_corrupted_cells(good, noise):
     for table in ("views", "breast cancer"):
         for model, keeps in (("Transformer", 0.9 if good else 0.7), ("MLP", 0.8)):
             study = f"{table}, {model}"
@@ -302,7 +302,7 @@ def better(arm, study):
     return made
 
 
-def dyt_wants_few_tokens(good, noise):
+def dyt_helps_small_data(good, noise):
     for study, value in (("few", 0.9 if good else 0.7), ("all", 0.7)):
         yield from cells({"pre_ln": 0.8}, study=study)
         yield from cells({"pre_ln dyt": value}, study=study, noise=noise)
@@ -325,15 +325,15 @@ ROWS = {
     **{
         made.__name__: made
         for made in (
-            *(last_gradient, gradient_product, stream_growth, dependency, one_update),
+            *(last_gradient, gradient_product, stream_growth, residual_dependency, one_update),
             *(rezero_identity, layer_norm_length, epsilon_outside, rank_collapse, position_lost),
-            *(batch_statistics, third_position, adafactor_crawls, deep_layers_can_go),
+            *(batch_statistics, third_position, adafactor_slows_rezero, deep_layers_are_removable),
             *(false_pre_ln_is_post_ln, deep_post_ln_fails, rezero_is_faster),
             *(six_layers_are_enough, post_ln_needs_warmup, shallow_post_ln_is_as_good),
             *(radam_replaces_warmup, rms_norm_equals_layer_norm, gain_and_bias_overfit),
             *(fix_norm_helps_little_data, ft_transformer_first_norm),
-            attention_stands_spoilt_cells,
-            *(statistics_gradients_matter, dyt_wants_few_tokens, batch_norm_is_worse),
+            attention_resists_corrupted_cells,
+            *(statistics_gradients_matter, dyt_helps_small_data, batch_norm_is_worse),
         )
     },
 }

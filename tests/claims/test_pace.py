@@ -45,5 +45,5 @@ def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
         def said(self, words):
             heard.append(words)
 
-    run_claims(["deep_layers_can_go"], tmp_path, budget="smoke", watch=Ear())
+    run_claims(["deep_layers_are_removable"], tmp_path, budget="smoke", watch=Ear())
     assert heard[-1].startswith("6 of 6 steps, ")

@@ -67,7 +67,7 @@ def test_settings_that_were_changed_since_are_told(found, no_vega):
 def test_losers_stand_first_in_the_table(found):
     verdicts = {"held": Estimate(1.0, 0.1, 3), "undecided": Estimate(0.0, 1.0, 3)}
     verdicts |= {"not held": Estimate(-1.0, 0.1, 3)}
-    names = iter(["last_gradient", "dependency", "one_update"])
+    names = iter(["last_gradient", "residual_dependency", "one_update"])
     made = {
         name: Result(
             claim=name, budget="smoke", digest="", verdict=Verdict((Check("a|b", est, low=0),))

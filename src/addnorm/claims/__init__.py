@@ -6,20 +6,19 @@ one: a file, and a line below.
 """
 
 from addnorm.claims.ada_norm_beats_layer_norm import AdaNormBeatsLayerNorm
-from addnorm.claims.adafactor_crawls import AdafactorCrawls
+from addnorm.claims.adafactor_slows_rezero import AdafactorSlowsRezero
 from addnorm.claims.admin_trains_deep import AdminTrainsDeep
-from addnorm.claims.attention_stands_spoilt_cells import AttentionStandsSpoiltCells
+from addnorm.claims.attention_resists_corrupted_cells import AttentionResistsCorruptedCells
 from addnorm.claims.b2t_trains_deep import B2tTrainsDeep
 from addnorm.claims.base import BUDGETS, Budget, Claim, Desk, Drawing, registry
 from addnorm.claims.batch_norm_is_worse import BatchNormIsWorse
 from addnorm.claims.batch_statistics import BatchStatistics
 from addnorm.claims.conduct import Watch, run_claims
-from addnorm.claims.deep_layers_can_go import DeepLayersCanGo
+from addnorm.claims.deep_layers_are_removable import DeepLayersAreRemovable
 from addnorm.claims.deep_post_ln_fails import DeepPostLnFails
 from addnorm.claims.deepnorm_trains_deep import DeepnormTrainsDeep
-from addnorm.claims.dependency import Dependency
 from addnorm.claims.dlcl_trains_deep import DlclTrainsDeep
-from addnorm.claims.dyt_wants_few_tokens import DytWantsFewTokens
+from addnorm.claims.dyt_helps_small_data import DytHelpsSmallData
 from addnorm.claims.epsilon_outside import EpsilonOutside
 from addnorm.claims.false_pre_ln_is_post_ln import FalsePreLnIsPostLn
 from addnorm.claims.fix_norm_helps_little_data import FixNormHelpsLittleData
@@ -34,6 +33,7 @@ from addnorm.claims.post_ln_needs_warmup import PostLnNeedsWarmup
 from addnorm.claims.radam_replaces_warmup import RadamReplacesWarmup
 from addnorm.claims.rank_collapse import RankCollapse
 from addnorm.claims.record import Result, results
+from addnorm.claims.residual_dependency import ResidualDependency
 from addnorm.claims.rezero_identity import RezeroIdentity
 from addnorm.claims.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.rezero_trains_deep import RezeroTrainsDeep
@@ -49,9 +49,9 @@ from addnorm.claims.verdict import RULE, Check, Verdict
 
 __all__ = [
     "AdaNormBeatsLayerNorm",
-    "AdafactorCrawls",
+    "AdafactorSlowsRezero",
     "AdminTrainsDeep",
-    "AttentionStandsSpoiltCells",
+    "AttentionResistsCorruptedCells",
     "B2tTrainsDeep",
     "BUDGETS",
     "BatchNormIsWorse",
@@ -59,14 +59,13 @@ __all__ = [
     "Budget",
     "Check",
     "Claim",
-    "DeepLayersCanGo",
+    "DeepLayersAreRemovable",
     "DeepPostLnFails",
     "DeepnormTrainsDeep",
-    "Dependency",
     "Desk",
     "DlclTrainsDeep",
     "Drawing",
-    "DytWantsFewTokens",
+    "DytHelpsSmallData",
     "EpsilonOutside",
     "FalsePreLnIsPostLn",
     "FixNormHelpsLittleData",
@@ -81,6 +80,7 @@ __all__ = [
     "RULE",
     "RadamReplacesWarmup",
     "RankCollapse",
+    "ResidualDependency",
     "Result",
     "RezeroIdentity",
     "RezeroIsFaster",

@@ -26,7 +26,7 @@ CONSTANT, HARMONIC = (-0.1, 0.1), (-1.25, -0.75)
 
 @register(
     Card(
-        name="dependency",
+        name="residual_dependency",
         title="Residual dependency",
         formula="Var[f_i] / Var[x_i + f_i] ~ constant in Post-LN, ~ 1 / (i + 1) in Pre-LN",
         paper=(
@@ -39,7 +39,7 @@ CONSTANT, HARMONIC = (-0.1, 0.1), (-1.25, -0.75)
         ),
     )
 )
-class Dependency(AtStart):
+class ResidualDependency(AtStart):
     """The slope of the dependency over the number of the site, both logarithmic.
 
     slope = d ln dep_i / d ln (i + 1)

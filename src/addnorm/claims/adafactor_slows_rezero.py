@@ -36,7 +36,7 @@ VOCAB = 32
 
 @register(
     Card(
-        name="adafactor_crawls",
+        name="adafactor_slows_rezero",
         title="Adafactor crawls from zero",
         formula="|step of alpha| <= max(1e-3, |alpha|) * 1e-2, so |alpha| <= 1e-3 after 100 steps",
         paper=(
@@ -49,7 +49,7 @@ VOCAB = 32
         ),
     )
 )
-class AdafactorCrawls(AtStart):
+class AdafactorSlowsRezero(AtStart):
     """The largest gate of ReZero, step by step, under both optimizers.
 
     largest = max over layers of |alpha|

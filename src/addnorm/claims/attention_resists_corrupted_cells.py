@@ -25,7 +25,7 @@ SPOILT = ("missing", "noise")
 
 @register(
     Card(
-        name="attention_stands_spoilt_cells",
+        name="attention_resists_corrupted_cells",
         title="Attention over columns stands spoilt cells",
         formula="accuracy(spoilt) / accuracy(whole): Transformer > MLP",
         paper=(
@@ -38,7 +38,7 @@ SPOILT = ("missing", "noise")
         ),
     )
 )
-class AttentionStandsSpoiltCells(ByTraining):
+class AttentionResistsCorruptedCells(ByTraining):
     """Both models on held-out rows, some of whose cells are absent or those of other rows.
 
     kept = accuracy on spoilt rows / accuracy on the rows as they are

@@ -34,7 +34,7 @@ QUARTER = 4
 
 @register(
     Card(
-        name="deep_layers_can_go",
+        name="deep_layers_are_removable",
         title="The curse of depth",
         formula="loss(without layer l) - loss falls with l in Pre-LN",
         paper="Sun et al., The Curse of Depth in Large Language Models, 2025, arXiv 2502.05795",
@@ -44,7 +44,7 @@ QUARTER = 4
         ),
     )
 )
-class DeepLayersCanGo(Trained):
+class DeepLayersAreRemovable(Trained):
     """What it costs to take one layer out of a trained model.
 
     harm_l = loss on held-out text with the branches of layer l set to 0, minus the loss with all

@@ -14,7 +14,7 @@ from addnorm.lab.statistics import paired
 
 @register(
     Card(
-        name="dyt_wants_few_tokens",
+        name="dyt_helps_small_data",
         title="DyT wants few tokens",
         formula="loss(tanh(alpha * x)) < loss(LayerNorm) on few tokens, > on many",
         paper=(
@@ -24,7 +24,7 @@ from addnorm.lab.statistics import paired
         summary="DyT in place of LayerNorm helps when training data are few, hurts when many.",
     )
 )
-class DytWantsFewTokens(ByTraining):
+class DytHelpsSmallData(ByTraining):
     """Both norms in Pre-LN on two sizes of corpus."""
 
     # NOTE[DIFF]: the study was read in a summary only, so that its settings are not known; alpha
