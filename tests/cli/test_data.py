@@ -9,8 +9,6 @@ import typer
 from addnorm.cli import main as commands
 from addnorm.cli.data import data as group
 from addnorm.data.corpus import Corpus
-from tests.data.test_gettext import mo
-from tests.data.test_libreoffice import put as page
 
 
 @pytest.fixture
@@ -99,31 +97,6 @@ def test_columns_with_files_of_their_own_and_sizes(data, tmp_path):
     assert adds_up(json.loads(done.out))["counts"] == {"train": 45, "valid": 5, "test": 1}
     assert Corpus.open("corpus", "classify").labels == ("a", "b")
     assert records("corpus", "test") == [{"text": "held out", "label": "b"}]
-
-
-def test_catalogues(data, tmp_path):
-    folder = tmp_path / "locale" / "de" / "LC_MESSAGES"
-    folder.mkdir(parents=True)
-    entries = [(f"Open &{n} now", f"Jetzt &{n} auf") for n in range(20)]
-    (folder / "x.mo").write_bytes(mo([*entries, ("%s", "%s!"), ("OK", "OK")]))
-    (folder / "bad.mo").write_bytes(b"\xde\x12\x04\x95")
-    done = data("gettext", "locale", "--to", "de", "-o", "corpus", "--json")
-    report = adds_up(json.loads(done.out))
-    assert report["dropped"] == {"placeholder": 1, "equal sides": 1}
-    assert report["notes"]["broken catalogues"] == 1 and "broken catalogues" in done.err
-    assert report["counts"] == {"train": 18, "valid": 1, "test": 1}
-    assert all("&" not in r["source"] + r["target"] for r in records("corpus"))
-    done = data("gettext", "locale", "--placeholders", "keep", "-o", "corpus", "--force", "--json")
-    assert json.loads(done.out)["dropped"] == {"equal sides": 1}
-
-
-def test_help_pages(data, tmp_path):
-    for folder, word in (("en", "This is number"), ("de", "Dies ist Nummer")):
-        body = [f'<p id="par_{n}">{word} {n} &amp; more</p>' for n in range(9)]
-        page(tmp_path / folder, "text/a.html", folder, *body)
-    done = data("libreoffice", "en", "de", "-o", "corpus", "--json")
-    assert adds_up(json.loads(done.out))["counts"] == {"train": 8, "valid": 1, "test": 1}
-    assert Corpus.open("corpus").about["languages"] == ["en-US", "de"]
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
@@ -242,38 +215,6 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             ("columns", "broken.csv", "--text", "0", "-o", "c"),
             "broken.csv, line 1: no CSV (new-line character seen in unquoted field); wanted text",
         ),
-        (
-            ("gettext", "full", "-o", "c"),
-            "no catalogue from en to de below full; languages there: none; wanted files such as "
-            "de/LC_MESSAGES/x.mo or po/de.po; try /usr/share/locale",
-        ),
-        (
-            ("gettext", "po", "--to", "fr", "-o", "c"),
-            "languages there: de; wanted both languages; try one of those there",
-        ),
-        (
-            ("gettext", "po", "-o", "c"),
-            "languages there: de; wanted catalogues that can be read, but po/de.po: no .po file",
-        ),
-        (
-            ("gettext", "ful", "-o", "c"),
-            "ful does not exist; wanted a folder with .mo or .po files below it; did you mean full",
-        ),
-        (
-            ("gettext", "full/thesis.txt", "-o", "c"),
-            "is a file; wanted a folder with .mo or .po files below it; try the folder it lies in",
-        ),
-        (
-            ("gettext", "full", "--min-words", "5", "--max-words", "2", "-o", "c"),
-            "pairs of at least 5 and at most 2 words cannot be; wanted --min-words no greater than",
-        ),
-        (("gettext", "full", "--to", "xx", "-o", "c"), "--to is 'xx'; wanted the code of a lang"),
-        (("gettext", "full", "--ratio", "0", "-o", "c"), "the ratio of lengths is 0.0; wanted 1"),
-        (("libreoffice", "full", "full", "-o", "c"), "full has 0 pages (.html) and full has 0"),
-        (
-            ("libreoffice", "full", "zzz", "-o", "c"),
-            "zzz does not exist; wanted a folder with the help's .html pages below it; look at",
-        ),
         (("demo", "--task", "sing", "-o", "c"), "unknown task 'sing'; Known: translate, lm"),
         ((), "Missing command; try 'addnorm data --help'"),
         (("file",), "No such command 'file'"),
@@ -289,8 +230,6 @@ def test_a_mistake_is_one_line_and_leaves_nothing(data, sides, tmp_path, argumen
     (tmp_path / "full" / "thesis.txt").write_text("mine")
     (tmp_path / "saved").mkdir()
     (tmp_path / "saved" / "state.json").write_text('{"_data_files": [{"filename": "gone.arrow"}]}')
-    (tmp_path / "po").mkdir()
-    (tmp_path / "po" / "de.po").write_text("no message here")
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{"more": "b"}\n')
     (tmp_path / "list.json").write_text('[{"x": 1}]')
     (tmp_path / "broken.csv").write_text("a\rb\n")
@@ -317,7 +256,7 @@ def test_a_corpus_is_replaced_only_by_force(data, sides, tmp_path):
 def test_help_names_every_source(data):
     done = data("--help")
     assert done.code == 0
-    for verb in ("files", "columns", "gettext", "libreoffice", "demo"):
+    for verb in ("files", "columns", "demo"):
         assert verb in done.out
         assert data(verb, "--help").code == 0
 

@@ -1,4 +1,4 @@
-"""`addnorm data`: corpora out of files, tables, catalogues, help pages, or out of nothing."""
+"""`addnorm data`: corpora out of files, tables, or out of nothing."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,7 +20,6 @@ from addnorm.cli.data_options import (
     To,
     Unique,
 )
-from addnorm.cli.data_pairs import gettext, libreoffice
 
 data = typer.Typer(help="Make a corpus to train on.")
 
@@ -119,10 +118,6 @@ def columns(
     sizes = {split: size for split, size in sizes.items() if size is None or is_number(size)}
     plan = planned(parts, **sizes, seed=seed, unique=unique)
     write(out, task, parts=parts, counts=counts, plan=plan, about=about, json=json)
-
-
-data.command()(gettext)
-data.command()(libreoffice)
 
 
 @data.command()

@@ -105,10 +105,7 @@ def _tell(out: Path, task: str, report: Mapping[str, Any]) -> None:
         (f"left out, {reason}", number, f"first: {first[reason]}" if reason in first else "")
         for reason, number in report["dropped"].items()
     ]
-    lines += [
-        (what, number, f"first: {first[what]}" if what in first else "")
-        for what, number in report["notes"].items()
-    ]
+    lines += [(what, number, "") for what, number in report["notes"].items()]
     wide = max(len(name) for name, _, _ in lines)
     print(f"addnorm: a corpus for {task!r} in {out}", file=sys.stderr)
     for name, number, remark in lines:

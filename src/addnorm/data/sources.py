@@ -70,17 +70,6 @@ def check_file(path: str | Path) -> None:
         )
 
 
-def check_folder(path: str | Path, wanted: str) -> None:
-    """Refuse what is no folder. wanted: what should be below it."""
-    path = Path(path)
-    if path.is_dir():
-        return
-    what, hint = "does not exist", meant(path)
-    if path.exists():
-        what, hint = "is a file", f"try the folder it lies in, {path.parent}"
-    raise UserError(f"{path} {what}; wanted a folder with {wanted} below it; {hint}")
-
-
 def meant(path: Path) -> str:
     """What to try where nothing is: the nearest name beside it, or the folder that is missing."""
     if not path.parent.is_dir():
