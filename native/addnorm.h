@@ -14,7 +14,7 @@
 
 #include <stdint.h>
 
-#define ADDNORM_VERSION 5 /* of this interface; src/addnorm/kernels/native.py knows the same */
+#define ADDNORM_VERSION 6 /* of this interface; src/addnorm/kernels/native.py knows the same */
 
 enum { ADDNORM_PORTABLE, ADDNORM_AVX2, ADDNORM_AVX512, ADDNORM_LEVELS };
 enum { ADDNORM_F32, ADDNORM_BF16, ADDNORM_F32_BF16, ADDNORM_TYPES }; /* x and f; x, f */

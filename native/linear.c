@@ -34,7 +34,7 @@ static void rows(void *given, int thread, int threads) {
 }
 
 int addnorm_linear(const struct addnorm_linear *p, int level, int threads) {
-    const int plain = !(p->back || p->relu || p->add || p->gate), few = plain && p->rows <= ADDNORM_FEW;
+    const int few = p->rows <= ADDNORM_FEW;
     const int64_t lanes = (p->rows + ADDNORM_LANES - 1) / ADDNORM_LANES * ADDNORM_LANES;
     struct work work = {levels[level], p, NULL, ADDNORM_COLUMNS * p->depth};
     if (p->rows == 0 || p->columns == 0) return 0;
@@ -46,20 +46,4 @@ int addnorm_linear(const struct addnorm_linear *p, int level, int threads) {
     addnorm_on_threads(few ? columns : rows, &work, threads);
     free(work.room);
     return 0;
-}
-
-struct sums {
-    const struct addnorm_linear_level *level;
-    const struct addnorm_sums *p;
-};
-
-static void share(void *given, int thread, int threads) {
-    const struct sums *sums = given;
-    const int64_t all = sums->p->columns / 16;
-    sums->level->sums(sums->p, all * thread / threads * 16, all * (thread + 1) / threads * 16);
-}
-
-void addnorm_sums(const struct addnorm_sums *p, int level, int threads) {
-    struct sums sums = {levels[level], p};
-    addnorm_on_threads(share, &sums, p->columns / 16 < threads ? 1 : threads);
 }

@@ -1,7 +1,6 @@
 /* Linear maps: the interface.
  *
- *   out = x weight^T + bias            and for its gradients       out = x weight
- *                                      dweight = dy^T x,           dbias = sum over rows of dy
+ *   out = x weight^T + bias
  *
  * All is float32, and dense. No number depends on how many threads there are, and no row of `out` on
  * other rows than by whether there are few.
@@ -14,29 +13,15 @@
 struct addnorm_linear {
     int64_t rows, depth, columns;
     const float *x;      /* (rows, depth) */
-    const float *weight; /* (columns, depth), or (depth, columns) if `back` */
+    const float *weight; /* (columns, depth) */
     const float *bias;   /* (columns); NULL: none */
-    const float *gate;   /* (rows, columns): where it is not above 0, out is 0; NULL: nowhere */
     float *out;          /* (rows, columns) */
-    int32_t back;
-    int32_t relu; /* what is below 0 becomes 0 */
-    int32_t add;  /* to what stands in out */
-};
-
-struct addnorm_sums {
-    int64_t rows, depth, columns;
-    const float *dy; /* (rows, columns) */
-    const float *x;  /* (rows, depth) */
-    float *dweight;  /* (columns, depth); NULL: not wanted */
-    float *dbias;    /* (columns); NULL: not wanted */
 };
 
 #pragma GCC visibility push(default)
-/* columns: a multiple of 16 if there are more than ADDNORM_FEW rows, or back, relu, gate or add. Not 0
- * if there is no memory, and then nothing is written. */
+/* columns: a multiple of 16 if there are more than ADDNORM_FEW rows. Not 0 if there is no memory, and
+ * then nothing is written. */
 int addnorm_linear(const struct addnorm_linear *p, int level, int threads);
-/* depth and columns: multiples of 16. */
-void addnorm_sums(const struct addnorm_sums *p, int level, int threads);
 #pragma GCC visibility pop
 
 enum {
@@ -52,8 +37,6 @@ struct addnorm_linear_level {
     void (*few)(const struct addnorm_linear *p, const float *turned, int64_t first, int64_t last);
     /* Some rows of it; room for ADDNORM_COLUMNS times depth. */
     void (*many)(const struct addnorm_linear *p, float *room, int64_t first, int64_t last);
-    /* The sums of some columns, a multiple of 16. */
-    void (*sums)(const struct addnorm_sums *p, int64_t first, int64_t last);
 };
 
 extern const struct addnorm_linear_level addnorm_linear_portable, addnorm_linear_avx2,

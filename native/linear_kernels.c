@@ -67,65 +67,23 @@ static void few(const struct addnorm_linear *p, const float *turned, int64_t fir
 
 /* Many rows: the weights of some columns stand in panels. */
 
-static struct panels spread(const float *from, int64_t step, int64_t rows, int64_t columns,
-                            float *room) {
-    for (int64_t n = 0; n < columns; n += BLOCK)
-        for (int64_t r = 0; r < rows; r++) {
-            float *to = room + n * rows + r * BLOCK;
-            const float *at = from + r * step + n;
-            put(to, near(at));
-            if (columns - n >= BLOCK) put(to + WIDE, near(at + WIDE));
-        }
-    return (struct panels){room, BLOCK, rows * BLOCK};
-}
-
 static void many(const struct addnorm_linear *p, float *room, int64_t first, int64_t last) {
     const int64_t depth = p->depth, all = p->columns;
     for (int64_t n = 0; n < all; n += ADDNORM_COLUMNS) {
-        const int64_t columns = least(all - n, ADDNORM_COLUMNS), place = first * all + n;
+        const int64_t columns = least(all - n, ADDNORM_COLUMNS);
         const struct thin x = {.at = p->x + first * depth, .row = depth};
         const struct panels weight =
-            p->back ? spread(p->weight + n, all, depth, columns, room)
-                    : turn_f32(p->weight + n * depth, depth, columns, depth, 1, room);
+            turn_f32(p->weight + n * depth, depth, columns, depth, 1, room);
         const struct square c = {
-            .at = p->out + place,
+            .at = p->out + first * all + n,
             .row = all,
-            .add = p->add,
             .bias = p->bias ? p->bias + n : 0,
-            .relu = p->relu,
-            .gate = p->gate ? p->gate + place : 0,
         };
         product(last - first, columns, depth, x, weight, c, NEVER, NEVER);
-    }
-}
-
-/* Sums over rows, for the weights of strips of columns; a group of rows stays in the first cache. */
-
-enum { GROUP = 96 };
-
-static void sums(const struct addnorm_sums *p, int64_t first, int64_t last) {
-    const int64_t depth = p->depth, all = p->columns;
-    if (p->dbias) memset(p->dbias + first, 0, sizeof(float) * (size_t)(last - first));
-    if (p->dweight && p->rows == 0)
-        memset(p->dweight + first * depth, 0, sizeof(float) * (size_t)((last - first) * depth));
-    for (int64_t from = 0; from < p->rows; from += GROUP) {
-        const int64_t rows = least(p->rows - from, GROUP);
-        const float *dy = p->dy + from * all, *x = p->x + from * depth;
-        for (int64_t n = first; n < last && p->dweight; n += TALL) {
-            const struct thin a = {.at = dy + n, .row = all, .turned = 1};
-            const struct square c = {.at = p->dweight + n * depth, .row = depth, .add = from > 0};
-            product(least(last - n, TALL), depth, rows, a, (struct panels){x, depth, BLOCK}, c, NEVER,
-                    NEVER);
-        }
-        for (int64_t n = first; n < last && p->dbias; n += WIDE) {
-            floats sum = {0};
-            for (int64_t r = 0; r < rows; r++) sum += near(dy + r * all + n);
-            put(p->dbias + n, near(p->dbias + n) + sum);
-        }
     }
 }
 
 #define NAME_(level) addnorm_linear_##level
 #define NAME(level) NAME_(level)
 
-const struct addnorm_linear_level NAME(LEVEL) = {.turn = turn, .few = few, .many = many, .sums = sums};
+const struct addnorm_linear_level NAME(LEVEL) = {.turn = turn, .few = few, .many = many};

@@ -35,8 +35,6 @@ struct square { /* C */
     int add;
     const float *factors; /* of each row; NULL: none */
     const float *bias;    /* of each column; NULL: none */
-    int relu;             /* what is below 0 becomes 0 */
-    const float *gate;    /* rows as those of C: where it is not above 0, C is 0; NULL: nowhere */
 };
 
 INLINE floats near(const float *from) {
@@ -46,8 +44,6 @@ INLINE floats near(const float *from) {
 }
 
 INLINE void put(float *to, floats v) { memcpy(to, &v, sizeof v); }
-
-INLINE floats unless(ints not, floats v) { return (floats)((ints)v & ~not); }
 
 /* `tall` rows and `vectors` vectors of C; all but the pointers is known to the compiler. */
 INLINE void tile(const int tall, const int vectors, const int turned, const float *a,
@@ -83,8 +79,6 @@ INLINE void tile(const int tall, const int vectors, const int turned, const floa
             floats v = sum[r][n];
             if (c.add) v += near(c.at + place); /* at the end: the smaller sums are, the more exact */
             if (c.factors) v = v * c.factors[r];
-            if (c.relu) v = unless(v < 0, v);
-            if (c.gate) v = unless(near(c.gate + place) <= 0, v);
             put(c.at + place, v);
         }
 }
@@ -121,7 +115,6 @@ INLINE void panel_product(const int vectors, const int turned, int64_t rows, int
         if (first > last) first = last;
         here.at += i * c.row;
         if (c.factors) here.factors += i;
-        if (c.gate) here.gate += i * c.row;
         any_tile((int)tall, vectors, turned, a.at + (turned ? i + first * a.row : i * a.row + first),
                  a.row, b + first * b_row, b_row, here, last - first, a.ahead);
         i += tall;
@@ -143,7 +136,6 @@ static __attribute__((noinline, unused)) void product(int64_t rows, int64_t colu
         b.at += b.panel;
         c.at += BLOCK;
         if (c.bias) c.bias += BLOCK;
-        if (c.gate) c.gate += BLOCK;
     }
 }
 

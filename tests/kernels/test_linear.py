@@ -1,13 +1,16 @@
-"""Linear maps, natively, against their definition in float64."""
+"""Linear maps, natively, against their definition in float64; and who must not be passed by."""
 
 import pytest
 import torch
 import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
+from torch.nn.utils import parametrize
 
 from addnorm.kernels import linear, native
-from addnorm.kernels.linear import product, sums
+from addnorm.kernels.linear import product, project
+from addnorm.sublayers import FeedForward, SelfAttention
 
 LEVELS = native.levels()
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native library was not built")
@@ -44,41 +47,14 @@ def test_few_rows_of_any_width(level, rows, depth, columns, bias):
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=60, deadline=None)
-@given(
-    rows=ROWS,
-    depth=st.integers(1, 130),
-    columns=WIDE,
-    back=st.booleans(),
-    relu=st.booleans(),
-    gated=st.booleans(),
-    last=st.sampled_from(["bias", "add", "nothing"]),
-)
-def test_all_that_a_product_can_do_besides(level, rows, depth, columns, back, relu, gated, last):
+@given(rows=ROWS, depth=st.integers(1, 130), columns=WIDE, bias=st.booleans())
+def test_any_rows_of_whole_blocks(level, rows, depth, columns, bias):
     x, weight = drawn(rows, depth), drawn(columns, depth, seed=1)
-    weight = weight.T.contiguous() if back else weight
-    gate = drawn(rows, columns, seed=2) if gated else None
-    bias = drawn(columns, seed=3) if last == "bias" else None
-    to = drawn(rows, columns, seed=4) if last == "add" else None
-    wanted = x.double() @ (weight.double() if back else weight.double().T)
-    wanted = wanted + (0 if bias is None else bias) + (0 if to is None else to)
-    wanted = wanted.relu() if relu else wanted
-    wanted = wanted if gate is None else wanted * (gate > 0)
+    shift = drawn(columns, seed=2) if bias else None
     with native.using(level):
-        same(product(x, weight, bias, back=back, relu=relu, gate=gate, to=to), wanted)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-@settings(max_examples=60, deadline=None)
-@given(rows=ROWS, depth=WIDE, columns=WIDE, wanted=st.tuples(st.booleans(), st.booleans()))
-def test_sums_over_rows(level, rows, depth, columns, wanted):
-    dy, x = drawn(rows, columns), drawn(rows, depth, seed=1)
-    with native.using(level):
-        weight, bias = sums(dy, x, wanted)
-    assert ((weight is not None), (bias is not None)) == wanted
-    if weight is not None:
-        same(weight, dy.double().T @ x.double())
-    if bias is not None:
-        same(bias, dy.double().sum(0))
+        found = product(x, weight, shift)
+    wanted = x.double() @ weight.double().T
+    same(found, wanted if shift is None else wanted + shift)
 
 
 @pytest.mark.parametrize("level", LEVELS)
@@ -87,36 +63,22 @@ def test_what_is_no_number_stays_in_its_row(level, rows):
     x, weight = drawn(rows, 32), drawn(48, 32, seed=1)
     x[1, 3], x[2, 4] = torch.nan, torch.inf
     with native.using(level):
-        found = product(x, weight, relu=rows > linear.FEW)
-    assert found[1].isnan().all()
-    assert not found[2].isfinite().all() and not found[2].isnan().any()
+        found = product(x, weight)
+    assert found[1].isnan().all() and found[2].isinf().all()
     assert found[0].isfinite().all() and found[3:].isfinite().all()
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_a_gate_that_is_no_number_lets_gradients_pass_as_in_torch(level):
-    dy, weight, h = drawn(4, 16), drawn(16, 32, seed=1), drawn(4, 32, seed=2)
-    h[0, 0], h[1, 1], h[2, 2] = torch.nan, 0.0, -0.0
-    with native.using(level):
-        found = product(dy, weight, back=True, gate=h)
-    wanted = torch.ops.aten.threshold_backward(dy @ weight, h, 0)
-    torch.testing.assert_close(found, wanted)
 
 
 @pytest.mark.parametrize("rows", [7, 40, 300])
 def test_threads_change_no_number(rows):
     x, weight, bias = drawn(rows, 96), drawn(80, 96, seed=1), drawn(80, seed=2)
-    dy, before = drawn(rows, 80, seed=3), torch.get_num_threads()
-    found = []
+    found, before = [], torch.get_num_threads()
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(
-                (product(x, weight, bias), *sums(dy, x[:, :64].contiguous(), (True, True)))
-            )
+            found.append(product(x, weight, bias))
     finally:
         torch.set_num_threads(before)
-    assert all(torch.equal(a, b) for each in found for a, b in zip(each, found[0], strict=True))
+    assert all(torch.equal(each, found[0]) for each in found)
 
 
 def test_a_row_does_not_depend_on_the_others(small):
@@ -133,19 +95,6 @@ def test_what_stands_in_any_order_or_at_odd_addresses(small):
         same(linear.linear(x, weight), x.double() @ weight.double().T)
         same(linear.linear(x[::2], weight), x[::2].double() @ weight.double().T)
         same(linear.linear(x, weight.T.contiguous().T), x.double() @ weight.double().T)
-
-
-@pytest.mark.parametrize("level", LEVELS)
-def test_sums_over_many_rows_are_as_exact_as_those_of_torch(level):
-    dy, x = 0.5 + drawn(40_000, 16), 0.5 + drawn(40_000, 32, seed=1)
-    with native.using(level):
-        found = sums(dy, x, (True, True))
-    for one, plain, exact in (
-        (found[0], dy.T @ x, dy.double().T @ x.double()),
-        (found[1], dy.sum(0), dy.double().sum(0)),
-    ):
-        off, theirs = ((each - exact).abs().max() / exact.abs().max() for each in (one, plain))
-        assert off < max(5 * theirs, 2e-6)
 
 
 def test_numbers_with_a_sign_of_their_own(small):
@@ -186,3 +135,132 @@ def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, calls):
         with pytest.raises(RuntimeError, match="shapes"):
             linear.linear(x[..., :31], weight, bias)
     torch.testing.assert_close(wanted, F.linear(x, weight, bias))
+
+
+def test_a_layer_is_passed_by_without_gradient_alone(small, calls):
+    layer, x = nn.Linear(32, 48), drawn(8, 32)
+    torch.testing.assert_close(project(layer, x), layer(x))
+    assert not calls
+    with torch.no_grad():
+        torch.testing.assert_close(project(layer, x), layer(x))
+    assert calls == ["linear"]
+
+
+def watch(layer):
+    seen = []
+    layer.register_forward_hook(lambda *_: seen.append("hook"))
+    return seen
+
+
+def replace(layer):
+    seen = []
+    inner = layer.forward
+
+    def forward(x):
+        seen.append("forward")
+        return inner(x)
+
+    layer.forward = forward
+    return seen
+
+
+def wrap(layer):
+    seen = []
+
+    class Counting(nn.Module):
+        def forward(self, weight):
+            seen.append("weight")
+            return weight
+
+    parametrize.register_parametrization(layer, "weight", Counting())
+    seen.clear()
+    return seen
+
+
+@pytest.mark.parametrize("how", [watch, replace, wrap])
+@pytest.mark.parametrize("learns", [True, False])
+def test_nobody_who_looks_is_passed_by(small, how, learns):
+    layer = nn.Linear(32, 48)
+    seen = how(layer)
+    with torch.set_grad_enabled(learns):
+        project(layer, drawn(8, 32))
+    assert seen
+
+
+def test_hooks_of_all_modules_are_called(small):
+    layer, seen = nn.Linear(32, 48), []
+    hook = nn.modules.module.register_module_forward_hook(lambda *_: seen.append("all"))
+    try:
+        with torch.no_grad():
+            project(layer, drawn(8, 32))
+    finally:
+        hook.remove()
+    assert seen == ["all"]
+
+
+def test_another_forward_of_all_linear_layers(small, monkeypatch):
+    seen, inner = [], nn.Linear.forward
+    monkeypatch.setattr(nn.Linear, "forward", lambda self, x: (seen.append(1), inner(self, x))[1])
+    with torch.no_grad():
+        project(nn.Linear(32, 48), drawn(8, 32))
+    assert seen == [1]
+
+
+def test_biases_of_other_shapes_are_torchs_business(small, calls):
+    layer, x = nn.Linear(32, 48), drawn(8, 32)
+    layer.bias = nn.Parameter(torch.ones(1))
+    with torch.no_grad():
+        torch.testing.assert_close(project(layer, x), layer(x))
+        layer.bias = nn.Parameter(torch.ones(3))
+        with pytest.raises(RuntimeError):
+            project(layer, x)
+    assert not calls
+
+
+@pytest.mark.parametrize("rows", [8, 120])
+def test_weights_whose_memory_was_taken_away(small, calls, rows):
+    layer = nn.Linear(32, 48)
+    layer.weight.untyped_storage().resize_(0)
+    with torch.no_grad(), pytest.raises(RuntimeError):
+        project(layer, drawn(rows, 32))
+    assert not calls
+
+
+class Halved(nn.Module):
+    """Another module in the place of a layer: its weight is no tensor."""
+
+    def weight(self):
+        raise AssertionError
+
+    def forward(self, x):
+        return x * 0.5
+
+
+@pytest.mark.parametrize("learns", [True, False])
+def test_other_modules_may_stand_there(small, learns):
+    x = drawn(2, 120, 32)
+    with torch.set_grad_enabled(learns):
+        torch.testing.assert_close(project(Halved(), x), x / 2)
+        ffn = FeedForward(32, 64)
+        ffn.up_proj = nn.Sequential(ffn.up_proj)
+        assert ffn(x).shape == x.shape
+
+
+@pytest.mark.parametrize("rows", [8, 120])
+def test_sublayers_learn_with_torch_and_decode_natively(small, calls, rows):
+    x = drawn(1, rows, 32)
+    attention, ffn = SelfAttention(32, 2), FeedForward(32)
+    ffn(attention(x)).sum().backward()
+    assert "linear" not in calls
+    with torch.no_grad():
+        attention(x)
+        assert calls.count("linear") == 4
+        ffn(x)
+        assert calls.count("linear") == 6
+
+
+def test_a_compiled_graph_is_left_to_torch(small, calls):
+    layer, x = nn.Linear(32, 48), drawn(8, 32)
+    with torch.no_grad():
+        torch.compile(lambda x: project(layer, x), backend="eager")(x)
+    assert not calls

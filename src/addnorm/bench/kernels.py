@@ -1,7 +1,7 @@
 """The kernels, forward and backward, each against the plain way of torch."""
 
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import partial
 
 import torch
@@ -15,7 +15,6 @@ from addnorm.kernels.classify import logsumexp
 from addnorm.kernels.cross_entropy import linear_cross_entropy
 from addnorm.kernels.dropout import Dropout
 from addnorm.kernels.formula import Formula
-from addnorm.kernels.layers import projections, rectified
 from addnorm.kernels.linear import linear
 from addnorm.kernels.sequences import Bounds
 from addnorm.kernels.varlen import varlen_attention
@@ -25,14 +24,12 @@ TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
 HEADS = (16, 64)
 FEW = ((1, 20), (1, 100), (5, 100))
 MAPS = ((8, (256, 256)), (32, (256, 256)), (32, (8000, 256)), (160, (1024, 256)))
-NARROW = (64, 256)
 SIZES = ((2048, 256), (1024, 64), (4096, 512))
 FILL = 8_000_000
 """Numbers that fill the caches."""
 TIMES = 10
 """Calls that are timed together: one alone is too short for the clock."""
 
-Maps = Callable[[Tensor], Sequence[Tensor]]
 Sum = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
@@ -62,9 +59,6 @@ def benches() -> Iterator[Bench]:
     for rows, weights in MAPS:
         name = f"linear map of {rows} rows, {weights[1]} to {weights[0]}, no gradient"
         yield Bench(name, partial(maps, rows, *weights), {}, rounds=31)
-    for dim in NARROW:
-        yield Bench(f"feed-forward of {dim} features", partial(feed_forwards, dim), {}, rounds=9)
-        yield Bench(f"three maps of {dim} features", partial(three_maps, dim), {}, rounds=9)
     yield Bench("output layer with cross entropy", entropies, {})
     yield Bench("logsumexp", sums, {}, rounds=31)
     yield Bench("dropout", drops, {}, rounds=31)
@@ -153,36 +147,6 @@ def maps(rows: int, columns: int, depth: int) -> Ways:
         return every
 
     return {OURS: run(linear), EAGER: run(F.linear)}
-
-
-def feed_forwards(dim: int) -> Ways:
-    """Of 1,000 tokens, forward and backward: relu between two layers."""
-    up, down = nn.Linear(dim, 4 * dim), nn.Linear(4 * dim, dim)
-    return _learning(
-        dim, [up, down], lambda x: [rectified(up, down, x)], lambda x: [down(F.relu(up(x)))]
-    )
-
-
-def three_maps(dim: int) -> Ways:
-    """Of 1,000 tokens, forward and backward: queries, keys and values."""
-    layers = [nn.Linear(dim, dim) for _ in range(3)]
-    return _learning(
-        dim, layers, lambda x: projections(layers, x), lambda x: [layer(x) for layer in layers]
-    )
-
-
-def _learning(dim: int, layers: Sequence[nn.Module], ours: Maps, plain: Maps) -> Ways:
-    x, upstream = torch.randn(1, 1000, dim, requires_grad=True), torch.randn(1, 1000, dim)
-    inputs = [x, *(weight for layer in layers for weight in layer.parameters())]
-
-    def run(way: Maps) -> Way:
-        def both() -> None:
-            made = way(x)
-            torch.autograd.grad(list(made), inputs, [upstream] * len(made))
-
-        return _several(both)
-
-    return {OURS: run(ours), EAGER: run(plain)}
 
 
 def sums() -> Ways:

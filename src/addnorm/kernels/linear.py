@@ -6,12 +6,11 @@ x: (..., depth); weight: (columns, depth); bias: (columns)
 
 The libraries behind torch turn the weights into the order that suits them in every call, which with
 few rows, as when texts grow by a token, takes as long as the product: the native library turns the
-rows then. Of many rows and narrow weights it is faster since it does not copy the bias into the
-answer first and adds gradients where they are made.
+rows then. Of many rows it is faster since it does not copy the bias into the answer first. With
+gradients, torch computes.
 """
 
 import struct
-from collections.abc import Sequence
 
 import torch
 import torch.nn.functional as F
@@ -26,10 +25,16 @@ bench kernels`)."""
 FEW, DENSE = 112, 16
 """ADDNORM_FEW of native/linear.h: of more rows, columns come in so many."""
 FORWARD = nn.Linear.forward
-NARROW = 64
-"""Features of x up to which sums over rows of dy x are faster."""
-LINEAR, SUMS = struct.Struct("@3q5P3i"), struct.Struct("@3q4P")
-"""`struct addnorm_linear` and `struct addnorm_sums` of native/linear.h."""
+LINEAR = struct.Struct("@3q4P")
+"""`struct addnorm_linear` of native/linear.h."""
+
+
+def project(layer: nn.Linear, x: Tensor) -> Tensor:
+    """What a layer makes of x."""
+    if torch.is_grad_enabled() or not plain(layer):  # a function of its own would cost more
+        made: Tensor = layer(x)
+        return made
+    return linear(x, layer.weight, layer.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -69,43 +74,12 @@ def suits(x: Tensor, *weights: Tensor | None) -> bool:
     return dense and native.suits(0, x, *weights)
 
 
-def product(
-    x: Tensor,
-    weight: Tensor,
-    bias: Tensor | None = None,
-    *,
-    back: bool = False,
-    relu: bool = False,
-    gate: Tensor | None = None,
-    to: Tensor | None = None,
-) -> Tensor:
-    """x weight^T + bias, or x weight if `back`, by the native library.
-
-    relu: what is below 0 becomes 0
-    gate: of the answer's shape, dense: where it is not above 0, the answer is 0
-    to: what the answer is added to
-    """
+def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """x weight^T + bias, by the native library."""
     x = x.contiguous()
-    columns, depth = reversed(weight.shape) if back else weight.shape
-    out = x.new_empty(*x.shape[:-1], columns) if to is None else to
-    at = map(native.address, (x, weight, bias, gate, out))
-    flags = (back, relu, to is not None)
-    if native.run("linear", LINEAR.pack(x.numel() // depth, depth, columns, *at, *flags)):
+    columns, depth = weight.shape
+    out = x.new_empty(*x.shape[:-1], columns)
+    at = map(native.address, (x, weight, bias, out))
+    if native.run("linear", LINEAR.pack(x.numel() // depth, depth, columns, *at)):
         raise MemoryError("no memory for the weights of a linear map")
     return out
-
-
-def sums(dy: Tensor, x: Tensor, wanted: Sequence[bool]) -> tuple[Tensor | None, Tensor | None]:
-    """dy^T x and the sum of dy over all rows: the gradients of a weight and its bias, where wanted.
-
-    dy: (..., columns), x: (..., depth), dense, both a multiple of DENSE wide
-    """
-    columns, depth = dy.shape[-1], x.shape[-1]
-    weight = x.new_empty(columns, depth) if wanted[0] and depth <= NARROW else None
-    bias = x.new_empty(columns) if wanted[1] else None
-    if weight is not None or bias is not None:
-        at = map(native.address, (dy, x, weight, bias))
-        native.run("sums", SUMS.pack(x.numel() // depth, depth, columns, *at))
-    if wanted[0] and weight is None:
-        weight = dy.view(-1, columns).t() @ x.view(-1, depth)
-    return weight, bias

@@ -10,8 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError, unknown
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.dropout import Dropout
-from addnorm.kernels.hooks import watched
-from addnorm.kernels.layers import project, rectified
+from addnorm.kernels.linear import project
 from addnorm.sublayers.base import Sublayer, check_count, check_share, check_width
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
@@ -103,8 +102,6 @@ class FeedForward(Sublayer):
         """The formula."""
         check_width("the input of a feed-forward", x, self.dim)
         plugs = plugs or Plugs()
-        if self._bare(plugs):
-            return rectified(self.up_proj, self.down_proj, x)
         value = project(self.up_proj, x)
         if self.gate_proj is None:
             inner = self.act(value if plugs.hidden is None else plugs.hidden(value))
@@ -115,12 +112,6 @@ class FeedForward(Sublayer):
             inner = value * self.act(gate)
         inner = self.dropout(inner)
         return project(self.down_proj, inner if plugs.inner is None else plugs.inner(inner))
-
-    def _bare(self, plugs: Plugs) -> bool:
-        """Whether there is a rectifier between two matrices, and nothing else."""
-        dropping = self.dropout.p > 0 and self.dropout.training
-        plugged = plugs.hidden is not None or plugs.inner is not None
-        return self.activation == "relu" and not (plugged or dropping or watched(self.dropout))
 
     def extra_repr(self) -> str:
         """The activation, for print()."""

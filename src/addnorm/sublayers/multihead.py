@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels import few
-from addnorm.kernels.layers import project, projections
+from addnorm.kernels.linear import project
 from addnorm.kernels.varlen import varlen_attention
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, draw_normal
@@ -124,12 +124,12 @@ class MultiHead(Sublayer):
 
     def keys_and_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
         """Keys and values of (B, S, memory_dim), (B, kv_heads, S, K) each."""
-        k, v = projections((self.k_proj, self.v_proj), x)
+        k, v = project(self.k_proj, x), project(self.v_proj, x)
         return self._keys(k, plugs), self._values(v, plugs)
 
     def queries_keys_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
         """All three of the same tokens."""
-        q, k, v = projections((self.q_proj, self.k_proj, self.v_proj), x)
+        q, k, v = (project(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
         return self._queries(q, plugs), self._keys(k, plugs), self._values(v, plugs)
 
     def attend(
