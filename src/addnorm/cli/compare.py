@@ -136,7 +136,7 @@ def _spec(
 ) -> "Comparison":
     """The spec from a file, the options and the keys, of which the later ones win."""
     from addnorm.core.errors import UserError
-    from addnorm.core.keys import read_pairs
+    from addnorm.core.key_values import read_pairs
     from addnorm.lab.demo import DEMO
     from addnorm.lab.spec import AXES, Comparison, read_spec, task_keys
 

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, nearest
-from addnorm.core.keys import read_yaml
+from addnorm.core.key_values import read_yaml
 from addnorm.lab.grid import Arm, Cell, Grid
 from addnorm.models.config import told as told_mistake
 from addnorm.train.schedule import registry as schedules

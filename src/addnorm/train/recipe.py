@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from addnorm.core.errors import UserError, nearest
 from addnorm.core.files import replacing
-from addnorm.core.keys import read_pairs, read_yaml
+from addnorm.core.key_values import read_pairs, read_yaml
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
 from addnorm.models.config import Config, told
