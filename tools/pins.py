@@ -46,7 +46,8 @@ from addnorm.data.demo.dates import make_dates
 from addnorm.data.demo.lm import make as make_lm
 from addnorm.data.demo.translate import make as make_translate
 from addnorm.doctor.rules import RULES
-from addnorm.kernels import attend, operators  # noqa: F401 (importing registers the operators)
+from addnorm.kernels.add_norm import autograd  # noqa: F401 (importing registers the operators)
+from addnorm.kernels.attention import native as attend  # noqa: F401 (importing registers the operators)
 from addnorm.lab.conduct import compare
 from addnorm.lab.demo import demo
 from addnorm.lab.engines.base import Engine, Told

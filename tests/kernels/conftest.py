@@ -2,7 +2,7 @@
 
 import pytest
 
-from addnorm.kernels import native
+from addnorm.kernels import library
 
 
 @pytest.fixture
@@ -10,9 +10,9 @@ def calls(monkeypatch):
     """Names of the functions of the native library that were called."""
     made = []
 
-    def run(name, given, inner=native.run):
+    def run(name, given, inner=library.run):
         made.append(name)
         return inner(name, given)
 
-    monkeypatch.setattr(native, "run", run)
+    monkeypatch.setattr(library, "run", run)
     return made

@@ -8,11 +8,11 @@ from hypothesis import strategies as st
 from torch import nn
 from torch.nn.utils import parametrize
 
-from addnorm.kernels import linear, native
+from addnorm.kernels import library, linear
 from addnorm.kernels.linear import product, project
 from addnorm.sublayers import FeedForward, SelfAttention
 
-LEVELS = native.levels()
+LEVELS = library.levels()
 pytestmark = pytest.mark.skipif(not LEVELS, reason="the native library was not built")
 ROWS = st.one_of(st.integers(0, 70), st.sampled_from([111, 112, 113, 200]))
 WIDE = st.integers(1, 9).map(lambda n: 16 * n)
@@ -39,7 +39,7 @@ def test_few_rows_of_any_width(level, rows, depth, columns, bias):
     rows = min(rows, linear.FEW)
     x, weight = drawn(rows, depth), drawn(columns, depth, seed=1)
     shift = drawn(columns, seed=2) if bias else None
-    with native.using(level):
+    with library.using(level):
         found = product(x, weight, shift)
     wanted = x.double() @ weight.double().T
     same(found, wanted if shift is None else wanted + shift)
@@ -51,7 +51,7 @@ def test_few_rows_of_any_width(level, rows, depth, columns, bias):
 def test_any_rows_of_whole_blocks(level, rows, depth, columns, bias):
     x, weight = drawn(rows, depth), drawn(columns, depth, seed=1)
     shift = drawn(columns, seed=2) if bias else None
-    with native.using(level):
+    with library.using(level):
         found = product(x, weight, shift)
     wanted = x.double() @ weight.double().T
     same(found, wanted if shift is None else wanted + shift)
@@ -62,7 +62,7 @@ def test_any_rows_of_whole_blocks(level, rows, depth, columns, bias):
 def test_what_is_no_number_stays_in_its_row(level, rows):
     x, weight = drawn(rows, 32), drawn(48, 32, seed=1)
     x[1, 3], x[2, 4] = torch.nan, torch.inf
-    with native.using(level):
+    with library.using(level):
         found = product(x, weight)
     assert found[1].isnan().all() and found[2].isinf().all()
     assert found[0].isfinite().all() and found[3:].isfinite().all()
@@ -128,7 +128,7 @@ def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, calls):
         assert not taken(x, weight.T.contiguous().T, bias)
         assert not taken(drawn(120, 32), weight, bias)  # many rows, and 20 is no multiple of 16
         assert taken(drawn(120, 32), drawn(48, 32))
-        with native.using("off"):
+        with library.using("off"):
             assert not taken(x, weight, bias)
         with torch.autocast("cpu", torch.bfloat16):
             assert linear.linear(x, weight, bias).dtype == torch.bfloat16

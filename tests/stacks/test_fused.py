@@ -4,10 +4,10 @@ import pytest
 import torch
 
 from addnorm import Decoder, Encoder
-from addnorm.kernels import native
+from addnorm.kernels import library
 from tests.helpers import gradients, shaken, tokens
 
-pytestmark = pytest.mark.skipif(not native.available(), reason=native.available().why)
+pytestmark = pytest.mark.skipif(not library.available(), reason=library.available().why)
 ARRANGEMENTS = [
     (wiring, norm)
     for wiring in ("post_ln", "post_ln(final_norm=True)", "pre_ln", "pre_ln(first_norm=False)")
@@ -24,8 +24,8 @@ def make(kind=Encoder, **options):
 def ways(stack, x, **context):
     """Output and gradients, by kernels and without."""
     inputs = [x, *stack.parameters()]
-    for level in (native.available().level, "off"):
-        with native.using(level):
+    for level in (library.available().level, "off"):
+        with library.using(level):
             torch.manual_seed(3)
             y = stack(x, **context)
             yield y, gradients(y, inputs)
@@ -58,8 +58,10 @@ def test_in_a_decoder_of_a_pair_packed_and_recomputed():
 def test_a_kernel_is_used_and_gives_way_to_whoever_looks(wiring, monkeypatch):
     stack, x = make(wiring=wiring, norm="rms"), tokens(8, 60, 48)
     calls = []
-    real = native.call
-    monkeypatch.setattr(native, "call", lambda name, *rest: (calls.append(name), real(name, *rest)))
+    real = library.call
+    monkeypatch.setattr(
+        library, "call", lambda name, *rest: (calls.append(name), real(name, *rest))
+    )
     wanted = stack(x)
     assert calls.count("forward") == 4
     calls.clear()

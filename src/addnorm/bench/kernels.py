@@ -9,15 +9,15 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.bench.base import OURS, Bench, Way, Ways
-from addnorm.kernels import few
-from addnorm.kernels.add_norm import add_norm
-from addnorm.kernels.classify import logsumexp
+from addnorm.kernels.add_norm.ops import add_norm
+from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.attention import decode
+from addnorm.kernels.attention.reference import Bounds
+from addnorm.kernels.attention.varlen import varlen_attention
 from addnorm.kernels.cross_entropy import linear_cross_entropy
+from addnorm.kernels.cross_entropy_rows import logsumexp
 from addnorm.kernels.dropout import Dropout
-from addnorm.kernels.formula import Formula
 from addnorm.kernels.linear import linear
-from addnorm.kernels.sequences import Bounds
-from addnorm.kernels.varlen import varlen_attention
 
 EAGER, COMPILED = "torch eager", "torch.compile"
 TOKENS, DIM, CLASSES, RATE = 2048, 256, 8000, 0.1
@@ -128,7 +128,7 @@ def few_queries(queries: int, keys: int) -> Ways:
     q, k, v = (torch.randn(32, 4, count, 64) for count in (queries, keys, keys))
 
     return {
-        OURS: _several(lambda: few.attend(q, k, v, None, scale=0.125)),
+        OURS: _several(lambda: decode.attend(q, k, v, None, scale=0.125)),
         EAGER: _several(lambda: F.scaled_dot_product_attention(q, k, v)),
     }
 

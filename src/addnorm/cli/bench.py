@@ -98,7 +98,7 @@ def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]
 
 
 def _machine(floor: "list[Limits]") -> "Iterator[str]":
-    from addnorm.kernels import native
+    from addnorm.kernels import library
 
     yield "The machine itself: " + "; ".join(map(str, floor))
-    yield f"Kernels: {native.available().why}"
+    yield f"Kernels: {library.available().why}"

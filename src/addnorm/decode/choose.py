@@ -9,7 +9,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.decode.options import Options
-from addnorm.kernels.classify import logsumexp
+from addnorm.kernels.cross_entropy_rows import logsumexp
 from addnorm.kernels.precision import wide
 
 

@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.classify import classify
+from addnorm.kernels.cross_entropy_rows import classify
 from addnorm.kernels.linear import linear
 
 IGNORE = -100

@@ -6,8 +6,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.kernels import fused, native
-from addnorm.kernels.draws import draw_seed, factors
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import native
+from addnorm.kernels.dropout_rng import draw_seed, factors
 
 LEAST = 1 << 12
 """Features from which on the native library is faster (`addnorm bench kernels`)."""
@@ -33,7 +34,7 @@ class Dropout(nn.Dropout):
         own = x.device.type == "cpu" and not torch.compiler.is_compiling() and not self.inplace
         if not own or not self.training or self.p in (0.0, 1.0):
             return super().forward(x)
-        if (x.dtype, x.dtype) in native.TYPES and native.suits(LEAST, x):
+        if (x.dtype, x.dtype) in library.TYPES and library.suits(LEAST, x):
             return _Drop.apply(x, draw_seed(), self.p)  # type: ignore[no-untyped-call]
         return (x * keep(x, self.p)).to(x.dtype)
 
@@ -54,12 +55,12 @@ class _Drop(torch.autograd.Function):
     def forward(ctx: Any, x: Tensor, seed: Tensor, rate: float) -> Tensor:
         ctx.save_for_backward(seed)
         ctx.rate = rate
-        return fused.drop(x, seed, rate)
+        return native.drop(x, seed, rate)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (seed,) = ctx.saved_tensors
         (dy,) = grads
-        if native.recorded(dy):
+        if library.recorded(dy):
             return (dy * factors(dy, seed, ctx.rate)).to(dy.dtype), None, None
-        return fused.drop(dy, seed, ctx.rate), None, None
+        return native.drop(dy, seed, ctx.rate), None, None

@@ -16,7 +16,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.kernels import native
+from addnorm.kernels import library
 from addnorm.kernels.hooks import watched
 
 FEWEST, WORK, DEEPEST = 4, 2**19, 2**12
@@ -42,7 +42,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     columns, depth = weight.shape
     if (
         torch.is_grad_enabled()
-        or not native.eager()
+        or not library.eager()
         or x.shape[-1:] != (depth,)
         or not (bias is None or bias.shape == (columns,))
         or x.numel() < FEWEST * depth
@@ -71,7 +71,7 @@ def suits(x: Tensor, *weights: Tensor | None) -> bool:
     dense = all(
         each is None or (each.dtype == torch.float32 and each.is_contiguous()) for each in weights
     )
-    return dense and native.suits(0, x, *weights)
+    return dense and library.suits(0, x, *weights)
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -79,7 +79,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     x = x.contiguous()
     columns, depth = weight.shape
     out = x.new_empty(*x.shape[:-1], columns)
-    at = map(native.address, (x, weight, bias, out))
-    if native.run("linear", LINEAR.pack(x.numel() // depth, depth, columns, *at)):
+    at = map(library.address, (x, weight, bias, out))
+    if library.run("linear", LINEAR.pack(x.numel() // depth, depth, columns, *at)):
         raise MemoryError("no memory for the weights of a linear map")
     return out

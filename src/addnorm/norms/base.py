@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
-from addnorm.kernels.formula import Formula
+from addnorm.kernels.add_norm.reference import Formula
 
 registry: "Registry[Norm]" = Registry("norm")
 register = registry.register

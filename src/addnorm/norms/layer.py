@@ -5,7 +5,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import NotNegative
-from addnorm.kernels.formula import Formula
+from addnorm.kernels.add_norm.reference import Formula
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, Var, deviation

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import NotNegative, Share
-from addnorm.kernels.formula import Formula
+from addnorm.kernels.add_norm.reference import Formula
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, root_mean_square

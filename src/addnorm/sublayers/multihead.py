@@ -7,9 +7,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.plan import Plugs, Shape
-from addnorm.kernels import few
+from addnorm.kernels.attention import decode
+from addnorm.kernels.attention.varlen import varlen_attention
 from addnorm.kernels.linear import project
-from addnorm.kernels.varlen import varlen_attention
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, draw_normal
 from addnorm.sublayers.heads import Heads, split_dim
@@ -182,8 +182,8 @@ class MultiHead(Sublayer):
                 self.logits_tap(_only_seen(logits, limits))
                 self.probabilities_tap(probabilities)
             heads = F.dropout(probabilities, dropout) @ self._shared(v)
-        elif not (dropout or causal) and few.can(q, k, v, limits):
-            heads = few.attend(q, k, v, limits, scale=scale)
+        elif not (dropout or causal) and decode.can(q, k, v, limits):
+            heads = decode.attend(q, k, v, limits, scale=scale)
         else:
             heads = F.scaled_dot_product_attention(
                 q,

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.sequences import Bounds
+from addnorm.kernels.attention.reference import Bounds
 from addnorm.sublayers import masks
 
 

@@ -14,7 +14,7 @@ from addnorm.core.calls import Call
 from addnorm.core.errors import InnerNormsLeftOut, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
-from addnorm.kernels.add_norm import add_then_norm, faster
+from addnorm.kernels.add_norm.ops import add_then_norm, faster
 from addnorm.kernels.hooks import watched
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms

@@ -11,7 +11,7 @@ import struct
 import torch
 from torch import Tensor
 
-from addnorm.kernels import native
+from addnorm.kernels import library
 
 MOST, DENSE = 8, 16
 """Queries of a row up to which that is faster (`addnorm bench kernels`), and what divides the
@@ -24,7 +24,7 @@ def can(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
     """Whether the native library is to take these: few queries beside their keys, in float32, and
     nobody asks for a gradient or watches.
     """
-    if not native.eager() or torch.is_autocast_enabled("cpu"):
+    if not library.eager() or torch.is_autocast_enabled("cpu"):
         return False
     return (
         q.shape[2] <= MOST
@@ -35,7 +35,7 @@ def can(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
         and q.dtype == k.dtype == v.dtype == torch.float32
         and (seen is None or seen.dtype == torch.bool)
         and not (torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)))
-        and native.suits(0, q, k, v, seen)
+        and library.suits(0, q, k, v, seen)
     )
 
 
@@ -58,6 +58,6 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, scale: float
         seen = seen.expand(batch, heads, count, keys)
         at += (seen.data_ptr(), *seen.stride())
     given = FEW.pack(batch, heads, kv_heads, count, keys, dim, scale, *at, *[0] * (21 - len(at)))
-    if native.run("few_forward", given):
+    if library.run("few_forward", given):
         raise MemoryError("no memory for the scratch of attention")
     return out

@@ -16,8 +16,9 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import attend, native
-from addnorm.kernels.sequences import Bounds, padded
+from addnorm.kernels import library
+from addnorm.kernels.attention import native
+from addnorm.kernels.attention.reference import Bounds, padded
 
 __all__ = ["Bounds", "can", "varlen_attention"]
 
@@ -54,7 +55,7 @@ def varlen_attention(
     if torch.is_autocast_enabled(kind):
         q, k, v = (_cast(each, torch.get_autocast_dtype(kind)) for each in (q, k, v))
     if _native(q, k, v):
-        return attend.attend(q, k, v, queries, keys, causal=causal, scale=scale)
+        return native.attend(q, k, v, queries, keys, causal=causal, scale=scale)
     if _flash(q, k):
         return _by_flash(q, k, v, queries, keys, causal=causal, scale=scale)
     return padded(q, k, v, queries, keys, causal=causal, scale=scale)
@@ -70,10 +71,10 @@ def can(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 def _native(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
-        q.dtype in attend.TYPES
+        q.dtype in native.TYPES
         and q.dtype == k.dtype == v.dtype
         and q.shape[-1] <= WIDEST
-        and native.suits(0, q, k, v)
+        and library.suits(0, q, k, v)
     )
 
 

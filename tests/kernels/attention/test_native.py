@@ -6,17 +6,18 @@ import pytest
 import torch
 from torch import nn
 
-from addnorm.kernels import attend, native
-from addnorm.kernels.sequences import Bounds
-from addnorm.kernels.varlen import varlen_attention
-from tests.kernels.test_varlen import agree, drawn, ours
+from addnorm.kernels import library
+from addnorm.kernels.attention import native
+from addnorm.kernels.attention.reference import Bounds
+from addnorm.kernels.attention.varlen import varlen_attention
+from tests.kernels.attention.test_varlen import agree, drawn, ours
 
-LEVELS = native.levels() or [pytest.param("", marks=pytest.mark.skip(native.available().why))]
+LEVELS = library.levels() or [pytest.param("", marks=pytest.mark.skip(library.available().why))]
 
 
 @pytest.fixture(params=LEVELS, autouse=True)
 def level(request):
-    with native.using(request.param):
+    with library.using(request.param):
         yield request.param
 
 
@@ -105,8 +106,8 @@ def test_all_hidden_but_oneself_and_all_equal():
 def test_the_answer_of_the_backward_lies_as_that_of_the_forward():
     q, k, v, upstream = drawn([6, 3], [6, 3])
     starts = Bounds.of([6, 3]).starts
-    out, lse = attend.forward(q, k, v, starts, starts, True, 0.5)
-    grads = attend.backward(upstream, (q, k, v, starts, starts, out, lse), True, 0.5)
+    out, lse = native.forward(q, k, v, starts, starts, True, 0.5)
+    grads = native.backward(upstream, (q, k, v, starts, starts, out, lse), True, 0.5)
     assert lse.shape == q.shape[:2]
     for grad, each in zip(grads, (q, k, v), strict=True):
         assert grad.shape == each.shape and grad.transpose(0, 1).is_contiguous()

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from addnorm.kernels import native
-from addnorm.kernels.draws import rows_of, threshold
+from addnorm.kernels import library
+from addnorm.kernels.dropout_rng import rows_of, threshold
 
 
 class How(NamedTuple):
@@ -53,9 +53,9 @@ def forward(
         s, statistics = torch.empty_like(x), torch.empty((2, rows), dtype=torch.float32)
         at_s, mean = s.data_ptr(), statistics.data_ptr()
         rstd = mean + 4 * rows
-    native.call(
+    library.call(
         "forward",
-        *_common(rows, dim, native.TYPES[x.dtype, f.dtype], given, how),
+        *_common(rows, dim, library.TYPES[x.dtype, f.dtype], given, how),
         *(x.data_ptr(), f.data_ptr(), at_s, y.data_ptr(), mean, rstd, 0, 0, 0, 0, 0, 0, 0, 0),
     )
     return y, s, statistics
@@ -86,11 +86,11 @@ def backward(
     db = torch.empty_like(bias) if bias is not None and wanted[3] else None
     da = torch.empty_like(scales) if scales is not None and wanted[4] else None
     mean = statistics.data_ptr()
-    native.call(
+    library.call(
         "backward",
-        *_common(rows, dim, native.TYPES[s.dtype, dtype], given, how),
-        *(native.address(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
-        *(*map(native.address, (dy, ds, dx, df, dw, db, da)), 0),
+        *_common(rows, dim, library.TYPES[s.dtype, dtype], given, how),
+        *(library.address(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
+        *(*map(library.address, (dy, ds, dx, df, dw, db, da)), 0),
     )
     return [dx, df, dw, db, da]
 
@@ -105,9 +105,9 @@ def drop(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     x = x.contiguous()
     y = torch.empty_like(x)
     given, how = Given(None, None, None, seed), How(False, 0.0, 1.0, rate)
-    native.call(
+    library.call(
         "drop",
-        *_common(*rows_of(x), native.TYPES[x.dtype, x.dtype], given, how),
+        *_common(*rows_of(x), library.TYPES[x.dtype, x.dtype], given, how),
         *(0, x.data_ptr(), 0, y.data_ptr(), 0, 0),
         *(0, 0, 0, 0, 0, 0, 0, 0),
     )
@@ -118,7 +118,7 @@ def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[fl
     """What all are told: the first fields of `struct addnorm_rows`, up to x."""
     dropped, kept = threshold(how.rate)
     weight, bias, scales, seed = given
-    vectors = map(native.address, (seed, scales, weight, bias))
+    vectors = map(library.address, (seed, scales, weight, bias))
     return (rows, dim, types, how.rms, dropped, kept, how.scale, how.eps, *vectors)
 
 

@@ -5,8 +5,9 @@ import math
 import pytest
 import torch
 
-from addnorm.kernels import fused, native
-from addnorm.kernels.draws import draw_seed, factors, threshold
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import native
+from addnorm.kernels.dropout_rng import draw_seed, factors, threshold
 
 WORD = 2**64
 
@@ -91,7 +92,7 @@ def test_a_rate_just_below_one_keeps_something_finite():
     assert threshold(0.0) == (0, 1.0)
 
 
-@pytest.mark.parametrize("level", native.levels() or [pytest.param("", marks=pytest.mark.skip)])
+@pytest.mark.parametrize("level", library.levels() or [pytest.param("", marks=pytest.mark.skip)])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "dim"), [(1, 1), (131, 7), (200, 64), (70, 99), (3, 1000)])
 def test_every_level_and_thread_draws_the_same_bits(level, threads, rows, dim):
@@ -99,9 +100,9 @@ def test_every_level_and_thread_draws_the_same_bits(level, threads, rows, dim):
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        with native.using(level):
+        with library.using(level):
             for each in (x, x.bfloat16()):
                 wanted = (each * factors(x, seed, 0.3)).to(each.dtype)
-                assert fused.drop(each, seed, 0.3).equal(wanted)
+                assert native.drop(each, seed, 0.3).equal(wanted)
     finally:
         torch.set_num_threads(before)

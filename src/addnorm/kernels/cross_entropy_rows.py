@@ -6,7 +6,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from addnorm.kernels import native
+from addnorm.kernels import library
 
 CLASSES = struct.Struct("@2qf6P")
 """`struct addnorm_classes` of native/cross_entropy.h."""
@@ -56,7 +56,7 @@ def _suits(logits: Tensor, *others: Tensor) -> bool:
         not torch.compiler.is_compiling()
         and logits.dtype == torch.float32
         and logits.is_contiguous()
-        and native.suits(LEAST, logits, *others)
+        and library.suits(LEAST, logits, *others)
     )
 
 
@@ -70,7 +70,7 @@ def _rows(logits: Tensor, targets: Tensor | None = None, smoothing: float = 0.0)
     lse, mean, top = (each.data_ptr() for each in made)
     sums = (lse, mean if smoothing else 0, top)
     given = CLASSES.pack(rows, logits.shape[1], smoothing, at, grad, aims, *sums)
-    wrong = native.run("cross_entropy", given)
+    wrong = library.run("cross_entropy", given)
     assert not wrong, "a target is no class"
     return made
 

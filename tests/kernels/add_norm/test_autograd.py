@@ -5,12 +5,13 @@ import torch
 import torch._inductor.config
 from torch.utils.checkpoint import checkpoint
 
-from addnorm.kernels import add_norm as module
-from addnorm.kernels import native, operators  # noqa: F401, registers the operators
-from addnorm.kernels.add_norm import add_norm, add_then_norm
-from addnorm.kernels.formula import Formula
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import autograd  # noqa: F401, registers the operators
+from addnorm.kernels.add_norm import ops as module
+from addnorm.kernels.add_norm.ops import add_norm, add_then_norm
+from addnorm.kernels.add_norm.reference import Formula
 
-pytestmark = pytest.mark.skipif(not native.levels(), reason=native.available().why)
+pytestmark = pytest.mark.skipif(not library.levels(), reason=library.available().why)
 
 
 @pytest.fixture(autouse=True)

@@ -9,10 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.kernels import fused, native
-from addnorm.kernels.draws import factors
-from addnorm.kernels.formula import precise
-from addnorm.kernels.fused import Given, How, Saved
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import native
+from addnorm.kernels.add_norm.native import Given, How, Saved
+from addnorm.kernels.add_norm.reference import precise
+from addnorm.kernels.dropout_rng import factors
 
 Gradients = tuple[Tensor | None, ...]
 
@@ -29,7 +30,7 @@ def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tu
     elif wanted:
         y, s = _AddNorm.apply(x, f, weight, bias, scales, given, how)  # type: ignore[no-untyped-call]
     else:
-        y, s, _ = fused.forward(x, f, given, how, keep=whole)
+        y, s, _ = native.forward(x, f, given, how, keep=whole)
     return s, y
 
 
@@ -39,14 +40,14 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         given, how = rest[3:]  # after the tensors of `given` that may want a gradient
-        y, s, statistics = fused.forward(x, f, given, how, keep=True)
+        y, s, statistics = native.forward(x, f, given, how, keep=True)
         assert s is not None and statistics is not None
         _save(ctx, x, f, given, how, s, statistics)
         return y, s
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        return (*_gradients(ctx, grads[0], grads[1], fused.backward), None, None)
+        return (*_gradients(ctx, grads[0], grads[1], native.backward), None, None)
 
 
 def _save(
@@ -64,7 +65,7 @@ def _gradients(ctx: Any, dy: Tensor | None, ds: Tensor | None, run: Any) -> Grad
     how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
     if dy is None:
         dy = torch.zeros_like(s)
-    if native.recorded(dy, ds):
+    if library.recorded(dy, ds):
         return _differentiable(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     dx, df, dw, db, da = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     if wanted[1] and df is None:
@@ -135,7 +136,7 @@ def _add_norm(
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
     given, how = Given(weight, bias, scales, seed), How(rms, eps, scale, rate)
-    y, s, statistics = fused.forward(x, f, given, how, keep=keep)
+    y, s, statistics = native.forward(x, f, given, how, keep=keep)
     return y, _some(s), _some(statistics)
 
 
@@ -168,7 +169,7 @@ def _add_norm_backward(
 ) -> list[Tensor]:
     saved, given = Saved(s, statistics, x), Given(weight, bias, scales, seed)
     how = How(rms, eps, scale, rate)
-    found = fused.backward(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    found = native.backward(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     return [_some(each) for each in found]
 
 
@@ -176,7 +177,7 @@ def _add_norm_backward(
 def _(dy: Tensor, ds: Tensor | None, s: Tensor, *rest: Any) -> list[Tensor]:
     _, _, _, _, scales, seed, *how, dtype, wanted = rest
     given = Given(None, None, scales, seed)
-    apart = wanted[1] and not (wanted[0] and fused.shared(How(*how), given, s.dtype, dtype))
+    apart = wanted[1] and not (wanted[0] and native.shared(How(*how), given, s.dtype, dtype))
     return [
         _some(torch.empty_like(s) if wanted[0] else None),
         _some(torch.empty_like(s, dtype=dtype) if apart else None),

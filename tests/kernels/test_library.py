@@ -10,76 +10,79 @@ import pytest
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import fused, native
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import native
 
-built = pytest.mark.skipif(not native.levels(), reason=native.available().why)
+built = pytest.mark.skipif(not library.levels(), reason=library.available().why)
 
 
 @pytest.fixture
 def fresh(monkeypatch):
     """As in a process that has not looked for the library yet."""
-    monkeypatch.setattr(native._State, "library", None)
-    monkeypatch.setattr(native._State, "answer", None)
+    monkeypatch.setattr(library._State, "library", None)
+    monkeypatch.setattr(library._State, "answer", None)
 
 
 @pytest.mark.usefixtures("fresh")
 def test_without_a_library_it_says_so_and_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(native, "PATH", tmp_path / "none.so")
-    with native.using(""):
-        assert not native.available()
-        assert "was not built" in native.available().why
-        assert "install addnorm again" in native.available().why
-        assert native.levels() == ()
-        assert not native.suits(1, torch.randn(100, 100))
+    monkeypatch.setattr(library, "PATH", tmp_path / "none.so")
+    with library.using(""):
+        assert not library.available()
+        assert "was not built" in library.available().why
+        assert "install addnorm again" in library.available().why
+        assert library.levels() == ()
+        assert not library.suits(1, torch.randn(100, 100))
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_library_that_is_none_is_no_disaster(monkeypatch, tmp_path):
     path = tmp_path / "broken.so"
     path.write_bytes(b"no library")
-    monkeypatch.setattr(native, "PATH", path)
-    with native.using(""):
-        assert re.search("cannot be loaded, kernels run in plain torch: .+", native.available().why)
+    monkeypatch.setattr(library, "PATH", path)
+    with library.using(""):
+        assert re.search(
+            "cannot be loaded, kernels run in plain torch: .+", library.available().why
+        )
 
 
 @built
 @pytest.mark.usefixtures("fresh")
 def test_a_library_of_another_version_is_refused(monkeypatch):
-    own = native.VERSION
-    monkeypatch.setattr(native, "VERSION", 999)
-    with native.using(""):
-        assert f"has version {own}, wanted 999" in native.available().why
+    own = library.VERSION
+    monkeypatch.setattr(library, "VERSION", 999)
+    with library.using(""):
+        assert f"has version {own}, wanted 999" in library.available().why
 
 
 @built
 def test_the_best_level_is_taken_and_named():
-    with native.using(""):
-        assert native.available().level == native.levels()[-1]
-        assert native.available().why == f"native kernels with {native.levels()[-1]} instructions"
+    with library.using(""):
+        assert library.available().level == library.levels()[-1]
+        assert library.available().why == f"native kernels with {library.levels()[-1]} instructions"
 
 
 def test_the_version_is_that_of_the_header():
     header = Path(__file__).parents[2] / "native" / "addnorm.h"
-    assert f"#define ADDNORM_VERSION {native.VERSION} " in header.read_text()
+    assert f"#define ADDNORM_VERSION {library.VERSION} " in header.read_text()
 
 
 def test_it_can_be_switched_off():
-    with native.using("off"):
-        assert not native.available()
-        assert "ADDNORM_NATIVE=off" in native.available().why
+    with library.using("off"):
+        assert not library.available()
+        assert "ADDNORM_NATIVE=off" in library.available().why
 
 
 def test_levels_that_are_none_or_not_here_are_refused(monkeypatch):
     with (
         pytest.raises(UserError, match="unknown level of ADDNORM_NATIVE 'avx'; did you mean"),
-        native.using("avx"),
+        library.using("avx"),
     ):
         pass
-    monkeypatch.setattr(native, "levels", lambda: ("portable",))
-    monkeypatch.setattr(native, "_load", lambda: object())
+    monkeypatch.setattr(library, "levels", lambda: ("portable",))
+    monkeypatch.setattr(library, "_load", lambda: object())
     with (
         pytest.raises(UserError, match="no avx512; choose one of portable, or off"),
-        native.using("avx512"),
+        library.using("avx512"),
     ):
         pass
 
@@ -143,7 +146,7 @@ def test_two_threads_at_once_do_not_disturb_each_other():
     from concurrent.futures import ThreadPoolExecutor
 
     x, seeds = torch.randn(512, 64), [torch.tensor(seed) for seed in range(8)]
-    wanted = [fused.drop(x, seed, 0.5) for seed in seeds]
+    wanted = [native.drop(x, seed, 0.5) for seed in seeds]
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda seed: fused.drop(x, seed, 0.5), seeds))
+        made = list(pool.map(lambda seed: native.drop(x, seed, 0.5), seeds))
     assert all(torch.equal(*pair) for pair in zip(made, wanted, strict=True))

@@ -8,13 +8,13 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import add_norm as module
-from addnorm.kernels import native
-from addnorm.kernels.add_norm import add_norm, add_then_norm
-from addnorm.kernels.draws import draw_seed, factors
-from addnorm.kernels.formula import Formula
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import ops as module
+from addnorm.kernels.add_norm.ops import add_norm, add_then_norm
+from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.dropout_rng import draw_seed, factors
 
-LEVELS = native.levels() or [pytest.param("", marks=pytest.mark.skip(native.available().why))]
+LEVELS = library.levels() or [pytest.param("", marks=pytest.mark.skip(library.available().why))]
 BEST = LEVELS[-1:]
 CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
 
@@ -123,9 +123,9 @@ def test_the_library_computes_the_definition(level, rms, rate, scale, dtypes):
     for shape, whole in (((3, 7, 10), True), ((131, 77), False), ((5, 64), True)):
         x, f = drawn(*shape, dtype=of_x), drawn(*shape, seed=1, dtype=of_f)
         formula, a = norm(shape[-1], rms=rms), skip_scale(scale, shape[-1])
-        with native.using(level):
+        with library.using(level):
             mine = outcome(x, f, formula, a, rate, whole=whole)
-        with native.using("off"):
+        with library.using("off"):
             theirs = outcome(x, f, formula, a, rate, whole=whole)
         assert_alike(mine, theirs, of_f)
 
@@ -144,9 +144,9 @@ def test_any_rows_and_features(level, rows, dim, rms, weight, bias, rate):
     x, f = drawn(rows, dim), drawn(rows, dim, seed=1)
     formula = norm(dim, rms=rms, weight=weight, bias=bias)
     formula = formula._replace(eps=1e-2)  # few features with a tiny variance amplify rounding
-    with native.using(level):
+    with library.using(level):
         mine = outcome(x, f, formula, 1.0, rate)
-    with native.using("off"):
+    with library.using("off"):
         theirs = outcome(x, f, formula, 1.0, rate)
     assert_alike(mine, theirs)
 
@@ -158,7 +158,7 @@ def test_threads_change_no_bit(level):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            with native.using(level):
+            with library.using(level):
                 made.append(outcome(x, f, formula, skip_scale("vector", 48), 0.3))
     finally:
         torch.set_num_threads(before)
@@ -173,9 +173,9 @@ def test_memory_that_is_not_aligned_or_not_dense(level, dtype):
     turned = drawn(33, 65, seed=1, dtype=dtype, grad=False).T.requires_grad_()
     every_other = Formula(False, drawn(66, seed=11)[::2], drawn(66, seed=12)[::2], 1e-5)
     for x, f in ((loose, turned), (turned, loose)):
-        with native.using(level):
+        with library.using(level):
             mine = outcome(x, f, every_other, 1.0, 0.3)
-        with native.using("off"):
+        with library.using("off"):
             theirs = outcome(x, f, every_other, 1.0, 0.3)
         assert_alike(mine, theirs, dtype)
 
@@ -189,9 +189,9 @@ def test_what_is_not_finite_shows_where_torch_shows_it(level, dtype, rms, value)
     with torch.no_grad():
         x[2, 3], f[5, 19], f[7, 0] = value, value, value
     for rate in (0.0, 0.5):
-        with native.using(level):
+        with library.using(level):
             mine = outcome(x, f, norm(20, rms=rms), 1.0, rate)
-        with native.using("off"):
+        with library.using("off"):
             theirs = outcome(x, f, norm(20, rms=rms), 1.0, rate)
         for one, other in zip(mine, theirs, strict=True):
             assert one.isfinite().equal(other.isfinite())
@@ -202,7 +202,7 @@ def test_what_is_not_finite_shows_where_torch_shows_it(level, dtype, rms, value)
 def test_no_tokens_and_no_features(level, shape):
     x, f = drawn(*shape), drawn(*shape, seed=1)
     formula = Formula(True, drawn(shape[-1]), None, 1e-5)
-    with native.using(level):
+    with library.using(level):
         s, y, *grads = outcome(x, f, formula, 1.0, 0.5)
     assert s.shape == y.shape == shape
     assert all((grad == 0).all() for grad in grads)
@@ -212,7 +212,7 @@ def test_no_tokens_and_no_features(level, shape):
 def test_gradients_only_for_who_wants_them(level):
     x, f, formula = drawn(20, 30), drawn(20, 30, seed=1), norm(30)
     everything = [x, f, formula.weight, formula.bias]
-    with native.using(level):
+    with library.using(level):
         torch.manual_seed(0)
         wanted = torch.autograd.grad(add_norm(x, f, formula, rate=0.3).square().sum(), everything)
         for index, only in enumerate(everything):
@@ -230,7 +230,7 @@ def test_either_result_may_go_unused(level, which):
     x, f, formula = drawn(20, 30), drawn(20, 30, seed=1), norm(30)
     grads = []
     for choice in (level, "off"):
-        with native.using(choice):
+        with library.using(choice):
             torch.manual_seed(0)
             made = add_then_norm(x, f, formula, rate=0.3)[which]
             grads.append(torch.autograd.grad(made.square().sum(), (x, f)))
@@ -240,7 +240,7 @@ def test_either_result_may_go_unused(level, which):
 @pytest.mark.parametrize("level", BEST)
 def test_without_gradients_it_is_the_same(level):
     x, f, formula = drawn(20, 30), drawn(20, 30, seed=1), norm(30)
-    with native.using(level):
+    with library.using(level):
         wanted = outcome(x, f, formula, 1.0, 0.3)[:2]
         torch.manual_seed(1)
         with torch.inference_mode():
@@ -256,7 +256,7 @@ def test_gradients_have_gradients(level):
     scale = skip_scale("vector", 9)
     inputs, made = (x, f, *formula[1:3], scale), []
     for choice in (level, "off"):
-        with native.using(choice):
+        with library.using(choice):
             torch.manual_seed(0)
             s, y = add_then_norm(x, f, formula, scale=scale, rate=0.3)
             first = torch.autograd.grad((s**2).sum() + (y**3).sum(), inputs, create_graph=True)
@@ -271,7 +271,7 @@ def test_gradients_have_gradients(level):
 @pytest.mark.parametrize("level", BEST)
 def test_a_seed_fixes_it_and_another_changes_it(level):
     x, f, formula = drawn(40, 30, grad=False), drawn(40, 30, seed=1, grad=False), norm(30)
-    with native.using(level):
+    with library.using(level):
         made = []
         for seed in (1, 1, 2):
             torch.manual_seed(seed)
@@ -289,7 +289,7 @@ def test_recomputed_activations_meet_the_same_draws(level):
         return add_norm(x, f * 2, formula, rate=0.3)
 
     grads = []
-    with native.using(level):
+    with library.using(level):
         for recompute in (False, True):
             torch.manual_seed(0)
             y = checkpoint(run, x, f, use_reentrant=False) if recompute else run(x, f)
@@ -317,7 +317,7 @@ def test_whoever_records_sees_the_operations_of_torch(level):
             seen.append(getattr(function, "__name__", ""))
             return function(*args, **(kwargs or {}))
 
-    with native.using(level), Recorder():
+    with library.using(level), Recorder():
         add_norm(drawn(40, 30), drawn(40, 30, seed=1), norm(30))
     assert "layer_norm" in seen and "add" in seen
 
@@ -330,7 +330,7 @@ def test_per_sample_gradients_of_torch_func(level):
         return add_norm(x, f, formula._replace(weight=weight)).square().sum()
 
     weight = formula.weight.detach()
-    with native.using(level):
+    with library.using(level):
         each = torch.func.vmap(torch.func.grad(loss), (None, 0, 0))(weight, x, f)
     single = torch.stack([torch.func.grad(loss)(weight, x[i], f[i]) for i in range(4)])
     torch.testing.assert_close(each, single, rtol=1e-4, atol=1e-4)
@@ -341,7 +341,7 @@ def test_under_autocast_the_stream_stays_in_float32(level):
     x, h, table = drawn(40, 32), drawn(40, 32, seed=1), drawn(32, 32, seed=2)
     made = []
     for choice in (level, "off"):
-        with native.using(choice), torch.autocast("cpu", dtype=torch.bfloat16):
+        with library.using(choice), torch.autocast("cpu", dtype=torch.bfloat16):
             f = h @ table
             assert f.dtype == torch.bfloat16
             s, y = add_then_norm(x, f, norm(32))
@@ -366,7 +366,7 @@ def test_what_does_not_fit_is_refused():
 @pytest.mark.parametrize("level", BEST)
 def test_layer_norm_without_dropout_is_ours_where_it_is_large_or_in_bfloat16(level, monkeypatch):
     monkeypatch.undo()
-    with native.using(level):
+    with library.using(level):
         for dtype, rows in ((torch.float32, 8192), (torch.bfloat16, 512)):
             x = torch.zeros(rows, 64, dtype=dtype)
             assert module.faster(norm(64), 0.0, x)
@@ -378,8 +378,8 @@ def test_layer_norm_without_dropout_is_ours_where_it_is_large_or_in_bfloat16(lev
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 def test_rows_of_more_features_than_are_drawn_at_once(level, dtype):
     x, f, formula = drawn(9, 555, dtype=dtype), drawn(9, 555, seed=1, dtype=dtype), norm(555)
-    with native.using(level):
+    with library.using(level):
         mine = outcome(x, f, formula, skip_scale("vector", 555), 0.3)
-    with native.using("off"):
+    with library.using("off"):
         theirs = outcome(x, f, formula, skip_scale("vector", 555), 0.3)
     assert_alike(mine, theirs, dtype)

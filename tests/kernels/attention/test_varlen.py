@@ -11,16 +11,17 @@ from hypothesis import strategies as st
 from torch import nn
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import attend, native
-from addnorm.kernels.varlen import WIDEST, Bounds, can, varlen_attention
+from addnorm.kernels import library
+from addnorm.kernels.attention import native
+from addnorm.kernels.attention.varlen import WIDEST, Bounds, can, varlen_attention
 
-WAYS = (*native.levels(), "off")
-needs_native = pytest.mark.skipif(not native.available(), reason=native.available().why)
+WAYS = (*library.levels(), "off")
+needs_native = pytest.mark.skipif(not library.available(), reason=library.available().why)
 
 
 @pytest.fixture(params=WAYS)
 def way(request):
-    with native.using(request.param):
+    with library.using(request.param):
         yield request.param
 
 
@@ -75,7 +76,7 @@ lengths_of_sequences = st.lists(st.integers(0, 40), max_size=5)
 @given(lengths_of_sequences, st.sampled_from([1, 5, 8, 16, 33]), st.booleans(), st.integers(0, 99))
 @pytest.mark.parametrize("level", WAYS)
 def test_any_lengths_of_self_attention(level, lengths, dim, causal, seed):
-    with native.using(level):
+    with library.using(level):
         agree(drawn(lengths, lengths, dim=dim, seed=seed), lengths, lengths, causal=causal)
 
 
@@ -84,7 +85,7 @@ def test_any_lengths_of_self_attention(level, lengths, dim, causal, seed):
 @pytest.mark.parametrize("level", WAYS)
 def test_any_lengths_of_cross_attention(level, pairs, seed):
     lengths, key_lengths = [list(each) for each in zip(*pairs, strict=True)] or ([], [])
-    with native.using(level):
+    with library.using(level):
         given = drawn(lengths, key_lengths, heads=3, kv_heads=3, dim=10, seed=seed)
         agree(given, lengths, key_lengths, causal=False)
 
@@ -216,7 +217,7 @@ def test_scales_of_either_sign_and_zero(way):
 
 
 @pytest.mark.parametrize("causal", [False, True])
-@pytest.mark.parametrize("level", native.levels())
+@pytest.mark.parametrize("level", library.levels())
 def test_threads_change_no_bit(level, causal):
     lengths = [30, 7, 140, 1, 64]
     *inputs, upstream = drawn(lengths, lengths, dim=24)
@@ -225,7 +226,7 @@ def test_threads_change_no_bit(level, causal):
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             mine = [each.detach().requires_grad_() for each in inputs]
-            with native.using(level):
+            with library.using(level):
                 y = ours(*mine, lengths, lengths, causal=causal, scale=0.2)
                 results.append((y, *torch.autograd.grad(y, mine, upstream)))
     finally:
@@ -345,7 +346,7 @@ def test_what_the_library_takes():
     assert not can(q.to("meta"), k.to("meta"), v.to("meta"))
     wide = torch.zeros(1, 2, WIDEST + 1)
     assert not can(wide, wide, wide)
-    with native.using("off"):
+    with library.using("off"):
         assert not can(q, k, v)
 
 
@@ -385,7 +386,7 @@ def test_other_mistakes(way):
 @needs_native
 def test_the_library_is_what_ran(monkeypatch):
     called = []
-    monkeypatch.setattr(attend, "forward", lambda *given: called.append(1) or given[:2])
+    monkeypatch.setattr(native, "forward", lambda *given: called.append(1) or given[:2])
     q, k, v, _ = drawn([3], [3])
     ours(q, k, v, [3], [3], scale=1.0)
     assert called

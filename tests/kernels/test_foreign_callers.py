@@ -8,15 +8,16 @@ from torch.autograd import forward_ad
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from addnorm import Encoder
-from addnorm.kernels import few, native
-from addnorm.kernels.add_norm import add_norm
-from addnorm.kernels.classify import logsumexp
+from addnorm.kernels import library
+from addnorm.kernels.add_norm.ops import add_norm
+from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.attention import decode
+from addnorm.kernels.attention.varlen import Bounds, varlen_attention
 from addnorm.kernels.cross_entropy import linear_cross_entropy
-from addnorm.kernels.formula import Formula
-from addnorm.kernels.varlen import Bounds, varlen_attention
+from addnorm.kernels.cross_entropy_rows import logsumexp
 from addnorm.sublayers import CrossAttention, KVCache, SelfAttention
 
-pytestmark = pytest.mark.skipif(not native.levels(), reason="the native library was not built")
+pytestmark = pytest.mark.skipif(not library.levels(), reason="the native library was not built")
 
 
 def drawn(*shape, seed=0):
@@ -68,13 +69,13 @@ def test_gradients_of_gradients_of_attention_know_what_q_k_and_v_share(share):
     def answer(level):
         q = drawn(2, 7, 8).requires_grad_()
         k = q if share == "one" else q.tanh()
-        with native.using(level), sdpa_kernel(SDPBackend.MATH):
+        with library.using(level), sdpa_kernel(SDPBackend.MATH):
             out = varlen_attention(q, k, k, bounds, bounds, scale=0.4)
             (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
             (second,) = torch.autograd.grad(first.square().sum(), q)
         return first.detach(), second
 
-    for one, other in zip(answer(native.levels()[-1]), answer("off"), strict=True):
+    for one, other in zip(answer(library.levels()[-1]), answer("off"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
@@ -117,7 +118,7 @@ def test_tangents_go_through():
         y = add_norm(dual, f, Formula(True, None, None, 1e-6), rate=0.0)
         assert forward_ad.unpack_dual(y).tangent is not None
         assert forward_ad.unpack_dual(logsumexp(dual)).tangent is not None
-        assert not few.can(dual[None, None, :1], *[x[None, None]] * 2, None)
+        assert not decode.can(dual[None, None, :1], *[x[None, None]] * 2, None)
 
 
 def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
@@ -127,7 +128,7 @@ def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
         if name.endswith(("norms.0", "norms.1")) or isinstance(module, torch.nn.Dropout):
             module.register_full_backward_hook(lambda *_, name=name: heard.append(name))
     stack(drawn(4, 40, 256)).sum().backward()
-    with native.using("off"):
+    with library.using("off"):
         native_heard, heard[:] = list(heard), []
         stack(drawn(4, 40, 256)).sum().backward()
     assert native_heard == heard and heard
@@ -154,12 +155,12 @@ def test_a_cache_of_another_batch_is_refused():
         with pytest.raises(ValueError, match="the cache holds a batch of 1, got one of 3"):
             attention(drawn(3, 1, 32), drawn(3, 6, 32), cache=cache[0])
     q, k = drawn(3, 2, 1, 16), drawn(1, 2, 6, 16)
-    assert not few.can(q, k, k, None)
+    assert not decode.can(q, k, k, None)
 
 
 def test_a_value_that_is_no_number_comes_out_even_with_no_weight():
     q, k, v = torch.full((1, 1, 1, 16), 30.0), torch.zeros(1, 1, 2, 16), drawn(1, 1, 2, 16)
     k[0, 0, 0] = 1
     v[0, 0, 1, 3] = torch.nan
-    found = few.attend(q, k, v, None, scale=1.0)
+    found = decode.attend(q, k, v, None, scale=1.0)
     assert found[..., 3].isnan().all() and found[..., :3].isfinite().all()

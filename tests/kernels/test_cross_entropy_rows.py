@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addnorm.kernels import classify as module
-from addnorm.kernels import native
-from addnorm.kernels.classify import classify
+from addnorm.kernels import cross_entropy_rows as module
+from addnorm.kernels import library
+from addnorm.kernels.cross_entropy_rows import classify
 
-LEVELS = ("off", *native.levels())
+LEVELS = ("off", *library.levels())
 
 
 @pytest.fixture(autouse=True)
@@ -47,7 +47,7 @@ def by_torch(logits, targets, smoothing):
 def test_every_number_is_that_of_the_definition(level, rows, classes, seed, scale, smoothing):
     logits, targets = drawn(rows, classes, seed, scale)
     nll, spread, correct, grad = by_torch(logits, targets, smoothing)
-    with native.using(level):
+    with library.using(level):
         found = classify(logits.clone(), targets, smoothing=smoothing)
     torch.testing.assert_close(found.nll.double(), nll, rtol=1e-5, atol=1e-5)
     torch.testing.assert_close(found.spread.double(), spread, rtol=1e-5, atol=1e-5)
@@ -59,7 +59,7 @@ def test_every_number_is_that_of_the_definition(level, rows, classes, seed, scal
 def test_a_hundred_thousand_classes_lose_no_digits(level):
     logits, targets = drawn(3, 100_003, scale=1.0)
     nll, spread, _, grad = by_torch(logits, targets, 0.1)
-    with native.using(level):
+    with library.using(level):
         found = classify(logits.clone(), targets, smoothing=0.1)
     torch.testing.assert_close(found.nll.double(), nll, rtol=1e-6, atol=0)
     torch.testing.assert_close(found.spread.double(), spread, rtol=1e-6, atol=0)
@@ -71,7 +71,7 @@ def test_what_is_no_number_stays_none_and_in_its_row(level):
     logits, targets = drawn(6, 37)
     logits[0, 5], logits[1, 7], logits[2] = torch.nan, torch.inf, -torch.inf
     targets[0] = 3
-    with native.using(level):
+    with library.using(level):
         found = classify(logits.clone(), targets)
     assert found.nll.isnan()
     assert found.grad[:3].isnan().any(-1).all()
@@ -83,7 +83,7 @@ def test_a_class_that_is_ruled_out_has_no_share(level):
     logits, targets = drawn(4, 19)
     logits[:, 11] = -torch.inf
     targets[:] = 2
-    with native.using(level):
+    with library.using(level):
         found = classify(logits.clone(), targets)
     assert (found.grad[:, 11] == 0).all()
     torch.testing.assert_close(
@@ -96,13 +96,13 @@ def test_a_class_that_is_ruled_out_has_no_share(level):
 def test_a_target_that_is_no_class_is_refused(level, target):
     logits, targets = drawn(2, 7)
     targets[1] = target
-    with native.using(level), pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+    with library.using(level), pytest.raises((RuntimeError, IndexError), match="out of bounds"):
         classify(logits, targets)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_rows_are_no_trouble(level):
-    with native.using(level):
+    with library.using(level):
         found = classify(torch.empty(0, 5), torch.empty(0, dtype=torch.long), smoothing=0.1)
     assert [float(each) for each in found[:3]] == [0, 0, 0]
     assert found.grad.shape == (0, 5)
@@ -112,7 +112,7 @@ def test_no_rows_are_no_trouble(level):
 def test_without_gradient_the_logits_are_left_alone(level):
     logits, targets = drawn(5, 33)
     before = logits.clone()
-    with native.using(level):
+    with library.using(level):
         found = classify(logits, targets, smoothing=0.1, wanted=False)
         twin = classify(before.clone(), targets, smoothing=0.1)
     assert found.grad is None
@@ -126,7 +126,7 @@ def test_any_address_and_any_stride_will_do(level):
     room = torch.zeros(5 * 33 + 1)
     room[1:] = logits.flatten()
     apart = torch.stack((targets, targets), -1)[:, 0]
-    with native.using(level):
+    with library.using(level):
         twin = classify(logits.clone(), targets)
         shifted = classify(room[1:].view(5, 33), apart)
         turned = classify(logits.T.contiguous().T, targets)
@@ -153,7 +153,7 @@ def test_logsumexp_is_torchs(level):
     logits, _ = drawn(7, 1001, scale=20.0)
     logits[3, 5] = -torch.inf
     before = logits.clone()
-    with native.using(level):
+    with library.using(level):
         torch.testing.assert_close(module.logsumexp(logits), logits.logsumexp(-1))
         assert torch.equal(logits, before)
         (grad,) = torch.autograd.grad(module.logsumexp(logits.requires_grad_()).sum(), logits)

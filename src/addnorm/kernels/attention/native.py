@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.kernels import native
-from addnorm.kernels.sequences import Bounds, bad_starts, padded, unequal
+from addnorm.kernels import library
+from addnorm.kernels.attention.reference import Bounds, bad_starts, padded, unequal
 
 TYPES = {torch.float32: 0, torch.bfloat16: 1}
 """As the library counts them."""
@@ -119,7 +119,7 @@ def _run(
         *at,
         *[0] * (24 - len(at)),
     )
-    wrong = native.run(name, given)
+    wrong = library.run(name, given)
     if wrong == 3:
         raise MemoryError("no memory for the scratch of attention")
     if wrong:

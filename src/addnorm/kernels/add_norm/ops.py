@@ -19,11 +19,12 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.kernels import native, operators
-from addnorm.kernels.draws import draw_seed
+from addnorm.kernels import library
+from addnorm.kernels.add_norm import autograd
+from addnorm.kernels.add_norm.native import Given, How
+from addnorm.kernels.add_norm.reference import Formula, defined
 from addnorm.kernels.dropout import keep
-from addnorm.kernels.formula import Formula, defined
-from addnorm.kernels.fused import Given, How
+from addnorm.kernels.dropout_rng import draw_seed
 
 LEAST, LEAST_BARE, LEAST_HALF = 1 << 14, 1 << 19, 1 << 15
 """Features from which on the native library is taken: with dropout or RMSNorm; for LayerNorm
@@ -49,7 +50,7 @@ def faster(formula: Formula, rate: float, x: Tensor, *others: Tensor | None) -> 
     """Whether the native library takes these tensors and is faster than torch with them."""
     bare = LEAST_BARE if x.dtype == torch.float32 else LEAST_HALF
     least = LEAST if formula.rms or rate else bare
-    return native.suits(least, x, formula.weight, formula.bias, *others)
+    return library.suits(least, x, formula.weight, formula.bias, *others)
 
 
 def _run(
@@ -58,9 +59,9 @@ def _run(
     _check(x, f, formula, scale, rate)
     scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
     rms, weight, bias, eps = formula
-    if (x.dtype, f.dtype) in native.TYPES and faster(formula, rate, x, f, scales):
+    if (x.dtype, f.dtype) in library.TYPES and faster(formula, rate, x, f, scales):
         given = Given(weight, bias, scales, draw_seed() if rate else None)
-        return operators.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
+        return autograd.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
     return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)
 
 

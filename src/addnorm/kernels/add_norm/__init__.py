@@ -1,0 +1,1 @@
+"""TODO kernels/add_norm."""
