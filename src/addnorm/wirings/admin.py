@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.wirings.base import Observer, State, parameter, register
-from addnorm.wirings.normed_sum import NormedSum
+from addnorm.wirings.post_norm import NormedSum
 
 
 @register(

@@ -6,7 +6,7 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Positive
 from addnorm.wirings.base import register
-from addnorm.wirings.normed_sum import NormedSum
+from addnorm.wirings.post_norm import NormedSum
 
 
 @register(
