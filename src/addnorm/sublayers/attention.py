@@ -12,7 +12,7 @@ from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import check_count, check_width
 from addnorm.sublayers.cache import Slot
-from addnorm.sublayers.heads import Heads
+from addnorm.sublayers.head_config import Heads
 from addnorm.sublayers.multihead import Answer, MultiHead
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import Rotation

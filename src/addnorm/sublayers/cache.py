@@ -7,7 +7,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.base import check_count
-from addnorm.sublayers.kin import Kin
+from addnorm.sublayers.beams import Kin
 
 
 class Slot:

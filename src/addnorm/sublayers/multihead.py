@@ -12,7 +12,7 @@ from addnorm.kernels.attention.varlen import varlen_attention
 from addnorm.kernels.linear import project
 from addnorm.sublayers import masks
 from addnorm.sublayers.base import Sublayer, Tap, draw_normal
-from addnorm.sublayers.heads import Heads, split_dim
+from addnorm.sublayers.head_config import Heads, split_dim
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.qk_norm import registry as qk_norms
 

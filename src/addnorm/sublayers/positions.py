@@ -13,7 +13,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive, Registry
 from addnorm.sublayers.base import check_count, draw_normal
-from addnorm.sublayers.heads import split_dim
+from addnorm.sublayers.head_config import split_dim
 
 Index = Annotated[int, Field(ge=0)]
 
