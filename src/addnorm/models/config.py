@@ -9,7 +9,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 
 from addnorm.core.errors import UserError, nearest
 from addnorm.norms.base import registry as norms
-from addnorm.stacks.blocks import Blocks
+from addnorm.stacks.layer_config import Blocks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 

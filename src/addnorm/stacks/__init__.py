@@ -2,6 +2,6 @@
 
 from addnorm.stacks.stack import Stack
 from addnorm.stacks.taps import Tap, Taps
-from addnorm.stacks.usual import Decoder, Encoder
+from addnorm.stacks.transformer import Decoder, Encoder
 
 __all__ = ["Decoder", "Encoder", "Stack", "Tap", "Taps"]

@@ -10,7 +10,7 @@ from torch.nn.utils.parametrize import ParametrizationList
 
 from addnorm.core.errors import UserError, WeightsLeftAlone, unknown
 from addnorm.norms.base import Norm
-from addnorm.stacks.wants import as_sublayer
+from addnorm.stacks.forward_signature import as_sublayer
 from addnorm.sublayers.base import Sublayer
 from addnorm.sublayers.positions import Positions
 from addnorm.wirings.base import Part, Wiring

@@ -14,8 +14,8 @@ from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
 from addnorm.stacks.branch import SiteBranch, Watched
+from addnorm.stacks.forward_signature import Wants, as_sublayer
 from addnorm.stacks.taps import Taps
-from addnorm.stacks.wants import Wants, as_sublayer
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
 

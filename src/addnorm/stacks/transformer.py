@@ -8,7 +8,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
-from addnorm.stacks.blocks import Blocks
+from addnorm.stacks.layer_config import Blocks
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
 from addnorm.sublayers.base import check_count, check_width
