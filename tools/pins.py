@@ -62,8 +62,8 @@ from addnorm.models.config import Config
 from addnorm.models.presets import PRESETS
 from addnorm.models.tabular import MODELS as TABLE_MODELS
 from addnorm.models.tabular import TableConfig, build_table_model
-from addnorm.models.tabular.numeric import make_numeric
-from addnorm.models.tabular.numeric import registry as numeric_embeddings
+from addnorm.models.tabular.numeric_embeddings import make_numeric
+from addnorm.models.tabular.numeric_embeddings import registry as numeric_embeddings
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import Decoder, Encoder

@@ -9,9 +9,9 @@ from rtdl_revisiting_models import FTTransformer as Rtdl
 
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import MODELS, Cells, TableConfig, build_table_model
-from addnorm.models.tabular.cells import ABSENT, NO_TEXT, PADDING
-from addnorm.models.tabular.numeric import make_numeric
-from addnorm.models.tabular.numeric import registry as numeric_embeddings
+from addnorm.models.tabular.numeric_embeddings import make_numeric
+from addnorm.models.tabular.numeric_embeddings import registry as numeric_embeddings
+from addnorm.models.tabular.table_batch import ABSENT, NO_TEXT, PADDING
 from addnorm.stacks import Encoder
 from addnorm.wirings import registry as wirings
 from tests.helpers import shaken

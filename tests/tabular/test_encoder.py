@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from addnorm.models.tabular.cells import ABSENT, KNOWN, NO_TEXT, RARE
+from addnorm.models.tabular.table_batch import ABSENT, KNOWN, NO_TEXT, RARE
 from addnorm.tabular.columns import read_columns
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.features import CATEGORIES, Category, Text, part_of

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 
 from addnorm.models.tabular import Cells, TableConfig, build_table_model
-from addnorm.models.tabular.cells import ABSENT
+from addnorm.models.tabular.table_batch import ABSENT
 from addnorm.tabular.pretrain import Pretext
 
 ROWS = 12

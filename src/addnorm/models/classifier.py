@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
-from addnorm.models.embed import PatchEmbedding, TokenEmbedding
+from addnorm.models.embeddings import PatchEmbedding, TokenEmbedding
 from addnorm.norms.base import check_mask
 from addnorm.stacks import Encoder
 

@@ -10,7 +10,7 @@ from addnorm.kernels.cross_entropy import Sums
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
-from addnorm.models.embed import TokenEmbedding, Unembedding
+from addnorm.models.embeddings import TokenEmbedding, Unembedding
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from addnorm.models.tabular.cells import Cells
+from addnorm.models.tabular.table_batch import Cells
 from addnorm.tabular.columns import Column, raw_columns, read_column
 from addnorm.tabular.features import PARTS, SLOTS, Category, Number, Text, part_of
 from addnorm.tabular.scaling import Quantiles

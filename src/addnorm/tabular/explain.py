@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular.cells import Cells
+from addnorm.models.tabular.table_batch import Cells
 from addnorm.tabular.pictures import save_chart
 
 SHOWN = 12

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from addnorm.models.tabular.cells import ABSENT, KNOWN, NO_TEXT, PADDING, RARE, WORD
+from addnorm.models.tabular.table_batch import ABSENT, KNOWN, NO_TEXT, PADDING, RARE, WORD
 from addnorm.tabular.columns import Column
 from addnorm.tabular.scaling import Quantiles
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.models.base import Wired
 from addnorm.models.tabular import Cells, TableConfig, TableModel
-from addnorm.models.tabular.cells import ABSENT
+from addnorm.models.tabular.table_batch import ABSENT
 from addnorm.stacks import Stack
 from addnorm.tabular.encoder import TableEncoder
 

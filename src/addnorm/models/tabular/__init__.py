@@ -2,12 +2,12 @@
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.build import MODELS, build_table_model
-from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.ft_transformer import FTTransformer
 from addnorm.models.tabular.mlp import TableMLP
 from addnorm.models.tabular.saint import Saint
 from addnorm.models.tabular.tab_transformer import TabTransformer
+from addnorm.models.tabular.table_batch import Cells
 
 __all__ = [
     "Cells",

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.models.base import Wired
-from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.tokens import Tokens
+from addnorm.models.tabular.feature_tokenizer import Tokens
+from addnorm.models.tabular.table_batch import Cells
 
 
 class TableModel(Wired):

@@ -35,7 +35,7 @@ class TableConfig(BaseModel):
     norm: str = "layer"
     """The norm that the wiring puts where it wants one."""
     numeric: str = "linear"
-    """How a number becomes a vector: a call string of `models/tabular/numeric.py`."""
+    """How a number becomes a vector: a call string of `models/tabular/numeric_embeddings.py`."""
     dim: Count = 64
     """Features of the stream."""
     depth: Count = 2

@@ -6,10 +6,10 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from addnorm.models.tabular.base import TableModel
-from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.focus import Focused
-from addnorm.models.tabular.tokens import Tokens
+from addnorm.models.tabular.feature_tokenizer import Tokens
+from addnorm.models.tabular.first_token import Focused
+from addnorm.models.tabular.table_batch import Cells
 
 
 class FTTransformer(TableModel):

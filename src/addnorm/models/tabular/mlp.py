@@ -6,9 +6,9 @@ from typing import Any, ClassVar
 from torch import Tensor, nn
 
 from addnorm.models.tabular.base import TableModel
-from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
 from addnorm.models.tabular.ft_transformer import linears, make_tokens
+from addnorm.models.tabular.table_batch import Cells
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward
 

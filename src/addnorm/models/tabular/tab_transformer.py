@@ -8,10 +8,10 @@ from torch import Tensor, nn
 
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular.base import TableModel
-from addnorm.models.tabular.cells import Cells
 from addnorm.models.tabular.config import TableConfig
+from addnorm.models.tabular.feature_tokenizer import Tokens
 from addnorm.models.tabular.ft_transformer import encoder_options, linears
-from addnorm.models.tabular.tokens import Tokens
+from addnorm.models.tabular.table_batch import Cells
 from addnorm.stacks import Encoder
 
 SHARED = 8

@@ -4,8 +4,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.models.tabular.cells import PADDING, Cells
-from addnorm.models.tabular.numeric import make_numeric, spread
+from addnorm.models.tabular.numeric_embeddings import make_numeric, spread
+from addnorm.models.tabular.table_batch import PADDING, Cells
 
 
 class Tokens(nn.Module):
