@@ -13,9 +13,9 @@ from babel import Locale
 
 from addnorm.core.errors import UnknownName, UserError
 from addnorm.data.demo import classify, lm, make_demo, translate
-from addnorm.data.demo.forms import Phrase, agreeing, plain
+from addnorm.data.demo.datetimes import _same_fields, times
 from addnorm.data.demo.lists import listing
-from addnorm.data.demo.times import _same_fields, times
+from addnorm.data.demo.phrases import Phrase, agreeing, plain
 
 SMALL = {"train": 1500, "valid": 60, "test": 60}
 PAIRS = [
@@ -130,7 +130,7 @@ def test_spanish_months_are_not_abbreviated_when_english_may_is_not():
 def test_both_sides_tell_the_same_fields(monkeypatch):
     patterns = {"en": "MMMM d, y", "de": "EEEE, d. MMMM y", "fr": "d LLLL y G"}
     monkeypatch.setattr(
-        "addnorm.data.demo.times.get_date_format",
+        "addnorm.data.demo.datetimes.get_date_format",
         lambda length, locale: SimpleNamespace(pattern=patterns[locale.language]),
     )
     form = ("length", "long")

@@ -3,7 +3,7 @@
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.data.gather import check_out
+from addnorm.data.corpus_builder import check_out
 
 
 def test_leftovers_of_a_killed_writer_are_no_strangers(tmp_path):

@@ -50,8 +50,8 @@ def files(
     json: Json = False,
 ) -> None:
     """Plain text: --src and --tgt for translation, --text for a language model."""
-    from addnorm.data.counts import Counts
-    from addnorm.data.lines import file_parts
+    from addnorm.data.readers.text_files import file_parts
+    from addnorm.data.record_counts import Counts
 
     sides = {"train": (src, tgt), "valid": (valid_src, valid_tgt), "test": (test_src, test_tgt)}
     texts = {"train": text, "valid": valid_text, "test": test_text}
@@ -96,8 +96,8 @@ def columns(
     json: Json = False,
 ) -> None:
     """Columns of a table: --source and --target, --text, or --text and --label."""
-    from addnorm.data.columns import column_parts, is_number, records, task_of
-    from addnorm.data.counts import Counts
+    from addnorm.data.readers.columns import column_parts, is_number, records, task_of
+    from addnorm.data.record_counts import Counts
 
     counts = Counts()
     check(out, force=force, errors=errors)
@@ -133,8 +133,8 @@ def demo(
     """A corpus out of what is installed: dates and numbers, Python's documentation, docstrings."""
     from addnorm.core.errors import UserError, unknown
     from addnorm.data.corpus import TASKS
-    from addnorm.data.counts import Counts
     from addnorm.data.demo import make_demo
+    from addnorm.data.record_counts import Counts
 
     if task not in TASKS:
         raise UserError(unknown("task", task, TASKS))

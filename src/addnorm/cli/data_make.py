@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.data.corpus import Record
-    from addnorm.data.counts import Counts
-    from addnorm.data.gather import Plan
+    from addnorm.data.corpus_builder import Plan
+    from addnorm.data.record_counts import Counts
 
 EVERY = 1_000_000  # records between two lines of talk where there is no terminal
 
@@ -16,8 +16,8 @@ EVERY = 1_000_000  # records between two lines of talk where there is no termina
 def check(out: Path, *, force: bool, errors: str = "drop") -> None:
     """Refuse what can be refused before anything is read."""
     from addnorm.core.errors import UserError, unknown
-    from addnorm.data.gather import check_out
-    from addnorm.data.sources import ERRORS
+    from addnorm.data.corpus_builder import check_out
+    from addnorm.data.readers.streams import ERRORS
 
     if errors not in ERRORS:
         raise UserError(unknown("--errors", errors, ERRORS))
@@ -39,8 +39,8 @@ def planned(
 ) -> "Plan":
     """How to divide what is not divided already: into `parts`."""
     from addnorm.core.errors import UserError
-    from addnorm.data.gather import Plan
-    from addnorm.data.split import Size
+    from addnorm.data.corpus_builder import Plan
+    from addnorm.data.splitting import Size
 
     for split, size in (("valid", valid), ("test", test)):
         if split in parts and size is not None:
@@ -63,7 +63,7 @@ def write(
 ) -> None:
     """Write the corpus and tell what became of the records."""
     from addnorm.cli.output import write_json
-    from addnorm.data.gather import gather
+    from addnorm.data.corpus_builder import gather
 
     shown = {split: _shown(records, split) for split, records in parts.items()}
     corpus = gather(out, task, parts=shown, counts=counts, plan=plan, about=about)

@@ -36,14 +36,14 @@ class Lines:
         if not self.files:
             yield from self._decoded(sys.stdin.buffer)
         for path in self.files:
-            from addnorm.data.sources import opened
+            from addnorm.data.readers.streams import opened
 
             with opened(path) as file:  # .gz and .xz as they are, as in `addnorm data`
                 yield from self._decoded(file)
 
     def count(self) -> int:
         """How many the files have; standard input can be read only once."""
-        from addnorm.data.sources import opened
+        from addnorm.data.readers.streams import opened
 
         number = 0
         for path in self.files:

@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.sources import opened
-from addnorm.data.tables import format_of
+from addnorm.data.readers.streams import opened
+from addnorm.data.readers.tables import format_of
 
 ABSENT = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "-nan", "<NA>", "#N/A")
 """What a cell of CSV says where there is nothing."""

@@ -7,7 +7,7 @@ from random import Random
 from babel import Locale
 from babel.lists import format_list
 
-from addnorm.data.demo.forms import Kind, Pair, Phrase, agreeing, plain
+from addnorm.data.demo.phrases import Kind, Pair, Phrase, agreeing, plain
 
 STYLES = ("standard", "or")
 COUNTS = (2, 3, 4, 4)  # items of a list

@@ -5,7 +5,7 @@ from babel.core import UnknownLocaleError
 from babel.localedata import locale_identifiers
 
 from addnorm.core.errors import UnknownName, UserError, nearest
-from addnorm.data.demo.forms import Pair
+from addnorm.data.demo.phrases import Pair
 
 
 def locale_pair(source: str, target: str) -> Pair:

@@ -6,8 +6,8 @@ from random import Random
 from babel import Locale
 from babel.numbers import get_currency_name
 
-from addnorm.data.demo.amounts import MONEY
-from addnorm.data.demo.forms import Form, Kind, Pair, agreeing
+from addnorm.data.demo.numbers import MONEY
+from addnorm.data.demo.phrases import Form, Kind, Pair, agreeing
 
 TERRITORIES = (
     "AR AT AU BD BE BG BO BR CA CH CL CN CO CR CU CY CZ DE DK DZ EC EE EG ES ET FI FR GB GE GR HR"

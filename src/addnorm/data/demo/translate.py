@@ -8,12 +8,12 @@ import babel
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.data.demo.amounts import amounts
-from addnorm.data.demo.forms import Kind, Pair, Phrase
+from addnorm.data.demo.datetimes import times
 from addnorm.data.demo.lists import Listing, listing
 from addnorm.data.demo.locales import locale_pair
 from addnorm.data.demo.names import names, places
-from addnorm.data.demo.times import times
+from addnorm.data.demo.numbers import amounts
+from addnorm.data.demo.phrases import Kind, Pair, Phrase
 
 SIZES = {"train": 20_000, "valid": 500, "test": 500}
 SEEN = 10  # times that every form and name of a held-out phrase occurs in training, at least

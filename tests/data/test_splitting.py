@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data.split import TOP, Seen, Size, Splitter, key_of
+from addnorm.data.splitting import TOP, Seen, Size, Splitter, key_of
 
 
 def edges(keys, valid=None, test=None):

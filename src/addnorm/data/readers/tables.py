@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError, unknown
-from addnorm.data.sources import MAX_CHARACTERS, Line, lines
+from addnorm.data.readers.streams import MAX_CHARACTERS, Line, lines
 
 FORMATS = {
     **dict.fromkeys((".tsv", ".tab"), "tsv"),

@@ -5,8 +5,8 @@ from itertools import zip_longest
 from pathlib import Path
 
 from addnorm.core.errors import UserError
-from addnorm.data.counts import Counts
-from addnorm.data.sources import Line, bounded, check_file, lines, one_line, settled
+from addnorm.data.readers.streams import Line, bounded, check_file, lines, one_line, settled
+from addnorm.data.record_counts import Counts
 
 
 def pairs(

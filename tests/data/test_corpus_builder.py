@@ -6,9 +6,9 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
-from addnorm.data.counts import Counts
-from addnorm.data.gather import SPOOL, Plan, check_out, gather
-from addnorm.data.split import Size
+from addnorm.data.corpus_builder import SPOOL, Plan, check_out, gather
+from addnorm.data.record_counts import Counts
+from addnorm.data.splitting import Size
 
 NONE = Size(number=0)
 

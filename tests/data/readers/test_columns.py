@@ -12,9 +12,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data import sources
-from addnorm.data.columns import column_parts, records, task_of
-from addnorm.data.counts import Counts
+from addnorm.data.readers import streams
+from addnorm.data.readers.columns import column_parts, records, task_of
+from addnorm.data.record_counts import Counts
 
 ROWS = [("good film", "1"), ("böse", "0"), ("so so", "1")]
 COLUMNS = {"text": "sentence", "label": "label"}
@@ -138,7 +138,7 @@ def test_nested_values_are_reached_with_a_dot(tmp_path):
 
 def test_giant_cells_are_counted(tmp_path, monkeypatch):
     for name in ("MAX_CHARACTERS", "MAX_BYTES"):
-        monkeypatch.setattr(sources, name, 40)
+        monkeypatch.setattr(streams, name, 40)
     path = put(tmp_path, "a.tsv", f"a\tb\n{'x' * 100}\ty\n1\t2\n")
     found, counts = read(path, columns={"source": "a", "target": "b"})
     assert (len(found), counts.dropped) == (1, {"too long": 1})

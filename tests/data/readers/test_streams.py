@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data import sources
-from addnorm.data.counts import Counts
-from addnorm.data.sources import bounded, lines, one_line, settled
+from addnorm.data.readers import streams
+from addnorm.data.readers.streams import bounded, lines, one_line, settled
+from addnorm.data.record_counts import Counts
 
 PACK = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress}
 
@@ -74,8 +74,8 @@ def test_invalid_utf8_is_dropped_replaced_or_refused(tmp_path):
 
 @pytest.mark.parametrize("pack", PACK)
 def test_a_giant_line_is_cut_and_the_next_one_is_whole(tmp_path, monkeypatch, pack):
-    monkeypatch.setattr(sources, "MAX_CHARACTERS", 10)
-    monkeypatch.setattr(sources, "MAX_BYTES", 40)
+    monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(streams, "MAX_BYTES", 40)
     path = put(tmp_path, PACK[pack](f"short\n{'ä' * 100}\nafter\n{'b' * 11}\n".encode()))
     found = list(lines(path))
     assert [line.long for line in found] == [False, True, False, True]
@@ -86,8 +86,8 @@ def test_a_giant_line_is_cut_and_the_next_one_is_whole(tmp_path, monkeypatch, pa
 @given(st.text(st.sampled_from("ab ä漢🙂"), max_size=300), st.booleans())
 def test_the_pieces_of_a_giant_line_are_the_line(tmp_path_factory, text, ended):
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sources, "MAX_CHARACTERS", 10)
-        patch.setattr(sources, "MAX_BYTES", 40)
+        patch.setattr(streams, "MAX_CHARACTERS", 10)
+        patch.setattr(streams, "MAX_BYTES", 40)
         end = "\nlast" if ended else ""
         path = put(tmp_path_factory.mktemp("giant"), f"first\n{text}{end}".encode())
         found = [line for line in lines(path, pieces=True) if line.number == 2]
@@ -97,7 +97,7 @@ def test_the_pieces_of_a_giant_line_are_the_line(tmp_path_factory, text, ended):
 
 def test_paragraphs_end_at_blank_lines_and_are_bounded(monkeypatch):
     assert list(bounded(["", "a", " b", " ", "", "c"])) == ["a\n b", "c"]
-    monkeypatch.setattr(sources, "MAX_CHARACTERS", 6)
+    monkeypatch.setattr(streams, "MAX_CHARACTERS", 6)
     assert list(bounded(["aaa", "bbb", "cc"])) == ["aaa", "bbb\ncc"]
 
 

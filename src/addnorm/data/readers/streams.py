@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Protocol
 
 from addnorm.core.errors import UserError, nearest
-from addnorm.data.counts import Counts
+from addnorm.data.record_counts import Counts
 
 MAX_CHARACTERS = 1_000_000  # of one line; a longer one is no sentence
 MAX_BYTES = 4 * MAX_CHARACTERS  # what so many characters take at most

@@ -3,9 +3,9 @@
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.data import sources
-from addnorm.data.counts import Counts
-from addnorm.data.lines import file_parts, pairs, texts
+from addnorm.data.readers import streams
+from addnorm.data.readers.text_files import file_parts, pairs, texts
+from addnorm.data.record_counts import Counts
 
 
 def put(folder, name, data):
@@ -52,8 +52,8 @@ def test_unequal_line_counts_are_refused_with_both(tmp_path):
 
 
 def test_giant_lines_are_counted_in_pairs_and_cut_in_texts(tmp_path, monkeypatch):
-    monkeypatch.setattr(sources, "MAX_CHARACTERS", 10)
-    monkeypatch.setattr(sources, "MAX_BYTES", 40)
+    monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
+    monkeypatch.setattr(streams, "MAX_BYTES", 40)
     path = put(tmp_path, "a", f"one\n{'word ' * 20}\nthree\n")
     found, counts = read(pairs, path, path)
     assert [pair["source"] for pair in found] == ["one", "three"]

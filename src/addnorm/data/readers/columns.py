@@ -8,9 +8,8 @@ from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import COLUMNS
-from addnorm.data.counts import Counts
-from addnorm.data.sources import MAX_CHARACTERS, SURROGATES, check_file, mended, one_line
-from addnorm.data.tables import (
+from addnorm.data.readers.streams import MAX_CHARACTERS, SURROGATES, check_file, mended, one_line
+from addnorm.data.readers.tables import (
     SHOWN,
     Row,
     check_columns,
@@ -19,6 +18,7 @@ from addnorm.data.tables import (
     has_column,
     read_rows,
 )
+from addnorm.data.record_counts import Counts
 
 
 def task_of(chosen: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:

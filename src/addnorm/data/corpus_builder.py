@@ -11,8 +11,8 @@ from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import CARD, COLUMNS, SPLITS, Corpus, Record, write_corpus
-from addnorm.data.counts import Counts
-from addnorm.data.split import TOP, Seen, Size, Splitter, digest, key_of
+from addnorm.data.record_counts import Counts
+from addnorm.data.splitting import TOP, Seen, Size, Splitter, digest, key_of
 
 SPOOL = ".addnorm-spool"  # below the corpus folder while it is made
 KEY = 17  # bytes of a spooled line before its record: sixteen hex digits and a blank

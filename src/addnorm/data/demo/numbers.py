@@ -17,7 +17,7 @@ from babel.numbers import (
 )
 from babel.units import format_compound_unit, format_unit
 
-from addnorm.data.demo.forms import Form, Kind, Pair, agreeing
+from addnorm.data.demo.phrases import Form, Kind, Pair, agreeing
 
 CURRENCIES = (
     "USD EUR GBP JPY CNY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF RUB TRY BRL MXN KRW ZAR ILS"

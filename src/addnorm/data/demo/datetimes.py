@@ -18,7 +18,7 @@ from babel.dates import (
     tokenize_pattern,
 )
 
-from addnorm.data.demo.forms import Form, Kind, Pair, agreeing
+from addnorm.data.demo.phrases import Form, Kind, Pair, agreeing
 
 FIRST, YEARS = 1950, 100  # a century, so that a year of two digits is sure
 LENGTHS = ("full", "long", "medium", "short")
