@@ -7,13 +7,13 @@ a file with its function, and a line in `QUESTIONS`.
 
 from addnorm.measure.attention import attention_maps
 from addnorm.measure.attention_entropy import attention_entropy
-from addnorm.measure.dependency import dependency
 from addnorm.measure.gradient_norm import gradient_squares
 from addnorm.measure.max_logit import max_logit
 from addnorm.measure.monitor import Monitor
 from addnorm.measure.nonfinite import Nonfinite, first_nonfinite
 from addnorm.measure.probe import QUESTIONS, forward_rows
-from addnorm.measure.sight import Sight
+from addnorm.measure.residual_dependency import dependency
+from addnorm.measure.site_activations import Sight
 from addnorm.measure.sites import parameters_of, stacks_of
 from addnorm.measure.spikes import SpikeDetector
 from addnorm.measure.stream_variance import stream_variance

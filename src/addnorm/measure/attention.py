@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Site
 from addnorm.measure.probe import look
-from addnorm.measure.sight import Sight
+from addnorm.measure.site_activations import Sight
 from addnorm.measure.sites import stacks_of, unwrapped
 
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.sight import Sight, mean
+from addnorm.measure.site_activations import Sight, mean
 
 
 def attention_entropy(sight: Sight) -> Tensor | None:

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from addnorm.measure.shards import squares
+from addnorm.measure.sharded_norms import squares
 
 
 def gradient_squares(parameters: Iterable[nn.Parameter]) -> Tensor:

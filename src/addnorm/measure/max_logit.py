@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.sight import Sight
+from addnorm.measure.site_activations import Sight
 
 
 def max_logit(sight: Sight) -> Tensor | None:

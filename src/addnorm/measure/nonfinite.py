@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from addnorm.core.plan import Site
 from addnorm.measure.probe import kept_generators, uncompiled
-from addnorm.measure.shards import local
+from addnorm.measure.sharded_norms import local
 from addnorm.measure.sites import parameters_of, place, spell, stacks_of, unwrapped
 from addnorm.stacks.taps import PLACES
 

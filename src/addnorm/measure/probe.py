@@ -11,9 +11,9 @@ from torch import Tensor, nn
 from addnorm.core.plan import Site
 from addnorm.core.rows import Row
 from addnorm.measure.attention_entropy import attention_entropy
-from addnorm.measure.dependency import dependency
 from addnorm.measure.max_logit import max_logit
-from addnorm.measure.sight import Sight
+from addnorm.measure.residual_dependency import dependency
+from addnorm.measure.site_activations import Sight
 from addnorm.measure.sites import place, stacks_of, unwrapped
 from addnorm.measure.stream_variance import stream_variance
 from addnorm.stacks.stack import Stack

@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from addnorm.measure.shards import local, reduced, square
+from addnorm.measure.sharded_norms import local, reduced, square
 
 
 def copies(parameters: Iterable[nn.Parameter]) -> list[Tensor]:

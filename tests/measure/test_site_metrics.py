@@ -12,10 +12,10 @@ from addnorm.measure import (
     QUESTIONS,
     Sight,
     attention_entropy,
-    dependency,
     forward_rows,
     max_logit,
     parameters_of,
+    residual_dependency,
     stacks_of,
     stream_variance,
 )
@@ -50,7 +50,7 @@ def test_variance_and_dependency_equal_their_twins(valid, dtype):
     assert float(stream_variance(seen)) == pytest.approx(
         reference.stream_variance(seen.stream, valid), rel=1e-5
     )
-    assert float(dependency(seen)) == pytest.approx(
+    assert float(residual_dependency(seen)) == pytest.approx(
         reference.dependency(seen.before, seen.branch, valid), rel=1e-5
     )
 
@@ -61,19 +61,19 @@ def test_what_stands_at_padding_does_not_count_even_if_it_is_nan():
         name: getattr(clean, name).masked_fill(~VALID.unsqueeze(-1), math.nan)
         for name in ("before", "branch", "stream")
     }
-    for question in (stream_variance, dependency):
+    for question in (stream_variance, residual_dependency):
         assert question(sight(**spoilt)) == question(clean)
 
 
 def test_a_branch_of_zeros_has_dependency_0_and_a_trunk_of_zeros_1():
-    assert dependency(sight(branch=torch.zeros(3, 7, 10))) == 0
-    assert dependency(sight(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
+    assert residual_dependency(sight(branch=torch.zeros(3, 7, 10))) == 0
+    assert residual_dependency(sight(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
 
 
 def test_a_batch_of_padding_alone_has_finite_answers():
     nobody = sight(valid=torch.zeros(3, 7, dtype=torch.bool))
     assert stream_variance(nobody) == 0
-    assert dependency(nobody) == 0
+    assert residual_dependency(nobody) == 0
 
 
 def test_entropy_equals_its_twin_and_knows_its_ends():

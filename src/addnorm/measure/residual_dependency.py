@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from addnorm.measure.sight import Sight, mean
+from addnorm.measure.site_activations import Sight, mean
 
 
 def dependency(sight: Sight) -> Tensor:
