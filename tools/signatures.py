@@ -1,12 +1,12 @@
 """Write what the doctor sees in each of our wirings: python tools/signatures.py
 
-To be run again when a wiring or the doctor's names change; tests/doctor/test_nearest.py says so.
+To be run again when a wiring or the doctor's names change; tests/doctor/test_matching.py says so.
 """
 
 import json
 from pathlib import Path
 
-from addnorm.doctor.nearest import DEPTH, KINDS, STORED, look
+from addnorm.doctor.matching import DEPTH, KINDS, STORED, look
 from addnorm.wirings.base import registry
 
 PATH = Path(__file__).parent.parent / "src" / "addnorm" / "doctor" / STORED

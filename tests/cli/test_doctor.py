@@ -14,12 +14,12 @@ from addnorm.cli.doctor import _text
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
 from tests.decode.runs import records
-from tests.doctor.small import Model, PreBlock, ids, stack
+from tests.doctor.models.tiny import Model, PreBlock, ids, stack
 
 MODULE = """
 import torch
 from torch import nn
-from tests.doctor.small import DIM, Model, PreBlock, stack
+from tests.doctor.models.tiny import DIM, Model, PreBlock, stack
 
 def healthy():
     torch.manual_seed(0)
@@ -165,7 +165,7 @@ def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys,
 
 
 def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
-    from addnorm.doctor.targets import imported
+    from addnorm.doctor.loading.targets import imported
 
     (tmp_path / "taken.py").write_text("class Own: pass\n")
     (tmp_path / "taken_by.py").write_text("from taken import Own\n")

@@ -6,7 +6,16 @@ from torch import nn
 from torch.nn import functional as F
 
 import addnorm
-from tests.doctor.small import DIM, Attention, FeedForward, Model, PreBlock, ids, stack, vectors
+from tests.doctor.models.tiny import (
+    DIM,
+    Attention,
+    FeedForward,
+    Model,
+    PreBlock,
+    ids,
+    stack,
+    vectors,
+)
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.small import DIM, ConnectedBlock, Model, ids, stack
+from tests.doctor.models.tiny import DIM, ConnectedBlock, Model, ids, stack
 from tests.report.browser import Browser, needs_browser
 
 pytestmark = needs_browser

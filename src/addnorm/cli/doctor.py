@@ -127,10 +127,10 @@ def _visit(
     from dataclasses import replace
 
     from addnorm.doctor import doctor as visit
-    from addnorm.doctor.inputs import guessed, parsed
-    from addnorm.doctor.stress import CannotTrain
-    from addnorm.doctor.stress import stress as stressed
-    from addnorm.doctor.targets import build_optimizer, imported, make_loss, read_options
+    from addnorm.doctor.loading.example_inputs import guessed, parsed
+    from addnorm.doctor.loading.targets import build_optimizer, imported, make_loss, read_options
+    from addnorm.doctor.stress_test import CannotTrain
+    from addnorm.doctor.stress_test import stress as stressed
 
     scalar = None if loss is None else make_loss(loss, stress=lr is not None)
     given = parsed(specs) if specs else None
@@ -157,7 +157,7 @@ def _model(
     target: str, layers: int | None, options: dict[str, Any] | None
 ) -> tuple[Any, list[str]]:
     from addnorm.core.errors import UserError
-    from addnorm.doctor.targets import build_target
+    from addnorm.doctor.loading.targets import build_target
 
     if not target or not Path(target).is_dir():
         return build_target(target, layers=layers, options=options)

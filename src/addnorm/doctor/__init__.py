@@ -7,7 +7,7 @@ import sys
 from types import ModuleType
 from typing import Any
 
-from addnorm.doctor.examine import doctor
+from addnorm.doctor.diagnose import doctor
 from addnorm.doctor.report import Block, Finding, NormUse, Report
 from addnorm.doctor.rules import RULES
 

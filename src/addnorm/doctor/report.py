@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.core.rows import Row
-from addnorm.doctor.sketch import Sketch
+from addnorm.doctor.analysis.typical_layer import Sketch
 
 Severity = Literal["info", "warning", "error"]
 MISWIRED = (
@@ -128,17 +128,17 @@ class Report:
     @cached_property
     def arrangement(self) -> str | None:
         """The closest known arrangement, as call string."""
-        return import_module("addnorm.doctor.nearest").arrangement(self)
+        return import_module("addnorm.doctor.matching").arrangement(self)
 
     @cached_property
     def fits(self) -> tuple[str, ...]:
         """Every known wiring that is as close, the closest arrangement first."""
-        return import_module("addnorm.doctor.nearest").fits(self)
+        return import_module("addnorm.doctor.matching").fits(self)
 
     @cached_property
     def families(self) -> tuple[str, ...]:
         """Released families with the same arrangement and norm."""
-        return import_module("addnorm.doctor.nearest").families(self)
+        return import_module("addnorm.doctor.matching").families(self)
 
     def closest(self) -> str:
         """The closest arrangement with its families, and what was found that keeps it from it."""
@@ -163,7 +163,7 @@ class Report:
     @cached_property
     def sensitivity(self) -> dict[int, float]:
         """How much the learning rate matters in the stress run, by length of the warm-up."""
-        return import_module("addnorm.doctor.stress").sensitivity(self.stress)
+        return import_module("addnorm.doctor.stress_test").sensitivity(self.stress)
 
     def stress_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
         """The stress run as a table of words: its head and its rows."""

@@ -1,7 +1,7 @@
 """A drawing of what the doctor saw: a typical layer of each stream, as it was recorded."""
 
+from addnorm.doctor.analysis.typical_layer import Piece, Sketch
 from addnorm.doctor.report import Report
-from addnorm.doctor.sketch import Piece, Sketch
 from addnorm.report.blocks import Block
 from addnorm.report.graph import Edge, Node
 from addnorm.report.layout import layout

@@ -1,20 +1,20 @@
 """The audit: one rule or one small family a file. A new rule is one file and one line here."""
 
 from addnorm.doctor.rules import (  # noqa: F401
-    axis,
-    cloned,
-    decay,
-    double,
-    dropout,
-    feed,
-    final,
-    inert,
+    cloned_layers,
+    decayed_gain,
+    double_norm,
+    dropout_after_norm,
+    ffn_fed_unadded,
+    ineffective_option,
+    inert_norm,
     leaks,
-    option,
+    missing_final_norm,
     precision,
-    scale,
-    shared,
-    skip,
+    shared_norm,
+    skip_after_norm,
+    skip_scale,
+    wrong_axis,
 )
 from addnorm.doctor.rules.base import RULES, Case, rule
 

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from addnorm.doctor.graph import Graph
-from addnorm.doctor.labels import label
-from addnorm.doctor.norms import Norm, own_gain
-from addnorm.doctor.ops import SLICES, mixes
-from addnorm.doctor.readings import Anatomy, Reading
+from addnorm.doctor.analysis.labels import label
+from addnorm.doctor.analysis.norms import Norm, own_gain
+from addnorm.doctor.analysis.results import Anatomy, Reading
+from addnorm.doctor.graph.graph import Graph
+from addnorm.doctor.graph.ops import SLICES, mixes
+from addnorm.doctor.model_trace import Visit
 from addnorm.doctor.report import Finding
-from addnorm.doctor.visit import Visit
 
 Rule = Callable[["Case"], Iterable[Finding]]
 RULES: dict[str, Rule] = {}

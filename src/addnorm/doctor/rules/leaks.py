@@ -6,15 +6,14 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.doctor.ahead import taken
-from addnorm.doctor.ops import ATTENTION, mixes
-from addnorm.doctor.readings import Reading
+from addnorm.doctor.analysis.results import Reading
+from addnorm.doctor.graph.ops import ATTENTION, mixes
 from addnorm.doctor.report import Finding, few
 from addnorm.doctor.rules.base import Case, rule
-from addnorm.doctor.rules.filled import closed
-from addnorm.doctor.rules.layout import valid, without_last
-from addnorm.doctor.rules.masks import hiding, is_mask, masks
-from addnorm.doctor.rules.probes import (
+from addnorm.doctor.rules.probing.input_masks import hiding, is_mask, masks
+from addnorm.doctor.rules.probing.open_gates import closed
+from addnorm.doctor.rules.probing.output_layout import valid, without_last
+from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE,
     Probe,
     examples,
@@ -27,6 +26,7 @@ from addnorm.doctor.rules.probes import (
     replaced,
     run,
 )
+from addnorm.doctor.trace.causal_masks import taken
 
 
 @rule("batch_leak")

@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 
-from addnorm.doctor.norms import Norm
+from addnorm.doctor.analysis.norms import Norm
 from addnorm.doctor.report import Finding, Severity
 from addnorm.doctor.rules.base import Case, rule
 

@@ -1,0 +1,110 @@
+"""Which input is a mask: what is done with it, not what it looks like."""
+
+from collections.abc import Iterator
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, mixes
+from addnorm.doctor.rules.base import Case
+from addnorm.doctor.trace.tensors import tensors
+
+ACTS = ATTENTION | {"mul", "div", "add", "sub", "masked_fill", "where", "getitem", "masked_select"}
+"""What a mask does to something that flows."""
+COUNTS = frozenset({"cumsum", "sum"})
+"""What makes positions or lengths of a mask: looking those up is no use as a token."""
+Use = Literal["mask", "tokens", "other", "none"]
+
+
+def node_of(case: Case, tensor: Tensor) -> int:
+    """The node of an input; -1 if it is none."""
+    given = tensors((case.visit.args, case.visit.kwargs))
+    pairs = zip(given, case.visit.recorder.inputs, strict=False)
+    return next((index for one, index in pairs if one is tensor), -1)
+
+
+def binary(tensor: Tensor) -> bool:
+    """Whether an input has one of two values for each token of each example."""
+    if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
+        return False
+    if bool(((tensor != 0) & (tensor != 1)).any()):
+        return False
+    square = tensor.shape[0] == tensor.shape[1]
+    return not (
+        square and (torch.equal(tensor, tensor.tril()) or torch.equal(tensor, tensor.triu()))
+    )
+
+
+def use_of(case: Case, tensor: Tensor) -> Use:
+    """What the model does with an input: hides tokens by it, looks rows up, else, or nothing.
+
+    What is only laid over numbers of the inputs, before anything was made of them, says which of
+    them were observed and hides no token.
+    """
+    graph = case.graph
+    start = node_of(case, tensor)
+    if start < 0:
+        return "none"
+    made, found = {start: False}, set[Use]()
+    for node in graph.nodes[start + 1 :]:
+        mine = [o.node for o in node.operands if o.kind == "node" and o.node in made]
+        if not mine:
+            continue
+        counted = node.op in COUNTS or any(made[i] for i in mine)
+        others = [i for i in node.ins if i not in made]
+        table = any(
+            o.kind == "weight" or (o.kind == "node" and graph[o.node].learned)
+            for o in node.operands
+        )
+        looks_up = node.op in EMBEDDINGS or (
+            table and (node.op in LOOKUPS or node.op == "mul" or mixes(node.op))
+        )
+        if node.op in ATTENTION and others:
+            found.add("mask")
+        elif looks_up:
+            found |= set() if counted else {"tokens"}
+        elif others:
+            raw = all(graph[i].given and graph[i].mixed < 0 for i in others)
+            found.add("mask" if node.op in ACTS and not raw else "other")
+        else:
+            made[node.index] = counted
+    order: tuple[Use, ...] = ("mask", "tokens", "other")
+    return next((use for use in order if use in found), "none")
+
+
+def is_mask(case: Case, tensor: Tensor) -> bool:
+    """Whether an input hides tokens, or was meant to: then nothing at all is done with it."""
+    if not binary(tensor):
+        return False
+    use = use_of(case, tensor)
+    if use != "none" or tensor.dtype == torch.bool:
+        return use in ("mask", "none")
+    # Ignored: ones, then zeros, is how valid tokens are marked; zeros may be anything.
+    rows = tensor.float()
+    return bool((rows[:, 1:] <= rows[:, :-1]).all()) and bool(rows.any())
+
+
+def masks(case: Case, inputs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+    """Inputs that are masks, those that are used first."""
+    found = [(name, tensor) for name, tensor in inputs.items() if is_mask(case, tensor)]
+    yield from sorted(found, key=lambda pair: use_of(case, pair[1]) != "mask")
+
+
+def hiding(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+    """(a mask that hides something, what it hides): both readings of a mask that has both values.
+
+    Of ones or of zeros alone nothing is hidden yet: there the last token is.
+    """
+    marked = mask.bool()
+    if mask.is_floating_point() and not bool(marked.any()):
+        return  # added to scores, perhaps: then only its owner knows what would hide
+    if bool(marked.all()) or not bool(marked.any()):
+        changed = mask.clone()
+        changed[:, -1] = 0 if bool(marked.all()) else 1
+        last = torch.zeros_like(marked)
+        last[:, -1] = True
+        yield changed, last
+        return
+    yield mask, ~marked
+    yield mask, marked

@@ -1,0 +1,189 @@
+"""The stress run: what really happens in the first steps, at three rates, with and without warm-up.
+
+No verdict: one row a run, with what was seen, and how much the rate matters.
+"""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.core.interrupts import check, listening
+from addnorm.core.rows import Row
+from addnorm.doctor.model_trace import as_call, own_copies, own_loss
+from addnorm.doctor.trace.errors import FAILED, told
+from addnorm.doctor.trace.state_guard import generators, unwrapped
+from addnorm.doctor.trace.tensors import tensors
+
+Call = tuple[tuple[Any, ...], dict[str, Any]]
+Loss = Callable[[Any], Tensor]
+STEPS = 40
+FACTORS = (1 / 3, 1.0, 3.0)
+LAST = 5
+"""Steps at the end that a loss is averaged over."""
+
+
+class CannotTrain(UserError):
+    """A model that was visited cannot be copied, or not trained."""
+
+
+def stress(
+    model: nn.Module,
+    example_inputs: Any,
+    loss: Loss | str | None = None,
+    *,
+    lr: float,
+    steps: int = STEPS,
+) -> Iterator[Row]:
+    """Train copies of a model for a few steps of Adam; one row a run.
+
+    loss: a scalar of what the model returns, or one of the words of LOSSES. Without one, the loss
+    that the model returns; else logits over tokens learn a fixed random table from input to output
+    token; anything else learns to fit a fixed random tensor.
+    """
+    if not math.isfinite(lr) or lr <= 0:
+        raise UserError(f"got lr={lr!r}; wanted a learning rate above 0, such as 1e-3")
+    if isinstance(loss, str) and loss not in LOSSES:
+        raise UserError(unknown("loss", loss, LOSSES))
+    model = unwrapped(model)
+    for factor in FACTORS:
+        for warmup in (0, steps // 4):
+            # the caller goes on with his own generators and handlers between two rows
+            with listening(), generators(model):
+                torch.manual_seed(0)
+                call = own_copies(as_call(example_inputs))
+                measure = loss if callable(loss) else _Task(call, loss)
+                row = _tried(
+                    model, call, measure=measure, schedule=rates(lr * factor, warmup, steps)
+                )
+            yield {"measure": "stress", "lr": lr * factor, "warmup": warmup, **row}
+
+
+def rates(lr: float, warmup: int, steps: int) -> list[float]:
+    """The learning rate of each step.
+
+    >>> rates(1.0, 2, 4)
+    [0.5, 1.0, 1.0, 1.0]
+    """
+    return [lr * min(1.0, (step + 1) / warmup) if warmup else lr for step in range(steps)]
+
+
+def sensitivity(rows: Sequence[Row]) -> dict[int, float]:
+    """How much the rate matters, by length of the warm-up: mean over the rates of the last loss
+    above the lowest, as a share of what training can win.
+
+    sum_i (L_i - min L) / (n (L_0 - min L)), where L_i is at most the first loss L_0: 0 if every
+    rate does as well as the best, near 1 - 1 / n if only one learns, 1 if none does.
+
+    Wortsman et al., Small-scale proxies for large-scale Transformer training instabilities, 2023,
+    arXiv 2309.14322, section 2.2, made a share so that losses of any kind compare.
+    """
+    found: dict[int, float] = {}
+    for warmup in dict.fromkeys(row["warmup"] for row in rows):
+        mine = [row for row in rows if row["warmup"] == warmup]
+        first = mine[0]["first_loss"]
+        ends = [min(r["last_loss"], first) if r["finite"] else first for r in mine]
+        won = first - min(ends)
+        found[warmup] = sum(e - min(ends) for e in ends) / (len(ends) * won) if won > 0 else 1.0
+    return found
+
+
+def _tried(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
+    """Train a copy; what a stranger's code may end with is told in one line."""
+    try:
+        return _run(copy.deepcopy(model).train(), call, measure=measure, schedule=schedule)
+    except UserError:
+        raise
+    except FAILED as problem:
+        raise CannotTrain(
+            f"the model could not be copied and trained: {told(problem)}; leave the stress run out"
+        ) from problem
+
+
+def _run(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
+    """As many steps as there are rates, fewer if the loss is no number any more."""
+    learning = [w for w in model.parameters() if w.requires_grad]
+    if not learning:
+        raise UserError("no output depends on a weight; wanted a model that can learn")
+    optimizer = torch.optim.Adam(learning, lr=schedule[0])
+    seen: list[float] = []
+    largest = 0.0
+    for rate in schedule:
+        check()
+        optimizer.param_groups[0]["lr"] = rate
+        optimizer.zero_grad(set_to_none=True)
+        value = measure(model(*call[0], **call[1]))
+        seen.append(float(value.detach()))
+        if not math.isfinite(seen[-1]):
+            break
+        value.backward()  # type: ignore[no-untyped-call]
+        size = float(nn.utils.get_total_norm([w.grad for w in learning if w.grad is not None]))
+        largest = max(largest, size) if math.isfinite(size) else math.inf
+        optimizer.step()
+    tail = seen[-LAST:]
+    return {
+        "steps": len(seen),
+        "first_loss": seen[0],
+        "last_loss": sum(tail) / len(tail),
+        "best_loss": min(seen),
+        "largest_gradient": largest,
+        "finite": len(seen) == len(schedule) and math.isfinite(seen[-1]),
+    }
+
+
+class _Task:
+    """A task for outputs of any kind, the same in every step."""
+
+    def __init__(self, call: Call, word: str | None) -> None:
+        whole = (t for t in tensors(call) if not t.is_floating_point() and t.dtype != torch.bool)
+        self.ids, self.word = list(whole), word
+        self.goal: Tensor | None = None
+
+    def __call__(self, out: Any) -> Tensor:
+        own = own_loss(out)
+        if self.word == "own" and own is None:
+            raise UserError(
+                "--loss own: the model returned no loss of its own to train on, as .loss or under "
+                "that name in a dict"
+            )
+        if self.word in (None, "own") and own is not None:
+            return own
+        values = [t for t in tensors(out) if t.requires_grad and t.is_floating_point()]
+        if not values:
+            raise UserError("no output depends on a weight; give a loss of what the model returns")
+        tokens = self._tokens(values[0])
+        if self.word == "mse" or (self.word is None and tokens is None):
+            return self._fit(values[0])
+        if tokens is None:
+            raise UserError(
+                f"--loss cross_entropy: got an output of shape {tuple(values[0].shape)}; wanted "
+                "logits of tokens whose ids are among the inputs; try --loss mse"
+            )
+        table = torch.randperm(values[0].shape[-1], generator=_drawn()).to(values[0].device)
+        goal = table[tokens].flatten()
+        return nn.functional.cross_entropy(values[0].float().flatten(0, 1), goal)
+
+    def _tokens(self, value: Tensor) -> Tensor | None:
+        """The ids that logits belong to."""
+        fitting = (t for t in self.ids if t.shape == value.shape[:-1] and value.dim() == 3)
+        return next((t for t in fitting if value.shape[-1] > int(t.max())), None)
+
+    def _fit(self, value: Tensor) -> Tensor:
+        if self.goal is None:
+            self.goal = torch.randn(value.shape, generator=_drawn()).to(value.device)
+        return (value.float() - self.goal).square().mean()
+
+
+LOSSES = {
+    "cross_entropy": "tokens learn a fixed random table",
+    "mse": "the output learns to fit a fixed random tensor",
+    "own": "the loss that the model returns",
+}
+
+
+def _drawn() -> torch.Generator:
+    return torch.Generator().manual_seed(0)

@@ -1,0 +1,103 @@
+"""Ctrl-C is heard, also where Python would drop it."""
+
+import os
+import signal
+import subprocess
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from addnorm.core.interrupts import check, listening
+from addnorm.doctor.stress_test import stress
+from tests.doctor.models.tiny import DIM, vectors
+
+
+@pytest.fixture
+def pressed():
+    """Ctrl-C as a terminal sends it, with Python's own handler in place."""
+    former = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield lambda: os.kill(os.getpid(), signal.SIGINT)
+    signal.signal(signal.SIGINT, former)
+
+
+class Presses(nn.Linear):
+    """Ctrl-C in a finalizer, where an exception goes nowhere."""
+
+    def __init__(self, press):
+        super().__init__(DIM, DIM)
+        self.press = press
+
+    def forward(self, x):
+        class Finalized:
+            def __del__(inner):
+                self.press()
+                sum(range(1000))  # time enough for the handler
+
+        Finalized()
+        return x + super().forward(torch.relu(super().forward(x)))
+
+
+def test_a_visit_ends(pressed):
+    with pytest.raises(KeyboardInterrupt):
+        addnorm.doctor(Presses(pressed), vectors())
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+
+
+def test_a_stress_run_ends(pressed, monkeypatch):
+    monkeypatch.setattr(Presses, "__deepcopy__", lambda self, memo: self, raising=False)
+    with pytest.raises(KeyboardInterrupt):
+        list(stress(Presses(pressed), vectors(), lr=1e-3, steps=3))
+
+
+def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, capfd):
+    with pytest.raises(KeyboardInterrupt), listening():
+        pressed()
+        said = "addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
+        assert capfd.readouterr().err == said
+    check()
+    with pytest.raises(KeyboardInterrupt), listening():
+        pressed()
+        pressed()  # the second one does not wait
+        pytest.fail("the second one was not heard")
+
+
+def test_a_handler_of_the_caller_is_left_alone(pressed):
+    heard = []
+    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    with listening():
+        pressed()
+    assert heard == [signal.SIGINT]
+
+
+SCRIPT = """
+import os, signal, torch
+from torch import nn
+signal.signal(signal.SIGINT, signal.default_int_handler)
+class Press(nn.Linear):
+    steps = 0
+    def forward(self, x):
+        if self.training:
+            Press.steps += 1
+            if Press.steps == 3:
+                class Finalized:
+                    def __del__(inner):
+                        os.kill(os.getpid(), signal.SIGINT)
+                        sum(range(1000))
+                Finalized()
+        return x + super().forward(torch.relu(super().forward(x)))
+def build():
+    return Press(8, 8)
+"""
+
+
+@pytest.mark.slow
+def test_the_command_ends_with_130(tmp_path):
+    (tmp_path / "pressing.py").write_text(SCRIPT)
+    command = [sys.executable, "-c", "from addnorm.cli.main import main; raise SystemExit(main())"]
+    command += ["doctor", "pressing:build", "--input", "float32[2,3,8]", "--stress"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 130, done.stderr
+    assert done.stderr.splitlines()[-1] == "addnorm: interrupted"

@@ -1,0 +1,63 @@
+"""A typical layer, drawn from what was recorded."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from addnorm.report.visit import drawing
+from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
+
+NORM, LOOK, MLP = (
+    ("norm", "LayerNorm"),
+    ("sublayer", "Self-attention"),
+    ("sublayer", "Feed-forward"),
+)
+ADD, SCALE = ("add", "+"), ("scale", "1.5")
+
+
+def pieces(model):
+    torch.manual_seed(0)
+    (sketch,) = addnorm.doctor(model, ids(), rules=()).sketches
+    return sketch, [(piece.kind, piece.label) for piece in sketch.pieces[1:-1]]
+
+
+@pytest.mark.parametrize(
+    ("model", "wanted"),
+    [
+        (Model(stack(PreBlock), nn.LayerNorm(DIM)), [NORM, LOOK, ADD, NORM, MLP, ADD, NORM]),
+        (Model(stack(PostBlock)), [LOOK, ADD, NORM, MLP, ADD, NORM]),
+        (Model(stack(PostBlock, alpha=1.5)), [LOOK, SCALE, ADD, NORM, MLP, SCALE, ADD, NORM]),
+        (Model(stack(PreBlock, fault="skip")), [NORM, LOOK, ADD, NORM, MLP, ADD]),
+    ],
+)
+def test_every_piece_stands_where_it_was_recorded(model, wanted):
+    sketch, found = pieces(model)
+    assert found == wanted
+    assert sketch.repeats == 3
+
+
+def test_a_skip_after_the_norm_is_drawn_behind_it():
+    sketch, _ = pieces(Model(stack(PreBlock, fault="skip")))
+    norm, look, add = 1, 2, 3
+    assert sketch.pieces[add].inputs == (norm, look)
+    healthy, _ = pieces(Model(stack(PreBlock)))
+    assert healthy.pieces[add].inputs == (0, look)
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_the_picture_has_every_piece(theme):
+    report = addnorm.doctor(Model(stack(PostBlock, alpha=1.5)), ids(), rules=())
+    text = drawing(report, theme=theme)
+    assert text.startswith("<svg") and text.rstrip().endswith("</svg>")
+    for word in ("Self-attention", "Feed-forward", "LayerNorm", "1.5", "3"):
+        assert word in text
+
+
+def test_the_layer_that_is_drawn_is_a_usual_one():
+    torch.manual_seed(0)
+    blocks = stack(PreBlock)
+    blocks[1] = PreBlock(fault="half skip")
+    one = addnorm.doctor(Model(blocks, nn.LayerNorm(DIM)), ids(), rules=()).sketches
+    other = addnorm.doctor(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids(), rules=()).sketches
+    assert one == other

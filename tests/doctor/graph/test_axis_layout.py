@@ -1,0 +1,85 @@
+"""Layouts: where axes come from, against what indices say."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.doctor.graph.axis_layout import Part, axis_of, fresh, origins, regrouped, sized
+from addnorm.doctor.graph.contractions import letters
+
+
+def moved(before, after):
+    """For each axis of a reshaped tensor, the old axes along which one moves with it."""
+    places = np.stack(np.unravel_index(np.arange(math.prod(before)), before)).reshape(-1, *after)
+    found = []
+    for axis in range(len(after)):
+        changes = np.ptp(places, axis=axis + 1).reshape(len(before), -1).any(1)
+        found.append({int(i) - len(before) for i in np.flatnonzero(changes)})
+    return found
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=60)
+def test_a_reshape_takes_axes_where_their_entries_go(data):
+    before = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
+    left, after = math.prod(before), []
+    while left > 1 and len(after) < 5:
+        after.append(data.draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0])))
+        left //= after[-1]
+    after = (*after, left)
+    layout = regrouped(fresh(before), after)
+    assert [math.prod(part.size for part in axis) for axis in layout] == list(after)
+    for axis, wanted in zip(layout, moved(before, after), strict=True):
+        assert wanted <= origins([axis])
+
+
+def test_a_reshape_and_its_way_back_are_exact():
+    before = (2, 6, 12)
+    there = regrouped(fresh(before), (2, 3, 2, 4, 3))
+    assert [sorted(origins([axis])) for axis in there] == [[-3], [-2], [-2], [-1], [-1]]
+    flat = regrouped(there, (144,))
+    assert [origins([a]) for a in regrouped(flat, before)] == [{-3}, {-2}, {-1}]
+
+
+def test_more_entries_by_a_multiple_are_copies():
+    copied = sized(axis_of({-2}, 6), 12)
+    assert copied == (Part(frozenset({-2}), 6), Part(frozenset(), 2))
+    assert sized(axis_of({-2}, 6), 5) == axis_of({-2}, 5)
+    assert sized(axis_of({-2}, 6), 6) == axis_of({-2}, 6)
+    assert axis_of({-2}, 1) == axis_of({-2}, 0) == ()
+
+
+@pytest.mark.parametrize(
+    ("op", "call", "shapes", "detail"),
+    [
+        ("linear", torch.nn.functional.linear, [(2, 3, 4), (5, 4)], {}),
+        ("linear", torch.nn.functional.linear, [(2, 3, 4), (4,)], {}),
+        ("matmul", torch.matmul, [(2, 3, 4), (2, 4, 5)], {}),
+        ("matmul", torch.matmul, [(3, 4), (2, 4, 5)], {}),
+        ("matmul", torch.matmul, [(6, 2, 3, 4), (2, 4, 5)], {}),
+        ("matmul", torch.matmul, [(4,), (2, 4, 5)], {}),
+        ("matmul", torch.matmul, [(2, 3, 4), (4,)], {}),
+        ("matmul", torch.matmul, [(4,), (4,)], {}),
+        ("tensordot", torch.tensordot, [(2, 3, 4), (3, 4, 5)], {"dims": 2}),
+        ("tensordot", torch.tensordot, [(2, 3, 4), (5, 3)], {"dims": ([1], [-1])}),
+    ],
+)
+def test_a_product_is_the_einsum_that_it_is_spelt_as(op, call, shapes, detail):
+    torch.manual_seed(0)
+    tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
+    terms, out = letters(op, shapes, detail=detail)
+    spelt = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
+    torch.testing.assert_close(spelt, call(*tensors, **detail))
+
+
+def test_dots_and_a_result_that_is_not_told_are_spelt_out():
+    assert letters("einsum", [(2, 3, 4), (4, 5)], detail={"equation": "...d, df -> ...f"}) == (
+        ["21d", "df"], "21f"
+    )  # fmt: skip
+    assert letters("einsum", [(3, 4), (4, 5)], detail={"equation": "td,df"})[1] == "ft"
+    assert letters("einsum", [(3, 4)], detail={"equation": "td,df"}) is None
+    assert letters("mul", [(3, 4), (3, 4)], detail={}) is None

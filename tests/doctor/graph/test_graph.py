@@ -1,0 +1,110 @@
+"""How far the doctor walks: long models written out step by step stay affordable."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from addnorm.doctor.model_trace import visiting
+from tests.doctor.models.tiny import DIM
+
+
+class Scan(nn.Module):
+    """h = a h + b x, one step after another."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(DIM)
+        self.a, self.b, self.o = (nn.Linear(DIM, DIM) for _ in range(3))
+
+    def forward(self, x):
+        u = self.norm(x)
+        a, b, h, out = torch.sigmoid(self.a(u)), self.b(u), torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = a[:, t] * h + b[:, t]
+            out.append(h * u[:, t])
+        return x + self.o(torch.stack(out, 1))
+
+
+class Cell(nn.Module):
+    """h = tanh(W x + U h): every step has a matrix of its own in the way."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm, self.w, self.u = nn.LayerNorm(DIM), nn.Linear(DIM, DIM), nn.Linear(DIM, DIM)
+
+    def forward(self, x):
+        given, h, out = self.w(self.norm(x)), torch.zeros_like(x[:, 0]), []
+        for t in range(x.shape[1]):
+            h = torch.tanh(given[:, t] + self.u(h))
+            out.append(h)
+        return x + torch.stack(out, 1)
+
+
+def walked(block, length):
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(DIM, DIM), block(), nn.LayerNorm(DIM))
+    x = torch.randn(2, length, DIM)
+    with visiting(model, x) as visit:
+        return visit.recorder.graph, [r.pre for r in visit.anatomy.blocks()]
+
+
+def test_a_scan_is_walked_in_proportion_to_its_length():
+    short, long = walked(Scan, 30), walked(Scan, 120)
+    assert short[1] == long[1] == [True]
+    assert long[0].walked < 6 * short[0].walked
+
+
+def test_walks_are_cut_short_when_they_were_too_many_and_that_is_noted(monkeypatch):
+    monkeypatch.setattr("addnorm.doctor.graph.graph.MOST", 2000)
+    graph, _ = walked(Cell, 80)
+    assert graph.tired
+    model = nn.Sequential(nn.Linear(DIM, DIM), Cell(), nn.LayerNorm(DIM))
+    report = addnorm.doctor(model, torch.randn(2, 80, DIM), rules=())
+    assert any("only ways of at most 300 operations" in note for note in report.notes)
+
+
+@pytest.mark.parametrize("way", ["W @ x", "matmul", "einsum", "transposed", "linear"])
+def test_a_matrix_across_tokens_is_a_mixer(way):
+    class Mixer(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.w = nn.LayerNorm(DIM), nn.Parameter(torch.randn(7, 7))
+
+        def forward(self, x):
+            h = self.norm(x)
+            if way == "W @ x":
+                return x + self.w @ h
+            if way == "matmul":
+                return x + torch.matmul(self.w, h)
+            if way == "einsum":
+                return x + torch.einsum("btd,ts->bsd", h, self.w)
+            if way == "transposed":
+                return x + (h.transpose(1, 2) @ self.w).transpose(1, 2)
+            return x + nn.functional.linear(h.transpose(1, 2), self.w).transpose(1, 2)
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(DIM, DIM), Mixer(), nn.LayerNorm(DIM))
+    (block,) = addnorm.doctor(model, torch.randn(2, 7, DIM), rules=()).blocks
+    assert block.kind == "mixer"
+
+
+@pytest.mark.parametrize("way", ["x @ W", "einsum", "W x"])
+def test_a_matrix_across_features_is_a_feed_forward(way):
+    class Feed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.w = nn.LayerNorm(DIM), nn.Parameter(torch.randn(DIM, DIM))
+
+        def forward(self, x):
+            h = self.norm(x)
+            if way == "x @ W":
+                return x + torch.relu(h @ self.w)
+            if way == "einsum":
+                return x + torch.relu(torch.einsum("btd,df->btf", h, self.w))
+            return x + torch.relu(self.w @ h.mT).mT
+
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Linear(DIM, DIM), Feed(), nn.LayerNorm(DIM))
+    (block,) = addnorm.doctor(model, torch.randn(2, 7, DIM), rules=()).blocks
+    assert block.kind == "feed-forward"

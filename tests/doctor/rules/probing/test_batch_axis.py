@@ -1,0 +1,175 @@
+"""Inputs without an axis of examples, or with one where nobody expects it."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from tests.doctor.models.tiny import DIM, VOCAB, FeedForward, ids, vectors
+
+LEAKS = ["batch_leak", "future_leak"]
+ALONE = "leaks between examples were not tried: the first axis of the inputs was taken for the"
+
+
+class Look(nn.Module):
+    """Attention over the last axis but one, whatever stands before it."""
+
+    def __init__(self, causal=False):
+        super().__init__()
+        self.qkv, self.out, self.causal = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), causal
+
+    def forward(self, x, mask=None):
+        q, k, v = self.qkv(x).chunk(3, -1)
+        scores = q @ k.mT / DIM**0.5
+        if self.causal:
+            later = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
+            scores = scores.masked_fill(later, float("-inf"))
+        if mask is not None:
+            scores = scores.masked_fill(~mask, float("-inf"))
+        return self.out(scores.softmax(-1) @ v)
+
+
+class Decoder(nn.Module):
+    """(..., tokens) -> (..., tokens, logits)"""
+
+    def __init__(self, *causal):
+        super().__init__()
+        self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
+        self.looks = nn.ModuleList(Look(each) for each in causal)
+        self.ffns = nn.ModuleList(FeedForward() for _ in causal)
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2 * len(causal) + 1))
+
+    def forward(self, tokens, segments=None):
+        x = self.table(tokens)
+        mask = None if segments is None else segments[:, None] == segments[None]
+        for i, (look, ffn) in enumerate(zip(self.looks, self.ffns, strict=True)):
+            x = x + look(self.norms[2 * i](x), mask)
+            x = x + ffn(self.norms[2 * i + 1](x))
+        return self.head(self.norms[-1](x))
+
+
+def found(model, example):
+    report = addnorm.doctor(model, example, rules=LEAKS)
+    return [f.rule for f in report.findings], [n for n in report.notes if n.startswith("leaks")]
+
+
+def test_tokens_without_an_axis_of_examples_are_no_examples():
+    torch.manual_seed(0)
+    one = ids()[0]
+    rules, (note,) = found(Decoder(True, True), one)
+    assert rules == [] and note.startswith(ALONE)
+    assert found(Decoder(True, False), one)[0] == ["future_leak"]
+    assert found(Decoder(True, True), one[None]) == (
+        [], ["leaks between examples were not tried: one example was given"],
+    )  # fmt: skip
+
+
+def test_packed_tokens_are_no_examples():
+    torch.manual_seed(0)
+    segments = torch.tensor([0, 0, 0, 1, 1, 1, 1])
+    rules, (note,) = found(Decoder(True, True), (ids()[0], segments))
+    assert rules == [] and note.startswith(ALONE)
+
+
+def test_torchs_own_encoder_takes_vectors_without_an_axis_of_examples():
+    torch.manual_seed(0)
+    layer = nn.TransformerEncoderLayer(DIM, 3, 32, batch_first=True, norm_first=True)
+    model = nn.TransformerEncoder(layer, 2, nn.LayerNorm(DIM), enable_nested_tensor=False)
+    rules, (note,) = found(model, vectors()[0])
+    assert rules == [] and note.startswith(ALONE)
+    assert found(model, vectors()) == ([], [])
+
+
+class Nodes(nn.Module):
+    """Nodes of a graph, which look at their neighbours or take their mean."""
+
+    def __init__(self, looks, near=None):
+        super().__init__()
+        self.register_buffer("near", near)
+        self.look, self.norm = Look() if looks else FeedForward(), nn.LayerNorm(DIM)
+        self.looks = looks
+
+    def forward(self, x, near=None):
+        near = self.near if near is None else near
+        h = self.norm(x)
+        if self.looks:
+            return x + self.look(h, near)
+        share = near.float() / near.sum(-1, keepdim=True)
+        return x + self.look(share @ h)
+
+
+@pytest.mark.parametrize("looks", [True, False])
+def test_nodes_of_a_graph_are_no_examples(looks):
+    torch.manual_seed(0)
+    near = (torch.rand(9, 9) > 0.5) | torch.eye(9, dtype=torch.bool)
+    for model, more in ((Nodes(looks), (near,)), (Nodes(looks, near), ())):
+        rules, (note,) = found(model, (torch.randn(9, DIM), *more))
+        assert rules == [] and note.startswith(ALONE)
+
+
+class Columns(nn.Module):
+    """Numbers in columns, each made a token of its own: (examples, columns) -> (examples)."""
+
+    def __init__(self, batch_first):
+        super().__init__()
+        self.weight, self.bias = nn.Parameter(torch.randn(5, DIM)), nn.Parameter(torch.zeros(DIM))
+        self.look = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
+        self.head = nn.Linear(DIM, 1)
+
+    def forward(self, x):
+        h = x[..., None] * self.weight + self.bias
+        h = h + self.look(h, h, h, need_weights=False)[0]
+        return self.head(h.mean(1))
+
+
+@pytest.mark.parametrize("batch_first", [True, False])
+def test_rows_of_a_table_are_examples(batch_first):
+    torch.manual_seed(0)
+    rules, notes = found(Columns(batch_first), torch.randn(6, 5))
+    assert (rules, notes) == ([] if batch_first else ["batch_leak"], [])
+
+
+class Tutorial(nn.Module):
+    """Positions of shape (tokens, 1, features), as in PyTorch's tutorial: tokens come first."""
+
+    def __init__(self, *, batch_first, turned=True):
+        super().__init__()
+        self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
+        self.register_buffer("place", torch.randn(20, 1, DIM))
+        self.look = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
+        self.norm, self.turned = nn.LayerNorm(DIM), turned
+
+    def forward(self, tokens):
+        x = self.table(tokens.t() if self.turned else tokens)
+        x = x + self.place[: len(x)]
+        x = self.norm(x + self.look(x, x, x, need_weights=False)[0])
+        x = self.head(x)
+        return x.transpose(0, 1) if self.turned else x
+
+
+def test_positions_tell_where_the_tokens_are():
+    torch.manual_seed(0)
+    assert found(Tutorial(batch_first=False), ids()) == ([], [])
+    assert found(Tutorial(batch_first=True), ids()) == (["batch_leak"], [])
+
+
+def test_that_tokens_were_taken_to_come_first_is_told():
+    torch.manual_seed(0)
+    rules, (note,) = found(Tutorial(batch_first=False, turned=False), ids().t())
+    assert rules == []
+    assert note.startswith("leaks between examples on the first axis of the inputs: it was taken")
+
+
+class Pooled(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.decoder = Decoder(True, True)
+
+    def forward(self, tokens):
+        return self.decoder(tokens).mean(-2)
+
+
+def test_why_the_future_was_not_tried_is_told_truly():
+    torch.manual_seed(0)
+    said = "leaks from the future were not tried: the output has no axis as long as the tokens"
+    assert found(Pooled(), ids()) == ([], [said])

@@ -1,0 +1,158 @@
+"""Leaks in layouts and tasks where the axes are not what one expects."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from tests.doctor.models.tiny import DIM, HandNorm, Model, PreBlock, ids, stack, vectors
+
+pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True")
+
+
+def rules(model, example):
+    torch.manual_seed(0)
+    return {finding.rule for finding in addnorm.doctor(model, example).findings}
+
+
+def sequence_first(fault=False, causal=False):
+    class Turned(nn.Module):
+        def __init__(self):
+            super().__init__()
+            norm = (lambda d: HandNorm(d, axis=1)) if fault else nn.LayerNorm
+            self.body = nn.Sequential(*stack(PreBlock, causal=causal, norm=norm), nn.LayerNorm(DIM))
+
+        def forward(self, x):  # (tokens, batch, features)
+            return self.body(x.transpose(0, 1)).transpose(0, 1)
+
+    return Turned()
+
+
+def test_tokens_may_come_first():
+    x = torch.randn(7, 3, DIM)
+    assert rules(sequence_first(), x) == set()
+    assert rules(sequence_first(causal=True), x) == set()
+    assert "future_leak" in rules(sequence_first(causal=True, fault=True), x)
+
+
+def test_torchs_own_transformer_with_tokens_first_does_not_leak():
+    torch.manual_seed(0)
+    model = nn.Transformer(DIM, 3, 1, 1, 32, norm_first=True)
+    mask = nn.Transformer.generate_square_subsequent_mask(5)
+    example = {"src": torch.randn(4, 2, DIM), "tgt": torch.randn(5, 2, DIM), "tgt_mask": mask}
+    assert rules(model, example) == set()
+
+
+@pytest.mark.parametrize("masked", [True, False])
+def test_only_the_decoders_own_tokens_must_not_see_the_future(masked):
+    class Pair(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.pair = nn.Transformer(DIM, 3, 1, 2, 32, norm_first=True, batch_first=True)
+
+        def forward(self, source, target):
+            mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
+            memory = self.pair.encoder(source)
+            y = self.pair.decoder.layers[0](target, memory, tgt_mask=mask)
+            y = self.pair.decoder.layers[1](y, memory, tgt_mask=mask if masked else None)
+            return self.pair.decoder.norm(y)
+
+    example = (torch.randn(2, 6, DIM), torch.randn(2, 5, DIM))
+    torch.manual_seed(0)
+    assert ("future_leak" in rules(Pair(), example)) is not masked
+
+
+def test_a_table_model_whose_rows_see_each_other_is_found():
+    class Rows(nn.Module):
+        def __init__(self, axis):
+            super().__init__()
+            self.norm, self.axis = HandNorm(DIM), axis
+            self.up, self.down = nn.Linear(DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
+
+        def forward(self, x):
+            centred = x - x.mean(self.axis, keepdim=True)
+            h = centred / (centred.pow(2).mean(self.axis, keepdim=True) + 1e-5).sqrt()
+            return self.norm(x + self.down(torch.relu(self.up(h))))
+
+    x = torch.randn(6, DIM)
+    assert {"batch_leak", "wrong_axis"} <= rules(Rows(0), x)
+    assert "batch_leak" not in rules(Rows(-1), x)
+
+
+def test_batch_norm_in_use_is_no_leak():
+    convolution = nn.Sequential(
+        nn.Conv1d(DIM, DIM, 3, padding=1), nn.BatchNorm1d(DIM), nn.ReLU(),
+        nn.Conv1d(DIM, DIM, 3, padding=1), nn.BatchNorm1d(DIM),
+    )  # fmt: skip
+
+    class Net(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.body = convolution
+
+        def forward(self, x):
+            return (x.mT + self.body(x.mT)).mT
+
+    assert "batch_leak" not in rules(Net(), vectors())
+
+
+def test_one_example_is_no_reason_to_fail():
+    assert rules(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids()[:1]) == set()
+
+
+class Long(nn.Module):
+    """Any number of tokens, or one only; and how many it was called with."""
+
+    def __init__(self, deaf, only=None):
+        super().__init__()
+        self.blocks, self.last = nn.ModuleList(stack(PreBlock, 1)), nn.LayerNorm(DIM)
+        self.deaf, self.only, self.lengths = deaf, only, []
+
+    def forward(self, x, mask):
+        self.lengths.append(x.shape[1])
+        assert self.only in (None, x.shape[1])
+        for block in self.blocks:
+            x = block(x) if self.deaf else block(x, mask)
+        return self.last(x)
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("only", [None, 80])
+def test_padding_of_many_tokens_is_tried_with_few_if_the_model_takes_them(deaf, only):
+    mask = torch.ones(2, 80)
+    mask[0, 60:] = 0  # beyond what is left of it
+    model = Long(deaf, only)
+    found = rules(model, {"x": torch.randn(2, 80, DIM), "mask": mask})
+    assert found == ({"padding_leak"} if deaf else set())
+    assert (model.lengths.count(80) == 1) is (only is None)
+
+
+class Classed(nn.Module):
+    """Tokens of its own before those it is given, so that more come out than went in."""
+
+    def __init__(self, deaf, more):
+        super().__init__()
+        torch.manual_seed(0)
+        self.own, self.more, self.deaf = nn.Parameter(torch.randn(1, more, DIM)), more, deaf
+        self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3))
+        self.maps = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(4))
+
+    def forward(self, x, mask):
+        x = torch.cat((self.own.expand(len(x), -1, -1), x), 1)
+        keep = nn.functional.pad(mask, (self.more, 0), value=True)[:, None]
+        for layer in range(2):
+            h = self.norms[layer](x)
+            scores = self.maps[2 * layer](h) @ self.maps[2 * layer + 1](h).mT / DIM**0.5
+            if not (self.deaf and layer):
+                scores = scores.masked_fill(~keep, -torch.inf)
+            x = x + scores.softmax(-1) @ h
+        return self.norms[2](x)
+
+
+@pytest.mark.parametrize("more", [1, 3])
+@pytest.mark.parametrize("deaf", [False, True])
+def test_tokens_that_a_model_adds_are_not_padding(deaf, more):
+    mask = torch.ones(3, 9, dtype=torch.bool)
+    mask[1, 6:] = mask[2, 4:] = False
+    found = rules(Classed(deaf, more), (torch.randn(3, 9, DIM), mask))
+    assert found == ({"padding_leak"} if deaf else set())

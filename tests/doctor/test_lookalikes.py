@@ -1,0 +1,378 @@
+"""Healthy models that look like a mistake: silence, and a word where the mistake is planted."""
+
+import copy
+from typing import Literal
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from tests.doctor.models.tiny import (
+    DIM,
+    LENGTH,
+    VOCAB,
+    FeedForward,
+    HandNorm,
+    Model,
+    PostBlock,
+    PreBlock,
+    clones,
+    findings,
+    ids,
+    rules,
+    stack,
+)
+
+
+@pytest.fixture(autouse=True)
+def seed():
+    torch.manual_seed(0)
+
+
+# where the examples stand
+
+
+class Laid(Model):
+    """The same numbers, laid out otherwise."""
+
+    def __init__(self, way, norm=nn.LayerNorm, **options):
+        super().__init__(stack(PreBlock, norm=norm, **options), nn.LayerNorm(DIM))
+        self.way = way
+
+    def forward(self, tokens, mask=None):
+        return self.way(super().forward(tokens, mask))
+
+
+LAID = {
+    "flat": lambda y: y.reshape(-1, VOCAB),
+    "flat, tokens first": lambda y: y.transpose(0, 1).reshape(-1, VOCAB),
+    "tokens first": lambda y: y.transpose(0, 1),
+    "vocabulary first": lambda y: y.mT,
+    "as many layers as examples": lambda y: torch.stack([y, 2 * y]),
+    "more layers than examples": lambda y: torch.stack([y, 2 * y, 3 * y]),
+}
+
+
+@pytest.mark.parametrize("way", LAID)
+def test_examples_are_found_wherever_they_stand(way):
+    assert rules(Laid(LAID[way])) == set()
+    assert "batch_leak" in rules(Laid(LAID[way], norm=lambda d: HandNorm(d, axis=0)))
+
+
+@pytest.mark.parametrize("way", [way for way in LAID if way != "vocabulary first"])
+def test_tokens_are_found_wherever_they_stand(way):
+    assert rules(Laid(LAID[way], causal=True)) == set()
+    model = Laid(LAID[way], causal=True)
+    model.blocks[1].attention.causal = False
+    assert rules(model) == {"future_leak"}
+
+
+@pytest.mark.parametrize("way", LAID)
+def test_a_hidden_token_may_change_its_own_output(way):
+    example = (ids(), torch.ones_like(ids()))
+    assert rules(Laid(LAID[way]), example) == set()
+
+
+def test_one_example_is_enough_to_see_the_future():
+    model = Laid(LAID["flat"], causal=True)
+    assert rules(model, ids()[:1]) == set()
+    model.blocks[1].attention.causal = False
+    assert rules(model, ids()[:1]) == {"future_leak"}
+
+
+# matrices across tokens
+
+
+class Mixing(nn.Module):
+    """x + mix(norm(x)), tokens mixed by a matrix; then a feed-forward."""
+
+    def __init__(self, way, norm):
+        super().__init__()
+        length = DIM if "square" in way else LENGTH
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
+        self.mix = nn.Parameter(torch.randn(length, length) / length)
+        self.ffn = FeedForward()
+
+    def forward(self, x, mask=None):
+        h = self.one(x)
+        if "einsum" in self.way:
+            h = torch.einsum("btd,ts->bsd", h, self.mix)
+        elif "turned" in self.way:
+            h = (h.transpose(1, 2) @ self.mix).transpose(1, 2)
+        else:
+            h = self.mix @ h
+        x = x + h
+        return x + self.ffn(self.two(x))
+
+
+@pytest.mark.parametrize("square", ["", " square"])
+@pytest.mark.parametrize("way", ["before", "einsum", "turned"])
+def test_a_norm_before_a_matrix_across_tokens_is_not_over_them(way, square):
+    x = torch.randn(2, DIM if square else LENGTH, DIM)
+    for norm, wanted in ((nn.LayerNorm, []), (lambda d: HandNorm(d, axis=1), ["0.two", "1.two"])):
+        model = nn.Sequential(*[Mixing(way + square, norm) for _ in range(2)], nn.LayerNorm(DIM))
+        found = [f.path for f in findings(model, x, rules=["wrong_axis"])]
+        assert found == ([] if square else wanted)  # a square tells nobody which axis is which
+
+
+# masks, however they are spelt
+
+
+class Masked(Model):
+    """Attention that is told which tokens are padding, or is deaf; and types of tokens."""
+
+    def __init__(self, deaf=False, padding=False):
+        super().__init__(stack(PreBlock), nn.LayerNorm(DIM))
+        self.types, self.deaf, self.padding = nn.Embedding(2, DIM), deaf, padding
+
+    def forward(self, tokens, types=None, mask=None):
+        x = self.table(tokens) + (self.types(types) if types is not None else 0)
+        for block in self.blocks:
+            keep = mask if not self.padding or mask is None else ~mask.bool()
+            x = block(x) if self.deaf or keep is None else block(x, keep)
+        return self.head(self.final(x))
+
+
+def marks(*lengths):
+    return torch.stack([torch.arange(LENGTH) < length for length in lengths])
+
+
+MASKS = {
+    "all valid": (marks(LENGTH, LENGTH), False),
+    "ones": (marks(LENGTH, LENGTH).long(), False),
+    "no padding": (~marks(LENGTH, LENGTH), True),
+    "some valid": (marks(4, LENGTH).long(), False),
+    "some valid, both short": (marks(4, 6), False),
+    "some padding": (~marks(4, LENGTH), True),
+    "floats": (marks(4, LENGTH).float(), False),
+}
+
+
+@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("name", MASKS)
+def test_masks_of_any_spelling_are_tried(name, deaf):
+    mask, padding = MASKS[name]
+    found = rules(Masked(deaf, padding), {"tokens": ids(), "mask": mask})
+    assert found == ({"padding_leak"} if deaf else set())
+
+
+@pytest.mark.parametrize("fill", [0, 1])
+def test_types_of_tokens_are_no_mask(fill):
+    example = {"tokens": ids(), "types": torch.full_like(ids(), fill)}
+    assert rules(Masked(), example) == set()
+    example["mask"] = torch.ones_like(ids())
+    assert rules(Masked(), example) == set()
+    assert rules(Masked(deaf=True), example) == {"padding_leak"}
+
+
+def test_tokens_of_two_values_are_no_mask():
+    model = Laid(LAID["flat"], norm=lambda d: HandNorm(d, axis=0))
+    assert "batch_leak" in rules(model, ids() % 2)
+
+
+def test_what_could_not_be_tried_is_said():
+    report = addnorm.doctor(Masked(), {"tokens": ids()[:1]})
+    assert report.notes == ("leaks between examples were not tried: one example was given",)
+    example = {"tokens": ids(), "mask": torch.zeros(ids().shape)}
+    assert (
+        "whether mask hides its tokens could not be tried"
+        in addnorm.doctor(Masked(), example, rules=["padding_leak"]).notes
+    )
+
+
+def test_a_future_that_no_output_shows_is_said():
+    model = Laid(lambda y: y.mean(1), causal=True)
+    (note,) = addnorm.doctor(model, ids()).notes
+    assert note.startswith("leaks from the future were not tried: the output has no axis")
+
+
+def test_options_that_could_not_be_tried_are_said():
+    def build(depth=1, names=()):
+        if depth != 1:
+            raise ValueError("one only")
+        return Laid(LAID["flat"])
+
+    report = addnorm.doctor(build(), ids(), config={"depth": 1, "names": ()}, build=build)
+    assert [n for n in report.notes if "effect" in n] == [
+        "whether depth has an effect: no other value of it runs",
+        "whether names has an effect: no other value of it runs",
+    ]
+    report = addnorm.doctor(build(), ids(), config={"depth": 2}, build=build)
+    assert (
+        "options without effect: what the builder makes of the config does not run" in report.notes
+    )
+
+
+# scales and start weights
+
+
+class Learned(PostBlock):
+    """A branch times a learned number, as training left it."""
+
+    def __init__(self):
+        super().__init__()
+        self.beta = nn.Parameter(torch.tensor(1.2))
+
+
+def test_a_learned_scale_on_the_branch_is_no_mistake():
+    model = Model(stack(Learned))
+    assert rules(model) == {"scale_on_branch"}  # as a start it is one
+    with torch.no_grad():
+        model.blocks[0].one.weight[0] += 0.1
+    assert rules(model) == set()
+    found = findings(Model(stack(PostBlock, beta=1.2)))
+    assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}
+
+
+@pytest.mark.parametrize("trained", [False, True])
+def test_start_weights_are_not_judged_once_they_were_trained(trained):
+    model = Model(stack(PostBlock, alpha=2.2))
+    if trained:
+        optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
+        for _ in range(3):
+            nn.functional.cross_entropy(model(ids()).flatten(0, 1), ids().flatten()).backward()
+            optimizer.step()
+    report = addnorm.doctor(model, ids(), rules=["scale_without_init"])
+    assert bool(report.findings) is not trained
+    assert any("cannot be said of trained" in note for note in report.notes) is trained
+
+
+def test_a_table_added_behind_a_norm_is_not_its_bias():
+    class Placed(Model):
+        def forward(self, tokens, mask=None):
+            x = self.embed_norm(self.table(tokens)) + self.place
+            for block in self.blocks:
+                x = block(x)
+            return self.head(self.final(x))
+
+    model = Placed(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM))
+    tables = [w for w in model.parameters() if w.dim() > 1]
+    gains = [w for w in model.parameters() if w.dim() < 2]
+    groups = [{"params": gains, "weight_decay": 0.0}, {"params": tables, "weight_decay": 0.1}]
+    assert rules(model, optimizer=torch.optim.AdamW(groups)) == set()
+    groups[0]["weight_decay"] = 0.1
+    assert rules(model, optimizer=torch.optim.AdamW(groups)) == {"decayed_gain"}
+
+
+def test_a_teacher_is_no_clone():
+    class Taught(nn.Module):
+        def __init__(self, student):
+            super().__init__()
+            self.student, self.teacher = student, copy.deepcopy(student)
+
+        def forward(self, tokens):
+            return self.student(tokens), self.teacher(tokens)
+
+    assert rules(Taught(Model(stack(PreBlock), nn.LayerNorm(DIM)))) == set()
+    assert rules(Taught(Model(clones(PreBlock()), nn.LayerNorm(DIM)))) == {"cloned_layers"}
+
+
+# epsilon
+
+
+class Root(nn.Module):
+    """A root mean square in half precision; statistics and epsilon in a type of their own."""
+
+    def __init__(self, exact, eps, late=False):
+        super().__init__()
+        self.gain, self.exact, self.eps = nn.Parameter(torch.ones(DIM)), exact, eps
+        self.late = late
+
+    def forward(self, x):
+        size = x.to(self.exact).pow(2).mean(-1, keepdim=True)
+        size = size if self.eps is None else size + self.eps
+        if self.late:
+            return (x.float() * torch.rsqrt(size)).type_as(x) * self.gain
+        return x * torch.rsqrt(size).type_as(x) * self.gain
+
+
+@pytest.mark.parametrize(
+    ("exact", "eps", "late", "wanted"),
+    [
+        (torch.float32, 1e-8, False, None),
+        (torch.float16, 1e-8, True, "warning"),
+        (torch.float32, None, False, "error"),
+        (torch.float32, 0.0, True, "error"),
+    ],
+)
+def test_an_epsilon_is_judged_where_it_is_added(exact, eps, late, wanted):
+    norm = lambda d=DIM: Root(exact, eps, late)  # noqa: E731
+    found = findings(Model(stack(PreBlock, 1, norm=norm), norm()).half(), rules=["eps_too_small"])
+    assert {f.severity for f in found} == ({wanted} if wanted else set())
+
+
+@pytest.mark.parametrize("way", ["clamp", "maximum", "one more"])
+def test_a_size_kept_from_zero_in_another_way_needs_no_epsilon(way):
+    class Kept(nn.Module):
+        def forward(self, x):
+            size = x.pow(2).mean(-1, keepdim=True).sqrt()
+            if way == "clamp":
+                size = size.clamp(min=1e-3)
+            elif way == "maximum":
+                size = torch.maximum(size, torch.tensor(1e-3))
+            else:
+                size = size + 1
+            return x / size
+
+    model = Model(stack(PreBlock, 1, norm=lambda d: Kept()), Kept())
+    assert findings(model, rules=["eps_too_small"]) == ()
+
+
+# options
+
+
+class Rated(Model):
+    """Options that only training knows, and one that nobody does."""
+
+    def __init__(self, rate=0.1, skipped=0.1, unused=0.1, depth=1, width=3, place="first"):
+        super().__init__(stack(PreBlock, depth), nn.LayerNorm(DIM))
+        self.rate, self.skipped = rate, skipped
+        if place == "last":
+            self.place.data.mul_(2)
+
+    def forward(self, tokens, mask=None):
+        x = self.table(tokens)[:, None]
+        p = self.rate if self.training else 0.0
+        x = nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=p)[:, 0] + self.place
+        for block in self.blocks:
+            if not self.training or torch.rand(()) >= self.skipped:
+                x = block(x)
+        return self.head(self.final(x))
+
+
+def test_options_that_only_training_knows_are_no_idle_ones():
+    config = {"rate": 0.1, "skipped": 0.1, "unused": 0.1, "depth": 1, "width": 3, "place": "first"}
+    found = findings(Rated(), config=config, build=Rated, rules=["ineffective_option"])
+    assert [(f.path, f.severity) for f in found] == [("unused", "warning"), ("width", "info")]
+
+
+def test_a_word_that_an_annotation_allows_is_tried():
+    def build(place: Literal["pre", "post"] = "pre"):
+        return Rated()
+
+    found = findings(Rated(), config={"place": "pre"}, build=build, rules=["ineffective_option"])
+    assert [f.evidence["tried"] for f in found] == [["'pre'", "'post'"]]
+
+
+# dropout that only training calls
+
+
+@pytest.mark.parametrize("place", ["behind the norm", "before the norm"])
+def test_dropout_that_only_training_calls_is_seen(place):
+    class Late(Model):
+        def forward(self, tokens, mask=None):
+            x = self.table(tokens)
+            for block in self.blocks:
+                x = block(x)
+            if self.training and place == "before the norm":
+                x = nn.functional.dropout(x, 0.2)
+            x = self.final(x)
+            if self.training and place == "behind the norm":
+                x = nn.functional.dropout(x, 0.2)
+            return self.head(x)
+
+    model = Late(stack(PreBlock), nn.LayerNorm(DIM))
+    found = findings(model)
+    assert {f.rule for f in found} == ({"dropout_after_norm"} if "behind" in place else set())
+    assert model.training and all(f.evidence["rate"] == 0.2 for f in found)

@@ -1,0 +1,42 @@
+"""The closest arrangement: what is stored is what is seen, and who else fits."""
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from addnorm.doctor.matching import DEPTH, KINDS, known, look
+from addnorm.wirings import registry
+from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
+
+
+def agrees(kind, depth, names):
+    stored = dict(known(kind, depth))
+    for name in names:
+        assert stored[name] == look(name, kind, depth), "run: python tools/signatures.py"
+
+
+def test_stored_signatures_are_those_of_a_visit():
+    agrees("lm", 2, sorted(registry)[::3])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("depth", range(1, DEPTH + 1))
+@pytest.mark.parametrize("kind", KINDS)
+def test_all_stored_signatures_are_those_of_a_visit(kind, depth):
+    agrees(kind, depth, sorted(registry))
+
+
+def test_every_wiring_is_stored(monkeypatch):
+    monkeypatch.setattr("addnorm.doctor.matching.look", lambda *_: pytest.fail("not stored"))
+    for kind in KINDS:
+        assert {name for name, _ in known(kind, DEPTH)} == set(registry)
+
+
+def test_all_that_fit_are_named_the_plain_one_first():
+    torch.manual_seed(0)
+    report = addnorm.doctor(Model(stack(PreBlock, 4), nn.LayerNorm(DIM)), ids())
+    assert report.arrangement == "pre_ln"
+    assert report.fits == ("pre_ln", "drop_path", "layer_drop")
+    post = addnorm.doctor(Model(stack(PostBlock, 4)), ids())
+    assert post.fits == ("post_ln",) and "bert" in post.families

@@ -1,0 +1,52 @@
+"""Strangers' code that leaves, and outputs that are no numbers."""
+
+import sys
+
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from addnorm.core.errors import UserError
+from addnorm.doctor.loading.example_inputs import guessed
+
+
+class Leaves(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.linear = nn.Linear(4, 4)
+
+    def forward(self, x):
+        sys.exit(0)
+
+
+class Block(nn.Module):
+    """A Pre-LN block behind a matrix that may hold what is no number."""
+
+    def __init__(self, value=0.0):
+        super().__init__()
+        self.norm, self.linear, self.final = nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.head = nn.Linear(8, 5)
+        with torch.no_grad():
+            self.head.weight[0, 0] = value
+
+    def forward(self, x):
+        return self.head(self.final(x + self.linear(self.norm(x))))
+
+
+def test_a_forward_that_leaves_the_program_is_a_mistake():
+    with pytest.raises(UserError, match="SystemExit"):
+        addnorm.doctor(Leaves(), torch.ones(2, 4))
+    with pytest.raises(UserError, match="SystemExit"):
+        guessed(Leaves())
+
+
+@pytest.mark.parametrize("value", [torch.nan, torch.inf])
+def test_outputs_that_are_not_finite_are_noted_and_convict_nobody(value):
+    torch.manual_seed(0)
+    report = addnorm.doctor(Block(value), torch.randn(3, 6, 8))
+    assert any("numbers that are not finite" in note for note in report.notes)
+    assert not any("could not be applied" in note for note in report.notes)
+    assert {finding.rule for finding in report.findings} <= {"inert_norm"}
+    healthy = addnorm.doctor(Block(0.5), torch.randn(3, 6, 8))
+    assert not any("not finite" in note for note in healthy.notes)

@@ -1,0 +1,353 @@
+"""A visit leaves no trace, and whatever fails is named."""
+
+import random
+import warnings
+
+import numpy
+import pytest
+import torch
+from torch import nn
+
+import addnorm
+from tests.doctor.models.tiny import DIM, LENGTH, FeedForward, Model, PreBlock, ids, stack, vectors
+from tests.doctor.state_checksum import pre, state
+
+
+class Restless(nn.Module):
+    """Writes to buffers and weights, draws numbers, drops."""
+
+    def __init__(self, fails=False):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(DIM, DIM), nn.BatchNorm1d(DIM), nn.Dropout(0.5))
+        self.out = nn.Linear(DIM, DIM)
+        self.register_buffer("calls", torch.zeros(()))
+        self.fails = fails
+
+    def forward(self, x):
+        self.calls += 1
+        with torch.no_grad():
+            self.out.weight.mul_(1.5)
+            self.out.weight.data.add_(torch.randn(()))
+        random.random()
+        numpy.random.rand()
+        x = x + self.out(torch.relu(self.body(x)))
+        if self.fails:
+            raise RuntimeError("half way")
+        return x
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_visit_leaves_no_trace(training):
+    torch.manual_seed(0)
+    model = Restless().train(training)
+    model.body[0].weight.requires_grad_(False)
+    model.out.weight.grad = torch.ones(DIM, DIM)
+    model.out.register_forward_hook(lambda *_: None)
+    before = state(model)
+    addnorm.doctor(model, torch.randn(6, DIM, generator=torch.Generator().manual_seed(0)))
+    assert state(model) == before
+
+
+def test_a_visit_that_fails_half_way_leaves_no_trace():
+    model = Restless(fails=True)
+    before = state(model)
+    x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(0))
+    with pytest.raises(
+        addnorm.UserError, match="could not be run on these inputs: RuntimeError: half"
+    ):
+        addnorm.doctor(model, x)
+    assert state(model) == before
+
+
+def test_a_loss_that_fails_leaves_no_trace():
+    model = pre()
+    before = state(model)
+
+    def loss(out):
+        raise KeyError("no such thing")
+
+    with pytest.raises(addnorm.UserError, match="KeyError"):
+        addnorm.doctor(model, ids(), loss)
+    assert state(model) == before
+
+
+class Looked(nn.Module):
+    """A table whose rows are shortened when they are looked up."""
+
+    def __init__(self, table):
+        super().__init__()
+        self.table, self.f, self.norm = table, FeedForward(), nn.LayerNorm(DIM)
+
+    def forward(self, tokens):
+        x = self.table(tokens)
+        return self.norm(x + self.f(x))
+
+
+def test_rows_that_a_lookup_shortens_are_given_back():
+    torch.manual_seed(0)
+    model = Looked(nn.Embedding(40, DIM, max_norm=0.1))
+    before = state(model)
+    addnorm.doctor(model, ids())
+    assert state(model) == before
+
+
+def test_weights_that_are_views_of_one_buffer_are_given_back():
+    class Flat(nn.Module):
+        def __init__(self):
+            super().__init__()
+            flat = torch.randn(2 * DIM * DIM, generator=torch.Generator().manual_seed(0))
+            self.a = nn.Parameter(flat[: DIM * DIM].view(DIM, DIM))
+            self.b = nn.Parameter(flat[DIM * DIM :].view(DIM, DIM))
+
+        def forward(self, x):
+            with torch.no_grad():
+                self.b.mul_(2)
+            return x + torch.relu(x @ self.a) @ self.b
+
+    model = Flat()
+    before = state(model)
+    addnorm.doctor(model, vectors())
+    assert state(model) == before
+
+
+def scripted():
+    torch.manual_seed(0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        model = nn.Sequential(
+            nn.Linear(DIM, DIM), torch.jit.script(nn.LayerNorm(DIM)), nn.BatchNorm1d(LENGTH)
+        )
+    model[0].weight.requires_grad_(False)
+    model[1].weight.grad = torch.ones(DIM)
+    return model
+
+
+def test_a_scripted_part_leaves_no_trace():
+    model = scripted()
+    before = state(model)
+    addnorm.doctor(model, vectors())
+    assert state(model) == before
+
+
+def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
+    from addnorm.doctor.trace.state_guard import Guard
+
+    def broken(self):
+        raise AttributeError("cannot")
+
+    model = pre()
+    model.table.weight.requires_grad_(False)
+    model.head.weight.grad = torch.ones_like(model.head.weight)
+    model.train()
+    monkeypatch.setattr(Guard, "restore", broken)
+    with pytest.raises(AttributeError, match="cannot"):
+        addnorm.doctor(model, ids())
+    assert model.training and not model.table.weight.requires_grad
+    assert model.head.weight.grad is not None and model.head.weight.requires_grad
+
+
+def test_a_lazy_module_is_refused():
+    with pytest.raises(addnorm.UserError, match=r"0\.weight has no shape yet, as a lazy module"):
+        addnorm.doctor(nn.Sequential(nn.LazyLinear(3)), vectors())
+
+
+def test_inputs_are_left_as_they_were():
+    class Writes(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = FeedForward()
+
+        def forward(self, x, other):
+            other += 1
+            return x + self.f(x) + other
+
+    torch.manual_seed(0)
+    x, other = vectors().requires_grad_(), torch.zeros(DIM)
+    report = addnorm.doctor(Writes(), (x, other))
+    assert x.grad is None and not other.any()
+    assert report.findings == () or "leak" not in report.findings[0].rule
+
+
+def test_what_fails_is_named():
+    class Wrong(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.f = nn.Linear(DIM, DIM)
+
+        def forward(self, x):
+            return x + self.f(x)
+
+    def silly(out):
+        return out["loss"]
+
+    with pytest.raises(addnorm.UserError, match="the loss could not be computed of what the model"):
+        addnorm.doctor(Wrong(), vectors(), silly)
+    with pytest.raises(addnorm.UserError, match=r"the loss returned shape \(2, 7, 24\); wanted"):
+        addnorm.doctor(Wrong(), vectors(), lambda out: out)
+    with pytest.raises(addnorm.UserError, match="the loss returned float; wanted a scalar"):
+        addnorm.doctor(Wrong(), vectors(), lambda out: 1.0)
+    report = addnorm.doctor(Wrong(), vectors(), lambda out: out.detach().mean())
+    assert report.notes[0].startswith("the backward pass failed, no gradients were measured")
+
+
+def test_a_graph_that_cannot_be_read_is_no_fault_of_the_inputs(monkeypatch):
+    def broken(graph, joins):
+        raise KeyError("lost")
+
+    monkeypatch.setattr("addnorm.doctor.model_trace.classify", broken)
+    with pytest.raises(addnorm.UserError, match=r"the model ran, but its graph of \d+ operations"):
+        addnorm.doctor(pre(), ids())
+
+
+def test_a_rule_that_fails_costs_only_itself(monkeypatch):
+    from addnorm.doctor.rules import RULES
+
+    def broken(case):
+        raise KeyError("lost")
+
+    monkeypatch.setitem(RULES, "double_norm", broken)
+    report = addnorm.doctor(Model(stack(PreBlock)), ids())
+    assert [f.rule for f in report.findings] == ["missing_final_norm"]
+    assert "the rule double_norm could not be applied: KeyError: 'lost'" in report.notes
+
+
+class Acting(nn.Module):
+    """A block that does something to its model on the way."""
+
+    def __init__(self, act):
+        super().__init__()
+        self.norm, self.f, self.act = nn.LayerNorm(DIM), nn.Linear(DIM, DIM), act
+        self.register_buffer("seen", torch.ones(1))
+        self.own = torch.Generator().manual_seed(3)
+
+    def forward(self, x):
+        self.act(self)
+        return x + self.f(self.norm(x))
+
+
+def resized(model):
+    model.seen.resize_(2).add_(1)
+    model.seen.resize_(1)
+
+
+def longer(model):
+    model.seen.resize_(3).add_(1)
+
+
+def rebound(model):
+    model.norm.weight = nn.Parameter(model.norm.weight.detach() * 2)
+
+
+def hooked(model):
+    model.norm.register_forward_hook(lambda *_: None)
+
+
+def drawn(model):
+    torch.rand(1, generator=model.own)
+
+
+def remembered(model):
+    model.seen_last = torch.ones(2)
+
+
+def by_numpy(model):
+    model.f.weight.detach().numpy()[:] *= 0.9
+
+
+@pytest.mark.parametrize("act", [resized, longer, rebound, hooked, drawn, remembered, by_numpy])
+def test_what_a_forward_does_to_its_model_is_undone(act):
+    torch.manual_seed(0)
+    model = Acting(act)
+    before = (state(model), set(vars(model)), model.seen.tolist(), model.own.get_state().tolist())
+    report = addnorm.doctor(model, vectors())
+    after = (state(model), set(vars(model)), model.seen.tolist(), model.own.get_state().tolist())
+    assert after == before
+    assert not any("not as they were" in note for note in report.notes)
+
+
+class Counting(nn.Module):
+    """A leaf that resizes what it keeps, as torch's own spectral norm does."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("mean", torch.zeros(DIM))
+        self.register_buffer("size", torch.ones(DIM))
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        self.mean.resize_(x.shape[0]).add_(1)
+        return x
+
+
+def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
+    from addnorm.doctor.trace.opaque_modules import behaves_as_norm
+
+    part, heard = Counting(), []
+    part.register_forward_hook(lambda *_: heard.append(1))
+    before = state(part)
+    assert not behaves_as_norm(part, set())
+    assert (state(part), part.calls, heard) == (before, 0, [])
+
+
+def test_a_spectral_norm_keeps_its_vectors():
+    torch.manual_seed(0)
+    model = Acting(lambda _: None)
+    nn.utils.parametrizations.spectral_norm(model.f)
+    before = state(model)
+    addnorm.doctor(model, vectors())
+    assert state(model) == before
+
+
+def stepping(model, how):
+    """An optimizer that steps as soon as a gradient is there, and what it steps."""
+    momentum = {w: torch.optim.SGD([w], lr=0.1, momentum=0.9) for w in model.parameters()}
+
+    def step(weight):
+        momentum[weight].step()
+        momentum[weight].zero_grad()
+
+    def part(module, *_):
+        with torch.no_grad():
+            module.weight.mul_(0.5)
+
+    if how == "weight":
+        for weight in model.parameters():
+            weight.register_post_accumulate_grad_hook(step)
+    else:
+        model.f.register_full_backward_hook(part)
+    return momentum
+
+
+@pytest.mark.parametrize("how", ["weight", "module"])
+def test_a_model_that_learns_in_its_backward_pass_learns_nothing(how):
+    torch.manual_seed(0)
+    model = Acting(lambda _: None)
+    momentum = stepping(model, how)
+    before = state(model)
+    report = addnorm.doctor(model, vectors())
+    assert state(model) == before
+    assert not any(o.state for o in momentum.values())
+    assert not any("not as they were" in note for note in report.notes)
+    model(vectors()).sum().backward()  # and afterwards it does again
+    assert state(model) != before and bool(momentum[model.f.bias].state) is (how == "weight")
+
+
+def test_guessing_inputs_leaves_no_trace():
+    from addnorm.doctor.loading.example_inputs import guessed
+
+    model = Restless()
+    before = state(model)
+    guessed(model)
+    assert state(model) == before
+
+
+def test_a_caller_in_inference_mode_is_served():
+    model = Acting(lambda _: None)
+    with torch.inference_mode():
+        report = addnorm.doctor(model, vectors())
+        made = Acting(lambda _: None)
+        with pytest.raises(addnorm.UserError, match=r"seen was made under torch\.inference_mode"):
+            made.norm = made.f = nn.Identity()
+            addnorm.doctor(made, vectors())
+    assert len(report.blocks) == 1 and "gradient_norm" in report.blocks[0].measurements
