@@ -25,7 +25,7 @@ from addnorm.lab.ground import prepare
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
 from addnorm.report.comparison import write_comparison_report
-from addnorm.train.loop import train
+from addnorm.train.trainer import train
 
 
 class Starts(Audience):

@@ -72,12 +72,12 @@ from addnorm.sublayers.positions import registry as positions
 from addnorm.sublayers.qk_norm import registry as qk_norms
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.run import FitConfig, fit_run
-from addnorm.train.clock import Bell
-from addnorm.train.loop import train
-from addnorm.train.optim import registry as optimizers
+from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, described
-from addnorm.train.run import Run
-from addnorm.train.schedule import recommended
+from addnorm.train.schedules.base import recommended
+from addnorm.train.throughput import Bell
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
 from addnorm.wirings.base import registry as wirings
 
 ROOT = Path(__file__).parent.parent

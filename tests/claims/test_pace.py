@@ -5,7 +5,7 @@ import pytest
 from addnorm.claims import run_claims
 from addnorm.claims.conduct import Watch
 from addnorm.claims.pace import SECONDS, Pace
-from addnorm.train.progress import Progress
+from addnorm.train.train_state import Progress
 
 
 @pytest.fixture

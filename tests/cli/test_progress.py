@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.cli import progress as shown
-from addnorm.train.progress import Outcome, Progress
+from addnorm.train.train_state import Outcome, Progress
 from tests.train.cases import recipe
 
 FACTS = {"parameters": 1234, "device": "cpu", "recommended": ""}

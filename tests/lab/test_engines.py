@@ -22,8 +22,8 @@ from addnorm.lab.halving import cut
 from addnorm.lab.job import Job
 from addnorm.lab.spec import Comparison
 from addnorm.lab.work import NoRoom, work
-from addnorm.train.folder import alone
-from addnorm.train.run import Run
+from addnorm.train.run_folder import alone
+from addnorm.train.trained_run import Run
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
 TIMED = ("tokens_per_second",)

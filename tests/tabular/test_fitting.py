@@ -65,7 +65,7 @@ def test_a_fit_that_is_interrupted_leaves_the_estimator_as_it_was(warm, monkeypa
     def interrupt(*_given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("addnorm.train.average.Average.update", interrupt)
+    monkeypatch.setattr("addnorm.train.ema.Average.update", interrupt)
     other = FRAME if warm else FRAME.iloc[:, :3]
     with pytest.raises(KeyboardInterrupt):
         made.fit(other, LABELS)

@@ -26,7 +26,7 @@ def ways() -> Ways:
     if not importlib.util.find_spec("rtdl_revisiting_models"):
         raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
     from addnorm.models.tabular import Cells
-    from addnorm.train.optim import make_optimizer
+    from addnorm.train.optimizers.base import make_optimizer
 
     theirs, ours = _rivals(DEPTH)
     numbers = torch.randn(BATCH, NUMBERS)

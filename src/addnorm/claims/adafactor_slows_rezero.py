@@ -24,7 +24,7 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.statistics import paired
 from addnorm.models import build
-from addnorm.train.optim import make_optimizer
+from addnorm.train.optimizers.base import make_optimizer
 
 ARMS = ("adafactor", "adamw")
 RATES = (1e-3, 1e-2)

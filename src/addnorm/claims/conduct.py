@@ -10,7 +10,7 @@ from addnorm.claims.record import Result, made_here
 from addnorm.core.errors import UnknownName, UserError, unknown
 from addnorm.lab.conduct import Audience
 from addnorm.lab.engines.base import Engine
-from addnorm.train.folder import locked
+from addnorm.train.run_folder import locked
 
 STUDIES, ERROR = "studies", "error.txt"
 

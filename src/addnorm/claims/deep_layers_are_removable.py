@@ -23,11 +23,11 @@ from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
 from addnorm.lab.statistics import paired
 from addnorm.lab.tasks.corpus import unigram
-from addnorm.train.loop import train
 from addnorm.train.objective import Objective
-from addnorm.train.progress import Watcher
 from addnorm.train.recipe import Recipe
-from addnorm.train.run import Run
+from addnorm.train.train_state import Watcher
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
 
 QUARTER = 4
 

@@ -14,7 +14,7 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.lab.statistics import paired
 from addnorm.models import Model, build
-from addnorm.train.optim import make_optimizer
+from addnorm.train.optimizers.base import make_optimizer
 
 
 @register(

@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable
 
-from addnorm.train.progress import Progress, Watcher
+from addnorm.train.train_state import Progress, Watcher
 
 SECONDS = 10.0
 """Between two lines."""

@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 FAMILIES = {
     "norms": "addnorm.norms",
     "wirings": "addnorm.wirings",
-    "schedules": "addnorm.train.schedule",
-    "optimizers": "addnorm.train.optim",
+    "schedules": "addnorm.train.schedules.base",
+    "optimizers": "addnorm.train.optimizers.base",
     "positions": "addnorm.sublayers.positions",
     "qk_norms": "addnorm.sublayers.qk_norm",
     "presets": "addnorm.models.presets",

@@ -101,7 +101,7 @@ def chunk_of(given: int | None, files: Iterable[Path]) -> int:
 
 def open_run(folder: Path, device: str) -> "Trained":
     """The run in a folder."""
-    from addnorm.train.run import Run
+    from addnorm.train.trained_run import Run
 
     run = Run.open(folder, device=device)
     if not run.best:

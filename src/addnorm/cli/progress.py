@@ -22,10 +22,10 @@ from rich.table import Table
 from rich.text import Text
 
 from addnorm.core.rows import Row
-from addnorm.train.folder import REPORT
-from addnorm.train.progress import Outcome, Watcher
-from addnorm.train.progress import Progress as State
 from addnorm.train.recipe import Recipe
+from addnorm.train.run_folder import REPORT
+from addnorm.train.train_state import Outcome, Watcher
+from addnorm.train.train_state import Progress as State
 
 SECONDS = 10.0
 """Between two lines, where there is no terminal."""

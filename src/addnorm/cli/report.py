@@ -29,7 +29,7 @@ def report(
         return
     if not is_comparison(folder):
         from addnorm.report.training import write_training_report
-        from addnorm.train.folder import CONFIG
+        from addnorm.train.run_folder import CONFIG
 
         if not (folder / CONFIG).is_file():
             raise UserError(

@@ -92,7 +92,7 @@ def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableT
 
 def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, Lines]]:
     """Headings with their lines; those with nothing to say are left out."""
-    from addnorm.train.schedule import recommended
+    from addnorm.train.schedules.base import recommended
 
     values = _values(card, call)
     options = (card.options or {}).items()

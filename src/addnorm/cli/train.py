@@ -48,7 +48,7 @@ def train(
     if dry_run:
         sys.stdout.write(recipe.yaml())
         return
-    from addnorm.train.loop import train as run
+    from addnorm.train.trainer import train as run
 
     watcher = _watcher(recipe, out)
     try:

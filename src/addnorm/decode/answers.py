@@ -25,7 +25,7 @@ Item = TypeVar("Item")
 
 
 class Trained(Protocol):
-    """What is needed of a run: `addnorm.train.run.Run` has it."""
+    """What is needed of a run: `addnorm.train.trained_run.Run` has it."""
 
     @property
     def task(self) -> str:

@@ -12,7 +12,7 @@ from addnorm.lab.halving import cut, rungs
 from addnorm.lab.job import Job
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import Study
-from addnorm.train.clock import stoppable
+from addnorm.train.throughput import stoppable
 
 
 class Audience:

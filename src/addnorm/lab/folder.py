@@ -10,7 +10,7 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.files import replacing
 from addnorm.lab.spec import Comparison, read_spec
-from addnorm.train.folder import locked
+from addnorm.train.run_folder import locked
 
 SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
 DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"

@@ -14,8 +14,8 @@ from addnorm.core.errors import UserError
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
-from addnorm.train.schedule import recommended
-from addnorm.train.schedule import registry as schedules
+from addnorm.train.schedules.base import recommended
+from addnorm.train.schedules.base import registry as schedules
 from addnorm.wirings.base import registry as wirings
 
 SWEEP = (3e-4, 1e-3, 3e-3, 1e-2)

@@ -15,7 +15,7 @@ from addnorm.lab.grid import Arm, Cell
 from addnorm.lab.judge import Course
 from addnorm.lab.spec import Comparison
 from addnorm.lab.study import rows_of
-from addnorm.train.folder import CHECKPOINTS
+from addnorm.train.run_folder import CHECKPOINTS
 
 SHARES = (4, 2)
 """Parts of the way after which is halved: a quarter, then a half."""

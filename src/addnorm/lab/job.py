@@ -11,7 +11,7 @@ from typing import Any, Protocol, Self
 import torch
 
 from addnorm.core.rows import Row
-from addnorm.train.progress import Progress, Watcher
+from addnorm.train.train_state import Progress, Watcher
 
 PULSE = 0.2
 """Seconds between two signs of life."""

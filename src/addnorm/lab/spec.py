@@ -14,8 +14,8 @@ from addnorm.core.errors import UserError, nearest
 from addnorm.core.key_values import read_yaml
 from addnorm.lab.grid import Arm, Cell, Grid
 from addnorm.models.config import told as told_mistake
-from addnorm.train.schedule import registry as schedules
-from addnorm.train.schedule import span
+from addnorm.train.schedules.base import registry as schedules
+from addnorm.train.schedules.base import span
 
 if TYPE_CHECKING:
     from addnorm.lab.job import CellRecipe

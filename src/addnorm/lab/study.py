@@ -20,7 +20,7 @@ from addnorm.lab.spec import Comparison
 from addnorm.lab.summary import Line, summarize
 from addnorm.lab.tasks import Task, task_of
 from addnorm.lab.verdict import verdict
-from addnorm.train.folder import ROWS
+from addnorm.train.run_folder import ROWS
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from addnorm.core.errors import UserError
 from addnorm.lab.finished import ERROR, Finished, beside
 from addnorm.lab.job import PULSE, Job, Pulse, Tell, on_gpu
 from addnorm.lab.tasks import task_of
-from addnorm.train import folder as files
+from addnorm.train import run_folder as files
 
 PATIENCE = 60.0
 """Seconds that a cell waits for another process that works on it."""

@@ -16,7 +16,7 @@ from addnorm.report.looks import Look
 from addnorm.report.page import Column, Facts, Note, Part, Picture, Table
 from addnorm.report.svg import svg
 from addnorm.report.symbols import formula
-from addnorm.train.schedule import recommended
+from addnorm.train.schedules.base import recommended
 from addnorm.wirings.base import registry as wirings
 
 RIGHT = "✓"

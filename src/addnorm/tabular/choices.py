@@ -14,7 +14,7 @@ from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Training
 from addnorm.tabular.rows import RowSet, split
 from addnorm.train.device import cores, pick_device
-from addnorm.train.schedule import recommended
+from addnorm.train.schedules.base import recommended
 
 PRECISIONS = ("float32", "bfloat16")
 ENOUGH = 300

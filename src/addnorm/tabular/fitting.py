@@ -18,9 +18,9 @@ from addnorm.models.base import Wired
 from addnorm.models.tabular import Cells, TableConfig, TableModel, build_table_model
 from addnorm.tabular.pretrain import Pretrained
 from addnorm.tabular.targets import Target
-from addnorm.train.average import Average
-from addnorm.train.optim import make_optimizer
-from addnorm.train.schedule import make_schedule
+from addnorm.train.ema import Average
+from addnorm.train.optimizers.base import make_optimizer
+from addnorm.train.schedules.base import make_schedule
 
 P = ParamSpec("P")
 R = TypeVar("R")

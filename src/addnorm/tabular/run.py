@@ -30,7 +30,7 @@ from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegr
 from addnorm.tabular.calibration import Reliability
 from addnorm.tabular.columns import empty_columns, read_column
 from addnorm.tabular.prepare import halves, split_target, types_of
-from addnorm.train.folder import locked
+from addnorm.train.run_folder import locked
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
 TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}

@@ -1,14 +1,12 @@
 """Training: recipes, optimizers, schedules, the loop, checkpoints, runs."""
 
-from addnorm.train.adafactor import Adafactor
-from addnorm.train.adam import Adam, AdamW, RAdam
-from addnorm.train.loop import train
-from addnorm.train.muon import Muon
-from addnorm.train.optim import make_optimizer
+from addnorm.train.optimizers.adafactor import Adafactor
+from addnorm.train.optimizers.adam import Adam, AdamW, RAdam
+from addnorm.train.optimizers.base import make_optimizer
+from addnorm.train.optimizers.muon import Muon
 from addnorm.train.recipe import Recipe, read_recipe
-from addnorm.train.run import Run
-from addnorm.train.schedule import make_schedule, noam_peak, recommended
-from addnorm.train.schedules import (
+from addnorm.train.schedules.base import make_schedule, noam_peak, recommended
+from addnorm.train.schedules.schedules import (
     WSD,
     Constant,
     Cosine,
@@ -17,6 +15,8 @@ from addnorm.train.schedules import (
     Linear,
     WarmConstant,
 )
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
 
 __all__ = [
     "Adafactor",

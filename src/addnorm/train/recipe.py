@@ -14,9 +14,9 @@ from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
 from addnorm.models.config import Config, told
 from addnorm.models.presets import PRESETS
-from addnorm.train.optim import registry as optimizers
-from addnorm.train.schedule import recommended
-from addnorm.train.schedule import registry as schedules
+from addnorm.train.optimizers.base import registry as optimizers
+from addnorm.train.schedules.base import recommended
+from addnorm.train.schedules.base import registry as schedules
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 CountOrNever = Annotated[int, Field(ge=0, strict=True)]

@@ -16,14 +16,14 @@ from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
-from addnorm.train import folder as files
-from addnorm.train.average import Average
+from addnorm.train import run_folder as files
+from addnorm.train.distributed import World, copied, shard
+from addnorm.train.ema import Average
 from addnorm.train.objective import Masks, Objective
-from addnorm.train.optim import Optimizer, make_optimizer
-from addnorm.train.parallel import World, copied, shard
+from addnorm.train.optimizers.base import Optimizer, make_optimizer
 from addnorm.train.recipe import Recipe
-from addnorm.train.schedule import Schedule, recommended
-from addnorm.train.schedule import registry as schedules
+from addnorm.train.schedules.base import Schedule, recommended
+from addnorm.train.schedules.base import registry as schedules
 
 
 @dataclass

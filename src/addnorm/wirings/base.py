@@ -72,7 +72,7 @@ class Wiring(nn.Module, ABC):
     """How weights are drawn where the user does not say: a row of the table in `stacks/init.py`."""
     schedule: str = "cosine(warmup=0.1)"
     """The learning rate's schedule where the user does not say: a call string of
-    `train/schedule.py`, spans as shares, since the runs of papers are longer than most.
+    `train/schedules/base.py`, spans as shares, since the runs of papers are longer than most.
     """
     alone: bool = True
     """Whether its verbs act on each token alone, as they should; not where a draw is a sample's."""

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from addnorm.lab.finished import Finished
 from addnorm.lab.job import Job
-from addnorm.train.clock import Bell
+from addnorm.train.throughput import Bell
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ from addnorm.lab.engines.base import Engine, Event, Told
 from addnorm.lab.finished import LOG, Finished, beside
 from addnorm.lab.job import Job
 from addnorm.lab.work import NoRoom, work
-from addnorm.train.clock import Bell
 from addnorm.train.device import cores
+from addnorm.train.throughput import Bell
 
 NO_ROOM = 74
 """Exit code of a process that could not write."""

@@ -26,8 +26,8 @@ from addnorm.lab.engines.base import Engine, Event, Told
 from addnorm.lab.finished import Finished
 from addnorm.lab.job import Job
 from addnorm.lab.work import NoRoom, work
-from addnorm.train.clock import Bell
-from addnorm.train.folder import CHECKPOINTS, CONFIG
+from addnorm.train.run_folder import CHECKPOINTS, CONFIG
+from addnorm.train.throughput import Bell
 
 Files = dict[str, bytes]
 """Contents by path, from a common folder on."""

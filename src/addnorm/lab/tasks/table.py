@@ -19,7 +19,7 @@ from addnorm.lab.job import CellRecipe, Job, Pulse
 from addnorm.lab.spec import DEMO, Comparison
 from addnorm.lab.tasks.base import Question, Source, Task
 from addnorm.models.config import told
-from addnorm.train.schedule import registry as schedules
+from addnorm.train.schedules.base import registry as schedules
 
 OWN = ("target", "kind", "missing", "noise")
 """Keys that are no parameters of an estimator."""

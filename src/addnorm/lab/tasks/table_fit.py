@@ -27,9 +27,9 @@ from addnorm.tabular.choices import config_of, training_of
 from addnorm.tabular.encoder import TableEncoder
 from addnorm.tabular.fitting import Sample, answers, begun, fit_model, settled
 from addnorm.tabular.targets import NumberTarget, Target
-from addnorm.train.clock import stoppable
 from addnorm.train.device import pick_device
-from addnorm.train.folder import CONFIG, ROWS
+from addnorm.train.run_folder import CONFIG, ROWS
+from addnorm.train.throughput import stoppable
 
 KINDS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
 AXES = ("wiring", "norm", "depth", "lr", "schedule")

@@ -25,12 +25,12 @@ from addnorm.lab.spec import DEMO, Comparison
 from addnorm.lab.tasks.base import SAMPLES, Question, Source, Task
 from addnorm.lab.tasks.corpus import check_corpus, corpus_of, unigram, write_score
 from addnorm.models import build
-from addnorm.train import folder as files
-from addnorm.train.loop import train
-from addnorm.train.progress import Outcome
+from addnorm.train import run_folder as files
 from addnorm.train.recipe import Recipe, described
-from addnorm.train.run import Run
 from addnorm.train.session import make_tokenizer
+from addnorm.train.train_state import Outcome
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
 
 SMALL: dict[str, Any] = {
     "tokenizer": "char", "dim": 64, "heads": 4, "batch_tokens": 512,

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from addnorm.train.parallel import spread
+from addnorm.train.distributed import spread
 
 
 class Average:

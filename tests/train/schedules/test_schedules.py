@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UnknownName, UserError
-from addnorm.train.schedule import make_schedule, noam_peak, recommended, registry, span
+from addnorm.train.schedules.base import make_schedule, noam_peak, recommended, registry, span
 from addnorm.wirings import registry as wirings
 
 WARMED = ["constant", "inverse_sqrt", "linear", "cosine", "wsd"]

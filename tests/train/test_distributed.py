@@ -17,8 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.rows import read_rows
 from addnorm.data import write_corpus
-from addnorm.train.loop import train
-from addnorm.train.parallel import joined
+from addnorm.train.distributed import joined
+from addnorm.train.trainer import train
 from tests.train.cases import corpus, digest, recipe
 
 TWO = ["-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]

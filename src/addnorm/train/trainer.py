@@ -17,15 +17,15 @@ from addnorm.kernels.precision import wide
 from addnorm.measure import Monitor, Nonfinite, SpikeDetector, first_nonfinite
 from addnorm.measure.sites import unwrapped
 from addnorm.train import checkpoint as checkpoints
-from addnorm.train import folder as files
-from addnorm.train.clock import Bell, Clock, stoppable
-from addnorm.train.keeper import Keeper
+from addnorm.train import run_folder as files
+from addnorm.train.checkpointer import Keeper
+from addnorm.train.distributed import joined, quiet, whole
 from addnorm.train.objective import Means
-from addnorm.train.parallel import joined, quiet, whole
-from addnorm.train.progress import Outcome, Progress, Watcher
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session, prepare
-from addnorm.train.validate import precision, validate
+from addnorm.train.throughput import Bell, Clock, stoppable
+from addnorm.train.train_state import Outcome, Progress, Watcher
+from addnorm.train.validation import precision, validate
 
 PATIENCE = 20
 """Updates skipped in a row, or rewinds, after which a run has diverged."""

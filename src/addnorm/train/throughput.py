@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from addnorm.train.progress import Progress
+from addnorm.train.train_state import Progress
 
 
 class Clock:

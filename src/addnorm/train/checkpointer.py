@@ -5,10 +5,10 @@ import os
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, write_rows
 from addnorm.train import checkpoint as checkpoints
-from addnorm.train import folder as files
-from addnorm.train.progress import Progress, Watcher
+from addnorm.train import run_folder as files
 from addnorm.train.session import Session
-from addnorm.train.snapshot import restore, take
+from addnorm.train.state_snapshot import restore, take
+from addnorm.train.train_state import Progress, Watcher
 
 
 class Keeper:

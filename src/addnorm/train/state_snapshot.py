@@ -12,9 +12,9 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from addnorm.train.checkpoint import Checkpoint, Tensors
-from addnorm.train.parallel import whole
-from addnorm.train.progress import Progress
+from addnorm.train.distributed import whole
 from addnorm.train.session import Session
+from addnorm.train.train_state import Progress
 
 GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)  # to the first process only
 WHOLE = StateDictOptions(full_state_dict=True)

@@ -8,7 +8,7 @@ import torch
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
 from addnorm.models.base import Wired
-from addnorm.train.optim import (
+from addnorm.train.optimizers.base import (
     Beta,
     Groups,
     Optimizer,

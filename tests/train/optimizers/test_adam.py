@@ -5,7 +5,7 @@ import torch
 
 from addnorm.models import LanguageModel
 from addnorm.models.config import Config
-from addnorm.train.optim import make_optimizer, registry
+from addnorm.train.optimizers.base import make_optimizer, registry
 
 THEIRS = {
     "adam": (torch.optim.Adam, {"fused": True, "decoupled_weight_decay": False}),

@@ -10,7 +10,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive
 from addnorm.models.base import Wired
-from addnorm.train.optim import (
+from addnorm.train.optimizers.base import (
     Beta,
     Named,
     Optimizer,

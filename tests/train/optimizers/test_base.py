@@ -16,7 +16,7 @@ from torch.distributed.fsdp import fully_shard
 from addnorm.core.errors import UserError
 from addnorm.models import LanguageModel, Seq2Seq
 from addnorm.models.config import Config
-from addnorm.train.optim import make_optimizer, registry
+from addnorm.train.optimizers.base import make_optimizer, registry
 
 SIZES = {"vocab": 13, "dim": 8, "depth": 2, "heads": 2}
 

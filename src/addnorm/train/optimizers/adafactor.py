@@ -9,7 +9,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Positive
 from addnorm.models.base import Wired
-from addnorm.train.optim import Optimizer, groups_of, register, sharded, trained
+from addnorm.train.optimizers.base import Optimizer, groups_of, register, sharded, trained
 
 
 @register(

@@ -6,7 +6,7 @@ from typing import Literal
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Share
-from addnorm.train.schedule import Schedule, Span, between, register, span
+from addnorm.train.schedules.base import Schedule, Span, between, register, span
 
 
 @register(

@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import Config, Model, build
 from addnorm.train import checkpoint as checkpoints
-from addnorm.train import folder as files
+from addnorm.train import run_folder as files
 from addnorm.train.checkpoint import Checkpoint
 from addnorm.train.device import pick_device
 from addnorm.train.recipe import Recipe

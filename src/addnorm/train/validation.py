@@ -8,8 +8,8 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batches
 from addnorm.kernels.precision import wide
+from addnorm.train.distributed import World
 from addnorm.train.objective import Means
-from addnorm.train.parallel import World
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session
 

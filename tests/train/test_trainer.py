@@ -20,9 +20,9 @@ from addnorm.report.history import History
 from addnorm.report.training import write_training_report
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
-from addnorm.train.loop import train
 from addnorm.train.objective import Objective
-from addnorm.train.run import Run
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
 from tests.train.cases import Notes, corpus, digest, recipe
 
 
