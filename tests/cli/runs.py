@@ -6,7 +6,7 @@ import sys
 import pytest
 
 from addnorm.cli import lines as cli
-from tests.decode.runs import run_of
+from tests.decode.sample_runs import run_of
 
 
 @pytest.fixture(scope="module", name="runs")

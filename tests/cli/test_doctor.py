@@ -13,7 +13,7 @@ import addnorm
 from addnorm.cli.doctor import _text
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
-from tests.decode.runs import records
+from tests.decode.sample_runs import records
 from tests.doctor.models.tiny import Model, PreBlock, ids, stack
 
 MODULE = """

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from addnorm.decode import Options, Sentence, decode
 from addnorm.decode.beam import beam_search, candidates
 from addnorm.decode.stepper import make_stepper
-from tests.decode.small import (
+from tests.decode.tiny_models import (
     END,
     Spy,
     endless,

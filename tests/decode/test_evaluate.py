@@ -11,8 +11,8 @@ from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.decode import Options, classify, translate
 from addnorm.decode.evaluate import evaluate
-from addnorm.decode.scores import label_scores, translation_scores
-from tests.decode.runs import run_of
+from addnorm.decode.metrics import label_scores, translation_scores
+from tests.decode.sample_runs import run_of
 
 
 @pytest.fixture(scope="module")

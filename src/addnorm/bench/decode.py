@@ -26,8 +26,8 @@ def ways(beam: int) -> Ways:
     """A Marian of 6+6 layers and d=256 writes 40 tokens for each of 32 sentences; no token ends."""
     if not importlib.util.find_spec("transformers"):
         raise UserError("decoding is measured beside Hugging Face; try pip install transformers")
+    from addnorm.decode.batching import decode
     from addnorm.decode.options import Options
-    from addnorm.decode.search import decode
     from addnorm.decode.stepper import Sentence
     from addnorm.interop import from_hf
 

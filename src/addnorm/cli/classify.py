@@ -11,7 +11,7 @@ from addnorm.cli.options import Attention, Chunk, Device
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from addnorm.decode.answers import Labelled
+    from addnorm.decode.inference import Labelled
 
 
 def classify(
@@ -33,8 +33,8 @@ def classify(
 ) -> None:
     """Label lines: one out for each in, in the same order."""
     from addnorm.cli import lines as cli
-    from addnorm.decode.answers import Notes
-    from addnorm.decode.answers import classify as answer
+    from addnorm.decode.inference import Notes
+    from addnorm.decode.inference import classify as answer
 
     texts, notes = cli.Lines(files or ()), Notes()
     trained = cli.open_run(run, device)

@@ -41,8 +41,8 @@ def evaluate(
     from addnorm.cli.lines import open_run, progress
     from addnorm.cli.output import page, write_json, write_page
     from addnorm.cli.translate import penalty
-    from addnorm.decode.answers import TRANSLATING
     from addnorm.decode.evaluate import evaluate as scores_of
+    from addnorm.decode.inference import TRANSLATING
     from addnorm.decode.options import Options
 
     options = None

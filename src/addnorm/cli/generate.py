@@ -12,7 +12,7 @@ from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from addnorm.decode.answers import Answer
+    from addnorm.decode.inference import Answer
 
 
 def generate(
@@ -65,7 +65,7 @@ def generate(
     """
     from addnorm.cli import lines as cli
     from addnorm.core.errors import UserError
-    from addnorm.decode.answers import Notes, continue_text
+    from addnorm.decode.inference import Notes, continue_text
     from addnorm.decode.options import Options
 
     if prompt is not None and files:

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.decode.answers import Answer, Labelled, Notes, Trained
+    from addnorm.decode.inference import Answer, Labelled, Notes, Trained
 
 Found = TypeVar("Found")
 
@@ -92,7 +92,7 @@ def check_page(path: Path) -> None:
 
 def chunk_of(given: int | None, files: Iterable[Path]) -> int:
     """Lines to read before the first is answered; one where somebody types them."""
-    from addnorm.decode.answers import CHUNK
+    from addnorm.decode.inference import CHUNK
 
     if given is not None:
         return given
@@ -197,7 +197,7 @@ def answer_lines(
             if attention is not None and len(drawn) < PICTURES and first.tokens:
                 drawn.append(first)
     if attention is not None:
-        from addnorm.decode.attention import attention_examples
+        from addnorm.decode.attention_maps import attention_examples
         from addnorm.report.attention import write_attention
 
         write_attention(attention, attention_examples(run, drawn))

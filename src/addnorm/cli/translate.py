@@ -44,8 +44,8 @@ def translate(
 ) -> None:
     """Translate lines: one out for each in, in the same order."""
     from addnorm.cli import lines as cli
-    from addnorm.decode.answers import Notes
-    from addnorm.decode.answers import translate as answer
+    from addnorm.decode.inference import Notes
+    from addnorm.decode.inference import translate as answer
     from addnorm.decode.options import Options
 
     options = Options(

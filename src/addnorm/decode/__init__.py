@@ -1,10 +1,10 @@
 """Decoding: greedy, sampling and beam search over the cache; answers to lines; evaluation."""
 
-from addnorm.decode.answers import Answer, Labelled, Notes, classify, continue_text, translate
+from addnorm.decode.batching import decode
+from addnorm.decode.greedy import Hypothesis
+from addnorm.decode.inference import Answer, Labelled, Notes, classify, continue_text, translate
 from addnorm.decode.options import Options
-from addnorm.decode.search import decode
 from addnorm.decode.stepper import Sentence
-from addnorm.decode.walk import Hypothesis
 
 __all__ = [
     "Answer",

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from addnorm.decode.choose import log_total, top
+from addnorm.decode.greedy import Hypothesis, hypothesis
 from addnorm.decode.options import Options
+from addnorm.decode.sampling import log_total, top
 from addnorm.decode.stepper import Sentence, Stepper
-from addnorm.decode.walk import Hypothesis, hypothesis
 from addnorm.kernels.precision import wide
 
 

@@ -11,9 +11,9 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
-from addnorm.decode.answers import TRANSLATING, Notes, Trained, translate
+from addnorm.decode.inference import TRANSLATING, Notes, Trained, translate
+from addnorm.decode.metrics import label_scores, translation_scores
 from addnorm.decode.options import Options
-from addnorm.decode.scores import label_scores, translation_scores
 from addnorm.train.objective import Objective, valid
 
 Tick = Callable[[int, int], object]

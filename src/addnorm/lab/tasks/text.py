@@ -12,8 +12,8 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
-from addnorm.decode.answers import classify, continue_text, translate
 from addnorm.decode.evaluate import evaluate
+from addnorm.decode.inference import classify, continue_text, translate
 from addnorm.decode.options import Options
 from addnorm.lab import folder as lab_files
 from addnorm.lab.finished import END, Finished, beside

@@ -3,9 +3,9 @@
 import pytest
 
 from addnorm.decode import Options, classify, continue_text, translate
-from addnorm.decode.attention import attention_examples
+from addnorm.decode.attention_maps import attention_examples
 from addnorm.report.attention import write_attention
-from tests.decode.runs import run_of
+from tests.decode.sample_runs import run_of
 
 
 @pytest.mark.parametrize(

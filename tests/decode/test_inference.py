@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import START
 from addnorm.decode import Notes, Options, classify, continue_text, translate
-from addnorm.decode.answers import chunks
-from tests.decode.runs import run_of
+from addnorm.decode.inference import chunks
+from tests.decode.sample_runs import run_of
 
 LINES = ["ab cab", "", "dad", "  ", "a bad bed for dad", "xyz€", "b"]
 SHORT = Options(beam=2, max_new=6)

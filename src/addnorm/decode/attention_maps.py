@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from addnorm.data.tokenizer import START
-from addnorm.decode.answers import Answer, Labelled, Trained
+from addnorm.decode.inference import Answer, Labelled, Trained
 from addnorm.measure.attention import attention_maps
 
 MAPS = {"translate": ("encoder", "decoder", "cross"), "lm": ("decoder",), "classify": ("encoder",)}

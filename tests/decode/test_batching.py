@@ -7,11 +7,20 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.decode import Options, Sentence, decode
-from addnorm.decode.search import batches
+from addnorm.decode.batching import batches
+from addnorm.decode.greedy import walk
 from addnorm.decode.stepper import longest, make_stepper, padded
-from addnorm.decode.walk import walk
 from addnorm.models import build
-from tests.decode.small import END, Spy, endless, every, model_of, score_of, sentences_of, written
+from tests.decode.tiny_models import (
+    END,
+    Spy,
+    endless,
+    every,
+    model_of,
+    score_of,
+    sentences_of,
+    written,
+)
 
 WAYS = {
     "greedy": Options(),

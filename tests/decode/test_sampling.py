@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.decode import Options
-from addnorm.decode.choose import chances, drawn, kept, log_total, top
+from addnorm.decode.sampling import chances, drawn, kept, log_total, top
 
 ROWS = st.lists(
     st.lists(st.sampled_from([-math.inf, -2.0, 0.0, 0.5, 3.0]), min_size=6, max_size=6),

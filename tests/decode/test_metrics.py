@@ -7,7 +7,7 @@ import sklearn.metrics
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addnorm.decode.scores import calibration_error, label_scores, translation_scores
+from addnorm.decode.metrics import calibration_error, label_scores, translation_scores
 
 LABELS = ("a", "b", "c", "d")
 

@@ -9,10 +9,10 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, START, Tokenizer
+from addnorm.decode.batching import batches, decode
+from addnorm.decode.greedy import Hypothesis
 from addnorm.decode.options import Options
-from addnorm.decode.search import batches, decode
 from addnorm.decode.stepper import Sentence, longest, padded
-from addnorm.decode.walk import Hypothesis
 from addnorm.models import Model
 
 CHUNK = 512

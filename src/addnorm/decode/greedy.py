@@ -5,8 +5,8 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.decode.choose import chances, drawn, likeliest, log_total
 from addnorm.decode.options import Options
+from addnorm.decode.sampling import chances, drawn, likeliest, log_total
 from addnorm.decode.stepper import Sentence, Stepper
 from addnorm.kernels.precision import wide
 

@@ -7,9 +7,9 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END
 from addnorm.decode.beam import beam_search
+from addnorm.decode.greedy import Hypothesis, walk
 from addnorm.decode.options import Options
 from addnorm.decode.stepper import Sentence, make_stepper
-from addnorm.decode.walk import Hypothesis, walk
 from addnorm.models import Model
 
 
