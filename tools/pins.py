@@ -71,7 +71,7 @@ from addnorm.sublayers.positions import make_positions
 from addnorm.sublayers.positions import registry as positions
 from addnorm.sublayers.qk_norm import registry as qk_norms
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
-from addnorm.tabular.run import FitConfig, fit_run
+from addnorm.tabular.fit_run import FitConfig, fit_run
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, described
 from addnorm.train.schedules.base import recommended

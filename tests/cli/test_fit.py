@@ -10,8 +10,8 @@ import pytest
 import yaml
 
 from addnorm.tabular import load
-from addnorm.tabular.prepare import halves
-from tests.tabular.tables import mixed
+from addnorm.tabular.task_setup import halves
+from tests.tabular.sample_tables import mixed
 
 QUICK = ("dim=8", "depth=1", "heads=2", "max_epochs=2")
 
@@ -246,7 +246,7 @@ def test_more_classes_than_rows_that_are_held_out(addnorm, tmp_path):
 
 
 def test_a_fit_is_kept_when_its_rival_fails(addnorm, tmp_path, monkeypatch):
-    from addnorm.tabular import run
+    from addnorm.tabular import fit_run as run
 
     def fails(*_args, **_options):
         raise ValueError("The least populated class in y has only 1 member")

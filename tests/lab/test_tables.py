@@ -19,7 +19,7 @@ from addnorm.lab.spec import task_keys
 from addnorm.lab.tasks import task_of
 from addnorm.lab.tasks.parted import Parted
 from addnorm.report.comparison import write_comparison_report
-from addnorm.tabular.prepare import halves
+from addnorm.tabular.task_setup import halves
 from tests.claims.here import Here
 
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}

@@ -5,8 +5,8 @@ import re
 import pytest
 
 from addnorm.report.tabular import fit_page
-from addnorm.tabular.run import FitConfig, Fitted
-from tests.tabular.tables import FRAME, LABELS, classifier
+from addnorm.tabular.fit_run import FitConfig, Fitted
+from tests.tabular.sample_tables import FRAME, LABELS, classifier
 
 
 def page_of(model, **scores):

@@ -12,10 +12,10 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import MODELS
-from addnorm.tabular.calibration import Reliability
-from addnorm.tabular.fitting import settled
-from addnorm.tabular.targets import NumberTarget
-from tests.tabular.tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
+from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.training.loop import settled
+from addnorm.tabular.training.targets import NumberTarget
+from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
 
 @pytest.mark.parametrize("model", MODELS)

@@ -165,7 +165,7 @@ def _model(
         raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
                         "--config out")  # fmt: skip
     from addnorm.cli.lines import open_run
-    from addnorm.tabular.store import FILE
+    from addnorm.tabular.io.store import FILE
 
     if (Path(target) / FILE).is_file():
         raise UserError(f"{target} is a fit of a table; wanted a run of addnorm train, or "

@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from addnorm.tabular.run import Fitted
+    from addnorm.tabular.fit_run import Fitted
 
 
 def fit(
@@ -53,10 +53,10 @@ def fit(
     from rich.console import Console
 
     from addnorm.core.errors import UserError
-    from addnorm.tabular.columns import KINDS, read_columns
-    from addnorm.tabular.files import read_table
-    from addnorm.tabular.prepare import split_target, task_of
-    from addnorm.tabular.run import FitConfig, fit_run
+    from addnorm.tabular.columns.reader import KINDS, read_columns
+    from addnorm.tabular.columns.table_files import read_table
+    from addnorm.tabular.fit_run import FitConfig, fit_run
+    from addnorm.tabular.task_setup import split_target, task_of
 
     if not target:
         raise UserError("which column is to be predicted? say --target COLUMN")
@@ -98,7 +98,7 @@ def fit(
 def _params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[str, Any]:
     """key=value, values as YAML reads them; column=type."""
     from addnorm.core.errors import UserError, unknown
-    from addnorm.tabular.run import value_of
+    from addnorm.tabular.fit_run import value_of
 
     params: dict[str, Any] = {}
     for key in keys:
@@ -123,7 +123,7 @@ def _types(columns: list[Any]) -> "Table":
     import numpy as np
     from rich.table import Table
 
-    from addnorm.tabular.columns import shown
+    from addnorm.tabular.columns.reader import shown
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in ("column", "type", "absent", "different", "for example"):

@@ -24,8 +24,8 @@ def predict(
     """
     from addnorm.cli.fit import warn
     from addnorm.core.errors import UserError
-    from addnorm.tabular.files import read_parts
-    from addnorm.tabular.run import matched, open_run
+    from addnorm.tabular.columns.table_files import read_parts
+    from addnorm.tabular.fit_run import matched, open_run
 
     config, estimator = open_run(run)
     classes = getattr(estimator, "classes_", None)

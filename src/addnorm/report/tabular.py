@@ -27,9 +27,9 @@ from addnorm.report.page import (
 )
 from addnorm.report.svg import svg
 from addnorm.report.symbols import formula
-from addnorm.tabular.calibration import Reliability
-from addnorm.tabular.importance import ATTENTIVE
-from addnorm.tabular.run import Fitted, text_of
+from addnorm.tabular.fit_run import Fitted, text_of
+from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.inspection.importance import ATTENTIVE
 from addnorm.wirings.base import registry as wirings
 
 PAGE = "report.html"

@@ -2,11 +2,11 @@
 
 from pathlib import Path
 
-from addnorm.tabular.calibration import Reliability
 from addnorm.tabular.classifier import TabularTransformerClassifier
-from addnorm.tabular.explain import Explanation
+from addnorm.tabular.inspection.calibration import Reliability
+from addnorm.tabular.inspection.explanations import Explanation
+from addnorm.tabular.io.store import load_estimator
 from addnorm.tabular.regressor import TabularTransformerRegressor
-from addnorm.tabular.store import load_estimator
 
 __all__ = [
     "Explanation",

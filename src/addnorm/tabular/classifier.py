@@ -12,10 +12,10 @@ from sklearn.utils.validation import column_or_1d, validate_data
 
 from addnorm.core.errors import UserError, unknown
 from addnorm.models.tabular import Cells
-from addnorm.tabular.base import TabularTransformer
-from addnorm.tabular.calibration import ENOUGH, Reliability, temperature
-from addnorm.tabular.fitting import Sample, whole
-from addnorm.tabular.targets import ClassTarget, family, refuse_holes
+from addnorm.tabular.estimator import TabularTransformer
+from addnorm.tabular.inspection.calibration import ENOUGH, Reliability, temperature
+from addnorm.tabular.training.loop import Sample, whole
+from addnorm.tabular.training.targets import ClassTarget, family, refuse_holes
 
 CALIBRATIONS = ("temperature", "none")
 

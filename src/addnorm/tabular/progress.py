@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from addnorm.tabular.fitting import Watch
+from addnorm.tabular.training.loop import Watch
 
 EVERY = 10
 """Epochs between two lines, where there is no terminal."""

@@ -9,9 +9,9 @@ from sklearn.utils.validation import validate_data
 
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import Cells
-from addnorm.tabular.base import TabularTransformer
-from addnorm.tabular.fitting import whole
-from addnorm.tabular.targets import NumberTarget, refuse_holes
+from addnorm.tabular.estimator import TabularTransformer
+from addnorm.tabular.training.loop import whole
+from addnorm.tabular.training.targets import NumberTarget, refuse_holes
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):

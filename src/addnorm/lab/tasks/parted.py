@@ -11,12 +11,12 @@ import pandas as pd
 from addnorm.core.errors import UserError, unknown
 from addnorm.lab.spec import Comparison
 from addnorm.lab.tasks.base import SAMPLES, Question
-from addnorm.tabular.choices import batch_size
-from addnorm.tabular.columns import read_columns
-from addnorm.tabular.encoder import TableEncoder
-from addnorm.tabular.files import read_table
-from addnorm.tabular.prepare import halves, split_target, task_of, types_of
-from addnorm.tabular.targets import ClassTarget, NumberTarget, Target
+from addnorm.tabular.columns.encoder import TableEncoder
+from addnorm.tabular.columns.reader import read_columns
+from addnorm.tabular.columns.table_files import read_table
+from addnorm.tabular.params import batch_size
+from addnorm.tabular.task_setup import halves, split_target, task_of, types_of
+from addnorm.tabular.training.targets import ClassTarget, NumberTarget, Target
 
 FEWEST = 20
 HELD_OUT = 0.3

@@ -23,10 +23,10 @@ from addnorm.lab.tasks.parted import TEST, TRAIN, VALID, Parted, questions, read
 from addnorm.lab.tasks.table import TableRecipe
 from addnorm.models.tabular import MODELS, Cells, TableModel, build_table_model
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
-from addnorm.tabular.choices import config_of, training_of
-from addnorm.tabular.encoder import TableEncoder
-from addnorm.tabular.fitting import Sample, answers, begun, fit_model, settled
-from addnorm.tabular.targets import NumberTarget, Target
+from addnorm.tabular.columns.encoder import TableEncoder
+from addnorm.tabular.params import config_of, training_of
+from addnorm.tabular.training.loop import Sample, answers, begun, fit_model, settled
+from addnorm.tabular.training.targets import NumberTarget, Target
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
 from addnorm.train.throughput import stoppable

@@ -1,0 +1,256 @@
+"""Columns of any table, and what kind each is."""
+
+import numbers
+import re
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+import numpy as np
+from scipy.sparse import issparse
+
+from addnorm.core.errors import UserError, unknown
+from addnorm.tabular.columns.values import Plain, plain_of, seconds_of, spell
+
+KINDS = ("numeric", "boolean", "categorical", "string", "datetime")
+FEW = 64
+"""Different texts that are always taken for categories."""
+OFTEN = 8
+"""Rows that a text must have on average to be taken for a category beyond that."""
+NUMBER = re.compile(r"\s*[+-]?(?:0|[1-9]\d*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?\s*")
+"""A number as a text; 007 is a name."""
+MOMENT = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?\s*")
+TRUTHS = {"true": "True", "false": "False", "1": "True", "0": "False"}
+
+
+@dataclass(frozen=True)
+class Column:
+    """One column, read."""
+
+    name: str
+    kind: str
+    values: np.ndarray
+    """float64 where numeric (datetimes are seconds since 1970), else text or None."""
+
+
+def is_frame(X: Any) -> bool:
+    """Whether it is a table with named columns: pandas, polars, Arrow, or what speaks Arrow."""
+    pandas = sys.modules.get("pandas")
+    if pandas is not None and isinstance(X, pandas.DataFrame):
+        return True
+    return callable(getattr(type(X), "__arrow_c_stream__", None))
+
+
+def as_pandas(X: Any) -> Any:
+    """A frame of whatever library as one of pandas, through Arrow."""
+    import pandas
+
+    if isinstance(X, pandas.DataFrame):
+        return X
+    import pyarrow
+
+    try:
+        return pyarrow.table(X).to_pandas(date_as_object=False)
+    except (pyarrow.ArrowException, TypeError, ValueError) as problem:
+        if hasattr(X, "columns"):  # a table, with a column that Arrow does not know
+            said = " ".join(str(problem).split())
+            raise UserError(f"{type(X).__name__} cannot be read through Arrow: {said}") from None
+        raise UserError(
+            f"Expected 2D array, got {type(X).__name__} instead, which is no table with columns; "
+            "try a frame of one column"
+        ) from None
+
+
+def refuse_records(X: Any) -> None:
+    """What is nearly a table, and what to do."""
+    if issparse(X):  # some are dicts; scikit-learn has words for all
+        return
+    if callable(getattr(X, "collect", None)):
+        raise UserError(f"Expected 2D array, got {type(X).__name__} instead; call .collect() first")
+    first = X[0] if isinstance(X, list) and X else X
+    if isinstance(first, Mapping) or getattr(getattr(X, "dtype", None), "names", None):
+        raise UserError(
+            f"Expected 2D array, got {type(X).__name__} of named values instead; make it a frame: "
+            "pandas.DataFrame(X)"
+        )
+
+
+def raw_columns(X: Any) -> list[tuple[str, Any]]:
+    """(name, values) of every column of a pandas frame or a 2-d array."""
+    if isinstance(X, np.ndarray):
+        return [(f"x{index}", X[:, index]) for index in range(X.shape[1])]
+    return [(str(name), X.iloc[:, index]) for index, name in enumerate(X.columns)]
+
+
+def read_columns(
+    X: Any, kinds: Mapping[Any, str] | None = None, *, times: np.ndarray | None = None
+) -> list[Column]:
+    """Every column with the kind that is told in `kinds`, by name or position, or found.
+
+    times: how many rows each row stands for, if not for one
+
+    >>> [column.kind for column in read_columns(np.array([[1.5, 2.0]]))]
+    ['numeric', 'numeric']
+    """
+    raw = raw_columns(X)
+    told = told_kinds([name for name, _ in raw], kinds)
+    return [
+        read_column(name, values, told.get(index), times=times)
+        for index, (name, values) in enumerate(raw)
+    ]
+
+
+def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
+    """Kinds that are told, by position."""
+    if kinds is not None and not isinstance(kinds, Mapping):
+        raise UserError(
+            f"column_types is a dict from columns to types, such as {{'zip': 'categorical'}}, got "
+            f"{kinds!r}"
+        )
+    told = dict[int, str]()
+    for key, kind in (kinds or {}).items():
+        if kind not in KINDS:
+            raise UserError(unknown("column type", str(kind), KINDS))
+        if names.count(str(key)) > 1:
+            raise UserError(f"column_types: several columns are called {str(key)!r}; say positions")
+        if str(key) in names:
+            told[names.index(str(key))] = kind
+        elif isinstance(key, numbers.Integral) and 0 <= int(key) < len(names):
+            told[int(key)] = kind
+        else:
+            raise UserError(unknown("column in column_types", str(key), names))
+    return told
+
+
+def read_column(
+    name: str, values: Any, kind: str | None = None, *, times: np.ndarray | None = None
+) -> Column:
+    """One column; its kind is found if it is not told."""
+    plain = plain_of(values, spelt=kind in ("categorical", "string"))
+    kind = kind or found(plain, times)
+    return Column(name, kind, _as(kind, plain, name))
+
+
+def found(plain: Plain, times: np.ndarray | None = None) -> str:
+    """What kind a column is by its looks.
+
+    Texts that come back are categories, others free text; texts that are all moments are moments,
+    and texts that are all numbers are numbers, but for whole ones that come back.
+    """
+    if plain.looks != "text":
+        return plain.looks
+    here = np.array([text is not None for text in plain.values])
+    different = set(plain.values[here])
+    present = int(here.sum() if times is None else times[here].sum())
+    numeric = [NUMBER.fullmatch(text) for text in different]
+    come_back = len(different) <= max(FEW, present // OFTEN)
+    if all(numeric) and not (
+        come_back and not any(each and any(each.groups()) for each in numeric)
+    ):
+        return "numeric"
+    if all(MOMENT.fullmatch(text) and _moment(text) for text in different):
+        return "datetime"
+    return "categorical" if come_back else "string"
+
+
+def _as(kind: str, plain: Plain, name: str) -> np.ndarray:
+    """The values as their kind wants them; what cannot be meant is refused."""
+    values, is_number = plain.values, plain.values.dtype == np.float64
+    here = ~np.isnan(values) if is_number else np.array([text is not None for text in values])
+    if not here.any():  # without any value it has no looks
+        return np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
+    if kind in ("numeric", "datetime"):
+        if is_number:
+            if (kind == "datetime") != (plain.looks == "datetime"):
+                raise _other(name, kind, f"{'moments' if kind == 'numeric' else 'numbers'}")
+            return values
+        return _parsed(values, name) if kind == "numeric" else _dated(values, name)
+    if kind == "boolean":
+        return _truths(values, plain.looks, name)
+    if not is_number:
+        return values
+    if plain.looks == "datetime":
+        return _each(values, lambda value: str(np.datetime64(int(value), "s")))
+    return _each(
+        values, lambda value: str(bool(value)) if plain.looks == "boolean" else spell(value)
+    )
+
+
+def _other(name: str, kind: str, holds: str) -> UserError:
+    return UserError(
+        f"column {name!r} is {kind}, and holds {holds}; convert it, or say column_types={{...}} at "
+        "fit"
+    )
+
+
+def _each(values: np.ndarray, of: Any) -> np.ndarray:
+    """Of every value that is there."""
+    known = {value: of(value) for value in np.unique(values[~np.isnan(values)])}
+    made = np.empty(len(values), dtype=object)
+    made[:] = [known.get(value) for value in values]
+    return made
+
+
+def _truths(values: np.ndarray, looks: str, name: str) -> np.ndarray:
+    texts = values if values.dtype == object else _each(values, spell)
+    made = np.empty(len(values), dtype=object)
+    for place, text in enumerate(texts):
+        if text is not None:
+            made[place] = TRUTHS.get(text.strip().lower()) if looks != "datetime" else None
+            if made[place] is None:
+                raise _other(name, "boolean", f"{text!r}")
+    return made
+
+
+def _parsed(texts: np.ndarray, name: str) -> np.ndarray:
+    made = np.full(len(texts), np.nan)
+    for place, text in enumerate(texts):
+        if text is not None:
+            try:
+                made[place] = float(text)
+            except ValueError:
+                raise _other(name, "numeric", f"{text!r}, which could not be read") from None
+    return np.where(np.isfinite(made), made, np.nan) + 0.0
+
+
+def _dated(texts: np.ndarray, name: str) -> np.ndarray:
+    moments = [None if text is None else _moment(text) for text in texts]
+    for moment, text in zip(moments, texts, strict=True):
+        if moment is None and text is not None:
+            raise UserError(
+                f"column {name!r} is datetime, and holds what is no date in ISO form (2026-11-16 or"
+                f" 2026-11-16T08:00): {text!r}"
+            )
+    return seconds_of(moments)
+
+
+def _moment(text: str) -> datetime | None:
+    try:
+        return datetime.fromisoformat(text.strip())
+    except ValueError:
+        return None
+
+
+def empty_columns(columns: Sequence[Column]) -> list[str]:
+    """Names of columns without a single value."""
+    return [
+        column.name
+        for column in columns
+        if not (
+            (~np.isnan(column.values)).any()
+            if column.values.dtype == np.float64
+            else any(value is not None for value in column.values)
+        )
+    ]
+
+
+def shown(column: Column, row: int) -> str:
+    """A cell as text."""
+    value = column.values[row]
+    if value is None or value != value:
+        return "absent"
+    if column.kind == "datetime":
+        return str(np.datetime64(int(value), "s"))
+    return f"{value:g}" if column.kind == "numeric" else str(value)

@@ -1,0 +1,325 @@
+"""Columns of any library, and the kinds they are found to be."""
+
+import datetime
+
+import numpy as np
+import pandas as pd
+import polars as pl
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from addnorm.core.errors import UserError
+from addnorm.tabular.columns.reader import (
+    as_pandas,
+    empty_columns,
+    is_frame,
+    read_column,
+    read_columns,
+    shown,
+)
+from tests.tabular.sample_tables import FRAME, LABELS, classifier, mixed
+
+KINDS = ["numeric", "numeric", "boolean", "categorical", "string", "datetime"]
+
+
+def same(one, other):
+    assert one.kind == other.kind
+    for mine, theirs in zip(one.values, other.values, strict=True):
+        assert mine == theirs or (mine != mine and theirs != theirs), (one.name, mine, theirs)
+
+
+def test_kinds_are_found_by_themselves():
+    frame, _ = mixed(200)
+    assert [column.kind for column in read_columns(frame)] == KINDS
+
+
+@pytest.mark.parametrize("library", [pl.from_pandas, pa.Table.from_pandas])
+def test_polars_and_arrow_are_read_as_pandas_is(library):
+    frame, _ = mixed(200)
+    other = library(frame)
+    assert is_frame(other) and not is_frame(frame.to_numpy())
+    for one, two in zip(read_columns(frame), read_columns(as_pandas(other)), strict=True):
+        same(one, two)
+
+
+@pytest.mark.parametrize(
+    ("values", "kind"),
+    [
+        (pd.Series([1, None, 3], dtype="Int64"), "numeric"),
+        (pd.Series([True, None, False], dtype="boolean"), "boolean"),
+        (pd.Series([True, None, False], dtype=object), "boolean"),
+        (pd.Series(["a", None, "b"], dtype="category"), "categorical"),
+        (pd.Series([3, 5, 3], dtype="category"), "categorical"),
+        (pd.Series([1.5, None, pd.NA], dtype=object), "numeric"),
+        (pd.Series(["1", "x", 2], dtype=object), "categorical"),
+        (pd.Series([datetime.date(2026, 1, 1), None]), "datetime"),
+        (pd.Series(pd.to_datetime(["2026-01-01", None]).tz_localize("Asia/Tokyo")), "datetime"),
+        (pd.Series(pd.to_timedelta([1, 2], "D")), "numeric"),
+        (np.array([1, 2], dtype=np.uint8), "numeric"),
+        (np.array(["2026-01-01"], dtype="datetime64[D]"), "datetime"),
+        (np.array([None, None], dtype=object), "numeric"),
+    ],
+)
+def test_every_type_has_a_kind(values, kind):
+    assert read_column("x", values).kind == kind
+
+
+def test_numbers_that_numpy_made_texts_are_numbers():
+    rows = np.array([[1, "a"], [2.5, "b"]])
+    assert rows.dtype.kind == "U"
+    assert [column.kind for column in read_columns(rows)] == ["numeric", "categorical"]
+
+
+def test_absent_has_one_form():
+    numbers = read_column("x", np.array([1.0, np.nan, np.inf, -np.inf])).values
+    assert np.isnan(numbers).tolist() == [False, True, True, True]
+    texts = read_column("x", np.array(["a", None, np.nan, "", "  ", pd.NA, pd.NaT], object)).values
+    assert texts.tolist() == ["a", None, None, None, None, None, None]
+
+
+def test_whole_numbers_are_spelt_alike_as_categories_with_and_without_holes():
+    told = {"x": "categorical"}
+    whole = read_columns(pd.DataFrame({"x": [1, 2, 3]}), told)[0].values
+    holes = read_columns(pd.DataFrame({"x": [1, 2, None]}), told)[0].values
+    assert whole.tolist() == ["1", "2", "3"]
+    assert holes.tolist() == ["1", "2", None]
+
+
+def test_types_are_overridable_by_name_and_position():
+    X = np.array([[1.0, 2.0], [3.0, 2.5]])
+    found = read_columns(X, {0: "categorical", "x1": "categorical"})
+    assert [column.kind for column in found] == ["categorical"] * 2
+    assert found[1].values.tolist() == ["2", "2.5"]
+    frame = pd.DataFrame({"when": ["2026-01-01", "2026-01-02T12:00:00+00:00"]})
+    moments = read_columns(frame, {"when": "datetime"})[0].values
+    assert moments[1] - moments[0] == 36 * 3600
+
+
+@pytest.mark.parametrize(
+    ("frame", "told", "words"),
+    [
+        ({"x": [1]}, {"y": "numeric"}, "unknown column in column_types 'y'"),
+        ({"x": [1]}, {"x": "number"}, "unknown column type 'number'; did you mean 'numeric'"),
+        ({"x": ["a"]}, {"x": "numeric"}, "column 'x' is numeric, .* could not be read"),
+        ({"x": ["a"]}, {"x": "datetime"}, "column 'x' is datetime, and holds what is no date"),
+        (
+            {"x": [1]},
+            ["numeric"],
+            "column_types is a dict from columns to types",
+        ),
+        ({"x": [1j]}, None, "Complex data not supported: column 'x'"),
+    ],
+)
+def test_mistakes_are_told(frame, told, words):
+    with pytest.raises(UserError, match=words):
+        read_columns(pd.DataFrame(frame), told)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        pd.Series([datetime.date(9999, 12, 31)]),
+        pd.Series([datetime.datetime(9999, 12, 31)], dtype=object),
+        pd.Series(np.array(["9999-12-31"], dtype="datetime64[s]")),
+        pd.Series(["9999-12-31"]),
+        pd.Series([datetime.datetime(9999, 12, 31, 9, tzinfo=datetime.timezone.max)]),
+        as_pandas(pa.table({"x": pa.array([datetime.date(9999, 12, 31)])}))["x"],
+        as_pandas(pa.table({"x": pa.array([datetime.datetime(9999, 12, 31)])}))["x"],
+    ],
+)
+def test_the_far_future_is_not_the_past(values):
+    column = read_column("x", values)
+    assert column.kind == "datetime" and shown(column, 0).startswith("9999-12-3")
+
+
+def test_spans_of_time_are_seconds():
+    spans = [datetime.timedelta(days=1), None, datetime.timedelta(microseconds=1)]
+    for values in (pd.Series(spans), pd.Series(spans, dtype=object)):
+        column = read_column("x", values)
+        assert column.kind == "numeric"
+        np.testing.assert_array_equal(column.values, [86400, np.nan, 1e-6])
+
+
+@pytest.mark.parametrize("container", [np.array, lambda each: np.array(each, object), pd.Series])
+@pytest.mark.parametrize(
+    ("texts", "kind"),
+    [
+        (["1", "2", "1"], "categorical"),
+        (["1.5", "2", "1e3"], "numeric"),
+        ([str(number) for number in range(100)], "numeric"),
+        (["01", "02", "03"], "categorical"),
+        ([f"{number:05}" for number in range(100)], "string"),
+        (["2026-01-01", "2026-01-02 08:00", "2026-01-01"], "datetime"),
+        (["2026-01-01", "2026-13-01"], "categorical"),
+        (["True", "False"], "categorical"),
+    ],
+)
+def test_texts_are_what_they_look_like_in_whatever_container(container, texts, kind):
+    assert read_column("x", container(texts)).kind == kind
+
+
+def test_a_text_is_a_category_by_how_often_its_rows_count():
+    texts, times = np.array([f"t{place}" for place in range(70)], object), np.full(70, 8.0)
+    assert read_column("x", texts).kind == "string"
+    assert read_column("x", texts, times=times).kind == "categorical"
+    assert read_column("x", np.repeat(texts, 8)).kind == "categorical"
+
+
+@pytest.mark.parametrize("kind", ["categorical", "string"])
+def test_what_is_told_to_be_text_stays_as_it_is_spelt(kind):
+    def read(values):
+        return read_column("x", values, kind).values.tolist()
+
+    assert read(np.array(["01", "02"])) == ["01", "02"]
+    assert read(pd.Series(["01", None])) == ["01", None]
+    large = 2**53 + np.arange(2)
+    assert read(large) == read(pd.Series(large)) == ["9007199254740992", "9007199254740993"]
+    assert read(pd.Series([2**53 + 1, None], dtype="Int64")) == ["9007199254740993", None]
+    assert read(np.array([2**53 + 1, None], object)) == ["9007199254740993", None]
+    assert read(pd.Series([True, False])) == ["True", "False"]
+    assert read(pd.Series(pd.to_datetime(["2026-01-01"]))) == ["2026-01-01T00:00:00"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "values", "words"),
+    [
+        ("datetime", [1, 2], "column 'x' is datetime, and holds numbers; convert it"),
+        ("numeric", pd.to_datetime(["2026-01-01"]), "column 'x' is numeric, and holds moments"),
+        ("boolean", ["a"], "column 'x' is boolean, and holds 'a'"),
+        ("boolean", [0.5], "column 'x' is boolean, and holds '0.5'"),
+        ("boolean", pd.to_datetime(["2026-01-01"]), "column 'x' is boolean, and holds"),
+    ],
+)
+def test_what_a_column_cannot_mean_is_refused(kind, values, words):
+    with pytest.raises(UserError, match=words):
+        read_column("x", pd.Series(values), kind)
+
+
+@pytest.mark.parametrize("kind", ["numeric", "datetime", "boolean", "categorical", "string"])
+@pytest.mark.parametrize("nothing", [np.nan, None, "", pd.NaT])
+def test_a_column_without_any_value_may_be_of_every_kind(kind, nothing):
+    column = read_column("x", pd.Series([nothing] * 3), kind)
+    assert column.kind == kind and shown(column, 0) == "absent" and len(column.values) == 3
+
+
+def test_truths_have_one_spelling():
+    for values in ([True, False, None], [1, 0, None], ["true", "FALSE", None], ["1", "0", ""]):
+        assert read_column("x", pd.Series(values), "boolean").values.tolist() == [
+            *("True", "False", None)
+        ]
+
+
+def test_empty_columns_are_named():
+    frame = pd.DataFrame({"a": [1.0, np.nan], "b": [np.nan, np.inf], "c": [None, ""]})
+    assert empty_columns(read_columns(frame)) == ["b", "c"]
+
+
+def test_columns_of_one_name_are_told_apart_by_position():
+    frame = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
+    kinds = [column.kind for column in read_columns(frame, {1: "categorical"})]
+    assert kinds == ["numeric", "categorical"]
+    with pytest.raises(UserError, match="several columns are called 'a'; say positions"):
+        read_columns(frame, {"a": "categorical"})
+
+
+@pytest.mark.parametrize(
+    "thing", [pl.Series([1, 2]), pd.Series([1, 2]), pa.chunked_array([[1, 2]])]
+)
+def test_a_series_is_no_table(thing):
+    with pytest.raises(UserError, match=r"Expected 2D array, got .* instead"):
+        as_pandas(thing)
+
+
+def test_a_stream_of_batches_is_a_table():
+    table = pa.table({"x": [1, 2], "c": ["a", None]})
+    reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
+    assert is_frame(reader)
+    assert as_pandas(reader).shape == (2, 2)
+
+
+def test_cells_are_shown_as_text():
+    frame, _ = mixed()
+    columns = {column.name: column for column in read_columns(frame)}
+    assert shown(columns["number"], 0) == "absent"
+    assert shown(columns["colour"], 0) == "absent"
+    assert shown(columns["flag"], 0) in ("True", "False")
+    assert shown(columns["day"], 1).startswith("202")
+
+
+CELLS = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(-(10**30), 10**30),
+    st.floats(),
+    st.text(max_size=5),
+    st.sampled_from(["1", "1.5", "007", "2026-01-01", "true", " ", "nan", "1e999"]),
+    st.dates(),
+    st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
+    st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999)),
+    st.decimals(allow_nan=False),
+    st.binary(max_size=3),
+    st.tuples(st.integers(0, 2)),
+)
+
+
+@settings(deadline=None, max_examples=150)
+@given(st.one_of(*(st.lists(each, min_size=1, max_size=9) for each in (CELLS, *CELLS.branches))))
+def test_a_column_is_read_the_same_when_its_kind_is_told(values):
+    cells = np.empty(len(values), dtype=object)
+    cells[:] = values
+    one = read_column("x", cells)
+    assert one.kind in KINDS
+    assert one.values.dtype == (np.float64 if one.kind in ("numeric", "datetime") else object)
+    same(one, read_column("x", cells, one.kind))
+    if one.kind in ("numeric", "datetime"):
+        assert not np.isinf(one.values).any()
+
+
+def test_numbers_beside_texts_in_lists_stay_numbers():
+    rows = [[1.5, "a", 3], [2.5, "b", 4]] * 10
+    made = classifier(max_epochs=1).fit(rows, ["x", "y"] * 10)
+    assert made.encoder_.kinds == ("numeric", "categorical", "numeric")
+    frame = pd.DataFrame(rows)
+    again = classifier(max_epochs=1).fit(frame.to_numpy(), ["x", "y"] * 10)
+    np.testing.assert_array_equal(made.predict_proba(rows), again.predict_proba(rows))
+
+
+def test_columns_of_one_name_are_refused():
+    frame = pd.DataFrame(np.ones((4, 3)), columns=["a", "b", "a"])
+    with pytest.raises(ValueError, match="several columns are called 'a'; give each a name"):
+        classifier().fit(frame, [0, 1, 0, 1])
+
+
+def test_categories_that_are_dates_are_known_as_plain_dates():
+    days = pd.Series(pd.to_datetime(["2026-01-01", "2026-01-02"] * 20))
+    frame, y = pd.DataFrame({"day": days.astype("category")}), ["x", "y"] * 20
+    made = classifier(max_epochs=1).fit(frame, y)
+    said = made.predict_proba(frame)
+    for plain in (days, days.dt.date, days.dt.strftime("%Y-%m-%dT%H:%M:%S")):
+        np.testing.assert_array_equal(made.predict_proba(pd.DataFrame({"day": plain})), said)
+
+
+def test_a_column_without_values_is_one_if_its_type_is_told():
+    frame = FRAME.assign(only=np.nan)
+    with pytest.raises(ValueError, match="columns without any value: 'only'"):
+        classifier().fit(frame, LABELS)
+    for kind in ("numeric", "categorical", "string", "boolean", "datetime"):
+        made = classifier(max_epochs=1, column_types={"only": kind}).fit(frame, LABELS)
+        assert np.isfinite(made.predict_proba(frame)).all()
+
+
+@pytest.mark.parametrize(
+    ("X", "words"),
+    [
+        (pl.DataFrame({"a": [1.0]}).lazy(), r"got LazyFrame instead; call .collect\(\) first"),
+        ({"a": [1.0]}, "got dict of named values instead; make it a frame"),
+        ([{"a": 1.0}], "got list of named values instead; make it a frame"),
+        (np.zeros(3, dtype=[("a", float)]), "got ndarray of named values instead"),
+    ],
+)
+def test_what_is_nearly_a_table(X, words):
+    with pytest.raises(UserError, match=f"Expected 2D array, {words}") as caught:
+        classifier().fit(X, [0])
+    assert "\n" not in str(caught.value)

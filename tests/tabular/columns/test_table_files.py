@@ -1,0 +1,113 @@
+"""Tables on disk, in all the ways in which people write them."""
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet
+import pytest
+
+from addnorm.core.errors import UserError
+from addnorm.tabular.columns.table_files import BLOCK, read_parts, read_table
+
+PLAIN = "a,b,c\n1,x,0.5\n2,y,1.5\n"
+
+
+def written(folder, data, name="t.csv"):
+    path = folder / name
+    path.write_bytes(data if isinstance(data, bytes) else data.encode())
+    return path
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        PLAIN,
+        b"\xef\xbb\xbf" + PLAIN.encode(),
+        PLAIN.replace("\n", "\r\n"),
+        PLAIN.rstrip("\n"),
+        PLAIN.replace(",", ";"),
+        PLAIN.replace(",", "|"),
+        PLAIN.replace(",", "\t"),
+        PLAIN.replace(",", ";").replace(".", ","),
+        PLAIN.replace("x", '"x"').replace("a,", '"a",'),
+    ],
+    ids=["plain", "BOM", "CRLF", "no last end", ";", "|", "tab", "decimal comma", "quotes"],
+)
+def test_csv_as_it_comes(tmp_path, data):
+    frame, types = read_table(written(tmp_path, data))
+    assert frame.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
+    assert types == {"a": "int64", "b": "string", "c": "double"}
+    (part,) = read_parts(written(tmp_path, data), types)
+    assert part.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
+
+
+def test_a_cell_may_hold_separators_and_ends_of_lines(tmp_path):
+    frame, _ = read_table(written(tmp_path, 'a,"b;c;d"\n1,"two\nlines, and ""quotes"""\n'))
+    assert frame["b;c;d"].tolist() == ['two\nlines, and "quotes"']
+
+
+def test_a_late_odd_cell_changes_the_type_of_its_column(tmp_path):
+    """The types of a large file were those of its first block."""
+    line = "1" * 50 + ".5"
+    rows = BLOCK // (len(line) + 4) + 1000
+    path = written(tmp_path, "a,b\n" + f"{line},2\n" * rows + "odd,3\n")
+    frame, types = read_table(path)
+    assert types["a"] == "string" and frame["a"].iloc[-1] == "odd"
+    assert sum(len(part) for part in read_parts(path, types)) == rows + 1
+
+
+def test_types_of_a_fit_hold_for_other_files(tmp_path):
+    _, types = read_table(written(tmp_path, "zip,n,d,t\n01,1,2026-01-01,08:00:00\nA3,2,,\n"))
+    assert types["zip"] == "string"
+    (part,) = read_parts(
+        written(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02 07:30:00.5,09:00:00.25\n02,,,\n"), types
+    )
+    assert part["zip"].tolist() == ["01", "02"]
+    assert part["n"].iloc[0] == 1.5 and np.isnan(part["n"].iloc[1])
+    assert part["d"].iloc[0] == pd.Timestamp("2026-01-02T07:30:00.5")
+    frame, _ = read_table(written(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
+    assert frame["zip"].tolist() == ["01", "02"]
+    with pytest.raises(UserError, match=r"a cell is not what its column is .*'many'"):
+        list(read_parts(written(tmp_path, "zip,n\n01,many\n"), types))
+
+
+@pytest.mark.parametrize(
+    ("data", "words"),
+    [
+        ("", "is no table"),
+        ("a,b\n", "it has no rows; wanted a header and rows below it"),
+        ("a,b\n1\n", "is no table"),
+        ("Größe,b\n1,2\n".encode("latin-1"), "is no UTF-8 text; convert it first"),
+        ("a,b\nGröße,2\n".encode("latin-1"), "no UTF-8 text; convert it first"),
+        ("a,a\n1,2\n", "has several columns called 'a'"),
+        ("a,b\n1,2\n".encode("utf-16"), "in UTF-16; wanted UTF-8"),
+    ],
+)
+def test_files_that_are_no_tables(tmp_path, data, words):
+    for read in (read_table, lambda path: list(read_parts(path))):
+        with pytest.raises(UserError, match=words):
+            read(written(tmp_path, data))
+
+
+def test_parquet_with_names_that_are_no_texts(tmp_path):
+    pd.DataFrame({1: [1, 2], 2: ["a", "b"]}).to_parquet(tmp_path / "t.parquet")
+    frame, types = read_table(tmp_path / "t.parquet")
+    assert list(frame) == ["1", "2"] and types == {}
+    (part,) = read_parts(tmp_path / "t.parquet")
+    assert list(part) == ["1", "2"]
+
+
+def test_parquet_without_rows(tmp_path):
+    pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "t.parquet")
+    with pytest.raises(UserError, match="it has no rows"):
+        read_table(tmp_path / "t.parquet")
+
+
+def test_an_index_with_a_name_is_a_column(tmp_path):
+    frame = pd.DataFrame({"a": [1, 2, 3]}, index=pd.Index([5, 6, 7], name="key"))
+    frame.to_parquet(tmp_path / "named.parquet")
+    frame.rename_axis(None).to_parquet(tmp_path / "plain.parquet")
+    for read in (lambda path: read_table(path)[0], lambda path: next(read_parts(path))):
+        named, plain = (read(tmp_path / f"{name}.parquet") for name in ("named", "plain"))
+        assert named["key"].tolist() == [5, 6, 7] and list(plain.columns) == ["a"]
+        assert list(named.index) == [0, 1, 2]
