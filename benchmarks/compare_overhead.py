@@ -19,11 +19,11 @@ from pathlib import Path
 
 import torch
 
-from addnorm.lab.conduct import Audience, compare
-from addnorm.lab.engines.local import LocalEngine
-from addnorm.lab.ground import prepare
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.run import Audience, compare
+from addnorm.comparison.shared_data import prepare
+from addnorm.comparison.spec import Comparison
 from addnorm.report.comparison import write_comparison_report
 from addnorm.train.trainer import train
 

@@ -22,7 +22,18 @@ FILES = sorted(SOURCE.rglob("*.py"))
 # A package imports only what stands above it.
 ORDER = (
     *("core", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure"),
-    *("doctor", "train", "decode", "tabular", "lab", "claims", "report", "interop", "bench", "cli"),
+    *(
+        "doctor",
+        "train",
+        "decode",
+        "tabular",
+        "comparison",
+        "claims",
+        "report",
+        "interop",
+        "bench",
+        "cli",
+    ),
 )
 STRANGERS = {("wirings", "sublayers"), ("sublayers", "wirings")}
 

@@ -38,6 +38,14 @@ from addnorm.claims.tables import TABLES
 from addnorm.claims.training import ByTraining
 from addnorm.cli.families import FAMILIES, registry_of
 from addnorm.cli.main import COMMANDS
+from addnorm.comparison.cell import work
+from addnorm.comparison.demo import demo
+from addnorm.comparison.engines.base import Engine, Told
+from addnorm.comparison.grid import Arm, Cell, Grid
+from addnorm.comparison.job import Job
+from addnorm.comparison.run import compare
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks import TASKS
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import Corpus, write_corpus
@@ -48,14 +56,6 @@ from addnorm.data.demo.translate import make as make_translate
 from addnorm.doctor.rules import RULES
 from addnorm.kernels.add_norm import autograd  # noqa: F401 (importing registers the operators)
 from addnorm.kernels.attention import native as attend  # noqa: F401 (importing registers the operators)
-from addnorm.lab.conduct import compare
-from addnorm.lab.demo import demo
-from addnorm.lab.engines.base import Engine, Told
-from addnorm.lab.grid import Arm, Cell, Grid
-from addnorm.lab.job import Job
-from addnorm.lab.spec import Comparison
-from addnorm.lab.tasks import TASKS
-from addnorm.lab.work import work
 from addnorm.measure.spikes import SpikeDetector
 from addnorm.models.build import MODELS, build
 from addnorm.models.config import Config

@@ -4,9 +4,9 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from addnorm.comparison import Comparison, Study, compare
     from addnorm.core import UserError
     from addnorm.interop import from_hf
-    from addnorm.lab import Comparison, Study, compare
     from addnorm.models import (
         Classifier,
         Config,
@@ -29,7 +29,7 @@ __version__ = "0.1.0"
 # `addnorm --help` do not wait for torch.
 _HOME = {
     "Classifier": "addnorm.models",
-    "Comparison": "addnorm.lab",
+    "Comparison": "addnorm.comparison",
     "Config": "addnorm.models",
     "CrossAttention": "addnorm.sublayers",
     "Decoder": "addnorm.stacks",
@@ -43,21 +43,21 @@ _HOME = {
     "SelfAttention": "addnorm.sublayers",
     "Seq2Seq": "addnorm.models",
     "Stack": "addnorm.stacks",
-    "Study": "addnorm.lab",
+    "Study": "addnorm.comparison",
     "Sublayer": "addnorm.sublayers",
     "TabularTransformerClassifier": "addnorm.tabular",
     "TabularTransformerRegressor": "addnorm.tabular",
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
-    "compare": "addnorm.lab",
+    "compare": "addnorm.comparison",
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "tabular", "lab", "claims", "report", "interop", "bench"),
+    *("train", "decode", "tabular", "comparison", "claims", "report", "interop", "bench"),
 )
 
 __all__ = [

@@ -1,7 +1,7 @@
 """Cells in the process that calls: for tests, where a process for each would take seconds."""
 
-from addnorm.lab.engines.base import Engine, Event
-from addnorm.lab.work import work
+from addnorm.comparison.cell import work
+from addnorm.comparison.engines.base import Engine, Event
 
 
 class Here(Engine):

@@ -8,9 +8,9 @@ from addnorm.claims import LayerNormLength, RankCollapse, registry, results, run
 from addnorm.claims.conduct import Watch, find
 from addnorm.claims.record import RESULT, ROWS, is_claims
 from addnorm.claims.verdict import Check
+from addnorm.comparison.cell import NoRoom
+from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UnknownName, UserError
-from addnorm.lab.statistics import Estimate
-from addnorm.lab.work import NoRoom
 
 TWO = ["layer_norm_length", "rank_collapse"]
 

@@ -9,13 +9,13 @@ from addnorm.claims.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
 from addnorm.claims.share import borrow, field_of, settle, shortened, sign, signatures
 from addnorm.claims.training import at_best, cell_rows, gone, ladder, tuned
+from addnorm.comparison import Comparison, Study
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.layout import open_spec
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
-from addnorm.lab import Comparison, Study
-from addnorm.lab.finished import Finished
-from addnorm.lab.folder import open_spec
 from tests.claims.made_up import cells
-from tests.lab.made_up import BASELINE, made_up
+from tests.comparison.synthetic_study import BASELINE, made_up
 
 SPEC = {"wiring": "post_ln,pre_ln", "lr": "1e-3,1e-2", "depth": 2, "seeds": 2, "steps": 50}
 

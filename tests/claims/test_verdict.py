@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from addnorm.claims.verdict import Check, Verdict, over_seeds
-from addnorm.lab.statistics import Estimate
+from addnorm.comparison.statistics import Estimate
 
 
 @pytest.mark.parametrize(

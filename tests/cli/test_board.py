@@ -8,11 +8,11 @@ import pytest
 from rich.console import Console
 
 from addnorm.cli import board
-from addnorm.lab.engines.base import Event
-from addnorm.lab.finished import Finished
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
-from tests.lab.made_up import BASELINE, made_up
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.engines.base import Event
+from addnorm.comparison.spec import Comparison
+from tests.comparison.synthetic_study import BASELINE, made_up
 
 SPEC = Comparison.of({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
 

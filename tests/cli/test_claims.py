@@ -12,7 +12,7 @@ from rich.console import Console
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.verdict import Check
 from addnorm.cli.claims import VERDICTS, _shown
-from addnorm.lab.statistics import Estimate
+from addnorm.comparison.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 
@@ -104,7 +104,7 @@ def test_all_runs_every_claim(addnorm, tmp_path, monkeypatch):
     monkeypatch.setattr(
         "addnorm.claims.run_claims", lambda names, out, **rest: ran.extend(names) or {}
     )
-    monkeypatch.setattr("addnorm.lab.engines.make_engine", lambda *_, **__: None)
+    monkeypatch.setattr("addnorm.comparison.engines.make_engine", lambda *_, **__: None)
     assert addnorm("claims", "all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
     assert ran == list(registry)
 

@@ -5,9 +5,9 @@ import json
 import pytest
 import yaml
 
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
-from tests.lab.made_up import made_up
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.spec import Comparison
+from tests.comparison.synthetic_study import made_up
 
 TINY = ["dim=8", "heads=2", "batch_tokens=256", "--steps", "3", "--depth", "1", "--score", "2"]
 

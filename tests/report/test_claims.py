@@ -10,8 +10,8 @@ from markupsafe import escape
 from addnorm.claims import Drawing, registry, run_claims
 from addnorm.claims.record import Result
 from addnorm.claims.verdict import RULE, Check, Verdict
+from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UserError
-from addnorm.lab.statistics import Estimate
 from addnorm.report.claims import ORDER, claims_markdown, claims_page, write_claims_report
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.page import Note

@@ -7,14 +7,14 @@ from itertools import pairwise
 
 import pytest
 
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.outcomes import rules
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks import task_of
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
-from addnorm.lab import folder as files
-from addnorm.lab.finished import Finished
-from addnorm.lab.judge import rules
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
-from addnorm.lab.tasks import task_of
 from addnorm.report.boards import picked
 from addnorm.report.comparison import comparison_page, write_comparison_report
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board
@@ -23,7 +23,7 @@ from addnorm.report.page import colours_of
 from addnorm.report.selections import most_telling, selections
 from addnorm.report.stability import Square, map_chart, stability_map
 from addnorm.report.traces import Traces
-from tests.lab.made_up import made_up, usual_fate
+from tests.comparison.synthetic_study import made_up, usual_fate
 
 EVIL = "<script>alert('&')</script>"
 SMALL = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 100}

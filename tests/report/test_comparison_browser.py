@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from addnorm.lab.spec import Comparison
+from addnorm.comparison.spec import Comparison
 from addnorm.report.comparison import write_comparison_report
-from tests.lab.made_up import made_up
+from tests.comparison.synthetic_study import made_up
 from tests.report.browser import Browser, needs_browser
 
 SPEC = {

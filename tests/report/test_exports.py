@@ -5,12 +5,12 @@ from dataclasses import replace
 
 import pytest
 
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
-from addnorm.lab import folder as files
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
 from addnorm.report.exports import write_csvs, write_pngs
-from tests.lab.made_up import made_up
+from tests.comparison.synthetic_study import made_up
 
 SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 20}
 

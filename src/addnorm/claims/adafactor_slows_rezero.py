@@ -20,9 +20,9 @@ from addnorm.claims.start import (
     sizes,
 )
 from addnorm.claims.verdict import Check
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 from addnorm.models import build
 from addnorm.train.optimizers.base import make_optimizer
 

@@ -9,10 +9,10 @@ from addnorm.claims.fields import HIGH
 from addnorm.claims.tables import TARGET
 from addnorm.claims.training import ON_TABLES, TRAINS, ByTraining, at_best, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 SHARES = [0.2, 0.4, 0.6]
 MODELS = {

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from addnorm.claims.verdict import Check, Verdict
+from addnorm.comparison.engines.base import Engine
+from addnorm.comparison.run import Audience
 from addnorm.core.cards import Card
 from addnorm.core.registry import Registry
 from addnorm.core.rows import Row
-from addnorm.lab.conduct import Audience
-from addnorm.lab.engines.base import Engine
 
 Budget = Literal["smoke", "standard", "full"]
 BUDGETS: tuple[Budget, ...] = ("smoke", "standard", "full")

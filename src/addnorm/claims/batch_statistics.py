@@ -18,9 +18,9 @@ from addnorm.claims.start import (
     stack_of,
 )
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 from addnorm.stacks import Encoder
 
 DRIFTS = 0.1

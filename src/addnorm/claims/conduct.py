@@ -7,9 +7,9 @@ from pathlib import Path
 
 from addnorm.claims.base import BUDGETS, Budget, Claim, Desk, name_of, registry
 from addnorm.claims.record import Result, made_here
+from addnorm.comparison.engines.base import Engine
+from addnorm.comparison.run import Audience
 from addnorm.core.errors import UnknownName, UserError, unknown
-from addnorm.lab.conduct import Audience
-from addnorm.lab.engines.base import Engine
 from addnorm.train.run_folder import locked
 
 STUDIES, ERROR = "studies", "error.txt"

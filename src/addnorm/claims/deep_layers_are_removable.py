@@ -17,12 +17,12 @@ from addnorm.claims.share import shortened
 from addnorm.claims.start import Sizes, by_seed, row, sizes
 from addnorm.claims.training import DATA, PROGRESS, TRAINS, Trained, at_best, gone, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.statistics import paired
+from addnorm.comparison.tasks.text_data import unigram
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.data.batches import Batch, Batches
 from addnorm.data.corpus import Corpus
-from addnorm.lab.statistics import paired
-from addnorm.lab.tasks.corpus import unigram
 from addnorm.train.objective import Objective
 from addnorm.train.recipe import Recipe
 from addnorm.train.train_state import Watcher

@@ -7,7 +7,7 @@ arms of a comparison have the same ladder of learning rates, the same seeds and 
 from typing import Any
 
 from addnorm.claims.base import Budget
-from addnorm.lab.spec import Comparison
+from addnorm.comparison.spec import Comparison
 
 DATES: dict[str, Any] = {
     "task": "translate", "tokenizer": "char", "score": 0, "monitor_every": 0, "max_length": 32,

@@ -9,10 +9,10 @@ from addnorm.claims.fields import AGAIN, HIGH
 from addnorm.claims.tables import TARGET
 from addnorm.claims.training import GUIDE, LITTLE, ON_TABLES, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 WITHOUT, WITH = "pre_ln(first_norm=False)", "pre_ln"
 TABLES = ("diabetes", "waves", "breast_cancer")

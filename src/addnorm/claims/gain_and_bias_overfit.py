@@ -6,10 +6,10 @@ from addnorm.claims.base import Budget, Drawing, register
 from addnorm.claims.fields import FEW, normed
 from addnorm.claims.training import LITTLE, PROGRESS, TRAINS, ByTraining, at_best, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 SIMPLE = "layer(affine=False)"
 

@@ -7,9 +7,9 @@ import torch
 from addnorm.claims.base import Drawing, register
 from addnorm.claims.start import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 from addnorm.stacks import Decoder, Encoder
 
 ARMS = {

@@ -10,9 +10,9 @@ from torch.nn import functional as F
 from addnorm.claims.base import Drawing, register
 from addnorm.claims.start import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
 from addnorm.claims.verdict import Check
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 from addnorm.models import Model, build
 from addnorm.train.optimizers.base import make_optimizer
 

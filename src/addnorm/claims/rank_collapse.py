@@ -20,9 +20,9 @@ from addnorm.claims.start import (
     stack_of,
 )
 from addnorm.claims.verdict import Check
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 
 COLLAPSED = 0.99
 NONE, SKIPS = "no skip", "with skips"

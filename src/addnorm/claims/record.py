@@ -12,10 +12,10 @@ import torch
 from addnorm import __version__
 from addnorm.claims.base import Budget, registry
 from addnorm.claims.verdict import Answer, Verdict
+from addnorm.comparison.layout import read_json, write_json
+from addnorm.comparison.shared_data import machine
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, read_rows, write_rows
-from addnorm.lab.folder import read_json, write_json
-from addnorm.lab.ground import machine
 
 RESULT, ROWS = "result.json", "rows.jsonl"
 

@@ -7,9 +7,9 @@ from addnorm.claims.base import Budget, Drawing
 from addnorm.claims.fields import deep
 from addnorm.claims.training import GUIDE, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 BOTH_WAYS = "without warm-up and with one of a quarter of the steps"
 PROGRESS_BY_LR = Drawing(

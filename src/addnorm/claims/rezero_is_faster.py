@@ -9,10 +9,10 @@ from addnorm.claims.fields import deep
 from addnorm.claims.remedy import BOTH_WAYS, deep_experiment
 from addnorm.claims.training import ByTraining, at_best
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 HALF = 0.5
 

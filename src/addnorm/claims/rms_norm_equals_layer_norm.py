@@ -12,10 +12,10 @@ from addnorm.claims.fields import normed
 from addnorm.claims.start import Sizes, anew, by_seed, picked, row, sizes, stack_of
 from addnorm.claims.training import LITTLE, PROGRESS, TRAINS, ByTraining, tuned
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
 
 ARMS = {"layer": "pre_ln", "rms": "pre_ln rms"}
 

@@ -4,13 +4,13 @@ import shutil
 from pathlib import Path
 
 from addnorm.claims.record import commit
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.grid import Grid
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks.text_data import demo_records
 from addnorm.data.corpus import write_corpus
-from addnorm.lab import folder as files
-from addnorm.lab.finished import Finished
-from addnorm.lab.grid import Grid
-from addnorm.lab.spec import Comparison
-from addnorm.lab.study import Study
-from addnorm.lab.tasks.corpus import demo_records
 
 COMMITS = "commits.json"
 """In the folder of a study: which code trained which cell."""

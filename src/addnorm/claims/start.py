@@ -12,9 +12,9 @@ from torch import Tensor
 from addnorm.claims.base import BUDGETS, Budget, Claim, Desk
 from addnorm.claims.pace import Pace
 from addnorm.claims.verdict import over_seeds
+from addnorm.comparison.statistics import Estimate
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
-from addnorm.lab.statistics import Estimate
 from addnorm.stacks import Encoder
 
 Sizes = Mapping[str, Any]

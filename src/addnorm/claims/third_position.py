@@ -18,9 +18,9 @@ from addnorm.claims.start import (
     stack_of,
 )
 from addnorm.claims.verdict import Check
+from addnorm.comparison.statistics import paired
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import paired
 
 FACTOR = 3.0
 """By which the last matrix of every branch is multiplied."""

@@ -11,13 +11,13 @@ from addnorm.claims.base import Budget, Claim, Desk
 from addnorm.claims.share import borrow, settle, shortened, sign, signatures
 from addnorm.claims.tables import make_table
 from addnorm.claims.verdict import Check, over_seeds
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.outcomes import ENOUGH, NOTHING, Course, progress
+from addnorm.comparison.run import Audience, compare
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
-from addnorm.lab.conduct import Audience, compare
-from addnorm.lab.judge import ENOUGH, NOTHING, Course, progress
-from addnorm.lab.spec import Comparison
-from addnorm.lab.statistics import paired
-from addnorm.lab.study import Judged, Study
 
 PROGRESS = (
     "Progress is the share of the way from the loss of a model that only knows how often each "

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from addnorm.lab.folder import plain
-from addnorm.lab.statistics import Estimate
+from addnorm.comparison.layout import plain
+from addnorm.comparison.statistics import Estimate
 
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")

@@ -9,12 +9,12 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
-from addnorm.lab.conduct import Audience
-from addnorm.lab.engines.base import Event
-from addnorm.lab.finished import Finished
-from addnorm.lab.grid import Cell
-from addnorm.lab.judge import ENOUGH, progress
-from addnorm.lab.study import Study
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.engines.base import Event
+from addnorm.comparison.grid import Cell
+from addnorm.comparison.outcomes import ENOUGH, progress
+from addnorm.comparison.run import Audience
 
 NUMBERS = 32
 """Columns of the table that are not the arm's name."""

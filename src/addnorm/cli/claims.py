@@ -93,8 +93,8 @@ def _run(
     from addnorm.claims.conduct import find
     from addnorm.cli.claims_talk import Talk
     from addnorm.cli.output import page, write_json, write_page
+    from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UnknownName, unknown
-    from addnorm.lab.engines import make_engine
     from addnorm.report.claims import write_claims_report
 
     known = next((each for each in BUDGETS if each == budget), None)

@@ -6,9 +6,9 @@ from addnorm.claims import Claim, Result, Watch
 from addnorm.claims.base import name_of
 from addnorm.cli.board import Board, Lines
 from addnorm.cli.board import Talk as Follower
-from addnorm.lab.conduct import Audience
-from addnorm.lab.engines.base import Event
-from addnorm.lab.study import Study
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.engines.base import Event
+from addnorm.comparison.run import Audience
 
 
 class Talk(Watch):

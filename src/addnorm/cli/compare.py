@@ -9,8 +9,8 @@ import typer
 from addnorm.cli.report import Csv, Png, export
 
 if TYPE_CHECKING:
-    from addnorm.lab.spec import Comparison
-    from addnorm.lab.study import Study
+    from addnorm.comparison.analysis.study import Study
+    from addnorm.comparison.spec import Comparison
 
 INTERRUPTED = 130
 
@@ -101,16 +101,16 @@ def compare(
     given = {name: value for name, value in (axes | budget).items() if value is not None}
     spec = _spec(given, keys or [], task, config, demo=demo)
     if dry_run:
-        from addnorm.lab.ground import check_data
+        from addnorm.comparison.shared_data import check_data
 
         spec.check()
         check_data(spec)
         sys.stdout.write(spec.yaml())
         return
     from addnorm.cli.board import Board, Lines
+    from addnorm.comparison.engines import make_engine
+    from addnorm.comparison.run import compare as run
     from addnorm.core.errors import UserError
-    from addnorm.lab.conduct import compare as run
-    from addnorm.lab.engines import make_engine
 
     if address is not None and engine != "ray":
         raise UserError("--address is that of a Ray cluster; add --engine ray, or leave it out")
@@ -135,10 +135,10 @@ def _spec(
     given: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
 ) -> "Comparison":
     """The spec from a file, the options and the keys, of which the later ones win."""
+    from addnorm.comparison.demo import DEMO
+    from addnorm.comparison.spec import AXES, Comparison, read_spec, task_keys
     from addnorm.core.errors import UserError
     from addnorm.core.key_values import read_pairs
-    from addnorm.lab.demo import DEMO
-    from addnorm.lab.spec import AXES, Comparison, read_spec, task_keys
 
     if demo and (config is not None or task is not None):
         raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")

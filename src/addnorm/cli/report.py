@@ -19,8 +19,8 @@ def report(
 ) -> None:
     """Make the page of a comparison, a run or claims anew."""
     from addnorm.claims.record import is_claims
+    from addnorm.comparison.layout import is_comparison
     from addnorm.core.errors import UserError
-    from addnorm.lab.folder import is_comparison
 
     if is_claims(folder):
         from addnorm.report.claims import write_claims_report
@@ -46,7 +46,7 @@ def report(
 
 def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
     """Write the page of a comparison, and what else is wanted; the paths."""
-    from addnorm.lab.study import Study
+    from addnorm.comparison.analysis.study import Study
     from addnorm.report.comparison import write_comparison_report
     from addnorm.report.exports import write_csvs, write_pngs
 

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 from rich.table import Table
 
-from addnorm.lab.judge import STATES
+from addnorm.comparison.outcomes import STATES
 
 if TYPE_CHECKING:
-    from addnorm.lab.study import Study
-    from addnorm.lab.summary import Line
+    from addnorm.comparison.analysis.study import Study
+    from addnorm.comparison.analysis.summary import Line
 
 
 def summary_table(study: "Study") -> Table:

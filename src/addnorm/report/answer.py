@@ -4,9 +4,9 @@ import math
 
 from markupsafe import Markup
 
-from addnorm.lab.statistics import Estimate
-from addnorm.lab.study import Study
-from addnorm.lab.summary import Line, Stable
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.summary import Line, Stable
+from addnorm.comparison.statistics import Estimate
 from addnorm.report.looks import Look
 from addnorm.report.page import Lead, Note, Part, Table
 from addnorm.report.stability import Chips, told_warmup

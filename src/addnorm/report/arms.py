@@ -6,9 +6,9 @@ from typing import Any
 
 from markupsafe import Markup
 
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.grid import USUAL_NORM, Arm, has_norms
 from addnorm.core.errors import UserError
-from addnorm.lab.grid import USUAL_NORM, Arm, has_norms
-from addnorm.lab.study import Judged, Study
 from addnorm.norms.base import registry as norms
 from addnorm.report.blocks import block
 from addnorm.report.layout import Diagram, layout

@@ -8,8 +8,8 @@ from typing import Any
 import altair as alt
 
 from addnorm.claims import Drawing
+from addnorm.comparison.statistics import Estimate
 from addnorm.core.rows import Row
-from addnorm.lab.statistics import Estimate
 from addnorm.report.curves import colour_of, dashes, short, symbols
 from addnorm.report.looks import Look, looks
 from addnorm.report.marks import THEME, VALUES, data, finished, hover

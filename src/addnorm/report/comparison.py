@@ -3,9 +3,9 @@
 from collections import Counter
 from pathlib import Path
 
-from addnorm.lab import folder as files
-from addnorm.lab.judge import STATES, rules
-from addnorm.lab.study import Study
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.outcomes import STATES, rules
 from addnorm.report.answer import answer
 from addnorm.report.arms import answers, cards
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board

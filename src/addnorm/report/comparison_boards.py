@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from addnorm.lab.study import Study
+from addnorm.comparison.analysis.study import Study
 from addnorm.report.boards import Board, Choice
 from addnorm.report.curves import Groups, Rows, grouped, shown_in
 from addnorm.report.looks import Look, looks

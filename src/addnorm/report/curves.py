@@ -10,7 +10,7 @@ from typing import Any
 
 import altair as alt
 
-from addnorm.lab.summary import Setting as Chosen
+from addnorm.comparison.analysis.summary import Setting as Chosen
 from addnorm.report.looks import Look
 from addnorm.report.marks import THEME
 from addnorm.report.page import Chart

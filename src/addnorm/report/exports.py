@@ -9,10 +9,10 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.analysis.summary import Line
 from addnorm.core.errors import UserError
 from addnorm.core.files import replacing
-from addnorm.lab.study import Judged, Study
-from addnorm.lab.summary import Line
 from addnorm.report.arms import diagram
 from addnorm.report.boards import Board, on_scale, picked
 from addnorm.report.comparison_boards import Gathered, loss_board, site_board

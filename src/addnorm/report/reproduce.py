@@ -6,9 +6,9 @@ from collections import Counter
 
 from markupsafe import Markup
 
-from addnorm.lab import folder as files
-from addnorm.lab.study import Judged, Study
-from addnorm.lab.summary import Setting
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.analysis.summary import Setting
 from addnorm.report.answer import told_score
 from addnorm.report.looks import SIGNS, Look
 from addnorm.report.page import Column, Facts, Fold, Folded, Note, Part, Table

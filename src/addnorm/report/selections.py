@@ -4,9 +4,9 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from addnorm.lab.grid import Arm
-from addnorm.lab.study import Judged, Study
-from addnorm.lab.summary import Setting as Chosen
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.analysis.summary import Setting as Chosen
+from addnorm.comparison.grid import Arm
 
 Setting = tuple[int, int | None, float]
 

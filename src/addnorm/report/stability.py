@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from addnorm.lab.judge import STATES
-from addnorm.lab.study import Judged, Study
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.outcomes import STATES
 from addnorm.report.looks import MEANING, SIGNS, Look
 from addnorm.report.marks import THEME
 from addnorm.report.page import Chart

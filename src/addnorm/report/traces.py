@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
+from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.grid import Arm
 from addnorm.core.rows import Row
-from addnorm.lab.grid import Arm
-from addnorm.lab.study import Judged, Study
 from addnorm.report.history import History
 from addnorm.report.thin import Points, finite, spread, thin
 

@@ -1,0 +1,109 @@
+"""The folder of a comparison: what stands in it, whose it is, and who may write there."""
+
+import json
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from addnorm.comparison.spec import Comparison, read_spec
+from addnorm.core.errors import UserError
+from addnorm.core.files import replacing
+from addnorm.train.run_folder import locked
+
+SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
+DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
+
+
+@contextmanager
+def claimed(folder: Path, spec: Comparison) -> Iterator[None]:
+    """The folder is that of this spec, and nobody else works in it."""
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"{folder} is a file; wanted a new or empty folder for -o")
+    _refuse_strangers(folder)
+    with locked(folder, doing="comparing"):
+        if (folder / FACTS).exists():
+            _refuse_another(folder, spec)
+        else:  # nothing was prepared yet: begin as told now
+            with replacing(folder / SPEC) as name:
+                name.write_text(spec.yaml(), encoding="utf-8")
+        yield
+
+
+def open_spec(folder: Path) -> Comparison:
+    """The spec of a folder."""
+    if not (folder / SPEC).is_file():
+        raise UserError(
+            f"no comparison at {folder}: it has no {SPEC}; wanted the -o folder of "
+            "`addnorm compare`"
+        )
+    try:
+        return Comparison.of(read_spec(folder / SPEC))
+    except UserError as problem:
+        raise UserError(f"{folder / SPEC} is damaged: {problem}; begin anew elsewhere") from None
+
+
+def is_comparison(folder: Path) -> bool:
+    """Whether a folder is that of a comparison."""
+    return (folder / SPEC).is_file()
+
+
+def write_json(path: Path, data: Any) -> None:
+    """Write plain data, whole or not at all; a number that JSON has no word for becomes null."""
+    with replacing(path) as name:
+        text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+        name.write_text(text + "\n", encoding="utf-8")
+
+
+def plain(value: Any) -> Any:
+    """Without numbers that JSON has no word for."""
+    if isinstance(value, dict):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [plain(each) for each in value]
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def read_json(path: Path) -> Any:
+    """Plain data that we wrote; None if there is no such file."""
+    try:
+        return json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return None
+    except ValueError as problem:
+        raise UserError(
+            f"{path} is not JSON ({problem}); remove it, and give the command of `addnorm compare` "
+            "again"
+        ) from None
+
+
+def _refuse_strangers(folder: Path) -> None:
+    if not folder.is_dir() or (folder / SPEC).exists():
+        return
+    strangers = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if strangers:
+        raise UserError(
+            f"{folder} holds other things ({', '.join(strangers[:3])}, ...) and no comparison; "
+            "wanted a new or empty folder for -o"
+        )
+
+
+def _refuse_another(folder: Path, spec: Comparison) -> None:
+    theirs, ours = open_spec(folder), spec
+    if theirs == ours:
+        return
+    was, now = theirs.flat(), ours.flat()
+    names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
+    told = "; ".join(f"{name} was {_short(was, name)}, now {_short(now, name)}" for name in names)
+    raise UserError(
+        f"{folder} holds another comparison: {told}; choose another -o, or give the same command "
+        "to go on with it"
+    )
+
+
+def _short(values: dict[str, Any], name: str) -> str:
+    if name not in values:
+        return "left out"
+    text = json.dumps(values[name], ensure_ascii=False)
+    return text if len(text) <= 120 else text[:117] + "..."

@@ -1,0 +1,212 @@
+"""Summary and verdict of comparisons whose outcome is known."""
+
+import json
+import math
+
+import pytest
+
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.summary import Setting
+from addnorm.comparison.layout import write_json
+from addnorm.comparison.spec import Comparison
+from addnorm.core.errors import UserError
+from tests.comparison.synthetic_study import made_up, usual_fate
+
+
+def studied(tmp_path, fate=None, **values):
+    usual = {"wiring": "post_ln,pre_ln,b2t", "depth": "6,12", "lr": "1e-3,3e-3,1e-2", "seeds": 3}
+    spec = Comparison.of(usual | {"warmup": "0,100"} | values)
+    return Study.open(made_up(tmp_path / "study", spec, fate, inside=False))
+
+
+def line_of(study, arm, depth):
+    return next(each for each in study.summary if (each.arm.name, each.depth) == (arm, depth))
+
+
+def test_every_cell_is_counted_once(tmp_path):
+    study = studied(tmp_path)
+    assert sum(sum(line.states.values()) for line in study.summary) == len(study.cells) == 108
+    assert line_of(study, "post_ln", 12).states == {"stuck": 6, "trained": 6, "diverged": 6}
+    assert line_of(study, "pre_ln", 6).states == {"trained": 12, "diverged": 6}
+
+
+def test_stable_ranges_are_those_where_every_seed_trained(tmp_path):
+    def fate(cell):
+        unlucky = cell.arm.wiring == "b2t" and cell.lr == 1e-3 and cell.seed == 1
+        return "diverged" if unlucky else usual_fate(cell)
+
+    study = studied(tmp_path, fate)
+    assert [each.told() for each in line_of(study, "post_ln", 6).stable] == [
+        "none",
+        "0.001 to 0.003",
+    ]
+    assert [each.told() for each in line_of(study, "b2t", 6).stable] == ["0.003", "0.003"]
+
+
+def test_a_gap_in_the_range_is_told(tmp_path):
+    study = studied(
+        tmp_path, lambda cell: "stuck" if cell.lr == 3e-3 else "trained", wiring="pre_ln"
+    )
+    assert study.summary[0].stable[0].told() == "0.001, 0.01"
+
+
+def test_luck_is_not_a_recommendation(tmp_path):
+    """The lower loss of a setting in which one seed of three failed does not win."""
+
+    def fate(cell):
+        if cell.lr == 1e-3:
+            return "slow"
+        return "stuck" if cell.seed == 2 else "trained"
+
+    study = studied(tmp_path, fate, wiring="pre_ln", warmup=0, lr="1e-3,3e-3")
+    line = line_of(study, "pre_ln", 6)
+    assert line.best == Setting(0, 1e-3)
+    assert line.whole
+
+
+def test_failures_are_never_averaged_away(tmp_path):
+    study = studied(
+        tmp_path,
+        lambda cell: "diverged" if cell.seed == 0 else "trained",
+        wiring="pre_ln,b2t",
+        warmup=0,
+        lr=1e-3,
+    )
+    line = line_of(study, "pre_ln", 6)
+    assert line.states == {"diverged": 1, "trained": 2}
+    assert not line.whole
+    assert line.stable[0].trained == ()
+    assert "(not with every seed)" in study.verdict[0]
+
+
+def test_the_verdict_names_what_needed_warm_up(tmp_path):
+    study = studied(tmp_path, lr="1e-3,3e-3")
+    told = " ".join(study.verdict)
+    assert "At depth 12 pre_ln and b2t trained at every setting; post_ln trained only with" in told
+    assert study.verdict[0].startswith("At depth 12 the best is ")
+
+
+def test_the_verdict_names_learning_rates_that_are_too_high(tmp_path):
+    study = studied(tmp_path, wiring="pre_ln,b2t")
+    assert "pre_ln and b2t trained only at learning rates up to 0.003" in study.verdict[1]
+
+
+def test_where_nothing_trained_there_is_no_best(tmp_path):
+    study = studied(tmp_path, lambda cell: "stuck", wiring="pre_ln", depth=6)
+    assert study.summary[0].best is None
+    assert study.verdict[0].startswith("At depth 6 no cell trained")
+    assert "did not train (18 stuck)" in study.verdict[1]
+
+
+def test_one_seed_gets_a_caution_and_no_interval(tmp_path):
+    study = studied(tmp_path, seeds=1)
+    line = line_of(study, "pre_ln", 6)
+    assert line.loss.half is None
+    assert "noise is unknown" in study.verdict[0]
+    assert study.verdict[-1].startswith("One seed tells nothing about noise")
+
+
+def test_a_lower_loss_with_failures_does_not_lead(tmp_path):
+    def fate(cell):
+        if cell.arm.wiring == "pre_ln":
+            return "slow"
+        return "stuck" if cell.seed == 2 else "trained"
+
+    study = studied(tmp_path, fate, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0)
+    assert line_of(study, "pre_ln", 6).leads
+    assert "b2t had a lower loss, but not with every seed" in study.verdict[0]
+
+
+def test_what_was_cut_or_crashed_says_nothing_about_training(tmp_path):
+    def fate(cell):
+        return {1e-3: "trained", 3e-3: "cut", 1e-2: "crashed"}[cell.lr]
+
+    study = studied(tmp_path, fate, wiring="pre_ln", depth=6, warmup="0,100")
+    assert study.summary[0].stable[0].tried == (1e-3,)
+    assert (
+        "pre_ln trained in all 6 cells that ran to the end (6 crashed, 6 cut)" in study.verdict[1]
+    )
+
+
+def test_an_unfinished_comparison_says_so(tmp_path):
+    study = studied(tmp_path, lambda cell: "waiting" if cell.seed else usual_fate(cell))
+    assert not study.complete
+    assert "72 of 108 cells have not run yet" in " ".join(study.verdict)
+    nothing = studied(tmp_path / "b", lambda cell: "waiting")
+    assert "no cell has trained yet" in nothing.verdict[0]
+
+
+def test_crashes_are_counted_and_can_be_tried_again(tmp_path):
+    study = studied(tmp_path, lambda cell: "crashed" if cell.depth == 12 else "trained")
+    assert line_of(study, "b2t", 12).states == {"crashed": 18}
+    assert "54 of 108 cells crashed" in " ".join(study.verdict)
+
+
+def test_speed_is_told_relative_to_pre_ln_or_to_the_first_arm(tmp_path):
+    study = studied(tmp_path)
+    assert line_of(study, "pre_ln", 6).speed == 1
+    assert line_of(study, "post_ln", 6).reference == "pre_ln"
+    other = studied(tmp_path / "b", wiring="b2t,rezero")
+    assert line_of(other, "rezero", 6).reference == "b2t"
+
+
+def test_differences_are_paired_by_seed(tmp_path):
+    study = studied(tmp_path, lr=1e-3, warmup=100)
+    for depth in (6, 12):
+        here = [line for line in study.summary if line.depth == depth]
+        best = next(line for line in here if line.behind is None)
+        for line in here:
+            if line is not best:
+                means = sum(line.losses[s] - best.losses[s] for s in range(3)) / 3
+                assert line.behind.mean == pytest.approx(means)
+
+
+def test_the_result_is_plain_json(tmp_path):
+    study = studied(tmp_path, lambda cell: "diverged" if cell.seed else "waiting")
+    write_json(tmp_path / "result.json", study.result())
+    told = json.loads((tmp_path / "result.json").read_text())
+    assert len(told["cells"]) == 108
+    assert told["spec"] == study.spec.model_dump(mode="json")
+    assert Comparison.of(told["spec"]) == study.spec
+    assert {cell["state"] for cell in told["cells"]} == {"diverged", "waiting"}
+
+
+def test_a_folder_of_something_else_is_no_study(tmp_path):
+    with pytest.raises(UserError, match="no comparison at"):
+        Study.open(tmp_path)
+
+
+def test_a_loss_that_is_no_number_survives_the_disk(tmp_path):
+    study = studied(tmp_path, lambda cell: "diverged", wiring="pre_ln", depth=6, lr=1e-3, seeds=1)
+    assert math.isnan(study.cells[0].loss)
+    assert study.cells[0].end.why.startswith("loss nan")
+
+
+def test_the_best_arm_is_named_by_its_loss_also_where_arms_share_no_seed(tmp_path):
+    """Seeds 0 of one and 1 of the other trained: no pair, but still one of them is better."""
+
+    def fate(cell):
+        good = cell.seed == (0 if cell.arm.wiring == "pre_ln" else 1)
+        return "trained" if good else "stuck"
+
+    study = studied(tmp_path, fate, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0, seeds=2)
+    leading = [line for line in study.summary if line.leads]
+    assert len(leading) == 1
+    assert leading[0].loss.mean == min(line.loss.mean for line in study.summary)
+    assert f"the best is {leading[0].arm.name} " in study.verdict[0]
+    assert all(line.behind is None for line in study.summary)
+
+
+@pytest.mark.parametrize("text", ["[1, 2]", "{}", "3"])
+def test_an_end_that_is_none_is_refused(tmp_path, text):
+    study = studied(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
+    name = study.cells[0].cell.name
+    (study.folder / "cells" / f"{name}.json").write_text(text)
+    with pytest.raises(UserError, match="does not tell how a cell ended"):
+        Study.open(study.folder)
+
+
+def test_where_everything_crashed_the_reason_is_told(tmp_path):
+    study = studied(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
+    assert study.verdict[0] == "At depth 2 no cell ran to its end."
+    assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)

@@ -1,0 +1,376 @@
+"""Cells as processes: what becomes of those that crash, hang or are killed."""
+
+import json
+import math
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+
+import pytest
+from safetensors import SafetensorError
+
+from addnorm.comparison.cell import NoRoom, work
+from addnorm.comparison.cell_result import Finished, beside
+from addnorm.comparison.engines import make_engine
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.halving import cut
+from addnorm.comparison.job import Job
+from addnorm.comparison.run import Audience, compare
+from addnorm.comparison.shared_data import prepare
+from addnorm.comparison.spec import Comparison
+from addnorm.core.errors import UserError
+from addnorm.core.rows import read_rows, write_rows
+from addnorm.train.run_folder import alone
+from addnorm.train.trained_run import Run
+
+TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
+TIMED = ("tokens_per_second",)
+
+
+def tiny(**values):
+    return Comparison.of(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
+
+
+def rows_of(folder):
+    """All rows of all cells, but for what a clock says."""
+    return {
+        path.parent.name: [row for row in read_rows(path) if row["name"] not in TIMED]
+        for path in sorted(folder.glob("cells/*/rows.jsonl"))
+    }
+
+
+class Hook(Audience):
+    """Does something when a cell has made its first step."""
+
+    def __init__(self, act):
+        self.act, self.acted = act, False
+
+    def happened(self, event):
+        if event.what == "stepped" and event.step and not self.acted:
+            self.acted = True
+            self.act(event)
+
+
+def parent_of(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def children(leader=None):
+    """Processes of cells: those below the fork server of a leader, of this process by default."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            server = parent_of(name)
+            words = Path(f"/proc/{server}/cmdline").read_text()
+            if "forkserver" in words and parent_of(server) == (leader or os.getpid()):
+                found.append(int(name))
+        except (OSError, ValueError):
+            continue
+    return found
+
+
+def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
+    spec = tiny(wiring="pre_ln,rezero")
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    assert [each.end.ending for each in study.cells] == ["done", "done"]
+    assert all(each.end.memory > 0 and each.end.rate > 0 for each in study.cells)
+    assert all(len(each.end.samples) == 2 and "bleu" in each.end.scores for each in study.cells)
+    assert not list(tmp_path.glob("cells/*/checkpoints"))
+    assert json.loads((tmp_path / "result.json").read_text())["complete"]
+
+    class Nobody(Audience):
+        def happened(self, event):
+            raise AssertionError(f"{event.job.name} ran again")
+
+    assert compare(spec, tmp_path, audience=Nobody()).cells == study.cells
+
+
+@pytest.mark.slow
+def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
+    spec = tiny(steps=400, seeds=2)
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    first, second = study.cells
+    assert (first.state, second.end.ending) == ("crashed", "done")
+    assert "SIGKILL" in first.end.why
+    again = compare(spec, tmp_path, engine=LocalEngine(workers=1))
+    assert [each.end.ending for each in again.cells] == ["done", "done"]
+
+
+@pytest.mark.slow
+def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
+    study = compare(
+        tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, limit=3.0), audience=hook
+    )
+    assert study.cells[0].state == "crashed"
+    assert study.cells[0].end.why.startswith("hung")
+
+
+@pytest.mark.slow
+def test_interrupted_and_continued_gives_the_rows_of_an_unbroken_comparison(tmp_path):
+    spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
+    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
+    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), audience=hook)
+    assert hook.acted
+    assert not broken.complete
+    compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
+    wanted, found = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
+    pauses = [row for rows in found.values() for row in rows if row.get("ending") == "interrupted"]
+    assert pauses or any(each.end for each in broken.cells)
+    for name, rows in found.items():
+        assert [row for row in rows if row.get("ending") != "interrupted"] == wanted[name]
+    assert [each.loss for each in whole.cells] == [
+        each.loss for each in compare(spec, tmp_path / "broken").cells
+    ]
+
+
+@pytest.mark.slow
+def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
+    spec, refused = tiny(steps=100), []
+
+    def second(event):
+        def run():
+            try:
+                compare(spec, tmp_path)
+            except UserError as problem:
+                refused.append(str(problem))
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        thread.join()
+
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=Hook(second))
+    assert study.complete
+    assert refused and "another process is comparing into" in refused[0]
+
+
+@pytest.mark.slow
+def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
+    code = (
+        "from addnorm.comparison.run import compare\n"
+        "from addnorm.comparison.spec import Comparison\n"
+        "if __name__ == '__main__':\n"
+        f"    compare(Comparison.of({tiny(steps=5000).flat()!r}), {str(tmp_path / 'runs')!r})\n"
+    )
+    (tmp_path / "lead.py").write_text(code)
+    import subprocess
+    import sys
+
+    leader = subprocess.Popen([sys.executable, str(tmp_path / "lead.py")])
+    until = time.monotonic() + 90
+    while not list((tmp_path / "runs").glob("cells/*/rows.jsonl")) and time.monotonic() < until:
+        time.sleep(0.2)
+    cells = children(leader.pid)
+    assert cells
+    leader.kill()
+    leader.wait()
+    while any(Path(f"/proc/{pid}").exists() for pid in cells) and time.monotonic() < until:
+        time.sleep(0.2)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in cells)
+    assert not list((tmp_path / "runs").glob("cells/*.json"))  # it is not finished
+
+
+def test_halving_trains_the_better_settings_to_the_end(tmp_path):
+    spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=16, wiring="pre_ln")
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    ends = {each.cell.lr: each.end for each in study.cells}
+    assert sorted(end.ending for end in ends.values()) == ["cut", "cut", "cut", "done"]
+    assert sorted(end.step for end in ends.values()) == [4, 4, 8, 16]
+    assert ends[1e-5].ending == "cut"
+    assert study.summary[0].states["cut"] == 3
+
+
+@pytest.mark.slow
+def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
+    spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
+    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+
+    class Rung(Audience):
+        """Interrupts when the first rung has been cut."""
+
+        done = False
+
+        def happened(self, event):
+            if not self.done and event.end is not None and event.end.ending == "cut":
+                self.done = True
+                os.kill(os.getpid(), signal.SIGINT)
+
+    assert not compare(spec, tmp_path / "broken", audience=Rung()).complete
+    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    ends = [
+        [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
+        for study in (whole, broken)
+    ]
+    assert ends[0] == ends[1]
+    assert sorted(step for _, _, step in ends[0]) == [10, 10, 20, 40]
+    assert not list(tmp_path.glob("*/cells/*/checkpoints"))
+
+
+@pytest.mark.slow
+def test_a_cell_that_is_asked_to_stop_from_outside_is_a_result(tmp_path):
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
+    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    assert study.cells[0].state == "crashed"
+    assert "SIGTERM" in study.cells[0].end.why
+
+
+def test_halving_puts_what_diverged_last(tmp_path):
+    spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
+    for cell, loss, ending in zip(
+        spec.cells(), (2.0, 2.1, 0.1, 0.2), ("", "", "diverged", "diverged"), strict=True
+    ):
+        own = tmp_path / "cells" / cell.name
+        rows = [
+            {"step": step, "name": "loss", "value": loss, "split": "train"} for step in range(1, 11)
+        ]
+        write_rows(own / "rows.jsonl", rows)
+        if ending:
+            Finished(ending, "loss nan").save(own)
+    assert cut(spec, tmp_path, 10) == []  # the worse half has ended by itself
+    assert cut(spec, tmp_path, 10) == []
+
+
+def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
+    spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
+    for number, cell in enumerate(spec.cells()):
+        rows = [
+            {"step": step, "name": "loss", "value": number - 9.0 * number * (step > 10),
+             "split": "train"} for step in range(1, 30)
+        ]  # fmt: skip
+        write_rows(tmp_path / "cells" / cell.name / "rows.jsonl", rows)
+    assert [cell.lr for cell, _ in cut(spec, tmp_path, 10)] == [1e-2, 1e-1]
+    assert cut(spec, tmp_path, 10) == []
+    assert [cell.lr for cell, _ in cut(spec, tmp_path, 20)] == [1e-4]
+
+
+def test_a_cell_waits_for_another_process_and_takes_its_end(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    monkeypatch.setattr("addnorm.comparison.cell.PATIENCE", 0.3)
+    with alone(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
+        assert ours
+        assert work(job, lambda step, loss: None) is None  # it is at work, and does not end
+        Finished("done", loss=1.0).save(job.folder)
+        assert work(job, lambda step, loss: None).loss == 1.0
+
+
+def test_scores_that_are_no_numbers_do_not_lose_a_cell(tmp_path):
+    Finished("done", loss=1.0, scores={"word_perplexity": math.inf, "bleu": 3.0}).save(tmp_path)
+    assert Finished.read(tmp_path).scores == {"bleu": 3.0}
+
+
+def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
+    """A learning rate that destroys what was learnt: the last model answers, not the best one."""
+    job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    asked = []
+    original = Run.open
+
+    def opened(folder, **options):
+        run = original(folder, **options)
+        asked.append(run.step)
+        return run
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("addnorm.comparison.tasks.text.Run.open", opened)
+        end = work(job, lambda step, loss: None)
+    assert end.ending == "done"
+    assert asked == [10]
+
+
+def test_a_demo_comparison_that_was_moved_goes_on(tmp_path):
+    spec = tiny()
+    prepare(spec, tmp_path / "old")
+    (tmp_path / "old").rename(tmp_path / "new")
+    assert prepare(spec, tmp_path / "new").data == str(tmp_path / "new" / "data")
+
+
+def job_of(tmp_path, **values):
+    spec = tiny(**values)
+    ground = prepare(spec, tmp_path)
+    cell = spec.cells()[0]
+    recipe = spec.recipe(cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json")
+    return Job(cell.name, recipe, tmp_path / "cells" / cell.name, tmp_path / "score")
+
+
+def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+    for problem, words in [
+        (MemoryError(), "out of memory"),
+        (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), "out of memory"),
+        (RuntimeError("an odd thing"), "RuntimeError: an odd thing"),
+        (UserError("no such thing; try another"), "no such thing; try another"),
+    ]:
+
+        def fail(*args, problem=problem, **kwargs):
+            raise problem
+
+        monkeypatch.setattr("addnorm.comparison.tasks.text.train", fail)
+        job.folder.parent.mkdir(parents=True, exist_ok=True)
+        beside(job.folder, "json").unlink(missing_ok=True)
+        assert work(job, lambda step, loss: None) == Finished.read(job.folder)
+        assert (Finished.read(job.folder).ending, Finished.read(job.folder).why) == (
+            "crashed",
+            words,
+        )
+        assert type(problem).__name__ in job.folder.with_name(job.name + ".error").read_text()
+
+
+def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
+    job = job_of(tmp_path)
+
+    def full(*args, **kwargs):
+        try:
+            raise OSError(28, "No space left on device")
+        except OSError:
+            raise UserError("the run cannot go on") from None
+
+    monkeypatch.setattr("addnorm.comparison.tasks.text.train", full)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(NoRoom):
+        work(job, lambda step, loss: None)
+    assert Finished.read(job.folder) is None
+
+
+def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeypatch):
+    def full(*args, **kwargs):
+        raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
+
+    monkeypatch.setattr("addnorm.models.base.save_file", full)
+    job = job_of(tmp_path)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    with pytest.raises(NoRoom):
+        work(job, lambda step, loss: None)
+
+
+def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
+    job = job_of(tmp_path, steps=4)
+    job.folder.parent.mkdir(parents=True, exist_ok=True)
+    from dataclasses import replace
+
+    paused = replace(job, until=2)
+    assert work(paused, lambda step, loss: None) is None
+    (tmp_path / "data").rename(tmp_path / "moved")
+    recipe = job.recipe.model_copy(update={"data": str(tmp_path / "moved")})
+    assert work(replace(job, recipe=recipe), lambda step, loss: None).ending == "done"
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"workers": 0}, "workers cannot be 0"),
+        ({"limit": 0}, "limit cannot be 0 seconds"),
+    ],
+)
+def test_engines_refuse_what_makes_no_sense(options, words):
+    with pytest.raises(UserError, match=words):
+        make_engine("local", **options)
+
+
+def test_an_unknown_engine_is_refused():
+    with pytest.raises(UserError, match="did you mean 'ray'"):
+        make_engine("rai")

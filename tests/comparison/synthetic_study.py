@@ -1,0 +1,158 @@
+"""A comparison that nobody ran: a folder filled with curves of known kinds."""
+
+import math
+import random
+from dataclasses import asdict
+from pathlib import Path
+
+from addnorm.comparison import layout as files
+from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.outcomes import Course
+from addnorm.comparison.shared_data import Ground
+from addnorm.comparison.spec import Comparison
+from addnorm.core.rows import write_rows
+
+BASELINE = 3.0
+
+
+def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -> Path:
+    """Fill `folder` as `addnorm compare` would.
+
+    fate: (cell) -> trained, slow, stuck, diverged, lost, crashed, cut or waiting; by default
+    post_ln without warm-up is stuck, lr from 1e-2 on diverges, and all else trains.
+    inside: whether there are rows of sites, which are many.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / files.SPEC).write_text(spec.yaml(), encoding="utf-8")
+    ground = Ground(
+        data=str(folder / "data"), corpus="c0ffee", tokenizer="7ea", vocab=50, baseline=BASELINE,
+        counts={"train": 5000, "valid": 200, "test": 200},
+        machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
+        versions={"addnorm": "0", "torch": "2.13.0", "python": "3.11"},
+    )  # fmt: skip
+    files.write_json(folder / files.FACTS, asdict(ground))
+    records = [{"source": f"May {n}, 2001 <i>", "target": f"{n:02}.05.2001"} for n in range(1, 9)]
+    if spec.task == "translate":
+        from addnorm.data.corpus import write_corpus
+
+        write_corpus(folder / files.SCORE, "translate", splits={"train": records, "test": records})
+    for cell in spec.cells():
+        _fill(folder / files.CELLS / cell.name, cell, spec, (fate or usual_fate)(cell), inside)
+    return folder
+
+
+def usual_fate(cell) -> str:
+    """What the literature expects."""
+    if cell.lr >= 1e-2:
+        return "diverged"
+    return "stuck" if cell.arm.wiring == "post_ln" and cell.warmup == 0 else "trained"
+
+
+def curve(fate: str, steps: int, level: float = 0.4, seed: int = 0, noise: float = 0.03):
+    """A loss of a known kind, (step, value) for each step."""
+    rng = random.Random(seed)
+    points = []
+    for step in range(1, steps + 1):
+        share = step / steps
+        falling = level + (BASELINE + 1 - level) * math.exp(-6 * share)
+        value = {
+            "trained": falling,
+            "slow": BASELINE - 1.2 * share,
+            "stuck": BASELINE + math.exp(-20 * share),
+            "diverged": falling if share < 0.6 else math.nan,
+            "lost": falling if share < 0.6 else BASELINE * 1.05,
+            "crashed": falling,
+        }[fate]
+        points.append((step, value * (1 + noise * rng.gauss(0, 1))))
+        if math.isnan(value):
+            break
+    return points
+
+
+def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
+    if fate == "waiting":
+        return
+    folder.mkdir(parents=True)
+    if fate == "cut":
+        Finished("cut", "in the worse half of its arm's settings", step=spec.steps // 4).save(
+            folder
+        )
+        fate, steps, ending = "slow", spec.steps // 4, ""
+    else:
+        steps, ending = spec.steps, "done"
+    level = 0.3 + 0.02 * cell.depth + 0.05 * (len(cell.arm.name) % 4) + 0.01 * cell.seed
+    points = curve(fate, steps, level, seed=hash_of(cell))
+    clean = curve(fate, steps, level * (1 + (hash_of(cell) % 100) / 2000), noise=0)
+    rows = [{"step": s, "name": "loss", "value": v, "split": "train"} for s, v in points]
+    checks = sorted({max(1, steps * n // 5) for n in range(1, 6)} & {step for step, _ in points})
+    rows += [
+        {"step": s, "name": "loss", "value": clean[s - 1][1], "split": "valid"} for s in checks
+    ]
+    for step in [1, *checks] if inside else []:
+        rows += list(_inside(cell, spec, step))
+    rows += [{"step": s, "name": "lr", "value": cell.lr} for s in (1, *checks)]
+    rows += [{"step": s, "name": "tokens_per_second", "value": 3000 / cell.depth} for s in checks]
+    rows.sort(key=lambda row: row["step"])
+    write_rows(folder / "rows.jsonl", rows)
+    (folder / "config.yaml").write_text(
+        spec.recipe(cell, data="data", tokenizer="tokenizer.json").yaml(), encoding="utf-8"
+    )
+    if not ending:
+        return
+    if fate == "crashed":
+        Finished("crashed", "out of memory").save(folder)
+    elif fate == "diverged":
+        Finished(
+            "diverged",
+            "loss nan: first in decoder site 3",
+            step=points[-1][0],
+            rate=3000 / cell.depth,
+        ).save(folder)
+    else:
+        last = clean[-1][1]
+        right = fate == "trained"
+        Finished(
+            "done",
+            step=steps,
+            loss=last,
+            lowest=Course.of(rows).lowest,
+            scores={"chrf": max(0.0, 90 - 20 * last), "bleu": 0.0},
+            samples=tuple(f"{n:02}.05.2001" if right else "0.0.0 <b>" for n in range(1, 7)),
+            tokens=512 * steps,
+            seconds=steps / 6,
+            rate=3000 / cell.depth * (1 + 0.01 * len(cell.arm.name)),
+            memory=(150 + 5 * cell.depth) << 20,
+            parameters=100_000 * cell.depth,
+        ).save(folder)
+
+
+def _inside(cell, spec, step: int):
+    """What is measured by site, growing or shrinking with depth as the wiring would have it."""
+    slots = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
+    if spec.task != "translate":
+        slots = {"stack": ("self", "ffn")}
+    for stack, kinds in slots.items():
+        for site in range(cell.depth * len(kinds)):
+            where = {
+                "stack": stack,
+                "site": site,
+                "layer": site // len(kinds),
+                "kind": kinds[site % len(kinds)],
+            }
+            growth = 1.0 if cell.arm.wiring == "post_ln" else 1 + 0.2 * site
+            values = {
+                "gradient_norm": 0.1 * (1.1**site if cell.arm.wiring == "post_ln" else 1),
+                "stream_variance": growth,
+                "dependency": 0.5 if cell.arm.wiring == "post_ln" else 1 / (site + 2),
+                "update_ratio": cell.lr * (1 + site / 10) / math.sqrt(step),
+            }
+            for name, value in values.items():
+                yield {"step": step, "name": name, "value": value, **where}
+    yield {"step": step, "name": "gradient_norm", "value": 1.0}
+
+
+def hash_of(cell) -> int:
+    """The same number for the same cell in every process."""
+    import zlib
+
+    return zlib.crc32(cell.name.encode())

@@ -1,0 +1,114 @@
+"""Axes, arms and cells."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from addnorm.comparison.grid import SWEEP, Arm, Cell, Grid, has_norms, split
+from addnorm.comparison.spec import Comparison
+from addnorm.core.errors import UserError
+from addnorm.wirings.base import registry as wirings
+
+
+@given(st.lists(st.sampled_from(["pre_ln", "mix_ln(post=0.25, init=gpt2)", "dlcl", "a(b=(1, 2))"])))
+def test_names_between_commas_are_found_whatever_is_inside_brackets(names):
+    assert split(", ".join(names)) == names
+
+
+def test_a_wiring_without_norms_is_one_arm_for_all_norms():
+    grid = Grid(wiring="rezero,pre_ln", norm="layer,rms")
+    assert [arm.name for arm in grid.arms()] == ["rezero", "pre_ln", "pre_ln rms"]
+
+
+def test_only_wirings_without_any_norm_have_none():
+    without = {name for name in wirings if not has_norms(name)}
+    assert {"rezero", "none"} <= without
+    assert not without & {"pre_ln", "post_ln", "sub_ln", "normformer", "deepnorm", "b2t"}
+
+
+def test_own_schedules_are_arms_of_their_own():
+    grid = Grid(wiring="post_ln", warmup="0,own", lr="1e-3")
+    common, own = list(grid.cells([0]))
+    assert common.arm.name == "post_ln"
+    assert own.arm.name == "post_ln (own schedule)"
+    assert common.schedule("constant") == "constant(warmup=0)"
+    assert own.schedule("constant").startswith("inverse_sqrt")
+
+
+def test_a_sweep_is_a_ladder():
+    assert Grid(lr="sweep").lr == SWEEP
+    assert Grid(lr=["1e-3", 3e-3]).lr == (1e-3, 3e-3)  # YAML reads 1e-3 as text
+
+
+def test_every_cell_has_a_name_of_its_own():
+    arms = [Arm("pre_ln"), Arm("pre_ln", "rms"), Arm("pre_ln", own=True), Arm("mix_ln(post=0.5)")]
+    cells = [
+        Cell(arm, depth, warmup, lr, seed)
+        for arm in arms
+        for depth in (6, 66)
+        for warmup in (None, 0, 100)
+        for lr in (1e-3, 0.00100000001, 3e-3)
+        for seed in (0, 1)
+    ]
+    names = [cell.name for cell in cells]
+    assert len(set(names)) == len(names)
+    assert all(set(name) <= set("abcdefghijklmnopqrstuvwxyz0123456789_.-") for name in names)
+
+
+@pytest.mark.parametrize(
+    ("axes", "words"),
+    [
+        ({"depth": 0}, "depth cannot be 0"),
+        ({"depth": "six"}, "depth cannot be 'six'"),
+        ({"depth": 2.5}, "depth cannot be 2.5"),
+        ({"lr": "-1"}, "lr cannot be -1"),
+        ({"lr": "nan"}, "lr cannot be nan"),
+        ({"lr": []}, "lr is empty"),
+        ({"wiring": ""}, "wiring is empty"),
+        ({"wiring": "pre_ln,pre_ln"}, "wiring names pre_ln twice"),
+        ({"wiring": "preln"}, "did you mean 'pre_ln'"),
+        ({"wiring": "b2t(alpha=2)"}, "has no option 'alpha'"),
+        ({"norm": "layr"}, "did you mean 'layer'"),
+        ({"warmup": "-3"}, "warmup cannot be"),
+        ({"warmup": "soon"}, "warmup cannot be"),
+        ({"seeds": 0}, "seeds cannot be 0"),
+        ({"steps": 0}, "steps cannot be 0"),
+        ({"task": "sing"}, "task cannot be 'sing'"),
+        ({"seed": 3}, "seeds, not one seed"),
+        ({"dimm": 3}, "did you mean 'dim'"),
+        ({"valid_every": 0}, "compared by validations"),
+        ({"on_spike": "rewind"}, "other data than others"),
+        ({"encoder_wiring": "post_ln"}, "one wiring and one norm"),
+        ({"keys": {"lr": 5}}, "decides itself"),
+        ({"steps": "many", "schedule": "cosine(warmup=0.1)"}, "steps cannot be 'many'"),
+        ({"grids": [{"warmup": 3}], "schedule": "cosine(warmup=9)"}, "has a warm-up"),
+        ({"seeds": 10**6}, "cells, wanted at most"),
+        ({"patience": 3}, "the same budget for all"),
+        ({"mode": "quick"}, "mode cannot be 'quick'"),
+        ({"grids": [], "task": "lm"}, "needs a grid"),
+        ({"grids": 3}, "grids cannot be read"),
+        ({"grids": [{"wiring": "pre_ln"}], "lr": 1e-3}, "axes inside the grids"),
+        ({"grids": [{"wirings": "pre_ln"}]}, "has no 'wirings'"),
+        ({"lr": [i / 1e5 for i in range(1, 3000)], "seeds": 9}, "cells, wanted at most"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_in_plain_words(axes, words):
+    with pytest.raises(UserError, match=words.replace("(", r"\(")):
+        Comparison.of(axes)
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"warmup": 300, "steps": 200}, "300"),
+        ({"schedule": "none", "warmup": 5}, "has no warm-up"),
+        ({"schedule": "cosin"}, "did you mean 'cosine'"),
+        ({"dim": 30, "heads": 4}, "heads"),
+        ({"batch_tokens": 8}, "cannot hold"),
+        ({"mode": "halving", "log_every": 100}, "halving looks at a quarter"),
+        ({"task": "lm", "norm": "batch"}, "later tokens"),
+    ],
+)
+def test_cells_that_cannot_be_are_refused_before_anything_runs(values, words):
+    with pytest.raises(UserError, match=words):
+        Comparison.of(values).check()

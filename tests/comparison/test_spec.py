@@ -1,0 +1,144 @@
+"""The spec: what is saved can be read, and equal specs are equal."""
+
+from pathlib import Path
+
+import pytest
+
+from addnorm.comparison.demo import demo
+from addnorm.comparison.grid import Grid
+from addnorm.comparison.layout import FACTS, claimed, open_spec, write_json
+from addnorm.comparison.spec import Comparison, read_spec, task_keys
+from addnorm.core.errors import UserError
+
+SPECS = [
+    Comparison(),
+    Comparison.of(
+        {"task": "lm", "wiring": "b2t,mix_ln(post=0.25)", "dim": 32, "optimizer": "muon"}
+    ),
+    Comparison.of({"warmup": "0,own", "norm": "rms", "lr": "sweep", "mode": "halving"}),
+    demo(),
+]
+
+
+@pytest.mark.parametrize("spec", SPECS, ids=["default", "lm", "own", "demo"])
+def test_a_saved_spec_is_the_same_spec(spec, tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text(spec.yaml(), encoding="utf-8")
+    again = Comparison.of(read_spec(path))
+    assert again == spec
+    assert again.digest == spec.digest
+    assert again.cells() == spec.cells()
+
+
+def test_every_change_changes_the_digest():
+    spec = Comparison()
+    others = [
+        Comparison.of(change)
+        for change in ({"seeds": 3}, {"lr": 1e-3}, {"steps": 201}, {"dim": 65}, {"score": 0})
+    ]
+    assert len({each.digest for each in (spec, *others)}) == 6
+
+
+def test_cells_of_all_arms_get_the_same_data_budget_and_seeds():
+    spec = Comparison.of({"wiring": "post_ln,b2t", "depth": 2, "lr": [1e-3, 3e-3], "warmup": "0,9"})
+    recipes = [spec.recipe(cell, data="d", tokenizer="t.json") for cell in spec.cells()]
+    varied = {"wiring", "lr", "schedule", "seed"}
+    common = [
+        {name: value for name, value in recipe.flat().items() if name not in varied}
+        for recipe in recipes
+    ]
+    assert all(each == common[0] for each in common)
+    assert {recipe.seed for recipe in recipes} == {0, 1}
+    assert {recipe.schedule for recipe in recipes} == {"constant(warmup=0)", "constant(warmup=9)"}
+
+
+def test_several_grids_are_joined_and_what_they_share_runs_once():
+    spec = Comparison(
+        grids=(Grid(wiring="pre_ln", lr=1e-3), Grid(wiring="pre_ln,b2t", lr=1e-3)), seeds=1
+    )
+    assert [cell.arm.wiring for cell in spec.cells()] == ["pre_ln", "b2t"]
+
+
+def test_a_recipe_is_a_task(tmp_path):
+    path = tmp_path / "mine.yaml"
+    path.write_text("task: lm\ndata: corpus\nwiring: b2t\ndim: 32\nseed: 4\n", encoding="utf-8")
+    spec = Comparison.of(task_keys(str(path)) | {"lr": 1e-3})
+    assert (spec.task, Path(spec.data).name, spec.keys) == ("lm", "corpus", {"dim": 32})
+    assert Path(spec.data).is_absolute()
+    assert spec.grids[0].wiring == ("b2t",)
+    path.write_text("task: lm\ndata: corpus\nschedule: cosine\nsteps: 50\n", encoding="utf-8")
+    spec = Comparison.of(task_keys(str(path)))
+    assert (spec.schedule, spec.grids[0].warmup) == ("cosine", (5,))  # a recipe's default is 0.1
+    path.write_text("task: lm\n", encoding="utf-8")
+    with pytest.raises(UserError, match="names no data"):
+        task_keys(str(path))
+    with pytest.raises(UserError, match="no recipe at"):
+        task_keys(str(tmp_path / "none.yaml"))
+
+
+def test_the_warm_up_of_a_recipe_is_kept_unless_another_is_asked_for():
+    keys = {"schedule": "cosine(warmup=0.1, floor=0.2)", "steps": 300}
+    spec = Comparison.of(keys)
+    assert (spec.schedule, spec.grids[0].warmup) == ("cosine(floor=0.2)", (30,))
+    other = Comparison.of(keys | {"warmup": "0,7"})
+    assert (other.schedule, other.grids[0].warmup) == ("cosine(floor=0.2)", (0, 7))
+    assert other.cells()[-1].schedule(other.schedule) == "cosine(warmup=7, floor=0.2)"
+
+
+def test_keys_twice_in_a_file_are_refused(tmp_path):
+    path = tmp_path / "study.yaml"
+    path.write_text("steps: 3\nsteps: 4\n", encoding="utf-8")
+    with pytest.raises(UserError, match="'steps' is given twice"):
+        read_spec(path)
+
+
+def test_a_folder_belongs_to_one_spec(tmp_path):
+    folder = tmp_path / "runs"
+    with claimed(folder, Comparison()):
+        assert open_spec(folder) == Comparison()
+        with (
+            pytest.raises(UserError, match="another process is comparing"),
+            claimed(folder, Comparison()),
+        ):
+            pass
+    with claimed(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
+        assert open_spec(folder).steps == 100
+    with claimed(folder, Comparison()):
+        write_json(folder / FACTS, {})
+    with (
+        pytest.raises(UserError, match="steps was 200, now 100"),
+        claimed(folder, Comparison(steps=100)),
+    ):
+        pass
+
+
+def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
+    (tmp_path / "thesis.tex").write_text("dear", encoding="utf-8")
+    with pytest.raises(UserError, match="holds other things"), claimed(tmp_path, Comparison()):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
+    with (
+        pytest.raises(UserError, match="is a file"),
+        claimed(tmp_path / "thesis.tex", Comparison()),
+    ):
+        pass
+
+
+def test_a_damaged_spec_is_told_with_a_way_out(tmp_path):
+    (tmp_path / "comparison.yaml").write_text("", encoding="utf-8")
+    with pytest.raises(UserError, match=r"is damaged: .* begin anew elsewhere"):
+        open_spec(tmp_path)
+
+
+def test_seeds_begin_where_they_are_told_to():
+    spec = Comparison.of({"seeds": 3, "first_seed": 100, "wiring": "pre_ln", "lr": 1e-3})
+    assert [cell.seed for cell in spec.cells()] == [100, 101, 102]
+    assert Comparison.of(spec.flat()) == spec
+    with pytest.raises(UserError, match="first_seed"):
+        Comparison.of({"task": "lm", "first_seed": -1})
+
+
+def test_a_spec_without_another_seed_is_the_one_it_was_before_there_were_any():
+    spec = Comparison.of({"task": "lm", "seeds": 2})
+    assert "first_seed" not in spec.plain() and "first_seed" in spec.flat()
+    assert spec.model_copy(update={"first_seed": 7}).digest != spec.digest
