@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from addnorm.claims import results
-from addnorm.claims.record import RESULT, ROWS
+from addnorm.claims.result import RESULT, ROWS
 from addnorm.report.claims import TABLE, claims_markdown
 
 DOCS = Path(__file__).parent.parent / "docs" / "claims"

@@ -31,11 +31,11 @@ from safetensors import safe_open
 from torch import Tensor, nn
 
 import addnorm
-from addnorm.claims.base import BUDGETS
-from addnorm.claims.base import registry as claims
-from addnorm.claims.conduct import run_claims
+from addnorm.claims.claim import BUDGETS
+from addnorm.claims.claim import registry as claims
+from addnorm.claims.runner import run_claims
 from addnorm.claims.tables import TABLES
-from addnorm.claims.training import ByTraining
+from addnorm.claims.trained import ByTraining
 from addnorm.cli.families import FAMILIES, registry_of
 from addnorm.cli.main import COMMANDS
 from addnorm.comparison.cell import work

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from addnorm.claims import registry, results, run_claims
-from addnorm.claims.record import RESULT
+from addnorm.claims.result import RESULT
 from addnorm.report.claims import TABLE, claims_markdown
 from tools.claims import take
 

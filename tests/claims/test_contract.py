@@ -3,11 +3,11 @@
 import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
-from addnorm.claims.record import Result
-from addnorm.claims.training import ByTraining
+from addnorm.claims.result import Result
+from addnorm.claims.trained import ByTraining
 from addnorm.report.claims_chart import claim_chart
 from addnorm.report.page import Chart
-from tests.claims.here import Here
+from tests.claims.shared_folder import Here
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from addnorm.claims import registry
-from addnorm.claims.training import Trained
-from tests.claims.made_up import ROWS
+from addnorm.claims.trained import Trained
+from tests.claims.synthetic_rows import ROWS
 
 TRAINED = [name for name in registry if issubclass(registry.member(name), Trained)]
 TURNS = (

@@ -10,7 +10,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
-from addnorm.claims.verdict import Check
+from addnorm.claims.checks import Check
 from addnorm.cli.claims import VERDICTS, _shown
 from addnorm.comparison.statistics import Estimate
 

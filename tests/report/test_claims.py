@@ -8,8 +8,8 @@ import pytest
 from markupsafe import escape
 
 from addnorm.claims import Drawing, registry, run_claims
-from addnorm.claims.record import Result
-from addnorm.claims.verdict import RULE, Check, Verdict
+from addnorm.claims.checks import RULE, Check, Verdict
+from addnorm.claims.result import Result
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UserError
 from addnorm.report.claims import ORDER, claims_markdown, claims_page, write_claims_report

@@ -90,7 +90,7 @@ def _run(
     names: list[str], *, budget: str, out: Path, workers: int | None, strict: bool, json: bool
 ) -> None:
     from addnorm.claims import BUDGETS, run_claims
-    from addnorm.claims.conduct import find
+    from addnorm.claims.runner import find
     from addnorm.cli.claims_talk import Talk
     from addnorm.cli.output import page, write_json, write_page
     from addnorm.comparison.engines import make_engine

@@ -3,7 +3,7 @@
 import sys
 
 from addnorm.claims import Claim, Result, Watch
-from addnorm.claims.base import name_of
+from addnorm.claims.claim import name_of
 from addnorm.cli.board import Board, Lines
 from addnorm.cli.board import Talk as Follower
 from addnorm.comparison.analysis.study import Study

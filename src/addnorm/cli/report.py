@@ -18,7 +18,7 @@ def report(
     csv: Csv = False,
 ) -> None:
     """Make the page of a comparison, a run or claims anew."""
-    from addnorm.claims.record import is_claims
+    from addnorm.claims.result import is_claims
     from addnorm.comparison.layout import is_comparison
     from addnorm.core.errors import UserError
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from markupsafe import Markup, escape
 
 from addnorm.claims import RULE, Check, Claim, Result, registry, results
-from addnorm.claims.verdict import ANSWERS, TOLD
+from addnorm.claims.checks import ANSWERS, TOLD
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.report.claims_chart import claim_chart

@@ -20,7 +20,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.report.comparison import write_comparison_report
 from addnorm.tabular.task_setup import halves
-from tests.claims.here import Here
+from tests.claims.shared_folder import Here
 
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}
 

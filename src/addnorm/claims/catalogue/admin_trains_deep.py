@@ -1,0 +1,27 @@
+"""Admin trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="admin_trains_deep",
+        title="Admin trains deep stacks",
+        formula="x <- N(omega * x + f(x)), omega from the branches' variances on one batch",
+        paper=(
+            "Liu et al., Understanding the Difficulty of Training Transformers, 2020, arXiv "
+            "2004.08249"
+        ),
+        summary=(
+            "Admin, which scales the skips by what a first batch shows, trains at a depth at which "
+            "Post-LN does not."
+        ),
+    )
+)
+class AdminTrainsDeep(Remedy):
+    """Admin beside Post-LN."""
+
+    arm = "admin"
+    place = "section 5.2 and table 3"

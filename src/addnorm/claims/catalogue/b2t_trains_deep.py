@@ -1,0 +1,27 @@
+"""B2T trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="b2t_trains_deep",
+        title="B2T trains deep stacks",
+        formula="x <- N(x + f(x)); at a layer's last sub-layer x <- N(x + f(x) + bottom)",
+        paper=(
+            "Takase et al., On Layer Normalizations and Residual Connections in Transformers, "
+            "2022, arXiv 2206.00330"
+        ),
+        summary=(
+            "A connection from the bottom of each layer to its top lets Post-LN train at a depth "
+            "at which it otherwise does not."
+        ),
+    )
+)
+class B2tTrainsDeep(Remedy):
+    """B2T beside Post-LN."""
+
+    arm = "b2t"
+    place = "sections 4 and 5"

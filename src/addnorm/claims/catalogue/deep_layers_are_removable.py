@@ -1,0 +1,209 @@
+"""Pre-LN's deepest layers can be taken away with less harm than its first ones."""
+
+import math
+from collections.abc import Mapping, Sequence
+from itertools import islice, product
+from pathlib import Path
+from statistics import fmean
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.claims.at_init import Sizes, by_seed, row, sizes
+from addnorm.claims.cell_cache import shortened
+from addnorm.claims.checks import Check, over_seeds
+from addnorm.claims.claim import Budget, Desk, Drawing, register
+from addnorm.claims.experiments import LOW
+from addnorm.claims.progress import Pace
+from addnorm.claims.trained import DATA, PROGRESS, TRAINS, Trained, at_best, gone, tuned
+from addnorm.comparison.statistics import paired
+from addnorm.comparison.tasks.text_data import unigram
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+from addnorm.data.batches import Batch, Batches
+from addnorm.data.corpus import Corpus
+from addnorm.train.objective import Objective
+from addnorm.train.recipe import Recipe
+from addnorm.train.train_state import Watcher
+from addnorm.train.trained_run import Run
+from addnorm.train.trainer import train
+
+QUARTER = 4
+
+
+@register(
+    Card(
+        name="deep_layers_are_removable",
+        title="The curse of depth",
+        formula="loss(without layer l) - loss falls with l in Pre-LN",
+        paper="Sun et al., The Curse of Depth in Large Language Models, 2025, arXiv 2502.05795",
+        summary=(
+            "In Pre-LN the deepest layers do little: they can be taken away with less harm than "
+            "the first ones, and more so than in Post-LN."
+        ),
+    )
+)
+class DeepLayersAreRemovable(Trained):
+    """What it costs to take one layer out of a trained model.
+
+    harm_l = loss on held-out text with the branches of layer l set to 0, minus the loss with all
+    """
+
+    # NOTE[DIFF]: the paper takes layers out of released models of billions of parameters.
+    place = "section 2 and figure 1"
+    experiment = (
+        "Language models with Pre-LN, and with Post-LN beside it, are trained on the documentation "
+        "of Python, letter by letter, over one ladder of learning rates, with a warm-up of a "
+        "quarter of the steps. Then each layer is taken out by itself, and the loss on some "
+        "held-out text is compared with that of the whole model. " + PROGRESS
+    )
+    pilot = (
+        "at the standard budget, a first round of three seeds by the same rule, undecided, in "
+        "which each wiring had the schedule that its recipe recommends, and three rates. These "
+        "are new seeds, more of them, one more rate, and one schedule for both."
+    )
+    rule = (
+        f"Premise: Pre-LN makes progress above {TRAINS:g}. Seed by seed: in Pre-LN the mean harm "
+        "of the first quarter of the layers minus that of the last quarter is above 0, and above "
+        "the same of Post-LN."
+    )
+    drawing = Drawing(
+        name="harm", x="layer", y="loss without it, minus with it (nats)", by=("arm", "lr")
+    )
+    budgets = sizes(
+        arms=(["pre_ln", "post_ln"],) * 3,
+        rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], LOW),
+        seeds=(1, 6, 5),
+        first_seed=(0, 200, 0),
+        depth=(4, 12, 24),
+        dim=(8, 32, 128),
+        heads=(2, 2, 4),
+        steps=(3, 250, 5000),
+        batch_tokens=(64, 512, 2048),
+        max_length=(32, 64, 256),
+        records=(3, 1000, 1000),
+        batches=(2, 20, 50),
+    )
+
+    def settings(self, budget: Budget) -> dict[str, Any]:
+        """The sizes."""
+        return dict(self.budgets[budget])
+
+    def cost(self, budget: Budget) -> str:
+        """So many runs of so many steps."""
+        at = self.budgets[budget]
+        runs = len(at["arms"]) * len(at["rates"]) * at["seeds"]
+        return f"{runs:,} runs of {at['steps']:,} steps"
+
+    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+        """Train with each seed, or go on, and take layers out."""
+        at = self.budgets[budget]
+        data = shortened(desk.studies.parent / DATA, "lm", at["records"])
+        seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
+        every = list(product(seeds, at["arms"], at["rates"]))
+        pace = Pace(desk.said, total=len(every) * at["steps"], unit="steps")
+        runs = {}
+        for number, (seed, arm, lr) in enumerate(every):
+            pace.starting(number * at["steps"])
+            own = {"arm": arm, "lr": lr, "seed": seed}
+            runs[arm, lr, seed] = _trained(at, data, desk.folder, own, pace)
+        losses = (each.loss for each in runs.values() if math.isfinite(each.loss))
+        best = min(losses, default=math.inf)
+        made: list[Row] = []
+        for (arm, lr, seed), each in runs.items():
+            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
+            where |= {"lr": lr, "seed": seed}
+            way = gone(each.loss, baseline=each.baseline, best=best)
+            made += [row("progress", way, **where)]
+            made += [row("harm", value, layer=n, **where) for n, value in enumerate(each.harm, 1)]
+        return made
+
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
+        """First quarter against last."""
+        pre, post = (_falls(at_best(rows, arm=arm)) for arm in ("pre_ln", "post_ln"))
+        trained = over_seeds(tuned(rows, arm="pre_ln"))
+        what = "harm in nats, first quarter minus last"
+        return [
+            Check("progress of pre_ln", trained, low=TRAINS, premise=True),
+            Check(f"pre_ln: {what}", over_seeds(pre), low=0),
+            Check(f"{what}: pre_ln minus post_ln", paired(pre, post), low=0),
+        ]
+
+
+def _falls(rows: Sequence[Row]) -> dict[int, float]:
+    """By seed: mean harm of the first quarter of the layers minus that of the last."""
+    own = [each for each in rows if each["name"] == "harm"]
+    count = max((each["layer"] for each in own), default=0)
+    few = max(1, count // QUARTER)
+    first, last = (
+        by_seed([each for each in own if start <= each["layer"] < start + few], _mean)
+        for start in (1, count - few + 1)
+    )
+    return {seed: first[seed] - last[seed] for seed in first}
+
+
+class Outcome(NamedTuple):
+    """What one run left."""
+
+    loss: float
+    """On held-out text; NaN if it diverged."""
+    baseline: float
+    harm: list[float]
+    """Of each layer; none if it diverged."""
+
+
+def _trained(
+    at: Sizes, data: Path, folder: Path, own: Mapping[str, Any], watcher: Watcher
+) -> Outcome:
+    recipe = _recipe(at, data, own)
+    run_folder = folder / "-".join(map(str, own.values()))
+    ending = train(recipe, run_folder, watcher=watcher).ending
+    if ending == "interrupted":
+        raise KeyboardInterrupt
+    if ending != "done":
+        return Outcome(math.nan, math.nan, [])
+    run = Run.open(run_folder, which="last")
+    whole, harm = _harm(run, at)
+    return Outcome(whole, unigram(Corpus.open(data), run.tokenizer, recipe), harm)
+
+
+def _recipe(at: Sizes, data: Path, own: Mapping[str, Any]) -> Recipe:
+    keys = ("depth", "dim", "heads", "steps", "batch_tokens", "max_length")
+    fixed = {"task": "lm", "tokenizer": "char", "dropout": 0.0, "data": str(data)}
+    fixed["schedule"] = f"constant(warmup={at['steps'] // 4})"
+    quiet = {"valid_every": 0, "monitor_every": 0, "save_every": at["steps"]}
+    varied = {"wiring": own["arm"], "lr": own["lr"], "seed": own["seed"]}
+    return Recipe.of(fixed | quiet | varied | {key: at[key] for key in keys})
+
+
+def _harm(run: Run, at: Sizes) -> tuple[float, list[float]]:
+    """The loss of the whole model, and what it costs to take each layer out."""
+    spans = {"tokens": at["batch_tokens"], "longest": at["max_length"]}
+    corpus = Corpus.open(run.recipe.data)
+    held_out = Batches(corpus, run.tokenizer, split="valid", **spans)
+    batches = [batch for batch, _ in islice(held_out.epoch(), at["batches"])]
+    (stack,) = run.model.stacks
+    whole, harm = _loss(run, batches), []
+    for layer in range(stack.plan.depth):
+        taps = [stack.taps.branch[s.index] for s in stack.plan.sites if s.layer == layer]
+        hooks = [tap.register_forward_hook(_silenced) for tap in taps]
+        harm.append(_loss(run, batches) - whole)
+        for hook in hooks:
+            hook.remove()
+    return whole, harm
+
+
+def _silenced(_tap: nn.Module, _inputs: Any, branch: Tensor) -> Tensor:
+    return torch.zeros_like(branch)
+
+
+@torch.no_grad()
+def _loss(run: Run, batches: Sequence[Batch]) -> float:
+    objective = Objective(run.model, run.task).eval()
+    total = sum(float(objective(*batch.sides)[0]) for batch in batches)
+    return total / sum(batch.count for batch in batches)
+
+
+def _mean(rows: list[Row]) -> float:
+    return fmean(each["value"] for each in rows)

@@ -1,0 +1,21 @@
+"""DeepNorm trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="deepnorm_trains_deep",
+        title="DeepNorm trains deep stacks",
+        formula="x <- N(alpha * x + f(x)), value side of f starts times beta",
+        paper="Wang et al., DeepNet: Scaling Transformers to 1,000 Layers, 2022, arXiv 2203.00555",
+        summary="DeepNorm trains at a depth at which Post-LN does not.",
+    )
+)
+class DeepnormTrainsDeep(Remedy):
+    """DeepNorm beside Post-LN."""
+
+    arm = "deepnorm"
+    place = "section 4 and table 1"

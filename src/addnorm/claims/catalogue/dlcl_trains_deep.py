@@ -1,0 +1,29 @@
+"""DLCL trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="dlcl_trains_deep",
+        title="DLCL trains deep stacks",
+        formula="x_layer = sum_k W[layer, k] * N_k(y_k)",
+        paper=(
+            "Wang et al., Learning Deep Transformer Models for Machine Translation, 2019, arXiv "
+            "1906.01787"
+        ),
+        summary=(
+            "A learned combination of all earlier layers trains at a depth at which Post-LN does "
+            "not."
+        ),
+    )
+)
+class DlclTrainsDeep(Remedy):
+    """DLCL beside Post-LN."""
+
+    # NOTE[DIFF]: the arm is DLCL in its usual form, around Pre-LN layers; that Pre-LN alone trains
+    # here, too, is to be seen beside it.
+    arm = "dlcl"
+    place = "sections 3 and 5"

@@ -1,0 +1,81 @@
+"""An epsilon outside of the root multiplies the gradients of constant tokens by 1 / eps."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from addnorm.claims.at_init import AtStart, Sizes, each_seed, highest, lowest, picked, row, sizes
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import Drawing, register
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+from addnorm.norms import make_norm
+
+NEAR = (0.99, 1.01)
+POWERS = {"inside": 0.5, "outside": 1.0}
+
+
+@register(
+    Card(
+        name="epsilon_outside",
+        title="Epsilon outside of the root",
+        formula="|d loss / d x| = |d loss / d y| / eps outside, / sqrt(eps) inside, if var(x) = 0",
+        paper=(
+            "Rush et al., The Annotated Transformer, 2018 (its LayerNorm); the gradient follows "
+            "from Ba, Kiros and Hinton, Layer Normalization, 2016, arXiv 1607.06450"
+        ),
+        summary=(
+            "With (x - mean) / (std + eps), as tutorials write it, a constant token multiplies "
+            "gradients by 1 / eps; with sqrt(var + eps) only by 1 / sqrt(eps)."
+        ),
+    )
+)
+class EpsilonOutside(AtStart):
+    """How much a LayerNorm multiplies the gradient of a constant token.
+
+    gain = |d loss / d x| / |g - mean(g)|, g = d loss / d y
+
+    x: (dim), all entries equal, as those of a padded token may be
+    """
+
+    said_by = "ours, on the code of Rush et al., 2018"
+    place = "class LayerNorm of the Annotated Transformer; equation 4 of Ba et al."
+    experiment = (
+        "Constant tokens go through LayerNorm without gain and bias; a random gradient comes back. "
+        "Its size, the mean taken off, is compared before and behind the norm, for several eps "
+        "inside and outside of the root."
+    )
+    rule = (
+        f"gain * sqrt(eps) inside and gain * eps outside are {NEAR[0]:g} to {NEAR[1]:g} at every "
+        "eps."
+    )
+    drawing = Drawing(name="gain", x="eps", y="gain of the gradient", log_x=True, log_y=True)
+    budgets = sizes(
+        seeds=(2, 5, 10),
+        eps=([1e-3, 1e-5], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8]),
+        dim=(16, 256, 1024),
+    )
+
+    def measure(self, at: Sizes) -> Iterator[Row]:
+        """One backward pass for each spelling and eps."""
+        for mode in POWERS:
+            for eps in at["eps"]:
+                call = f"layer(affine=False, eps={eps}, eps_mode={mode})"
+                norm = make_norm(call, at["dim"]).double()
+                x = torch.randn(32, 1, dtype=torch.float64).expand(-1, at["dim"]).clone()
+                x.requires_grad_()
+                g = torch.randn(x.shape, dtype=torch.float64)
+                (found,) = torch.autograd.grad(norm(x), x, g)
+                gain = found.norm() / (g - g.mean(-1, keepdim=True)).norm()
+                yield row("gain", gain, arm=f"eps {mode}", eps=eps)
+
+    def checks(self, rows: Sequence[Row]) -> list[Check]:
+        """The power of eps, and its factor."""
+        checks = []
+        for mode, power in POWERS.items():
+            own = picked(rows, "gain", arm=f"eps {mode}")
+            shares = [{**each, "value": each["value"] * each["eps"] ** power} for each in own]
+            for which, of in (("smallest", lowest), ("largest", highest)):
+                what = f"eps {mode}: {which} gain * eps ** {power:g}"
+                checks.append(Check(what, each_seed(shares, of), *NEAR))
+        return checks

@@ -1,0 +1,120 @@
+"""Removing the very first norm of FT-Transformer matters."""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+from addnorm.claims.checks import Check, over_seeds
+from addnorm.claims.claim import Budget, Drawing, register
+from addnorm.claims.experiments import AGAIN, HIGH
+from addnorm.claims.tables import TARGET
+from addnorm.claims.trained import GUIDE, LITTLE, ON_TABLES, TRAINS, ByTraining, tuned
+from addnorm.comparison.spec import Comparison
+from addnorm.comparison.statistics import paired
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+
+WITHOUT, WITH = "pre_ln(first_norm=False)", "pre_ln"
+TABLES = ("diabetes", "waves", "breast_cancer")
+MANY: dict[Budget, int] = {"smoke": 1, "standard": 2, "full": 3}
+"""How many of them each budget has time for."""
+
+
+@register(
+    Card(
+        name="ft_transformer_first_norm",
+        title="FT-Transformer without its first norm",
+        formula="loss(first attention reads x) < loss(first attention reads N(x))",
+        paper=(
+            "Gorishniy et al., Revisiting Deep Learning Models for Tabular Data, 2021, "
+            "arXiv 2106.11959"
+        ),
+        summary=(
+            "In a Transformer over the columns of a table it matters to remove the very first "
+            "norm: Pre-LN does clearly worse with it."
+        ),
+    )
+)
+class FtTransformerFirstNorm(ByTraining):
+    """FT-Transformer with and without the norm before its first attention."""
+
+    # NOTE[DIFF]: the paper has eleven large tables; here a few small ones, of which one is made,
+    # and no dropout. That the removal is crucial is said in the documentation of the released code.
+    place = "section 3.3; the documentation of the package rtdl_revisiting_models"
+    experiment = (
+        "FT-Transformer with numbers as linear tokens learns a table that comes with scikit-learn "
+        "(diabetes) and a made one, whose target bends with some columns and multiplies others "
+        "(waves); in the full budget breast cancer, too. Each with and without the very first "
+        "norm, over one ladder of learning rates; the loss is that of the best pass over the rows. "
+        + ON_TABLES
+    )
+    rule = (
+        f"Premise: without the first norm it makes progress above {TRAINS:g} on every table. Seed "
+        "by seed, the mean over the tables: it makes more progress without the first norm than "
+        f"with it, by more than {LITTLE:g}. Single tables are told and not judged."
+    )
+    pilot = (
+        "eleven cells without the first norm (three layers, 300 steps, a seed that is "
+        "not among those judged), to see that the best rate lies inside the ladder; "
+        "none with it. When a table was then left out for time, one cell of a judged seed had "
+        "been seen (diabetes, without the norm, rate 0.0005). Then a first round of four seeds, "
+        "undecided; these are new ones, more of them, with one more rate."
+    )
+    drawing = Drawing(
+        name="progress", x="lr", y="progress", by=("study", "arm"), log_x=True, guides=GUIDE
+    )
+
+    def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
+        """Two arms on every table."""
+        at: dict[Budget, dict[str, Any]] = {
+            "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
+            "standard": {"dim": 32, "heads": 4, "depth": 2, "steps": 200, "seeds": 6}
+            | AGAIN
+            | {"lr": [*HIGH, 0.1]},
+            "full": {"dim": 192, "heads": 8, "depth": 3, "steps": 3000, "seeds": 8}
+            | {"lr": [5e-5, 2e-4, 8e-4, 3e-3]},
+        }
+        same: dict[str, Any] = {
+            "task": "table", "target": TARGET, "wiring": [WITHOUT, WITH], "numeric": "linear",
+            "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "batch_size": 64,
+            "score": 0,
+        }  # fmt: skip
+        return {table: Comparison.of(same | at[budget]) for table in self.tables(budget)}
+
+    def tables(self, budget: Budget) -> Mapping[str, str]:
+        """As many as there is time for."""
+        return {table: table for table in TABLES[: MANY[budget]]}
+
+    def findings(self, rows: Sequence[Row]) -> list[Check]:
+        """Better without, over all tables."""
+        tables = list(dict.fromkeys(row["study"] for row in rows))
+        bare, normed = (
+            {table: tuned(rows, study=table, arm=arm) for table in tables}
+            for arm in (WITHOUT, WITH)
+        )
+        ahead = [
+            {
+                seed: value - normed[table][seed]
+                for seed, value in bare[table].items()
+                if seed in normed[table]
+            }
+            for table in tables
+        ]
+        means = {seed: fmean(each[seed] for each in ahead) for seed in _seeds(ahead)}
+        return [
+            *(
+                Check(f"{table}: progress without", over_seeds(bare[table]), TRAINS, premise=True)
+                for table in tables
+            ),
+            *(
+                Check(f"{table}: without minus with", paired(bare[table], normed[table]))
+                for table in tables
+            ),
+            Check("without minus with, mean over tables", over_seeds(means), low=LITTLE),
+        ]
+
+
+def _seeds(found: Sequence[Mapping[int, float]]) -> list[int]:
+    """Seeds that every table has."""
+    every = [set(each) for each in found]
+    return sorted(set.intersection(*every)) if every else []

@@ -1,0 +1,99 @@
+"""The last feed-forward's gradient: flat in depth for Post-LN, 1 / sqrt(depth) for Pre-LN."""
+
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch.nn import functional as F
+
+from addnorm.claims.at_init import AtStart, Sizes, anew, each_seed, picked, row, sizes, slope
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import Drawing, register
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+from addnorm.models import build
+
+FLAT, FALL, WIDTH = 0.0, -0.5, 0.1
+
+
+@register(
+    Card(
+        name="last_gradient",
+        title="The last gradient",
+        formula="|d loss / d W_2 of the last layer| ~ 1 in Post-LN, ~ 1 / sqrt(depth) in Pre-LN",
+        paper=(
+            "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, "
+            "arXiv 2002.04745"
+        ),
+        summary=(
+            "At the start, the gradient of the last feed-forward matrix is as large in a deep "
+            "Post-LN model as in a shallow one, and falls like 1 / sqrt(depth) in Pre-LN."
+        ),
+    )
+)
+class LastGradient(AtStart):
+    """Slopes of the gradient's norm over depth, both logarithmic.
+
+    slope = d ln |d loss / d W_2| / d ln depth
+
+    W_2: (dim, ffn_dim), the second matrix of the last feed-forward, at its start
+    """
+
+    # NOTE[DIFF]: the theorem is about a single head without queries and keys, and matrices as wide
+    # as the stream; here the usual layers at their usual start, as the paper's own figure has them.
+    place = "section 3.3, theorem 1 and figure 3"
+    experiment = (
+        "Language models that differ in depth and in nothing else, at their start, read random "
+        "tokens and are asked for random tokens. After one backward pass the norm of the gradient "
+        "of the last layer's second feed-forward matrix is taken, and a line is laid through its "
+        "logarithm over the logarithm of depth."
+    )
+    rule = (
+        f"Post-LN: the slope lies within {WIDTH:g} of {FLAT:g}. Pre-LN: within {WIDTH:g} of "
+        f"{FALL:g}."
+    )
+    pilot = (
+        "a first run of eight seeds and a second of 32 by the same rule, both undecided; these are "
+        "new ones, and more."
+    )
+    drawing = Drawing(
+        name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
+    )
+    budgets = sizes(
+        seeds=(2, 96, 96),
+        first_seed=(0, 100, 0),
+        depths=([2, 4], [8, 16, 32, 64], [8, 16, 32, 64, 128]),
+        dim=(16, 32, 256),
+        vocab=(16, 64, 64),
+        length=(8, 16, 64),
+    )
+
+    def measure(self, at: Sizes) -> Iterator[Row]:
+        """One backward pass for each wiring and depth."""
+        for wiring in ("post_ln", "pre_ln"):
+            for depth in at["depths"]:
+                anew(at["seed"])
+                ids = torch.randint(at["vocab"], (8, at["length"]))
+                asked = torch.randint(at["vocab"], ids.shape)
+                heads = at["dim"] // 16
+                model = build(
+                    kind="lm", vocab=at["vocab"], dim=at["dim"], depth=depth, heads=heads,
+                    wiring=wiring, embed_scale="sqrt_dim",
+                )  # fmt: skip
+                loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
+                loss.backward()  # type: ignore[no-untyped-call]
+                weights = [w for role, w in model.stacks[0].weights() if role == "ffn_out"]
+                assert weights[-1].grad is not None
+                yield row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)
+
+    def checks(self, rows: Sequence[Row]) -> list[Check]:
+        """Both slopes."""
+        of = slope("depth", log_x=True, log_y=True)
+        return [
+            Check(
+                f"slope of {arm}, ln gradient over ln depth",
+                each_seed(picked(rows, "gradient", arm=arm), of),
+                wanted - WIDTH,
+                wanted + WIDTH,
+            )
+            for arm, wanted in (("post_ln", FLAT), ("pre_ln", FALL))
+        ]

@@ -1,0 +1,102 @@
+"""One update of the weights changes the output of Post-LN more than that of Pre-LN."""
+
+import math
+from collections.abc import Iterator, Sequence
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from addnorm.claims.at_init import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
+from addnorm.claims.checks import Check
+from addnorm.claims.claim import Drawing, register
+from addnorm.comparison.statistics import paired
+from addnorm.core.cards import Card
+from addnorm.core.rows import Row
+from addnorm.models import Model, build
+from addnorm.train.optimizers.base import make_optimizer
+
+
+@register(
+    Card(
+        name="one_update",
+        title="One update",
+        formula="Var[F(x; W) - F(x; W*)] = O(depth) in Post-LN, O(log(depth)) in Pre-LN",
+        paper=(
+            "Liu et al., Understanding the Difficulty of Training Transformers, 2020, "
+            "arXiv 2004.08249"
+        ),
+        summary=(
+            "One and the same step of the optimizer changes what a Post-LN stack puts out more "
+            "than what a Pre-LN stack does, and the more so the deeper it is."
+        ),
+    )
+)
+class OneUpdate(AtStart):
+    """How far the normalized output moves in one step.
+
+    change = mean((n(y') - n(y)) ** 2)
+
+    y, y': (B, L, dim), what the stack puts out before and after the step
+    n: LayerNorm without gain and bias, so that the size of the stream does not count
+    """
+
+    # NOTE[DIFF]: the paper moves every weight by a small random amount; here the step is the one
+    # that training would make.
+    place = "section 4.2, theorem 2 and figure 7"
+    experiment = (
+        "A language model at its start makes one step of Adam on random tokens. The stack's "
+        "output on other random tokens, brought to one size, is compared before and after."
+    )
+    rule = (
+        "At the largest depth ln(change) of Post-LN is above that of Pre-LN, and it grows more "
+        "steeply with ln(depth): both differences, seed by seed, are above 0."
+    )
+    drawing = Drawing(
+        name="change", x="depth", y="mean square change of the output", log_x=True, log_y=True
+    )
+    budgets = sizes(
+        seeds=(2, 8, 16),
+        depths=([2, 4], [3, 6, 12, 24], [3, 6, 12, 24, 48]),
+        dim=(16, 64, 256),
+        length=(8, 32, 64),
+        lr=1e-4,
+    )
+
+    def measure(self, at: Sizes) -> Iterator[Row]:
+        """One step for each wiring and depth."""
+        vocab, heads = 64, at["dim"] // 16
+        for wiring in ("post_ln", "pre_ln"):
+            for depth in at["depths"]:
+                anew(at["seed"])
+                ids, asked, others = torch.randint(vocab, (3, 8, at["length"]))
+                model = build(
+                    kind="lm", vocab=vocab, dim=at["dim"], depth=depth, heads=heads,
+                    wiring=wiring, embed_scale="sqrt_dim",
+                )  # fmt: skip
+                before = _output(model, others)
+                loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
+                loss.backward()  # type: ignore[no-untyped-call]
+                make_optimizer("adamw", model, lr=at["lr"]).step()
+                change = (_output(model, others) - before).square().mean()
+                yield row("change", change, arm=wiring, depth=depth)
+
+    def checks(self, rows: Sequence[Row]) -> list[Check]:
+        """How much more, and how much steeper."""
+        deep = max((each["depth"] for each in rows), default=0)
+        post, pre = (picked(rows, "change", arm=arm) for arm in ("post_ln", "pre_ln"))
+        of = slope("depth", log_x=True, log_y=True)
+        there = [[each for each in arm if each["depth"] == deep] for arm in (post, pre)]
+        more = paired(*(by_seed(each, lambda one: math.log(one[0]["value"])) for each in there))
+        steeper = paired(by_seed(post, of), by_seed(pre, of))
+        return [
+            Check(f"ln change at {deep} layers, post_ln minus pre_ln", more, low=0),
+            Check("slope of ln change over ln depth, post_ln minus pre_ln", steeper, low=0),
+        ]
+
+
+@torch.no_grad()
+def _output(model: Model, ids: Tensor) -> Tensor:
+    """What the stack puts out, at one size."""
+    y: Tensor = model.hidden(ids)  # type: ignore[operator]
+    return F.layer_norm(y, y.shape[-1:])

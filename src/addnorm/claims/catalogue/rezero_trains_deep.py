@@ -1,0 +1,25 @@
+"""ReZero trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="rezero_trains_deep",
+        title="ReZero trains deep stacks",
+        formula="x <- x + alpha * f(x), alpha = 0 at start",
+        paper=(
+            "Bachlechner et al., ReZero is All You Need: Fast Convergence at Large Depth, 2020, "
+            "arXiv 2003.04887"
+        ),
+        summary="ReZero, without any norm or warm-up, trains at a depth at which Post-LN does not.",
+    )
+)
+class RezeroTrainsDeep(Remedy):
+    """ReZero beside Post-LN."""
+
+    arm = "rezero"
+    warm = False
+    place = "section 5"

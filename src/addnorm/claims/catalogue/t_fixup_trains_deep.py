@@ -1,0 +1,28 @@
+"""T-Fixup trains where deep Post-LN does not."""
+
+from addnorm.claims.claim import register
+from addnorm.claims.deep_remedy import Remedy
+from addnorm.core.cards import Card
+
+
+@register(
+    Card(
+        name="t_fixup_trains_deep",
+        title="T-Fixup trains deep stacks",
+        formula="x <- x + f(x), start weights scaled by depth ** (-1 / 4)",
+        paper=(
+            "Huang, Perez, Ba and Volkovs, Improving Transformer Optimization Through Better "
+            "Initialization, 2020, ICML"
+        ),
+        summary=(
+            "T-Fixup's start weights, without any norm or warm-up, train at a depth at which "
+            "Post-LN does not."
+        ),
+    )
+)
+class TFixupTrainsDeep(Remedy):
+    """T-Fixup beside Post-LN."""
+
+    arm = "t_fixup"
+    warm = False
+    place = "sections 3 and 4"

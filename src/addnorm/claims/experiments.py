@@ -1,0 +1,112 @@
+"""The few settings that claims by training share, so that cells they have in common train once.
+
+A field is a task, a model and a number of steps; claims choose arms, depths and warm-ups on it. All
+arms of a comparison have the same ladder of learning rates, the same seeds and the same batches.
+"""
+
+from typing import Any
+
+from addnorm.claims.claim import Budget
+from addnorm.comparison.spec import Comparison
+
+DATES: dict[str, Any] = {
+    "task": "translate", "tokenizer": "char", "score": 0, "monitor_every": 0, "max_length": 32,
+    "dropout": 0.0, "label_smoothing": 0.0, "schedule": "constant",
+}  # fmt: skip
+"""Dates from English into German, letter by letter: small, and yet nobody guesses them."""
+TINY: dict[str, Any] = {
+    "dim": 8,
+    "heads": 2,
+    "batch_tokens": 64,
+    "steps": 4,
+    "seeds": 1,
+    "valid_every": 4,
+    "save_every": 4,
+}
+SMALL: dict[str, Any] = {"dim": 32, "heads": 2, "batch_tokens": 512}
+LARGE: dict[str, Any] = {"dim": 128, "heads": 4, "batch_tokens": 1024}
+
+
+AGAIN: dict[str, Any] = {"first_seed": 200}
+"""The second round of the standard budget: seeds that the first has not seen; see the ledger."""
+LOW = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
+"""The ladder of deep models; its edges are there to be worse than what lies between them."""
+HIGH = [5e-4, 2e-3, 8e-3, 3e-2]
+"""The ladder of shallow ones."""
+
+
+def deep(
+    budget: Budget,
+    wiring: list[str],
+    *,
+    depths: list[int] | None = None,
+    cold: list[str] | None = None,
+    warm: list[str] | None = None,
+    seeds: int = 5,
+    valid_every: int = 75,
+) -> Comparison:
+    """Twelve layers in encoder and decoder, without warm-up and with one of a quarter of the steps.
+
+    depths: others. cold, warm: further arms, whose recipes have none, or always one. seeds,
+    valid_every: of the standard budget; a hundred cells are its fifteen minutes
+    """
+    at: dict[Budget, dict[str, Any]] = {
+        "smoke": TINY | {"valid_every": 2},
+        "standard": SMALL | AGAIN | {"steps": 150, "seeds": seeds, "valid_every": valid_every},
+        "full": LARGE | {"steps": 2000, "seeds": 5, "valid_every": 100},
+    }
+    depth: dict[Budget, list[int]] = {"smoke": [2], "standard": [12], "full": [18]}
+    spec = at[budget]
+    axes = {
+        "depth": [1, 2] if depths and budget == "smoke" else depths or depth[budget],
+        "lr": [1e-3] if budget == "smoke" else LOW,
+    }
+    most = max(1, spec["steps"] // 4)
+    sides = ((wiring, [0, most]), (cold, [0]), (warm, [most]))
+    grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in sides if arms]
+    return Comparison.of(DATES | spec | {"grids": grids})
+
+
+def warmed(budget: Budget, wiring: list[str], *, warm: list[bool], optimizer: str) -> Comparison:
+    """Six layers each, with and without a warm-up of a quarter of the steps."""
+    at: dict[Budget, dict[str, Any]] = {
+        "smoke": TINY | {"depth": 1, "lr": [1e-3]},
+        "standard": SMALL | AGAIN | {"depth": 6, "steps": 160, "seeds": 6, "lr": LOW},
+        "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": LOW},
+    }
+    spec = at[budget]
+    warmup = [spec["steps"] // 4 if each else 0 for each in warm]
+    return Comparison.of(
+        DATES | spec | {"wiring": wiring, "warmup": warmup, "optimizer": optimizer}
+    )
+
+
+def normed(budget: Budget, norm: list[str], *, few: bool = False, **keys: Any) -> Comparison:
+    """Three layers of Pre-LN with a short warm-up; few: longer, for a corpus that is learnt by
+    heart. keys: further ones of a recipe
+    """
+    at: dict[Budget, dict[str, Any]] = {
+        "smoke": TINY | {"depth": 1, "lr": [1e-3]},
+        "standard": SMALL
+        | AGAIN
+        | {"depth": 3, "steps": 300 if few else 200, "seeds": 6, "lr": HIGH},
+        "full": LARGE | {"depth": 6, "steps": 5000 if few else 3000, "seeds": 8, "lr": HIGH},
+    }
+    spec = at[budget]
+    more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
+    return Comparison.of(DATES | spec | more | keys)
+
+
+FEW: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}
+"""Pairs of a corpus that is learnt by heart."""
+
+
+def shallow(budget: Budget, wiring: list[str]) -> Comparison:
+    """Two layers each, without and with a warm-up of a quarter of the steps."""
+    at: dict[Budget, dict[str, Any]] = {
+        "smoke": TINY | {"depth": 1, "lr": [1e-3]},
+        "standard": SMALL | {"depth": 2, "steps": 200, "seeds": 4, "lr": HIGH},
+        "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": HIGH},
+    }
+    spec = at[budget]
+    return Comparison.of(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})

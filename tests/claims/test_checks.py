@@ -1,0 +1,104 @@
+"""Intervals and ranges to answers."""
+
+import json
+import math
+from dataclasses import replace
+
+import pytest
+
+from addnorm.claims.checks import Check, Verdict, over_seeds
+from addnorm.comparison.statistics import Estimate
+
+
+@pytest.mark.parametrize(
+    ("mean", "half", "low", "high", "answer"),
+    [
+        (1.0, 0.1, 0.5, 1.5, "held"),
+        (1.0, 0.5, 0.5, 1.5, "undecided"),
+        (0.0, 0.0, 0.0, math.inf, "not held"),
+        (0.0, 0.0, -math.inf, 0.0, "not held"),
+        (0.0, 0.0, -math.inf, math.inf, "not judged"),
+        (1.0, 0.6, 0.5, 1.5, "undecided"),
+        (2.0, 0.4, 0.5, 1.5, "not held"),
+        (0.0, 0.4, 0.5, 1.5, "not held"),
+        (0.0, 9.0, 0.5, 1.5, "undecided"),
+        (1.0, 0.1, 0.5, math.inf, "held"),
+        (1.0, 0.1, -math.inf, 0.5, "not held"),
+        (1.0, None, 0.5, 1.5, "undecided"),
+        (math.nan, math.nan, 0.5, 1.5, "undecided"),
+    ],
+)
+def test_where_the_interval_lies_decides(mean, half, low, high, answer):
+    assert Check("", Estimate(mean, half, 3), low, high).answer == answer
+
+
+def test_what_was_not_measured_is_undecided():
+    assert Check("", None, low=0).answer == "undecided"
+
+
+GOOD, BAD = Check("good", Estimate(1.0, 0.1, 3), low=0), Check("bad", Estimate(1.0, 0.1, 3), high=0)
+TOLD = Check("told", Estimate(1.0, 0.1, 3))
+OPEN = Check("open", Estimate(1.0, 2.0, 3), low=0)
+
+
+@pytest.mark.parametrize(
+    ("checks", "answer"),
+    [
+        ((GOOD, GOOD), "held"),
+        ((GOOD, BAD), "not held"),
+        ((OPEN, BAD), "not held"),
+        ((GOOD, OPEN), "undecided"),
+        ((), "undecided"),
+        ((GOOD, TOLD), "held"),
+        ((TOLD,), "undecided"),
+        ((GOOD, replace(GOOD, premise=True)), "held"),
+        ((BAD, replace(GOOD, premise=True)), "not held"),
+        ((BAD, replace(BAD, premise=True)), "undecided"),
+        ((GOOD, replace(BAD, premise=True)), "undecided"),
+        ((BAD, replace(OPEN, premise=True)), "undecided"),
+        ((replace(GOOD, premise=True),), "undecided"),
+    ],
+)
+def test_a_claim_is_held_if_all_checks_are(checks, answer):
+    assert Verdict(checks).answer == answer
+
+
+@pytest.mark.parametrize("mean", [1.0, math.nan])
+def test_a_verdict_is_plain_data(mean):
+    verdict = Verdict((Check("what", Estimate(mean, mean, 3), low=0), Check("nothing", None)))
+    told = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
+    assert told["answer"] == verdict.answer
+    assert [check["answer"] for check in told["checks"]] == ["undecided", "not judged"]
+
+
+def test_ranges_are_told_in_words():
+    assert Check("", None, 0.5, 1.5).wanted == "0.5 to 1.5"
+    assert Check("", None, low=0.5, premise=True).wanted == "premise: above 0.5"
+    assert Check("", None).wanted == "nothing"
+
+
+def test_an_estimate_over_seeds_has_an_interval():
+    assert over_seeds({0: 1.0, 1: 3.0}) == Estimate.of([1.0, 3.0])
+    assert over_seeds({}) is None
+
+
+@pytest.mark.parametrize(
+    ("checks", "told"),
+    [
+        ((GOOD, BAD), "Not held: bad is 1 ± 0.1, wanted below 0."),
+        ((GOOD, GOOD), "Held: good is 1 ± 0.1, wanted above 0; and 1 more."),
+        (
+            (GOOD, replace(GOOD, what="wide", found=Estimate(0.5, 1.0, 3))),
+            "Undecided: wide is 0.5 ± 1, wanted above 0, which cannot be told.",
+        ),
+        ((), "Undecided: nothing was measured."),
+        ((Check("x", None, low=0),), "Undecided: x is not measured, wanted above 0."),
+        (
+            (BAD, replace(BAD, premise=True)),
+            "Undecided: without this premise the rest means nothing: bad is 1 ± 0.1, wanted "
+            "below 0.",
+        ),
+    ],
+)
+def test_what_decides_is_said_in_a_sentence(checks, told):
+    assert Verdict(checks).why == told

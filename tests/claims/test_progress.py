@@ -1,0 +1,49 @@
+"""How far a claim is, said now and then."""
+
+import pytest
+
+from addnorm.claims import run_claims
+from addnorm.claims.progress import SECONDS, Pace
+from addnorm.claims.runner import Watch
+from addnorm.train.train_state import Progress
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that stands still unless it is moved."""
+    now = [100.0]
+    monkeypatch.setattr("addnorm.claims.progress.time.monotonic", lambda: now[0])
+    return now
+
+
+def test_it_speaks_every_few_seconds_and_tells_the_time_left(clock):
+    said = []
+    pace = Pace(said.append, total=40, unit="steps")
+    pace.starting(0)
+    for step in range(1, 11):
+        pace.stepped(Progress(step=step), 0.0)
+        clock[0] += SECONDS / 5
+    pace.starting(20)
+    pace.stepped(Progress(step=1), 0.0)
+    assert said == ["6 of 40 steps, 68 s left", "21 of 40 steps, 19 s left"]
+
+
+def test_what_an_earlier_sitting_did_does_not_count(clock):
+    said = []
+    pace = Pace(said.append, total=10, unit="seeds")
+    pace.came(6)
+    clock[0] += 2 * SECONDS
+    pace.came(8)
+    assert said == ["8 of 10 seeds, 20 s left"]
+
+
+def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
+    monkeypatch.setattr("addnorm.claims.progress.SECONDS", 0.0)
+    heard = []
+
+    class Ear(Watch):
+        def said(self, words):
+            heard.append(words)
+
+    run_claims(["deep_layers_are_removable"], tmp_path, budget="smoke", watch=Ear())
+    assert heard[-1].startswith("6 of 6 steps, ")
