@@ -24,7 +24,7 @@ from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.run import Audience, compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
-from addnorm.report.comparison import write_comparison_report
+from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from addnorm.claims import results
 from addnorm.claims.result import RESULT, ROWS
-from addnorm.report.claims import TABLE, claims_markdown
+from addnorm.report.claims_page import TABLE, claims_markdown
 
 DOCS = Path(__file__).parent.parent / "docs" / "claims"
 

@@ -7,7 +7,7 @@ import pytest
 
 from addnorm.claims import registry, results, run_claims
 from addnorm.claims.result import RESULT
-from addnorm.report.claims import TABLE, claims_markdown
+from addnorm.report.claims_page import TABLE, claims_markdown
 from tools.claims import take
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"

@@ -5,8 +5,8 @@ import pytest
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
 from addnorm.claims.trained import ByTraining
-from addnorm.report.claims_chart import claim_chart
-from addnorm.report.page import Chart
+from addnorm.report.charts.claims import claim_chart
+from addnorm.report.html.page import Chart
 from tests.claims.shared_folder import Here
 
 

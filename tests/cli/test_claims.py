@@ -20,8 +20,8 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 @pytest.fixture(autouse=True)
 def no_vega(monkeypatch):
     """Vega's script and still pictures take seconds to make."""
-    monkeypatch.setattr("addnorm.report.page._vega", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.page.Chart.still", "a still picture")
+    monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.still", "a still picture")
 
 
 def test_the_list_has_every_claim_with_statement_paper_and_cost(addnorm):

@@ -87,7 +87,7 @@ def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatc
         said.append(capsys.readouterr().err)
         return folder / "report.html"
 
-    monkeypatch.setattr("addnorm.report.training.write_training_report", write)
+    monkeypatch.setattr("addnorm.report.run_page.write_training_report", write)
     talk = kind(recipe("corpus"), tmp_path)
     talk.ended(Outcome("done", Progress(step=12, tokens=100, seconds=1.0)))
     talk.close()

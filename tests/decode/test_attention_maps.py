@@ -4,7 +4,7 @@ import pytest
 
 from addnorm.decode import Options, classify, continue_text, translate
 from addnorm.decode.attention_maps import attention_examples
-from addnorm.report.attention import write_attention
+from addnorm.report.attention_page import write_attention
 from tests.decode.sample_runs import run_of
 
 

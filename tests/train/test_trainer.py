@@ -16,8 +16,8 @@ from addnorm.data import Corpus, write_corpus
 from addnorm.data.batches import Batches
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import base
-from addnorm.report.history import History
-from addnorm.report.training import write_training_report
+from addnorm.report.run_history import History
+from addnorm.report.run_page import write_training_report
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
 from addnorm.train.objective import Objective

@@ -95,7 +95,7 @@ def _run(
     from addnorm.cli.output import page, write_json, write_page
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UnknownName, unknown
-    from addnorm.report.claims import write_claims_report
+    from addnorm.report.claims_page import write_claims_report
 
     known = next((each for each in BUDGETS if each == budget), None)
     if known is None:

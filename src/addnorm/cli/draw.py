@@ -30,8 +30,8 @@ def draw(
     ] = 0,
 ) -> None:
     """Draw wirings side by side: what real blocks were seen doing."""
-    from addnorm.report.draw import check_target, save
-    from addnorm.report.draw import draw as picture
+    from addnorm.report.diagram.draw import check_target, save
+    from addnorm.report.diagram.draw import draw as picture
 
     check_target(out)
     save(picture(names, decoder=decoder, depth=depth, layers=layers, theme=theme), out)

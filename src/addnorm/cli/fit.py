@@ -86,7 +86,7 @@ def fit(
         types=read_as,
     )
     fitted = fit_run(frame, config, out, verbose=True)
-    from addnorm.report.tabular import write_fit_report
+    from addnorm.report.table_page import write_fit_report
 
     page = write_fit_report(out, fitted)
     talk.print(_scores(fitted))

@@ -198,7 +198,7 @@ def answer_lines(
                 drawn.append(first)
     if attention is not None:
         from addnorm.decode.attention_maps import attention_examples
-        from addnorm.report.attention import write_attention
+        from addnorm.report.attention_page import write_attention
 
         write_attention(attention, attention_examples(run, drawn))
         some = f"{len(drawn)} of {number} lines"

@@ -83,7 +83,7 @@ class Talk(Watcher):
 
     def ended(self, outcome: Outcome) -> None:
         """The last table, and the page with the curves."""
-        from addnorm.report.training import write_training_report
+        from addnorm.report.run_page import write_training_report
 
         self.said(f"writing {self.folder / REPORT}")
         page = write_training_report(self.folder)

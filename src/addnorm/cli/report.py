@@ -23,12 +23,12 @@ def report(
     from addnorm.core.errors import UserError
 
     if is_claims(folder):
-        from addnorm.report.claims import write_claims_report
+        from addnorm.report.claims_page import write_claims_report
 
         sys.stdout.write(f"{write_claims_report(folder)}\n")
         return
     if not is_comparison(folder):
-        from addnorm.report.training import write_training_report
+        from addnorm.report.run_page import write_training_report
         from addnorm.train.run_folder import CONFIG
 
         if not (folder / CONFIG).is_file():
@@ -47,8 +47,8 @@ def report(
 def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
     """Write the page of a comparison, and what else is wanted; the paths."""
     from addnorm.comparison.analysis.study import Study
-    from addnorm.report.comparison import write_comparison_report
-    from addnorm.report.exports import write_csvs, write_pngs
+    from addnorm.report.comparison.exports import write_csvs, write_pngs
+    from addnorm.report.comparison.page import write_comparison_report
 
     study = Study.open(folder)
     made = [write_comparison_report(folder)]

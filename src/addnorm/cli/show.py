@@ -76,9 +76,9 @@ def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableT
     from rich.padding import Padding
     from rich.text import Text
 
-    from addnorm.report.draw import drawn
-    from addnorm.report.layout import layout
-    from addnorm.report.typed import typed
+    from addnorm.report.diagram.draw import drawn
+    from addnorm.report.diagram.layout import layout
+    from addnorm.report.diagram.text_art import typed
 
     parts: list[RenderableType] = []
     for block in drawn(call.name if family == "presets" else str(call)):

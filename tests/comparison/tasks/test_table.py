@@ -18,7 +18,7 @@ from addnorm.comparison.tasks import task_of
 from addnorm.comparison.tasks.table_data import Parted
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
-from addnorm.report.comparison import write_comparison_report
+from addnorm.report.comparison.page import write_comparison_report
 from addnorm.tabular.task_setup import halves
 from tests.claims.shared_folder import Here
 

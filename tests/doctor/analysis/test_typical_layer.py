@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from addnorm.report.visit import drawing
+from addnorm.report.diagram.doctor import drawing
 from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
 
 NORM, LOOK, MLP = (

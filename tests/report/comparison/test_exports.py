@@ -1,0 +1,85 @@
+"""Exports: pictures on white that tell what they are, tables that every program reads."""
+
+import csv
+from dataclasses import replace
+
+import pytest
+
+from addnorm.comparison import layout as files
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.spec import Comparison
+from addnorm.core.errors import UserError
+from addnorm.report.comparison.exports import write_csvs, write_pngs
+from tests.comparison.synthetic_study import made_up
+
+SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 20}
+
+
+@pytest.fixture
+def study(tmp_path):
+    return Study.open(made_up(tmp_path / "made", Comparison.of(SPEC)))
+
+
+def read(path):
+    with path.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_tables_hold_cells_summary_and_all_rows(study, tmp_path):
+    paths = write_csvs(study, tmp_path / "out")
+    assert [path.name for path in paths] == ["cells.csv", "summary.csv", "rows.csv"]
+    cells, summary, rows = map(read, paths)
+    assert [line["cell"] for line in cells] == [each.cell.name for each in study.cells]
+    assert cells[0]["state"] == "stuck" and float(cells[0]["chrf"]) > 0
+    assert cells[2]["state"] == "diverged" and cells[2]["loss"] == ""
+    assert cells[2]["why"] == "loss nan: first in decoder site 3"
+    assert [(line["arm"], line["trained"], line["stuck"]) for line in summary] == [
+        ("post_ln", "0", "2"),
+        ("pre_ln", "2", "0"),
+    ]
+    assert float(summary[1]["loss_half_95"]) > 0 and summary[0]["loss_mean"] == ""
+    assert len(rows) == sum(len(study.rows(each.cell)) for each in study.cells)
+    found = [line for line in rows if line["name"] == "dependency" and line["stack"] == "decoder"]
+    assert found[0]["cell"] == "post_ln-d2-w0-lr0.001-s0" and found[0]["value"] == "0.5"
+
+
+def test_texts_with_commas_quotes_and_lines_come_back(study, tmp_path):
+    own = study.folder / files.CELLS / study.cells[0].cell.name
+    why = 'a "quoted", broken\nreason'
+    replace(study.cells[0].end, ending="crashed", why=why).save(own)
+    path = write_csvs(Study.open(study.folder), tmp_path)[0]
+    assert read(path)[0]["why"] == why
+    assert b'"a ""quoted"", broken\nreason"' in path.read_bytes()
+
+
+def test_a_comparison_without_rows_has_tables(tmp_path):
+    (tmp_path / files.SPEC).write_text(Comparison.of(SPEC).yaml())
+    cells, summary, rows = map(read, write_csvs(Study.open(tmp_path), tmp_path / "out"))
+    assert {line["state"] for line in cells} == {"waiting"}
+    assert len(summary) == 2 and rows == []
+
+
+@pytest.mark.parametrize("write", [write_csvs, write_pngs])
+def test_a_place_that_cannot_be_written_is_told(study, tmp_path, write):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"cannot write '.*file.*': .*; choose another place"):
+        write(study, tmp_path / "file" / "out")
+
+
+@pytest.mark.slow
+def test_every_chart_becomes_a_picture_on_white(study, tmp_path):
+    paths = write_pngs(study, tmp_path / "png")
+    names = {path.name for path in paths}
+    assert len(names) == len(paths)
+    assert {
+        "stability-map.png",
+        "training-loss-depth-2-lr-0.001-no-warm-up.png",
+        "validation-loss-depth-2-each-arm-at-its-best-setting.png",
+        "gradient-norm-depth-2-lr-0.001-no-warm-up-step-1-stack-decoder.png",
+        "residual-dependency-depth-2-lr-0.001-no-warm-up-step-20-stack-encoder.png",
+        "block-post_ln.png",
+    } <= names
+    for path in paths:
+        data = path.read_bytes()
+        width = int.from_bytes(data[16:20])
+        assert data.startswith(b"\x89PNG") and width >= 400, path.name

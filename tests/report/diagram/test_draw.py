@@ -1,0 +1,180 @@
+"""Every wiring gives a picture in which nothing overlaps, nothing is cut, and nothing changes."""
+
+import re
+from functools import cache
+from itertools import combinations, pairwise
+from xml.etree import ElementTree
+
+import pytest
+
+from addnorm.core.errors import UnknownName, UserError
+from addnorm.report.diagram.blocks import block
+from addnorm.report.diagram.draw import check_target, draw, png, save
+from addnorm.report.diagram.graph import ROUND
+from addnorm.report.diagram.layout import FONT, SMALL, TINY, Box, Diagram, layout, note
+from addnorm.report.diagram.svg import svg
+from addnorm.report.diagram.symbols import formula
+from addnorm.report.diagram.text_metrics import shorten, width, wrap
+from addnorm.wirings import registry
+
+SVG = "{http://www.w3.org/2000/svg}"
+EITHER = pytest.mark.parametrize("decoder", [False, True], ids=["encoder", "decoder"])
+
+
+@cache
+def drawn(name: str, decoder: bool) -> Diagram:
+    return layout(block(name, decoder=decoder))
+
+
+def overlap(a: Box, b: Box) -> bool:
+    return abs(a.x - b.x) < (a.w + b.w) / 2 and abs(a.y - b.y) < (a.h + b.h) / 2
+
+
+def crossed(diagram: Diagram) -> list[tuple[str, str]]:
+    """Boxes that a line runs through, other than the two it joins."""
+    found = []
+    for line in diagram.lines:
+        ends = {line.route.source, line.route.target}
+        for (ax, ay), (bx, by) in zip(line.points, line.points[1:], strict=False):
+            for box in diagram.boxes:
+                inside = (
+                    min(ax, bx) < box.x + box.w / 2 - 1
+                    and max(ax, bx) > box.x - box.w / 2 + 1
+                    and min(ay, by) < box.bottom - 1
+                    and max(ay, by) > box.top + 1
+                )
+                if inside and box.node.id not in ends:
+                    found.append((str(line.route), box.node.label))
+    return found
+
+
+@EITHER
+@pytest.mark.parametrize("name", registry)
+def test_nothing_overlaps_and_everything_is_on_the_canvas(name, decoder):
+    diagram = drawn(name, decoder)
+    assert not [(a, b) for a, b in combinations(diagram.boxes, 2) if overlap(a, b)]
+    assert not crossed(diagram)
+    for line in diagram.lines:
+        assert all(diagram.left <= x <= diagram.right for x, _ in line.points)
+        assert all(diagram.top <= y <= diagram.bottom for _, y in line.points)
+    for box in diagram.boxes:
+        if box.node.kind not in (*ROUND, "input", "output"):
+            assert width(box.node.label, SMALL if box.node.kind == "scale" else FONT) < box.w
+            assert width(note(box.node), TINY) < box.w
+    root = ElementTree.fromstring(svg([diagram]))
+    wide, high = float(root.get("width", 0)), float(root.get("height", 0))
+    assert diagram.right - diagram.left < wide
+    assert diagram.bottom - diagram.top < high
+
+
+def spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
+    """Every text of a picture with its estimated left and right end and its height."""
+    found = []
+    groups = [(root, (0.0, 0.0))]
+    for group in root.findall(f"{SVG}g"):
+        x, y = (float(n) for n in re.findall(r"-?[\d.]+", group.get("transform", "")))
+        groups.append((group, (x, y)))
+    for group, (dx, dy) in groups:
+        for text in group.findall(f"{SVG}text"):
+            words = "".join(text.itertext())
+            bold = text.get("font-weight") is not None
+            wide = width(words, float(text.get("font-size", 14)), bold=bold)
+            start = {"middle": wide / 2, "end": wide}[text.get("text-anchor", "")]
+            left = float(text.get("x", 0)) + dx - start
+            found.append((words, left, left + wide, float(text.get("y", 0)) + dy))
+    return found
+
+
+@EITHER
+@pytest.mark.parametrize("name", registry)
+def test_every_word_is_inside_the_canvas(name, decoder):
+    root = ElementTree.fromstring(svg([drawn(name, decoder)]))
+    wide, high = float(root.get("width", 0)), float(root.get("height", 0))
+    words = spans(root)
+    assert len(words) == len(list(root.iter(f"{SVG}text")))
+    assert [w for w in words if w[1] < 0 or w[2] > wide or not 0 < w[3] < high] == []
+
+
+def test_words_of_neighbours_do_not_meet():
+    root = ElementTree.fromstring(svg([drawn(name, False) for name in registry]))
+    rows: dict[float, list[tuple[float, float, str]]] = {}
+    for words, left, right, y in spans(root):
+        rows.setdefault(round(y), []).append((left, right, words))
+    for row in rows.values():
+        row.sort()
+        assert [(a, b) for a, b in pairwise(row) if a[1] > b[0]] == []
+
+
+def test_a_picture_says_in_words_what_it_shows():
+    root = ElementTree.fromstring(draw(["post_ln", "b2t"]))
+    title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
+    assert title is not None and title.text == "Block diagrams: Post-LN, B2T connection"
+    assert desc is not None and formula(registry.card("b2t").formula) in (desc.text or "")
+    words = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    assert words.count("Norm") == 4
+    assert words.count("Self-attention") == 2
+
+
+def test_inputs_of_diagrams_stand_on_one_line():
+    root = ElementTree.fromstring(draw(["post_ln", "hyper", "dlcl"]))
+    heights = set()
+    for group in root.iter(f"{SVG}g"):
+        shift = float(re.findall(r"-?[\d.]+", group.get("transform", ""))[1])
+        heights |= {
+            round(shift + float(t.get("y", 0))) for t in group.iter(f"{SVG}text") if t.text == "x"
+        }
+    assert len(heights) == 1
+
+
+@pytest.mark.parametrize("name", ["b2t", "hyper"])
+def test_the_same_input_gives_the_same_bytes(name):
+    assert draw([name]) == draw([name])
+    assert draw([name]) != draw([name], theme="dark")
+
+
+def test_options_stand_in_the_title():
+    assert "(alpha=2.0)" in draw(["deepnorm(alpha=2.0)"])
+
+
+def test_svg_and_png_are_written_whole(tmp_path):
+    picture = draw(["post_ln"])
+    save(picture, tmp_path / "a.svg")
+    save(picture, tmp_path / "a.PNG")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == picture
+    assert (tmp_path / "a.PNG").read_bytes() == png(picture)
+    assert png(picture).startswith(b"\x89PNG")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.svg"]
+
+
+def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
+    def fail(*paths: object) -> None:
+        raise OSError("disk full")
+
+    monkeypatch.setattr("os.replace", fail)
+    with pytest.raises(OSError, match="disk full"):
+        save("<svg/>", tmp_path / "a.svg")
+    assert not list(tmp_path.iterdir())
+
+
+def test_mistakes_are_told(tmp_path):
+    with pytest.raises(UnknownName, match="did you mean 'post_ln'"):
+        draw(["postln"])
+    with pytest.raises(UserError, match="a list of wirings is wanted"):
+        draw([])
+    with pytest.raises(UserError, match="unknown theme 'drak'; did you mean 'dark'"):
+        draw(["post_ln"], theme="drak")
+    with pytest.raises(UserError, match="counted from 1"):
+        draw(["post_ln"], depth=0)
+    with pytest.raises(UserError, match=r"ending in \.svg or \.png; try a\.svg"):
+        check_target(tmp_path / "a.pdf")
+    with pytest.raises(UserError, match="there is no folder"):
+        check_target(tmp_path / "no" / "a.svg")
+    (tmp_path / "b.svg").mkdir()
+    with pytest.raises(UserError, match="is a folder, wanted a file"):
+        check_target(tmp_path / "b.svg")
+
+
+def test_text_is_wrapped_at_statements_and_shortened_at_commas():
+    assert wrap("x <- a; y = b", 10, 1000) == ["x <- a;", "y = b"]
+    assert all(width(line, 10) <= 80 for line in wrap("word " * 30, 10, 80))
+    assert shorten("one", 10, 5) == "one, …"

@@ -1,0 +1,157 @@
+"""The recorded graph is what the wiring does, whatever it is called."""
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.report.diagram.blocks import DECODER, ENCODER, block, nodes_of
+from addnorm.report.diagram.draw import draw
+from addnorm.report.diagram.graph import Graph, Node
+from addnorm.report.diagram.layout import layout
+from addnorm.report.diagram.placeholders import sublayers
+from addnorm.report.diagram.recorder import record
+from addnorm.stacks.stack import Stack
+from addnorm.wirings import State, Wiring, registry
+
+
+def sources(graph: Graph, node: Node) -> list[str]:
+    """Kinds of what a node reads."""
+    return sorted(graph[edge.source].kind for edge in node.inputs)
+
+
+def test_post_ln_normalizes_the_sum():
+    graph = block("post_ln").graph
+    norms, adds = nodes_of(graph, "norm"), nodes_of(graph, "add")
+    assert [sources(graph, norm) for norm in norms] == [["add"], ["add"]]
+    assert [sources(graph, add) for add in adds] == [["input", "sublayer"], ["norm", "sublayer"]]
+    assert sources(graph, nodes_of(graph, "output")[0]) == ["norm"]
+
+
+def test_pre_ln_normalizes_the_branch_and_once_at_the_end():
+    graph = block("pre_ln").graph
+    assert [sources(graph, f) for f in nodes_of(graph, "sublayer")] == [["norm"], ["norm"]]
+    first, second = nodes_of(graph, "add")
+    assert sources(graph, first) == ["input", "sublayer"]
+    assert sources(graph, second) == ["add", "sublayer"]
+    assert [norm.layer for norm in nodes_of(graph, "norm")] == [0, 0, -2]
+
+
+def test_b2t_adds_the_input_of_the_layer_at_its_end():
+    graph = block("b2t", decoder=True).graph
+    *inner, last = nodes_of(graph, "add")
+    assert sources(graph, last) == ["input", "norm", "sublayer"]
+    assert [len(add.inputs) for add in inner] == [2, 2]
+
+
+def test_deepnorm_scales_the_skip_by_its_number():
+    graph = block("deepnorm", depth=6).graph
+    assert [scale.label for scale in nodes_of(graph, "scale")] == ["α = 1.86"] * 2  # noqa: RUF001
+    assert all("scale" in sources(graph, add) for add in nodes_of(graph, "add"))
+
+
+def test_numbers_that_change_with_depth_show_both_ends():
+    labels = {scale.label for scale in nodes_of(block("ln_scaling", depth=4).graph, "scale")}
+    assert labels == {"× 1 … 0.5"}  # noqa: RUF001
+
+
+def test_equal_layers_are_drawn_once_and_different_ones_apart():
+    assert block("post_ln", depth=5).repeats == (5,)
+    assert sum(block("mix_ln(post=0.5)", depth=4).repeats) == 4
+    assert len(block("mix_ln(post=0.5)", depth=4).repeats) == 2
+    assert block("post_ln", layers=2).repeats == (1, 1)
+    assert len(nodes_of(block("post_ln", layers=2).graph, "sublayer")) == 4
+
+
+def test_norms_inside_a_sublayer_are_named_in_its_box():
+    notes = [f.note for f in nodes_of(block("sub_ln").graph, "sublayer")]
+    assert notes == ["norm: inner", "norm: inner"]
+
+
+class Miswired(Wiring):
+    """Says Post-LN and adds the skip after the norm."""
+
+    def __init__(self, plan: Plan) -> None:
+        super().__init__(plan)
+        self.norms = self.site_norms()
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        return state[0], state
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        return (state[0] + self.norm(site)(branch),)
+
+    def close(self, state: State) -> Tensor:
+        return state[0]
+
+
+class Twice(Miswired):
+    """Adds the stream to itself, and keeps something for the next layer."""
+
+    def open(self, x: Tensor) -> State:
+        return x, x
+
+    def read(self, state: State, site: Site) -> tuple[Tensor, State]:
+        x, kept = state
+        return (self.norm(site)(kept) if site.first else x), (x, kept)
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        x, kept = state
+        return x + branch + x, (branch * 3 if site.last else kept)
+
+
+class Hidden(Miswired):
+    """Does something where nobody can see it."""
+
+    def write(self, state: State, site: Site, branch: Tensor) -> State:
+        unseen = torch.from_numpy(state[0].numpy() * 2)
+        return (unseen + branch,)
+
+
+@pytest.fixture
+def registered(monkeypatch):
+    monkeypatch.setattr(registry, "_members", dict(registry._members))
+    monkeypatch.setattr(registry, "_cards", dict(registry._cards))
+
+    def add(member: type[Wiring]) -> str:
+        card = registry.card("post_ln")
+        name = member.__name__.lower()
+        said = {"title": card.title, "formula": card.formula, "paper": card.paper}
+        registry.register(Card(name=name, summary=card.summary, **said))(member)
+        return name
+
+    return add
+
+
+def test_a_wrong_wiring_with_the_right_card_draws_differently(registered):
+    wrong = block(registered(Miswired))
+    assert wrong.formula == block("post_ln").formula
+    assert [sources(wrong.graph, n) for n in nodes_of(wrong.graph, "norm")] == [["sublayer"]] * 2
+    assert draw([wrong.call]) != draw(["post_ln"])
+
+
+def test_a_stream_added_twice_and_a_state_for_the_next_layer_are_both_seen(registered):
+    graph = block(registered(Twice)).graph
+    assert sources(graph, nodes_of(graph, "add")[0]) == ["input", "input", "sublayer"]
+    ends = {end.label: sources(graph, end) for end in nodes_of(graph, "output")}
+    assert ends == {"y": ["add"], "next layer": ["scale"]}
+    drawn = layout(block("twice"))
+    assert len({line.points for line in drawn.lines}) == len(drawn.lines)
+
+
+def test_what_escapes_the_recorder_is_refused(registered):
+    with pytest.raises(RuntimeError, match="does something that its recorded operations do not"):
+        block(registered(Hidden))
+
+
+@pytest.mark.parametrize("name", registry)
+def test_replaying_the_record_on_another_input_gives_what_the_stack_gives(name):
+    torch.manual_seed(0)
+    for kinds, role, other in ((ENCODER, "encoder_only", None), (DECODER, "decoder", 2)):
+        parts: list[nn.Module] = list(sublayers(kinds, 2, 8))
+        stack = Stack(parts, dim=8, wiring=name, kinds=kinds, role=role, other_depth=other).eval()
+        x, another, memory = torch.randn(3, 2, 3, 8).unbind()
+        context = {"memory": memory} if other else {}
+        replayed = record(stack, x, **context).replay(another)
+        torch.testing.assert_close(replayed, stack(another, **context), atol=1e-5, rtol=1e-5)
