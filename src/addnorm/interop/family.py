@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.interop.fields import Fields
+from addnorm.interop.config_reader import Fields
 
 Reader = Callable[[Fields], dict[str, Any]]
 

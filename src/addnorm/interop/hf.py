@@ -9,14 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.interop import encoders, fairseqs, fused, gpts, images, llamas, seq2seq  # noqa: F401 families
-from addnorm.interop.border import mask_of, transformers_library
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.conventions import mask_of, transformers_library
+from addnorm.interop.families import (
+    encoders,  # noqa: F401 families
+    fairseq,  # noqa: F401 families
+    fused_qkv,  # noqa: F401 families
+    gpt,  # noqa: F401 families
+    llama,  # noqa: F401 families
+    seq2seq,  # noqa: F401 families
+    vision,  # noqa: F401 families
+)
 from addnorm.interop.family import Family, Form, Places, find
-from addnorm.interop.fields import Fields
 from addnorm.interop.greedy import Tokens, continue_decoder, continue_pair
 from addnorm.interop.output import Output
-from addnorm.interop.probe import probe
-from addnorm.interop.rules import Carrier, Pair
+from addnorm.interop.verify import probe
+from addnorm.interop.weight_mapping import Carrier, Pair
 from addnorm.models import (
     Classifier,
     Config,

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from addnorm.interop.common import QKV, causal, tied
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.families.common import QKV, causal, tied
 from addnorm.interop.family import Family, Places, add, rules
-from addnorm.interop.fields import Fields
 
 
 def gpt_neox(f: Fields) -> dict[str, Any]:

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from addnorm.interop.common import causal, inside, tied
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.families.common import causal, inside, tied
 from addnorm.interop.family import Family, Form, Places, add, rules
-from addnorm.interop.fields import Fields
 
 
 def opt(f: Fields) -> dict[str, Any]:

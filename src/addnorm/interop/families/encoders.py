@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+from addnorm.interop.config_reader import Fields
 from addnorm.interop.family import Family, Form, Places, Reader, Rule, add, rules
-from addnorm.interop.fields import Fields
 
 
 def bert(f: Fields) -> dict[str, Any]:

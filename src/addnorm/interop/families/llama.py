@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from addnorm.interop import llama_configs as configs
-from addnorm.interop.common import causal
+from addnorm.interop.families import llama_configs as configs
+from addnorm.interop.families.common import causal
 from addnorm.interop.family import Family, Reader, add, rules
 
 TENSORS = """

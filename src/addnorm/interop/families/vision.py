@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from addnorm.interop.encoders import BARE, CLASSES
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.families.encoders import BARE, CLASSES
 from addnorm.interop.family import Family, Form, add, rules
-from addnorm.interop.fields import Fields
 
 
 def vit(f: Fields) -> dict[str, Any]:

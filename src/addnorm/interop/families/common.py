@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from typing import Any
 
+from addnorm.interop.config_reader import Fields
 from addnorm.interop.family import Form, Rule, rules
-from addnorm.interop.fields import Fields
 
 QKV = ", ".join(f"decoder.{{i}}.self.{name}_proj" for name in "qkv")
 LM_HEAD = rules("""

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from addnorm.interop.common import tied
-from addnorm.interop.fields import Fields
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.families.common import tied
 
 TABLE = "model.embed_tokens.weight"
 

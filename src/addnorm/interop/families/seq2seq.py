@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from addnorm.interop.encoders import after_padding
+from addnorm.interop.config_reader import Fields
+from addnorm.interop.families.encoders import after_padding
 from addnorm.interop.family import Constant, Family, Form, Places, Reader, add, rules
-from addnorm.interop.fields import Fields
 
 
 def t5(f: Fields) -> dict[str, Any]:
