@@ -36,8 +36,8 @@ from addnorm.claims.claim import registry as claims
 from addnorm.claims.runner import run_claims
 from addnorm.claims.tables import TABLES
 from addnorm.claims.trained import ByTraining
-from addnorm.cli.families import FAMILIES, registry_of
 from addnorm.cli.main import COMMANDS
+from addnorm.cli.registries import FAMILIES, registry_of
 from addnorm.comparison.cell import work
 from addnorm.comparison.demo import demo
 from addnorm.comparison.engines.base import Engine, Told

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from typer import Typer
 
-from addnorm.cli.families import registry_of
 from addnorm.cli.main import COMMANDS
+from addnorm.cli.registries import registry_of
 
 README = Path(__file__).parent.parent / "README.md"
 

@@ -6,7 +6,7 @@ import pytest
 import typer
 from typer.testing import CliRunner
 
-from addnorm.cli.draw import draw
+from addnorm.cli.commands.draw import draw
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
 

@@ -9,22 +9,22 @@ from typing import Annotated, Any
 import typer
 
 from addnorm import __version__
-from addnorm.cli.bench import bench
-from addnorm.cli.claims import claims
-from addnorm.cli.classify import classify
-from addnorm.cli.compare import compare
-from addnorm.cli.data import data
-from addnorm.cli.doctor import doctor
-from addnorm.cli.draw import draw
-from addnorm.cli.evaluate import evaluate
-from addnorm.cli.fit import fit
-from addnorm.cli.generate import generate
-from addnorm.cli.list import list_members
-from addnorm.cli.predict import predict
-from addnorm.cli.report import report
-from addnorm.cli.show import show
-from addnorm.cli.train import train
-from addnorm.cli.translate import translate
+from addnorm.cli.commands.bench import bench
+from addnorm.cli.commands.claims import claims
+from addnorm.cli.commands.classify import classify
+from addnorm.cli.commands.compare import compare
+from addnorm.cli.commands.data import data
+from addnorm.cli.commands.doctor import doctor
+from addnorm.cli.commands.draw import draw
+from addnorm.cli.commands.evaluate import evaluate
+from addnorm.cli.commands.fit import fit
+from addnorm.cli.commands.generate import generate
+from addnorm.cli.commands.list import list_members
+from addnorm.cli.commands.predict import predict
+from addnorm.cli.commands.report import report
+from addnorm.cli.commands.show import show
+from addnorm.cli.commands.train import train
+from addnorm.cli.commands.translate import translate
 
 # One line a verb, in the order of `addnorm --help`. What takes long to import is imported inside.
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from addnorm.cli import lines as cli
+from addnorm.cli import line_io as cli
 from tests.decode.sample_runs import run_of
 
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.checks import Check
-from addnorm.cli.claims import VERDICTS, _shown
+from addnorm.cli.commands.claims import VERDICTS, _shown
 from addnorm.comparison.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]

@@ -63,7 +63,7 @@ def generate(
 
     Line breaks inside an answer are written as \\n, except in the one answer to --prompt.
     """
-    from addnorm.cli import lines as cli
+    from addnorm.cli import line_io as cli
     from addnorm.core.errors import UserError
     from addnorm.decode.inference import Notes, continue_text
     from addnorm.decode.options import Options

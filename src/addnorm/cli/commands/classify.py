@@ -32,7 +32,7 @@ def classify(
     device: Device = "auto",
 ) -> None:
     """Label lines: one out for each in, in the same order."""
-    from addnorm.cli import lines as cli
+    from addnorm.cli import line_io as cli
     from addnorm.decode.inference import Notes
     from addnorm.decode.inference import classify as answer
 
@@ -54,7 +54,7 @@ def classify(
 def _write(
     number: int, line: str, verdict: "Labelled", *, labels: "Sequence[str]", form: str
 ) -> None:
-    from addnorm.cli.lines import write_line, write_record
+    from addnorm.cli.line_io import write_line, write_record
 
     if form == "json":
         p = dict(zip(labels, verdict.probabilities, strict=False))  # none for an empty line

@@ -38,9 +38,9 @@ def evaluate(
     BLEU and chrF of translations, perplexity and bits per character of a language model, accuracy,
     F1 and calibration of a classifier.
     """
-    from addnorm.cli.lines import open_run, progress
+    from addnorm.cli.commands.translate import penalty
+    from addnorm.cli.line_io import open_run, progress
     from addnorm.cli.output import page, write_json, write_page
-    from addnorm.cli.translate import penalty
     from addnorm.decode.evaluate import evaluate as scores_of
     from addnorm.decode.inference import TRANSLATING
     from addnorm.decode.options import Options

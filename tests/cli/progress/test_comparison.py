@@ -7,7 +7,7 @@ from types import SimpleNamespace
 import pytest
 from rich.console import Console
 
-from addnorm.cli import board
+from addnorm.cli.progress import comparison
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import Finished
 from addnorm.comparison.engines.base import Event
@@ -29,7 +29,7 @@ def study(tmp_path):
 def begun(kind, study, width=80):
     talk = kind()
     talk.console = Console(file=io.StringIO(), width=width, height=20, soft_wrap=True)
-    board.Talk.began(talk, study, 2)
+    comparison.Talk.began(talk, study, 2)
     return talk
 
 
@@ -39,7 +39,7 @@ def end(talk, cell, loss, ending="done", why=""):
 
 
 def test_a_new_best_shows_that_others_are_stuck(study):
-    talk = begun(board.Lines, study)
+    talk = begun(comparison.Lines, study)
     first, second = SPEC.cells()[:2]
     end(talk, first, BASELINE - 0.3)
     row = talk.tallies[("post_ln", 2)]
@@ -50,7 +50,7 @@ def test_a_new_best_shows_that_others_are_stuck(study):
 
 
 def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
-    talk = begun(board.Lines, study)
+    talk = begun(comparison.Lines, study)
     for cell, ending in zip(SPEC.cells(), ("crashed", "diverged"), strict=False):
         end(talk, cell, float("nan"), ending, "out of memory")
     assert talk.tallies[("post_ln", 2)].failed == 2
@@ -59,9 +59,9 @@ def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
 
 def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
     now = [100.0]
-    monkeypatch.setattr(board.time, "monotonic", lambda: now[0])
-    talk = begun(board.Lines, study)
-    assert board.clock(talk.left()) == "?"
+    monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
+    talk = begun(comparison.Lines, study)
+    assert comparison.clock(talk.left()) == "?"
     cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
     talk.happened(Event(job(cell), "began"))
     talk.happened(Event(job(cell), "stepped", 1, 3.0))
@@ -73,7 +73,7 @@ def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_table_fits_the_terminal(study, width):
-    talk = begun(board.Board, study, width)
+    talk = begun(comparison.Board, study, width)
     end(talk, SPEC.cells()[0], 0.5)
     sheet = Console(file=io.StringIO(), width=width)
     sheet.print(talk._drawn())
@@ -86,7 +86,7 @@ def test_the_table_fits_the_terminal(study, width):
 def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
     many = Comparison.of({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
-    talk = begun(board.Board, study)
+    talk = begun(comparison.Board, study)
     for cell in many.cells()[:2]:
         end(talk, cell, 0.5)
     sheet = Console(file=io.StringIO(), width=80)
@@ -100,6 +100,6 @@ def test_what_is_done_already_is_counted(tmp_path):
     folder = made_up(
         tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
     )
-    talk = begun(board.Lines, Study.open(folder))
+    talk = begun(comparison.Lines, Study.open(folder))
     assert "going on: 4 of 8 are done already" in talk.console.file.getvalue()
     assert all(tally.done == 1 for tally in talk.tallies.values())

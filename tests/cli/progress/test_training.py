@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from addnorm.cli import progress as shown
+from addnorm.cli.progress import training as shown
 from addnorm.train.train_state import Outcome, Progress
 from tests.train.cases import recipe
 

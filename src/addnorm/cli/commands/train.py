@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from addnorm.cli.progress import Talk
+    from addnorm.cli.progress.training import Talk
     from addnorm.train.recipe import Recipe
 
 NO, INTERRUPTED = 1, 130
@@ -76,7 +76,7 @@ def _list_keys() -> None:
 
 
 def _watcher(recipe: "Recipe", out: Path) -> "Talk":
-    from addnorm.cli.progress import Bar, Lines
+    from addnorm.cli.progress.training import Bar, Lines
 
     kind = Bar if sys.stderr.isatty() else Lines
     return kind(recipe, out)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from addnorm.decode import Options, translate
-from tests.cli.runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\na bad bed"
 SHORT = ("--max-new", "6", "--beam", "3")

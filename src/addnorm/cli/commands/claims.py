@@ -91,8 +91,8 @@ def _run(
 ) -> None:
     from addnorm.claims import BUDGETS, run_claims
     from addnorm.claims.runner import find
-    from addnorm.cli.claims_talk import Talk
     from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.progress.claims import Talk
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UnknownName, unknown
     from addnorm.report.claims_page import write_claims_report

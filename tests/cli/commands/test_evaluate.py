@@ -6,7 +6,7 @@ import math
 import pytest
 
 from addnorm.decode.evaluate import evaluate
-from tests.cli.runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 NAMES = {
     "translate": {"bleu", "chrf", "signature", "loss", "perplexity", "beam"},

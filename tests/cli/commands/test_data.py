@@ -7,7 +7,7 @@ import pytest
 import typer
 
 from addnorm.cli import main as commands
-from addnorm.cli.data import data as group
+from addnorm.cli.commands.data import data as group
 from addnorm.data.corpus import Corpus
 
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from addnorm.cli.report import Csv, Png, export
+from addnorm.cli.commands.report import Csv, Png, export
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
@@ -107,7 +107,7 @@ def compare(
         check_data(spec)
         sys.stdout.write(spec.yaml())
         return
-    from addnorm.cli.board import Board, Lines
+    from addnorm.cli.progress.comparison import Board, Lines
     from addnorm.comparison.engines import make_engine
     from addnorm.comparison.run import compare as run
     from addnorm.core.errors import UserError
@@ -161,7 +161,7 @@ def _spec(
 def _show(study: "Study", *, json: bool) -> None:
     """The result on standard output."""
     from addnorm.cli.output import page, write_json, write_page
-    from addnorm.cli.tables import summary_table
+    from addnorm.cli.summary_table import summary_table
 
     if json:
         write_json(study.result())

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from addnorm.cli.families import find, registry_of
+from addnorm.cli.registries import find, registry_of
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType

@@ -164,7 +164,7 @@ def _model(
     if layers is not None or options is not None:
         raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
                         "--config out")  # fmt: skip
-    from addnorm.cli.lines import open_run
+    from addnorm.cli.line_io import open_run
     from addnorm.tabular.io.store import FILE
 
     if (Path(target) / FILE).is_file():

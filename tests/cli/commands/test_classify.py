@@ -5,7 +5,7 @@ import json
 import pytest
 
 from addnorm.decode import classify
-from tests.cli.runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\n"
 TEXTS = ["ab cab", "", "dad"]

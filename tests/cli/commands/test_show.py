@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from addnorm.cli.families import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, registry_of
 
 MEMBERS = [(family, name) for family in FAMILIES for name in registry_of(family)]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from addnorm.cli.data_make import check, languages_of, planned, write
+from addnorm.cli.corpus_options import check, languages_of, planned, write
 from addnorm.cli.data_options import (
     Column,
     Errors,

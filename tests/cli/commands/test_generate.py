@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from tests.cli.runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab\n\ndad\n"
 SHORT = ("--max-new", "5")

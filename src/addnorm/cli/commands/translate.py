@@ -43,7 +43,7 @@ def translate(
     device: Device = "auto",
 ) -> None:
     """Translate lines: one out for each in, in the same order."""
-    from addnorm.cli import lines as cli
+    from addnorm.cli import line_io as cli
     from addnorm.decode.inference import Notes
     from addnorm.decode.inference import translate as answer
     from addnorm.decode.options import Options

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from addnorm.cli.families import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, registry_of
 
 if TYPE_CHECKING:
     from rich.console import RenderableType

@@ -4,8 +4,8 @@ import sys
 
 from addnorm.claims import Claim, Result, Watch
 from addnorm.claims.claim import name_of
-from addnorm.cli.board import Board, Lines
-from addnorm.cli.board import Talk as Follower
+from addnorm.cli.progress.comparison import Board, Lines
+from addnorm.cli.progress.comparison import Talk as Follower
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.run import Audience

@@ -10,7 +10,7 @@ import torch
 from rich.console import Console
 
 import addnorm
-from addnorm.cli.doctor import _text
+from addnorm.cli.commands.doctor import _text
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
 from tests.decode.sample_runs import records

@@ -22,7 +22,7 @@ def predict(
     The prediction stands under the name of the target. Columns are matched by name: missing ones
     are refused, others are left out with a note.
     """
-    from addnorm.cli.fit import warn
+    from addnorm.cli.commands.fit import warn
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns.table_files import read_parts
     from addnorm.tabular.fit_run import matched, open_run

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from addnorm.cli.families import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, registry_of
 
 KEYS = {
     *("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined"),
