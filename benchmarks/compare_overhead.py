@@ -18,28 +18,28 @@ import time
 from pathlib import Path
 
 import torch
+from addnorm.comparison.engines.local_shard import LocalEngine
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.engines.local import LocalEngine
-from addnorm.comparison.run import Audience, compare
+from addnorm.comparison.run import ComparisonCallback, compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train
 
 
-class Starts(Audience):
+class Starts(ComparisonCallback):
     """Notes how long each cell takes to its first update."""
 
     def __init__(self) -> None:
         self.forked: dict[str, float] = {}
         self.took: list[float] = []
 
-    def happened(self, event) -> None:
+    def on_cell_event(self, event) -> None:
         """Note it."""
-        if event.what == "began":
+        if event.kind == "began":
             self.forked[event.job.name] = time.monotonic()
-        elif event.what == "stepped" and event.step and event.job.name in self.forked:
+        elif event.kind == "stepped" and event.step and event.job.name in self.forked:
             self.took.append(time.monotonic() - self.forked.pop(event.job.name))
 
 
@@ -73,7 +73,7 @@ def main(cells: int) -> None:
             )
         loop = spent() - begun
         starts, begun = Starts(), spent()
-        compare(spec, folder / "runs", engine=LocalEngine(workers=1), audience=starts)
+        compare(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
         _stop_server()
         cost = spent() - begun
         ends = [each.end for each in Study.open(folder / "runs").cells]

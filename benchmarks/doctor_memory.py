@@ -10,7 +10,7 @@ import resource
 import subprocess
 import sys
 
-from addnorm.bench.doctor import ways
+from addnorm.bench.doctor import build_candidates
 
 
 def peak(name: str) -> float:
@@ -21,12 +21,12 @@ def peak(name: str) -> float:
 
 def main() -> None:
     if len(sys.argv) > 1:
-        way = ways()[sys.argv[1]]
+        way = build_candidates()[sys.argv[1]]
         for _ in range(2):
             way()
         print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
         return
-    memory = {name: peak(name) for name in ways()}
+    memory = {name: peak(name) for name in build_candidates()}
     print("| BERT, 110 M, 2 x 128 tokens | peak MB |\n|---|---|")
     for name, size in memory.items():
         print(f"| {name} | {size:.0f} |")

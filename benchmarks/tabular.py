@@ -282,7 +282,7 @@ def main():
     tables.set_defaults(do=table)
     tables.add_argument("output", type=Path)
     given = parser.parse_args()
-    given.do(given)
+    given.run_op(given)
 
 
 if __name__ == "__main__":

@@ -7,21 +7,22 @@ import shutil
 import sys
 from pathlib import Path
 
-from addnorm.claims import results
+from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
+
+from addnorm.claims import read_results
 from addnorm.claims.result import RESULT, ROWS
-from addnorm.report.claims_page import TABLE, claims_markdown
 
 DOCS = Path(__file__).parent.parent / "docs" / "claims"
 
 
 def take(folder: Path) -> list[str]:
     """Copy rows and result of every claim that has a verdict; their names."""
-    taken = [name for name, result in results(folder).items() if result.verdict is not None]
+    taken = [name for name, result in read_results(folder).items() if result.verdict is not None]
     for name in taken:
         (DOCS / name).mkdir(parents=True, exist_ok=True)
         for file in (ROWS, RESULT):
             shutil.copyfile(folder / name / file, DOCS / name / file)
-    (DOCS / TABLE).write_text(claims_markdown(results(DOCS)), encoding="utf-8")
+    (DOCS / TABLE_FILE).write_text(render_claims_markdown(read_results(DOCS)), encoding="utf-8")
     return taken
 
 

@@ -35,12 +35,12 @@ from addnorm.claims.claim import BUDGETS
 from addnorm.claims.claim import registry as claims
 from addnorm.claims.runner import run_claims
 from addnorm.claims.tables import TABLES
-from addnorm.claims.trained import ByTraining
+from addnorm.claims.trained import ComparisonClaim
 from addnorm.cli.main import COMMANDS
-from addnorm.cli.registries import FAMILIES, registry_of
-from addnorm.comparison.cell import work
-from addnorm.comparison.demo import demo
-from addnorm.comparison.engines.base import Engine, Told
+from addnorm.cli.registries import FAMILIES, get_registry
+from addnorm.comparison.cell import run_cell
+from addnorm.comparison.demo import build_demo_comparison
+from addnorm.comparison.engines.base import Engine, EventHandler
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.comparison.job import Job
 from addnorm.comparison.run import compare
@@ -62,7 +62,7 @@ from addnorm.models.config import Config
 from addnorm.models.presets import PRESETS
 from addnorm.models.tabular import MODELS as TABLE_MODELS
 from addnorm.models.tabular import TableConfig, build_table_model
-from addnorm.models.tabular.numeric_embeddings import make_numeric
+from addnorm.models.tabular.numeric_embeddings import make_numeric_embedding
 from addnorm.models.tabular.numeric_embeddings import registry as numeric_embeddings
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
@@ -73,10 +73,10 @@ from addnorm.sublayers.qk_norm import registry as qk_norms
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.fit_run import FitConfig, fit_run
 from addnorm.train.optimizers.base import registry as optimizers
-from addnorm.train.recipe import Recipe, described
-from addnorm.train.schedules.base import recommended
-from addnorm.train.throughput import Bell
-from addnorm.train.trained_run import Run
+from addnorm.train.recipe import Recipe, recipe_keys
+from addnorm.train.schedules.base import recommended_schedule
+from addnorm.train.throughput import StopFlag
+from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from addnorm.wirings.base import registry as wirings
 
@@ -153,7 +153,7 @@ def default_values(fields: Mapping[str, Any]) -> dict[str, Any]:
 def parse_sources() -> Iterable[ast.AST]:
     """Yield every node of the syntax trees of the package."""
     for path in sorted(SOURCE.rglob("*.py")):
-        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        yield from ast.decode_greedy(ast.parse(path.read_text(encoding="utf-8")))
 
 
 # Names that are hashed or seed random draws
@@ -164,7 +164,7 @@ def pin_comparison_digests() -> Any:
     digests = {}
     for name in claims:
         claim = claims.member(name)()
-        if isinstance(claim, ByTraining):
+        if isinstance(claim, ComparisonClaim):
             digests[name] = {
                 budget: {
                     study: comparison.digest
@@ -172,7 +172,7 @@ def pin_comparison_digests() -> Any:
                 }
                 for budget in BUDGETS
             }
-    return {"demo": demo().digest, "claims": digests}
+    return {"demo": build_demo_comparison().digest, "claims": digests}
 
 
 def pin_claim_settings() -> Any:
@@ -281,10 +281,10 @@ def pin_call_strings() -> Any:
     }
     return {
         "canonical": {
-            family: {call: str(registry_of(family).resolve(call)) for call in calls}
+            family: {call: str(get_registry(family).resolve(call)) for call in calls}
             for family, calls in samples.items()
         },
-        "recommended schedules": {name: recommended(name) for name in wirings},
+        "recommended schedules": {name: recommended_schedule(name) for name in wirings},
     }
 
 
@@ -326,7 +326,9 @@ def pin_layer_weights() -> Any:
     modules: dict[str, nn.Module] = {}
     modules |= {f"norm {name}": make_norm(name, 8) for name in norms}
     modules |= {f"position {name}": make_positions(name, dim=8, heads=2) for name in positions}
-    modules |= {f"numeric {name}": make_numeric(name, 3, 8) for name in numeric_embeddings}
+    modules |= {
+        f"numeric {name}": make_numeric_embedding(name, 3, 8) for name in numeric_embeddings
+    }
     options: dict[str, dict[str, Any]] = {f"qk_norm {name}": {"qk_norm": name} for name in qk_norms}
     options |= {f"activation {name}": {"activation": name} for name in ("relu", "gelu", "swiglu")}
     options |= {
@@ -367,10 +369,10 @@ def pin_table_model_weights() -> Any:
     sizes: dict[str, Any] = {"dim": 8, "depth": 2, "heads": 2}
     pins = {}
     for name, kind in TABLE_MODELS.items():
-        config = TableConfig.of(model=name, **kind.usual | sizes | columns)
+        config = TableConfig.from_kwargs(model=name, **kind.defaults | sizes | columns)
         model = build_table_model(config, seed=0)
         pins[name] = {
-            "defaults": kind.usual,
+            "defaults": kind.defaults,
             "summary": summarize_state_dict(model),
             "patterns": list_patterns(model.state_dict()),
         }
@@ -410,12 +412,12 @@ SPIKE_POLICIES = ("log", "skip", "rewind")
 @contextmanager
 def every_loss_is_a_spike() -> Iterator[None]:
     """Make the spike detector report a spike at every step."""
-    original = SpikeDetector.judge
-    SpikeDetector.judge = lambda self, loss: "spike"  # type: ignore[method-assign]
+    original = SpikeDetector.update
+    SpikeDetector.update = lambda self, loss: "spike"  # type: ignore[method-assign]
     try:
         yield
     finally:
-        SpikeDetector.judge = original  # type: ignore[method-assign]
+        SpikeDetector.update = original  # type: ignore[method-assign]
 
 
 @cache
@@ -433,7 +435,7 @@ def train_tiny_runs() -> dict[str, Any]:
         with tempfile.TemporaryDirectory() as temporary:
             data = write_tiny_corpus(Path(temporary) / "data", keys["task"])
             folder = Path(temporary) / "run"
-            recipe = Recipe.of(TINY_RUN | {"data": str(data)} | keys)
+            recipe = Recipe.from_dict(TINY_RUN | {"data": str(data)} | keys)
             if name.startswith("on_spike"):
                 with every_loss_is_a_spike():
                     train(recipe, folder)
@@ -474,7 +476,9 @@ def pin_row_names() -> Any:
 
 def pin_model_files() -> Any:
     """Return the files of a saved model, and the fields and defaults of its config."""
-    config = Config.of(kind="lm", vocab=16, dim=8, depth=1, heads=2, wiring="b2t", norm="rms")
+    config = Config.from_kwargs(
+        kind="lm", vocab=16, dim=8, depth=1, heads=2, wiring="b2t", norm="rms"
+    )
     with tempfile.TemporaryDirectory() as folder:
         build(config, seed=0).save(folder)
         pins = {
@@ -548,10 +552,10 @@ class SameProcessEngine(Engine):
 
     workers = 1
 
-    def run(self, jobs: Sequence[Job], told: Told, bell: Bell) -> None:
+    def run(self, jobs: Sequence[Job], told: EventHandler, bell: StopFlag) -> None:
         for job in jobs:
             job.folder.parent.mkdir(exist_ok=True)
-            work(job, lambda step, loss: None)
+            run_cell(job, lambda step, loss: None)
 
 
 def pin_comparison_files() -> Any:
@@ -599,16 +603,16 @@ def pin_comparison_keys() -> Any:
         "comparison": default_values(Comparison.model_fields) | {"grids": "see grid"},
         "grid": default_values(Grid.model_fields),
         "recipe keys by task": {
-            name: sorted(set(task.known()) - {key for key, _, _ in described()})
+            name: sorted(set(task.recipe_keys()) - {key for key, _, _ in recipe_keys()})
             for name, task in TASKS.items()
         },
-        "defaults by task": {name: dict(task.usual) for name, task in TASKS.items()},
+        "defaults by task": {name: dict(task.defaults) for name, task in TASKS.items()},
     }
 
 
 def pin_recipe_keys() -> Any:
     """Return every key of a recipe with its default."""
-    return {name: default for name, default, _ in described()}
+    return {name: default for name, default, _ in recipe_keys()}
 
 
 def pin_claim_files() -> Any:
@@ -633,7 +637,7 @@ def pin_families() -> Any:
     """Return names, options and hashes of the cards that `addnorm list FAMILY --json` prints."""
     pins: dict[str, Any] = {"families": list(FAMILIES), "card keys": set()}
     for family in FAMILIES:
-        cards = [card.to_dict() for card in registry_of(family).cards()]
+        cards = [card.to_dict() for card in get_registry(family).cards()]
         pins["card keys"] |= set().union(*cards)
         texts = {
             card["name"]: hash_json([card["title"], card["formula"], card["paper"]])
@@ -774,8 +778,10 @@ def print_weight_checksums() -> None:
             short = {split: records[:300] for split, records in splits.items()}
             data = write_corpus(Path(temporary) / "data", task, splits=short, about=about).folder
             folder = Path(temporary) / "run"
-            train(Recipe.of(keys | {"task": task, "data": str(data), "dropout": 0.1}), folder)
-            weights = Run.open(folder, device="cpu", which="last").model.state_dict()
+            train(
+                Recipe.from_dict(keys | {"task": task, "data": str(data), "dropout": 0.1}), folder
+            )
+            weights = TrainedRun.open(folder, device="cpu", which="last").model.state_dict()
             print(f"{task} native={label} {hash_weights(weights)}", flush=True)
     table = make_tiny_table(rows=320)
     labels = np.where(table["number"] > 0, "yes", "no")

@@ -12,7 +12,7 @@ from pathlib import Path
 from typer import Typer
 
 from addnorm.cli.main import COMMANDS
-from addnorm.cli.registries import registry_of
+from addnorm.cli.registries import get_registry
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -20,7 +20,7 @@ README = Path(__file__).parent.parent / "README.md"
 def members(family: str) -> str:
     """The table of a family: name, title, formula, paper."""
     lines = ["| name | title | formula | paper |", "|---|---|---|---|"]
-    for card in registry_of(family).cards():
+    for card in get_registry(family).cards():
         cells = (f"`{card.name}`", card.title, f"`{card.formula}`", card.paper)
         lines.append("| " + " | ".join(cell.replace("|", r"\|") for cell in cells) + " |")
     return "\n".join(lines)

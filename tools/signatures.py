@@ -6,16 +6,16 @@ To be run again when a wiring or the doctor's names change; tests/doctor/test_ma
 import json
 from pathlib import Path
 
-from addnorm.doctor.matching import DEPTH, KINDS, STORED, look
+from addnorm.doctor.matching import DEPTH, KINDS, SIGNATURES_FILE, wiring_signature
 from addnorm.wirings.base import registry
 
-PATH = Path(__file__).parent.parent / "src" / "addnorm" / "doctor" / STORED
+PATH = Path(__file__).parent.parent / "src" / "addnorm" / "doctor" / SIGNATURES_FILE
 
 
 def signatures() -> dict[str, dict[str, object]]:
     """By kind of model and depth, then by wiring."""
     return {
-        f"{kind} {depth}": {name: look(name, kind, depth) for name in sorted(registry)}
+        f"{kind} {depth}": {name: wiring_signature(name, kind, depth) for name in sorted(registry)}
         for kind in KINDS
         for depth in range(1, DEPTH + 1)
     }

@@ -4,8 +4,8 @@ import pytest
 import torch
 from torch import nn
 
-from addnorm.bench import depth, measured
-from addnorm.bench.depth import LINEAR, PEER, QUADRATIC
+from addnorm.bench import depth, run_benchmark
+from addnorm.bench.depth import LINEAR_GOAL, PEER, QUADRATIC
 from addnorm.wirings import registry
 
 
@@ -27,8 +27,10 @@ KINDS = ("time", "memory")
 @pytest.mark.parametrize("name", sorted(set(registry) - QUADRATIC))
 def test_memory_is_linear_in_depth(name, shallower):
     (bench,) = (each for each in depth.benches() if each.name == f"depth {name}, memory")
-    (row,) = measured(bench, threads=1)
-    assert LINEAR < row.ratio < 1 / LINEAR and row.goal == LINEAR and row.peer == PEER
+    (row,) = run_benchmark(bench, threads=1)
+    assert (
+        LINEAR_GOAL < row.ratio < 1 / LINEAR_GOAL and row.goal == LINEAR_GOAL and row.peer == PEER
+    )
 
 
 def test_what_is_kept_is_counted_once_and_without_weights():
@@ -41,10 +43,10 @@ def test_what_is_kept_is_counted_once_and_without_weights():
             y = x * self.weight  # keeps x and the weight
             return y * y + y.exp()  # keeps y twice, and exp(y)
 
-    assert depth.saved(Twice(), torch.randn(5, 8)) == 2 * 5 * 8 * 4
+    assert depth.saved_bytes(Twice(), torch.randn(5, 8)) == 2 * 5 * 8 * 4
 
 
 def test_time_is_taken_of_as_many_layers(shallower):
-    ways = depth.ways("pre_ln")
+    ways = depth.build_candidates("pre_ln")
     for way in ways.values():
         assert way() is None

@@ -5,14 +5,19 @@ import torch
 
 from addnorm.bench import train
 from addnorm.core.errors import UserError
-from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 
-SMALL = train.Size(1, 16, 2, 60)
+SMALL = train.ModelSize(1, 16, 2, 60)
 
 
 def test_batches_hold_about_so_many_tokens_and_sorting_takes_away_padding():
-    mixed, alike = train.batches(400, count=8), train.batches(400, by_length=True, count=8)
-    tokens = [[int((target != IGNORE).sum()) for _, target in each] for each in (mixed, alike)]
+    mixed, alike = (
+        train.make_batches(400, count=8),
+        train.make_batches(400, by_length=True, count=8),
+    )
+    tokens = [
+        [int((target != IGNORE_INDEX).sum()) for _, target in each] for each in (mixed, alike)
+    ]
     sizes = [sum(target.numel() for _, target in each) for each in (mixed, alike)]
     assert len(mixed) == len(alike) == 8
     assert all(300 < count <= 400 for count in (*tokens[0], *tokens[1]))
@@ -22,7 +27,7 @@ def test_batches_hold_about_so_many_tokens_and_sorting_takes_away_padding():
 
 def test_all_ways_take_their_steps():
     pytest.importorskip("transformers")
-    ways = train.ways(SMALL)
+    ways = train.build_candidates(SMALL)
     assert len(ways) == 6
     for way in ways.values():
         way()
@@ -31,28 +36,28 @@ def test_all_ways_take_their_steps():
 def test_peers_have_our_number_of_parameters_but_for_their_final_norms():
     counts = {
         sum(each.numel() for each in make(SMALL).parameters())
-        for make in (train._ours, train._torch)
+        for make in (train._build_addnorm, train._build_torch)
     }
     assert max(counts) - min(counts) <= 4 * SMALL.dim  # nn.Transformer normalizes twice at the end
 
 
 def test_a_peer_drops_what_we_drop():
-    model = train._torch(SMALL).train()
+    model = train._build_torch(SMALL).train()
     rates = {
         module.p for module in model.modules() if isinstance(module, torch.nn.Dropout) and module.p
     }
-    assert rates == {train.RATE}
+    assert rates == {train.DROPOUT_RATE}
 
 
 def test_bfloat16_is_left_out_where_it_would_be_imitated(monkeypatch):
     monkeypatch.setattr(train, "has_bfloat16", lambda: False)
     with pytest.raises(UserError, match="no instructions for bfloat16"):
-        train.ways(SMALL, bf16=True)
+        train.build_candidates(SMALL, bf16=True)
     monkeypatch.setattr(train, "has_bfloat16", lambda: True)
-    assert f"{train.TORCH}, random" not in train.ways(SMALL, bf16=True)
+    assert f"{train.TORCH}, random" not in train.build_candidates(SMALL, bf16=True)
 
 
 def test_products_are_counted():
     x = torch.ones(8, 16)
-    assert train.products(lambda: x @ x.T) == 2 * 8 * 16 * 8
-    train.multiply(train.SIDE**3 * 2)
+    assert train.count_matmul_flops(lambda: x @ x.T) == 2 * 8 * 16 * 8
+    train.run_matmuls(train.MATMUL_SIZE**3 * 2)

@@ -1,6 +1,6 @@
 """Cells in the process that calls: for tests, where a process for each would take seconds."""
 
-from addnorm.comparison.cell import work
+from addnorm.comparison.cell import run_cell
 from addnorm.comparison.engines.base import Engine, Event
 
 
@@ -9,9 +9,9 @@ class Here(Engine):
 
     workers = 1
 
-    def run(self, jobs, told, bell):
+    def run(self, jobs, on_event, stop_flag):
         """Run all jobs."""
         for job in jobs:
             job.folder.mkdir(parents=True, exist_ok=True)
-            end = work(job, lambda step, loss: None)
-            told(Event(job, "ended", end.step, end.loss, end))
+            end = run_cell(job, lambda step, loss: None)
+            on_event(Event(job, "ended", end.step, end.loss, end))

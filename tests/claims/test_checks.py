@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from addnorm.claims.checks import Check, Verdict, over_seeds
+from addnorm.claims.checks import Check, Verdict, estimate_over_seeds
 from addnorm.comparison.statistics import Estimate
 
 
@@ -72,14 +72,14 @@ def test_a_verdict_is_plain_data(mean):
 
 
 def test_ranges_are_told_in_words():
-    assert Check("", None, 0.5, 1.5).wanted == "0.5 to 1.5"
-    assert Check("", None, low=0.5, premise=True).wanted == "premise: above 0.5"
-    assert Check("", None).wanted == "nothing"
+    assert Check("", None, 0.5, 1.5).expected_range == "0.5 to 1.5"
+    assert Check("", None, low=0.5, premise=True).expected_range == "premise: above 0.5"
+    assert Check("", None).expected_range == "nothing"
 
 
 def test_an_estimate_over_seeds_has_an_interval():
-    assert over_seeds({0: 1.0, 1: 3.0}) == Estimate.of([1.0, 3.0])
-    assert over_seeds({}) is None
+    assert estimate_over_seeds({0: 1.0, 1: 3.0}) == Estimate.from_values([1.0, 3.0])
+    assert estimate_over_seeds({}) is None
 
 
 @pytest.mark.parametrize(

@@ -4,10 +4,10 @@ import json
 from pathlib import Path
 
 import pytest
+from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
 
-from addnorm.claims import registry, results, run_claims
+from addnorm.claims import read_results, registry, run_claims
 from addnorm.claims.result import RESULT
-from addnorm.report.claims_page import TABLE, claims_markdown
 from tools.claims import take
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
@@ -23,9 +23,9 @@ def test_every_claim_is_committed_or_known_to_wait():
 
 @pytest.mark.parametrize("name", COMMITTED)
 def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
-    result, claim = results(DOCS)[name], registry.member(name)()
+    result, claim = read_results(DOCS)[name], registry.member(name)()
     assert result.budget == "standard"
-    assert claim.made(result.digest, "standard"), "its settings were changed: run it again"
+    assert claim.is_current(result.digest, "standard"), "its settings were changed: run it again"
     stored = json.loads((DOCS / name / RESULT).read_text())["verdict"]
     assert claim.judge(result.rows).to_dict() == stored
     assert not any("with changes" in row.get("commit", "") for row in result.rows)
@@ -41,7 +41,9 @@ def test_what_is_committed_is_small_and_nothing_else():
 
 
 def test_the_committed_table_is_that_of_the_results():
-    assert (DOCS / TABLE).read_text(encoding="utf-8") == claims_markdown(results(DOCS))
+    assert (DOCS / TABLE_FILE).read_text(encoding="utf-8") == render_claims_markdown(
+        read_results(DOCS)
+    )
 
 
 def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
@@ -49,6 +51,6 @@ def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
     monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
     assert take(tmp_path / "claims") == ["layer_norm_length"]
     assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
-        *(RESULT, "rows.jsonl", TABLE)
+        *(RESULT, "rows.jsonl", TABLE_FILE)
     }
-    assert "| `layer_norm_length` | held |" in (tmp_path / "docs" / TABLE).read_text()
+    assert "| `layer_norm_length` | held |" in (tmp_path / "docs" / TABLE_FILE).read_text()

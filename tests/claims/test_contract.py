@@ -4,7 +4,7 @@ import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
-from addnorm.claims.trained import ByTraining
+from addnorm.claims.trained import ComparisonClaim
 from addnorm.report.charts.claims import claim_chart
 from addnorm.report.html.page import Chart
 from tests.claims.shared_folder import Here
@@ -21,8 +21,8 @@ def test_it_says_everything_that_the_page_wants(name):
     card, claim = registry.card(name), registry.member(name)()
     assert type(claim).__module__ == f"addnorm.claims.{name}"
     assert card.summary.endswith(".") and card.formula and card.title and card.year
-    assert claim.place and claim.experiment.endswith(".") and claim.rule.endswith(".")
-    assert claim.how in ("at the start", "by training")
+    assert claim.paper_location and claim.experiment.endswith(".") and claim.rule.endswith(".")
+    assert claim.method in ("at the start", "by training")
     assert len({claim.digest(budget) for budget in BUDGETS}) == 3
     assert all(claim.cost(budget) for budget in BUDGETS)
 
@@ -47,7 +47,7 @@ def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
     claim = registry.member(name)()
     assert result.verdict == claim.judge(result.rows)
     assert all(check.found is not None or check.premise for check in result.verdict.checks)
-    assert isinstance(claim_chart(claim.drawing, result.rows, "title"), Chart)
+    assert isinstance(claim_chart(claim.chart, result.rows, "title"), Chart)
     again = Result.read(folder / name)
     assert again.verdict.to_dict() == result.verdict.to_dict()
     assert [dict(row) for row in again.rows] == [dict(row) for row in result.rows]
@@ -58,6 +58,6 @@ def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
 def test_every_comparison_can_be_built(budget):
     for name in registry:
         claim = registry.member(name)()
-        if isinstance(claim, ByTraining):
+        if isinstance(claim, ComparisonClaim):
             for spec in claim.comparisons(budget).values():
                 spec.check()

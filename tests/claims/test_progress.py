@@ -3,9 +3,9 @@
 import pytest
 
 from addnorm.claims import run_claims
-from addnorm.claims.progress import SECONDS, Pace
-from addnorm.claims.runner import Watch
-from addnorm.train.train_state import Progress
+from addnorm.claims.progress import REPORT_INTERVAL_SECONDS, ProgressTimer
+from addnorm.claims.runner import ClaimsCallback
+from addnorm.train.train_state import TrainState
 
 
 @pytest.fixture
@@ -18,32 +18,32 @@ def clock(monkeypatch):
 
 def test_it_speaks_every_few_seconds_and_tells_the_time_left(clock):
     said = []
-    pace = Pace(said.append, total=40, unit="steps")
-    pace.starting(0)
+    pace = ProgressTimer(said.append, total=40, unit="steps")
+    pace.start_training(0)
     for step in range(1, 11):
-        pace.stepped(Progress(step=step), 0.0)
-        clock[0] += SECONDS / 5
-    pace.starting(20)
-    pace.stepped(Progress(step=1), 0.0)
+        pace.on_step_end(TrainState(step=step), 0.0)
+        clock[0] += REPORT_INTERVAL_SECONDS / 5
+    pace.start_training(20)
+    pace.on_step_end(TrainState(step=1), 0.0)
     assert said == ["6 of 40 steps, 68 s left", "21 of 40 steps, 19 s left"]
 
 
 def test_what_an_earlier_sitting_did_does_not_count(clock):
     said = []
-    pace = Pace(said.append, total=10, unit="seeds")
-    pace.came(6)
-    clock[0] += 2 * SECONDS
-    pace.came(8)
+    pace = ProgressTimer(said.append, total=10, unit="seeds")
+    pace.update(6)
+    clock[0] += 2 * REPORT_INTERVAL_SECONDS
+    pace.update(8)
     assert said == ["8 of 10 seeds, 20 s left"]
 
 
 def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
-    monkeypatch.setattr("addnorm.claims.progress.SECONDS", 0.0)
+    monkeypatch.setattr("addnorm.claims.progress.REPORT_INTERVAL_SECONDS", 0.0)
     heard = []
 
-    class Ear(Watch):
-        def said(self, words):
-            heard.append(words)
+    class Ear(ClaimsCallback):
+        def on_message(self, text):
+            heard.append(text)
 
-    run_claims(["deep_layers_are_removable"], tmp_path, budget="smoke", watch=Ear())
+    run_claims(["deep_layers_are_removable"], tmp_path, budget="smoke", callback=Ear())
     assert heard[-1].startswith("6 of 6 steps, ")

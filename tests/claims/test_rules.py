@@ -5,10 +5,10 @@ from itertools import product
 import pytest
 
 from addnorm.claims import registry
-from addnorm.claims.trained import Trained
+from addnorm.claims.trained import TrainedClaim
 from tests.claims.synthetic_rows import ROWS
 
-TRAINED = [name for name in registry if issubclass(registry.member(name), Trained)]
+TRAINED = [name for name in registry if issubclass(registry.member(name), TrainedClaim)]
 TURNS = (
     lambda value, place: 0.0,
     lambda value, place: 3 * value + 1,
@@ -90,7 +90,7 @@ def test_a_best_rate_at_the_edge_of_the_ladder_decides_nothing(name):
 def test_every_check_can_fail(name):
     """One part of the rows after the other is spoilt, until each check was not held once."""
     claim, rows = registry.member(name)(), list(ROWS[name](True, 0.0))
-    left = {check.what for check in claim.judge(rows).checks if check.judged}
+    left = {check.what for check in claim.judge(rows).checks if check.has_range}
     for fields, turn in product(PARTS, TURNS):
         for part in dict.fromkeys(_of(row, fields) for row in rows):
             if left:

@@ -4,42 +4,42 @@ import json
 
 import pytest
 
-from addnorm.claims import LayerNormLength, RankCollapse, registry, results, run_claims
+from addnorm.claims import LayerNormLength, RankCollapse, read_results, registry, run_claims
 from addnorm.claims.checks import Check
-from addnorm.claims.result import RESULT, ROWS, is_claims
-from addnorm.claims.runner import Watch, find
-from addnorm.comparison.cell import NoRoom
+from addnorm.claims.result import RESULT, ROWS, is_claims_folder
+from addnorm.claims.runner import ClaimsCallback, find_claims
+from addnorm.comparison.cell import DiskFullError
 from addnorm.comparison.statistics import Estimate
-from addnorm.core.errors import UnknownName, UserError
+from addnorm.core.errors import UnknownNameError, UserError
 
 TWO = ["layer_norm_length", "rank_collapse"]
 
 
-class Heard(Watch):
+class Heard(ClaimsCallback):
     """Keeps what it is told."""
 
     def __init__(self):
         self.told = []
 
-    def began(self, claim, *, number, total):
+    def on_claim_start(self, claim, *, number, total):
         self.told.append(("began", number, total))
 
-    def ended(self, claim, result, *, again):
-        self.told.append((result.claim, again))
+    def on_claim_end(self, claim, result, *, cached):
+        self.told.append((result.claim, cached))
 
 
 def test_what_has_a_verdict_is_not_run_again(tmp_path):
     first, second = Heard(), Heard()
-    run_claims(TWO[:1], tmp_path, budget="smoke", watch=first)
-    found = run_claims(TWO, tmp_path, budget="smoke", watch=second)
+    run_claims(TWO[:1], tmp_path, budget="smoke", callback=first)
+    found = run_claims(TWO, tmp_path, budget="smoke", callback=second)
     assert first.told == [("began", 1, 1), ("layer_norm_length", False)]
     assert second.told == [
         ("layer_norm_length", True),
         ("began", 2, 2),
         ("rank_collapse", False),
     ]
-    assert list(results(tmp_path)) == list(found) == TWO
-    assert is_claims(tmp_path) and not is_claims(tmp_path / "layer_norm_length")
+    assert list(read_results(tmp_path)) == list(found) == TWO
+    assert is_claims_folder(tmp_path) and not is_claims_folder(tmp_path / "layer_norm_length")
 
 
 def test_other_settings_are_run_again(tmp_path, monkeypatch):
@@ -47,7 +47,7 @@ def test_other_settings_are_run_again(tmp_path, monkeypatch):
     budgets = dict(LayerNormLength.budgets) | {"smoke": {"seeds": 3, "dims": [16, 64]}}
     monkeypatch.setattr(LayerNormLength, "budgets", budgets)
     heard = Heard()
-    found = run_claims(TWO[:1], tmp_path, budget="smoke", watch=heard)
+    found = run_claims(TWO[:1], tmp_path, budget="smoke", callback=heard)
     assert heard.told[-1] == ("layer_norm_length", False)
     assert {row["seed"] for row in found["layer_norm_length"].rows} == {0, 1, 2}
 
@@ -64,13 +64,13 @@ def test_a_crash_is_a_result_and_the_others_go_on(tmp_path, monkeypatch):
     assert found["layer_norm_length"].why == "RuntimeError: no such thing"
     assert "Traceback" in (tmp_path / "layer_norm_length" / "error.txt").read_text()
     assert found["rank_collapse"].verdict is not None
-    assert results(tmp_path)["layer_norm_length"].answer == "crashed"
+    assert read_results(tmp_path)["layer_norm_length"].answer == "crashed"
     again = run_claims(TWO, tmp_path, budget="smoke")
     assert again["layer_norm_length"].answer == "held"
     assert not (tmp_path / "layer_norm_length" / "error.txt").exists()
 
 
-@pytest.mark.parametrize("problem", [KeyboardInterrupt, NoRoom("full")])
+@pytest.mark.parametrize("problem", [KeyboardInterrupt, DiskFullError("full")])
 def test_what_is_everybodys_ends_it_and_leaves_what_is_done(tmp_path, monkeypatch, problem):
     def stopped(self, at):
         raise problem
@@ -79,7 +79,7 @@ def test_what_is_everybodys_ends_it_and_leaves_what_is_done(tmp_path, monkeypatc
     monkeypatch.setattr(RankCollapse, "measure", stopped)
     with pytest.raises(problem if isinstance(problem, type) else type(problem)):
         run_claims(TWO, tmp_path, budget="smoke")
-    assert list(results(tmp_path)) == ["layer_norm_length"]
+    assert list(read_results(tmp_path)) == ["layer_norm_length"]
 
 
 def test_a_folder_is_of_one_budget(tmp_path, monkeypatch):
@@ -89,12 +89,14 @@ def test_a_folder_is_of_one_budget(tmp_path, monkeypatch):
 
 
 def test_names_that_are_none_are_refused_before_anything_runs(tmp_path):
-    with pytest.raises(UnknownName, match="unknown claim 'rank_colapse'; did you mean 'rank_coll"):
+    with pytest.raises(
+        UnknownNameError, match="unknown claim 'rank_colapse'; did you mean 'rank_coll"
+    ):
         run_claims(["layer_norm_length", "rank_colapse"], tmp_path / "new", budget="smoke")
-    with pytest.raises(UnknownName, match="unknown budget 'smok'; did you mean 'smoke'"):
+    with pytest.raises(UnknownNameError, match="unknown budget 'smok'; did you mean 'smoke'"):
         run_claims(TWO, tmp_path / "new", budget="smok")
     assert not (tmp_path / "new").exists()
-    assert [type(claim) for claim in find([TWO[0], TWO[0]])] == [LayerNormLength]
+    assert [type(claim) for claim in find_claims([TWO[0], TWO[0]])] == [LayerNormLength]
 
 
 def test_a_file_in_place_of_the_folder_is_refused(tmp_path):
@@ -133,7 +135,9 @@ def test_a_verdict_is_given_again_by_the_rule_of_today(tmp_path, monkeypatch):
     bad = [Check("bad", Estimate(1.0, 0.1, 3), high=0)]
     monkeypatch.setattr(LayerNormLength, "checks", lambda self, rows: bad)
     heard = Heard()
-    assert run_claims(TWO[:1], tmp_path, budget="smoke", watch=heard)[TWO[0]].answer == "not held"
+    assert (
+        run_claims(TWO[:1], tmp_path, budget="smoke", callback=heard)[TWO[0]].answer == "not held"
+    )
     assert heard.told == [(TWO[0], True)]
     told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
     assert told["verdict"]["answer"] == "not held"
@@ -144,7 +148,7 @@ def test_another_revision_is_run_again(tmp_path, monkeypatch):
     before = LayerNormLength().digest("smoke")
     monkeypatch.setattr(LayerNormLength, "revision", 2)
     heard = Heard()
-    found = run_claims(TWO[:1], tmp_path, budget="smoke", watch=heard)
+    found = run_claims(TWO[:1], tmp_path, budget="smoke", callback=heard)
     assert heard.told[-1] == (TWO[0], False)
     assert found[TWO[0]].digest != before
 
@@ -164,7 +168,7 @@ def test_what_the_user_must_mend_is_no_crash(tmp_path, monkeypatch):
     monkeypatch.setattr(RankCollapse, "measure", refused)
     with pytest.raises(UserError, match="wrong"):
         run_claims(TWO, tmp_path, budget="smoke")
-    assert list(results(tmp_path)) == TWO[:1]
+    assert list(read_results(tmp_path)) == TWO[:1]
 
 
 def test_seeds_leave_the_generator_alone(tmp_path):

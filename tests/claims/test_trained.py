@@ -4,14 +4,27 @@ import math
 
 import pytest
 
-from addnorm.claims import Desk
+from addnorm.claims import ClaimWorkspace
 from addnorm.claims.catalogue.rezero_is_faster import RezeroIsFaster
 from addnorm.claims.catalogue.rms_norm_equals_layer_norm import RmsNormEqualsLayerNorm
-from addnorm.claims.cell_cache import borrow, field_of, settle, shortened, sign, signatures
-from addnorm.claims.trained import at_best, cell_rows, gone, ladder, tuned
+from addnorm.claims.cell_cache import (
+    cell_commits,
+    copy_finished_cells,
+    record_commits,
+    relocate_data,
+    shared_settings,
+    small_demo_corpus,
+)
+from addnorm.claims.trained import (
+    best_setting_rows,
+    best_setting_values,
+    cell_rows,
+    clipped_progress,
+    sweep_inside_and_edges,
+)
 from addnorm.comparison import Comparison, Study
-from addnorm.comparison.cell_result import Finished
-from addnorm.comparison.layout import open_spec
+from addnorm.comparison.cell_result import CellResult
+from addnorm.comparison.layout import read_comparison
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from tests.claims.synthetic_rows import cells
@@ -21,24 +34,24 @@ SPEC = {"wiring": "post_ln,pre_ln", "lr": "1e-3,1e-2", "depth": 2, "seeds": 2, "
 
 
 def test_progress_is_none_where_nothing_was_learnt():
-    assert gone(1.0, baseline=3.0, best=1.0) == 1.0
-    assert gone(2.0, baseline=3.0, best=1.0) == 0.5
-    assert gone(5.0, baseline=3.0, best=1.0) == 0.0
-    assert gone(math.nan, baseline=3.0, best=1.0) == 0.0
-    assert gone(2.9, baseline=3.0, best=2.9) == 0.0
+    assert clipped_progress(1.0, baseline=3.0, best=1.0) == 1.0
+    assert clipped_progress(2.0, baseline=3.0, best=1.0) == 0.5
+    assert clipped_progress(5.0, baseline=3.0, best=1.0) == 0.0
+    assert clipped_progress(math.nan, baseline=3.0, best=1.0) == 0.0
+    assert clipped_progress(2.9, baseline=3.0, best=2.9) == 0.0
 
 
 def test_an_arm_is_taken_at_its_at_best():
     rows = [*cells({"a": 0.2, "b": 0.9}, lr=1e-3), *cells({"a": 0.8, "b": 0.1}, lr=1e-2)]
-    assert tuned(rows, arm="a") == dict.fromkeys(range(4), 0.8)
-    assert {row["lr"] for row in at_best(rows, arm="b")} == {1e-3}
-    assert tuned(rows, arm="c") == {}
+    assert best_setting_values(rows, arm="a") == dict.fromkeys(range(4), 0.8)
+    assert {row["lr"] for row in best_setting_rows(rows, arm="b")} == {1e-3}
+    assert best_setting_values(rows, arm="c") == {}
 
 
 def test_other_numbers_are_those_of_the_setting_with_most_progress():
     rows = [*cells({"a": 0.2}, lr=1e-3), *cells({"a": 0.8}, lr=1e-2)]
     rows += [*cells({"a": 7.0}, lr=1e-3, name="loss"), *cells({"a": 9.0}, lr=1e-2, name="loss")]
-    assert tuned(rows, "loss", arm="a") == dict.fromkeys(range(4), 9.0)
+    assert best_setting_values(rows, "loss", arm="a") == dict.fromkeys(range(4), 9.0)
 
 
 def test_every_cell_of_a_study_becomes_rows(tmp_path):
@@ -60,33 +73,35 @@ def test_a_study_takes_the_cells_of_its_neighbours(tmp_path):
     theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), fate, inside=False)
     (theirs / "tokenizer.json").write_text("{}")
     ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
-    assert borrow(ours, tmp_path / "ours") == 3
+    assert copy_finished_cells(ours, tmp_path / "ours") == 3
     ends = {
-        cell.name: Finished.read(tmp_path / "ours" / "cells" / cell.name) for cell in ours.cells()
+        cell.name: CellResult.read(tmp_path / "ours" / "cells" / cell.name) for cell in ours.cells()
     }
     taken = [name for name, end in ends.items() if end is not None]
     assert sorted(taken) == sorted(
         name for name in ends if name.startswith("pre_ln") and "lr0.001-s1" not in name
     )
     study = Study.open(tmp_path / "ours")
-    assert study.ground.baseline == BASELINE and study.rows(study.cells[0].cell)
-    assert borrow(ours, tmp_path / "ours") == 0
+    assert study.shared_data.baseline == BASELINE and study.rows(study.cells[0].cell)
+    assert copy_finished_cells(ours, tmp_path / "ours") == 0
 
 
 def test_cells_of_another_field_are_left_alone(tmp_path):
     made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
-    assert borrow(Comparison.of(SPEC | {"steps": 60}), tmp_path / "ours") == 0
-    assert borrow(Comparison.of(SPEC | {"dim": 16}), tmp_path / "ours") == 0
+    assert copy_finished_cells(Comparison.of(SPEC | {"steps": 60}), tmp_path / "ours") == 0
+    assert copy_finished_cells(Comparison.of(SPEC | {"dim": 16}), tmp_path / "ours") == 0
     assert not (tmp_path / "ours").exists()
-    assert field_of(Comparison.of(SPEC)) == field_of(Comparison.of(SPEC | {"wiring": "b2t"}))
+    assert shared_settings(Comparison.of(SPEC)) == shared_settings(
+        Comparison.of(SPEC | {"wiring": "b2t"})
+    )
 
 
 def test_a_corpus_of_few_records_is_made_once(tmp_path):
-    made = shortened(tmp_path, "translate", 7)
+    made = small_demo_corpus(tmp_path, "translate", 7)
     corpus = Corpus.open(made, "translate")
     assert corpus.counts == {"train": 7, "valid": 100, "test": 100}
     before = (made / "corpus.json").stat().st_mtime_ns
-    assert shortened(tmp_path, "translate", 7) == made
+    assert small_demo_corpus(tmp_path, "translate", 7) == made
     assert (made / "corpus.json").stat().st_mtime_ns == before
 
 
@@ -98,7 +113,7 @@ def test_crashed_cells_make_no_verdict(tmp_path, monkeypatch):
 
     monkeypatch.setattr("addnorm.claims.trained.compare", compare)
     with pytest.raises(RuntimeError, match=r"2 of 2 cells crashed, pre_ln-d1-.* out of memory"):
-        claim.rows("smoke", Desk(tmp_path / "own", tmp_path / "studies"))
+        claim.rows("smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies"))
 
 
 def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
@@ -109,7 +124,9 @@ def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
 
     monkeypatch.setattr("addnorm.claims.trained.compare", compare)
     with pytest.raises(KeyboardInterrupt):
-        RmsNormEqualsLayerNorm().rows("smoke", Desk(tmp_path / "own", tmp_path / "studies"))
+        RmsNormEqualsLayerNorm().rows(
+            "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
+        )
 
 
 def test_cells_that_others_work_on_are_told(tmp_path, monkeypatch):
@@ -118,21 +135,23 @@ def test_cells_that_others_work_on_are_told(tmp_path, monkeypatch):
 
     monkeypatch.setattr("addnorm.claims.trained.compare", compare)
     with pytest.raises(UserError, match=r"2 of 2 cells in .* have not ended, another process may"):
-        RmsNormEqualsLayerNorm().rows("smoke", Desk(tmp_path / "own", tmp_path / "studies"))
+        RmsNormEqualsLayerNorm().rows(
+            "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
+        )
 
 
 def test_a_seed_is_judged_where_the_other_seeds_are_best():
     rows = cells({"a": 0.5}, lr=1e-3)
     lucky = [{**row, "lr": 1e-2, "value": 0.9 * (row["seed"] == 0)} for row in rows]
-    assert tuned([*rows, *lucky], arm="a") == dict.fromkeys(range(4), 0.5)
+    assert best_setting_values([*rows, *lucky], arm="a") == dict.fromkeys(range(4), 0.5)
 
 
 def test_inside_and_at_the_edges_of_the_ladder():
     rates = {1e-4: 0.1, 1e-3: 0.6, 1e-2: 0.9}
     rows = [row for lr, value in rates.items() for row in cells({"a": value}, lr=lr)]
-    inside, edges = ladder(rows, arm="a")
+    inside, edges = sweep_inside_and_edges(rows, arm="a")
     assert inside == dict.fromkeys(range(4), 0.6) and edges == dict.fromkeys(range(4), 0.9)
-    assert ladder([], arm="a") == ({}, {})
+    assert sweep_inside_and_edges([], arm="a") == ({}, {})
 
 
 def test_who_diverges_early_is_not_fast():
@@ -151,22 +170,22 @@ def test_studies_of_few_records_move_with_their_folder(tmp_path):
     here = spec.model_copy(update={"data": str(tmp_path / "here" / "translate-7")})
     there = spec.model_copy(update={"data": str(tmp_path / "there" / "translate-7")})
     made_up(tmp_path / "study", here, inside=False)
-    settle(there, tmp_path / "study")
-    assert open_spec(tmp_path / "study") == there
-    assert field_of(here) == field_of(there) != field_of(spec)
-    settle(Comparison.of(SPEC | {"steps": 60}), tmp_path / "study")
-    assert open_spec(tmp_path / "study") == there
+    relocate_data(there, tmp_path / "study")
+    assert read_comparison(tmp_path / "study") == there
+    assert shared_settings(here) == shared_settings(there) != shared_settings(spec)
+    relocate_data(Comparison.of(SPEC | {"steps": 60}), tmp_path / "study")
+    assert read_comparison(tmp_path / "study") == there
 
 
 def test_cells_keep_the_commit_that_trained_them(tmp_path, monkeypatch):
     theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
     (theirs / "tokenizer.json").write_text("{}")
-    monkeypatch.setattr("addnorm.claims.cell_cache.commit", lambda: "old")
-    sign(Study.open(theirs))
-    monkeypatch.setattr("addnorm.claims.cell_cache.commit", lambda: "new")
-    sign(Study.open(theirs))
+    monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "old")
+    record_commits(Study.open(theirs))
+    monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "new")
+    record_commits(Study.open(theirs))
     ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
-    borrow(ours, tmp_path / "ours")
-    assert set(signatures(tmp_path / "ours").values()) == {"old"}
+    copy_finished_cells(ours, tmp_path / "ours")
+    assert set(cell_commits(tmp_path / "ours").values()) == {"old"}
     rows = cell_rows(Study.open(theirs), "one", ("progress",), best=1.0)
     assert {row["commit"] for row in rows} == {"old"}

@@ -6,9 +6,9 @@ from dataclasses import asdict
 from pathlib import Path
 
 from addnorm.comparison import layout as files
-from addnorm.comparison.cell_result import Finished
-from addnorm.comparison.outcomes import Course
-from addnorm.comparison.shared_data import Ground
+from addnorm.comparison.cell_result import CellResult
+from addnorm.comparison.outcomes import LossSummary
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.rows import write_rows
 
@@ -23,8 +23,8 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
     inside: whether there are rows of sites, which are many.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / files.SPEC).write_text(spec.yaml(), encoding="utf-8")
-    ground = Ground(
+    (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
+    ground = SharedData(
         data=str(folder / "data"), corpus="c0ffee", tokenizer="7ea", vocab=50, baseline=BASELINE,
         counts={"train": 5000, "valid": 200, "test": 200},
         machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
@@ -74,7 +74,7 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
         return
     folder.mkdir(parents=True)
     if fate == "cut":
-        Finished("cut", "in the worse half of its arm's settings", step=spec.steps // 4).save(
+        CellResult("cut", "in the worse half of its arm's settings", step=spec.steps // 4).save(
             folder
         )
         fate, steps, ending = "slow", spec.steps // 4, ""
@@ -95,14 +95,14 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
     rows.sort(key=lambda row: row["step"])
     write_rows(folder / "rows.jsonl", rows)
     (folder / "config.yaml").write_text(
-        spec.recipe(cell, data="data", tokenizer="tokenizer.json").yaml(), encoding="utf-8"
+        spec.recipe(cell, data="data", tokenizer="tokenizer.json").to_yaml(), encoding="utf-8"
     )
     if not ending:
         return
     if fate == "crashed":
-        Finished("crashed", "out of memory").save(folder)
+        CellResult("crashed", "out of memory").save(folder)
     elif fate == "diverged":
-        Finished(
+        CellResult(
             "diverged",
             "loss nan: first in decoder site 3",
             step=points[-1][0],
@@ -111,11 +111,11 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
     else:
         last = clean[-1][1]
         right = fate == "trained"
-        Finished(
+        CellResult(
             "done",
             step=steps,
             loss=last,
-            lowest=Course.of(rows).lowest,
+            lowest=LossSummary.from_rows(rows).lowest,
             scores={"chrf": max(0.0, 90 - 20 * last), "bleu": 0.0},
             samples=tuple(f"{n:02}.05.2001" if right else "0.0.0 <b>" for n in range(1, 7)),
             tokens=512 * steps,

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.comparison.grid import SWEEP, Arm, Cell, Grid, has_norms, split
+from addnorm.comparison.grid import SWEEP_LRS, Arm, Cell, Grid, has_norms, split
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
 from addnorm.wirings.base import registry as wirings
@@ -36,7 +36,7 @@ def test_own_schedules_are_arms_of_their_own():
 
 
 def test_a_sweep_is_a_ladder():
-    assert Grid(lr="sweep").lr == SWEEP
+    assert Grid(lr="sweep").lr == SWEEP_LRS
     assert Grid(lr=["1e-3", 3e-3]).lr == (1e-3, 3e-3)  # YAML reads 1e-3 as text
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.comparison.outcomes import Course, judge, progress
+from addnorm.comparison.outcomes import LossSummary, classify_outcome, progress
 from tests.comparison.synthetic_study import BASELINE, curve
 
 
@@ -16,7 +16,7 @@ def course(kind, *, broken=False, steps=200):
     for step, value in points[:: steps // 5] + points[-1:]:
         rows.append({"step": step, "name": "loss", "value": value, "split": "valid"})
     rows.append({"step": 1, "name": "loss", "value": 0.0, "split": "train", "site": 3})  # no loss
-    return Course.of(rows, broken=broken)
+    return LossSummary.from_rows(rows, has_nonfinite=broken)
 
 
 @pytest.mark.parametrize(
@@ -30,41 +30,43 @@ def course(kind, *, broken=False, steps=200):
     ],
 )
 def test_known_kinds(kind, wanted):
-    assert judge(course(kind), baseline=BASELINE, best=0.4) == wanted
+    assert classify_outcome(course(kind), baseline=BASELINE, best=0.4) == wanted
 
 
 def test_training_that_broke_off_has_diverged_whatever_its_last_loss():
-    assert judge(course("trained", broken=True), baseline=BASELINE, best=0.4) == "diverged"
+    assert (
+        classify_outcome(course("trained", broken=True), baseline=BASELINE, best=0.4) == "diverged"
+    )
 
 
 def test_a_loss_far_above_the_baseline_has_diverged():
-    flat = Course(last=2 * BASELINE, lowest=BASELINE, recent=math.nan)
-    assert judge(flat, baseline=BASELINE, best=0.4) == "diverged"
+    flat = LossSummary(last=2 * BASELINE, lowest=BASELINE, recent=math.nan)
+    assert classify_outcome(flat, baseline=BASELINE, best=0.4) == "diverged"
 
 
 def test_a_loss_that_only_falls_has_not_diverged_however_high_it_still_is():
-    falling = Course(last=1.6 * BASELINE, lowest=1.6 * BASELINE, recent=math.nan)
-    assert judge(falling, baseline=BASELINE, best=0.4) == "stuck"
+    falling = LossSummary(last=1.6 * BASELINE, lowest=1.6 * BASELINE, recent=math.nan)
+    assert classify_outcome(falling, baseline=BASELINE, best=0.4) == "stuck"
 
 
 def test_who_learns_by_heart_has_not_diverged():
-    by_heart = Course(last=0.9 * BASELINE, lowest=0.3, recent=0.3)
-    assert judge(by_heart, baseline=BASELINE, best=0.4) == "stuck"
+    by_heart = LossSummary(last=0.9 * BASELINE, lowest=0.3, recent=0.3)
+    assert classify_outcome(by_heart, baseline=BASELINE, best=0.4) == "stuck"
 
 
 def test_no_validation_at_all_has_diverged():
-    assert judge(Course.of([]), baseline=BASELINE, best=0.4) == "diverged"
+    assert classify_outcome(LossSummary.from_rows([]), baseline=BASELINE, best=0.4) == "diverged"
 
 
 def test_where_nobody_learnt_all_are_stuck():
     best = course("stuck").last
-    assert judge(course("stuck"), baseline=BASELINE, best=best) == "stuck"
+    assert classify_outcome(course("stuck"), baseline=BASELINE, best=best) == "stuck"
 
 
 def test_the_same_loss_is_judged_by_what_others_reached():
-    middling = Course(last=2.6, lowest=2.6, recent=2.6)
-    assert judge(middling, baseline=3.0, best=2.5) == "trained"
-    assert judge(middling, baseline=3.0, best=0.1) == "stuck"
+    middling = LossSummary(last=2.6, lowest=2.6, recent=2.6)
+    assert classify_outcome(middling, baseline=3.0, best=2.5) == "trained"
+    assert classify_outcome(middling, baseline=3.0, best=0.1) == "stuck"
 
 
 @given(st.floats(0.1, 9), st.floats(0.01, 0.94), st.floats(0, 20))
@@ -74,7 +76,7 @@ def test_the_best_is_1_the_baseline_0_and_lower_is_never_worse(baseline, share, 
     assert progress(baseline, baseline=baseline, best=best) == pytest.approx(0)
     order = ["diverged", "stuck", "trained"]
     first, second = (
-        order.index(judge(Course(each, each, each), baseline=baseline, best=best))
+        order.index(classify_outcome(LossSummary(each, each, each), baseline=baseline, best=best))
         for each in (loss, loss * 0.9)
     )
     assert second >= first

@@ -5,9 +5,9 @@ from collections import Counter
 
 import pytest
 
-from addnorm.comparison.shared_data import Ground, prepare
+from addnorm.comparison.shared_data import SharedData, prepare
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks.text_data import unigram
+from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.data.demo.dates import make_dates
@@ -24,7 +24,7 @@ def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):
     recipe = Comparison().recipe(Comparison().cells()[0], data=tmp_path, tokenizer="char")
     counts, total = Counter({"a": 3, "b": 1, "end": 2}), 6 + tokenizer.vocab
     wanted = -sum(math.log((counts[t] + 1) / total) for t in ("a", "b", "end")) / 3
-    assert unigram(corpus, tokenizer, recipe) == pytest.approx(wanted)
+    assert unigram_loss(corpus, tokenizer, recipe) == pytest.approx(wanted)
 
 
 def test_the_baseline_of_labels_is_their_share(tmp_path):
@@ -35,7 +35,7 @@ def test_the_baseline_of_labels_is_their_share(tmp_path):
     corpus = write_corpus(tmp_path, "classify", splits=records)
     spec = Comparison(task="classify")
     recipe = spec.recipe(spec.cells()[0], data=tmp_path, tokenizer="char")
-    found = unigram(corpus, Tokenizer.train(corpus, "char", vocab=50), recipe)
+    found = unigram_loss(corpus, Tokenizer.train(corpus, "char", vocab=50), recipe)
     assert found == pytest.approx(-math.log(8 / 12))
 
 
@@ -46,7 +46,7 @@ def test_every_demo_has_a_ground(task, tmp_path):
     assert 0.5 < ground.baseline < 6
     assert Corpus.open(ground.data).counts["valid"] <= 100
     assert 1 <= Corpus.open(tmp_path / "score").counts["test"] <= 7
-    assert Ground.read(tmp_path) == ground == prepare(spec, tmp_path)
+    assert SharedData.read(tmp_path) == ground == prepare(spec, tmp_path)
 
 
 def test_a_corpus_that_was_changed_is_noticed(tmp_path):

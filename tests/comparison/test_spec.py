@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from addnorm.comparison.demo import demo
+from addnorm.comparison.demo import build_demo_comparison
 from addnorm.comparison.grid import Grid
-from addnorm.comparison.layout import FACTS, claimed, open_spec, write_json
+from addnorm.comparison.layout import FACTS, claim_folder, read_comparison, write_json
 from addnorm.comparison.spec import Comparison, read_spec, task_keys
 from addnorm.core.errors import UserError
 
@@ -16,14 +16,14 @@ SPECS = [
         {"task": "lm", "wiring": "b2t,mix_ln(post=0.25)", "dim": 32, "optimizer": "muon"}
     ),
     Comparison.of({"warmup": "0,own", "norm": "rms", "lr": "sweep", "mode": "halving"}),
-    demo(),
+    build_demo_comparison(),
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["default", "lm", "own", "demo"])
 def test_a_saved_spec_is_the_same_spec(spec, tmp_path):
     path = tmp_path / "study.yaml"
-    path.write_text(spec.yaml(), encoding="utf-8")
+    path.write_text(spec.to_yaml(), encoding="utf-8")
     again = Comparison.of(read_spec(path))
     assert again == spec
     assert again.digest == spec.digest
@@ -44,7 +44,7 @@ def test_cells_of_all_arms_get_the_same_data_budget_and_seeds():
     recipes = [spec.recipe(cell, data="d", tokenizer="t.json") for cell in spec.cells()]
     varied = {"wiring", "lr", "schedule", "seed"}
     common = [
-        {name: value for name, value in recipe.flat().items() if name not in varied}
+        {name: value for name, value in recipe.to_flat_dict().items() if name not in varied}
         for recipe in recipes
     ]
     assert all(each == common[0] for each in common)
@@ -94,32 +94,32 @@ def test_keys_twice_in_a_file_are_refused(tmp_path):
 
 def test_a_folder_belongs_to_one_spec(tmp_path):
     folder = tmp_path / "runs"
-    with claimed(folder, Comparison()):
-        assert open_spec(folder) == Comparison()
+    with claim_folder(folder, Comparison()):
+        assert read_comparison(folder) == Comparison()
         with (
             pytest.raises(UserError, match="another process is comparing"),
-            claimed(folder, Comparison()),
+            claim_folder(folder, Comparison()),
         ):
             pass
-    with claimed(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
-        assert open_spec(folder).steps == 100
-    with claimed(folder, Comparison()):
+    with claim_folder(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
+        assert read_comparison(folder).steps == 100
+    with claim_folder(folder, Comparison()):
         write_json(folder / FACTS, {})
     with (
         pytest.raises(UserError, match="steps was 200, now 100"),
-        claimed(folder, Comparison(steps=100)),
+        claim_folder(folder, Comparison(steps=100)),
     ):
         pass
 
 
 def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
     (tmp_path / "thesis.tex").write_text("dear", encoding="utf-8")
-    with pytest.raises(UserError, match="holds other things"), claimed(tmp_path, Comparison()):
+    with pytest.raises(UserError, match="holds other things"), claim_folder(tmp_path, Comparison()):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
     with (
         pytest.raises(UserError, match="is a file"),
-        claimed(tmp_path / "thesis.tex", Comparison()),
+        claim_folder(tmp_path / "thesis.tex", Comparison()),
     ):
         pass
 
@@ -127,18 +127,18 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
 def test_a_damaged_spec_is_told_with_a_way_out(tmp_path):
     (tmp_path / "comparison.yaml").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match=r"is damaged: .* begin anew elsewhere"):
-        open_spec(tmp_path)
+        read_comparison(tmp_path)
 
 
 def test_seeds_begin_where_they_are_told_to():
     spec = Comparison.of({"seeds": 3, "first_seed": 100, "wiring": "pre_ln", "lr": 1e-3})
     assert [cell.seed for cell in spec.cells()] == [100, 101, 102]
-    assert Comparison.of(spec.flat()) == spec
+    assert Comparison.of(spec.to_flat_dict()) == spec
     with pytest.raises(UserError, match="first_seed"):
         Comparison.of({"task": "lm", "first_seed": -1})
 
 
 def test_a_spec_without_another_seed_is_the_one_it_was_before_there_were_any():
     spec = Comparison.of({"task": "lm", "seeds": 2})
-    assert "first_seed" not in spec.plain() and "first_seed" in spec.flat()
+    assert "first_seed" not in spec.canonical_dict() and "first_seed" in spec.to_flat_dict()
     assert spec.model_copy(update={"first_seed": 7}).digest != spec.digest

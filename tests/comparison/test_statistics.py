@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from addnorm.comparison.statistics import Estimate, paired
+from addnorm.comparison.statistics import Estimate, paired_difference
 
 values = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
 
 @given(values)
 def test_the_interval_is_that_of_scipy(numbers):
-    found = Estimate.of(numbers)
+    found = Estimate.from_values(numbers)
     spread = stats.sem(numbers)
     if spread == 0:
         assert found.half == pytest.approx(0, abs=1e-9)
@@ -26,30 +26,30 @@ def test_the_interval_is_that_of_scipy(numbers):
 
 
 def test_one_value_has_no_interval_and_is_never_sure():
-    assert Estimate.of([3.0]) == Estimate(3.0, None, 1)
-    assert not Estimate.of([3.0]).sure
-    assert Estimate.of([]) is None
+    assert Estimate.from_values([3.0]) == Estimate(3.0, None, 1)
+    assert not Estimate.from_values([3.0]).excludes_zero
+    assert Estimate.from_values([]) is None
 
 
 @given(values, st.floats(0.1, 50))
 def test_what_seeds_share_cancels(numbers, shift):
     ours = dict(enumerate(numbers))
     theirs = {seed: value - shift for seed, value in ours.items()}
-    found = paired(ours, theirs)
+    found = paired_difference(ours, theirs)
     assert found.mean == pytest.approx(shift, rel=1e-6)
     assert found.half == pytest.approx(0, abs=1e-6)
-    assert found.sure
+    assert found.excludes_zero
 
 
 def test_only_seeds_that_both_have_count():
-    assert paired({0: 1.0, 1: 2.0}, {1: 1.5, 2: 9.0}) == Estimate(0.5, None, 1)
-    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired_difference({0: 1.0, 1: 2.0}, {1: 1.5, 2: 9.0}) == Estimate(0.5, None, 1)
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
 def test_the_interval_covers_as_often_as_it_says():
     rng = np.random.default_rng(0)
     hits = sum(
         abs(found.mean) <= found.half
-        for found in (Estimate.of(list(rng.normal(size=4))) for _ in range(2000))
+        for found in (Estimate.from_values(list(rng.normal(size=4))) for _ in range(2000))
     )
     assert math.isclose(hits / 2000, 0.95, abs_tol=0.015)

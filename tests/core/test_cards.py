@@ -31,7 +31,7 @@ class Member:
     # NOTE[DIFF]: the paper has no g,
     # we have one.
     def __init__(self, dim, *, eps: float = 1e-5, mode: Literal["a", "b"] = "a") -> None:
-        self.other = 1  # NOTE[DIFF]: at the end of a line
+        self.right_rank = 1  # NOTE[DIFF]: at the end of a line
 
 
 class Neighbour:
@@ -45,14 +45,14 @@ class Child(Member):
 
 
 def test_options_are_the_keyword_arguments_with_defaults_and_choices():
-    assert card().read_from(Member).options == {
+    assert card().with_details_from(Member).options == {
         "eps": Option(1e-5, (), float),
         "mode": Option("a", ("a", "b"), Literal["a", "b"]),
     }
 
 
 def test_symbols_are_the_docstrings_paragraph_and_lines_go_on():
-    assert card().read_from(Member).symbols == (
+    assert card().with_details_from(Member).symbols == (
         ("x, y", "(..., dim)"),
         ("g", "scalar, starts at 1, not decayed"),
         ("|x|", "length of x"),
@@ -61,18 +61,18 @@ def test_symbols_are_the_docstrings_paragraph_and_lines_go_on():
 
 def test_departures_are_the_tagged_comments():
     notes = ("the paper has no g, we have one.", "at the end of a line")
-    assert card().read_from(Member).departures == notes
-    assert card().read_from(Child).departures == notes
+    assert card().with_details_from(Member).departures == notes
+    assert card().with_details_from(Child).departures == notes
 
 
 def test_departures_of_a_neighbour_in_the_file_are_not_ones_own():
-    assert card().read_from(Neighbour).departures == ("the neighbour's own.",)
+    assert card().with_details_from(Neighbour).departures == ("the neighbour's own.",)
 
 
 def test_a_member_without_docstring_options_or_file_has_none_of_them():
     typed = {}
     exec("class Typed:\n    def __init__(self, dim) -> None: ...", {"__name__": "__main__"}, typed)
-    read = card().read_from(typed["Typed"])
+    read = card().with_details_from(typed["Typed"])
     assert (read.options, read.symbols, read.departures) == ({}, (), ())
 
 
@@ -85,7 +85,7 @@ def test_an_option_without_default_or_type_is_refused():
 
     for member in (NoDefault, NoType):
         with pytest.raises(TypeError, match=r"option 'eps' of No\w+ needs a type and a default"):
-            card().read_from(member)
+            card().with_details_from(member)
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,9 @@ def test_a_card_is_frozen():
 
 
 def test_a_card_is_plain_data():
-    plain = json.loads(json.dumps(card(reduces_to=(("x", "y"),)).read_from(Member).to_dict()))
+    plain = json.loads(
+        json.dumps(card(reduces_to=(("x", "y"),)).with_details_from(Member).to_dict())
+    )
     assert plain["options"] == {"eps": 1e-5, "mode": "a"}
     assert plain["choices"] == {"mode": ["a", "b"]}
     assert plain["reduces_to"] == [["x", "y"]]

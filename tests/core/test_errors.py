@@ -3,12 +3,12 @@
 import pytest
 
 from addnorm.core.errors import (
-    InnerNormsLeftOut,
-    UnknownName,
+    ArrangementMismatchError,
+    InnerNormsIgnoredWarning,
+    UnknownNameError,
     UserError,
-    WrongArrangement,
-    nearest,
-    unknown,
+    closest_names,
+    unknown_name_message,
 )
 
 KNOWN = ["post_ln", "pre_ln", "b2t", "deepnorm"]
@@ -26,23 +26,23 @@ KNOWN = ["post_ln", "pre_ln", "b2t", "deepnorm"]
     ],
 )
 def test_the_nearest_name_is_named_whatever_the_spelling(word, first):
-    assert nearest(word, KNOWN)[0] == first
+    assert closest_names(word, KNOWN)[0] == first
 
 
 @pytest.mark.parametrize("word", ["", "zzz", "日本", "-" * 1000])
 def test_a_word_like_nothing_has_no_nearest(word):
-    assert nearest(word, KNOWN) == []
+    assert closest_names(word, KNOWN) == []
 
 
 def test_the_sentence_says_got_nearest_and_known():
-    assert unknown("wiring", "postln", iter(KNOWN)) == (
+    assert unknown_name_message("wiring", "postln", iter(KNOWN)) == (
         "unknown wiring 'postln'; did you mean 'post_ln'? Known: post_ln, pre_ln, b2t, deepnorm"
     )
-    assert unknown("wiring", "zzz", []) == "unknown wiring 'zzz'; Known: none"
+    assert unknown_name_message("wiring", "zzz", []) == "unknown wiring 'zzz'; Known: none"
 
 
 def test_users_catch_value_error():
     assert issubclass(UserError, ValueError)
-    assert issubclass(UnknownName, UserError)
-    assert issubclass(WrongArrangement, UserError)
-    assert issubclass(InnerNormsLeftOut, UserWarning)
+    assert issubclass(UnknownNameError, UserError)
+    assert issubclass(ArrangementMismatchError, UserError)
+    assert issubclass(InnerNormsIgnoredWarning, UserWarning)

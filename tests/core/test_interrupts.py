@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 import addnorm
-from addnorm.core.interrupts import check, listening
+from addnorm.core.interrupts import deferred_interrupt, raise_if_interrupted
 from addnorm.doctor.stress_test import stress
 from tests.doctor.models.tiny import DIM, vectors
 
@@ -53,12 +53,12 @@ def test_a_stress_run_ends(pressed, monkeypatch):
 
 
 def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, capfd):
-    with pytest.raises(KeyboardInterrupt), listening():
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         pressed()
         said = "addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
         assert capfd.readouterr().err == said
-    check()
-    with pytest.raises(KeyboardInterrupt), listening():
+    raise_if_interrupted()
+    with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         pressed()
         pressed()  # the second one does not wait
         pytest.fail("the second one was not heard")
@@ -67,7 +67,7 @@ def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, cap
 def test_a_handler_of_the_caller_is_left_alone(pressed):
     heard = []
     signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
-    with listening():
+    with deferred_interrupt():
         pressed()
     assert heard == [signal.SIGINT]
 

@@ -4,21 +4,21 @@ import math
 from typing import Literal
 
 import pytest
+from addnorm.core.call_counts import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.core.calls import Call
 from addnorm.core.cards import Card
-from addnorm.core.errors import UnknownName, UserError
+from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.core.registry import (
     Count,
-    CountOrNone,
     Finite,
+    Fraction,
     InnerCall,
-    NotNegative,
+    NonNegative,
+    NonNegativeInt,
     Positive,
     Registry,
-    Share,
 )
 
 
@@ -40,7 +40,7 @@ def registry():
             affine: bool = True,
             mode: Literal["in", "out"] = "in",
             count: Count = 2,
-            share: Share = 0.5,
+            share: Fraction = 0.5,
             rate: float | None = None,
             sizes: tuple[int, ...] = (1, 2),
         ) -> None:
@@ -54,13 +54,13 @@ def registry():
     @registry.register(card("numbers"))
     class Numbers:
         def __init__(
-            self, dim: int, *, a: NotNegative = 0.0, b: Finite = 0.0, c: CountOrNone = 0
+            self, dim: int, *, a: NonNegative = 0.0, b: Finite = 0.0, c: NonNegativeInt = 0
         ) -> None:
             self.given = (dim, a, b, c)
 
     @registry.register(card("around"))
     class Around:
-        def __init__(self, dim: int, *, inner: InnerCall = "plain", rate: Share = 0.1) -> None:
+        def __init__(self, dim: int, *, inner: InnerCall = "plain", rate: Fraction = 0.1) -> None:
             self.given = (dim, inner, rate)
 
     return registry
@@ -145,7 +145,7 @@ def test_an_unknown_name_is_answered_with_the_nearest(registry, call, message):
 
 @pytest.mark.parametrize("ask", ["member", "card"])
 def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
-    with pytest.raises(UnknownName, match="did you mean 'plain'"):
+    with pytest.raises(UnknownNameError, match="did you mean 'plain'"):
         getattr(registry, ask)("plan")
 
 

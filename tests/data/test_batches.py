@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.data import batches as module
 from addnorm.data import write_corpus
-from addnorm.data.batches import Batches, Position
+from addnorm.data.batches import BatchIterator, DataPosition
 from addnorm.data.tokenizer import END, PAD, START, Tokenizer
-from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 
 WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "f", "gg", "hhh"]
 
@@ -36,20 +36,20 @@ def corpus_of(folder, task="translate", count=200):
 def stream(request, tmp_path_factory):
     corpus = corpus_of(tmp_path_factory.mktemp("c"), request.param)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    return Batches(corpus, tokenizer, tokens=256, longest=64, seed=3)
+    return BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=3)
 
 
 def rows(batches):
     """(inputs, targets) without padding, as a sorted list."""
     return sorted(
-        (tuple(i[i != PAD].tolist()), tuple(t[t != IGNORE].tolist()))
+        (tuple(i[i != PAD].tolist()), tuple(t[t != IGNORE_INDEX].tolist()))
         for batch, _ in batches
         for i, t in zip(batch.inputs, batch.targets, strict=True)
     )
 
 
 def test_every_sentence_comes_once_an_epoch(stream):
-    first, second = list(stream.epoch()), list(stream.epoch(Position(1)))
+    first, second = list(stream.epoch()), list(stream.epoch(DataPosition(1)))
     assert rows(first) == rows(second)
     if stream.corpus.task != "lm":
         assert len(rows(first)) == 200
@@ -59,7 +59,7 @@ def test_every_sentence_comes_once_an_epoch(stream):
 def test_running_text_is_whole_and_each_token_is_asked_once(tmp_path):
     corpus = corpus_of(tmp_path, "lm", 30)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    stream = Batches(corpus, tokenizer, tokens=64, longest=17)  # no seed: in order of length
+    stream = BatchIterator(corpus, tokenizer, tokens=64, longest=17)  # no seed: in order of length
     texts = [
         [START, *ids] for ids in tokenizer.encode([r["text"] for r in corpus.records("train")])
     ]
@@ -83,7 +83,7 @@ def test_no_batch_is_larger_than_wanted_and_padding_is_small(stream):
 def test_count_is_what_there_is_to_predict(stream):
     for batch, _ in stream.epoch():
         given = len(batch.targets) if stream.corpus.task == "translate" else 0
-        assert batch.count == int((batch.targets != IGNORE).sum()) - given
+        assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) - given
 
 
 def test_a_position_continues(stream):
@@ -95,7 +95,7 @@ def test_a_position_continues(stream):
 
 
 def test_another_seed_is_another_order(stream):
-    other = Batches(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=4)
+    other = BatchIterator(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=4)
     assert rows(other.epoch()) == rows(stream.epoch())
     assert [p.inputs.tolist() for p, _ in other.epoch()] != [
         p.inputs.tolist() for p, _ in stream.epoch()
@@ -104,7 +104,7 @@ def test_another_seed_is_another_order(stream):
 
 def test_translation_has_start_and_end(tmp_path):
     corpus = corpus_of(tmp_path, count=3)
-    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=256, longest=64)
+    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=256, longest=64)
     for inputs, targets in rows(stream.epoch()):
         assert inputs[-1] == END and START not in inputs
         assert targets[0] == START and targets[-1] == END
@@ -114,7 +114,7 @@ def test_translation_has_start_and_end(tmp_path):
 def test_parts_make_up_the_whole(stream, world):
     batch, _ = next(stream.stream())
     parts = [batch.part(rank, world) for rank in range(world)]
-    given = [(part, None) for part in parts if (part.targets != IGNORE).any()]
+    given = [(part, None) for part in parts if (part.targets != IGNORE_INDEX).any()]
     assert rows(given) == rows([(batch, None)])
     assert all(part.count == batch.count and len(part.inputs) for part in parts)
 
@@ -124,41 +124,44 @@ def test_parts_make_up_the_whole(stream, world):
 def test_pools_cut_no_record_and_lose_none(tmp_path_factory, pool, count):
     corpus = corpus_of(tmp_path_factory.mktemp("c"), count=count)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    whole = Batches(corpus, tokenizer, tokens=256, longest=64, seed=0)
+    whole = BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(module, "POOL", pool)
-        cut = Batches(corpus, tokenizer, tokens=256, longest=64, seed=0)
+        patch.setattr(module, "POOL_BYTES", pool)
+        cut = BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=0)
         assert rows(cut.epoch()) == rows(whole.epoch())
-        assert rows(cut.epoch(Position(5))) == rows(whole.epoch())
+        assert rows(cut.epoch(DataPosition(5))) == rows(whole.epoch())
 
 
 def test_what_is_left_out_is_counted(tmp_path):
     pairs = [{"source": "a" * n, "target": "b"} for n in (0, 1, 5, 30, 31)]
     corpus = write_corpus(tmp_path, "translate", splits={"train": pairs})
-    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=31)
+    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=31)
     assert len(rows(stream.epoch())) == 3
     list(stream.epoch())
-    assert stream.told() == "1 with an empty side left out, 1 longer than 31 tokens left out"
+    assert (
+        stream.describe_skipped()
+        == "1 with an empty side left out, 1 longer than 31 tokens left out"
+    )
 
 
 def test_a_long_text_is_cut_and_counted(tmp_path):
     texts = [{"text": "x" * n, "label": str(n)} for n in (3, 9)]
     corpus = write_corpus(tmp_path, "classify", splits={"train": texts})
-    stream = Batches(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=5)
+    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=5)
     assert sorted(len(inputs) for inputs, _ in rows(stream.epoch())) == [4, 5]
-    assert stream.told() == "1 cut to 5 tokens"
+    assert stream.describe_skipped() == "1 cut to 5 tokens"
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
     corpus = write_corpus(tmp_path, "translate", splits={"train": [{"source": "a", "target": ""}]})
-    stream = Batches(corpus, Tokenizer.train(corpus, "bpe"), tokens=64, longest=31)
+    stream = BatchIterator(corpus, Tokenizer.train(corpus, "bpe"), tokens=64, longest=31)
     with pytest.raises(UserError, match=r"can be used: 1 with an empty side left out; wanted sent"):
         next(stream.stream())
 
 
 def test_a_batch_must_hold_the_longest_sentence(stream):
     with pytest.raises(UserError, match=r"a batch of 8 tokens cannot hold a sentence of 9"):
-        Batches(stream.corpus, stream.tokenizer, tokens=8, longest=9)
+        BatchIterator(stream.corpus, stream.tokenizer, tokens=8, longest=9)
 
 
 def test_one_process_alone_has_it_all(stream):
@@ -168,11 +171,13 @@ def test_one_process_alone_has_it_all(stream):
 
 
 def test_in_random_order_any_lengths_meet_and_padding_does_not_count(stream):
-    order = Batches(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=3, order="random")
+    order = BatchIterator(
+        stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=3, order="random"
+    )
     found = list(order.epoch())
     assert rows(found) == rows(stream.epoch())
     for batch, _ in found:
-        sides = int((batch.inputs != PAD).sum()), int((batch.targets != IGNORE).sum())
+        sides = int((batch.inputs != PAD).sum()), int((batch.targets != IGNORE_INDEX).sum())
         assert max(sides) <= 256
     again = [batch.inputs.tolist() for batch, _ in order.epoch()]
     assert again == [batch.inputs.tolist() for batch, _ in found]

@@ -6,11 +6,11 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
-from addnorm.data.corpus_builder import SPOOL, Plan, check_out, gather
-from addnorm.data.record_counts import Counts
-from addnorm.data.splitting import Size
+from addnorm.data.corpus_builder import SPOOL_FOLDER, SplitPlan, build_corpus, check_out
+from addnorm.data.record_counts import RecordCounts
+from addnorm.data.splitting import HoldoutSize
 
-NONE = Size(number=0)
+NONE = HoldoutSize(count=0)
 
 
 def pairs(*numbers):
@@ -18,11 +18,13 @@ def pairs(*numbers):
 
 
 def made(folder, parts, *, task="translate", **plan):
-    counts = Counts()
-    counts.saw(sum(map(len, parts.values())))
-    plan = Plan(**{"valid": NONE, "test": NONE, **plan})
+    counts = RecordCounts()
+    counts.add_read(sum(map(len, parts.values())))
+    plan = SplitPlan(**{"valid": NONE, "test": NONE, **plan})
     about = {"source": "test"}
-    return gather(folder, task, parts=parts, counts=counts, plan=plan, about=about), counts
+    return build_corpus(
+        folder, task, records_by_split=parts, counts=counts, plan=plan, about=about
+    ), counts
 
 
 def test_parts_that_are_given_stay_as_they_are(tmp_path):
@@ -43,7 +45,9 @@ def test_what_is_missing_is_split_off_by_sentence_in_the_given_order(tmp_path):
     records = [
         r | {"source": r["source"].upper() if n % 2 else r["source"]} for n, r in enumerate(records)
     ]
-    corpus, _ = made(tmp_path, {"train": records}, valid=Size(number=20), test=Size(number=40))
+    corpus, _ = made(
+        tmp_path, {"train": records}, valid=HoldoutSize(count=20), test=HoldoutSize(count=40)
+    )
     splits = {split: list(corpus.records(split)) for split in corpus.counts}
     assert corpus.counts == {"train": 340, "valid": 20, "test": 40}
     sources = {split: {r["source"].lower() for r in split_} for split, split_ in splits.items()}
@@ -54,7 +58,13 @@ def test_what_is_missing_is_split_off_by_sentence_in_the_given_order(tmp_path):
 
 def test_equal_input_and_seed_give_equal_bytes_and_another_seed_others(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        made(tmp_path / name, {"train": pairs(*range(100))}, valid=Size(), test=Size(), seed=seed)
+        made(
+            tmp_path / name,
+            {"train": pairs(*range(100))},
+            valid=HoldoutSize(),
+            test=HoldoutSize(),
+            seed=seed,
+        )
     files = {
         name: [(tmp_path / name / file).read_bytes() for file in ("valid.jsonl", "corpus.json")]
         for name in "abc"
@@ -79,7 +89,7 @@ def test_nothing_to_train_on_is_refused_and_leaves_nothing(tmp_path):
     with pytest.raises(UserError, match=r"an empty corpus: of 0 records read none .* \(no text\)"):
         made(tmp_path / "new", {"train": []})
     with pytest.raises(UserError, match="all 9 are held out, because records with the same sent"):
-        made(tmp_path / "new", {"train": pairs(*[1] * 9)}, valid=Size(), test=Size())
+        made(tmp_path / "new", {"train": pairs(*[1] * 9)}, valid=HoldoutSize(), test=HoldoutSize())
     assert list(tmp_path.iterdir()) == []
 
 
@@ -92,11 +102,11 @@ def test_an_error_on_the_way_leaves_the_old_corpus_alone(tmp_path):
         raise UserError("a bad line")
 
     with pytest.raises(UserError, match="a bad line"):
-        gather(
+        build_corpus(
             *(tmp_path, "translate"),
-            parts={"train": broken()},
-            counts=Counts(),
-            plan=Plan(),
+            records_by_split={"train": broken()},
+            counts=RecordCounts(),
+            plan=SplitPlan(),
             about={},
         )
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
@@ -112,7 +122,7 @@ def test_a_part_of_the_corpus_before_does_not_survive(tmp_path):
 def test_only_new_and_empty_folders_are_written_to_and_corpora_by_force(tmp_path):
     check_out(tmp_path / "new")
     check_out(tmp_path)
-    (tmp_path / SPOOL).mkdir()  # left by a killed run
+    (tmp_path / SPOOL_FOLDER).mkdir()  # left by a killed run
     check_out(tmp_path)
     made(tmp_path, {"train": pairs(1)})
     with pytest.raises(UserError, match="holds a corpus already; try --force to replace it"):
@@ -149,8 +159,8 @@ def test_a_given_part_without_a_record_is_refused_and_leaves_nothing(tmp_path):
 
 
 def test_a_tally_that_does_not_add_up_is_a_bug():
-    counts = Counts()
-    counts.saw(3)
+    counts = RecordCounts()
+    counts.add_read(3)
     counts.drop("empty", number=2)
     with pytest.raises(AssertionError, match="a record was lost"):
         counts.to_dict()

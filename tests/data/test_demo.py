@@ -11,11 +11,11 @@ from types import SimpleNamespace
 import pytest
 from babel import Locale
 
-from addnorm.core.errors import UnknownName, UserError
+from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.data.demo import classify, lm, make_demo, translate
-from addnorm.data.demo.datetimes import _same_fields, times
-from addnorm.data.demo.lists import listing
-from addnorm.data.demo.phrases import Phrase, agreeing, plain
+from addnorm.data.demo.datetimes import _has_same_fields, build_datetime_kinds
+from addnorm.data.demo.lists import build_listing
+from addnorm.data.demo.phrases import Phrase, normalize_spaces, unambiguous_forms
 
 SMALL = {"train": 1500, "valid": 60, "test": 60}
 PAIRS = [
@@ -41,7 +41,7 @@ def test_pairs_of_phrases(languages):
     assert len({record["source"] for record in records}) == len(records)  # so: no overlap
     for record in records:
         for text in record.values():
-            assert text and text == plain(text) and len(text.splitlines()) == 1
+            assert text and text == normalize_spaces(text) and len(text.splitlines()) == 1
     assert about["languages"] == list(languages)
     counted = sum((Counter(parts) for parts in about["phrases"].values()), Counter())
     assert counted == {part: len(chosen) for part, chosen in splits.items()}
@@ -68,12 +68,12 @@ def test_default_size_and_length():
 
 def test_known_translations():
     pair = (Locale("en"), Locale("de"))
-    kinds = {kind.name: kind for kind in translate.kinds_of(pair)}
+    kinds = {kind.name: kind for kind in translate.build_phrase_kinds(pair)}
     moment = kinds["date"].sample(random.Random(0), ())
     moment = moment.replace(year=2024, month=5, day=5, hour=15, minute=5)
 
     def written(kind, form, value):
-        phrase = kinds[kind].write(form, value, pair)
+        phrase = kinds[kind].render_phrase(form, value, pair)
         return phrase.source, phrase.target
 
     assert written("date", ("length", "long"), moment) == ("May 5, 2024", "5. Mai 2024")
@@ -87,24 +87,26 @@ def test_known_translations():
         "3:05 \u2013 6:05 PM",
         "15:05\u201318:05 Uhr",
     )
-    names = {phrase.source: phrase.target for phrase in translate.singles(pair)}
+    names = {phrase.source: phrase.target for phrase in translate.name_pairs(pair)}
     assert names["Austria"] == "Österreich" and names["Tuesday"] == "Dienstag"
 
 
 def test_what_is_held_out_is_made_of_parts_seen_in_training():
     phrases = [Phrase(f"s{n}", f"t{n}", "k", ("often", f"group {n % 7}")) for n in range(400)]
     phrases[3] = Phrase("rare", "r", "k", ("often", "once"))
-    parts = translate.split(phrases, valid=20, test=20)
+    parts = translate.split_phrases(phrases, valid=20, test=20)
     seen = Counter(part for phrase in parts["train"] for part in phrase.parts)
     held = parts["valid"] + parts["test"]
     assert len(held) == 40 and phrases[3] in parts["train"]
-    assert all(seen[part] >= translate.SEEN for phrase in held for part in phrase.parts)
+    assert all(
+        seen[part] >= translate.MIN_TRAIN_OCCURRENCES for phrase in held for part in phrase.parts
+    )
     assert sorted(p.source for p in held + parts["train"]) == sorted(p.source for p in phrases)
 
 
 def test_a_source_with_two_targets_goes():
     one, two, other = (Phrase(s, t, "k", ()) for s, t in (("a", "x"), ("a", "y"), ("b", "z")))
-    assert translate._sure({"k": [one, two, other]}, []) == [other]
+    assert translate._drop_ambiguous({"k": [one, two, other]}, []) == [other]
 
 
 def test_forms_that_contradict_or_lose_something_go():
@@ -118,11 +120,11 @@ def test_forms_that_contradict_or_lose_something_go():
         return f"{form[0] != 'same' and form[0]} {value}"
 
     forms = [("lossy",), ("missing",), ("first",), ("second",)]
-    assert agreeing(pair, render, forms=forms, probes=[10, 11]) == [("first",)]
+    assert unambiguous_forms(pair, render, forms=forms, probes=[10, 11]) == [("first",)]
 
 
 def test_spanish_months_are_not_abbreviated_when_english_may_is_not():
-    kinds = {kind.name: kind for kind in times((Locale("en"), Locale("es")))}
+    kinds = {kind.name: kind for kind in build_datetime_kinds((Locale("en"), Locale("es")))}
     assert ("length", "long") in kinds["date"].forms
     assert ("skeleton", "yMMMd") not in kinds["date"].forms
 
@@ -134,17 +136,17 @@ def test_both_sides_tell_the_same_fields(monkeypatch):
         lambda length, locale: SimpleNamespace(pattern=patterns[locale.language]),
     )
     form = ("length", "long")
-    assert not _same_fields((Locale("en"), Locale("de")), form)  # no weekday by arithmetic
-    assert _same_fields((Locale("en"), Locale("fr")), form)
-    assert not _same_fields((Locale("en"), Locale("fr")), ("skeleton", "no such skeleton"))
+    assert not _has_same_fields((Locale("en"), Locale("de")), form)  # no weekday by arithmetic
+    assert _has_same_fields((Locale("en"), Locale("fr")), form)
+    assert not _has_same_fields((Locale("en"), Locale("fr")), ("skeleton", "no such skeleton"))
 
 
 def test_lists_have_as_many_items_on_both_sides():
     pair = (Locale("en"), Locale("de"))
-    kinds = {kind.name: kind for kind in times(pair)}
-    lists = listing("list", [(kinds["date"], 1), (kinds["time"], 1)], pair)
+    kinds = {kind.name: kind for kind in build_datetime_kinds(pair)}
+    lists = build_listing("list", [(kinds["date"], 1), (kinds["time"], 1)], pair)
     rng = random.Random(0)
-    drawn = [phrase for _ in range(300) if (phrase := lists.draw(rng, pair))]
+    drawn = [phrase for _ in range(300) if (phrase := lists.sample_phrase(rng, pair))]
     assert len(drawn) > 50
     for phrase in drawn:
         english = re.split(", and |, or | and | or |, ", phrase.source)
@@ -171,13 +173,15 @@ def test_wrong_languages(languages, message):
 
 
 def test_locales_with_too_little(monkeypatch):
-    monkeypatch.setattr(translate, "kinds_of", lambda pair: [])
+    monkeypatch.setattr(translate, "build_phrase_kinds", lambda pair: [])
     with pytest.raises(UserError, match="too little in common for en and de: 177 phrases, wanted"):
         make_demo("translate")
 
 
 def test_unknown_task():
-    with pytest.raises(UnknownName, match="unknown demo task 'translat'; did you mean 'translate'"):
+    with pytest.raises(
+        UnknownNameError, match="unknown demo task 'translat'; did you mean 'translate'"
+    ):
         make_demo("translat")
 
 
@@ -189,7 +193,9 @@ def test_topics_stand_whole_and_share_no_paragraph():
         for part in texts
     }
     for one, two in (("train", "valid"), ("train", "test"), ("valid", "test")):
-        assert all(len(text) < lm.LONG for text in paragraphs[one] & paragraphs[two])
+        assert all(
+            len(text) < lm.MIN_SHARED_CHARACTERS for text in paragraphs[one] & paragraphs[two]
+        )
     from pydoc_data.topics import topics
 
     def lines(text):

@@ -7,13 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.data.splitting import TOP, Seen, Size, Splitter, key_of
+from addnorm.data.splitting import HASH_RANGE, HashSet64, HoldoutSize, Splitter, split_key
 
 
 def edges(keys, valid=None, test=None):
-    splitter = Splitter(valid=Size.parse(valid, "--valid"), test=Size.parse(test, "--test"))
+    splitter = Splitter(
+        valid=HoldoutSize.parse(valid, "--valid"), test=HoldoutSize.parse(test, "--test")
+    )
     for key in keys:
-        splitter.look(key)
+        splitter.observe(key)
     return splitter.edges()
 
 
@@ -22,14 +24,14 @@ def sizes(keys, edges):
     return sum(edges[0] <= key < edges[1] for key in keys), test
 
 
-KEYS = [key_of(f"sentence {number}") for number in range(10_000)]
+KEYS = [split_key(f"sentence {number}") for number in range(10_000)]
 
 
 def test_the_key_is_of_the_normal_form_and_the_seed():
-    assert key_of("The Cat") == key_of(" the  cat\u00a0") == key_of("the cat")
-    assert key_of("Straße") == key_of("STRASSE") and key_of("ﬁsh") == key_of("fish")
-    assert key_of("the cat", 1) != key_of("the cat") != key_of("the cats")
-    assert key_of("\ud800") != key_of("\ud801")  # whatever comes
+    assert split_key("The Cat") == split_key(" the  cat\u00a0") == split_key("the cat")
+    assert split_key("Straße") == split_key("STRASSE") and split_key("ﬁsh") == split_key("fish")
+    assert split_key("the cat", 1) != split_key("the cat") != split_key("the cats")
+    assert split_key("\ud800") != split_key("\ud801")  # whatever comes
 
 
 def test_numbers_are_met_exactly_where_sentences_differ():
@@ -51,7 +53,7 @@ def test_shares_are_met_nearly():
     ("total", "held"), [(0, 0), (1, 0), (2, 0), (3, 1), (40, 2), (200, 10), (60_000, 2000)]
 )
 def test_unless_told_one_in_twenty_is_held_out_and_never_all(total, held):
-    keys = [key_of(str(number)) for number in range(total)]
+    keys = [split_key(str(number)) for number in range(total)]
     assert sizes(keys, edges(keys)) == (held, held)
 
 
@@ -62,7 +64,7 @@ def test_a_share_does_not_depend_on_the_other_sentences():
 
 @given(st.lists(st.integers(0, 30), min_size=11, max_size=60), st.integers(1, 5))
 def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words, number):
-    keys = [key_of(str(word)) for word in words]
+    keys = [split_key(str(word)) for word in words]
     random.Random(0).shuffle(keys)
     first, second = edges(keys, str(number), str(number))
     assert edges(sorted(keys), str(number), str(number)) == (first, second)
@@ -75,7 +77,7 @@ def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "nan", "inf", ""])
 def test_what_is_no_size_is_refused(text):
     with pytest.raises(UserError, match=f"--valid is {text!r}; wanted a number of records such as"):
-        Size.parse(text, "--valid")
+        HoldoutSize.parse(text, "--valid")
 
 
 def test_more_than_all_is_refused():
@@ -86,15 +88,15 @@ def test_more_than_all_is_refused():
 
 
 def test_the_heap_holds_no_more_than_is_held_out():
-    splitter = Splitter(valid=Size(number=5), test=Size(number=7))
+    splitter = Splitter(valid=HoldoutSize(count=5), test=HoldoutSize(count=7))
     for key in KEYS:
-        splitter.look(key)
-    assert len(splitter.heap) == len(splitter.times) == 12
+        splitter.observe(key)
+    assert len(splitter.heap) == len(splitter.hash_counts) == 12
 
 
-@given(st.lists(st.integers(0, 40) | st.integers(0, TOP - 1), max_size=200))
+@given(st.lists(st.integers(0, 40) | st.integers(0, HASH_RANGE - 1), max_size=200))
 def test_seen_is_a_set(keys):
-    seen, twin = Seen(), set()
+    seen, twin = HashSet64(), set()
     for key in keys:
         key = key or 1
         assert (key in seen) == (key in twin)
@@ -104,6 +106,6 @@ def test_seen_is_a_set(keys):
 
 
 def test_seen_grows_and_stays_small():
-    seen = Seen()
+    seen = HashSet64()
     assert all(seen.add(key) for key in KEYS) and not any(seen.add(key) for key in KEYS)
     assert seen.table.itemsize * len(seen.table) <= 32 * len(KEYS)

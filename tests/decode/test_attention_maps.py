@@ -1,10 +1,10 @@
 """Attention maps of answers: the tokens that were read and written, and rows that sum to one."""
 
 import pytest
+from addnorm.report.render_attention_page import write_attention_page
 
-from addnorm.decode import Options, classify, continue_text, translate
+from addnorm.decode import DecodingOptions, classify, generate_texts, translate
 from addnorm.decode.attention_maps import attention_examples
-from addnorm.report.attention_page import write_attention
 from tests.decode.sample_runs import run_of
 
 
@@ -21,10 +21,12 @@ def test_maps_fit_their_tokens(tmp_path, task, kinds):
     if task == "classify":
         answers = list(classify(run, lines))
     elif task == "lm":
-        answers = [each[0] for each in continue_text(run, lines, Options(max_new=4))]
+        answers = [each[0] for each in generate_texts(run, lines, DecodingOptions(max_new=4))]
     else:
         prefixes = ["ba", "", "d"]
-        answers = [each[0] for each in translate(run, lines, Options(beam=2), prefixes=prefixes)]
+        answers = [
+            each[0] for each in translate(run, lines, DecodingOptions(beam=2), prefixes=prefixes)
+        ]
     examples = attention_examples(run, answers)
     assert len(examples) == 2
     for example, line in zip(examples, ("ab cab", "dad"), strict=True):
@@ -42,5 +44,5 @@ def test_maps_fit_their_tokens(tmp_path, task, kinds):
                 assert layer.shape == (2, sizes[rows], sizes[columns])
                 assert layer.sum(-1) == pytest.approx(1, abs=1e-5)
     page = tmp_path / "attention.html"
-    write_attention(page, examples)
+    write_attention_page(page, examples)
     assert "Attention maps" in page.read_text(encoding="utf-8")

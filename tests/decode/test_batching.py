@@ -6,10 +6,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.decode import Options, Sentence, decode
-from addnorm.decode.batching import batches
-from addnorm.decode.greedy import walk
-from addnorm.decode.stepper import longest, make_stepper, padded
+from addnorm.decode import DecodingOptions, Sentence, decode
+from addnorm.decode.batching import batch_sentences
+from addnorm.decode.greedy import decode_greedy
+from addnorm.decode.stepper import make_stepper, max_positions, pad_tokens
 from addnorm.models import build
 from tests.decode.tiny_models import (
     END,
@@ -23,12 +23,12 @@ from tests.decode.tiny_models import (
 )
 
 WAYS = {
-    "greedy": Options(),
-    "beam": Options(beam=4, nbest=3),
-    "mean": Options(beam=3, nbest=2, length_penalty="mean"),
-    "exact": Options(beam=3, stop="exact"),
-    "draws": Options(temperature=1.4, nbest=3, seed=7),
-    "top_p": Options(top_p=0.8, top_k=3),
+    "greedy": DecodingOptions(),
+    "beam": DecodingOptions(beam=4, nbest=3),
+    "mean": DecodingOptions(beam=3, nbest=2, length_penalty="mean"),
+    "exact": DecodingOptions(beam=3, stop="exact"),
+    "draws": DecodingOptions(temperature=1.4, nbest=3, seed=7),
+    "top_p": DecodingOptions(top_p=0.8, top_k=3),
 }
 
 
@@ -55,7 +55,7 @@ def test_scores_are_the_models_own(kind, positions, wiring):
 )
 def test_a_batch_changes_nothing(kind, seed, way, tokens):
     model, rows = model_of(kind, seed % 3), sentences_of(kind, seed)
-    options = Options(**{**WAYS[way].__dict__, "batch_tokens": tokens})
+    options = DecodingOptions(**{**WAYS[way].__dict__, "batch_tokens": tokens})
     alone = [written(decode(model, [sentence], WAYS[way])[0]) for sentence in rows]
     assert [written(found) for found in decode(model, rows, options)] == alone
 
@@ -75,7 +75,7 @@ def test_limits_hold_and_only_words_are_written(kind, seed, way):
 def test_another_end_is_an_end():
     """In running text a document ends where the next one starts."""
     model, rows = model_of("lm"), sentences_of("lm", count=20)
-    found = [each for [each] in decode(model, rows, Options(temperature=1.0), end=1)]
+    found = [each for [each] in decode(model, rows, DecodingOptions(temperature=1.0), end=1)]
     assert any(each.ended for each in found) and all(END not in each.tokens for each in found)
     for sentence, each in zip(rows, found, strict=True):
         tokens = (*each.tokens, *([1] if each.ended else []))
@@ -84,7 +84,7 @@ def test_another_end_is_an_end():
 
 def test_behind_a_prefix_comes_the_best_that_can():
     model, source = model_of("seq2seq", seed=2), (4, 6, END)
-    options = Options(beam=60, length_penalty=0)
+    options = DecodingOptions(beam=60, length_penalty=0)
     [[found]] = decode(model, [Sentence((1, 6), 3, source)], options)
     whole = Sentence((1,), 4, source)
     begun = [tokens for tokens in every(whole, 7) if tokens[0] == 6]
@@ -95,9 +95,9 @@ def test_behind_a_prefix_comes_the_best_that_can():
 def test_draws_differ_by_seed_number_and_copy():
     model = model_of("lm", seed=3)
     rows = [Sentence((1, 5), 12, number=number) for number in (0, 1)]
-    options = Options(temperature=2.0, nbest=4)
+    options = DecodingOptions(temperature=2.0, nbest=4)
     one, two = (written(each) for each in decode(model, rows, options))
-    other = written(decode(model, rows, Options(temperature=2.0, nbest=4, seed=1))[0])
+    other = written(decode(model, rows, DecodingOptions(temperature=2.0, nbest=4, seed=1))[0])
     assert len({*one, *two, *other}) > 9
     assert one == written(decode(model, rows, options)[0])
 
@@ -107,7 +107,7 @@ def test_rows_that_have_ended_leave_the_batch():
     rows = [Sentence((1, 5), limit) for limit in (2, 5, 3)]
     with torch.inference_mode():
         spy = Spy(make_stepper(model, rows))
-        walk(spy, rows, Options())
+        decode_greedy(spy, rows, DecodingOptions())
     assert spy.steps == [3, 2, 1, 1]
 
 
@@ -117,10 +117,10 @@ def test_beams_that_go_on_from_others_move_no_key(kind):
     with torch.inference_mode():
         stepper = make_stepper(model_of(kind), rows)
         stepper.start()
-        stepper.fork(3)
+        stepper.expand_beams(3)
         stepper.step(torch.tensor([4, 5, 6, 4, 5, 6]))
         before = [slot.keys for slot in slots(stepper.cache)]
-        stepper.follow(torch.tensor([[2, 0, 0], [1, 1, 2]]))
+        stepper.reorder_beams(torch.tensor([[2, 0, 0], [1, 1, 2]]))
         assert all(
             slot.keys is kept for slot, kept in zip(slots(stepper.cache), before, strict=True)
         )
@@ -133,8 +133,8 @@ def slots(cache):
 
 def test_batches_are_full_of_neighbours_and_lose_nobody():
     rows = sentences_of("seq2seq", count=50)
-    options = Options(batch_tokens=60, beam=2)
-    made = list(batches(rows, options))
+    options = DecodingOptions(batch_tokens=60, beam=2)
+    made = list(batch_sentences(rows, options))
     assert sorted(place for batch in made for place in batch) == list(range(50))
     sizes = [[rows[place].size for place in batch] for batch in made]
     assert all(max(each) * len(each) * 2 <= 60 or len(each) == 1 for each in sizes)
@@ -144,16 +144,16 @@ def test_batches_are_full_of_neighbours_and_lose_nobody():
 
 
 def test_padding_stands_on_the_side_it_should():
-    ids, mask = padded([(5, 6), (7,)], torch.device("cpu"), left=True)
+    ids, mask = pad_tokens([(5, 6), (7,)], torch.device("cpu"), pad_left=True)
     assert ids.tolist() == [[5, 6], [0, 7]] and mask.tolist() == [[True, True], [False, True]]
-    ids, mask = padded([(5, 6), (7,)], torch.device("cpu"))
+    ids, mask = pad_tokens([(5, 6), (7,)], torch.device("cpu"))
     assert ids.tolist() == [[5, 6], [7, 0]] and mask.tolist() == [[True, True], [True, False]]
-    assert padded([(5,), (7,)], torch.device("cpu"))[1] is None
+    assert pad_tokens([(5,), (7,)], torch.device("cpu"))[1] is None
 
 
 def test_learned_positions_have_an_end():
-    assert longest(model_of("lm", positions="learned(length=17)").decoder) == 17
-    assert longest(model_of("lm").decoder) is None
+    assert max_positions(model_of("lm", positions="learned(length=17)").decoder) == 17
+    assert max_positions(model_of("lm").decoder) is None
 
 
 def test_nothing_to_decode_is_nothing():

@@ -5,8 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addnorm.decode import Options, Sentence, decode
-from addnorm.decode.beam import beam_search, candidates
+from addnorm.decode import DecodingOptions, Sentence, decode
+from addnorm.decode.beam import beam_search, top_candidates
 from addnorm.decode.stepper import make_stepper
 from tests.decode.tiny_models import (
     END,
@@ -34,7 +34,7 @@ PENALTIES = [0.0, 0.6, 1.5, "mean"]
 )
 def test_it_is_the_search_with_lists(kind, seed, beam, penalty, data):
     nbest = data.draw(st.integers(1, beam))
-    options = Options(beam=beam, nbest=nbest, length_penalty=penalty)
+    options = DecodingOptions(beam=beam, nbest=nbest, length_penalty=penalty)
     model, rows = model_of(kind, seed % 3), sentences_of(kind, seed, count=4)
     for sentence, found in zip(rows, decode(model, rows, options), strict=True):
         wanted = plain_beam(model, sentence, options)
@@ -46,7 +46,7 @@ def test_it_is_the_search_with_lists(kind, seed, beam, penalty, data):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_beam_wide_enough_finds_the_best_of_all(kind, penalty):
     model = model_of(kind, seed=2)
-    options = Options(beam=60, nbest=5, length_penalty=penalty, stop="exact")
+    options = DecodingOptions(beam=60, nbest=5, length_penalty=penalty, stop="exact")
     rows = sentences_of(kind, seed=5, count=3, limit=3)
     for sentence, found in zip(rows, decode(model, rows, options), strict=True):
         scores = {tokens: score_of(model, sentence, tokens) for tokens in every(sentence, 7)}
@@ -59,7 +59,7 @@ def test_a_beam_wide_enough_finds_the_best_of_all(kind, penalty):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_beam_of_one_is_greedy(kind, penalty):
     model, rows = model_of(kind, seed=1), sentences_of(kind, seed=3, count=12)
-    options = Options(length_penalty=penalty)
+    options = DecodingOptions(length_penalty=penalty)
     with torch.inference_mode():
         found = beam_search(make_stepper(model, rows), rows, options)
     greedy = decode(model, rows, options)
@@ -69,15 +69,17 @@ def test_a_beam_of_one_is_greedy(kind, penalty):
 
 def test_a_wider_beam_never_scores_worse_where_it_is_exact():
     model, rows = model_of("lm", seed=4), sentences_of("lm", seed=9, count=10, limit=4)
-    exact = [each[0].score for each in decode(model, rows, Options(beam=120, length_penalty=0))]
+    exact = [
+        each[0].score for each in decode(model, rows, DecodingOptions(beam=120, length_penalty=0))
+    ]
     for beam in (1, 2, 4):
-        found = decode(model, rows, Options(beam=beam, length_penalty=0))
+        found = decode(model, rows, DecodingOptions(beam=beam, length_penalty=0))
         assert all(best[0].score <= most + 1e-9 for best, most in zip(found, exact, strict=True))
 
 
 def test_equal_continuations_are_taken_in_the_order_of_hypotheses_and_tokens():
     logits, scores = torch.zeros(2, 5), torch.zeros(1, 2)
-    values, token, parent = candidates(logits, logits.logsumexp(-1, keepdim=True), scores, 7)
+    values, token, parent = top_candidates(logits, logits.logsumexp(-1, keepdim=True), scores, 7)
     assert token.tolist() == [[0, 1, 2, 3, 4, 0, 1]]
     assert parent.tolist() == [[0, 0, 0, 0, 0, 1, 1]]
     assert values.unique().numel() == 1
@@ -87,7 +89,7 @@ def test_answers_of_a_model_without_favourites_are_the_lowest_tokens():
     model = model_of("lm")
     with torch.no_grad():
         model.head.table.zero_()
-    [found] = decode(model, [Sentence((1,), 2)], Options(beam=3, nbest=3, length_penalty=0))
+    [found] = decode(model, [Sentence((1,), 2)], DecodingOptions(beam=3, nbest=3, length_penalty=0))
     assert written(found) == [(END,), (4, END), (4, 4)]
 
 
@@ -96,7 +98,7 @@ def test_sentences_that_are_done_are_not_worked_on():
     rows = [Sentence((1,), limit, (5, 6, END)) for limit in (2, 9, 4)]
     with torch.inference_mode():
         spy = Spy(make_stepper(model, rows))
-        beam_search(spy, rows, Options(beam=3))
+        beam_search(spy, rows, DecodingOptions(beam=3))
     assert spy.steps == [9, 6, 6, 3, 3, 3, 3, 3]
 
 
@@ -105,7 +107,7 @@ def test_what_was_kept_of_the_sources_is_moved_only_when_sentences_leave():
     rows = [Sentence((1,), limit, (5, 6, END)) for limit in (3, 6)]
     with torch.inference_mode():
         spy = Spy(make_stepper(model, rows))
-        beam_search(spy, rows, Options(beam=2))
+        beam_search(spy, rows, DecodingOptions(beam=2))
     assert [len(parents) for parents in spy.orders] == [2, 2, 1, 1, 1]
     assert spy.orders[0] == [[0, 0], [0, 0]]
     assert spy.kept == [[1]]
@@ -113,5 +115,5 @@ def test_what_was_kept_of_the_sources_is_moved_only_when_sentences_leave():
 
 def test_more_hypotheses_than_can_be_written_are_not_invented():
     model = model_of("lm")
-    [found] = decode(model, [Sentence((1,), 1)], Options(beam=9, nbest=9))
+    [found] = decode(model, [Sentence((1,), 1)], DecodingOptions(beam=9, nbest=9))
     assert sorted(written(found)) == [(END,), (4,), (5,), (6,)]

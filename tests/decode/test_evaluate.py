@@ -9,7 +9,7 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
-from addnorm.decode import Options, classify, translate
+from addnorm.decode import DecodingOptions, classify, translate
 from addnorm.decode.evaluate import evaluate
 from addnorm.decode.metrics import label_scores, translation_scores
 from tests.decode.sample_runs import run_of
@@ -29,9 +29,11 @@ def records(run, split="test"):
 
 @torch.no_grad()
 def test_translation(runs):
-    run, options = runs["translate"], Options(beam=2, max_new=8)
+    run, options = runs["translate"], DecodingOptions(beam=2, max_new=8)
     done = []
-    found = evaluate(run, options=options, tick=lambda count, total: done.append((count, total)))
+    found = evaluate(
+        run, options=options, on_progress=lambda count, total: done.append((count, total))
+    )
     pairs = records(run)
     written = [each[0].text for each in translate(run, [p["source"] for p in pairs], options)]
     assert found.items() >= translation_scores(written, [p["target"] for p in pairs]).items()
@@ -97,7 +99,7 @@ def test_what_was_left_out_is_told(runs, tmp_path):
     run = runs["translate"]
     pairs = [{"source": "ab", "target": "ba"}, {"source": "ab" * 40, "target": "b"}]
     write_corpus(tmp_path, "translate", splits={"train": pairs, "test": pairs})
-    found = evaluate(run, data=tmp_path, options=Options(max_new=3, max_source=50))
+    found = evaluate(run, data=tmp_path, options=DecodingOptions(max_new=3, max_source=50))
     assert found["left_out"] == "1 longer than 40 tokens left out"
     assert (found["records"], found["cut"]) == (2, 1)
 
@@ -117,7 +119,7 @@ def test_mistakes_are_told(runs, tmp_path):
     with pytest.raises(UserError, match="is a corpus for 'lm', wanted one for 'classify'"):
         evaluate(run, data=runs["lm"].folder)
     with pytest.raises(UserError, match="nothing is decoded to evaluate 'classify'; leave the opt"):
-        evaluate(run, options=Options(beam=2))
+        evaluate(run, options=DecodingOptions(beam=2))
     write_corpus(tmp_path / "short", "lm", splits={"train": [{"text": ""}]})
     with pytest.raises(UserError, match=r"nothing in .* can be predicted: it is too short"):
         evaluate(runs["lm"], "train", data=tmp_path / "short")

@@ -7,12 +7,12 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import START
-from addnorm.decode import Notes, Options, classify, continue_text, translate
-from addnorm.decode.inference import chunks
+from addnorm.decode import DecodingOptions, InputWarnings, classify, generate_texts, translate
+from addnorm.decode.inference import iter_chunks
 from tests.decode.sample_runs import run_of
 
 LINES = ["ab cab", "", "dad", "  ", "a bad bed for dad", "xyz€", "b"]
-SHORT = Options(beam=2, max_new=6)
+SHORT = DecodingOptions(beam=2, max_new=6)
 
 
 @pytest.fixture(scope="module")
@@ -28,8 +28,8 @@ def answers_of(run, lines, **options):
     if run.task == "translate":
         return [each[0].text for each in translate(run, lines, SHORT, **options)]
     if run.task == "lm":
-        draws = Options(temperature=1.5, max_new=6)
-        return [each[0].text for each in continue_text(run, lines, draws, **options)]
+        draws = DecodingOptions(temperature=1.5, max_new=6)
+        return [each[0].text for each in generate_texts(run, lines, draws, **options)]
     return [each.label for each in classify(run, lines, **options)]
 
 
@@ -60,7 +60,7 @@ def test_lines_are_read_a_chunk_at_a_time(runs, task):
 
     made = {
         "translate": lambda: translate(runs[task], endless(), SHORT, chunk=3),
-        "lm": lambda: continue_text(runs[task], endless(), Options(max_new=2), chunk=3),
+        "lm": lambda: generate_texts(runs[task], endless(), DecodingOptions(max_new=2), chunk=3),
         "classify": lambda: classify(runs[task], endless(), chunk=3),
     }[task]()
     next(made)
@@ -79,7 +79,7 @@ def test_any_text_is_answered(runs, lines):
 def test_a_prefix_begins_the_answer(runs):
     lines, begins = ["ab cab", "dad", ""], ["bad", "", "a"]
     found = translate(
-        runs["translate"], lines, Options(beam=3, nbest=2, max_new=4), prefixes=begins
+        runs["translate"], lines, DecodingOptions(beam=3, nbest=2, max_new=4), prefixes=begins
     )
     found = list(found)
     assert all(each.text.startswith("bad") for each in found[0])
@@ -111,27 +111,27 @@ def test_surplus_prefixes_are_noticed_as_soon_as_the_lines_end(runs, chunk, answ
 
 
 def test_answers_are_no_longer_than_the_source_allows(runs):
-    options = Options(ratio=1.0, extra=2)
+    options = DecodingOptions(ratio=1.0, extra=2)
     [[answer]] = translate(runs["translate"], ["abc"], options)
     assert len(answer.tokens) + answer.ended <= 5
 
 
 def test_what_is_too_long_is_cut_and_counted(runs):
-    notes = Notes()
-    options = Options(max_source=4, max_new=3)
+    notes = InputWarnings()
+    options = DecodingOptions(max_source=4, max_new=3)
     found = list(translate(runs["translate"], ["abcabc", "abc", "abcd"], options, notes=notes))
-    assert (notes.cut, notes.lines) == (2, 3)
+    assert (notes.num_truncated, notes.num_lines) == (2, 3)
     assert [len(each[0].source) for each in found] == [4, 4, 4]
-    notes = Notes()
+    notes = InputWarnings()
     list(classify(runs["classify"], ["ab" * 40, "ab"], notes=notes))
-    assert (notes.cut, notes.lines) == (1, 2)
+    assert (notes.num_truncated, notes.num_lines) == (1, 2)
 
 
 def test_a_long_prompt_is_read_from_its_end(runs):
-    notes = Notes()
-    options = Options(max_source=4, max_new=3)
-    [[answer]] = continue_text(runs["lm"], ["abcdabcda"], options, notes=notes)
-    assert notes.cut == 1
+    notes = InputWarnings()
+    options = DecodingOptions(max_source=4, max_new=3)
+    [[answer]] = generate_texts(runs["lm"], ["abcdabcda"], options, notes=notes)
+    assert notes.num_truncated == 1
     assert answer.text.startswith("abcdabcda")
     assert runs["lm"].tokenizer.decode([list(answer.tokens[:3])]) == ["cda"]
 
@@ -139,19 +139,21 @@ def test_a_long_prompt_is_read_from_its_end(runs):
 def test_learned_positions_are_not_overrun(tmp_path):
     run = run_of("lm", tmp_path, positions="learned(length=8)")
     for prompt in ("ab", "abcdabcdabcd", ""):
-        [[answer]] = continue_text(run, [prompt], Options(max_new=50), blank=True)
+        [[answer]] = generate_texts(run, [prompt], DecodingOptions(max_new=50), allow_blank=True)
         assert len(answer.tokens) + answer.ended <= 8
         assert len(answer.tokens) + answer.ended == 8 or answer.ended
     run = run_of("translate", tmp_path / "pair", positions="learned(length=8)")
-    notes = Notes()
-    [[answer], _] = translate(run, ["abcdabcdabcd", "ab"], Options(beam=2), notes=notes)
-    assert notes.cut == 1 and len(answer.source) == 8
+    notes = InputWarnings()
+    [[answer], _] = translate(run, ["abcdabcdabcd", "ab"], DecodingOptions(beam=2), notes=notes)
+    assert notes.num_truncated == 1 and len(answer.source) == 8
     with pytest.raises(UserError, match="prefix of line 1 has 9 tokens, and this model writes at"):
         list(translate(run, ["ab"], SHORT, prefixes=["abcdabcda"]))
 
 
 def test_an_empty_prompt_begins_a_document_if_wanted(runs):
-    [[answer]] = continue_text(runs["lm"], [""], Options(max_new=9, temperature=1.0), blank=True)
+    [[answer]] = generate_texts(
+        runs["lm"], [""], DecodingOptions(max_new=9, temperature=1.0), allow_blank=True
+    )
     assert answer.score < 0
 
 
@@ -159,7 +161,7 @@ def test_prompts_stay_as_they_were_given(tmp_path):
     run = run_of("lm", tmp_path, kind="bpe")
     prompts = ["ab cab", "ab ", "  Öde €", "a\tb"]
     for prompt, [answer] in zip(
-        prompts, continue_text(run, prompts, Options(max_new=5)), strict=True
+        prompts, generate_texts(run, prompts, DecodingOptions(max_new=5)), strict=True
     ):
         assert answer.text.startswith(prompt.rstrip(" "))
 
@@ -188,7 +190,7 @@ def test_several_labels_are_given_in_a_batch_as_alone(runs):
             lambda runs: translate(runs["lm"], []),
             "trained for 'lm', wanted one for 'translate'; try",
         ),
-        (lambda runs: continue_text(runs["classify"], []), "try `addnorm classify`"),
+        (lambda runs: generate_texts(runs["classify"], []), "try `addnorm classify`"),
         (lambda runs: classify(runs["translate"], []), "try `addnorm translate`"),
     ],
 )
@@ -198,6 +200,6 @@ def test_a_run_for_something_else_is_refused_at_once(runs, call, message):
 
 
 def test_chunks():
-    assert list(chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
+    assert list(iter_chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
     with pytest.raises(UserError, match="chunk counts lines from 1, got 0"):
-        list(chunks([], 0))
+        list(iter_chunks([], 0))

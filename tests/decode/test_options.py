@@ -3,7 +3,7 @@
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.decode import Options
+from addnorm.decode import DecodingOptions
 
 
 @pytest.mark.parametrize(
@@ -35,15 +35,18 @@ from addnorm.decode import Options
 )
 def test_what_makes_no_sense_is_refused(settings, message):
     with pytest.raises(UserError, match=message):
-        Options(**settings)
+        DecodingOptions(**settings)
 
 
 def test_the_penalty_is_that_of_gnmt_or_the_mean():
-    assert Options(length_penalty=0.6).penalty(7) == pytest.approx(2**0.6)
-    assert Options(length_penalty=0).penalty(7) == 1
-    assert Options(length_penalty="mean").penalty(7) == 7
+    assert DecodingOptions(length_penalty=0.6).penalty(7) == pytest.approx(2**0.6)
+    assert DecodingOptions(length_penalty=0).penalty(7) == 1
+    assert DecodingOptions(length_penalty="mean").penalty(7) == 7
 
 
 def test_several_answers_are_of_a_beam_or_drawn():
-    assert not Options(beam=4, nbest=4).samples
-    assert Options(temperature=1.0, nbest=3).samples and Options(temperature=1.0, nbest=3).rows == 3
+    assert not DecodingOptions(beam=4, nbest=4).is_sampling
+    assert (
+        DecodingOptions(temperature=1.0, nbest=3).is_sampling
+        and DecodingOptions(temperature=1.0, nbest=3).hypotheses_per_sentence == 3
+    )

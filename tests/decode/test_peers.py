@@ -5,7 +5,7 @@ from collections import Counter
 import pytest
 import torch
 
-from addnorm.decode import Options, Sentence, decode
+from addnorm.decode import DecodingOptions, Sentence, decode
 from addnorm.interop import from_hf
 from tests.interop.zoo import GPT, PAIR, Case
 
@@ -70,7 +70,7 @@ def prepared(case, seed):
     """
     model = case.build(seed).double()
     ours, rows = from_hf(model).model, sentences(case, seed)
-    free = decode(ours, rows, Options(beam=4, nbest=4))
+    free = decode(ours, rows, DecodingOptions(beam=4, nbest=4))
     counts = Counter(token for best in free for each in best for token in set(each.tokens))
     end = counts.most_common()[len(counts) // 2][0]
     model.generation_config.eos_token_id = end
@@ -92,7 +92,7 @@ def test_greedy(case, seed):
 @pytest.mark.parametrize("case", [MARIAN, T5, GPT2], ids=str)
 def test_beam(case, seed, penalty, power):
     model, ours, rows, end = prepared(case, seed)
-    options = Options(beam=4, nbest=4, length_penalty=penalty)
+    options = DecodingOptions(beam=4, nbest=4, length_penalty=penalty)
     found = decode(ours, rows, options, end=end)
     for sentence, hypotheses in zip(rows, found, strict=True):
         wanted = theirs(
@@ -115,7 +115,7 @@ def test_these_sentences_end_now_and_then():
     for case in (MARIAN, T5, GPT2):
         for seed in range(3):
             _, ours, rows, end = prepared(case, seed)
-            for best in decode(ours, rows, Options(beam=4, nbest=4), end=end):
+            for best in decode(ours, rows, DecodingOptions(beam=4, nbest=4), end=end):
                 found += best
     assert 0.2 < sum(each.ended for each in found) / len(found) < 0.8
     assert len({each.length for each in found}) > 5

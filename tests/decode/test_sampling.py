@@ -10,8 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
-from addnorm.decode import Options
-from addnorm.decode.sampling import chances, drawn, kept, log_total, top
+from addnorm.decode import DecodingOptions
+from addnorm.decode.sampling import (
+    filter_tokens,
+    log_normalizer,
+    sample_tokens,
+    stable_topk,
+    uniform_draws,
+)
 
 ROWS = st.lists(
     st.lists(st.sampled_from([-math.inf, -2.0, 0.0, 0.5, 3.0]), min_size=6, max_size=6),
@@ -23,7 +29,7 @@ ROWS = st.lists(
 @given(ROWS, st.integers(1, 8))
 def test_top_is_a_stable_sort(rows, k):
     """Many equal values: of those the first ones."""
-    values, index = top(torch.tensor(rows), k)
+    values, index = stable_topk(torch.tensor(rows), k)
     for row, some, places in zip(rows, values.tolist(), index.tolist(), strict=True):
         order = sorted(range(len(row)), key=lambda place: -row[place])[:k]
         real = [place for place in order if row[place] > -math.inf]
@@ -55,9 +61,9 @@ def textbook(p, options):
     st.none() | st.floats(0.05, 1.0),
 )
 def test_what_is_kept_is_what_the_textbook_keeps(p, temperature, top_k, top_p, min_p):
-    options = Options(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
+    options = DecodingOptions(temperature=temperature, top_k=top_k, top_p=top_p, min_p=min_p)
     p = [value / sum(p) for value in p]
-    found, index = kept(torch.tensor([p], dtype=torch.float64).log(), options)
+    found, index = filter_tokens(torch.tensor([p], dtype=torch.float64).log(), options)
     spread = torch.zeros(len(p), dtype=torch.float64).scatter(0, index[0], found[0])
     wanted = textbook(p, options)
     if abs(min(wanted) - spread.min()) < 1e-9:  # else rounding decided on a border
@@ -67,12 +73,12 @@ def test_what_is_kept_is_what_the_textbook_keeps(p, temperature, top_k, top_p, m
 @pytest.mark.parametrize(
     "options",
     [
-        Options(temperature=1.0),
-        Options(temperature=1.7),
-        Options(top_k=4),
-        Options(top_p=0.8),
-        Options(min_p=0.2, temperature=1.3),
-        Options(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05),
+        DecodingOptions(temperature=1.0),
+        DecodingOptions(temperature=1.7),
+        DecodingOptions(top_k=4),
+        DecodingOptions(top_p=0.8),
+        DecodingOptions(min_p=0.2, temperature=1.3),
+        DecodingOptions(temperature=0.8, top_k=5, top_p=0.9, min_p=0.05),
     ],
     ids=str,
 )
@@ -80,8 +86,8 @@ def test_draws_have_the_distribution_they_should(options):
     """Chi-square against the exact probabilities, with a fixed seed."""
     p = torch.tensor([0.3, 0.02, 0.2, 0.14, 0.1, 0.1, 0.08, 0.06], dtype=torch.float64)
     count = 20_000
-    chance = chances(3, [(0, 0)], count)[0]
-    found = drawn(p.log().expand(count, -1), chance, options)
+    chance = uniform_draws(3, [(0, 0)], count)[0]
+    found = sample_tokens(p.log().expand(count, -1), chance, options)
     counts = np.bincount(found.numpy(), minlength=len(p))
     wanted = np.array(textbook(p.tolist(), options)) * count
     assert not counts[wanted == 0].any()
@@ -92,19 +98,23 @@ def test_draws_have_the_distribution_they_should(options):
 def test_no_chance_points_at_what_cannot_be_drawn():
     logits = torch.tensor([[-math.inf, 0.0, -math.inf, 1.0, -math.inf]])
     for chance in (0.0, 0.5, 1.0 - 2**-53, 1.0):
-        for options in (Options(temperature=1.0), Options(top_p=1.0), Options(min_p=0.01)):
-            assert drawn(logits, torch.tensor([chance]), options).item() in (1, 3)
+        for options in (
+            DecodingOptions(temperature=1.0),
+            DecodingOptions(top_p=1.0),
+            DecodingOptions(min_p=0.01),
+        ):
+            assert sample_tokens(logits, torch.tensor([chance]), options).item() in (1, 3)
 
 
 def test_chances_follow_from_seed_and_number_alone():
-    both = chances(5, [(3, 0), (4, 0)], 9)
-    assert torch.equal(both[1:], chances(5, [(4, 0)], 9))
-    assert torch.equal(both[:, :4], chances(5, [(3, 0), (4, 0)], 4))
-    assert len({float(row[0]) for row in chances(5, [(3, 0), (3, 1), (4, 0)], 1)}) == 3
-    assert not torch.equal(both, chances(6, [(3, 0), (4, 0)], 9))
+    both = uniform_draws(5, [(3, 0), (4, 0)], 9)
+    assert torch.equal(both[1:], uniform_draws(5, [(4, 0)], 9))
+    assert torch.equal(both[:, :4], uniform_draws(5, [(3, 0), (4, 0)], 4))
+    assert len({float(row[0]) for row in uniform_draws(5, [(3, 0), (3, 1), (4, 0)], 1)}) == 3
+    assert not torch.equal(both, uniform_draws(6, [(3, 0), (4, 0)], 9))
 
 
 def test_a_model_that_diverged_is_told_so():
     for bad in (math.nan, math.inf):
         with pytest.raises(UserError, match="not finite: its training diverged"):
-            log_total(torch.tensor([[0.0, bad]]), [0])
+            log_normalizer(torch.tensor([[0.0, bad]]), [0])

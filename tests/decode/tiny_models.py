@@ -65,9 +65,9 @@ def every(sentence, vocab):
     """All that can be written: it ends, or has reached the limit."""
     words = range(4, vocab)
     for length in range(sentence.limit):
-        for start in itertools.product(words, repeat=length):
+        for start in itertools.linear_native(words, repeat=length):
             yield (*start, END)
-    yield from itertools.product(words, repeat=sentence.limit)
+    yield from itertools.linear_native(words, repeat=sentence.limit)
 
 
 def plain_beam(model, sentence, options):
@@ -108,7 +108,7 @@ class Spy(Stepper):
 
     def __init__(self, inner):
         self.inner, self.steps, self.orders, self.kept = inner, [], [], []
-        self.end, self.never = inner.end, inner.never
+        self.end, self.forbidden_tokens = inner.end, inner.forbidden_tokens
 
     def start(self):
         return self.inner.start()
@@ -120,14 +120,14 @@ class Spy(Stepper):
     def reorder(self, index):
         self.inner.reorder(index)
 
-    def fork(self, beam):
+    def expand_beams(self, beam):
         self.inner.fork(beam)
 
-    def follow(self, parents):
+    def reorder_beams(self, parents):
         self.orders.append(parents.tolist())
         self.inner.follow(parents)
 
-    def keep(self, sentences):
+    def select_sentences(self, sentences):
         self.kept.append(sentences.tolist())
         self.inner.keep(sentences)
 

@@ -5,15 +5,17 @@ import torch
 from torch import nn
 
 import addnorm
-from addnorm.doctor.matching import DEPTH, KINDS, known, look
+from addnorm.doctor.matching import DEPTH, KINDS, known_signatures, wiring_signature
 from addnorm.wirings import registry
 from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
 
 
 def agrees(kind, depth, names):
-    stored = dict(known(kind, depth))
+    stored = dict(known_signatures(kind, depth))
     for name in names:
-        assert stored[name] == look(name, kind, depth), "run: python tools/signatures.py"
+        assert stored[name] == wiring_signature(name, kind, depth), (
+            "run: python tools/signatures.py"
+        )
 
 
 def test_stored_signatures_are_those_of_a_visit():
@@ -28,9 +30,11 @@ def test_all_stored_signatures_are_those_of_a_visit(kind, depth):
 
 
 def test_every_wiring_is_stored(monkeypatch):
-    monkeypatch.setattr("addnorm.doctor.matching.look", lambda *_: pytest.fail("not stored"))
+    monkeypatch.setattr(
+        "addnorm.doctor.matching.wiring_signature", lambda *_: pytest.fail("not stored")
+    )
     for kind in KINDS:
-        assert {name for name, _ in known(kind, DEPTH)} == set(registry)
+        assert {name for name, _ in known_signatures(kind, DEPTH)} == set(registry)
 
 
 def test_all_that_fit_are_named_the_plain_one_first():

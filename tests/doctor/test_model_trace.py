@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import addnorm
-from addnorm.doctor.model_trace import visiting
+from addnorm.doctor.model_trace import trace_model
 from tests.doctor.models.tiny import (
     DEPTH,
     DIM,
@@ -269,7 +269,7 @@ def test_gradients_of_several_checkpoints_add_up():
     for thrifty in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(DIM, DIM), Twice(thrifty))
-        with visiting(model, vectors(), lambda out: out.square().sum()) as visit:
+        with trace_model(model, vectors(), lambda out: out.square().sum()) as visit:
             found.append(visit.weight_gradients)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
@@ -281,12 +281,12 @@ def test_an_attention_that_returns_its_weights_too_stands_in_its_block(cross, we
         def __init__(self):
             super().__init__()
             self.look = nn.MultiheadAttention(DIM, 3, batch_first=True)
-            self.norm, self.final = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+            self.norm, self.apply_final_norm = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x, memory):
             h = self.norm(x)
             read = memory if cross else h
-            return self.final(x + self.look(h, read, read, need_weights=weights)[0])
+            return self.apply_final_norm(x + self.look(h, read, read, need_weights=weights)[0])
 
     report = addnorm.doctor(Look(), (vectors(), vectors()[:, :5] * 2))
     assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]

@@ -10,7 +10,7 @@ from torch import nn
 
 import addnorm
 from addnorm.core.errors import UserError
-from addnorm.doctor.stress_test import CannotTrain, sensitivity, stress
+from addnorm.doctor.stress_test import StressTestError, sensitivity, stress
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack
 
 
@@ -134,9 +134,9 @@ class OnlyEval(nn.Module):
 
 
 def test_a_model_that_cannot_be_trained_or_copied_is_told_in_one_line():
-    with pytest.raises(CannotTrain, match="RuntimeError: give labels in train mode"):
+    with pytest.raises(StressTestError, match="RuntimeError: give labels in train mode"):
         list(stress(OnlyEval(), torch.ones(2, 4), lr=1e-3))
     model = nn.Linear(4, 4)
     model.lock = threading.Lock()
-    with pytest.raises(CannotTrain, match="cannot pickle"):
+    with pytest.raises(StressTestError, match="cannot pickle"):
         list(stress(model, torch.ones(2, 4), lr=1e-3))

@@ -61,7 +61,7 @@ def test_llama3_scaling_that_cannot_be():
         make_positions("rotary(scaling=llama3, low=4.0)", dim=8, heads=1)
 
 
-IMAGE = {"kind": "classifier", "image": 8, "patch": 4, "dim": 16, "depth": 1, "heads": 2}
+IMAGE = {"kind": "classifier", "image": 8, "patch": 4, "dim": 16, "depth_color": 1, "head_rules": 2}
 
 
 def test_several_class_tokens():
@@ -81,7 +81,7 @@ def test_activations_of_the_pooler(name):
                   pooler_activation=name)  # fmt: skip
     h = torch.randn(2, 5, 8)
     act = {"tanh": torch.tanh, "relu": torch.relu, "gelu": torch.nn.functional.gelu}[name]
-    torch.testing.assert_close(model.pooled(h), act(model.pooler(h[:, 0])))
+    torch.testing.assert_close(model.pool(h), act(model.pooler(h[:, 0])))
 
 
 @pytest.mark.parametrize("kind", ["masked_lm", "classifier", "lm"])

@@ -4,7 +4,7 @@ import pytest
 import torch
 import transformers
 
-from addnorm.interop import FAMILIES, config_of
+from addnorm.interop import FAMILIES, convert_config
 from addnorm.models import PRESETS, build
 
 SCRIPTED = "ignore:.torch.jit.script. is deprecated:DeprecationWarning"  # of gpt_bigcode
@@ -48,7 +48,7 @@ def count(model):
 def test_presets_have_the_parameters_of_transformers(name, model, config, values):
     theirs = on_meta(model, config, values)
     assert count(build(name, device="meta")) == count(theirs) == PRESETS[name].parameters
-    ours = config_of(theirs)
+    ours = convert_config(theirs)
     assert count(build(ours, device="meta")) == count(theirs)
     assert spelt(ours) == spelt(PRESETS[name].config)
 
@@ -80,6 +80,6 @@ TAMED = {
 @pytest.mark.parametrize("family", sorted(FAMILIES))
 def test_every_class_at_its_default_size(family):
     config = transformers.CONFIG_MAPPING[family]
-    for name in FAMILIES[family].forms:
+    for name in FAMILIES[family].variants:
         theirs = on_meta(name, config.__name__, TAMED.get(family, {}))
-        assert count(build(config_of(theirs), device="meta")) == count(theirs), name
+        assert count(build(convert_config(theirs), device="meta")) == count(theirs), name

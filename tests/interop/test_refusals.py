@@ -159,7 +159,7 @@ def test_no_weights():
 
 def test_inputs_that_are_not_understood():
     ours = from_hf(llama())
-    ids = batch(ours.source)["input_ids"]
+    ids = batch(ours.origin)["input_ids"]
     for inputs, said in [
         ({"labels": ids}, "takes no 'labels' here; wanted some of input_ids, attention_mask"),
         ({"inputs_embeds": ids}, "takes no 'inputs_embeds'"),
@@ -173,7 +173,7 @@ def test_inputs_that_are_not_understood():
     with pytest.raises(UserError, match="LlamaForCausalLM needs 'input_ids'"):
         ours()
     with pytest.raises(UserError, match="padded on the left"):
-        ours.greedy(**batch(ours.source, "right"))
+        ours.greedy(**batch(ours.origin, "right"))
     with pytest.raises(UserError, match="BertModel writes no tokens"):
         from_hf(Case("BertModel", "BertConfig", BERT).build()).greedy(ids)
     pair = from_hf(Case("BartModel", "BartConfig", PAIR).build())

@@ -10,9 +10,9 @@ def calls(monkeypatch):
     """Names of the functions of the native library that were called."""
     made = []
 
-    def run(name, given, inner=library.run):
+    def run(name, given, inner=library.call_native):
         made.append(name)
         return inner(name, given)
 
-    monkeypatch.setattr(library, "run", run)
+    monkeypatch.setattr(library, "call_native", run)
     return made

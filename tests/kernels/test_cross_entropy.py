@@ -7,7 +7,7 @@ from torch import nn
 
 from addnorm.core.errors import UserError
 from addnorm.kernels import cross_entropy as module
-from addnorm.kernels.cross_entropy import IGNORE, cross_entropy, linear_cross_entropy
+from addnorm.kernels.cross_entropy import IGNORE_INDEX, cross_entropy, linear_cross_entropy
 
 PAD = 0
 
@@ -29,14 +29,14 @@ def asked(*shape, classes=11, seed=1, ignore=PAD):
 @pytest.fixture
 def small_chunks(monkeypatch):
     """Three tokens at a time, so that there are several and the last is short."""
-    monkeypatch.setattr(module, "IN_CACHE", 3 * 11)
+    monkeypatch.setattr(module, "CPU_CHUNK_LOGITS", 3 * 11)
 
 
 @pytest.mark.parametrize("smoothing", [0.0, 0.1, 0.9])
 @pytest.mark.parametrize("shape", [(3, 7), (21,), (2, 1, 5)])
 def test_cross_entropy_is_torchs_sum_with_its_gradient(smoothing, shape):
     logits, targets = drawn(*shape, 11), asked(*shape)
-    loss, nll, _, count = cross_entropy(logits, targets, smoothing=smoothing, ignore=PAD)
+    loss, nll, _, count = cross_entropy(logits, targets, smoothing=smoothing, ignore_index=PAD)
     flat = (logits.flatten(0, -2), targets.flatten())
     twin = F.cross_entropy(*flat, ignore_index=PAD, reduction="sum", label_smoothing=smoothing)
     torch.testing.assert_close(loss, twin)
@@ -58,7 +58,7 @@ def test_by_default_class_0_is_a_class_like_any_other():
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_where_nothing_is_asked_all_is_0_and_so_is_the_gradient(smoothing):
     logits, targets = drawn(2, 5, 11), torch.full((2, 5), PAD)
-    loss, nll, _, count = cross_entropy(logits, targets, smoothing=smoothing, ignore=PAD)
+    loss, nll, _, count = cross_entropy(logits, targets, smoothing=smoothing, ignore_index=PAD)
     loss.backward()
     assert (loss.item(), nll.item(), count.item()) == (0.0, 0.0, 0)
     assert (logits.grad == 0).all()
@@ -66,16 +66,16 @@ def test_where_nothing_is_asked_all_is_0_and_so_is_the_gradient(smoothing):
 
 def test_ignored_tokens_get_no_gradient():
     logits, targets = drawn(3, 7, 11), asked(3, 7)
-    cross_entropy(logits, targets, smoothing=0.1, ignore=PAD)[0].backward()
+    cross_entropy(logits, targets, smoothing=0.1, ignore_index=PAD)[0].backward()
     silent = (logits.grad == 0).all(-1)
     assert (silent == (targets == PAD)).all()
 
 
 def test_bfloat16_logits_are_scored_in_float32():
     logits, targets = drawn(3, 7, 11, dtype=torch.bfloat16), asked(3, 7)
-    loss, nll, _, _ = cross_entropy(logits, targets, smoothing=0.1, ignore=PAD)
+    loss, nll, _, _ = cross_entropy(logits, targets, smoothing=0.1, ignore_index=PAD)
     twin, twin_nll, _, _ = cross_entropy(
-        logits.detach().float(), targets, smoothing=0.1, ignore=PAD
+        logits.detach().float(), targets, smoothing=0.1, ignore_index=PAD
     )
     assert loss.dtype == nll.dtype == torch.float32
     assert (loss.item(), nll.item()) == (twin.item(), twin_nll.item())
@@ -97,12 +97,12 @@ def both(h, table, targets, bias=None, cap=None, smoothing=0.1, scale=1.0):
     """(values, gradients) of the function and of its twin out of plain parts."""
     inputs = [each for each in (h, table, bias) if each is not None]
     loss, nll, correct, count = linear_cross_entropy(
-        h, table, targets, bias=bias, cap=cap, smoothing=smoothing, ignore=PAD
+        h, table, targets, bias=bias, cap=cap, smoothing=smoothing, ignore_index=PAD
     )
     logits = F.linear(h, table, bias)
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     twin, twin_nll, twin_correct, twin_count = cross_entropy(
-        logits, targets, smoothing=smoothing, ignore=PAD
+        logits, targets, smoothing=smoothing, ignore_index=PAD
     )
     hits = (logits.argmax(-1) == targets)[targets != PAD].sum()
     assert twin_correct == hits
@@ -133,7 +133,7 @@ def test_in_float64_it_is_exact():
 def test_where_nothing_is_asked_linear_gives_0_too():
     h, table = drawn(2, 5, 10), drawn(11, 10, seed=5)
     loss, nll, correct, count = linear_cross_entropy(
-        h, table, torch.full((2, 5), PAD), smoothing=0.1, ignore=PAD
+        h, table, torch.full((2, 5), PAD), smoothing=0.1, ignore_index=PAD
     )
     loss.backward()
     assert [each.item() for each in (loss, nll, correct, count)] == [0, 0, 0, 0]
@@ -143,12 +143,12 @@ def test_where_nothing_is_asked_linear_gives_0_too():
 @pytest.mark.usefixtures("small_chunks")
 def test_a_frozen_table_or_none_to_train_is_no_trouble():
     h, table, targets = drawn(3, 7, 10), drawn(11, 10, seed=5), asked(3, 7)
-    frozen = linear_cross_entropy(h, table.detach(), targets, ignore=PAD)[0]
+    frozen = linear_cross_entropy(h, table.detach(), targets, ignore_index=PAD)[0]
     (grad,) = torch.autograd.grad(frozen, h)
     (mine, (wanted, _)), _ = both(h, table, targets, smoothing=0.0)
     torch.testing.assert_close(grad, wanted)
     with torch.no_grad():
-        free = linear_cross_entropy(h, table, targets, ignore=PAD)
+        free = linear_cross_entropy(h, table, targets, ignore_index=PAD)
     assert not free[0].requires_grad
     assert [each.item() for each in free] == [each.item() for each in mine]
 
@@ -157,10 +157,10 @@ def test_a_frozen_table_or_none_to_train_is_no_trouble():
 def test_one_table_for_embedding_and_head_gets_both_gradients():
     table, targets = nn.Parameter(drawn(11, 10, seed=5).detach()), asked(3, 7)
     h = F.embedding(torch.arange(21).view(3, 7) % 11, table)
-    linear_cross_entropy(h, table, targets, ignore=PAD)[0].backward()
+    linear_cross_entropy(h, table, targets, ignore_index=PAD)[0].backward()
     mine, table.grad = table.grad, None
     h = F.embedding(torch.arange(21).view(3, 7) % 11, table)
-    cross_entropy(h @ table.T, targets, ignore=PAD)[0].backward()
+    cross_entropy(h @ table.T, targets, ignore_index=PAD)[0].backward()
     torch.testing.assert_close(mine, table.grad)
 
 
@@ -168,10 +168,10 @@ def test_one_table_for_embedding_and_head_gets_both_gradients():
 def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32():
     h, table, targets = drawn(3, 7, 10), drawn(11, 10, seed=5), asked(3, 7)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        loss, nll, _, _ = linear_cross_entropy(h, table, targets, smoothing=0.1, ignore=PAD)
+        loss, nll, _, _ = linear_cross_entropy(h, table, targets, smoothing=0.1, ignore_index=PAD)
         logits = F.linear(h, table)
     assert logits.dtype == torch.bfloat16
-    twin, twin_nll, _, _ = cross_entropy(logits, targets, smoothing=0.1, ignore=PAD)
+    twin, twin_nll, _, _ = cross_entropy(logits, targets, smoothing=0.1, ignore_index=PAD)
     torch.testing.assert_close((loss, nll), (twin, twin_nll))
     mine, theirs = (torch.autograd.grad(each, (h, table)) for each in (loss, twin))
     assert [grad.dtype for grad in mine] == [torch.float32, torch.float32]
@@ -180,12 +180,14 @@ def test_under_autocast_products_are_in_bfloat16_and_sums_in_float32():
 
 def test_a_second_backward_and_a_larger_chunk_change_nothing(monkeypatch):
     h, table, targets = drawn(3, 7, 10), drawn(11, 10, seed=5), asked(3, 7)
-    loss = linear_cross_entropy(h, table, targets, ignore=PAD)[0]
+    loss = linear_cross_entropy(h, table, targets, ignore_index=PAD)[0]
     first = torch.autograd.grad(loss, (h, table), retain_graph=True)
     second = torch.autograd.grad(loss, (h, table))
     assert all(torch.equal(*pair) for pair in zip(first, second, strict=True))
-    monkeypatch.setattr(module, "IN_CACHE", 1)  # a token at a time at least
-    single = torch.autograd.grad(linear_cross_entropy(h, table, targets, ignore=PAD)[0], (h, table))
+    monkeypatch.setattr(module, "CPU_CHUNK_LOGITS", 1)  # a token at a time at least
+    single = torch.autograd.grad(
+        linear_cross_entropy(h, table, targets, ignore_index=PAD)[0], (h, table)
+    )
     torch.testing.assert_close(first, single)
 
 
@@ -204,4 +206,4 @@ def test_a_table_of_another_width_is_refused():
 
 
 def test_the_target_that_asks_for_nothing_is_torchs():
-    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORE
+    assert torch.nn.CrossEntropyLoss().ignore_index == IGNORE_INDEX

@@ -8,14 +8,14 @@ from hypothesis import strategies as st
 
 from addnorm.kernels import cross_entropy_rows as module
 from addnorm.kernels import library
-from addnorm.kernels.cross_entropy_rows import classify
+from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
 
 LEVELS = ("off", *library.levels())
 
 
 @pytest.fixture(autouse=True)
 def of_any_size(monkeypatch):
-    monkeypatch.setattr(module, "LEAST", 0)
+    monkeypatch.setattr(module, "MIN_NATIVE_LOGITS", 0)
 
 
 def drawn(rows, classes, seed=0, scale=3.0):
@@ -47,10 +47,10 @@ def by_torch(logits, targets, smoothing):
 def test_every_number_is_that_of_the_definition(level, rows, classes, seed, scale, smoothing):
     logits, targets = drawn(rows, classes, seed, scale)
     nll, spread, correct, grad = by_torch(logits, targets, smoothing)
-    with library.using(level):
-        found = classify(logits.clone(), targets, smoothing=smoothing)
+    with library.use_level(level):
+        found = cross_entropy_rows(logits.clone(), targets, smoothing=smoothing)
     torch.testing.assert_close(found.nll.double(), nll, rtol=1e-5, atol=1e-5)
-    torch.testing.assert_close(found.spread.double(), spread, rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(found.smoothing_nll.double(), spread, rtol=1e-5, atol=1e-5)
     assert int(found.correct) == int(correct)
     torch.testing.assert_close(found.grad.double(), grad, rtol=1e-5, atol=1e-6)
 
@@ -59,10 +59,10 @@ def test_every_number_is_that_of_the_definition(level, rows, classes, seed, scal
 def test_a_hundred_thousand_classes_lose_no_digits(level):
     logits, targets = drawn(3, 100_003, scale=1.0)
     nll, spread, _, grad = by_torch(logits, targets, 0.1)
-    with library.using(level):
-        found = classify(logits.clone(), targets, smoothing=0.1)
+    with library.use_level(level):
+        found = cross_entropy_rows(logits.clone(), targets, smoothing=0.1)
     torch.testing.assert_close(found.nll.double(), nll, rtol=1e-6, atol=0)
-    torch.testing.assert_close(found.spread.double(), spread, rtol=1e-6, atol=0)
+    torch.testing.assert_close(found.smoothing_nll.double(), spread, rtol=1e-6, atol=0)
     torch.testing.assert_close(found.grad.double(), grad, rtol=1e-5, atol=1e-9)
 
 
@@ -71,8 +71,8 @@ def test_what_is_no_number_stays_none_and_in_its_row(level):
     logits, targets = drawn(6, 37)
     logits[0, 5], logits[1, 7], logits[2] = torch.nan, torch.inf, -torch.inf
     targets[0] = 3
-    with library.using(level):
-        found = classify(logits.clone(), targets)
+    with library.use_level(level):
+        found = cross_entropy_rows(logits.clone(), targets)
     assert found.nll.isnan()
     assert found.grad[:3].isnan().any(-1).all()
     assert found.grad[3:].isfinite().all()
@@ -83,8 +83,8 @@ def test_a_class_that_is_ruled_out_has_no_share(level):
     logits, targets = drawn(4, 19)
     logits[:, 11] = -torch.inf
     targets[:] = 2
-    with library.using(level):
-        found = classify(logits.clone(), targets)
+    with library.use_level(level):
+        found = cross_entropy_rows(logits.clone(), targets)
     assert (found.grad[:, 11] == 0).all()
     torch.testing.assert_close(
         found.nll.double(), F.cross_entropy(logits.double(), targets, reduction="sum")
@@ -96,14 +96,16 @@ def test_a_class_that_is_ruled_out_has_no_share(level):
 def test_a_target_that_is_no_class_is_refused(level, target):
     logits, targets = drawn(2, 7)
     targets[1] = target
-    with library.using(level), pytest.raises((RuntimeError, IndexError), match="out of bounds"):
-        classify(logits, targets)
+    with library.use_level(level), pytest.raises((RuntimeError, IndexError), match="out of bounds"):
+        cross_entropy_rows(logits, targets)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 def test_no_rows_are_no_trouble(level):
-    with library.using(level):
-        found = classify(torch.empty(0, 5), torch.empty(0, dtype=torch.long), smoothing=0.1)
+    with library.use_level(level):
+        found = cross_entropy_rows(
+            torch.empty(0, 5), torch.empty(0, dtype=torch.long), smoothing=0.1
+        )
     assert [float(each) for each in found[:3]] == [0, 0, 0]
     assert found.grad.shape == (0, 5)
 
@@ -112,9 +114,9 @@ def test_no_rows_are_no_trouble(level):
 def test_without_gradient_the_logits_are_left_alone(level):
     logits, targets = drawn(5, 33)
     before = logits.clone()
-    with library.using(level):
-        found = classify(logits, targets, smoothing=0.1, wanted=False)
-        twin = classify(before.clone(), targets, smoothing=0.1)
+    with library.use_level(level):
+        found = cross_entropy_rows(logits, targets, smoothing=0.1, requires_grad=False)
+        twin = cross_entropy_rows(before.clone(), targets, smoothing=0.1)
     assert found.grad is None
     assert torch.equal(logits, before)
     assert [float(each) for each in found[:3]] == [float(each) for each in twin[:3]]
@@ -126,10 +128,10 @@ def test_any_address_and_any_stride_will_do(level):
     room = torch.zeros(5 * 33 + 1)
     room[1:] = logits.flatten()
     apart = torch.stack((targets, targets), -1)[:, 0]
-    with library.using(level):
-        twin = classify(logits.clone(), targets)
-        shifted = classify(room[1:].view(5, 33), apart)
-        turned = classify(logits.T.contiguous().T, targets)
+    with library.use_level(level):
+        twin = cross_entropy_rows(logits.clone(), targets)
+        shifted = cross_entropy_rows(room[1:].view(5, 33), apart)
+        turned = cross_entropy_rows(logits.T.contiguous().T, targets)
     assert torch.equal(shifted.grad, twin.grad)
     torch.testing.assert_close(turned.grad, twin.grad)
 
@@ -141,7 +143,7 @@ def test_threads_change_no_number():
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(classify(logits.clone(), targets, smoothing=0.1))
+            found.append(cross_entropy_rows(logits.clone(), targets, smoothing=0.1))
     finally:
         torch.set_num_threads(before)
     for each in found[1:]:
@@ -153,7 +155,7 @@ def test_logsumexp_is_torchs(level):
     logits, _ = drawn(7, 1001, scale=20.0)
     logits[3, 5] = -torch.inf
     before = logits.clone()
-    with library.using(level):
+    with library.use_level(level):
         torch.testing.assert_close(module.logsumexp(logits), logits.logsumexp(-1))
         assert torch.equal(logits, before)
         (grad,) = torch.autograd.grad(module.logsumexp(logits.requires_grad_()).sum(), logits)

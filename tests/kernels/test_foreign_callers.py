@@ -10,9 +10,9 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from addnorm import Encoder
 from addnorm.kernels import library
 from addnorm.kernels.add_norm.ops import add_norm
-from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.add_norm.reference import NormParams
 from addnorm.kernels.attention import decode
-from addnorm.kernels.attention.varlen import Bounds, varlen_attention
+from addnorm.kernels.attention.varlen import SequenceOffsets, varlen_attention
 from addnorm.kernels.cross_entropy import linear_cross_entropy
 from addnorm.kernels.cross_entropy_rows import logsumexp
 from addnorm.sublayers import CrossAttention, KVCache, SelfAttention
@@ -37,7 +37,7 @@ def default(dtype):
 def summed(x, f, weight):
     """Statistics and gradients of an RMSNorm that the library takes."""
     weight = weight.clone().requires_grad_()
-    y = add_norm(x, f, Formula(True, weight, None, 1e-6), rate=0.1)
+    y = add_norm(x, f, NormParams(True, weight, None, 1e-6), rate=0.1)
     y.square().sum().backward()
     return weight.grad
 
@@ -46,7 +46,7 @@ def summed(x, f, weight):
 def test_the_default_type_of_torch_changes_no_number(dtype):
     x, f, weight = drawn(64, 256), drawn(64, 256, seed=1), drawn(256, seed=2)
     q = drawn(2, 40, 16)
-    bounds = Bounds.of([30, 10])
+    bounds = SequenceOffsets.from_lengths([30, 10])
 
     def everything():
         torch.manual_seed(0)
@@ -64,12 +64,12 @@ def test_the_default_type_of_torch_changes_no_number(dtype):
 
 @pytest.mark.parametrize("share", ["one", "through"])
 def test_gradients_of_gradients_of_attention_know_what_q_k_and_v_share(share):
-    bounds = Bounds.of([3, 4])
+    bounds = SequenceOffsets.from_lengths([3, 4])
 
     def answer(level):
         q = drawn(2, 7, 8).requires_grad_()
         k = q if share == "one" else q.tanh()
-        with library.using(level), sdpa_kernel(SDPBackend.MATH):
+        with library.use_level(level), sdpa_kernel(SDPBackend.MATH):
             out = varlen_attention(q, k, k, bounds, bounds, scale=0.4)
             (first,) = torch.autograd.grad(out.square().sum(), q, create_graph=True)
             (second,) = torch.autograd.grad(first.square().sum(), q)
@@ -115,10 +115,10 @@ def test_tangents_go_through():
     x, f = drawn(64, 256), drawn(64, 256, seed=1)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, torch.ones_like(x))
-        y = add_norm(dual, f, Formula(True, None, None, 1e-6), rate=0.0)
+        y = add_norm(dual, f, NormParams(True, None, None, 1e-6), rate=0.0)
         assert forward_ad.unpack_dual(y).tangent is not None
         assert forward_ad.unpack_dual(logsumexp(dual)).tangent is not None
-        assert not decode.can(dual[None, None, :1], *[x[None, None]] * 2, None)
+        assert not decode.can_use_decode_attention(dual[None, None, :1], *[x[None, None]] * 2, None)
 
 
 def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
@@ -128,7 +128,7 @@ def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
         if name.endswith(("norms.0", "norms.1")) or isinstance(module, torch.nn.Dropout):
             module.register_full_backward_hook(lambda *_, name=name: heard.append(name))
     stack(drawn(4, 40, 256)).sum().backward()
-    with library.using("off"):
+    with library.use_level("off"):
         native_heard, heard[:] = list(heard), []
         stack(drawn(4, 40, 256)).sum().backward()
     assert native_heard == heard and heard
@@ -155,12 +155,12 @@ def test_a_cache_of_another_batch_is_refused():
         with pytest.raises(ValueError, match="the cache holds a batch of 1, got one of 3"):
             attention(drawn(3, 1, 32), drawn(3, 6, 32), cache=cache[0])
     q, k = drawn(3, 2, 1, 16), drawn(1, 2, 6, 16)
-    assert not decode.can(q, k, k, None)
+    assert not decode.can_use_decode_attention(q, k, k, None)
 
 
 def test_a_value_that_is_no_number_comes_out_even_with_no_weight():
     q, k, v = torch.full((1, 1, 1, 16), 30.0), torch.zeros(1, 1, 2, 16), drawn(1, 1, 2, 16)
     k[0, 0, 0] = 1
     v[0, 0, 1, 3] = torch.nan
-    found = decode.attend(q, k, v, None, scale=1.0)
+    found = decode.decode_attention(q, k, v, None, scale=1.0)
     assert found[..., 3].isnan().all() and found[..., :3].isfinite().all()

@@ -13,35 +13,35 @@ from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import native
 
-built = pytest.mark.skipif(not library.levels(), reason=library.available().why)
+built = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
 
 
 @pytest.fixture
 def fresh(monkeypatch):
     """As in a process that has not looked for the library yet."""
     monkeypatch.setattr(library._State, "library", None)
-    monkeypatch.setattr(library._State, "answer", None)
+    monkeypatch.setattr(library._State, "availability", None)
 
 
 @pytest.mark.usefixtures("fresh")
 def test_without_a_library_it_says_so_and_what_to_do(monkeypatch, tmp_path):
-    monkeypatch.setattr(library, "PATH", tmp_path / "none.so")
-    with library.using(""):
-        assert not library.available()
-        assert "was not built" in library.available().why
-        assert "install addnorm again" in library.available().why
+    monkeypatch.setattr(library, "LIBRARY_PATH", tmp_path / "none.so")
+    with library.use_level(""):
+        assert not library.get_availability()
+        assert "was not built" in library.get_availability().reason
+        assert "install addnorm again" in library.get_availability().reason
         assert library.levels() == ()
-        assert not library.suits(1, torch.randn(100, 100))
+        assert not library.can_use_native(1, torch.randn(100, 100))
 
 
 @pytest.mark.usefixtures("fresh")
 def test_a_library_that_is_none_is_no_disaster(monkeypatch, tmp_path):
     path = tmp_path / "broken.so"
     path.write_bytes(b"no library")
-    monkeypatch.setattr(library, "PATH", path)
-    with library.using(""):
+    monkeypatch.setattr(library, "LIBRARY_PATH", path)
+    with library.use_level(""):
         assert re.search(
-            "cannot be loaded, kernels run in plain torch: .+", library.available().why
+            "cannot be loaded, kernels run in plain torch: .+", library.get_availability().reason
         )
 
 
@@ -50,15 +50,18 @@ def test_a_library_that_is_none_is_no_disaster(monkeypatch, tmp_path):
 def test_a_library_of_another_version_is_refused(monkeypatch):
     own = library.VERSION
     monkeypatch.setattr(library, "VERSION", 999)
-    with library.using(""):
-        assert f"has version {own}, wanted 999" in library.available().why
+    with library.use_level(""):
+        assert f"has version {own}, wanted 999" in library.get_availability().reason
 
 
 @built
 def test_the_best_level_is_taken_and_named():
-    with library.using(""):
-        assert library.available().level == library.levels()[-1]
-        assert library.available().why == f"native kernels with {library.levels()[-1]} instructions"
+    with library.use_level(""):
+        assert library.get_availability().level == library.levels()[-1]
+        assert (
+            library.get_availability().reason
+            == f"native kernels with {library.levels()[-1]} instructions"
+        )
 
 
 def test_the_version_is_that_of_the_header():
@@ -67,22 +70,22 @@ def test_the_version_is_that_of_the_header():
 
 
 def test_it_can_be_switched_off():
-    with library.using("off"):
-        assert not library.available()
-        assert "ADDNORM_NATIVE=off" in library.available().why
+    with library.use_level("off"):
+        assert not library.get_availability()
+        assert "ADDNORM_NATIVE=off" in library.get_availability().reason
 
 
 def test_levels_that_are_none_or_not_here_are_refused(monkeypatch):
     with (
         pytest.raises(UserError, match="unknown level of ADDNORM_NATIVE 'avx'; did you mean"),
-        library.using("avx"),
+        library.use_level("avx"),
     ):
         pass
     monkeypatch.setattr(library, "levels", lambda: ("portable",))
     monkeypatch.setattr(library, "_load", lambda: object())
     with (
         pytest.raises(UserError, match="no avx512; choose one of portable, or off"),
-        library.using("avx512"),
+        library.use_level("avx512"),
     ):
         pass
 
@@ -146,7 +149,7 @@ def test_two_threads_at_once_do_not_disturb_each_other():
     from concurrent.futures import ThreadPoolExecutor
 
     x, seeds = torch.randn(512, 64), [torch.tensor(seed) for seed in range(8)]
-    wanted = [native.drop(x, seed, 0.5) for seed in seeds]
+    wanted = [native.dropout_native(x, seed, 0.5) for seed in seeds]
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda seed: native.drop(x, seed, 0.5), seeds))
+        made = list(pool.map(lambda seed: native.dropout_native(x, seed, 0.5), seeds))
     assert all(torch.equal(*pair) for pair in zip(made, wanted, strict=True))

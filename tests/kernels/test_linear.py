@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from addnorm.kernels import library, linear
-from addnorm.kernels.linear import product, project
+from addnorm.kernels.linear import apply_linear, linear_native
 from addnorm.sublayers import FeedForward, SelfAttention
 
 LEVELS = library.levels()
@@ -29,18 +29,18 @@ def same(found, wanted):
 @pytest.fixture
 def small(monkeypatch):
     """What is small is taken, too."""
-    monkeypatch.setattr(linear, "WORK", 0)
+    monkeypatch.setattr(linear, "MIN_WORK", 0)
 
 
 @pytest.mark.parametrize("level", LEVELS)
 @settings(max_examples=60, deadline=None)
 @given(rows=ROWS, depth=st.integers(1, 130), columns=st.integers(1, 90), bias=st.booleans())
 def test_few_rows_of_any_width(level, rows, depth, columns, bias):
-    rows = min(rows, linear.FEW)
+    rows = min(rows, linear.MAX_SMALL_ROWS)
     x, weight = drawn(rows, depth), drawn(columns, depth, seed=1)
     shift = drawn(columns, seed=2) if bias else None
-    with library.using(level):
-        found = product(x, weight, shift)
+    with library.use_level(level):
+        found = linear_native(x, weight, shift)
     wanted = x.double() @ weight.double().T
     same(found, wanted if shift is None else wanted + shift)
 
@@ -51,8 +51,8 @@ def test_few_rows_of_any_width(level, rows, depth, columns, bias):
 def test_any_rows_of_whole_blocks(level, rows, depth, columns, bias):
     x, weight = drawn(rows, depth), drawn(columns, depth, seed=1)
     shift = drawn(columns, seed=2) if bias else None
-    with library.using(level):
-        found = product(x, weight, shift)
+    with library.use_level(level):
+        found = linear_native(x, weight, shift)
     wanted = x.double() @ weight.double().T
     same(found, wanted if shift is None else wanted + shift)
 
@@ -62,8 +62,8 @@ def test_any_rows_of_whole_blocks(level, rows, depth, columns, bias):
 def test_what_is_no_number_stays_in_its_row(level, rows):
     x, weight = drawn(rows, 32), drawn(48, 32, seed=1)
     x[1, 3], x[2, 4] = torch.nan, torch.inf
-    with library.using(level):
-        found = product(x, weight)
+    with library.use_level(level):
+        found = linear_native(x, weight)
     assert found[1].isnan().all() and found[2].isinf().all()
     assert found[0].isfinite().all() and found[3:].isfinite().all()
 
@@ -75,7 +75,7 @@ def test_threads_change_no_number(rows):
     try:
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
-            found.append(product(x, weight, bias))
+            found.append(linear_native(x, weight, bias))
     finally:
         torch.set_num_threads(before)
     assert all(torch.equal(each, found[0]) for each in found)
@@ -128,7 +128,7 @@ def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, calls):
         assert not taken(x, weight.T.contiguous().T, bias)
         assert not taken(drawn(120, 32), weight, bias)  # many rows, and 20 is no multiple of 16
         assert taken(drawn(120, 32), drawn(48, 32))
-        with library.using("off"):
+        with library.use_level("off"):
             assert not taken(x, weight, bias)
         with torch.autocast("cpu", torch.bfloat16):
             assert linear.linear(x, weight, bias).dtype == torch.bfloat16
@@ -139,10 +139,10 @@ def test_it_is_taken_without_gradient_and_left_to_torch_otherwise(small, calls):
 
 def test_a_layer_is_passed_by_without_gradient_alone(small, calls):
     layer, x = nn.Linear(32, 48), drawn(8, 32)
-    torch.testing.assert_close(project(layer, x), layer(x))
+    torch.testing.assert_close(apply_linear(layer, x), layer(x))
     assert not calls
     with torch.no_grad():
-        torch.testing.assert_close(project(layer, x), layer(x))
+        torch.testing.assert_close(apply_linear(layer, x), layer(x))
     assert calls == ["linear"]
 
 
@@ -183,7 +183,7 @@ def test_nobody_who_looks_is_passed_by(small, how, learns):
     layer = nn.Linear(32, 48)
     seen = how(layer)
     with torch.set_grad_enabled(learns):
-        project(layer, drawn(8, 32))
+        apply_linear(layer, drawn(8, 32))
     assert seen
 
 
@@ -192,7 +192,7 @@ def test_hooks_of_all_modules_are_called(small):
     hook = nn.modules.module.register_module_forward_hook(lambda *_: seen.append("all"))
     try:
         with torch.no_grad():
-            project(layer, drawn(8, 32))
+            apply_linear(layer, drawn(8, 32))
     finally:
         hook.remove()
     assert seen == ["all"]
@@ -202,7 +202,7 @@ def test_another_forward_of_all_linear_layers(small, monkeypatch):
     seen, inner = [], nn.Linear.forward
     monkeypatch.setattr(nn.Linear, "forward", lambda self, x: (seen.append(1), inner(self, x))[1])
     with torch.no_grad():
-        project(nn.Linear(32, 48), drawn(8, 32))
+        apply_linear(nn.Linear(32, 48), drawn(8, 32))
     assert seen == [1]
 
 
@@ -210,10 +210,10 @@ def test_biases_of_other_shapes_are_torchs_business(small, calls):
     layer, x = nn.Linear(32, 48), drawn(8, 32)
     layer.bias = nn.Parameter(torch.ones(1))
     with torch.no_grad():
-        torch.testing.assert_close(project(layer, x), layer(x))
+        torch.testing.assert_close(apply_linear(layer, x), layer(x))
         layer.bias = nn.Parameter(torch.ones(3))
         with pytest.raises(RuntimeError):
-            project(layer, x)
+            apply_linear(layer, x)
     assert not calls
 
 
@@ -222,7 +222,7 @@ def test_weights_whose_memory_was_taken_away(small, calls, rows):
     layer = nn.Linear(32, 48)
     layer.weight.untyped_storage().resize_(0)
     with torch.no_grad(), pytest.raises(RuntimeError):
-        project(layer, drawn(rows, 32))
+        apply_linear(layer, drawn(rows, 32))
     assert not calls
 
 
@@ -240,7 +240,7 @@ class Halved(nn.Module):
 def test_other_modules_may_stand_there(small, learns):
     x = drawn(2, 120, 32)
     with torch.set_grad_enabled(learns):
-        torch.testing.assert_close(project(Halved(), x), x / 2)
+        torch.testing.assert_close(apply_linear(Halved(), x), x / 2)
         ffn = FeedForward(32, 64)
         ffn.up_proj = nn.Sequential(ffn.up_proj)
         assert ffn(x).shape == x.shape
@@ -262,5 +262,5 @@ def test_sublayers_learn_with_torch_and_decode_natively(small, calls, rows):
 def test_a_compiled_graph_is_left_to_torch(small, calls):
     layer, x = nn.Linear(32, 48), drawn(8, 32)
     with torch.no_grad():
-        torch.compile(lambda x: project(layer, x), backend="eager")(x)
+        torch.compile(lambda x: apply_linear(layer, x), backend="eager")(x)
     assert not calls

@@ -11,8 +11,8 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from addnorm import Stack, UserError, build
-from addnorm.measure import QUESTIONS, Monitor, forward_rows, parameters_of
-from addnorm.measure.monitor import few
+from addnorm.measure import SITE_METRICS, Monitor, forward_rows, site_parameters
+from addnorm.measure.monitor import first_sequences
 from tests.helpers import toy_stack
 from tests.measure import reference
 from tests.measure.cases import SOME, loss_of, pair, translator
@@ -73,17 +73,17 @@ def test_every_number_equals_its_twin():
     monitor.before_update(3, *args, **masks)
     torch.optim.SGD(model.parameters(), lr=0.5).step()
     rows = monitor.after_update()
-    assert [row for row in rows if row["name"] in QUESTIONS] == [
+    assert [row for row in rows if row["name"] in SITE_METRICS] == [
         {"step": 3, **row} for row in expected
     ]
     gradients = {name: parameter.grad for name, parameter in model.named_parameters()}
     old, new = dict(before.named_parameters()), dict(model.named_parameters())
     for row in rows:
-        if row["name"] in QUESTIONS:
+        if row["name"] in SITE_METRICS:
             continue
         if "site" in row:
             stack = getattr(model, row["stack"])
-            own = {id(each) for each in parameters_of(stack, stack.plan.sites[row["site"]])}
+            own = {id(each) for each in site_parameters(stack, stack.plan.sites[row["site"]])}
             names = [name for name in new if id(new[name]) in own]
             assert any("wiring.norms" in name for name in names)
         else:
@@ -100,7 +100,7 @@ def test_every_number_equals_its_twin():
 
 def test_due_are_the_first_step_and_those_that_every_divides():
     monitor = Monitor(toy_stack("pre_ln"), every=50)
-    assert [step for step in range(1, 151) if monitor.due(step)] == [1, 50, 100, 150]
+    assert [step for step in range(1, 151) if monitor.is_due(step)] == [1, 50, 100, 150]
     monitor.before_update(2, torch.zeros(3, 7, 10))
     assert monitor.after_update() == []
 
@@ -153,15 +153,15 @@ def test_a_sub_layer_at_two_sites_counts_at_both_and_once_in_the_whole():
 
 def test_the_probe_reads_the_first_sentences_only():
     args, masks = pair()
-    cut, named = few(args, masks | {"visible": torch.ones(5, 5), "flag": None}, 2)
+    cut, named = first_sequences(args, masks | {"visible": torch.ones(5, 5), "flag": None}, 2)
     assert [each.shape for each in cut] == [(2, 7), (2, 6)]
     assert torch.equal(named["source_mask"], masks["source_mask"][:2])
     assert named["visible"].shape == (5, 5)
-    assert few((), {"ids": torch.ones(5, 3), "position_index": torch.ones(5)}, 2)[1][
+    assert first_sequences((), {"ids": torch.ones(5, 3), "position_index": torch.ones(5)}, 2)[1][
         "position_index"
     ].shape == (5,)
     with pytest.raises(UserError, match="the monitor was given nothing to read; wanted what"):
-        few((1,), {}, 2)
+        first_sequences((1,), {}, 2)
 
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"sentences": 0}])

@@ -33,7 +33,7 @@ def test_a_weight_of_nan_at_each_site(wiring, stack, index, recompute):
     poison(next(chosen.sublayers[index].parameters()))
     found = find(model)
     assert not found.backward
-    assert found.place == {
+    assert found.location == {
         "place": "branch",
         "pass": "forward",
         "stack": stack,
@@ -48,20 +48,20 @@ def test_a_norm_spoils_what_is_read_or_the_stream(wiring, place):
     model = translator(wiring)
     poison(model.decoder.wiring.norms[4].weight, math.inf)
     found = find(model)
-    assert (found.stack, found.site.index, found.where, found.value) == (
+    assert (found.stack, found.site.index, found.component, found.value) == (
         "decoder",
         4,
         place,
         pytest.approx(math.inf) if found.value > 0 else -math.inf,
     )
-    assert found.sentence == f"the first Inf arose in decoder layer 1, cross-attention ({place})"
+    assert found.message == f"the first Inf arose in decoder layer 1, cross-attention ({place})"
 
 
 def test_the_earliest_of_several_is_named():
     model = translator()
     for stack, index in (("decoder", 5), ("decoder", 2), ("encoder", 3)):
         poison(next(getattr(model, stack).sublayers[index].parameters()))
-    assert find(model).sentence == "the first NaN arose in encoder layer 1, feed-forward (branch)"
+    assert find(model).message == "the first NaN arose in encoder layer 1, feed-forward (branch)"
 
 
 def test_what_comes_before_and_behind_the_stacks():
@@ -69,13 +69,13 @@ def test_what_comes_before_and_behind_the_stacks():
     with torch.no_grad():
         model.embed.table[pair()[0][0][0, 0]] = math.nan
     found = find(model)
-    assert found.sentence == "the first NaN arose before the encoder (its input)"
-    assert {"stack": "encoder", "place": "input"}.items() <= found.place.items()
-    assert "site" not in found.place
+    assert found.message == "the first NaN arose before the encoder (its input)"
+    assert {"stack": "encoder", "place": "input"}.items() <= found.location.items()
+    assert "site" not in found.location
     model = translator()
     found = first_nonfinite(model, lambda: loss_of(model) * math.inf)
-    assert found.sentence == "the first Inf arose behind the last stack (head or loss)"
-    assert found.place == {"place": "loss", "pass": "forward"}
+    assert found.message == "the first Inf arose behind the last stack (head or loss)"
+    assert found.location == {"place": "loss", "pass": "forward"}
 
 
 class Breaks(torch.autograd.Function):
@@ -112,12 +112,12 @@ def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
     weight.grad = kept
     found = first_nonfinite(stack, lambda: stack(tokens().requires_grad_()).sum())
     assert found.backward
-    assert (found.stack, found.site.index, found.where) == ("encoder", index, place)
+    assert (found.stack, found.site.index, found.component) == ("encoder", index, place)
     kind = "self-attention" if index % 2 == 0 else "feed-forward"
-    assert found.sentence == (
+    assert found.message == (
         f"the first NaN of the gradients arose in encoder layer {index // 2}, {kind} ({place})"
     )
-    assert found.place["pass"] == "backward"
+    assert found.location["pass"] == "backward"
     assert weight.grad is kept
     assert torch.equal(kept, torch.ones_like(kept))
     assert all(each.grad is None for each in list(stack.parameters())[1:])
@@ -126,7 +126,7 @@ def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
 def test_a_gradient_that_breaks_behind_the_stack_is_first_seen_at_its_last_site():
     stack = Stack(tanh_sublayers(4, 10), dim=10)
     found = first_nonfinite(stack, lambda: Breaks.apply(stack(tokens())).sum())
-    assert (found.site.index, found.where, found.backward) == (3, "stream", True)
+    assert (found.site.index, found.component, found.backward) == (3, "stream", True)
 
 
 def test_a_parameter_outside_of_all_sites():
@@ -140,7 +140,7 @@ def test_a_parameter_outside_of_all_sites():
 
     model = Headed()
     found = first_nonfinite(model, lambda: model(tokens()))
-    assert found.sentence == "the first NaN of the gradients arose outside of all sites"
+    assert found.message == "the first NaN of the gradients arose outside of all sites"
 
 
 def test_a_healthy_step_has_none_and_leaves_no_trace():

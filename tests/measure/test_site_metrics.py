@@ -5,21 +5,21 @@ from itertools import chain, pairwise
 
 import pytest
 import torch
+from addnorm.measure.verify_copy import visit_sites
 from torch import nn
 
 from addnorm import CrossAttention, SelfAttention, Stack, UserError, build
 from addnorm.measure import (
-    QUESTIONS,
-    Sight,
+    SITE_METRICS,
+    SiteActivations,
     attention_entropy,
+    find_stacks,
     forward_rows,
     max_logit,
-    parameters_of,
     residual_dependency,
-    stacks_of,
+    site_parameters,
     stream_variance,
 )
-from addnorm.measure.probe import look
 from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
 from tests.measure import reference
 from tests.measure.cases import SOME, WIRINGS, pair, translator
@@ -37,7 +37,7 @@ def sight(**changes):
         "logits": (),
         "probabilities": (),
     }
-    return Sight(**given | changes)
+    return SiteActivations(**given | changes)
 
 
 @pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])
@@ -51,7 +51,7 @@ def test_variance_and_dependency_equal_their_twins(valid, dtype):
         reference.stream_variance(seen.stream, valid), rel=1e-5
     )
     assert float(residual_dependency(seen)) == pytest.approx(
-        reference.dependency(seen.before, seen.branch, valid), rel=1e-5
+        reference.residual_dependency(seen.before, seen.branch, valid), rel=1e-5
     )
 
 
@@ -129,8 +129,8 @@ def test_rows_of_a_model_equal_what_is_computed_by_hand(cap):
         ("max_logit", 0): reference.max_logit(
             logits, VALID, lambda b, t, s: s <= t and bool(VALID[b, s])
         ),
-        ("dependency", 0): reference.dependency(tape["read"][0], tape["branch"][0], VALID),
-        ("dependency", 1): reference.dependency(tape["read"][1], tape["branch"][1], VALID),
+        ("dependency", 0): reference.residual_dependency(tape["read"][0], tape["branch"][0], VALID),
+        ("dependency", 1): reference.residual_dependency(tape["read"][1], tape["branch"][1], VALID),
         ("stream_variance", 0): reference.stream_variance(tape["stream"][0], VALID),
         ("stream_variance", 1): reference.stream_variance(tape["stream"][1], VALID),
     }
@@ -146,7 +146,7 @@ def test_rows_name_stack_site_layer_and_kind():
         ("decoder", 1, 0),
         ("decoder", 4, 1),
     ]
-    count = {name: sum(row["name"] == name for row in rows) for name in QUESTIONS}
+    count = {name: sum(row["name"] == name for row in rows) for name in SITE_METRICS}
     assert count == {
         "stream_variance": 10,
         "dependency": 10,
@@ -161,7 +161,7 @@ def test_every_wiring_can_be_measured_and_is_itself_afterwards(wiring):
     kinds = [type(stack.wiring) for stack in model.stacks]
     before = model.eval()(*args, **masks)
     rows = forward_rows(model, *args, **masks)
-    assert {row["name"] for row in rows} == set(QUESTIONS)
+    assert {row["name"] for row in rows} == set(SITE_METRICS)
     assert all(math.isfinite(row["value"]) for row in rows)
     assert [type(stack.wiring) for stack in model.stacks] == kinds
     assert torch.equal(model(*args, **masks), before)
@@ -172,7 +172,7 @@ def test_every_wiring_can_be_measured_and_is_itself_afterwards(wiring):
 def test_before_is_the_trunk_that_the_write_gets(wiring):
     """Where the write is a plain sum at the start, the stream behind it is before + branch."""
     found = []
-    look(toy_stack(wiring), lambda name, site, sight: found.append(sight), tokens())
+    visit_sites(toy_stack(wiring), lambda name, site, sight: found.append(sight), tokens())
     assert len(found) == 8
     for each in found:
         torch.testing.assert_close(each.stream, each.before + each.branch)
@@ -207,7 +207,7 @@ def test_a_bare_stack_and_a_module_with_several_stacks_are_measured():
         def forward(self, x):
             return self.right(self.left(x))
 
-    assert list(stacks_of(Twins())) == ["left", "right"]
+    assert list(find_stacks(Twins())) == ["left", "right"]
     assert {row["stack"] for row in forward_rows(Twins(), tokens())} == {"left", "right"}
 
 
@@ -236,7 +236,7 @@ def test_parameters_of_a_site_are_its_sub_layer_and_its_modules_of_the_wiring(wi
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for stack in model.stacks:
         found = [
-            [names[id(each)] for each in parameters_of(stack, site)] for site in stack.plan.sites
+            [names[id(each)] for each in site_parameters(stack, site)] for site in stack.plan.sites
         ]
         together = list(chain(*found))
         assert len(set(together)) == len(together)  # nothing belongs to two sites

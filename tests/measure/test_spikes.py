@@ -17,7 +17,7 @@ seeds = st.integers(0, 10**6)
 
 def judged(losses, **options):
     detector = SpikeDetector(**options)
-    return [detector.judge(loss) for loss in losses]
+    return [detector.update(loss) for loss in losses]
 
 
 def noisy(curve, *, seed, noise):
@@ -49,7 +49,7 @@ def test_a_constant_curve_is_fine_and_so_is_its_rounding(level, window):
     assert set(judged([level] * 300, window=window)) == {"fine"}
     detector = SpikeDetector(window=window)
     for step in range(300):
-        assert detector.judge(level * (1 + 1e-7 * (step % 3))) == "fine"
+        assert detector.update(level * (1 + 1e-7 * (step % 3))) == "fine"
 
 
 @few
@@ -110,11 +110,11 @@ def test_a_resumed_detector_goes_on_identically(seed, cut, window):
     draw = random.Random(seed)
     losses = [draw.choice((1.0, 1.1, 1.2, 9.0, math.nan)) for _ in range(200)]
     whole, first = SpikeDetector(window=window, sigmas=3.0), SpikeDetector(window=window, sigmas=3)
-    expected = [whole.judge(loss) for loss in losses]
-    found = [first.judge(loss) for loss in losses[:cut]]
+    expected = [whole.update(loss) for loss in losses]
+    found = [first.update(loss) for loss in losses[:cut]]
     text = json.dumps(first.to_dict(), allow_nan=False)
     second = SpikeDetector.from_dict(json.loads(text))
-    found += [second.judge(loss) for loss in losses[cut:]]
+    found += [second.update(loss) for loss in losses[cut:]]
     assert found == expected
     assert second.to_dict() == whole.to_dict()
 
@@ -137,5 +137,5 @@ def test_batches_that_are_always_harder_are_no_spikes():
     for step in range(2000):
         level = 2.0 * 0.999**step
         loss = level * (4 if step % 20 == 7 else 1) * (1 + 0.1 * chance.random())
-        assert detector.judge(loss) == "fine", step
-    assert detector.judge(level * 8) == "spike"
+        assert detector.update(loss) == "fine", step
+    assert detector.update(level * 8) == "spike"

@@ -13,7 +13,7 @@ IDS = torch.tensor([[1, 2, 3, 4], [5, 6, 7, 0]])
 
 
 def fixed(**choices):
-    return build(Config.of(**FIXED | {"kind": "lm"} | choices), seed=0)
+    return build(Config.from_kwargs(**FIXED | {"kind": "lm"} | choices), seed=0)
 
 
 def by_hand(model, ids):
@@ -35,7 +35,7 @@ def test_the_length_of_a_row_changes_nothing(tied):
     model = fixed(tied=tied)
     before = model(IDS)
     with torch.no_grad():
-        for role, weight in model.edges():
+        for role, weight in model.outer_weights():
             assert role == "embed"
             weight.mul_(torch.arange(1.0, 12.0)[:, None])
     torch.testing.assert_close(model(IDS), before)
@@ -62,6 +62,6 @@ def test_source_and_target_share_it():
 
 def test_images_have_no_table():
     with pytest.raises(UserError, match="table_norm is of no use: an image has no table"):
-        Config.of(
+        Config.from_kwargs(
             kind="classifier", dim=8, depth=1, heads=2, image=8, patch=4, table_norm="fixnorm"
         )

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.core.errors import ArrangementMismatchError, UserError
 from addnorm.models import (
     PRESETS,
     Classifier,
@@ -176,7 +176,7 @@ def test_saved_and_loaded_is_the_same_model(name, tmp_path):
 
 def test_weights_of_another_arrangement_are_refused(tmp_path):
     build(kind="lm", wiring="deepnorm", **SMALL).save(tmp_path)
-    with pytest.raises(WrongArrangement, match="belong to another arrangement"):
+    with pytest.raises(ArrangementMismatchError, match="belong to another arrangement"):
         build(kind="lm", wiring="post_ln", **SMALL).load(tmp_path)
 
 
@@ -235,7 +235,7 @@ def test_fields_that_a_kind_has_no_use_for_are_refused(field):
         build(**{"kind": kind, field: value} | SMALL)
 
 
-IMAGE = {"kind": "classifier", "dim": 16, "depth": 1, "heads": 2, "image": 8, "patch": 4}
+IMAGE = {"kind": "classifier", "dim": 16, "depth_color": 1, "head_rules": 2, "image": 8, "patch": 4}
 
 
 @pytest.mark.parametrize(
@@ -357,16 +357,16 @@ def test_presets_take_overrides():
 
 
 def test_configs_are_frozen_and_know_each_other():
-    config = Config.of(kind="lm", **SMALL)
+    config = Config.from_kwargs(kind="lm", **SMALL)
     with pytest.raises(ValueError, match="frozen"):
         config.dim = 3
-    assert config.but(dim=32).dim == 32 and config.dim == 16
+    assert config.replace(dim=32).dim == 32 and config.dim == 16
 
 
 def test_meta_models_become_real():
     model = build("gpt2", depth=2, vocab=100, device="meta")
     assert all(parameter.is_meta for parameter in model.parameters())
-    real = model.to_empty(device="cpu").initialise(seed=1)
+    real = model.to_empty(device="cpu").init_weights(seed=1)
     twin = build("gpt2", depth=2, vocab=100, seed=1)
     assert all(torch.equal(a, b) for a, b in zip(real.parameters(), twin.parameters(), strict=True))
 

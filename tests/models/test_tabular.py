@@ -8,8 +8,8 @@ import torch.nn.functional as F
 from rtdl_revisiting_models import FTTransformer as Rtdl
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular import MODELS, Cells, TableConfig, build_table_model
-from addnorm.models.tabular.numeric_embeddings import make_numeric
+from addnorm.models.tabular import MODELS, TableBatch, TableConfig, build_table_model
+from addnorm.models.tabular.numeric_embeddings import make_numeric_embedding
 from addnorm.models.tabular.numeric_embeddings import registry as numeric_embeddings
 from addnorm.models.tabular.table_batch import ABSENT, NO_TEXT, PADDING
 from addnorm.stacks import Encoder
@@ -25,7 +25,7 @@ QUIET = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 def cells(rows=5, *, numbers=3, texts=0, seed=0):
     chance = torch.Generator().manual_seed(seed)
     codes = [torch.randint(2, 2 + size, (rows, 1), generator=chance) for size in CARDS]
-    return Cells(
+    return TableBatch(
         torch.randn(rows, numbers, generator=chance),
         torch.zeros(rows, numbers, dtype=torch.bool),
         torch.cat(codes, 1),
@@ -34,8 +34,8 @@ def cells(rows=5, *, numbers=3, texts=0, seed=0):
 
 
 def small(model, **changes):
-    options = MODELS[model].usual | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
-    return shaken(build_table_model(TableConfig.of(model=model, **options), seed=0)).eval()
+    options = MODELS[model].defaults | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
+    return shaken(build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)).eval()
 
 
 # FT-Transformer and rtdl's code
@@ -254,7 +254,7 @@ def weights_of(module):
 
 def test_saint_equals_a_twin_of_its_formula():
     """Somepalli et al. 2021: z + LN(f(z)) for columns, feed-forward, rows, feed-forward."""
-    config = {name: MODELS["saint"].usual[name] for name in ("dim", "depth", "heads", "numeric")}
+    config = {name: MODELS["saint"].defaults[name] for name in ("dim", "depth", "heads", "numeric")}
     assert config == {"dim": 32, "depth": 1, "heads": 4, "numeric": "mlp"}
     model, x = small("saint", **config), cells(6)
     tokens, first = model.tokens, model.tokens.numeric
@@ -293,21 +293,23 @@ def test_saint_equals_a_twin_of_its_formula():
 
 def test_rows_of_saint_see_each_other_in_training_and_reference_rows_at_prediction():
     model, x = small("saint"), cells(6)
-    alone = x.rows(slice(0, 1))
+    alone = x.select_rows(slice(0, 1))
     assert not torch.allclose(model(x)[:1], model(alone))
     order = torch.tensor([3, 1, 0, 5, 4, 2])
-    torch.testing.assert_close(model(x)[order], model(x.rows(order)), rtol=1e-4, atol=1e-4)
-    memory = model.remember(cells(9, seed=1))
+    torch.testing.assert_close(model(x)[order], model(x.select_rows(order)), rtol=1e-4, atol=1e-4)
+    memory = model.encode_reference(cells(9, seed=1))
     torch.testing.assert_close(model(x, memory)[:1], model(alone, memory))
-    assert not torch.allclose(model(alone, memory), model(alone, model.remember(cells(9, seed=2))))
+    assert not torch.allclose(
+        model(alone, memory), model(alone, model.encode_reference(cells(9, seed=2)))
+    )
 
 
 def test_a_remembered_row_is_seen_as_in_a_batch():
     """A row beside reference rows gets what it got in one batch with them, if they ignore it."""
     model, reference = small("saint", depth=1), cells(9, seed=1)
     x = cells(1)
-    batch = Cells(*(torch.cat(both) for both in zip(reference, x, strict=True)))
-    torch.testing.assert_close(model(batch)[-1:], model(x, model.remember(reference)))
+    batch = TableBatch(*(torch.cat(both) for both in zip(reference, x, strict=True)))
+    torch.testing.assert_close(model(batch)[-1:], model(x, model.encode_reference(reference)))
 
 
 # All models
@@ -381,7 +383,7 @@ def test_hidden_cells_are_absent():
     x = cells(3, texts=1)
     where = torch.zeros(3, 6, dtype=torch.bool)
     where[0] = True
-    y = x.hidden(where)
+    y = x.masked(where)
     assert y.absent[0].all() and (y.numbers[0] == 0).all() and (y.codes[0] == ABSENT).all()
     assert y.words[0, 0].tolist() == [NO_TEXT, PADDING, PADDING]
     assert torch.equal(y.numbers[1:], x.numbers[1:]) and torch.equal(y.codes[1:], x.codes[1:])
@@ -391,9 +393,9 @@ def test_hidden_cells_are_absent():
 
 
 def test_a_piecewise_embedding_is_linear_between_quantiles():
-    made = make_numeric("piecewise(bins=4)", 1, 6)
+    made = make_numeric_embedding("piecewise(bins=4)", 1, 6)
     x = torch.arange(101.0)[:, None]
-    made.learn(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(101))
+    made.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(101))
     assert made.edges[0].tolist() == [0, 25, 50, 75, 100]
     with torch.no_grad():
         made.weight.normal_(generator=torch.Generator().manual_seed(0))
@@ -406,14 +408,14 @@ def test_a_piecewise_embedding_is_linear_between_quantiles():
 
 
 def test_a_column_of_one_value_has_bins_without_width():
-    made = make_numeric("piecewise(bins=4)", 1, 6)
+    made = make_numeric_embedding("piecewise(bins=4)", 1, 6)
     x = torch.full((9, 1), 2.0)
-    made.learn(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(9))
+    made.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(9))
     assert made(x).isfinite().all()
 
 
 def test_a_periodic_embedding_is_its_formula():
-    made = shaken(make_numeric("periodic(waves=3)", 2, 5))
+    made = shaken(make_numeric_embedding("periodic(waves=3)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
         angle = 2 * math.pi * x[:, column, None] * made.frequencies[column]
@@ -423,7 +425,7 @@ def test_a_periodic_embedding_is_its_formula():
 
 
 def test_a_small_network_for_a_number_is_torchs():
-    made = shaken(make_numeric("mlp(hidden=7)", 2, 5))
+    made = shaken(make_numeric_embedding("mlp(hidden=7)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
         theirs = torch.nn.Sequential(torch.nn.Linear(1, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5))
@@ -436,7 +438,9 @@ def test_a_small_network_for_a_number_is_torchs():
 
 
 @pytest.mark.parametrize("name", numeric_embeddings)
-@pytest.mark.parametrize("model", [each for each in MODELS if "numeric" not in MODELS[each].unused])
+@pytest.mark.parametrize(
+    "model", [each for each in MODELS if "numeric" not in MODELS[each].unused_fields]
+)
 def test_every_model_of_numbers_takes_every_numeric_embedding(model, name):
     made, x = small(model, numeric=name), cells()
     assert type(made.tokens.numeric) is numeric_embeddings.member(name)

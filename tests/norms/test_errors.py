@@ -5,7 +5,7 @@ import re
 import pytest
 import torch
 
-from addnorm.core.errors import UnknownName, UserError
+from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.norms import make_norm, registry
 from tests.norms.cases import DIM, SHAPE, randn
 
@@ -20,12 +20,14 @@ def says(*parts, error=UserError):
     [("layr", "layer"), ("RMS", "rms"), ("batchnorm", "batch"), ("adaln", "ada_ln")],
 )
 def test_unknown_name_comes_with_the_nearest(typed, meant):
-    with says(f"unknown norm {typed!r}", f"did you mean {meant!r}", "Known:", error=UnknownName):
+    with says(
+        f"unknown norm {typed!r}", f"did you mean {meant!r}", "Known:", error=UnknownNameError
+    ):
         make_norm(typed, DIM)
 
 
 def test_unknown_name_comes_with_all_known():
-    with says("unknown norm 'qqqq'", "Known: ", ", ".join(registry), error=UnknownName):
+    with says("unknown norm 'qqqq'", "Known: ", ", ".join(registry), error=UnknownNameError):
         make_norm("qqqq", DIM)
 
 

@@ -23,7 +23,7 @@ class Browser:
 
     def __init__(self):
         self.requests, self.complaints, self._number, self._left = [], [], 0, b""
-        self._home = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        self._branch_path = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
         down_read, self._down = os.pipe()
         self._up, up_write = os.pipe()
 
@@ -54,7 +54,7 @@ class Browser:
         self._process.wait(timeout=PATIENCE)
         os.close(self._down)
         os.close(self._up)
-        self._home.cleanup()
+        self._branch_path.cleanup()
 
     def open(self, path, *, width=1200, height=900, theme="light", scripts=True):
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
@@ -63,7 +63,7 @@ class Browser:
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.until("document.readyState == 'complete' && location.protocol == 'file:'")
+        self.pause_step("document.readyState == 'complete' && location.protocol == 'file:'")
 
     def run(self, expression):
         """The value of an expression in the page."""

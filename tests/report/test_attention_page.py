@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 import torch
+from addnorm.report.render_attention_page import render_attention_page, write_attention_page
 
 from addnorm.core.errors import UserError
-from addnorm.report.attention_page import attention_page, write_attention
 from tests.report.browser import Browser, needs_browser
 
 EVIL = ["<script>alert(1)</script>", " ", "שלום", "👩‍👩‍👧", "", "\n", "</script>"]
@@ -37,20 +37,22 @@ def decoded(one, rows, columns):
 @pytest.mark.parametrize("kind", [np.asarray, torch.from_numpy, lambda a: torch.tensor(a).half()])
 def test_probabilities_come_back_as_good_as_they_are_seen(kind):
     given = maps(3, 7)
-    text = attention_page([example(list("abcdefg"), list("xyz"), cross=[kind(m) for m in given])])
+    text = render_attention_page(
+        [example(list("abcdefg"), list("xyz"), cross=[kind(m) for m in given])]
+    )
     for layer, one in enumerate(embedded(text)[0]["maps"]["cross"]):
         assert np.abs(decoded(one, 3, 7) - given[layer]).max() < 0.005
 
 
 def test_small_probabilities_are_kept_finer():
     given = np.array([[[0.0, 0.0001, 0.01, 1.0]]], dtype=np.float32)
-    text = attention_page([example(list("abcd"), ["x"], cross=[given])])
+    text = render_attention_page([example(list("abcd"), ["x"], cross=[given])])
     found = decoded(embedded(text)[0]["maps"]["cross"][0], 1, 4)
     assert found == pytest.approx(given, abs=5e-4)
 
 
 def test_tokens_stand_at_the_side_that_looks_and_the_side_that_is_seen():
-    text = attention_page(
+    text = render_attention_page(
         [example(list("ab"), list("xyz"), encoder=maps(2, 2), decoder=maps(3, 3), cross=maps(3, 2))]
     )
     assert embedded(text)[0]["tokens"] == {
@@ -61,19 +63,19 @@ def test_tokens_stand_at_the_side_that_looks_and_the_side_that_is_seen():
 
 
 def test_without_a_source_the_encoder_reads_the_target():
-    text = attention_page([example(None, list("abc"), encoder=maps(3, 3))])
+    text = render_attention_page([example(None, list("abc"), encoder=maps(3, 3))])
     assert embedded(text)[0]["tokens"]["encoder"] == [list("abc"), list("abc")]
 
 
 def test_tokens_cannot_become_markup():
-    text = attention_page([example(EVIL, EVIL, cross=maps(7, 7))])
+    text = render_attention_page([example(EVIL, EVIL, cross=maps(7, 7))])
     assert "<script>alert" not in text
     assert embedded(text)[0]["tokens"]["cross"][0] == EVIL
 
 
 def test_rows_that_may_look_at_nothing_are_drawn_as_none():
     given = np.full((1, 2, 2), np.nan, dtype=np.float32)
-    text = attention_page([example(None, list("ab"), decoder=[given])])
+    text = render_attention_page([example(None, list("ab"), decoder=[given])])
     assert not decoded(embedded(text)[0]["maps"]["decoder"][0], 2, 2).any()
 
 
@@ -95,7 +97,7 @@ def test_rows_that_may_look_at_nothing_are_drawn_as_none():
 )
 def test_mistakes_are_told(examples, said):
     with pytest.raises(UserError, match=said):
-        attention_page(examples)
+        render_attention_page(examples)
 
 
 @pytest.mark.slow
@@ -103,7 +105,7 @@ def test_mistakes_are_told(examples, said):
 def test_the_picker_and_the_pointer_work_in_a_browser(tmp_path):
     first = example(EVIL, list("xyz"), encoder=maps(7, 7), cross=maps(3, 7), decoder=maps(3, 3))
     second = example(None, list("abcd"), decoder=maps(4, 4, heads=5, layers=1))
-    path = write_attention(tmp_path / "attention.html", [first, second])
+    path = write_attention_page(tmp_path / "attention.html", [first, second])
     with Browser() as browser:
         browser.open(path, width=400)
         assert browser.run("[kind.value, layer.value, head.value].join()") == "cross,2,mean"

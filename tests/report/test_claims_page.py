@@ -5,15 +5,20 @@ import re
 from dataclasses import replace
 
 import pytest
+from addnorm.report.render_claims_page import (
+    ANSWER_ORDER,
+    render_claims_markdown,
+    render_claims_page,
+    write_claims_report,
+)
 from markupsafe import escape
 
-from addnorm.claims import Drawing, registry, run_claims
+from addnorm.claims import ChartSpec, registry, run_claims
 from addnorm.claims.checks import RULE, Check, Verdict
 from addnorm.claims.result import Result
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UserError
 from addnorm.report.charts.claims import claim_chart
-from addnorm.report.claims_page import ORDER, claims_markdown, claims_page, write_claims_report
 from addnorm.report.html.page import Note
 
 EVIL = "<script>alert('&')</script>"
@@ -23,7 +28,7 @@ EVIL = "<script>alert('&')</script>"
 def no_vega(monkeypatch):
     """Vega's script and still pictures take seconds to make."""
     monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.html.page.Chart.still", "a still picture")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
 
 @pytest.fixture(scope="module")
@@ -33,9 +38,9 @@ def found(tmp_path_factory):
 
 
 def test_every_claim_has_all_its_parts(found, no_vega):
-    text = claims_page(found)
+    text = render_claims_page(found)
     heads = re.findall(r"<h2>(.*?)</h2>", text)
-    order = sorted(found, key=lambda name: ORDER[found[name].answer])
+    order = sorted(found, key=lambda name: ANSWER_ORDER[found[name].answer])
     assert heads == ["All verdicts", *(registry.card(name).title for name in order)]
     for name, result in found.items():
         assert str(escape(result.verdict.why)) in text
@@ -43,7 +48,7 @@ def test_every_claim_has_all_its_parts(found, no_vega):
     assert "Not run yet: " in text and "last_gradient" in text
     for name, result in found.items():
         card, claim = registry.card(name), registry.member(name)()
-        for part in (card.summary, card.paper, claim.place, claim.rule, result.command):
+        for part in (card.summary, card.paper, claim.paper_location, claim.rule, result.command):
             assert part in text.replace("&#39;", "'").replace("&gt;", ">").replace("&lt;", "<")
         assert claim.experiment[:60] in text
         for check in result.verdict.checks:
@@ -54,14 +59,14 @@ def test_every_claim_has_all_its_parts(found, no_vega):
 
 def test_a_crash_and_strange_words_are_shown_as_they_are(found, no_vega):
     crashed = replace(found["rank_collapse"], verdict=None, why=EVIL, rows=())
-    text = claims_page({"rank_collapse": crashed})
+    text = render_claims_page({"rank_collapse": crashed})
     assert EVIL not in text and "It crashed: &lt;script&gt;" in text
     assert "! crashed" in text
 
 
 def test_settings_that_were_changed_since_are_told(found, no_vega):
     old = replace(found["rank_collapse"], digest="another")
-    assert "were changed since it was run" in claims_page({"rank_collapse": old})
+    assert "were changed since it was run" in render_claims_page({"rank_collapse": old})
 
 
 def test_losers_stand_first_in_the_table(found):
@@ -74,7 +79,7 @@ def test_losers_stand_first_in_the_table(found):
         )
         for name, est in zip(names, verdicts.values(), strict=True)
     }
-    lines = claims_markdown(made).splitlines()[-3:]
+    lines = render_claims_markdown(made).splitlines()[-3:]
     assert [line.split(" | ")[1] for line in lines] == ["not held", "undecided", "held"]
     assert all(line.count(r"a\|b") == 1 for line in lines)
 
@@ -93,7 +98,7 @@ ROWS = [
 
 
 def test_a_chart_has_means_and_intervals_for_each_arm():
-    chart = claim_chart(Drawing(name="y", x="x", y="words", log_x=True), ROWS, "title")
+    chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_x=True), ROWS, "title")
     values = chart.spec["datasets"]["values"]
     assert [(row["arm"], row["x"], row["value"]) for row in values] == [
         ("a", 1, 1.5),
@@ -107,14 +112,14 @@ def test_a_chart_has_means_and_intervals_for_each_arm():
 
 def test_a_log_axis_has_nothing_at_or_below_zero():
     rows = [*ROWS, {"name": "y", "arm": "a", "x": 1, "seed": 2, "value": 0.0}]
-    chart = claim_chart(Drawing(name="y", x="x", y="words", log_y=True), rows, "title")
+    chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_y=True), rows, "title")
     assert all(row["low"] > 0 and row["value"] > 0 for row in chart.spec["datasets"]["values"])
 
 
 def test_guides_and_words_of_fields_are_drawn():
     rows = [row | {"warmup": 0 if row["arm"] == "a" else 9, "depth": 3} for row in ROWS]
-    drawing = Drawing(
-        name="y", x="x", y="words", by=("warmup", "depth"), guides=((5.0, "half way"),)
+    drawing = ChartSpec(
+        name="y", x="x", y="words", group_by=("warmup", "depth"), guides=((5.0, "half way"),)
     )
     chart = claim_chart(drawing, rows, "title")
     arms = {row["arm"] for row in chart.spec["datasets"]["values"]}
@@ -124,8 +129,8 @@ def test_guides_and_words_of_fields_are_drawn():
 
 def test_nothing_to_draw_is_a_note():
     rows = [{"name": "y", "arm": "a", "x": 1, "seed": 0, "value": math.nan}]
-    assert isinstance(claim_chart(Drawing(name="y", x="x", y="words"), rows, "title"), Note)
-    assert isinstance(claim_chart(Drawing(name="y", x="x", y="words"), [], "title"), Note)
+    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), rows, "title"), Note)
+    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), [], "title"), Note)
 
 
 def test_the_whole_page_with_its_pictures(found, tmp_path):

@@ -24,7 +24,7 @@ def path(tmp_path_factory):
 def test_a_page_without_complaints(path, theme, width):
     with Browser() as browser:
         browser.open(path, width=width, height=6000, theme=theme)
-        browser.until(
+        browser.pause_step(
             "!document.querySelector('.still') && !document.querySelector('.live.waiting')"
         )
         assert browser.run("document.querySelectorAll('.board, section').length") > 3

@@ -4,9 +4,9 @@ import os
 
 import pytest
 import typer
+from addnorm.cli.reproduce_commands.draw import draw
 from typer.testing import CliRunner
 
-from addnorm.cli.commands.draw import draw
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
 

@@ -28,7 +28,7 @@ INSIDE = (
 def no_vega(monkeypatch):
     """Vega's script and still pictures take seconds to make; test_page.py looks at them."""
     monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.html.page.Chart.still", "a still picture")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
 
 def row(step, name, value, **more):
@@ -175,17 +175,17 @@ def test_an_attempt_that_was_done_again_is_replaced():
     first = [row(step, "loss", 1.0, split="train") for step in range(1, 8)]
     first += [row(7, "spike", 1.0), row(7, "loss", 5.0, split="valid")]
     again = [row(4, "lr", 0.5), *(row(step, "loss", 2.0, split="train") for step in (4, 5))]
-    history = History.of([*first, *again])
+    history = History.from_rows([*first, *again])
     assert history.points("loss") == [(1, 1.0), (2, 1.0), (3, 1.0), (4, 2.0), (5, 2.0)]
     assert history.points("lr") == [(4, 0.5)]
     assert history.points("loss", "valid") == [] and history.events() == []
-    assert (history.resumed, history.replaced, history.last_step) == ((4,), 6, 5)
+    assert (history.resume_steps, history.num_replaced, history.last_step) == ((4,), 6, 5)
 
 
 def test_rows_that_come_late_are_no_new_attempt():
     rows = [row(1, "loss", 1.0), row(2, "loss", 1.0), row(1, "max_logit", 3.0, site=0)]
-    history = History.of([*rows, row(3, "loss", 1.0)])
-    assert len(history.rows) == 4 and history.resumed == ()
+    history = History.from_rows([*rows, row(3, "loss", 1.0)])
+    assert len(history.rows) == 4 and history.resume_steps == ()
 
 
 def test_rows_that_say_nothing_are_counted():
@@ -195,13 +195,13 @@ def test_rows_that_say_nothing_are_counted():
         row(1, "loss", "high"),
         row(1, 2, 3),
     ]
-    history = History.of([row(1, "loss", 1.0), *strange])
-    assert (len(history.rows), history.strange) == (1, 4)
+    history = History.from_rows([row(1, "loss", 1.0), *strange])
+    assert (len(history.rows), history.num_invalid) == (1, 4)
 
 
 def test_heads_of_a_site_are_averaged():
     rows = [row(1, "max_logit", float(head), site=0, head=head) for head in (1, 2, 6)]
-    (found,) = History.of(rows).stacks("max_logit")[""]
+    (found,) = History.from_rows(rows).stacks("max_logit")[""]
     assert found["value"] == 3.0
 
 
@@ -213,7 +213,7 @@ def test_the_page_lives_in_a_browser_wide_and_narrow(tmp_path):
     with Browser() as browser:
         for width, theme in ((1280, "light"), (400, "dark")):
             browser.open(path, width=width, height=20_000, theme=theme)
-            browser.until("!document.querySelector('.still')")
+            browser.pause_step("!document.querySelector('.still')")
             charts = browser.run("document.querySelectorAll('figure.chart').length")
             live = browser.run("document.querySelectorAll('.live:not(.waiting) svg.marks').length")
             assert charts == live > 15

@@ -4,8 +4,8 @@ import re
 
 import pytest
 
-from addnorm.report.table_page import fit_page
-from addnorm.tabular.fit_run import FitConfig, Fitted
+from addnorm.report.table_page import render_fit_page
+from addnorm.tabular.fit_run import FitConfig, FitResult
 from tests.tabular.sample_tables import FRAME, LABELS, classifier
 
 
@@ -14,7 +14,7 @@ def page_of(model, **scores):
         table="t.csv", target="y", task="classify", holdout=0.0, seed=0, params={"model": model}
     )
     made = classifier(model=model, max_epochs=1).fit(FRAME, LABELS)
-    return fit_page(Fitted(config, made, trained=len(FRAME), **scores))
+    return render_fit_page(FitResult(config, made, trained=len(FRAME), **scores))
 
 
 @pytest.mark.parametrize(

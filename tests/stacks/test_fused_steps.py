@@ -7,7 +7,9 @@ from addnorm import Decoder, Encoder
 from addnorm.kernels import library
 from tests.helpers import gradients, shaken, tokens
 
-pytestmark = pytest.mark.skipif(not library.available(), reason=library.available().why)
+pytestmark = pytest.mark.skipif(
+    not library.get_availability(), reason=library.get_availability().reason
+)
 ARRANGEMENTS = [
     (wiring, norm)
     for wiring in ("post_ln", "post_ln(final_norm=True)", "pre_ln", "pre_ln(first_norm=False)")
@@ -24,8 +26,8 @@ def make(kind=Encoder, **options):
 def ways(stack, x, **context):
     """Output and gradients, by kernels and without."""
     inputs = [x, *stack.parameters()]
-    for level in (library.available().level, "off"):
-        with library.using(level):
+    for level in (library.get_availability().level, "off"):
+        with library.use_level(level):
             torch.manual_seed(3)
             y = stack(x, **context)
             yield y, gradients(y, inputs)
@@ -58,7 +60,7 @@ def test_in_a_decoder_of_a_pair_packed_and_recomputed():
 def test_a_kernel_is_used_and_gives_way_to_whoever_looks(wiring, monkeypatch):
     stack, x = make(wiring=wiring, norm="rms"), tokens(8, 60, 48)
     calls = []
-    real = library.call
+    real = library.call_rows
     monkeypatch.setattr(
         library, "call", lambda name, *rest: (calls.append(name), real(name, *rest))
     )

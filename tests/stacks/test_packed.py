@@ -91,9 +91,9 @@ def test_every_choice_inside_attention(kind, mask, options):
 
 def test_rules_of_sight():
     for visible in (
-        masks.causal(6),
-        masks.prefix(torch.tensor([1, 3, 2]), 6),
-        masks.causal(6).expand(3, 2, 6, 6),
+        masks.causal_mask(6),
+        masks.prefix_mask(torch.tensor([1, 3, 2]), 6),
+        masks.causal_mask(6).expand(3, 2, 6, 6),
     ):
         same(make(Encoder), BEHIND, visible=visible)
         same(make(Decoder, positions="alibi"), BEFORE, visible=visible)
@@ -126,7 +126,7 @@ def test_a_memory_or_a_target_without_padding():
 @given(st.lists(st.integers(0, 7), min_size=1, max_size=5), st.booleans())
 def test_any_lengths(lengths, causal):
     longest = max(*lengths, 1)
-    mask = masks.padding(torch.tensor(lengths), longest)
+    mask = masks.padding_mask(torch.tensor(lengths), longest)
     share = sum(lengths) / (len(lengths) * longest)
     stack = make(Decoder if causal else Encoder, positions="rotary", depth=1)
     same(stack, mask, packs=share <= 0.95)

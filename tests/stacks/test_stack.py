@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from addnorm import Decoder, Encoder, Stack, UserError
-from addnorm.core import UnknownName
+from addnorm.core import UnknownNameError
 from tests.helpers import TRIPLE, Silent, tokens, toy_stack
 
 
@@ -145,9 +145,9 @@ def test_nonsense_is_refused_at_construction(arguments, message):
 
 
 def test_unknown_names_can_be_told_apart_and_are_value_errors():
-    with pytest.raises(UnknownName):
+    with pytest.raises(UnknownNameError):
         Stack([Silent()], dim=8, kinds=("ffn",), wiring="nope")
-    assert issubclass(UnknownName, ValueError)
+    assert issubclass(UnknownNameError, ValueError)
 
 
 @pytest.mark.parametrize(

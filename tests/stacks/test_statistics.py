@@ -139,7 +139,9 @@ def test_gpt2_start_keeps_the_variance_of_the_stream_whatever_the_depth():
 
     def growth(init: str, depth: int) -> float:
         stack = Encoder(dim=64, depth=depth, heads=4, wiring=f"pre_ln(init={init})")
-        stack.initialise(scheme="xavier_uniform", seed=0)  # 0.02 is too small to see at this width
+        stack.init_weights(
+            scheme="xavier_uniform", seed=0
+        )  # 0.02 is too small to see at this width
         torch.manual_seed(1)
         x = torch.randn(64, 6, 64)
         with torch.no_grad(), stack.taps.record() as tape:

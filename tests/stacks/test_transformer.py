@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 from addnorm import Decoder, Encoder
-from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.core.errors import ArrangementMismatchError, UserError
 from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
@@ -79,7 +79,7 @@ def test_equals_torch_transformer_encoder_in_both_orders(wiring, norm_first, mas
     ours = make(wiring=wiring, activation=activation)
     theirs = torch_encoder(ours, norm_first=norm_first, activation=activation)
     x = tokens(3, 7, 12).requires_grad_()
-    mask = masks.padding(torch.tensor([7, 4, 1])) if masked else None
+    mask = masks.padding_mask(torch.tensor([7, 4, 1])) if masked else None
     valid = torch.ones(3, 7, dtype=torch.bool) if mask is None else mask
     y = ours(x, mask=mask)[valid]
     z = theirs(x, src_key_padding_mask=None if mask is None else ~mask)[valid]
@@ -98,13 +98,13 @@ def test_equals_torch_transformer_decoder_of_three_sublayers(wiring, norm_first,
     theirs = nn.TransformerDecoder(layer, 3, norm=nn.LayerNorm(12) if norm_first else None)
     copy_stack(theirs, ours)
     x, memory = tokens(3, 7, 12), tokens(3, 5, 12, seed=9)
-    mask = masks.padding(torch.tensor([7, 4, 1])) if masked else None
-    memory_mask = masks.padding(torch.tensor([2, 5, 3])) if masked else None
+    mask = masks.padding_mask(torch.tensor([7, 4, 1])) if masked else None
+    memory_mask = masks.padding_mask(torch.tensor([2, 5, 3])) if masked else None
     y = ours(x, memory=memory, mask=mask, memory_mask=memory_mask)
     z = theirs(
         x,
         memory,
-        tgt_mask=~masks.causal(7),
+        tgt_mask=~masks.causal_mask(7),
         tgt_key_padding_mask=None if mask is None else ~mask,
         memory_key_padding_mask=None if memory_mask is None else ~memory_mask,
     )
@@ -125,7 +125,9 @@ def test_the_trap_of_torch_transformer_is_its_doubled_final_norm():
     copy_stack(theirs.decoder, decoder)
     x, y = tokens(3, 7, 12), tokens(3, 5, 12, seed=9)
     ours = decoder(y, memory=encoder(x))
-    torch.testing.assert_close(ours, theirs(x, y, tgt_mask=~masks.causal(5)), rtol=0, atol=1e-5)
+    torch.testing.assert_close(
+        ours, theirs(x, y, tgt_mask=~masks.causal_mask(5)), rtol=0, atol=1e-5
+    )
 
     plain = make(wiring="post_ln", other_depth=3)
     state = {
@@ -328,15 +330,15 @@ def test_a_seed_decides_all_parameters_and_leaves_the_generator():
     options = {"positions": "learned", "qk_norm": "l2"}
     one, two = make(Decoder, **options), make(Decoder, **options)
     torch.manual_seed(5)
-    one.initialise(seed=7)
+    one.init_weights(seed=7)
     after = torch.rand(())
     torch.manual_seed(6)
-    two.initialise(seed=7)
+    two.init_weights(seed=7)
     for (name, a), b in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
         assert torch.equal(a, b), name
     torch.manual_seed(5)
     assert torch.equal(torch.rand(()), after)
-    assert not torch.equal(two.initialise(seed=8).positions.table, one.positions.table)
+    assert not torch.equal(two.init_weights(seed=8).positions.table, one.positions.table)
 
 
 @pytest.mark.parametrize("call", positions)
@@ -353,7 +355,7 @@ def test_state_dict_round_trip(call):
     ids=str,
 )
 def test_weights_of_another_arrangement_are_refused_though_shapes_agree(other):
-    with pytest.raises(WrongArrangement, match="another arrangement"):
+    with pytest.raises(ArrangementMismatchError, match="another arrangement"):
         make(**other).load_state_dict(make().state_dict(), strict=False)
 
 
@@ -362,7 +364,7 @@ def test_construction_on_the_meta_device(call):
     with torch.device("meta"):
         stack = Decoder(dim=12, depth=2, heads=2, other_depth=2, positions=call, qk_norm="cosine")
     assert all(parameter.is_meta for parameter in stack.parameters())
-    stack = stack.to_empty(device="cpu").initialise(seed=0)
+    stack = stack.to_empty(device="cpu").init_weights(seed=0)
     assert stack(tokens(2, 6, 12), memory=tokens(2, 5, 12)).isfinite().all()
 
 
@@ -381,7 +383,7 @@ def test_dtypes(dtype, call):
 def test_traces_into_one_graph(call):
     torch._dynamo.reset()
     stack, x = make(Decoder, positions=call, kv_heads=1, qk_norm="rms_head"), tokens(2, 6, 12)
-    mask = masks.padding(torch.tensor([6, 3]))
+    mask = masks.padding_mask(torch.tensor([6, 3]))
     compiled = torch.compile(stack, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, mask=mask), stack(x, mask=mask))
 

@@ -210,7 +210,7 @@ def test_no_token_learns_of_later_ones():
 def test_visible_replaces_the_causal_rule(ndim):
     """A prefix language model: the first tokens see each other, the others what is before them."""
     module, x, other = make(causal=True), tokens(2, 6, 12), make(causal=False)
-    visible = masks.prefix(torch.tensor([3, 3]), 6)
+    visible = masks.prefix_mask(torch.tensor([3, 3]), 6)
     shaped = {
         2: visible[0],
         3: visible,
@@ -220,8 +220,8 @@ def test_visible_replaces_the_causal_rule(ndim):
     y = module(x, visible=shaped)
     equal(y, reference.attention(module, x, x, allowed=visible[:, None]))
     equal(y[:, :3], other(x[:, :3]))
-    equal(module(x, visible=masks.causal(6)), module(x))
-    equal(module(x, visible=masks.fully_visible(6)), other(x))
+    equal(module(x, visible=masks.causal_mask(6)), module(x))
+    equal(module(x, visible=masks.full_mask(6)), other(x))
 
 
 def test_heads_may_see_differently():
@@ -354,7 +354,7 @@ def test_plugs_stand_in_their_order():
         for linear, heads in ((module.q_proj, 4), (module.k_proj, 2), (module.v_proj, 2))
     )
     one, zero = torch.tensor(True), torch.zeros(())
-    heads, _ = reference.product(2 * 3 * 5 * q, 0.5 * 3 * k, -v, 0.1, one, zero)
+    heads, _ = reference.linear_native(2 * 3 * 5 * q, 0.5 * 3 * k, -v, 0.1, one, zero)
     equal(y, module.out_proj(2 * 0.25 * heads.flatten(2)), torch.float64)
 
 

@@ -49,7 +49,7 @@ def test_steps_equal_one_pass(positions, chunks, blocks):
 @pytest.mark.parametrize("chunks", CHUNKS, ids=str)
 def test_steps_equal_one_pass_with_a_memory(positions, chunks):
     decoder, x, memory = make(positions, other_depth=1), x64(3, 7, 16), x64(3, 5, 16, seed=9)
-    mask = masks.padding(torch.tensor([5, 2, 3]))
+    mask = masks.padding_mask(torch.tensor([5, 2, 3]))
     full = decoder(x, memory=memory, memory_mask=mask)
     steps = in_chunks(decoder, x, chunks, memory=memory, memory_mask=mask)
     torch.testing.assert_close(steps, full)
@@ -100,7 +100,7 @@ def test_beams_are_reordered_with_their_memory_and_padding(positions):
     x, memory = x64(3, 7, 16), x64(3, 5, 16, seed=9)
     mask = torch.ones(3, 7, dtype=torch.bool)
     mask[1, :2] = mask[2, 0] = False
-    memory_mask = masks.padding(torch.tensor([5, 2, 3]))
+    memory_mask = masks.padding_mask(torch.tensor([5, 2, 3]))
     order = torch.tensor([1, 1, 0])
     cache = KVCache(len(decoder.plan.sites))
     given = {"memory": memory, "memory_mask": memory_mask}
@@ -130,23 +130,23 @@ def test_families_go_on_as_if_each_row_were_alone(positions, blocks, settled):
     prompts, memory = x64(3, 4, 16), x64(3, 5, 16, seed=9)
     mask = torch.ones(3, 4, dtype=torch.bool)
     mask[1, :2] = mask[2, 0] = False
-    memory_mask = masks.padding(torch.tensor([5, 2, 3]))
+    memory_mask = masks.padding_mask(torch.tensor([5, 2, 3]))
     cache = KVCache(len(decoder.plan.sites))
     with torch.no_grad():
         decoder(prompts, mask=mask, cache=cache, memory=memory, memory_mask=memory_mask)
-        cache.fork(2)
+        cache.expand_beams(2)
         families = torch.arange(3)
         history = prompts[:, None].expand(-1, 2, -1, -1)
         orders = [[[0, 0], [1, 0], [1, 1]], [[1, 0], [0, 1], [1, 1]], [[1, 1], [0, 0]]]
         for step, order in enumerate(map(torch.tensor, orders)):
             if len(order) < len(families):
                 families = torch.tensor([0, 2])
-                cache.keep(families)
+                cache.select_groups(families)
                 history = history[families]
-            cache.follow(order)
+            cache.reorder_beams(order)
             if settled and step == 1:
                 for site in range(len(cache)):
-                    cache[site].settle()
+                    cache[site].materialize()
             new = x64(len(order), 2, 1, 16, seed=20 + step)
             history = torch.cat((lines(history, order), new), 2)
             given = {
@@ -165,9 +165,9 @@ def test_who_looks_at_probabilities_sees_rows_of_their_own():
     attention, cache = SelfAttention(8, 2, causal=True).eval(), KVCache(1)
     with torch.no_grad():
         attention(tokens(2, 3, 8), cache=cache[0])
-        cache.fork(2)
+        cache.expand_beams(2)
         attention(tokens(4, 1, 8, seed=1), cache=cache[0])
-        cache.follow(torch.tensor([[1, 1], [0, 1]]))
+        cache.reorder_beams(torch.tensor([[1, 1], [0, 1]]))
         _, seen = attention(tokens(4, 1, 8, seed=2), cache=cache[0], weights=True)
     assert seen.shape == (4, 2, 1, 5)
     torch.testing.assert_close(seen.sum(-1), torch.ones(4, 2, 1))
@@ -178,12 +178,12 @@ def test_a_family_that_is_reordered_or_cropped_goes_on_as_rows():
     cache = KVCache(len(decoder.plan.sites))
     with torch.no_grad():
         decoder(x[:, :2], cache=cache)
-        cache.fork(2)
+        cache.expand_beams(2)
         rows = x.repeat_interleave(2, 0)
         decoder(rows[:, 2:3], cache=cache)
         cache.reorder(torch.tensor([3, 0, 1]))
         decoder(rows[[3, 0, 1], 3:4], cache=cache)
-        cache.crop(3)
+        cache.truncate(3)
         made = decoder(rows[[3, 0, 1], 3:], cache=cache)
         torch.testing.assert_close(made, decoder(rows[[3, 0, 1]])[:, 3:])
 
@@ -195,12 +195,12 @@ def test_cropped_tokens_are_forgotten(positions):
     cache = KVCache(len(decoder.plan.sites))
     mask = torch.tensor([[False, True, True, True]] * 3)
     decoder(x64(3, 4, 16, seed=7), mask=mask, cache=cache, memory=memory)
-    cache.crop(0)
+    cache.truncate(0)
     assert cache.length == 0
     torch.testing.assert_close(
         in_chunks(decoder, x, (4, 3), cache, memory=memory), decoder(x, memory=memory)
     )
-    cache.crop(2)
+    cache.truncate(2)
     torch.testing.assert_close(
         decoder(x[:, 2:], cache=cache, memory=memory), decoder(x, memory=memory)[:, 2:]
     )
@@ -218,7 +218,7 @@ def test_given_positions_are_remembered():
 
 def test_visible_covers_all_tokens_seen():
     decoder, x, cache = make(), x64(2, 5, 16), KVCache(4)
-    visible = masks.prefix(torch.tensor([3, 3]), 5)
+    visible = masks.prefix_mask(torch.tensor([3, 3]), 5)
     steps = [
         decoder(x[:, :3], visible=visible[:, :3, :3], cache=cache),
         decoder(x[:, 3:], visible=visible[:, 3:], cache=cache),
@@ -259,7 +259,7 @@ def test_a_call_that_failed_leaves_positions_in_step():
     [
         (lambda d, c: KVCache(0), "sites must be a whole number from 1"),
         (lambda d, c: d(x64(3, 1, 16), cache=c), "holds a batch of 2, got one of 3"),
-        (lambda d, c: c.crop(5), "holds 4 tokens and cannot keep 5"),
+        (lambda d, c: c.truncate(5), "holds 4 tokens and cannot keep 5"),
         (lambda d, c: d(x64(2, 1, 16), mask=torch.ones(2, 5).bool(), cache=c), "one entry a token"),
         (
             lambda d, c: d(x64(2, 1, 16), cache=KVCache(3)),

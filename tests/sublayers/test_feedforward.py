@@ -8,7 +8,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import FeedForward
-from addnorm.sublayers.feedforward import GATED, PLAIN
+from addnorm.sublayers.feedforward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
 from tests.helpers import gradients, shaken, tokens
 
 
@@ -52,7 +52,7 @@ def make(activation, dtype=torch.float64, **options):
 
 
 def test_every_activation_has_a_twin():
-    assert set(TWINS) == set(PLAIN | GATED)
+    assert set(TWINS) == set(PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)
 
 
 @pytest.mark.parametrize("activation", TWINS)
@@ -61,7 +61,7 @@ def test_every_activation_has_a_twin():
 def test_equals_its_twin(activation, bias, dtype):
     module, x = make(activation, dtype, bias=bias), tokens(3, 7, 10, dtype=dtype).requires_grad_()
     act = TWINS[activation]
-    if activation in GATED:  # the value half times the activated gate half
+    if activation in GATED_ACTIVATIONS:  # the value half times the activated gate half
         inner = module.up_proj(x) * act(module.gate_proj(x))
     else:
         inner = act(module.up_proj(x))
@@ -85,12 +85,14 @@ def test_the_order_of_value_and_gate_matters():
 def test_plugs_stand_before_the_activation_and_before_the_last_matrix(activation):
     module, x = make(activation), tokens(3, 7, 10, dtype=torch.float64)
     width = module.shape.hidden
-    assert width == (26 if activation in GATED else 13)
+    assert width == (26 if activation in GATED_ACTIVATIONS else 13)
     scales = torch.linspace(0.5, 2, width, dtype=torch.float64)
     gains = torch.linspace(-1, 1, module.shape.inner, dtype=torch.float64)
     ours = module(x, plugs=Plugs(hidden=lambda h: h * scales, inner=lambda h: h * gains))
     act, up = TWINS[activation], module.up_proj(x) * scales[:13]
-    inner = up * act(module.gate_proj(x) * scales[13:]) if activation in GATED else act(up)
+    inner = (
+        up * act(module.gate_proj(x) * scales[13:]) if activation in GATED_ACTIVATIONS else act(up)
+    )
     torch.testing.assert_close(ours, module.down_proj(inner * gains))
 
 

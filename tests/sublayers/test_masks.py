@@ -12,8 +12,8 @@ from addnorm.sublayers import masks
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), extra=st.integers(0, 3))
 def test_padding_and_prefix_by_their_definition(lengths, extra):
     length = max(lengths) + extra
-    valid = masks.padding(torch.tensor(lengths), length)
-    visible = masks.prefix(torch.tensor(lengths), length)
+    valid = masks.padding_mask(torch.tensor(lengths), length)
+    visible = masks.prefix_mask(torch.tensor(lengths), length)
     assert valid.shape == (len(lengths), length)
     assert visible.shape == (len(lengths), length, length)
     for row, own in enumerate(lengths):
@@ -25,7 +25,7 @@ def test_padding_and_prefix_by_their_definition(lengths, extra):
 
 @given(length=st.integers(1, 6), past=st.integers(0, 4))
 def test_causal_by_its_definition(length, past):
-    visible = masks.causal(length, past)
+    visible = masks.causal_mask(length, past)
     assert visible.shape == (length, past + length)
     for query in range(length):
         for key in range(past + length):
@@ -33,13 +33,13 @@ def test_causal_by_its_definition(length, past):
 
 
 def test_the_longest_decides_where_no_length_is_given():
-    assert masks.padding(torch.tensor([2, 5])).shape == (2, 5)
-    assert masks.prefix(torch.tensor([2, 5])).shape == (2, 5, 5)
+    assert masks.padding_mask(torch.tensor([2, 5])).shape == (2, 5)
+    assert masks.prefix_mask(torch.tensor([2, 5])).shape == (2, 5, 5)
 
 
 def test_extremes_of_prefix():
-    assert torch.equal(masks.prefix(torch.tensor([0]), 4)[0], masks.causal(4))
-    assert torch.equal(masks.prefix(torch.tensor([4]), 4)[0], masks.fully_visible(4))
+    assert torch.equal(masks.prefix_mask(torch.tensor([0]), 4)[0], masks.causal_mask(4))
+    assert torch.equal(masks.prefix_mask(torch.tensor([4]), 4)[0], masks.full_mask(4))
 
 
 def test_torch_says_the_opposite():
@@ -48,8 +48,8 @@ def test_torch_says_the_opposite():
     added = torch.tensor([[0.0, 0.0, -torch.inf]])
     assert masks.from_torch_padding(added).tolist() == [[True, True, False]]
     rule = torch.nn.Transformer.generate_square_subsequent_mask(4)
-    assert torch.equal(masks.from_torch_attention(rule), masks.causal(4))
-    assert torch.equal(masks.from_torch_attention(rule.isinf()), masks.causal(4))
+    assert torch.equal(masks.from_torch_attention(rule), masks.causal_mask(4))
+    assert torch.equal(masks.from_torch_attention(rule.isinf()), masks.causal_mask(4))
 
 
 @pytest.mark.parametrize(
@@ -57,9 +57,9 @@ def test_torch_says_the_opposite():
     [
         (lambda: masks.from_torch_padding(torch.ones(2, 3)), "key_padding_mask must be boolean"),
         (lambda: masks.from_torch_attention(torch.ones(3, 3).int()), "attn_mask must be .* negat"),
-        (lambda: masks.padding(torch.tensor([4]), 3), "4 tokens does not fit into length 3"),
-        (lambda: masks.padding(torch.tensor([0.5])), "lengths must be whole numbers"),
-        (lambda: masks.padding(torch.tensor([[1]])), r"one a sequence, got .* \(1, 1\)"),
+        (lambda: masks.padding_mask(torch.tensor([4]), 3), "4 tokens does not fit into length 3"),
+        (lambda: masks.padding_mask(torch.tensor([0.5])), "lengths must be whole numbers"),
+        (lambda: masks.padding_mask(torch.tensor([[1]])), r"one a sequence, got .* \(1, 1\)"),
     ],
 )
 def test_errors(call, message):

@@ -21,17 +21,17 @@ def batch(rows):
 def test_packs_what_a_mask_selects_and_puts_it_back(rows):
     mask = batch(rows)
     x = torch.arange(1.0, mask.numel() * 2 + 1).view(*mask.shape, 2)
-    packing = Packing.of(mask)
+    packing = Packing.from_mask(mask)
     packed = packing.pack(x)
     assert torch.equal(packed, x[mask].unsqueeze(0))
     assert torch.equal(packing.unpack(packed), x * mask.unsqueeze(-1))
-    assert packing.tokens == int(mask.sum())
+    assert packing.num_tokens == int(mask.sum())
     expected = all(sorted(row, reverse=True) == row for row in rows)
-    assert packing.behind is expected
+    assert packing.right_padded is expected
 
 
 def test_gradients_of_all_orders():
-    packing = Packing.of(batch([[1, 0, 1], [0, 1, 0]]))
+    packing = Packing.from_mask(batch([[1, 0, 1], [0, 1, 0]]))
     x = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
     y = torch.randn(1, 3, 2, dtype=torch.float64, requires_grad=True)
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
@@ -41,6 +41,6 @@ def test_gradients_of_all_orders():
 
 def test_refuses_what_is_no_mask_and_another_batch():
     with pytest.raises(UserError, match="boolean mask"):
-        Packing.of(torch.ones(2, 3))
+        Packing.from_mask(torch.ones(2, 3))
     with pytest.raises(UserError, match="this packing is of a batch"):
-        Packing.of(batch([[1, 0]])).pack(torch.ones(2, 1, 3))
+        Packing.from_mask(batch([[1, 0]])).pack(torch.ones(2, 1, 3))

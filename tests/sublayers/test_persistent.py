@@ -38,7 +38,7 @@ def test_equals_its_twin(kv_heads, causal):
     v = torch.cat((values.expand(2, -1, -1, -1), v), 1)
     rule = reference.later_hidden(5) if causal else torch.ones(5, 5, dtype=torch.bool)
     allowed = torch.cat((torch.ones(5, 3, dtype=torch.bool), rule), 1)
-    heads, probabilities = reference.product(q, k, v, 3**-0.5, allowed, torch.zeros(()))
+    heads, probabilities = reference.linear_native(q, k, v, 3**-0.5, allowed, torch.zeros(()))
     twin = module.out_proj(heads.flatten(2))
     ours = module(x)
     torch.testing.assert_close(ours, twin)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.sublayers.positions import make_positions, registry
-from addnorm.sublayers.relative import slopes_of
+from addnorm.sublayers.relative import alibi_slopes
 from tests.helpers import shaken, tokens
 from tests.sublayers import reference
 
@@ -160,13 +160,13 @@ def test_rotary_equals_that_of_llama_in_transformers():
 
 
 def test_alibi_slopes_are_those_of_the_paper():
-    assert slopes_of(8) == [2.0**-i for i in range(1, 9)]  # section 3: 1/2, 1/4, ..., 1/256
+    assert alibi_slopes(8) == [2.0**-i for i in range(1, 9)]  # section 3: 1/2, 1/4, ..., 1/256
     sixteen = [2 ** (-i / 2) for i in range(1, 17)]  # section 3: 1/sqrt(2), 1/2, ...
-    assert slopes_of(16) == pytest.approx(sixteen)
+    assert alibi_slopes(16) == pytest.approx(sixteen)
     # The authors' get_slopes(12): those of 8 heads, then every other one of 16.
-    assert slopes_of(12) == pytest.approx([*slopes_of(8), *sixteen[0:8:2]])
-    assert slopes_of(1) == [2.0**-8]
-    assert len({*slopes_of(25)}) == 25
+    assert alibi_slopes(12) == pytest.approx([*alibi_slopes(8), *sixteen[0:8:2]])
+    assert alibi_slopes(1) == [2.0**-8]
+    assert len({*alibi_slopes(25)}) == 25
 
 
 @pytest.mark.parametrize("causal", [False, True])

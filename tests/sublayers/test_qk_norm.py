@@ -61,7 +61,7 @@ def test_equals_its_twin(form):
         for linear, heads in ((module.q_proj, 4), (module.k_proj, 2), (module.v_proj, 2))
     )
     q, k, scale = textbook(module, form, q, k)
-    heads, _ = reference.product(q, k, v, scale, torch.tensor(True), torch.zeros(()))
+    heads, _ = reference.linear_native(q, k, v, scale, torch.tensor(True), torch.zeros(()))
     ours, twin = module(x), module.out_proj(heads.flatten(2))
     torch.testing.assert_close(ours, twin)
     inputs = [x, *module.parameters()]
@@ -70,7 +70,7 @@ def test_equals_its_twin(form):
 
 
 def logits(module, x):
-    q, (k, _) = module.queries(x, Plugs()), module.keys_and_values(x, Plugs())
+    q, (k, _) = module.queries(x, Plugs()), module.project_keys_values(x, Plugs())
     scale = module.qk_norm.logit_scale or module.head_dim**-0.5
     return scale * q @ k.repeat_interleave(2, 1).mT
 
@@ -162,7 +162,7 @@ def test_an_own_norm_refuses_that_of_a_wiring(form, kind):
 
 def test_attention_without_a_norm_takes_every_plug():
     plugs = Plugs(query=F.relu, key=F.relu, match=lambda q, k: (q, k), logit_scale=1.0)
-    assert SelfAttention(12, 4).refuse(plugs) is None
+    assert SelfAttention(12, 4).find_plug_conflict(plugs) is None
 
 
 @pytest.mark.parametrize("card", registry.cards(), ids=lambda card: card.name)

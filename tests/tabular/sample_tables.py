@@ -50,6 +50,6 @@ def regressor(**changes):
 
 def quick(model="ft_transformer", **changes):
     """Settings of a small model, without those that mean nothing to it."""
-    unused = MODELS[model].unused if model in MODELS else ()
+    unused = MODELS[model].unused_fields if model in MODELS else ()
     usual = {name: value for name, value in QUICK.items() if name not in unused}
     return usual | {"model": model} | changes

@@ -13,7 +13,7 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import MODELS
 from addnorm.tabular.inspection.calibration import Reliability
-from addnorm.tabular.training.loop import settled
+from addnorm.tabular.training.loop import torch_context
 from addnorm.tabular.training.targets import NumberTarget
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
@@ -116,7 +116,7 @@ def test_it_learns():
 def test_weights_are_repetitions_and_order_does_not_matter():
     weights = np.arange(40) % 3
     one = regressor().fit(NUMBERS, SUMS, sample_weight=weights)
-    order = np.random.default_rng(0).permutation(weights.sum())
+    order = np.random.default_rng(0).permutation_importance(weights.sum())
     X, y = np.repeat(NUMBERS, weights, 0)[order], np.repeat(SUMS, weights)[order]
     np.testing.assert_array_equal(one.predict(NUMBERS), regressor().fit(X, y).predict(NUMBERS))
 
@@ -127,7 +127,7 @@ def test_weights_are_repetitions_with_every_kind_of_column_and_rows_held_out():
     weights = np.arange(320) % 3 + 1
     settings = {"max_epochs": 1, "early_stopping": True, "class_weight": {"yes": 2.5, "no": 1}}
     one = classifier(**settings).fit(X, y, sample_weight=weights)
-    order = np.random.default_rng(0).permutation(np.repeat(np.arange(320), weights))
+    order = np.random.default_rng(0).permutation_importance(np.repeat(np.arange(320), weights))
     two = classifier(**settings).fit(X.iloc[order], y[order])
     assert one.encoder_.kinds == two.encoder_.kinds
     assert one.encoder_.kinds[-2:] == ("datetime", "categorical")
@@ -181,7 +181,7 @@ def test_torchs_own_generator_and_threads_stay_as_they_were():
     torch.manual_seed(5)
     before, threads = torch.get_rng_state(), torch.get_num_threads()
     regressor(max_epochs=1, n_jobs=1).fit(NUMBERS, SUMS).predict(NUMBERS)
-    with settled(threads=threads + 1, seed=1):
+    with torch_context(threads=threads + 1, seed=1):
         assert torch.get_num_threads() == threads + 1
         torch.rand(1)
     assert torch.equal(before, torch.get_rng_state())
@@ -263,7 +263,7 @@ def test_a_target_of_mostly_one_value_is_standardised(zeros):
     """By quantiles, almost every answer would be that value."""
     chance = np.random.default_rng(0)
     y = np.exp(2 * chance.normal(size=2000)) * (chance.random(2000) >= zeros)
-    target = NumberTarget.of(y, np.ones(2000), "auto")
+    target = NumberTarget.from_values(y, np.ones(2000), "auto")
     assert (target.curve is None) == (zeros > 0.5)
 
 
@@ -299,4 +299,4 @@ def test_a_reliability_wants_outcomes():
     with pytest.raises(UserError, match="got 40 probabilities and 39 outcomes"):
         made.reliability(NUMBERS, y[1:])
     with pytest.raises(UserError, match="probabilities lie between 0 and 1"):
-        Reliability.of(np.array([0.5, 1.5]), np.array([0, 1]))
+        Reliability.from_predictions(np.array([0.5, 1.5]), np.array([0, 1]))

@@ -8,7 +8,7 @@ from addnorm.core.errors import UserError
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
-from addnorm.tabular.params import config_of, threads_of
+from addnorm.tabular.params import model_config, resolve_threads
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -108,17 +108,17 @@ def test_more_tables_that_make_no_sense():
 )
 def test_every_model_has_settings_of_its_own(model, wanted):
     estimator = TabularTransformerClassifier(model=model)
-    encoder = TableEncoder.of(read_columns(FRAME), np.ones(len(FRAME)))
-    config = config_of(estimator, encoder, 2)
+    encoder = TableEncoder.from_columns(read_columns(FRAME), np.ones(len(FRAME)))
+    config = model_config(estimator, encoder, 2)
     names = ("wiring", "dim", "depth", "heads", "activation", "numeric")
     assert tuple(getattr(config, name) for name in names) == wanted
 
 
 def test_threads_are_counted_as_joblib_counts_them(monkeypatch):
-    monkeypatch.setattr("addnorm.tabular.params.cores", lambda: 4)
+    monkeypatch.setattr("addnorm.tabular.params.count_cores", lambda: 4)
     asked = {None: None, 3: 3, -1: 4, -2: 3, -9: 1}
     for given, wanted in asked.items():
-        assert threads_of(TabularTransformerRegressor(n_jobs=given)) == wanted
+        assert resolve_threads(TabularTransformerRegressor(n_jobs=given)) == wanted
 
 
 @pytest.mark.parametrize("make", [classifier, regressor])

@@ -14,7 +14,7 @@ LEARNS = ("check_classifiers_train", "check_regressors_train", "check_class_weig
 
 
 def checks(model):
-    heads = {} if "heads" in MODELS[model].unused else {"heads": 2}
+    heads = {} if "heads" in MODELS[model].unused_fields else {"heads": 2}
     for kind in ESTIMATORS:
         for size in (SMALLEST, SMALL):
             for estimator, check in estimator_checks_generator(kind(model=model, **size, **heads)):

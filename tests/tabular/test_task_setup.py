@@ -8,7 +8,7 @@ import pandas as pd
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.tabular.task_setup import halves, split_target, task_of, types_of
+from addnorm.tabular.task_setup import infer_column_types, infer_task, split_rows, split_target
 
 
 @pytest.mark.parametrize(
@@ -23,23 +23,23 @@ from addnorm.tabular.task_setup import halves, split_target, task_of, types_of
 )
 def test_a_target_is_numbers_truths_or_texts(y, task, values):
     X, found = split_target(pd.DataFrame({"a": [1, 2], "y": y}), "y")
-    assert (list(X.columns), found.tolist(), task_of(found)) == (["a"], values, task)
+    assert (list(X.columns), found.tolist(), infer_task(found)) == (["a"], values, task)
 
 
 def test_types_are_told_or_found_and_an_empty_column_is_refused():
     frame = pd.DataFrame({"a": [1, 2], "b": ["x", None], "c": [np.nan, np.nan]})
     told = {"a": "categorical"}
-    assert types_of(frame[["a", "b"]], told) == {"a": "categorical", "b": "categorical"}
+    assert infer_column_types(frame[["a", "b"]], told) == {"a": "categorical", "b": "categorical"}
     with pytest.raises(UserError, match="columns without any value: 'c'"):
-        types_of(frame, told)
+        infer_column_types(frame, told)
 
 
 def test_halves_are_alike_where_they_can_be():
     y = pd.Series(["rare"] * 4 + ["often"] * 36)
-    stay, held = halves(y, 0.25, classify=True, seed=1)
+    stay, held = split_rows(y, 0.25, classify=True, seed=1)
     assert sorted([*stay, *held]) == list(range(40))
     assert (y.iloc[held] == "rare").sum() == 1
     many = pd.Series([f"c{row % 15}" for row in range(30)])
-    assert len(halves(many, 0.2, classify=True)[1]) == 6
+    assert len(split_rows(many, 0.2, classify=True)[1]) == 6
     with pytest.raises(UserError, match=r"too few rows \(1\) to hold out 0\.2 of them"):
-        halves(y.head(1), 0.2, classify=False)
+        split_rows(y.head(1), 0.2, classify=False)

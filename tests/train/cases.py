@@ -5,7 +5,7 @@ import random
 
 from addnorm.data import write_corpus
 from addnorm.train.recipe import Recipe
-from addnorm.train.train_state import Watcher
+from addnorm.train.train_state import TrainCallback
 
 SMALL = {
     "dim": 16,
@@ -37,7 +37,7 @@ def corpus(folder, task="translate", count=60):
 
 
 def recipe(data, task="translate", **changes):
-    return Recipe.of({"task": task, "data": str(data), **SMALL, **changes})
+    return Recipe.from_dict({"task": task, "data": str(data), **SMALL, **changes})
 
 
 def digest(folder, step=None):
@@ -50,17 +50,17 @@ def digest(folder, step=None):
     ]
 
 
-class Notes(Watcher):
+class Notes(TrainCallback):
     """Keeps what was said and measured."""
 
     def __init__(self):
         self.words, self.rows, self.steps = [], [], []
 
-    def said(self, words):
-        self.words.append(words)
+    def on_message(self, text):
+        self.words.append(text)
 
-    def measured(self, rows):
+    def on_rows(self, rows):
         self.rows += rows
 
-    def stepped(self, progress, loss):
+    def on_step_end(self, progress, loss):
         self.steps.append((progress.step, loss))

@@ -7,7 +7,14 @@ import torch
 from safetensors import SafetensorError
 
 from addnorm.models import base
-from addnorm.train.checkpoint import Checkpoint, load, prune, save, steps, valid
+from addnorm.train.checkpoint import (
+    Checkpoint,
+    iter_valid_checkpoints,
+    list_steps,
+    load,
+    prune,
+    save,
+)
 
 TENSORS = {"model": {"a": torch.arange(6.0).reshape(2, 3)}, "optimizer": {"a|m": torch.ones(3)}}
 
@@ -46,7 +53,7 @@ def test_damage_is_noticed_and_the_one_before_is_taken(tmp_path, name, harm):
     else:
         path.write_bytes(data[: len(data) // 2] if harm == "cut" else b"")
     assert load(tmp_path, 8) is None
-    assert next(valid(tmp_path)).step == 4
+    assert next(iter_valid_checkpoints(tmp_path)).step == 4
 
 
 def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
@@ -59,7 +66,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
     with pytest.raises(OSError, match="No space left"):
         kept(tmp_path, 8)
     assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
-    assert next(valid(tmp_path)).step == 4
+    assert next(iter_valid_checkpoints(tmp_path)).step == 4
 
 
 def test_a_step_is_written_anew(tmp_path):
@@ -73,11 +80,11 @@ def test_only_the_newest_and_the_spared_are_kept(tmp_path):
         kept(tmp_path, step)
     (tmp_path / ".step-40.123").mkdir()
     (tmp_path / "step-odd").mkdir()
-    prune(tmp_path, keep=2, spare={4})
-    assert steps(tmp_path) == [30, 12, 4]
+    prune(tmp_path, keep=2, protected={4})
+    assert list_steps(tmp_path) == [30, 12, 4]
     assert not (tmp_path / ".step-40.123").exists()
 
 
 def test_a_folder_without_any_has_none(tmp_path):
-    assert steps(tmp_path / "nowhere") == []
-    assert list(valid(tmp_path / "nowhere")) == []
+    assert list_steps(tmp_path / "nowhere") == []
+    assert list(iter_valid_checkpoints(tmp_path / "nowhere")) == []

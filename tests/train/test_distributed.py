@@ -17,7 +17,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from addnorm.core.rows import read_rows
 from addnorm.data import write_corpus
-from addnorm.train.distributed import joined
+from addnorm.train.distributed import init_distributed
 from addnorm.train.trainer import train
 from tests.train.cases import corpus, digest, recipe
 
@@ -247,7 +247,7 @@ def test_a_wrapped_model_is_never_the_last_to_hold_the_group(monkeypatch):
     alone = {"store": distributed.HashStore(), "rank": 0, "world_size": 1}
     monkeypatch.setattr(distributed, "init_process_group", lambda name: begin(name, **alone))
     monkeypatch.setenv("WORLD_SIZE", "2")
-    with joined("cpu"):
+    with init_distributed("cpu"):
         group = weakref.ref(distributed.group.WORLD)
         model = DistributedDataParallel(nn.Linear(2, 2))
     del model

@@ -4,12 +4,12 @@ import pytest
 import yaml
 
 from addnorm.core.errors import UserError
-from addnorm.train.recipe import Recipe, described, read_recipe
+from addnorm.train.recipe import Recipe, read_recipe, recipe_keys
 from tests.train.cases import recipe
 
 
 def of(**values):
-    return Recipe.of({"task": "lm", "data": "c", **values})
+    return Recipe.from_dict({"task": "lm", "data": "c", **values})
 
 
 def test_what_is_left_out_is_filled_in():
@@ -25,14 +25,14 @@ def test_a_saved_recipe_is_the_same_recipe(tmp_path):
     first = recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
     first.save(tmp_path / "config.yaml")
     again = read_recipe(None, tmp_path / "config.yaml", ())
-    assert again.flat() == first.flat()
-    assert again.config(vocab=9) == first.config(vocab=9)
-    assert yaml.safe_load(first.yaml())["norm"] == "rms(eps=1e-6)"
+    assert again.to_flat_dict() == first.to_flat_dict()
+    assert again.build_config(vocab=9) == first.build_config(vocab=9)
+    assert yaml.safe_load(first.to_yaml())["norm"] == "rms(eps=1e-6)"
 
 
 def test_a_preset_is_a_beginning():
     known = recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
-    config = known.config(vocab=100)
+    config = known.build_config(vocab=100)
     assert (config.wiring, config.dim, config.heads) == ("deepnorm", 512, 2)
 
 
@@ -51,8 +51,8 @@ def test_the_corpus_is_found_from_everywhere(monkeypatch, tmp_path):
 
 
 def test_every_key_is_described():
-    assert all(words for _, _, words in described())
-    assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in described()}
+    assert all(words for _, _, words in recipe_keys())
+    assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in recipe_keys()}
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data import Corpus, write_corpus
-from addnorm.data.batches import Batches
+from addnorm.data.batches import BatchIterator
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import base
 from addnorm.report.run_history import History
@@ -21,7 +21,7 @@ from addnorm.report.run_page import write_training_report
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
 from addnorm.train.objective import Objective
-from addnorm.train.trained_run import Run
+from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from tests.train.cases import Notes, corpus, digest, recipe
 
@@ -37,8 +37,8 @@ class Killer(Notes):
         super().__init__()
         self.step = step
 
-    def stepped(self, progress, loss):
-        super().stepped(progress, loss)
+    def on_step_end(self, progress, loss):
+        super().on_step_end(progress, loss)
         if progress.step == self.step:
             raise Stop
 
@@ -55,12 +55,12 @@ def data(tmp_path_factory):
 def test_it_learns(data, tmp_path, task):
     notes = Notes()
     made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
-    outcome = train(made, tmp_path / "run", watcher=notes)
+    outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
     assert outcome.progress.step == 60
     losses = [loss for _, loss in notes.steps]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
-    run = Run.open(tmp_path / "run", task=task)
+    run = TrainedRun.open(tmp_path / "run", task=task)
     assert run.step == outcome.progress.best_step
     assert not run.model.training
     assert run.labels == (("even", "odd") if task == "classify" else ())
@@ -92,7 +92,7 @@ def test_interrupted_anywhere_it_ends_with_the_same_bits(data, tmp_path, changes
     train(made, tmp_path / "whole")
     for step in (2, 4, 7, 11):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", watcher=Killer(step))
+            train(made, tmp_path / "broken", callback=Killer(step))
     train(made, tmp_path / "broken")
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
     whole, broken = (
@@ -109,7 +109,7 @@ def test_a_finished_run_is_not_trained_again(data, tmp_path):
     made = recipe(data["lm"], "lm")
     train(made, tmp_path / "run")
     before, notes = digest(tmp_path / "run"), Notes()
-    assert train(made, tmp_path / "run", watcher=notes).ending == "done"
+    assert train(made, tmp_path / "run", callback=notes).ending == "done"
     assert digest(tmp_path / "run") == before
     assert notes.steps == []
 
@@ -119,13 +119,13 @@ def test_a_damaged_checkpoint_is_left_aside(data, tmp_path, harm):
     made, notes = recipe(data["lm"], "lm"), Notes()
     train(made, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", watcher=Killer(9))
+        train(made, tmp_path / "run", callback=Killer(9))
     newest = tmp_path / "run" / "checkpoints" / "step-8"
     path = newest / ("state.json" if harm == "state" else "model.safetensors")
     data_ = bytearray(path.read_bytes())
     data_[len(data_) // 2] ^= 4
     path.write_bytes(data_[: len(data_) - 9] if harm == "cut" else data_)
-    train(made, tmp_path / "run", watcher=notes)
+    train(made, tmp_path / "run", callback=notes)
     assert "the checkpoint of step 8 is damaged and left aside" in notes.words
     assert notes.steps[0][0] == 5
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
@@ -156,14 +156,14 @@ def test_it_stops_early(data, tmp_path):
     outcome = train(made, tmp_path / "run")
     assert outcome.ending == "stopped"
     assert outcome.progress.step < 400
-    assert f"better than that of step {outcome.progress.best_step}" in outcome.why
+    assert f"better than that of step {outcome.progress.best_step}" in outcome.reason
 
 
 def test_the_best_checkpoint_is_kept(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
     best = train(made, tmp_path / "run").progress.best_step
-    assert best in checkpoints.steps(tmp_path / "run" / "checkpoints")
-    assert Run.open(tmp_path / "run").step == best
+    assert best in checkpoints.list_steps(tmp_path / "run" / "checkpoints")
+    assert TrainedRun.open(tmp_path / "run").step == best
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r.get("split") == "valid"]
     losses = {row["step"]: row["value"] for row in rows if row["name"] == "loss"}
     assert min(losses, key=losses.get) == best
@@ -172,12 +172,12 @@ def test_the_best_checkpoint_is_kept(data, tmp_path):
 def test_accumulated_batches_are_one_larger_batch(data, tmp_path):
     """The first update is that of the mean over all tokens of the three batches together."""
     made, notes = recipe(data["lm"], "lm", accumulate=3, steps=1, dropout=0.0, clip=None), Notes()
-    train(made, tmp_path / "run", watcher=notes)
-    run = Run.open(tmp_path / "run")
+    train(made, tmp_path / "run", callback=notes)
+    run = TrainedRun.open(tmp_path / "run")
     twin = build(run.model.config, seed=derive_seed(made.seed, "init"))
     corpus_ = Corpus.open(data["lm"])
     seed = derive_seed(made.seed, "data")
-    stream = Batches(corpus_, run.tokenizer, tokens=96, longest=16, seed=seed).stream()
+    stream = BatchIterator(corpus_, run.tokenizer, tokens=96, longest=16, seed=seed).stream()
     drawn = [next(stream)[0] for _ in range(3)]
     logits = [twin(batch.inputs).flatten(0, 1) for batch in drawn]
     targets = torch.cat([batch.targets.flatten() for batch in drawn])
@@ -236,11 +236,11 @@ class Poison(Notes):
         super().__init__()
         self.at, self.value = step, value
 
-    def began(self, progress, facts):
+    def on_train_start(self, progress, facts):
         self.model = facts["model"]
 
-    def stepped(self, progress, loss):
-        super().stepped(progress, loss)
+    def on_step_end(self, progress, loss):
+        super().on_step_end(progress, loss)
         if progress.step == self.at:
             self.at = -1
             with torch.no_grad():
@@ -252,11 +252,11 @@ class Poison(Notes):
 
 def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
     notes = Poison(6, math.nan)
-    outcome = train(recipe(data["translate"]), tmp_path / "run", watcher=notes)
+    outcome = train(recipe(data["translate"]), tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
-    assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.why
+    assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.reason
     assert outcome.progress.step == 6
-    assert checkpoints.steps(tmp_path / "run" / "checkpoints")[0] == 4
+    assert checkpoints.list_steps(tmp_path / "run" / "checkpoints")[0] == 4
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "diverged"]
     assert [(row["stack"], row["site"], row["step"]) for row in rows] == [("decoder", 1, 7)]
     page = write_training_report(tmp_path / "run").read_text()
@@ -266,15 +266,15 @@ def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
 def test_rewind_goes_back_and_past_the_batch(data, tmp_path):
     notes = Poison(6, math.nan)
     made = recipe(data["translate"], on_spike="rewind")
-    outcome = train(made, tmp_path / "run", watcher=notes)
+    outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
     assert outcome.progress.rewinds == 1
     assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
     assert "went back to step 4; the data go on" in notes.words
     valid = [r["step"] for r in notes.rows if r["name"] == "loss" and r.get("split") == "valid"]
     assert valid == [4, 8, 12]  # step 4 is not validated again
-    events = History.of(read_rows(tmp_path / "run" / "rows.jsonl")).events()
-    assert [(each.step, each.what) for each in events] == [(7, "spike, rewound")]
+    events = History.from_rows(read_rows(tmp_path / "run" / "rows.jsonl")).events()
+    assert [(each.step, each.label) for each in events] == [(7, "spike, rewound")]
 
 
 def test_rewind_without_a_spike_has_the_bits_of_log(data, tmp_path):
@@ -292,7 +292,7 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
         return loss * math.nan if bad else loss, sums
 
     made = recipe(data["translate"], on_spike="rewind", dropout=0.1)
-    stream = Batches(
+    stream = BatchIterator(
         Corpus.open(data["translate"]),
         Tokenizer.train(Corpus.open(data["translate"]), "char"),
         tokens=96,
@@ -306,7 +306,7 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
     train(made, tmp_path / "whole")
     for step in (6, 5, 9):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", watcher=Killer(step))
+            train(made, tmp_path / "broken", callback=Killer(step))
     outcome = train(made, tmp_path / "broken")
     assert outcome.progress.rewinds >= 1
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
@@ -316,8 +316,8 @@ def test_the_best_checkpoint_survives_a_rewind(data, tmp_path):
     made = recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
     notes = Poison(15, math.nan)
     notes.spoil = lambda model: model.decoder.sublayers[0].out_proj.weight
-    best = train(made, tmp_path / "run", watcher=notes).progress.best_step
-    assert Run.open(tmp_path / "run").step == best
+    best = train(made, tmp_path / "run", callback=notes).progress.best_step
+    assert TrainedRun.open(tmp_path / "run").step == best
 
 
 def test_a_validation_of_nothing_is_refused(tmp_path):
@@ -332,7 +332,7 @@ def test_another_corpus_at_the_same_place_is_refused(tmp_path):
     corpus(tmp_path / "c", "classify")
     made = recipe(tmp_path / "c", "classify")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", watcher=Killer(9))
+        train(made, tmp_path / "run", callback=Killer(9))
     corpus(tmp_path / "c", "classify", count=70)
     with pytest.raises(UserError, match=r"was changed since this run began; put the old one back"):
         train(made, tmp_path / "run")
@@ -365,14 +365,14 @@ def test_the_page_of_a_finished_run_says_nothing_else(data, tmp_path, steps, log
     train(made, tmp_path / "run")
     assert "not finished" not in write_training_report(tmp_path / "run").read_text()
     with pytest.raises(Stop):
-        train(made, tmp_path / "cut", watcher=Killer(7))
+        train(made, tmp_path / "cut", callback=Killer(7))
     assert "not finished" in write_training_report(tmp_path / "cut").read_text()
 
 
 def test_skipping_for_ever_ends_as_diverged(data, tmp_path):
     notes = Poison(6, math.nan)
     made = recipe(data["translate"], on_spike="skip", steps=60)
-    outcome = train(made, tmp_path / "run", watcher=notes)
+    outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
     assert outcome.progress.step < 60
 
@@ -381,24 +381,24 @@ def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
     class Jump(Poison):
         """Before step 41 the logits grow, and the update that would follow is not made."""
 
-        def stepped(self, progress, loss):
-            Notes.stepped(self, progress, loss)
+        def on_step_end(self, progress, loss):
+            Notes.on_step_end(self, progress, loss)
             if progress.step == 40:
                 self.before = self.model.embed.table.detach().clone()
                 with torch.no_grad():
                     self.model.embed.table.mul_(30)
 
-        def said(self, words):
-            if words.startswith("training a tokenizer"):
+        def on_message(self, text):
+            if text.startswith("training a tokenizer"):
                 return
-            super().said(words)
+            super().on_message(text)
             assert self.model.embed.table.equal(self.before * 30)
             with torch.no_grad():
                 self.model.embed.table.copy_(self.before)
 
     made = recipe(data["translate"], on_spike="skip", steps=48, valid_every=0, dropout=0.0)
     notes = Jump(0, 0)
-    assert train(made, tmp_path / "run", watcher=notes).ending == "done"
+    assert train(made, tmp_path / "run", callback=notes).ending == "done"
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "skip"]
     assert [row["step"] for row in rows] == [41]
     assert 41 not in [step for step, _ in notes.steps]
@@ -407,7 +407,7 @@ def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
 
 def test_what_is_too_long_is_told(data, tmp_path):
     notes = Notes()
-    train(recipe(data["translate"], max_length=6), tmp_path / "run", watcher=notes)
+    train(recipe(data["translate"], max_length=6), tmp_path / "run", callback=notes)
     assert any("longer than 6 tokens left out" in words for words in notes.words)
 
 
@@ -421,7 +421,7 @@ def test_the_folder_of_a_run_stands_alone(data, tmp_path):
     assert facts["stacks"][0]["wiring"] == "b2t"
     assert facts["versions"]["torch"] == torch.__version__
     moved = (tmp_path / "run").rename(tmp_path / "elsewhere")
-    assert Run.open(moved).model.config.wiring == "b2t"
+    assert TrainedRun.open(moved).model.config.wiring == "b2t"
 
 
 @pytest.mark.parametrize(
@@ -449,11 +449,11 @@ def test_a_start_that_failed_can_be_corrected(data, tmp_path):
 
 def test_a_damaged_best_checkpoint_is_passed_over_but_not_in_silence(data, tmp_path):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
-    first = Run.open(tmp_path / "run")
-    assert first.best
+    first = TrainedRun.open(tmp_path / "run")
+    assert first.is_best
     (tmp_path / "run" / "checkpoints" / f"step-{first.step}" / "model.safetensors").write_bytes(b"")
-    again = Run.open(tmp_path / "run")
-    assert not again.best
+    again = TrainedRun.open(tmp_path / "run")
+    assert not again.is_best
     assert again.step != first.step
 
 
@@ -461,13 +461,13 @@ def test_an_arrangement_without_a_model_is_refused(data, tmp_path):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
     (tmp_path / "run" / "arrangement.json").write_text("{}")
     with pytest.raises(UserError, match="tells no model; give the command of `addnorm train`"):
-        Run.open(tmp_path / "run")
+        TrainedRun.open(tmp_path / "run")
 
 
 def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=1, lr=1e30, clip=None, schedule="none")
     outcome = train(made, tmp_path / "run")
-    assert (outcome.ending, outcome.why) == ("diverged", "the last loss was nan")
+    assert (outcome.ending, outcome.reason) == ("diverged", "the last loss was nan")
 
 
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
@@ -485,7 +485,7 @@ def test_another_tokenizer_is_refused(data, tmp_path):
         (tmp_path / "b" / "tokenizer.json").read_bytes()
     )
     with pytest.raises(UserError, match=r"is the tokenizer of another run; put the one back"):
-        Run.open(tmp_path / "a")
+        TrainedRun.open(tmp_path / "a")
     with pytest.raises(UserError, match=r"tokenizer of another run"):
         train(made, tmp_path / "a")
 
@@ -516,5 +516,5 @@ def test_what_is_no_run_cannot_be_opened(data, tmp_path, harm, message):
         if harm == "begun":
             (path.parent).rename(tmp_path / path.parent.name)
     with pytest.raises(UserError) as told:
-        Run.open(tmp_path, task="translate" if harm == "task" else None)
+        TrainedRun.open(tmp_path, task="translate" if harm == "task" else None)
     assert message in str(told.value)

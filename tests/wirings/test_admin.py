@@ -54,7 +54,7 @@ def test_calibration_touches_nothing_else_and_is_remembered(start):
     twin = Encoder(dim=12, depth=3, heads=3, wiring=f"admin(start={start})")
     twin.load_state_dict(stack.state_dict())
     assert twin.wiring.calibrated and torch.equal(twin.wiring.omega, stack.wiring.omega)
-    stack.initialise()
+    stack.init_weights()
     assert not stack.wiring.calibrated and (stack.wiring.omega == 1).all()
 
 

@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from addnorm import Decoder, Encoder, Stack, UserError
-from addnorm.core import Call, WrongArrangement
+from addnorm.core import ArrangementMismatchError, Call
 from addnorm.sublayers import FeedForward, KVCache, SelfAttention
 from addnorm.wirings import Wiring, registry
 from tests.helpers import PAIR, TRIPLE, Silent, gradients, shaken, tokens, toy_stack
@@ -188,7 +188,7 @@ def test_weights_of_another_arrangement_are_refused_though_their_shapes_fit(save
     target = Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **loaded)
     before = {key: value.clone() for key, value in target.state_dict().items()}
     weights = shaken(Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **saved)).state_dict()
-    with pytest.raises(WrongArrangement, match="belong to another arrangement") as caught:
+    with pytest.raises(ArrangementMismatchError, match="belong to another arrangement") as caught:
         target.load_state_dict(weights)
     assert saved["wiring"] in str(caught.value) and loaded["wiring"] in str(caught.value)
     assert all(torch.equal(value, before[key]) for key, value in target.state_dict().items())
@@ -196,8 +196,8 @@ def test_weights_of_another_arrangement_are_refused_though_their_shapes_fit(save
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_starting_anew_leaves_nothing_of_the_past(name):
-    fresh = encoder(name).initialise(seed=5)
-    used = shaken(encoder(name), seed=8).initialise(seed=5)
+    fresh = encoder(name).init_weights(seed=5)
+    used = shaken(encoder(name), seed=8).init_weights(seed=5)
     for (key, one), (_, other) in zip(
         fresh.state_dict().items(), used.state_dict().items(), strict=True
     ):
@@ -209,8 +209,8 @@ def test_meta_device_then_real_memory(name):
     with torch.device("meta"):
         stack = Encoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=name)
     assert all(parameter.is_meta for parameter in stack.parameters())
-    stack = stack.to_empty(device="cpu").initialise(seed=5)
-    fresh = encoder(name).initialise(seed=5)
+    stack = stack.to_empty(device="cpu").init_weights(seed=5)
+    fresh = encoder(name).init_weights(seed=5)
     x = tokens(2, 5, DIM)
     assert torch.equal(stack.eval()(x), fresh.eval()(x))
 
@@ -231,7 +231,7 @@ def test_a_stack_leaves_the_users_weights_alone(name):
     stack = Stack(sublayers, dim=10, wiring=name)
     stack(tokens())
     assert all(torch.equal(a, b.weight) for a, b in zip(before, sublayers, strict=True))
-    stack.initialise()
+    stack.init_weights()
     assert not any(torch.equal(a, b.weight) for a, b in zip(before, sublayers, strict=True))
 
 
@@ -257,7 +257,7 @@ def test_state_between_layers_has_the_leaves_it_says(name):
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
         state = stack.wiring.step(state, site, sublayer)
         counts += [len(state)] if site.last else []
-    leaves = stack.wiring.leaves
+    leaves = stack.wiring.num_state_tensors
     assert set(counts) == {leaves} if leaves else len(set(counts)) > 1
 
 
@@ -428,7 +428,7 @@ def test_a_decoder_with_running_statistics_reads_a_memory_of_another_length():
 
 def test_weights_of_a_pair_do_not_fit_another_pair():
     small = encoder("deepnorm", other_depth=2)
-    with pytest.raises(WrongArrangement, match=r"other_depth=2.*other_depth=50"):
+    with pytest.raises(ArrangementMismatchError, match=r"other_depth=2.*other_depth=50"):
         encoder("deepnorm", other_depth=50).load_state_dict(small.state_dict())
 
 
@@ -474,9 +474,9 @@ def test_an_empty_batch_and_an_empty_memory_pass():
 
 
 def test_norms_inside_plain_modules_are_left_out_with_a_warning():
-    from addnorm.core import InnerNormsLeftOut
+    from addnorm.core import InnerNormsIgnoredWarning
 
-    with pytest.warns(InnerNormsLeftOut, match="SubLN has norms or scales inside"):
+    with pytest.warns(InnerNormsIgnoredWarning, match="SubLN has norms or scales inside"):
         Stack([Silent(), Silent()], dim=4, wiring="sub_ln")
 
 

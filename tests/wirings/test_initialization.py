@@ -8,7 +8,7 @@ from torch import nn
 
 from addnorm import Decoder, Encoder, Stack
 from addnorm.core import Call, Plan, UserError
-from addnorm.core.errors import WeightsLeftAlone
+from addnorm.core.errors import WeightsNotInitializedWarning
 from addnorm.stacks import init
 from addnorm.wirings import make_wiring, registry
 from tests.helpers import tokens
@@ -120,7 +120,7 @@ def test_admin_has_simpler_starts(start, omega):
 def test_mix_ln_counts_layers_exactly():
     for share, depth, layers in ((0.29, 100, 29), (0.58, 50, 29), (0.25, 6, 1), (0.25, 3, 0)):
         wiring = make_wiring(f"mix_ln(post={share})", plan("encoder_only", depth))
-        assert wiring.post_layers == layers
+        assert wiring.num_post_layers == layers
 
 
 def test_starting_twice_is_starting_once():
@@ -135,9 +135,9 @@ def test_starting_twice_is_starting_once():
 def test_schemes_by_width_know_which_side_is_the_stream(scheme):
     """Grouped keys make few features of many; a small vocabulary has fewer rows than columns."""
     stack = Encoder(dim=256, depth=1, heads=8, kv_heads=1, ffn_dim=96)
-    stack.initialise(scheme=scheme, seed=0)
+    stack.init_weights(scheme=scheme, seed=0)
     table = torch.empty(64, 256)
-    init.draw(table, scheme=scheme, role="embed")
+    init.init_weight_(table, scheme=scheme, role="embed")
     wanted = math.sqrt((2 / 5 if scheme == "megatron" else 1) / 256)
     for weight in (table, *(weight for role, weight in stack.weights() if role != "bias")):
         assert weight.std().item() == pytest.approx(wanted, rel=0.06)
@@ -176,7 +176,7 @@ def test_weights_are_drawn_with_the_deviation_of_scheme_and_gain(name, scheme):
     stack = Decoder(
         dim=dim, depth=2, heads=4, ffn_dim=wide, wiring=name, other_depth=3, activation="reglu"
     )
-    stack.initialise(scheme=scheme, seed=0)
+    stack.init_weights(scheme=scheme, seed=0)
     expected = {
         "xavier_uniform": lambda rows, columns, ffn: math.sqrt(2 / (rows + columns)),
         "xavier_normal": lambda rows, columns, ffn: math.sqrt(2 / (rows + columns)),
@@ -189,7 +189,7 @@ def test_weights_are_drawn_with_the_deviation_of_scheme_and_gain(name, scheme):
         "torch": lambda rows, columns, ffn: 1 / math.sqrt(3 * columns),
     }[scheme]
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
-        for role, weight in init.roles_of(sublayer, site.kind):
+        for role, weight in init.iter_weight_roles(sublayer, site.kind):
             if role == "bias":
                 assert not weight.any()
                 continue
@@ -200,19 +200,19 @@ def test_weights_are_drawn_with_the_deviation_of_scheme_and_gain(name, scheme):
 
 def test_uniform_and_normal_differ_in_their_tails():
     weight = torch.empty(200, 200)
-    init.draw(weight, scheme="xavier_uniform", role="out")
+    init.init_weight_(weight, scheme="xavier_uniform", role="out")
     bound = math.sqrt(6 / 400)
     assert bound * 0.99 < weight.abs().max() <= bound
-    init.draw(weight, scheme="xavier_normal", role="out")
+    init.init_weight_(weight, scheme="xavier_normal", role="out")
     assert weight.abs().max() > bound
 
 
 def test_unknown_schemes_and_roles_are_refused():
     stack = Encoder(dim=8, depth=1, heads=2)
     with pytest.raises(UserError, match="unknown scheme 'xavier'; did you mean 'xavier_"):
-        stack.initialise(scheme="xavier")
+        stack.init_weights(scheme="xavier")
     with pytest.raises(UserError, match="unknown role 'fc1'"):
-        init.draw(torch.empty(2, 2), scheme="unit", role="fc1")
+        init.init_weight_(torch.empty(2, 2), scheme="unit", role="fc1")
 
 
 def test_a_seed_leaves_torchs_generator_alone():
@@ -221,21 +221,21 @@ def test_a_seed_leaves_torchs_generator_alone():
     torch.manual_seed(0)
     stack = Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4)
     torch.manual_seed(0)
-    stack.initialise(seed=1)
+    stack.init_weights(seed=1)
     assert torch.equal(torch.rand(3), expected)
 
 
 def test_plain_modules_are_started_by_their_last_matrix():
     ffn = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
-    roles = [role for role, _ in init.roles_of(ffn, "ffn")]
+    roles = [role for role, _ in init.iter_weight_roles(ffn, "ffn")]
     assert roles == ["ffn_in", "ffn_out", "bias", "bias"]
-    roles = [role for role, _ in init.roles_of(nn.Linear(8, 8), "self")]
+    roles = [role for role, _ in init.iter_weight_roles(nn.Linear(8, 8), "self")]
     assert roles == ["out", "bias"]
 
 
 def test_torchs_attention_is_taken_apart():
     attention = nn.MultiheadAttention(8, 2)
-    found = dict(list(init.roles_of(attention, "self"))[:4])
+    found = dict(list(init.iter_weight_roles(attention, "self"))[:4])
     assert list(found) == ["query", "key", "value", "out"]
     assert found["value"].data_ptr() == attention.in_proj_weight[16:].data_ptr()
 
@@ -248,7 +248,7 @@ def test_torchs_attention_is_taken_apart():
             return self.attention(x, x, x, need_weights=False)[0]
 
     stack = Stack([Wrapped(), nn.Linear(8, 8)], dim=8, wiring="deepnorm(beta=0.001)")
-    stack.initialise(seed=0)
+    stack.init_weights(seed=0)
     query, _, value = stack.sublayers[0].attention.in_proj_weight.chunk(3)
     assert query.std() > 100 * value.std()
     stack(tokens(2, 3, 8))
@@ -271,7 +271,7 @@ class Conv(nn.Module):
 
 
 def test_convolutions_are_started_as_matrices_are():
-    stack = Stack([Conv(), nn.Linear(8, 8)], dim=8, wiring="fixup").initialise(seed=0)
+    stack = Stack([Conv(), nn.Linear(8, 8)], dim=8, wiring="fixup").init_weights(seed=0)
     x = tokens(2, 5, 8)
     torch.testing.assert_close(stack(x), x)
 
@@ -284,7 +284,7 @@ def test_convolutions_are_started_as_matrices_are():
 def test_weights_of_unknown_roles_are_left_alone_with_a_warning(module):
     before = [parameter.clone() for parameter in module.parameters()]
     stack = Stack([module, nn.Linear(8, 8)], dim=8, wiring="fixup")
-    with pytest.warns(WeightsLeftAlone, match="roles are not known"):
-        stack.initialise(seed=0)
+    with pytest.warns(WeightsNotInitializedWarning, match="roles are not known"):
+        stack.init_weights(seed=0)
     for old, new in zip(before, module.parameters(), strict=True):
         assert torch.equal(old, new) or not new.any()  # biases start at zero

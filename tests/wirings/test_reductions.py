@@ -330,7 +330,7 @@ def test_attention_residual_weights_sum_to_one_over_sources():
     stack = toy_stack("attn_res(form=full)")
     shaken(stack.wiring)
     x = tokens()
-    torch.testing.assert_close(stack.wiring._mixture((x, x, x), 2), x)
+    torch.testing.assert_close(stack.wiring._mix_sources((x, x, x), 2), x)
 
 
 def test_attention_residual_in_blocks_of_one_sublayer_is_the_full_form():
@@ -348,7 +348,7 @@ def test_denseformer_counts_its_scalars():
 
 def test_mix_ln_splits_by_layers():
     stack = toy_stack("mix_ln(post=0.5)", depth=5)
-    assert stack.wiring.post_layers == 2
+    assert stack.wiring.num_post_layers == 2
 
 
 def test_twins_of_other_wirings_do_not_pass():

@@ -1,6 +1,14 @@
 """Bench: how fast this machine is with us and with our peers, in one run."""
 
-from addnorm.bench.base import Bench, Row, Ways, keep_memory, measured
-from addnorm.bench.limits import Limits, limits
+from addnorm.bench.base import Benchmark, Candidates, Row, retain_freed_memory, run_benchmark
+from addnorm.bench.limits import HardwareLimits, measure_limits
 
-__all__ = ["Bench", "Limits", "Row", "Ways", "keep_memory", "limits", "measured"]
+__all__ = [
+    "Benchmark",
+    "HardwareLimits",
+    "Row",
+    "Candidates",
+    "retain_freed_memory",
+    "measure_limits",
+    "run_benchmark",
+]

@@ -10,8 +10,8 @@ from typing import Any
 
 import torch
 
-Way = Callable[[], Any]
-Ways = dict[str, Way]
+Candidate = Callable[[], Any]
+Candidates = dict[str, Candidate]
 OURS = "addnorm"
 """The way that is ours; all others are peers."""
 
@@ -38,13 +38,13 @@ class Row:
     peer_taken: float
     unit: str = "seconds"
 
-    def data(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """As plain data."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
-class Bench:
+class Benchmark:
     """One comparison: a way of ours and those of peers that do the same work.
 
     make: builds the ways; a peer that is not installed is left out
@@ -54,14 +54,14 @@ class Bench:
     """
 
     name: str
-    make: Callable[[], Ways]
+    build_candidates: Callable[[], Candidates]
     goals: dict[str, float]
     dtype: str = "float32"
     rounds: int = 15
-    counted: bool = False
+    is_memory: bool = False
 
 
-def keep_memory() -> None:
+def retain_freed_memory() -> None:
     """Have glibc keep what is freed, with the limits that it comes to by itself in a long run.
 
     Till then a call that gets new pages takes up to five times as long, ours or a peer's as chance
@@ -73,7 +73,7 @@ def keep_memory() -> None:
             library.mallopt(option, limit)
 
 
-def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
+def run_benchmark(bench: Benchmark, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
     """A row for each peer.
 
     Ways take turns, the order reversed every other round, and a ratio is of one round. With one
@@ -83,11 +83,11 @@ def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterat
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = bench.make()
+        made = bench.build_candidates()
         times = (
             {name: [way()] for name, way in made.items()}
-            if bench.counted
-            else _times(made, rounds or bench.rounds, alone=threads == 1)
+            if bench.is_memory
+            else _time_candidates(made, rounds or bench.rounds, single_threaded=threads == 1)
         )
     finally:
         torch.set_num_threads(before)
@@ -106,18 +106,20 @@ def measured(bench: Bench, *, threads: int, rounds: int | None = None) -> Iterat
             high,
             statistics.median(ours),
             statistics.median(taken),
-            "bytes" if bench.counted else "seconds",
+            "bytes" if bench.is_memory else "seconds",
         )
 
 
-def _times(ways: Ways, rounds: int, *, alone: bool) -> dict[str, list[float]]:
-    clock = time.process_time if alone else time.perf_counter
-    for way in ways.values():
+def _time_candidates(
+    candidates: Candidates, rounds: int, *, single_threaded: bool
+) -> dict[str, list[float]]:
+    clock = time.process_time if single_threaded else time.perf_counter
+    for way in candidates.values():
         way()  # what is done once, such as filling caches, is no part of it
-    times: dict[str, list[float]] = {name: [] for name in ways}
+    times: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(rounds):
-        for name in list(ways) if number % 2 else list(reversed(ways)):
+        for name in list(candidates) if number % 2 else list(reversed(candidates)):
             start = clock()
-            ways[name]()
+            candidates[name]()
             times[name].append(clock() - start)
     return times

@@ -8,37 +8,37 @@ from typing import Any
 
 import torch
 
-from addnorm.bench.base import OURS, Bench, Ways
+from addnorm.bench.base import OURS, Benchmark, Candidates
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START
 
-VOCAB, SENTENCES, SOURCE, STEPS = 8000, 32, 16, 40
+VOCAB, NUM_SENTENCES, SOURCE_LENGTH, NUM_NEW_TOKENS = 8000, 32, 16, 40
 PEER = "HF generate"
 
 
-def benches() -> Iterator[Bench]:
+def benches() -> Iterator[Benchmark]:
     """Greedy and with five beams."""
     for name, beam in (("greedy", 1), ("beam 5", 5)):
-        yield Bench(f"decode {name}", partial(ways, beam), {PEER: 1.4}, rounds=9)
+        yield Benchmark(f"decode {name}", partial(build_candidates, beam), {PEER: 1.4}, rounds=9)
 
 
-def ways(beam: int) -> Ways:
+def build_candidates(beam: int) -> Candidates:
     """A Marian of 6+6 layers and d=256 writes 40 tokens for each of 32 sentences; no token ends."""
     if not importlib.util.find_spec("transformers"):
         raise UserError("decoding is measured beside Hugging Face; try pip install transformers")
     from addnorm.decode.batching import decode
-    from addnorm.decode.options import Options
+    from addnorm.decode.options import DecodingOptions
     from addnorm.decode.stepper import Sentence
     from addnorm.interop import from_hf
 
-    theirs = _marian()
+    theirs = _build_marian()
     ours = from_hf(theirs).model.eval()
     for stack in ours.stacks:
         stack.packed = True
     chance = torch.Generator().manual_seed(1)
-    source = torch.randint(4, VOCAB, (SENTENCES, SOURCE), generator=chance)
-    sentences = [Sentence((START,), STEPS, tuple(row)) for row in source.tolist()]
-    options = Options(beam=beam, batch_tokens=1 << 20)
+    source = torch.randint(4, VOCAB, (NUM_SENTENCES, SOURCE_LENGTH), generator=chance)
+    sentences = [Sentence((START,), NUM_NEW_TOKENS, tuple(row)) for row in source.tolist()]
+    options = DecodingOptions(beam=beam, batch_tokens=1 << 20)
 
     def own() -> list[tuple[int, ...]]:
         return [best[0].tokens for best in decode(ours, sentences, options, end=END)]
@@ -48,8 +48,8 @@ def ways(beam: int) -> Ways:
             return theirs.generate(
                 source,
                 attention_mask=torch.ones_like(source),
-                max_new_tokens=STEPS,
-                min_new_tokens=STEPS,
+                max_new_tokens=NUM_NEW_TOKENS,
+                min_new_tokens=NUM_NEW_TOKENS,
                 num_beams=beam,
                 do_sample=False,
             )
@@ -61,7 +61,7 @@ def ways(beam: int) -> Ways:
     return {OURS: own, PEER: peer}
 
 
-def _marian() -> Any:
+def _build_marian() -> Any:
     transformers: Any = import_module("transformers")  # has no types
 
     transformers.logging.set_verbosity_error()

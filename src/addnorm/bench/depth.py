@@ -12,7 +12,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
-from addnorm.bench.base import OURS, Bench, Ways
+from addnorm.bench.base import OURS, Benchmark, Candidates
 from addnorm.stacks import Encoder
 from addnorm.wirings import registry
 
@@ -20,33 +20,41 @@ SHALLOW, DEEP, DIM, TOKENS = 6, 96, 64, (4, 32)
 PEER = f"{DEEP // SHALLOW} stacks of {SHALLOW} layers"
 QUADRATIC = {"dlcl", "denseformer", "attn_res"}
 """Have no goal: their law is another one."""
-LINEAR = 1 / 1.1
+LINEAR_GOAL = 1 / 1.1
 """A layer costs at most a tenth more."""
 
 
-def benches() -> Iterator[Bench]:
+def benches() -> Iterator[Benchmark]:
     """Time and memory of every wiring."""
     for name in registry:
-        goals = {} if name in QUADRATIC else {PEER: LINEAR}
-        yield Bench(f"depth {name}, time", partial(ways, name), goals, rounds=5)
-        yield Bench(f"depth {name}, memory", partial(ways, name, kept=True), goals, counted=True)
+        goals = {} if name in QUADRATIC else {PEER: LINEAR_GOAL}
+        yield Benchmark(f"depth {name}, time", partial(build_candidates, name), goals, rounds=5)
+        yield Benchmark(
+            f"depth {name}, memory",
+            partial(build_candidates, name, memory=True),
+            goals,
+            is_memory=True,
+        )
 
 
-def ways(wiring: str, *, kept: bool = False) -> Ways:
+def build_candidates(wiring: str, *, memory: bool = False) -> Candidates:
     """A forward and backward of as many layers; kept: the bytes that wait for the backward."""
-    deep, shallow = (_stack(wiring, depth) for depth in (DEEP, SHALLOW))
+    deep, shallow = (_build_stack(wiring, depth) for depth in (DEEP, SHALLOW))
     x = torch.randn(*TOKENS, DIM)
-    if kept:
-        return {OURS: lambda: saved(deep, x), PEER: lambda: DEEP // SHALLOW * saved(shallow, x)}
+    if memory:
+        return {
+            OURS: lambda: saved_bytes(deep, x),
+            PEER: lambda: DEEP // SHALLOW * saved_bytes(shallow, x),
+        }
 
     def many() -> None:
         for _ in range(DEEP // SHALLOW):
-            _passed(shallow, x)
+            _forward_backward(shallow, x)
 
-    return {OURS: partial(_passed, deep, x), PEER: many}
+    return {OURS: partial(_forward_backward, deep, x), PEER: many}
 
 
-def saved(stack: Encoder, x: Tensor) -> int:
+def saved_bytes(stack: Encoder, x: Tensor) -> int:
     """Bytes of the storages that a forward keeps for the backward, but for weights and input."""
     known = {each.untyped_storage().data_ptr() for each in (x, *stack.parameters())}
     found: dict[int, int] = {}
@@ -63,12 +71,12 @@ def saved(stack: Encoder, x: Tensor) -> int:
     return total
 
 
-def _stack(wiring: str, depth: int) -> Encoder:
+def _build_stack(wiring: str, depth: int) -> Encoder:
     stack = Encoder(dim=DIM, depth=depth, heads=4, wiring=wiring)
     stack.calibrate(torch.randn(*TOKENS, DIM))
     return stack
 
 
-def _passed(stack: Encoder, x: Tensor) -> None:
+def _forward_backward(stack: Encoder, x: Tensor) -> None:
     stack(x).square().mean().backward()
     stack.zero_grad(set_to_none=True)

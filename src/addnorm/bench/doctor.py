@@ -7,18 +7,18 @@ from typing import Any
 
 import torch
 
-from addnorm.bench.base import OURS, Bench, Ways
+from addnorm.bench.base import OURS, Benchmark, Candidates
 from addnorm.core.errors import UserError
 
 PEER = "forward and backward"
 
 
-def benches() -> Iterator[Bench]:
+def benches() -> Iterator[Benchmark]:
     """BERT-base; the goal is at most 1.5 times the plain pass."""
-    yield Bench("doctor BERT-base", ways, {PEER: 1 / 1.5}, rounds=5)
+    yield Benchmark("doctor BERT-base", build_candidates, {PEER: 1 / 1.5}, rounds=5)
 
 
-def ways() -> Ways:
+def build_candidates() -> Candidates:
     """2 x 128 tokens with their mask."""
     if not importlib.util.find_spec("transformers"):
         raise UserError("the doctor is measured on BERT; try pip install transformers")

@@ -7,7 +7,7 @@ import torch
 
 
 @dataclass(frozen=True)
-class Limits:
+class HardwareLimits:
     """Of one machine with a number of threads.
 
     matmul: GFLOP/s of a product of two square matrices
@@ -26,34 +26,37 @@ class Limits:
         )
 
 
-def limits(threads: int) -> Limits:
+def measure_limits(threads: int) -> HardwareLimits:
     """The best of several tries each, so that other work on the machine matters less."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return Limits(
-            threads, _products(1024, torch.float32), _products(512, torch.bfloat16), _bandwidth()
+        return HardwareLimits(
+            threads,
+            _matmul_gflops(1024, torch.float32),
+            _matmul_gflops(512, torch.bfloat16),
+            _memory_bandwidth(),
         )
     finally:
         torch.set_num_threads(before)
 
 
-def _products(size: int, dtype: torch.dtype) -> float:
+def _matmul_gflops(size: int, dtype: torch.dtype) -> float:
     a, b = (torch.randn(size, size).to(dtype) for _ in range(2))
-    return 2 * size**3 / _best(lambda: a @ b) / 1e9
+    return 2 * size**3 / _best_time(lambda: a @ b) / 1e9
 
 
-def _bandwidth(size: int = 1 << 24) -> float:
+def _memory_bandwidth(size: int = 1 << 24) -> float:
     a, b, c = torch.empty(size), torch.rand(size), torch.rand(size)
-    return 3 * a.nbytes / _best(lambda: torch.add(b, c, out=a)) / 1e9
+    return 3 * a.nbytes / _best_time(lambda: torch.add(b, c, out=a)) / 1e9
 
 
-def _best(way: object, tries: int = 7) -> float:
-    assert callable(way)
-    way()
+def _best_time(function: object, repeats: int = 7) -> float:
+    assert callable(function)
+    function()
     taken = []
-    for _ in range(tries):
+    for _ in range(repeats):
         start = time.perf_counter()
-        way()
+        function()
         taken.append(time.perf_counter() - start)
     return min(taken)

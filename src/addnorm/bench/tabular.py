@@ -9,40 +9,40 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.bench.base import OURS, Benchmark, Candidate, Candidates
 from addnorm.core.errors import UserError
 
-NUMBERS, CATEGORIES, BATCH, DEPTH = 8, [7, 16, 15, 6, 5, 42], 256, 3
+NUMBERS, CATEGORIES, BATCH_SIZE, DEPTH = 8, [7, 16, 15, 6, 5, 42], 256, 3
 PEER = "rtdl_revisiting_models"
 
 
-def benches() -> Iterator[Bench]:
+def benches() -> Iterator[Benchmark]:
     """One size, the published dropout."""
-    yield Bench("train FT-Transformer", ways, {PEER: 1.2}, rounds=15)
+    yield Benchmark("train FT-Transformer", build_candidates, {PEER: 1.2}, rounds=15)
 
 
-def ways() -> Ways:
+def build_candidates() -> Candidates:
     """An update on a batch of rows, as wide as Adult's."""
     if not importlib.util.find_spec("rtdl_revisiting_models"):
         raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
-    from addnorm.models.tabular import Cells
+    from addnorm.models.tabular import TableBatch
     from addnorm.train.optimizers.base import make_optimizer
 
-    theirs, ours = _rivals(DEPTH)
-    numbers = torch.randn(BATCH, NUMBERS)
-    codes = torch.stack([torch.randint(size, (BATCH,)) for size in CATEGORIES], 1)
-    asked = torch.randint(2, (BATCH,)).float()
-    holes = torch.zeros(BATCH, NUMBERS, dtype=torch.bool)
-    cells = Cells(numbers, holes, codes + 2, codes[:, :0, None])
+    theirs, ours = _build_models(DEPTH)
+    numbers = torch.randn(BATCH_SIZE, NUMBERS)
+    codes = torch.stack([torch.randint(size, (BATCH_SIZE,)) for size in CATEGORIES], 1)
+    asked = torch.randint(2, (BATCH_SIZE,)).float()
+    holes = torch.zeros(BATCH_SIZE, NUMBERS, dtype=torch.bool)
+    cells = TableBatch(numbers, holes, codes + 2, codes[:, :0, None])
     adam = theirs.make_default_optimizer()
     own = make_optimizer("adamw(beta2=0.999)", ours, lr=1e-4, weight_decay=1e-5)
     return {
-        OURS: _update(lambda: ours(cells), own, asked),
-        PEER: _update(lambda: theirs(numbers, codes), adam, asked),
+        OURS: _make_train_step(lambda: ours(cells), own, asked),
+        PEER: _make_train_step(lambda: theirs(numbers, codes), adam, asked),
     }
 
 
-def _rivals(depth: int) -> tuple[Any, Any]:
+def _build_models(depth: int) -> tuple[Any, Any]:
     """The authors' model and ours, of their default size."""
     FTTransformer: Any = import_module(PEER).FTTransformer  # has no types
     from addnorm.models.tabular import TableConfig, build_table_model
@@ -51,7 +51,7 @@ def _rivals(depth: int) -> tuple[Any, Any]:
     theirs = FTTransformer(
         n_cont_features=NUMBERS, cat_cardinalities=CATEGORIES, d_out=1, **options
     )
-    config = TableConfig.of(
+    config = TableConfig.from_kwargs(
         model="ft_transformer",
         numbers=NUMBERS,
         categories=tuple(size + 2 for size in CATEGORIES),
@@ -66,11 +66,11 @@ def _rivals(depth: int) -> tuple[Any, Any]:
     return theirs, build_table_model(config, seed=0)
 
 
-def _update(answer: Way, optimizer: Any, asked: Tensor) -> Way:
+def _make_train_step(forward: Candidate, optimizer: Any, targets: Tensor) -> Candidate:
     def run() -> None:
-        logits = answer()
+        logits = forward()
         assert isinstance(logits, Tensor)
-        torch.autograd.backward(F.binary_cross_entropy_with_logits(logits[:, 0], asked))
+        torch.autograd.backward(F.binary_cross_entropy_with_logits(logits[:, 0], targets))
         optimizer.step()
         optimizer.zero_grad()
 

@@ -14,19 +14,19 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from addnorm.bench.base import OURS, Bench, Way, Ways
+from addnorm.bench.base import OURS, Benchmark, Candidate, Candidates
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START
-from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 from addnorm.models import build
 from addnorm.train.objective import Objective
 
-VOCAB, LONGEST, SMOOTHING, RATE = 8000, 120, 0.1, 0.1
-SORTED = f"{OURS}, by length"
-POOL = 20
+VOCAB, MAX_LENGTH, SMOOTHING, DROPOUT_RATE = 8000, 120, 0.1, 0.1
+OURS_BY_LENGTH = f"{OURS}, by length"
+SORT_POOL_FACTOR = 20
 """How much more sentences are sorted than are used."""
-TORCH, HF, LIMIT = "nn.Transformer", "HF Marian", "its products alone, as one"
-SIDE = 768
+TORCH, HF, MATMUL_LIMIT = "nn.Transformer", "HF Marian", "its products alone, as one"
+MATMUL_SIZE = 768
 """Of the square matrices whose product is the machine's limit."""
 
 Batch = tuple[Tensor, Tensor]
@@ -34,7 +34,7 @@ Batch = tuple[Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class Size:
+class ModelSize:
     """Of a model: layers on each side, features, heads, and target tokens of a batch."""
 
     depth: int
@@ -43,46 +43,46 @@ class Size:
     tokens: int = 1000
 
 
-WIDE, DEEP = Size(6, 256, 4), Size(18, 64, 4)
+WIDE, DEEP = ModelSize(6, 256, 4), ModelSize(18, 64, 4)
 
 
-def benches() -> Iterator[Bench]:
+def benches() -> Iterator[Benchmark]:
     """Ours in random order against peers in random order and with sentences of like length."""
     for size, goals in (
         (
             WIDE,
             {f"{TORCH}, random": 4.0, f"{TORCH}, by length": 1.5, f"{HF}, by length": 1.25}
-            | {LIMIT: 0.75, SORTED: 1.0},
+            | {MATMUL_LIMIT: 0.75, OURS_BY_LENGTH: 1.0},
         ),
-        (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5, SORTED: 1.0}),
+        (DEEP, {f"{TORCH}, by length": 2.3, f"{HF}, by length": 1.5, OURS_BY_LENGTH: 1.0}),
     ):
         name = f"train {size.depth}+{size.depth} d={size.dim}"
-        yield Bench(name, partial(ways, size), goals, rounds=9)
+        yield Benchmark(name, partial(build_candidates, size), goals, rounds=9)
     goals = {f"{TORCH}, by length": 1.8, f"{HF}, by length": 1.8}
-    yield Bench(
+    yield Benchmark(
         f"train {WIDE.depth}+{WIDE.depth} d={WIDE.dim}",
-        partial(ways, WIDE, bf16=True),
+        partial(build_candidates, WIDE, bf16=True),
         goals,
         dtype="bfloat16",
         rounds=5,
     )
 
 
-def ways(size: Size, *, bf16: bool = False) -> Ways:
+def build_candidates(size: ModelSize, *, bf16: bool = False) -> Candidates:
     """A pass over as many tokens each."""
     if bf16 and not has_bfloat16():
         raise UserError("this CPU has no instructions for bfloat16; a step would take minutes")
-    random, sorted_ = batches(size.tokens), batches(size.tokens, by_length=True)
-    made: Ways = {
-        OURS: trainer(_ours(size), random, bf16=bf16),
-        SORTED: trainer(_ours(size), sorted_, bf16=bf16),
+    random, sorted_ = make_batches(size.tokens), make_batches(size.tokens, by_length=True)
+    made: Candidates = {
+        OURS: make_trainer(_build_addnorm(size), random, bf16=bf16),
+        OURS_BY_LENGTH: make_trainer(_build_addnorm(size), sorted_, bf16=bf16),
     }
     if not bf16:
-        made[LIMIT] = partial(multiply, products(made[OURS]))
-        made[f"{TORCH}, random"] = trainer(_torch(size), random)
-    made[f"{TORCH}, by length"] = trainer(_torch(size), sorted_, bf16=bf16)
+        made[MATMUL_LIMIT] = partial(run_matmuls, count_matmul_flops(made[OURS]))
+        made[f"{TORCH}, random"] = make_trainer(_build_torch(size), random)
+    made[f"{TORCH}, by length"] = make_trainer(_build_torch(size), sorted_, bf16=bf16)
     if importlib.util.find_spec("transformers"):
-        made[f"{HF}, by length"] = trainer(_marian(size), sorted_, bf16=bf16)
+        made[f"{HF}, by length"] = make_trainer(_build_marian(size), sorted_, bf16=bf16)
     return made
 
 
@@ -91,7 +91,7 @@ def has_bfloat16() -> bool:
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
-def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
+def make_batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
     """Sentences whose lengths are spread like those of real ones, in batches of about so many
     target tokens: log-normal, 24 in the middle, both sides alike but for a tenth.
 
@@ -100,14 +100,14 @@ def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Bat
     chance = torch.Generator().manual_seed(0)
     rows: list[Batch] = []
     total = 0
-    while total < count * tokens * (POOL if by_length else 1):
+    while total < count * tokens * (SORT_POOL_FACTOR if by_length else 1):
         middle = math.exp(math.log(24) + 0.5 * float(torch.randn((), generator=chance)))
         lengths = [
             int(min(max(4.0, middle * (1 + 0.1 * float(torch.randn((), generator=chance)))), 117.0))
             for _ in range(2)
         ]
         ids = [torch.randint(4, VOCAB, (length,), generator=chance) for length in lengths]
-        rows.append((_closed(ids[0]), _closed(ids[1], START)))
+        rows.append((_add_end(ids[0]), _add_end(ids[1], START)))
         total += len(rows[-1][1])
     if by_length:
         rows.sort(key=lambda row: len(row[1]))
@@ -118,12 +118,15 @@ def batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Bat
         groups[-1].append(row)
     apart = len(groups) // count if by_length else 1
     return [
-        (_stacked([row[0] for row in group], PAD), _stacked([row[1] for row in group], IGNORE))
+        (
+            _pad_rows([row[0] for row in group], PAD),
+            _pad_rows([row[1] for row in group], IGNORE_INDEX),
+        )
         for group in groups[apart // 2 :: apart][:count]
     ]
 
 
-def trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Way:
+def make_trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Candidate:
     """An update on each batch; `model` is from (source, target) to the summed loss."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
@@ -132,24 +135,24 @@ def trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Way:
         for source, target in data:
             with torch.autocast("cpu", torch.bfloat16, enabled=bf16):
                 loss = model(source, target)
-            (loss / (target[:, 1:] != IGNORE).sum()).backward()
+            (loss / (target[:, 1:] != IGNORE_INDEX).sum()).backward()
             optimizer.step()
             optimizer.zero_grad(set_to_none=True)
 
     return run
 
 
-def products(way: Way) -> int:
+def count_matmul_flops(candidate: Candidate) -> int:
     """Operations in matrix products of a call."""
     with FlopCounterMode(display=False) as counted:
-        way()
+        candidate()
     return counted.get_total_flops()
 
 
-def multiply(operations: int) -> None:
+def run_matmuls(flops: int) -> None:
     """Large products of as many operations: what the machine can do at best."""
-    x = torch.ones(SIDE, SIDE)
-    for _ in range(round(operations / (2 * SIDE**3))):
+    x = torch.ones(MATMUL_SIZE, MATMUL_SIZE)
+    for _ in range(round(flops / (2 * MATMUL_SIZE**3))):
         x @ x
 
 
@@ -170,7 +173,7 @@ class _Loss(nn.Module):
         )
 
 
-class _Ours(nn.Module):
+class _AddnormLoss(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
         self.objective = Objective(model, "translate", smoothing=SMOOTHING)
@@ -180,7 +183,7 @@ class _Ours(nn.Module):
         return loss
 
 
-def _ours(size: Size) -> nn.Module:
+def _build_addnorm(size: ModelSize) -> nn.Module:
     model = build(
         kind="seq2seq",
         vocab=VOCAB,
@@ -188,16 +191,16 @@ def _ours(size: Size) -> nn.Module:
         depth=size.depth,
         heads=size.heads,
         wiring="post_ln",
-        dropout=RATE,
+        dropout=DROPOUT_RATE,
         embed_scale="sqrt_dim",
         seed=0,
     )
     for stack in model.stacks:
         stack.packed = True
-    return _Ours(model)
+    return _AddnormLoss(model)
 
 
-def _torch(size: Size) -> nn.Module:
+def _build_torch(size: ModelSize) -> nn.Module:
     return _Loss(_Transformer(size))
 
 
@@ -208,7 +211,7 @@ class _Transformer(nn.Module):
 
     positions: Tensor
 
-    def __init__(self, size: Size) -> None:
+    def __init__(self, size: ModelSize) -> None:
         super().__init__()
         self.scale = math.sqrt(size.dim)
         self.table = nn.Embedding(VOCAB, size.dim)
@@ -216,7 +219,7 @@ class _Transformer(nn.Module):
             warnings.simplefilter("ignore")
             self.body = nn.Transformer(
                 *(size.dim, size.heads, size.depth, size.depth, 4 * size.dim),
-                dropout=RATE,
+                dropout=DROPOUT_RATE,
                 batch_first=True,
             )
         for module in self.modules():
@@ -224,16 +227,16 @@ class _Transformer(nn.Module):
                 module.dropout = 0.0
             if isinstance(module, nn.TransformerEncoderLayer | nn.TransformerDecoderLayer):
                 module.dropout.p = 0.0
-        self.dropout = nn.Dropout(RATE)
+        self.dropout = nn.Dropout(DROPOUT_RATE)
         rates = torch.exp(torch.arange(0, size.dim, 2) * (-math.log(10_000) / size.dim))
-        angles = torch.arange(LONGEST)[:, None] * rates
+        angles = torch.arange(MAX_LENGTH)[:, None] * rates
         self.register_buffer("positions", torch.stack((angles.sin(), angles.cos()), -1).flatten(1))
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         causal = nn.Transformer.generate_square_subsequent_mask(target.shape[1], dtype=torch.bool)
         padding = source == PAD
         h = self.body(
-            *(self._embedded(source), self._embedded(target)),
+            *(self._embed(source), self._embed(target)),
             tgt_mask=causal,
             tgt_is_causal=True,
             src_key_padding_mask=padding,
@@ -241,14 +244,14 @@ class _Transformer(nn.Module):
         )
         return F.linear(h, self.table.weight)
 
-    def _embedded(self, ids: Tensor) -> Tensor:
+    def _embed(self, ids: Tensor) -> Tensor:
         dropped: Tensor = self.dropout(
             self.table(ids) * self.scale + self.positions[: ids.shape[1]]
         )
         return dropped
 
 
-def _marian(size: Size) -> nn.Module:
+def _build_marian(size: ModelSize) -> nn.Module:
     transformers: Any = import_module("transformers")  # has no types
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
@@ -259,8 +262,8 @@ def _marian(size: Size) -> nn.Module:
         decoder_attention_heads=size.heads,
         encoder_ffn_dim=4 * size.dim,
         decoder_ffn_dim=4 * size.dim,
-        max_position_embeddings=LONGEST,
-        dropout=RATE,
+        max_position_embeddings=MAX_LENGTH,
+        dropout=DROPOUT_RATE,
         activation_function="relu",
         scale_embedding=True,
         pad_token_id=PAD,
@@ -286,9 +289,9 @@ class _Marian(nn.Module):
         return logits
 
 
-def _closed(ids: Tensor, *before: int) -> Tensor:
-    return torch.cat((torch.tensor(before, dtype=torch.long), ids, torch.tensor([END])))
+def _add_end(ids: Tensor, *prefix: int) -> Tensor:
+    return torch.cat((torch.tensor(prefix, dtype=torch.long), ids, torch.tensor([END])))
 
 
-def _stacked(rows: list[Tensor], fill: int) -> Tensor:
+def _pad_rows(rows: list[Tensor], fill: int) -> Tensor:
     return nn.utils.rnn.pad_sequence(rows, batch_first=True, padding_value=fill)

@@ -45,9 +45,9 @@ from addnorm.claims.catalogue.stream_growth import StreamGrowth
 from addnorm.claims.catalogue.t_fixup_trains_deep import TFixupTrainsDeep
 from addnorm.claims.catalogue.third_position import ThirdPosition
 from addnorm.claims.checks import RULE, Check, Verdict
-from addnorm.claims.claim import BUDGETS, Budget, Claim, Desk, Drawing, registry
-from addnorm.claims.result import Result, results
-from addnorm.claims.runner import Watch, run_claims
+from addnorm.claims.claim import BUDGETS, Budget, ChartSpec, Claim, ClaimWorkspace, registry
+from addnorm.claims.result import Result, read_results
+from addnorm.claims.runner import ClaimsCallback, run_claims
 
 __all__ = [
     "AdaNormBeatsLayerNorm",
@@ -64,9 +64,9 @@ __all__ = [
     "DeepLayersAreRemovable",
     "DeepPostLnFails",
     "DeepnormTrainsDeep",
-    "Desk",
+    "ClaimWorkspace",
     "DlclTrainsDeep",
-    "Drawing",
+    "ChartSpec",
     "DytHelpsSmallData",
     "EpsilonOutside",
     "FalsePreLnIsPostLn",
@@ -96,8 +96,8 @@ __all__ = [
     "TFixupTrainsDeep",
     "ThirdPosition",
     "Verdict",
-    "Watch",
+    "ClaimsCallback",
     "registry",
-    "results",
+    "read_results",
     "run_claims",
 ]

@@ -9,26 +9,26 @@ import torch
 from scipy import stats
 from torch import Tensor
 
-from addnorm.claims.checks import over_seeds
-from addnorm.claims.claim import BUDGETS, Budget, Claim, Desk
-from addnorm.claims.progress import Pace
+from addnorm.claims.checks import estimate_over_seeds
+from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace
+from addnorm.claims.progress import ProgressTimer
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
 from addnorm.stacks import Encoder
 
-Sizes = Mapping[str, Any]
+BudgetSettings = Mapping[str, Any]
 
 
-class AtStart(Claim):
+class InitClaim(Claim):
     """A claim whose numbers come from models that were never trained."""
 
-    how = "at the start"
-    budgets: ClassVar[Mapping[Budget, Sizes]]
+    method = "at the start"
+    budgets: ClassVar[Mapping[Budget, BudgetSettings]]
     """`seeds`, `first_seed` (0 without), and whatever sizes `measure` wants, for each budget."""
 
     @abstractmethod
-    def measure(self, at: Sizes) -> Iterable[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterable[Row]:
         """The rows of one seed, which is set already. at: the sizes of the budget, and `seed`."""
 
     def settings(self, budget: Budget) -> dict[str, Any]:
@@ -39,26 +39,26 @@ class AtStart(Claim):
         """No training; so many seeds."""
         return f"no training, {self.budgets[budget]['seeds']} seeds"
 
-    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+    def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
         """Measure with each seed; torch's generator goes on afterwards as if nothing had been."""
         at = self.budgets[budget]
         made: list[Row] = []
         with torch.random.fork_rng():
-            told = Pace(desk.said, total=at["seeds"], unit="seeds")
+            told = ProgressTimer(workspace.on_message, total=at["seeds"], unit="seeds")
             first = at.get("first_seed", 0)
             for number, seed in enumerate(range(first, first + at["seeds"])):
-                told.came(number)
-                anew(seed)
+                told.update(number)
+                reseed(seed)
                 made += [{**row, "seed": seed} for row in self.measure({**at, "seed": seed})]
         return made
 
 
-def anew(seed: int) -> None:
+def reseed(seed: int) -> None:
     """Begin the draws of a seed again: called before every arm and depth, it pairs them."""
     torch.manual_seed(derive_seed(seed, "claim"))
 
 
-def sizes(**table: Any) -> dict[Budget, Sizes]:
+def budget_table(**table: Any) -> dict[Budget, BudgetSettings]:
     """The sizes of each budget, from a table: a tuple has one for each, all else is the same.
 
     >>> sizes(seeds=(2, 8, 16), lr=1e-4)["standard"]
@@ -73,24 +73,28 @@ def sizes(**table: Any) -> dict[Budget, Sizes]:
     }
 
 
-def picked(rows: Iterable[Row], name: str, **where: Any) -> list[Row]:
+def select_rows(rows: Iterable[Row], name: str, **fields: Any) -> list[Row]:
     """The rows of a name, whose other fields are these."""
     return [
         row
         for row in rows
-        if row["name"] == name and all(row.get(key) == value for key, value in where.items())
+        if row["name"] == name and all(row.get(key) == value for key, value in fields.items())
     ]
 
 
-def by_seed(rows: Sequence[Row], of: Callable[[list[Row]], float]) -> dict[int, float]:
+def compute_per_seed(
+    rows: Sequence[Row], statistic: Callable[[list[Row]], float]
+) -> dict[int, float]:
     """A number from the rows of each seed."""
     seeds = sorted({row["seed"] for row in rows})
-    return {seed: of([row for row in rows if row["seed"] == seed]) for seed in seeds}
+    return {seed: statistic([row for row in rows if row["seed"] == seed]) for seed in seeds}
 
 
-def each_seed(rows: Sequence[Row], of: Callable[[list[Row]], float]) -> Estimate | None:
+def estimate_per_seed(
+    rows: Sequence[Row], statistic: Callable[[list[Row]], float]
+) -> Estimate | None:
     """The estimate of a number over seeds, each from its own rows."""
-    return over_seeds(by_seed(rows, of))
+    return estimate_over_seeds(compute_per_seed(rows, statistic))
 
 
 def slope(x: str, *, log_x: bool = False, log_y: bool = False) -> Callable[[list[Row]], float]:
@@ -112,21 +116,21 @@ def slope(x: str, *, log_x: bool = False, log_y: bool = False) -> Callable[[list
     return of
 
 
-def highest(rows: list[Row]) -> float:
+def max_value(rows: list[Row]) -> float:
     """The largest value."""
     return max(row["value"] for row in rows)
 
 
-def lowest(rows: list[Row]) -> float:
+def min_value(rows: list[Row]) -> float:
     """The smallest value."""
     return min(row["value"] for row in rows)
 
 
-def stack_of(wiring: str, depth: int, dim: int, **choices: Any) -> Encoder:
+def make_encoder(wiring: str, depth: int, dim: int, **options: Any) -> Encoder:
     """An encoder as one would train it, at its start."""
-    return Encoder(dim=dim, depth=depth, heads=max(1, dim // 16), wiring=wiring, **choices)
+    return Encoder(dim=dim, depth=depth, heads=max(1, dim // 16), wiring=wiring, **options)
 
 
-def row(name: str, value: float | Tensor, **where: Any) -> Row:
+def make_row(name: str, value: float | Tensor, **fields: Any) -> Row:
     """A row with six digits of its value: more is rounding, and rows are kept."""
-    return {"name": name, "value": float(f"{float(value):.6g}"), **where}
+    return {"name": name, "value": float(f"{float(value):.6g}"), **fields}

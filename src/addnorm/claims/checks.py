@@ -12,12 +12,12 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from addnorm.comparison.layout import plain
+from addnorm.comparison.layout import replace_nonfinite
 from addnorm.comparison.statistics import Estimate
 
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")
-TOLD = "not judged"
+NOT_JUDGED = "not judged"
 RULE = (
     "Every number is a mean over seeds with its 95 % interval (Student's t); differences are taken "
     "seed by seed. A check is held if its whole interval lies inside the range that the claim "
@@ -50,15 +50,15 @@ class Check:
     """Whether the other checks mean nothing without it."""
 
     @property
-    def judged(self) -> bool:
+    def has_range(self) -> bool:
         """Whether there is a range at all."""
         return math.isfinite(self.low) or math.isfinite(self.high)
 
     @property
     def answer(self) -> Answer | str:
         """Where the interval lies; "not judged" without a range."""
-        if not self.judged:
-            return TOLD
+        if not self.has_range:
+            return NOT_JUDGED
         if self.found is None or self.found.half is None:
             return "undecided"
         bottom, top = self.found.mean - self.found.half, self.found.mean + self.found.half
@@ -69,13 +69,13 @@ class Check:
         return "undecided"
 
     @property
-    def wanted(self) -> str:
+    def expected_range(self) -> str:
         """The range in words.
 
         >>> Check("", None, low=0.5).wanted, Check("", None, high=2.0).wanted
         ('above 0.5', 'below 2')
         """
-        if not self.judged:
+        if not self.has_range:
             return "nothing"
         words = "premise: " if self.premise else ""
         if math.isinf(self.high):
@@ -84,13 +84,13 @@ class Check:
             return f"{words}below {self.high:.8g}"
         return f"{words}{self.low:.8g} to {self.high:.8g}"
 
-    def sentence(self) -> str:
+    def to_sentence(self) -> str:
         """The number and what was wanted, in words."""
-        wanted = self.wanted.removeprefix("premise: ")
+        wanted = self.expected_range.removeprefix("premise: ")
         crosses = ", which cannot be told" if self.answer == "undecided" and self.found else ""
-        return f"{self.what} is {self.told()}, wanted {wanted}{crosses}"
+        return f"{self.what} is {self.format()}, wanted {wanted}{crosses}"
 
-    def told(self) -> str:
+    def format(self) -> str:
         """The number with its interval.
 
         >>> Check("", Estimate(0.12345, 0.01, 3)).told(), Check("", None).told()
@@ -113,7 +113,7 @@ class Verdict:
         """held, not held or undecided."""
         if any(check.premise and check.answer != "held" for check in self.checks):
             return "undecided"
-        answers = {check.answer for check in self.checks if check.judged and not check.premise}
+        answers = {check.answer for check in self.checks if check.has_range and not check.premise}
         if "not held" in answers:
             return "not held"
         return "held" if answers == {"held"} else "undecided"
@@ -125,14 +125,14 @@ class Verdict:
         >>> Verdict((Check("slope", Estimate(0.5, 0.1, 3), high=0.2),)).why
         'Not held: slope is 0.5 ± 0.1, wanted below 0.2.'
         """
-        answer, judged = self.answer, [check for check in self.checks if check.judged]
+        answer, judged = self.answer, [check for check in self.checks if check.has_range]
         premises = [check for check in judged if check.premise and check.answer != "held"]
         own = [check for check in judged if not check.premise and check.answer == answer]
         if premises:
-            told = f"without this premise the rest means nothing: {premises[0].sentence()}"
+            told = f"without this premise the rest means nothing: {premises[0].to_sentence()}"
             more = len(premises) - 1
         elif own:
-            told, more = own[0].sentence(), len(own) - 1
+            told, more = own[0].to_sentence(), len(own) - 1
         else:
             return "Undecided: nothing was measured."
         also = f"; and {more} more" if more else ""
@@ -141,10 +141,10 @@ class Verdict:
     def to_dict(self) -> dict[str, Any]:
         """Plain data, without numbers that JSON has no word for."""
         checks = [asdict(check) | {"answer": check.answer} for check in self.checks]
-        told: dict[str, Any] = plain({"answer": self.answer, "checks": checks})
+        told: dict[str, Any] = replace_nonfinite({"answer": self.answer, "checks": checks})
         return told
 
 
-def over_seeds(values: Mapping[int, float]) -> Estimate | None:
+def estimate_over_seeds(values: Mapping[int, float]) -> Estimate | None:
     """The mean of one value a seed with its interval; None from none."""
-    return Estimate.of(list(values.values()))
+    return Estimate.from_values(list(values.values()))

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal
 
 from addnorm.claims.checks import Check, Verdict
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import Audience
+from addnorm.comparison.run import ComparisonCallback
 from addnorm.core.cards import Card
 from addnorm.core.registry import Registry
 from addnorm.core.rows import Row
@@ -25,7 +25,7 @@ register = registry.register
 
 
 @dataclass(frozen=True, kw_only=True)
-class Drawing:
+class ChartSpec:
     """The chart of a claim: which rows are drawn, along what, and how they are told apart."""
 
     name: str
@@ -34,7 +34,7 @@ class Drawing:
     """The field along which they are drawn."""
     y: str
     """What the values are, in words."""
-    by: tuple[str, ...] = ("arm",)
+    group_by: tuple[str, ...] = ("arm",)
     """Fields that tell one line from another."""
     log_x: bool = False
     log_y: bool = False
@@ -42,12 +42,12 @@ class Drawing:
     """Values that are marked, with words."""
 
 
-def quiet(words: str) -> None:
+def ignore_message(text: str) -> None:
     """Says nothing."""
 
 
 @dataclass(frozen=True)
-class Desk:
+class ClaimWorkspace:
     """Where a claim works, and with what."""
 
     folder: Path
@@ -56,9 +56,9 @@ class Desk:
     """Comparisons, which claims share."""
     engine: Engine | None = None
     """Runs the cells of comparisons; processes of this machine if None."""
-    audience: Audience | None = None
+    callback: ComparisonCallback | None = None
     """Follows the comparisons."""
-    said: Callable[[str], None] = quiet
+    on_message: Callable[[str], None] = ignore_message
     """Tells how far it is, where there is no comparison."""
 
 
@@ -69,7 +69,7 @@ class Claim(ABC):
     that a verdict can be given again from the rows alone.
     """
 
-    place: ClassVar[str]
+    paper_location: ClassVar[str]
     """Where in the paper."""
     experiment: ClassVar[str]
     """What is done here, in a paragraph."""
@@ -77,15 +77,15 @@ class Claim(ABC):
     """What decides, in words; written before its run."""
     pilot: ClassVar[str] = "None: nothing was run before the rule was written."
     """What was run and looked at before the rule was as it is, in words."""
-    drawing: ClassVar[Drawing]
+    chart: ClassVar[ChartSpec]
     """Its chart."""
     corrected: ClassVar[bool] = False
     """Whether the rule of today was written by somebody who had seen rows."""
-    said_by: ClassVar[str] = ""
+    attributed_to: ClassVar[str] = ""
     """Whose statement it is, if not that of the card's paper."""
     revision: ClassVar[int] = 1
     """Raised by hand when the code makes other rows from the same settings."""
-    how: ClassVar[str]
+    method: ClassVar[str]
     """At the start or by training."""
 
     @abstractmethod
@@ -97,27 +97,27 @@ class Claim(ABC):
         """What it takes, in a few words."""
 
     @abstractmethod
-    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+    def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
         """Measure."""
 
     @abstractmethod
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """The rule, applied."""
 
-    def drawn(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Those of which the chart is made."""
         return rows
 
     @property
     def source(self) -> str:
         """Who said it when."""
-        return self.said_by or source_of(registry.card(name_of(self)))
+        return self.attributed_to or format_source(registry.card(claim_name(self)))
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
         """The verdict that follows from rows."""
         return Verdict(tuple(self.checks(rows)))
 
-    def made(self, digest: str, budget: Budget) -> bool:
+    def is_current(self, digest: str, budget: Budget) -> bool:
         """Whether rows of this digest are those that it would make now."""
         return digest == self.digest(budget)
 
@@ -128,7 +128,7 @@ class Claim(ABC):
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
-def source_of(card: Card) -> str:
+def format_source(card: Card) -> str:
     """Who said it when: authors and year, without the title.
 
     >>> source_of(Card(name="", title="", formula="", summary="", paper="Ba and Hinton, A B, 2016"))
@@ -138,6 +138,6 @@ def source_of(card: Card) -> str:
     return f"{named.group() if named else card.paper}, {card.year}"
 
 
-def name_of(claim: Claim) -> str:
+def claim_name(claim: Claim) -> str:
     """The name under which a claim is registered: that of its file."""
     return type(claim).__module__.rpartition(".")[2]

@@ -3,53 +3,76 @@
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing
-from addnorm.claims.experiments import deep
-from addnorm.claims.trained import GUIDE, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec
+from addnorm.claims.experiments import deep_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_GUIDE,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.rows import Row
 
-BOTH_WAYS = "without warm-up and with one of a quarter of the steps"
-PROGRESS_BY_LR = Drawing(
-    name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
+WITH_AND_WITHOUT_WARMUP = "without warm-up and with one of a quarter of the steps"
+PROGRESS_BY_LR = ChartSpec(
+    name="progress",
+    x="lr",
+    y="progress",
+    group_by=("arm", "warmup"),
+    log_x=True,
+    guides=TRAINED_GUIDE,
 )
 
 
-def deep_experiment(arms: str) -> str:
+def describe_deep_experiment(arms: str) -> str:
     """The paragraph of a claim about deep stacks. arms: each with the warm-ups it has"""
     return (
         "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
-        f"translate dates over one ladder of learning rates: {arms}. {PROGRESS}"
+        f"translate dates over one ladder of learning rates: {arms}. {PROGRESS_DEFINITION}"
     )
 
 
-class Remedy(ByTraining):
+class DeepRemedyClaim(ComparisonClaim):
     """An arm beside Post-LN at the same depth, over one ladder; Post-LN also over warm-up."""
 
     arm: ClassVar[str]
-    warm: ClassVar[bool] = True
+    has_warmup: ClassVar[bool] = True
     """Whether its recipe has a warm-up."""
-    experiment = deep_experiment(
-        f"Post-LN {BOTH_WAYS}, Pre-LN without, and the arm as its recipe has it"
+    experiment = describe_deep_experiment(
+        f"Post-LN {WITH_AND_WITHOUT_WARMUP}, Pre-LN without, and the arm as its recipe has it"
     )
     rule = (
-        f"Premise: Post-LN at its best makes progress below {TRAINS:g}. The arm at its best makes "
-        f"progress above {TRAINS:g}, and more than {LITTLE:g} above Post-LN, seed by seed."
+        f"Premise: Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}. The arm at its best makes "
+        f"progress above {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} above Post-LN, seed by seed."
     )
-    drawing = PROGRESS_BY_LR
+    chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Both arms, and Pre-LN, which says what can be learnt in these steps."""
-        warm, cold = ([self.arm], []) if self.warm else ([], [self.arm])
-        return {"deep": deep(budget, ["post_ln"], cold=["pre_ln", *cold], warm=warm)}
+        warm, cold = ([self.arm], []) if self.has_warmup else ([], [self.arm])
+        return {
+            "deep": deep_comparison(
+                budget, ["post_ln"], arms_without_warmup=["pre_ln", *cold], arms_with_warmup=warm
+            )
+        }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """The arm trains where Post-LN does not."""
-        own, post = (tuned(rows, arm=arm) for arm in (self.arm, "post_ln"))
+        own, post = (best_setting_values(rows, arm=arm) for arm in (self.arm, "post_ln"))
         return [
-            Check("progress of post_ln", over_seeds(post), high=TRAINS, premise=True),
-            Check(f"progress of {self.arm}", over_seeds(own), low=TRAINS),
-            Check(f"{self.arm} minus post_ln", paired(own, post), low=LITTLE),
+            Check(
+                "progress of post_ln",
+                estimate_over_seeds(post),
+                high=TRAINED_THRESHOLD,
+                premise=True,
+            ),
+            Check(f"progress of {self.arm}", estimate_over_seeds(own), low=TRAINED_THRESHOLD),
+            Check(
+                f"{self.arm} minus post_ln", paired_difference(own, post), low=NEGLIGIBLE_PROGRESS
+            ),
         ]

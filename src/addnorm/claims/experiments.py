@@ -27,21 +27,21 @@ SMALL: dict[str, Any] = {"dim": 32, "heads": 2, "batch_tokens": 512}
 LARGE: dict[str, Any] = {"dim": 128, "heads": 4, "batch_tokens": 1024}
 
 
-AGAIN: dict[str, Any] = {"first_seed": 200}
+SECOND_ROUND: dict[str, Any] = {"first_seed": 200}
 """The second round of the standard budget: seeds that the first has not seen; see the ledger."""
-LOW = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
+DEEP_LRS = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
 """The ladder of deep models; its edges are there to be worse than what lies between them."""
-HIGH = [5e-4, 2e-3, 8e-3, 3e-2]
+SHALLOW_LRS = [5e-4, 2e-3, 8e-3, 3e-2]
 """The ladder of shallow ones."""
 
 
-def deep(
+def deep_comparison(
     budget: Budget,
     wiring: list[str],
     *,
     depths: list[int] | None = None,
-    cold: list[str] | None = None,
-    warm: list[str] | None = None,
+    arms_without_warmup: list[str] | None = None,
+    arms_with_warmup: list[str] | None = None,
     seeds: int = 5,
     valid_every: int = 75,
 ) -> Comparison:
@@ -52,61 +52,68 @@ def deep(
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"valid_every": 2},
-        "standard": SMALL | AGAIN | {"steps": 150, "seeds": seeds, "valid_every": valid_every},
+        "standard": SMALL
+        | SECOND_ROUND
+        | {"steps": 150, "seeds": seeds, "valid_every": valid_every},
         "full": LARGE | {"steps": 2000, "seeds": 5, "valid_every": 100},
     }
     depth: dict[Budget, list[int]] = {"smoke": [2], "standard": [12], "full": [18]}
     spec = at[budget]
     axes = {
         "depth": [1, 2] if depths and budget == "smoke" else depths or depth[budget],
-        "lr": [1e-3] if budget == "smoke" else LOW,
+        "lr": [1e-3] if budget == "smoke" else DEEP_LRS,
     }
     most = max(1, spec["steps"] // 4)
-    sides = ((wiring, [0, most]), (cold, [0]), (warm, [most]))
+    sides = ((wiring, [0, most]), (arms_without_warmup, [0]), (arms_with_warmup, [most]))
     grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in sides if arms]
     return Comparison.of(DATES | spec | {"grids": grids})
 
 
-def warmed(budget: Budget, wiring: list[str], *, warm: list[bool], optimizer: str) -> Comparison:
+def warmup_comparison(
+    budget: Budget, wiring: list[str], *, with_warmup: list[bool], optimizer: str
+) -> Comparison:
     """Six layers each, with and without a warm-up of a quarter of the steps."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL | AGAIN | {"depth": 6, "steps": 160, "seeds": 6, "lr": LOW},
-        "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": LOW},
+        "standard": SMALL | SECOND_ROUND | {"depth": 6, "steps": 160, "seeds": 6, "lr": DEEP_LRS},
+        "full": LARGE | {"depth": 6, "steps": 2000, "seeds": 5, "lr": DEEP_LRS},
     }
     spec = at[budget]
-    warmup = [spec["steps"] // 4 if each else 0 for each in warm]
+    warmup = [spec["steps"] // 4 if each else 0 for each in with_warmup]
     return Comparison.of(
         DATES | spec | {"wiring": wiring, "warmup": warmup, "optimizer": optimizer}
     )
 
 
-def normed(budget: Budget, norm: list[str], *, few: bool = False, **keys: Any) -> Comparison:
+def norm_comparison(
+    budget: Budget, norm: list[str], *, small_corpus: bool = False, **keys: Any
+) -> Comparison:
     """Three layers of Pre-LN with a short warm-up; few: longer, for a corpus that is learnt by
     heart. keys: further ones of a recipe
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
         "standard": SMALL
-        | AGAIN
-        | {"depth": 3, "steps": 300 if few else 200, "seeds": 6, "lr": HIGH},
-        "full": LARGE | {"depth": 6, "steps": 5000 if few else 3000, "seeds": 8, "lr": HIGH},
+        | SECOND_ROUND
+        | {"depth": 3, "steps": 300 if small_corpus else 200, "seeds": 6, "lr": SHALLOW_LRS},
+        "full": LARGE
+        | {"depth": 6, "steps": 5000 if small_corpus else 3000, "seeds": 8, "lr": SHALLOW_LRS},
     }
     spec = at[budget]
     more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
     return Comparison.of(DATES | spec | more | keys)
 
 
-FEW: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}
+SMALL_CORPUS_RECORDS: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}
 """Pairs of a corpus that is learnt by heart."""
 
 
-def shallow(budget: Budget, wiring: list[str]) -> Comparison:
+def shallow_comparison(budget: Budget, wiring: list[str]) -> Comparison:
     """Two layers each, without and with a warm-up of a quarter of the steps."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
-        "standard": SMALL | {"depth": 2, "steps": 200, "seeds": 4, "lr": HIGH},
-        "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": HIGH},
+        "standard": SMALL | {"depth": 2, "steps": 200, "seeds": 4, "lr": SHALLOW_LRS},
+        "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": SHALLOW_LRS},
     }
     spec = at[budget]
     return Comparison.of(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})

@@ -3,36 +3,36 @@
 import time
 from collections.abc import Callable
 
-from addnorm.train.train_state import Progress, Watcher
+from addnorm.train.train_state import TrainCallback, TrainState
 
-SECONDS = 10.0
+REPORT_INTERVAL_SECONDS = 10.0
 """Between two lines."""
 
 
-class Pace(Watcher):
+class ProgressTimer(TrainCallback):
     """Counts what is done, and says so; a training may be followed step by step."""
 
-    def __init__(self, said: Callable[[str], None], *, total: int, unit: str) -> None:
-        self.tell, self.total, self.unit = said, total, unit
-        self.begun = self.last = time.monotonic()
-        self.first: int | None = None
-        self.before = 0
+    def __init__(self, on_message: Callable[[str], None], *, total: int, unit: str) -> None:
+        self.report, self.total, self.unit = on_message, total, unit
+        self.start_time = self.last_report_time = time.monotonic()
+        self.initial_count: int | None = None
+        self.step_offset = 0
 
-    def came(self, done: int) -> None:
+    def update(self, done: int) -> None:
         """So many are done, of all."""
         now = time.monotonic()
-        if self.first is None:  # what an earlier sitting did took no time in this one
-            self.first, self.begun = done, now
-        if now - self.last < SECONDS or done <= self.first:
+        if self.initial_count is None:  # what an earlier sitting did took no time in this one
+            self.initial_count, self.start_time = done, now
+        if now - self.last_report_time < REPORT_INTERVAL_SECONDS or done <= self.initial_count:
             return
-        self.last = now
-        left = (now - self.begun) * (self.total - done) / (done - self.first)
-        self.tell(f"{done:,} of {self.total:,} {self.unit}, {left:,.0f} s left")
+        self.last_report_time = now
+        left = (now - self.start_time) * (self.total - done) / (done - self.initial_count)
+        self.report(f"{done:,} of {self.total:,} {self.unit}, {left:,.0f} s left")
 
-    def starting(self, before: int) -> None:
+    def start_training(self, step_offset: int) -> None:
         """A training begins; before: steps of those that are done."""
-        self.before = before
+        self.step_offset = step_offset
 
-    def stepped(self, progress: Progress, loss: float) -> None:
+    def on_step_end(self, progress: TrainState, loss: float) -> None:
         """A step of a training."""
-        self.came(self.before + progress.step)
+        self.update(self.step_offset + progress.step)

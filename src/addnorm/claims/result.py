@@ -82,26 +82,26 @@ class Result:
             ) from None
 
 
-def results(folder: Path) -> dict[str, Result]:
+def read_results(folder: Path) -> dict[str, Result]:
     """What was run in a folder, in the order of the registry; claims of others are left out."""
     found = {name: Result.read(folder / name) for name in registry}
     return {name: result for name, result in found.items() if result is not None}
 
 
-def is_claims(folder: Path) -> bool:
+def is_claims_folder(folder: Path) -> bool:
     """Whether claims were run in a folder."""
     return any(path.parent.name in registry for path in folder.glob(f"*/{RESULT}"))
 
 
-def made_here() -> dict[str, str]:
+def provenance() -> dict[str, str]:
     """The code and the machine that make numbers now."""
     told = {"addnorm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    now = commit()
+    now = current_commit()
     return told | machine() | ({"commit": now} if now else {})
 
 
 @cache
-def commit() -> str:
+def current_commit() -> str:
     """The commit of the code that runs, marked if files were changed; empty outside of git."""
     here = Path(__file__).parent
 

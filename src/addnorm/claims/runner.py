@@ -5,34 +5,34 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
-from addnorm.claims.claim import BUDGETS, Budget, Claim, Desk, name_of, registry
-from addnorm.claims.result import Result, made_here
+from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace, claim_name, registry
+from addnorm.claims.result import Result, provenance
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import Audience
-from addnorm.core.errors import UnknownName, UserError, unknown
-from addnorm.train.run_folder import locked
+from addnorm.comparison.run import ComparisonCallback
+from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
+from addnorm.train.run_folder import folder_lock
 
-STUDIES, ERROR = "studies", "error.txt"
+STUDIES, ERROR_FILE = "studies", "error.txt"
 
 
-class Watch:
+class ClaimsCallback:
     """Whoever follows; every method may stay as it is."""
 
-    def began(self, claim: Claim, *, number: int, total: int) -> Audience | None:
+    def on_claim_start(self, claim: Claim, *, number: int, total: int) -> ComparisonCallback | None:
         """A claim begins; who follows its comparisons."""
 
-    def ended(self, claim: Claim, result: Result, *, again: bool) -> None:
+    def on_claim_end(self, claim: Claim, result: Result, *, cached: bool) -> None:
         """It has a result. again: whether it was there already."""
 
-    def said(self, words: str) -> None:
+    def on_message(self, text: str) -> None:
         """How far a claim is, now and then, where it has no comparison to follow."""
 
 
-def find(names: Sequence[str]) -> list[Claim]:
+def find_claims(names: Sequence[str]) -> list[Claim]:
     """Claims by name, each once; a name that is none is refused with the nearest."""
     for name in names:
         if name not in registry:
-            raise UnknownName(unknown("claim", name, registry))
+            raise UnknownNameError(unknown_name_message("claim", name, registry))
     return [registry.member(name)() for name in dict.fromkeys(names)]
 
 
@@ -42,7 +42,7 @@ def run_claims(
     *,
     budget: Budget = "standard",
     engine: Engine | None = None,
-    watch: Watch | None = None,
+    callback: ClaimsCallback | None = None,
 ) -> dict[str, Result]:
     """Run every claim that has no result yet, one after the other.
 
@@ -51,43 +51,49 @@ def run_claims(
     or revision are no longer those of its file.
     """
     if budget not in BUDGETS:
-        raise UnknownName(unknown("budget", budget, BUDGETS))
-    claims, folder, watch = find(names), Path(folder).absolute(), watch or Watch()
+        raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))
+    claims, folder, callback = (
+        find_claims(names),
+        Path(folder).absolute(),
+        callback or ClaimsCallback(),
+    )
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; wanted a new folder, or one of claims, for -o")
-    _refuse_strangers(folder)
+    _reject_foreign_files(folder)
     made: dict[str, Result] = {}
-    with locked(folder, doing="running claims"):
-        _refuse_another(folder, budget)
+    with folder_lock(folder, activity="running claims"):
+        _reject_other_budget(folder, budget)
         for number, claim in enumerate(claims, start=1):
-            name = name_of(claim)
+            name = claim_name(claim)
             before = Result.read(folder / name)
             done = before is not None and before.verdict is not None
-            if before is not None and done and claim.made(before.digest, budget):
+            if before is not None and done and claim.is_current(before.digest, budget):
                 before.save(folder / name)
                 made[name] = before
-                watch.ended(claim, before, again=True)
+                callback.on_claim_end(claim, before, cached=True)
                 continue
-            audience = watch.began(claim, number=number, total=len(claims))
-            desk = Desk(folder / name, folder / STUDIES, engine, audience, watch.said)
-            made[name] = _run(claim, desk, budget)
-            watch.ended(claim, made[name], again=False)
+            audience = callback.on_claim_start(claim, number=number, total=len(claims))
+            desk = ClaimWorkspace(
+                folder / name, folder / STUDIES, engine, audience, callback.on_message
+            )
+            made[name] = _run_claim(claim, desk, budget)
+            callback.on_claim_end(claim, made[name], cached=False)
     return made
 
 
-def _run(claim: Claim, desk: Desk, budget: Budget) -> Result:
-    name, begun = name_of(claim), time.monotonic()
-    desk.folder.mkdir(parents=True, exist_ok=True)
+def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Result:
+    name, begun = claim_name(claim), time.monotonic()
+    workspace.folder.mkdir(parents=True, exist_ok=True)
     digest, rows, verdict, why = claim.digest(budget), [], None, ""
     try:
-        rows = claim.rows(budget, desk)
+        rows = claim.rows(budget, workspace)
         verdict = claim.judge(rows)
-        (desk.folder / ERROR).unlink(missing_ok=True)
+        (workspace.folder / ERROR_FILE).unlink(missing_ok=True)
     except UserError:
         raise  # the user's to mend (a full disk, say), and no claim is to blame
     except Exception as problem:
         why = " ".join(f"{type(problem).__name__}: {problem}".split())[:500]
-        (desk.folder / ERROR).write_text(traceback.format_exc(), encoding="utf-8")
+        (workspace.folder / ERROR_FILE).write_text(traceback.format_exc(), encoding="utf-8")
     result = Result(
         claim=name,
         budget=budget,
@@ -95,14 +101,14 @@ def _run(claim: Claim, desk: Desk, budget: Budget) -> Result:
         verdict=verdict,
         why=why,
         seconds=round(time.monotonic() - begun, 1),
-        made=made_here(),
+        made=provenance(),
         rows=rows,
     )
-    result.save(desk.folder)
+    result.save(workspace.folder)
     return result
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _reject_foreign_files(folder: Path) -> None:
     """A folder that holds things, and none of ours, is somebody else's."""
     found = sorted(path.name for path in folder.glob("[!.]*"))
     if found and not {*registry, STUDIES} & set(found):
@@ -112,7 +118,7 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _refuse_another(folder: Path, budget: Budget) -> None:
+def _reject_other_budget(folder: Path, budget: Budget) -> None:
     """A folder is of one budget, so that no page mixes them."""
     for name in registry:
         found = Result.read(folder / name)

@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from addnorm.core.files import replacing
+from addnorm.core.files import atomic_write
 from addnorm.core.seeds import derive_seed
 
 if TYPE_CHECKING:
     import pandas as pd
 
-TARGET = "target"
-GAPS = 0.1
+TARGET_COLUMN = "target"
+MISSING_FRACTION = 0.1
 """Share of absent cells where there are any: enough to learn what absence means."""
 
 
@@ -21,7 +21,7 @@ def make_table(folder: Path, name: str) -> Path:
     """The table of a name as CSV in a folder; made once."""
     path = folder / f"{name}.csv"
     if not path.exists():
-        with replacing(path) as file:
+        with atomic_write(path) as file:
             TABLES[name]().to_csv(file, index=False)
     return path
 
@@ -38,24 +38,24 @@ def _breast_cancer() -> "pd.DataFrame":
     from sklearn.datasets import load_breast_cancer
 
     frame = load_breast_cancer(as_frame=True).frame
-    return frame.assign(**{TARGET: frame[TARGET].map({0: "malignant", 1: "benign"})})
+    return frame.assign(**{TARGET_COLUMN: frame[TARGET_COLUMN].map({0: "malignant", 1: "benign"})})
 
 
-def _waves() -> "pd.DataFrame":
+def _make_waves() -> "pd.DataFrame":
     """1,500 rows of eight numbers; the target bends with some and multiplies others.
 
     y = sin(2 x_1) + x_2 x_3 + |x_4| + 0.1 noise; x_5 to x_8 say nothing
     """
     import pandas as pd
 
-    chance = _chance("waves")
+    chance = _make_rng("waves")
     x = chance.standard_normal((1500, 8))
     y = np.sin(2 * x[:, 0]) + x[:, 1] * x[:, 2] + np.abs(x[:, 3])
     y += 0.1 * chance.standard_normal(len(y))
-    return pd.DataFrame(x, columns=[f"x{n}" for n in range(1, 9)]).assign(**{TARGET: y})
+    return pd.DataFrame(x, columns=[f"x{n}" for n in range(1, 9)]).assign(**{TARGET_COLUMN: y})
 
 
-def _views() -> "pd.DataFrame":
+def _make_views() -> "pd.DataFrame":
     """2,000 rows of twelve columns that see the same four hidden numbers, each a little wrong.
 
     z: (4), standard normal; the class is whether z_1 z_2 + z_3 - z_4 > 0
@@ -63,7 +63,7 @@ def _views() -> "pd.DataFrame":
     """
     import pandas as pd
 
-    chance = _chance("views")
+    chance = _make_rng("views")
     z = chance.standard_normal((2000, 4))
     seen = z[:, np.arange(12) % 4] + 0.5 * chance.standard_normal((2000, 12))
     columns: dict[str, object] = {}
@@ -72,27 +72,27 @@ def _views() -> "pd.DataFrame":
         name = f"c{place + 1}"
         columns[name] = np.array(list("abcdef"))[steps] if (place // 4 + place) % 2 else values
     right = z[:, 0] * z[:, 1] + z[:, 2] - z[:, 3] > 0
-    return pd.DataFrame(columns).assign(**{TARGET: np.where(right, "yes", "no")})
+    return pd.DataFrame(columns).assign(**{TARGET_COLUMN: np.where(right, "yes", "no")})
 
 
-def _with_gaps(name: str) -> "pd.DataFrame":
+def _with_missing_cells(name: str) -> "pd.DataFrame":
     """A table some of whose cells are absent, by chance."""
     frame = TABLES[name]()
-    inputs = frame.drop(columns=TARGET)
-    away = _chance("gaps", name).random(inputs.shape) < GAPS
-    return inputs.mask(away).assign(**{TARGET: frame[TARGET]})
+    inputs = frame.drop(columns=TARGET_COLUMN)
+    away = _make_rng("gaps", name).random(inputs.shape) < MISSING_FRACTION
+    return inputs.mask(away).assign(**{TARGET_COLUMN: frame[TARGET_COLUMN]})
 
 
-def _chance(*names: str) -> np.random.Generator:
+def _make_rng(*names: str) -> np.random.Generator:
     return np.random.default_rng(derive_seed(0, "table", *names))
 
 
 TABLES: dict[str, Callable[[], "pd.DataFrame"]] = {
     "diabetes": _diabetes,
     "breast_cancer": _breast_cancer,
-    "waves": _waves,
-    "views": _views,
-    "breast_cancer-gaps": lambda: _with_gaps("breast_cancer"),
-    "views-gaps": lambda: _with_gaps("views"),
+    "waves": _make_waves,
+    "views": _make_views,
+    "breast_cancer-gaps": lambda: _with_missing_cells("breast_cancer"),
+    "views-gaps": lambda: _with_missing_cells("views"),
 }
 """Tables by name; the target is always called so."""

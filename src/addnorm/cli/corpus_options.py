@@ -7,73 +7,78 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from addnorm.data.corpus import Record
-    from addnorm.data.corpus_builder import Plan
-    from addnorm.data.record_counts import Counts
+    from addnorm.data.corpus_builder import SplitPlan
+    from addnorm.data.record_counts import RecordCounts
 
-EVERY = 1_000_000  # records between two lines of talk where there is no terminal
+PROGRESS_INTERVAL_RECORDS = (
+    1_000_000  # records between two lines of talk where there is no terminal
+)
 
 
-def check(out: Path, *, force: bool, errors: str = "drop") -> None:
+def check_output(out: Path, *, force: bool, errors: str = "drop") -> None:
     """Refuse what can be refused before anything is read."""
-    from addnorm.core.errors import UserError, unknown
+    from addnorm.core.errors import UserError, unknown_name_message
     from addnorm.data.corpus_builder import check_out
-    from addnorm.data.readers.streams import ERRORS
+    from addnorm.data.readers.streams import ERROR_MODES
 
-    if errors not in ERRORS:
-        raise UserError(unknown("--errors", errors, ERRORS))
+    if errors not in ERROR_MODES:
+        raise UserError(unknown_name_message("--errors", errors, ERROR_MODES))
     check_out(out, force=force)
 
 
-def languages_of(source: str, target: str) -> dict[str, list[str]]:
+def describe_languages(source: str, target: str) -> dict[str, list[str]]:
     """What a card says about languages; nothing unless both are known."""
     return {"languages": [source, target]} if source and target else {}
 
 
-def planned(
-    parts: Mapping[str, Any],
+def build_plan(
+    splits: Mapping[str, Any],
     *,
     valid: str | None = None,
     test: str | None = None,
     seed: int,
     unique: bool = False,
-) -> "Plan":
+) -> "SplitPlan":
     """How to divide what is not divided already: into `parts`."""
     from addnorm.core.errors import UserError
-    from addnorm.data.corpus_builder import Plan
-    from addnorm.data.splitting import Size
+    from addnorm.data.corpus_builder import SplitPlan
+    from addnorm.data.splitting import HoldoutSize
 
     for split, size in (("valid", valid), ("test", test)):
-        if split in parts and size is not None:
+        if split in splits and size is not None:
             raise UserError(
                 f"got --{split} {size} and a file for it; wanted one of them; leave out the other"
             )
-    sizes = {"valid": Size.parse(valid, "--valid"), "test": Size.parse(test, "--test")}
-    return Plan(**sizes, seed=seed, unique=unique)
+    sizes = {
+        "valid": HoldoutSize.parse(valid, "--valid"),
+        "test": HoldoutSize.parse(test, "--test"),
+    }
+    return SplitPlan(**sizes, seed=seed, unique=unique)
 
 
-def write(
+def write_corpus(
     out: Path,
     task: str,
     *,
-    parts: "Mapping[str, Iterable[Record]]",
-    counts: "Counts",
-    plan: "Plan",
+    splits: "Mapping[str, Iterable[Record]]",
+    counts: "RecordCounts",
+    plan: "SplitPlan",
     about: Mapping[str, Any],
     json: bool,
 ) -> None:
     """Write the corpus and tell what became of the records."""
     from addnorm.cli.output import write_json
-    from addnorm.data.corpus_builder import gather
+    from addnorm.data.corpus_builder import build_corpus
 
-    shown = {split: _shown(records, split) for split, records in parts.items()}
-    corpus = gather(out, task, parts=shown, counts=counts, plan=plan, about=about)
+    shown = {split: _track_progress(records, split) for split, records in splits.items()}
+    corpus = build_corpus(out, task, records_by_split=shown, counts=counts, plan=plan, about=about)
     report = counts.to_dict()
-    _tell(out, task, report)
+    _print_summary(out, task, report)
     if json:
         write_json({"folder": str(out), "task": task, "counts": corpus.counts, **report})
 
 
-def _shown(records: "Iterable[Record]", split: str) -> "Iterator[Record]":
+def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record]":
     """The records as they are, counted on a terminal, else with a line of talk a million."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
@@ -81,7 +86,7 @@ def _shown(records: "Iterable[Record]", split: str) -> "Iterator[Record]":
     console = Console(stderr=True)
     if not console.is_terminal:
         for number, record in enumerate(records, start=1):
-            if number % EVERY == 0:
+            if number % PROGRESS_INTERVAL_RECORDS == 0:
                 print(f"addnorm: {split}: {number:,} records so far", file=sys.stderr)
             yield record
         return
@@ -96,7 +101,7 @@ def _shown(records: "Iterable[Record]", split: str) -> "Iterator[Record]":
             yield record
 
 
-def _tell(out: Path, task: str, report: Mapping[str, Any]) -> None:
+def _print_summary(out: Path, task: str, report: Mapping[str, Any]) -> None:
     """A small table on standard error."""
     lines = [("read", report["read"], "")]
     lines += [(f"kept, {split}", number, "") for split, number in report["kept"].items()]

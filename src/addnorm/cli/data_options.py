@@ -13,17 +13,21 @@ Errors = Annotated[
     str, typer.Option("--errors", help="What becomes of invalid UTF-8: drop, replace or refuse.")
 ]
 Unique = Annotated[bool, typer.Option("--unique", help="Leave out records that came before.")]
-Held = Annotated[
+Holdout = Annotated[
     str | None,
     typer.Option(
         metavar="N|SHARE", help="Records to hold out; one in twenty, at most 2,000, if left out."
     ),
 ]
-HeldOrFile = Annotated[
+HoldoutOrFile = Annotated[
     str | None,
     typer.Option(metavar="FILE|N|SHARE", help="A table of its own, or records to hold out."),
 ]
 File = Annotated[Path | None, typer.Option(metavar="FILE", help="Plain, .gz or .xz.")]
 Column = Annotated[str | None, typer.Option(metavar="COLUMN", help="Its name, or 0, 1, ...")]
-From = Annotated[str, typer.Option("--from", metavar="LANGUAGE", help="Language of the sources.")]
-To = Annotated[str, typer.Option("--to", metavar="LANGUAGE", help="Language of the targets.")]
+SourceLanguage = Annotated[
+    str, typer.Option("--from", metavar="LANGUAGE", help="Language of the sources.")
+]
+TargetLanguage = Annotated[
+    str, typer.Option("--to", metavar="LANGUAGE", help="Language of the targets.")
+]

@@ -10,15 +10,15 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.decode.inference import Answer, Labelled, Notes, Trained
+    from addnorm.decode.inference import GeneratedText, InputWarnings, LabelPrediction, RunProtocol
 
-Found = TypeVar("Found")
+Output = TypeVar("Output")
 
-PICTURES = 20
+MAX_ATTENTION_EXAMPLES = 20
 """Answers whose attention is drawn at most."""
 
 
-class Lines:
+class InputLines:
     """Lines of files, or of standard input, one after the other; what is no UTF-8 is replaced.
 
     invalid: how many lines had something replaced
@@ -34,24 +34,24 @@ class Lines:
 
     def __iter__(self) -> Iterator[str]:
         if not self.files:
-            yield from self._decoded(sys.stdin.buffer)
+            yield from self._decode_lines(sys.stdin.buffer)
         for path in self.files:
-            from addnorm.data.readers.streams import opened
+            from addnorm.data.readers.streams import open_text
 
-            with opened(path) as file:  # .gz and .xz as they are, as in `addnorm data`
-                yield from self._decoded(file)
+            with open_text(path) as file:  # .gz and .xz as they are, as in `addnorm data`
+                yield from self._decode_lines(file)
 
     def count(self) -> int:
         """How many the files have; standard input can be read only once."""
-        from addnorm.data.readers.streams import opened
+        from addnorm.data.readers.streams import open_text
 
         number = 0
         for path in self.files:
-            with opened(path) as file:
+            with open_text(path) as file:
                 number += sum(1 for _ in file)
         return number
 
-    def _decoded(self, raw: Iterable[bytes]) -> Iterator[str]:
+    def _decode_lines(self, raw: Iterable[bytes]) -> Iterator[str]:
         for line in raw:
             line = line.rstrip(b"\r\n")
             try:
@@ -61,9 +61,9 @@ class Lines:
                 yield line.decode("utf-8", errors="replace")
 
 
-def check_prefixes(texts: Lines, begins: Lines) -> None:
+def check_prefixes(texts: InputLines, prefix_lines: InputLines) -> None:
     """Refuse files with other numbers of lines before the work; of standard input it shows late."""
-    if texts.files and (lines := texts.count()) != (prefixes := begins.count()):
+    if texts.files and (lines := texts.count()) != (prefixes := prefix_lines.count()):
         from addnorm.core.errors import UserError
 
         raise UserError(
@@ -72,7 +72,7 @@ def check_prefixes(texts: Lines, begins: Lines) -> None:
         )
 
 
-def check_page(path: Path) -> None:
+def check_attention_path(path: Path) -> None:
     """Refuse a place for a page that cannot be written to, before the work."""
     from addnorm.core.errors import UserError
 
@@ -90,21 +90,21 @@ def check_page(path: Path) -> None:
         )
 
 
-def chunk_of(given: int | None, files: Iterable[Path]) -> int:
+def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     """Lines to read before the first is answered; one where somebody types them."""
-    from addnorm.decode.inference import CHUNK
+    from addnorm.decode.inference import LINES_PER_CHUNK
 
-    if given is not None:
-        return given
-    return 1 if not tuple(files) and sys.stdin.isatty() else CHUNK
+    if chunk is not None:
+        return chunk
+    return 1 if not tuple(files) and sys.stdin.isatty() else LINES_PER_CHUNK
 
 
-def open_run(folder: Path, device: str) -> "Trained":
+def open_run(folder: Path, device: str) -> "RunProtocol":
     """The run in a folder."""
-    from addnorm.train.trained_run import Run
+    from addnorm.train.trained_run import TrainedRun
 
-    run = Run.open(folder, device=device)
-    if not run.best:
+    run = TrainedRun.open(folder, device=device)
+    if not run.is_best:
         print(
             f"addnorm: the best checkpoint of {folder} is damaged; answering with step {run.step}",
             file=sys.stderr,
@@ -114,7 +114,7 @@ def open_run(folder: Path, device: str) -> "Trained":
 
 def write_line(*cells: object) -> None:
     """One line, cells between tabs; it is on its way at once. Line breaks inside become `\\n`."""
-    sys.stdout.write("\t".join(one_line(str(cell)) for cell in cells) + "\n")
+    sys.stdout.write("\t".join(escape_whitespace(str(cell)) for cell in cells) + "\n")
     sys.stdout.flush()
 
 
@@ -124,12 +124,12 @@ def write_record(record: dict[str, Any]) -> None:
     sys.stdout.flush()
 
 
-def one_line(text: str) -> str:
+def escape_whitespace(text: str) -> str:
     """Text without what would break the line or the columns."""
     return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
-def write_answers(number: int, line: str, answers: "list[Answer]", *, form: str) -> None:
+def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, form: str) -> None:
     """The answers to a line.
 
     form: `text` the text of the best; `scores` its score before it; `nbest` every answer on a line,
@@ -155,65 +155,70 @@ def write_answers(number: int, line: str, answers: "list[Answer]", *, form: str)
         write_line(answers[0].text)
 
 
-def with_lines(
-    lines: Iterable[str], answer: "Callable[[Iterator[str]], Iterable[Found]]"
-) -> "Iterator[tuple[str, Found]]":
+def pair_with_lines(
+    lines: Iterable[str], answer: "Callable[[Iterator[str]], Iterable[Output]]"
+) -> "Iterator[tuple[str, Output]]":
     """Each line beside its answer; lines are kept only until they are answered."""
     asked, echo = itertools.tee(lines)
     return zip(echo, answer(asked), strict=True)
 
 
-def report(notes: "Notes", *lines: Lines) -> None:
+def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
     """Say on standard error what was not taken as it stands."""
     invalid = sum(each.invalid for each in lines)
-    if notes.cut:
-        print(f"addnorm: {notes.cut} of {notes.lines} lines were too long and cut", file=sys.stderr)
+    if warnings.num_truncated:
+        print(
+            f"addnorm: {warnings.num_truncated} of {warnings.num_lines} lines were too long and cut",
+            file=sys.stderr,
+        )
     if invalid:
         print(
-            f"addnorm: {invalid} of {notes.lines} lines were not UTF-8; what could not be read was "
+            f"addnorm: {invalid} of {warnings.num_lines} lines were not UTF-8; what could not be read was "
             "replaced",
             file=sys.stderr,
         )
 
 
-def answer_lines(
-    run: "Trained",
+def run_lines(
+    run: "RunProtocol",
     answers: "Iterable[tuple[str, Any]]",
     write: Callable[[int, str, Any], None],
     *,
-    words: str,
+    description: str,
     attention: Path | None,
 ) -> None:
     """Write the answers as they come, each with its number and line; then draw attention."""
     if attention is not None:
-        check_page(attention)
-    drawn: list[Answer | Labelled] = []
+        check_attention_path(attention)
+    drawn: list[GeneratedText | LabelPrediction] = []
     number = 0
-    with progress(words, shares=True) as tick:
+    with progress_bar(description, shares_terminal=True) as tick:
         for number, (line, found) in enumerate(answers, start=1):
             write(number, line, found)
             tick(1, None)
             first = found[0] if isinstance(found, list) else found
-            if attention is not None and len(drawn) < PICTURES and first.tokens:
+            if attention is not None and len(drawn) < MAX_ATTENTION_EXAMPLES and first.tokens:
                 drawn.append(first)
     if attention is not None:
         from addnorm.decode.attention_maps import attention_examples
-        from addnorm.report.attention_page import write_attention
+        from addnorm.report.attention_page import write_attention_page
 
-        write_attention(attention, attention_examples(run, drawn))
+        write_attention_page(attention, attention_examples(run, drawn))
         some = f"{len(drawn)} of {number} lines"
         print(f"addnorm: drew the attention of {some} into {attention}", file=sys.stderr)
 
 
 @contextlib.contextmanager
-def progress(words: str, *, shares: bool) -> Iterator[Callable[[int, int | None], object]]:
+def progress_bar(
+    description: str, *, shares_terminal: bool
+) -> Iterator[Callable[[int, int | None], object]]:
     """A bar on standard error, if that is a terminal; call what comes back with how many more, and
     how many there are, if that is known.
 
     shares: whether standard output goes on meanwhile, so that a bar would be in its way where
         both are the same terminal
     """
-    if not sys.stderr.isatty() or (shares and sys.stdout.isatty()):
+    if not sys.stderr.isatty() or (shares_terminal and sys.stdout.isatty()):
         yield lambda count, total: None
         return
     from rich.console import Console
@@ -227,12 +232,12 @@ def progress(words: str, *, shares: bool) -> Iterator[Callable[[int, int | None]
     )
 
     columns = (
-        TextColumn(words),
+        TextColumn(description),
         BarColumn(),
         MofNCompleteColumn(),
         TimeElapsedColumn(),
         TimeRemainingColumn(),
     )
     with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
-        task = bar.add_task(words, total=None)
+        task = bar.add_task(description, total=None)
         yield lambda count, total: bar.update(task, advance=count, total=total)

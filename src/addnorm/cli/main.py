@@ -46,13 +46,13 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "bench": bench,
 }
 
-DONE, MISTAKE, INTERRUPTED = 0, 2, 130
+EXIT_DONE, EXIT_USAGE_ERROR, EXIT_INTERRUPTED = 0, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command and return the exit code: 0 done, 1 the answer is no, 2 a mistake."""
     if sys.stdout is None:
-        return _complain("standard output is closed; wanted somewhere to write to")
+        return _print_error("standard output is closed; wanted somewhere to write to")
     with contextlib.suppress(AttributeError):  # whatever stands in for it may have no encoding
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
@@ -60,24 +60,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except KeyboardInterrupt:
-        return _complain("interrupted", INTERRUPTED)
+        return _print_error("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
-        _give_up_output()
-        return DONE  # the reader, `head` say, has all it wanted
+        _discard_stdout()
+        return EXIT_DONE  # the reader, `head` say, has all it wanted
     except typer.TyperException as problem:
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
-        return _complain(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")
+        return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")
     except OSError as problem:
         where = f"{problem.filename}: " if problem.filename else "cannot write the output: "
-        _give_up_output()
-        return _complain(f"{where}{problem.strerror or problem}")
+        _discard_stdout()
+        return _print_error(f"{where}{problem.strerror or problem}")
     except ValueError as problem:
         from addnorm.core.errors import UserError  # not at the top: it would slow down --help
 
         if not isinstance(problem, UserError):
             raise
-        return _complain(str(problem))
+        return _print_error(str(problem))
 
 
 def _run(arguments: list[str]) -> int:
@@ -87,7 +87,7 @@ def _run(arguments: list[str]) -> int:
             command.invoke(context)
     except typer.Exit as end:
         return end.exit_code
-    return DONE
+    return EXIT_DONE
 
 
 def _app() -> typer.Typer:
@@ -105,8 +105,8 @@ def _app() -> typer.Typer:
     return app
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
+def _print_version(requested: bool) -> None:
+    if requested:
         sys.stdout.write(f"addnorm {__version__}\n")
         raise typer.Exit
 
@@ -114,21 +114,23 @@ def _version(wanted: bool) -> None:
 def addnorm(
     version: Annotated[
         bool,
-        typer.Option("--version", callback=_version, is_eager=True, help="Print the version."),
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
     ] = False,
 ) -> None:
     """Arrangements of Transformer norms and residual wirings, chosen by name."""
 
 
-def _complain(words: str, code: int = MISTAKE) -> int:
+def _print_error(text: str, code: int = EXIT_USAGE_ERROR) -> int:
     """One line on standard error."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
-            print("addnorm:", " ".join(words.split()), file=sys.stderr)
+            print("addnorm:", " ".join(text.split()), file=sys.stderr)
     return code
 
 
-def _give_up_output() -> None:
+def _discard_stdout() -> None:
     """Let what cannot be written any more go nowhere, so that Python's own flush at exit passes."""
     try:
         sys.stdout.flush()

@@ -6,14 +6,14 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 
-ENDLESS = 100_000  # columns where there is no terminal: nothing is wrapped or cut
+UNLIMITED_WIDTH = 100_000  # columns where there is no terminal: nothing is wrapped or cut
 
 
-def page() -> Console:
+def make_console() -> Console:
     """What a page is laid out for: the terminal, or endless lines without colour for a pipe."""
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
-        console.width = ENDLESS
+        console.width = UNLIMITED_WIDTH
     return console
 
 

@@ -21,32 +21,32 @@ FAMILIES = {
 }
 
 
-def registry_of(family: str) -> "Registry[Any]":
+def get_registry(family: str) -> "Registry[Any]":
     """The registry of a family; a word that is none is refused with the nearest."""
-    from addnorm.core.errors import UnknownName, unknown
+    from addnorm.core.errors import UnknownNameError, unknown_name_message
 
     if family not in FAMILIES:
-        raise UnknownName(unknown("family", family, FAMILIES))
+        raise UnknownNameError(unknown_name_message("family", family, FAMILIES))
     registry: Registry[Any] = import_module(FAMILIES[family]).registry
     return registry
 
 
-def find(text: str) -> "list[tuple[str, Card, Call]]":
+def find_members(text: str) -> "list[tuple[str, Card, Call]]":
     """(family, card, canonical call) of every member that a call string may mean.
 
     A name can stand in several families, as `none` does. Options that only one of them takes
     decide; options that nobody takes are refused as the first family refuses them.
     """
     from addnorm.core.calls import Call
-    from addnorm.core.errors import UnknownName, UserError, unknown
+    from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 
-    registries = {family: registry_of(family) for family in FAMILIES}
+    registries = {family: get_registry(family) for family in FAMILIES}
     name = Call.parse(text).name if "(" in text else text.strip()
     holders = {family: registry for family, registry in registries.items() if name in registry}
     if not holders:
         known = dict.fromkeys(name for registry in registries.values() for name in registry)
         kinds = " or ".join(registry.family for registry in registries.values())
-        raise UnknownName(unknown(kinds, name, known))
+        raise UnknownNameError(unknown_name_message(kinds, name, known))
     found, refusals = [], []
     for family, registry in holders.items():
         try:

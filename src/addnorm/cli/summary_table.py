@@ -9,7 +9,7 @@ from addnorm.comparison.outcomes import STATES
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
-    from addnorm.comparison.analysis.summary import Line
+    from addnorm.comparison.analysis.summary import ArmSummary
 
 
 def summary_table(study: "Study") -> Table:
@@ -35,11 +35,11 @@ def summary_table(study: "Study") -> Table:
             line.arm.name,
             str(line.depth),
             *(str(line.states.get(state, 0)) for state in used),
-            stable(line),
-            line.best.told() if line.best else "-",
-            line.loss.told() if line.loss else "-",
-            line.score.told(1 if study.score == "chrf" else 3) if line.score else "-",
-            behind(line),
+            format_stable_range(line),
+            line.best.format() if line.best else "-",
+            line.loss.format() if line.loss else "-",
+            line.score.format(1 if study.score == "chrf" else 3) if line.score else "-",
+            format_gap(line),
             "-" if math.isnan(line.speed) else f"{line.speed:.2f}",
             "-" if math.isnan(line.memory) else f"{line.memory / 2**20:,.0f} MB",
         )
@@ -47,19 +47,19 @@ def summary_table(study: "Study") -> Table:
     return table
 
 
-def stable(line: "Line") -> str:
+def format_stable_range(line: "ArmSummary") -> str:
     """Learning rates at which every seed trained, by warm-up."""
     if len(line.stable) == 1:
-        return line.stable[0].told()
+        return line.stable[0].format()
     return "; ".join(
-        f"{each.told()} with warm-up {each.warmup}" if each.warmup else f"{each.told()} without"
+        f"{each.format()} with warm-up {each.warmup}" if each.warmup else f"{each.format()} without"
         for each in line.stable
     )
 
 
-def behind(line: "Line") -> str:
+def format_gap(line: "ArmSummary") -> str:
     """How far behind the best arm at this depth."""
     if line.behind is None:
         return "best" if line.leads else "-"
-    told = line.behind.told()
-    return told if line.behind.sure or line.behind.half is None else f"{told} (noise)"
+    told = line.behind.format()
+    return told if line.behind.excludes_zero or line.behind.half is None else f"{told} (noise)"

@@ -8,17 +8,17 @@ from typing import Any
 from addnorm.comparison import layout as files
 from addnorm.core.errors import UserError
 
-END, ERROR, LOG = "json", "error", "log"
+RESULT_SUFFIX, ERROR_SUFFIX, LOG_SUFFIX = "json", "error", "log"
 """Beside `cells/NAME`, the folder of a cell's run: how it ended, a traceback, what it printed."""
 
 
-def beside(folder: Path, kind: str) -> Path:
+def sidecar_path(folder: Path, suffix: str) -> Path:
     """A file beside the folder of a cell: `cells/NAME.json`."""
-    return folder.with_name(f"{folder.name}.{kind}")
+    return folder.with_name(f"{folder.name}.{suffix}")
 
 
 @dataclass(frozen=True)
-class Finished:
+class CellResult:
     """What is known of a cell that has ended, well or not."""
 
     ending: str
@@ -46,17 +46,17 @@ class Finished:
 
     def save(self, folder: Path) -> None:
         """Write it beside the folder of the cell's run; from then on the cell is finished."""
-        files.write_json(beside(folder, END), asdict(self))
+        files.write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
 
     @classmethod
-    def read(cls, folder: Path) -> "Finished | None":
+    def read(cls, folder: Path) -> "CellResult | None":
         """The end of a cell; None if it has not come yet."""
-        plain = files.read_json(beside(folder, END))
+        plain = files.read_json(sidecar_path(folder, RESULT_SUFFIX))
         if plain is None:
             return None
         if not isinstance(plain, dict) or set(plain) != {each.name for each in fields(cls)}:
             raise UserError(
-                f"{beside(folder, END)} does not tell how a cell ended; remove it, and give the "
+                f"{sidecar_path(folder, RESULT_SUFFIX)} does not tell how a cell ended; remove it, and give the "
                 "command of `addnorm compare` again"
             )
         numbers = {name: math.nan for name in ("loss", "lowest", "rate") if plain[name] is None}

@@ -4,7 +4,7 @@ from typing import Any
 
 from addnorm.comparison.spec import Comparison
 
-DEMO: dict[str, Any] = {
+DEMO_SPEC: dict[str, Any] = {
     "task": "translate",
     "steps": 200,
     "seeds": 1,
@@ -17,6 +17,6 @@ DEMO: dict[str, Any] = {
 }
 
 
-def demo() -> Comparison:
+def build_demo_comparison() -> Comparison:
     """Six wirings at 12+12 layers, two of them at 6+6, with and without warm-up."""
-    return Comparison.of(DEMO)
+    return Comparison.of(DEMO_SPEC)

@@ -14,19 +14,19 @@ from addnorm.core.errors import UserError
 from addnorm.models import Config, build
 from addnorm.norms.base import make_norm
 from addnorm.norms.base import registry as norms
-from addnorm.train.schedules.base import recommended
+from addnorm.train.schedules.base import recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
 from addnorm.wirings.base import registry as wirings
 
-SWEEP = (3e-4, 1e-3, 3e-3, 1e-2)
+SWEEP_LRS = (3e-4, 1e-3, 3e-3, 1e-2)
 """The ladder of learning rates where one is asked for: half decades, as far as Transformers go."""
-OWN = "own"
+OWN_SCHEDULE = "own"
 """The warm-up, and the schedule behind it, that an arm's paper recommends."""
-USUAL_NORM = "layer"
+DEFAULT_NORM = "layer"
 
 Depth = Annotated[int, Field(ge=1, strict=True)]
 Warmup = Annotated[int, Field(ge=0, strict=True)] | Literal["own"]
-Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class Arm:
     """One variant: a wiring with a norm, under the common schedule or under its own."""
 
     wiring: str
-    norm: str = USUAL_NORM
+    norm: str = DEFAULT_NORM
     own: bool = False
     """Whether it is trained under the schedule that it recommends; a separate arm, never mixed."""
 
@@ -45,7 +45,7 @@ class Arm:
         >>> Arm("b2t").name, Arm("b2t", "rms", own=True).name
         ('b2t', 'b2t rms (own schedule)')
         """
-        parts = [self.wiring] + ([self.norm] if self.norm != USUAL_NORM else [])
+        parts = [self.wiring] + ([self.norm] if self.norm != DEFAULT_NORM else [])
         return " ".join(parts) + (" (own schedule)" if self.own else "")
 
 
@@ -72,7 +72,7 @@ class Cell:
         >>> Cell(Arm("mix_ln(post=0.25)"), 6, 100, 1e-3, 0).name
         'mix_ln_post_0.25-d6-w100-lr0.001-s0-dacf'
         """
-        warmup = OWN if self.warmup is None else self.warmup
+        warmup = OWN_SCHEDULE if self.warmup is None else self.warmup
         told = f"{self.arm.name}-d{self.depth}-w{warmup}-lr{self.lr:g}-s{self.seed}"
         plain = re.sub(r"[^\w.-]+", "_", told.replace(" (own schedule)", "")).replace("_-", "-")
         if plain == told and self.lr == float(f"{self.lr:g}"):
@@ -83,7 +83,7 @@ class Cell:
     def schedule(self, common: str) -> str:
         """The call string of its schedule: the common one with its warm-up, or the arm's own."""
         if self.warmup is None:
-            return recommended(self.arm.wiring)
+            return recommended_schedule(self.arm.wiring)
         call = schedules.resolve(common)
         options = schedules.card(call.name).options or {}
         if "warmup" not in options:
@@ -109,32 +109,36 @@ class Grid(BaseModel):
 
     wiring: tuple[str, ...] = ("post_ln", "pre_ln")
     """Wirings, as call strings."""
-    norm: tuple[str, ...] = (USUAL_NORM,)
+    norm: tuple[str, ...] = (DEFAULT_NORM,)
     """Norms, as call strings; each is put into every wiring that has norms."""
     depth: tuple[Depth, ...] = (6,)
     """Layers; of each stack, where there are two."""
     warmup: tuple[Warmup, ...] = (0,)
     """Steps of warm-up; `own` adds each arm once more with the schedule that it recommends."""
-    lr: tuple[Rate, ...] = SWEEP
+    lr: tuple[LearningRate, ...] = SWEEP_LRS
     """Learning rates; `sweep` is a ladder of them."""
 
     @field_validator("*", mode="before")
     @classmethod
-    def _listed(cls, value: Any) -> Any:
+    def _to_tuple(cls, value: Any) -> Any:
         """A text of names between commas, a single value or a list: all are lists."""
         if isinstance(value, str):
-            value = SWEEP if value.strip() == "sweep" else [_number(each) for each in split(value)]
+            value = (
+                SWEEP_LRS
+                if value.strip() == "sweep"
+                else [_parse_number(each) for each in split(value)]
+            )
         return tuple(value) if isinstance(value, list | tuple) else (value,)
 
     @field_validator("wiring", "norm")
     @classmethod
-    def _resolved(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
+    def _resolve_names(cls, value: tuple[str, ...], info: Any) -> tuple[str, ...]:
         registry = wirings if info.field_name == "wiring" else norms
         return tuple(str(registry.resolve(each)) for each in value)
 
     @field_validator("*")
     @classmethod
-    def _sensible(cls, value: tuple[Any, ...], info: Any) -> tuple[Any, ...]:
+    def _check_values(cls, value: tuple[Any, ...], info: Any) -> tuple[Any, ...]:
         if not value:
             raise ValueError(f"{info.field_name} is empty; wanted one value or more")
         for each in value:
@@ -145,7 +149,7 @@ class Grid(BaseModel):
     def arms(self) -> list[Arm]:
         """Every wiring with every norm; a wiring that has no norm stands there once."""
         found = [
-            Arm(wiring, norm if has_norms(wiring) else USUAL_NORM)
+            Arm(wiring, norm if has_norms(wiring) else DEFAULT_NORM)
             for wiring in self.wiring
             for norm in self.norm
         ]
@@ -160,7 +164,7 @@ class Grid(BaseModel):
         """All that is crossed, in the order in which it is told."""
         for arm in self.arms():
             for warmup in self.warmup:
-                own = warmup == OWN
+                own = warmup == OWN_SCHEDULE
                 steps = None if isinstance(warmup, str) else warmup
                 for depth in self.depth:
                     for lr in self.lr:
@@ -188,12 +192,12 @@ def split(text: str) -> list[str]:
 def has_norms(wiring: str) -> bool:
     """Whether the choice of a norm changes anything: ReZero has none."""
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
-    model = build(Config.of(**sizes, wiring=wiring), device="meta")
-    chosen = type(make_norm(USUAL_NORM, 8))
+    model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
+    chosen = type(make_norm(DEFAULT_NORM, 8))
     return any(isinstance(module, chosen) for module in model.modules())
 
 
-def _number(text: str) -> Any:
+def _parse_number(text: str) -> Any:
     for kind in (int, float):
         try:
             return kind(text)

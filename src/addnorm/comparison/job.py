@@ -11,12 +11,12 @@ from typing import Any, Protocol, Self
 import torch
 
 from addnorm.core.rows import Row
-from addnorm.train.train_state import Progress, Watcher
+from addnorm.train.train_state import TrainCallback, TrainState
 
-PULSE = 0.2
+HEARTBEAT_SECONDS = 0.2
 """Seconds between two signs of life."""
 
-Tell = Callable[[int, float], None]
+StepCallback = Callable[[int, float], None]
 """Called with the step and its loss."""
 
 
@@ -35,10 +35,10 @@ class CellRecipe(Protocol):
     def seed(self) -> int:
         """All chance derives from it."""
 
-    def flat(self) -> dict[str, Any]:
+    def to_flat_dict(self) -> dict[str, Any]:
         """Every key with its value."""
 
-    def yaml(self) -> str:
+    def to_yaml(self) -> str:
         """The same as YAML."""
 
     def save(self, path: Path) -> None:
@@ -57,44 +57,44 @@ class Job:
     folder: Path
     score: Path | None
     """Held-out records that are answered at the end."""
-    until: int | None = None
+    pause_step: int | None = None
     """Step after which it pauses, to be judged before it goes on; None for the end."""
 
 
-class Pulse(Watcher):
+class Heartbeat(TrainCallback):
     """Signs of life, not too many; and the speed, step by step."""
 
-    def __init__(self, tell: Tell) -> None:
-        self.tell, self.last = tell, 0.0
+    def __init__(self, on_step: StepCallback) -> None:
+        self.report_step, self.last_report_time = on_step, 0.0
         self.rates: list[float] = []
         self.step, self.loss = 0, math.nan
-        self.mark = (spent(), 0)
+        self.last_sample = (process_seconds(), 0)
 
-    def began(self, progress: Progress, facts: dict[str, Any]) -> None:
+    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
         """From where it goes on."""
-        self.mark, self.step = (spent(), progress.tokens), progress.step
-        self.tell(progress.step, math.nan)
+        self.last_sample, self.step = (process_seconds(), progress.tokens), progress.step
+        self.report_step(progress.step, math.nan)
 
-    def stepped(self, progress: Progress, loss: float) -> None:
+    def on_step_end(self, progress: TrainState, loss: float) -> None:
         """After an update."""
-        self.came(progress.step, progress.tokens, loss)
+        self.on_progress(progress.step, progress.tokens, loss)
 
-    def came(self, step: int, count: int, loss: float) -> None:
+    def on_progress(self, step: int, count: int, loss: float) -> None:
         """So far, with so many tokens (or rows) behind it."""
-        now, (before, counted) = spent(), self.mark
+        now, (before, counted) = process_seconds(), self.last_sample
         self.rates.append((count - counted) / max(now - before, 1e-9))
-        self.mark, self.step, self.loss = (now, count), step, loss
+        self.last_sample, self.step, self.loss = (now, count), step, loss
         self.tick(0, 0)
 
-    def measured(self, rows: list[Row]) -> None:
+    def on_rows(self, rows: list[Row]) -> None:
         """After a validation, say."""
         self.tick(0, 0)
 
     def tick(self, count: int, total: int) -> None:
         """Something goes on that is no step."""
-        if time.monotonic() - self.last >= PULSE:
-            self.last = time.monotonic()
-            self.tell(self.step, self.loss)
+        if time.monotonic() - self.last_report_time >= HEARTBEAT_SECONDS:
+            self.last_report_time = time.monotonic()
+            self.report_step(self.step, self.loss)
 
     @property
     def rate(self) -> float:
@@ -102,11 +102,11 @@ class Pulse(Watcher):
         return median(self.rates) if self.rates else math.nan
 
 
-def spent() -> float:
+def process_seconds() -> float:
     """Seconds that this process worked, whoever else was on the machine; on a GPU, that passed."""
-    return time.perf_counter() if on_gpu() else time.process_time()
+    return time.perf_counter() if is_using_gpu() else time.process_time()
 
 
-def on_gpu() -> bool:
+def is_using_gpu() -> bool:
     """Whether this process has begun to use one."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -9,29 +9,29 @@ from typing import Any
 
 from addnorm.comparison.spec import Comparison, read_spec
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
-from addnorm.train.run_folder import locked
+from addnorm.core.files import atomic_write
+from addnorm.train.run_folder import folder_lock
 
 SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
 DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
 
 
 @contextmanager
-def claimed(folder: Path, spec: Comparison) -> Iterator[None]:
+def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
     """The folder is that of this spec, and nobody else works in it."""
     if folder.exists() and not folder.is_dir():
         raise UserError(f"{folder} is a file; wanted a new or empty folder for -o")
-    _refuse_strangers(folder)
-    with locked(folder, doing="comparing"):
+    _reject_foreign_files(folder)
+    with folder_lock(folder, activity="comparing"):
         if (folder / FACTS).exists():
-            _refuse_another(folder, spec)
+            _reject_other_comparison(folder, spec)
         else:  # nothing was prepared yet: begin as told now
-            with replacing(folder / SPEC) as name:
-                name.write_text(spec.yaml(), encoding="utf-8")
+            with atomic_write(folder / SPEC) as name:
+                name.write_text(spec.to_yaml(), encoding="utf-8")
         yield
 
 
-def open_spec(folder: Path) -> Comparison:
+def read_comparison(folder: Path) -> Comparison:
     """The spec of a folder."""
     if not (folder / SPEC).is_file():
         raise UserError(
@@ -51,17 +51,17 @@ def is_comparison(folder: Path) -> bool:
 
 def write_json(path: Path, data: Any) -> None:
     """Write plain data, whole or not at all; a number that JSON has no word for becomes null."""
-    with replacing(path) as name:
-        text = json.dumps(plain(data), indent=2, ensure_ascii=False, allow_nan=False)
+    with atomic_write(path) as name:
+        text = json.dumps(replace_nonfinite(data), indent=2, ensure_ascii=False, allow_nan=False)
         name.write_text(text + "\n", encoding="utf-8")
 
 
-def plain(value: Any) -> Any:
+def replace_nonfinite(value: Any) -> Any:
     """Without numbers that JSON has no word for."""
     if isinstance(value, dict):
-        return {name: plain(each) for name, each in value.items()}
+        return {name: replace_nonfinite(each) for name, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [replace_nonfinite(each) for each in value]
     return None if isinstance(value, float) and not math.isfinite(value) else value
 
 
@@ -78,7 +78,7 @@ def read_json(path: Path) -> Any:
         ) from None
 
 
-def _refuse_strangers(folder: Path) -> None:
+def _reject_foreign_files(folder: Path) -> None:
     if not folder.is_dir() or (folder / SPEC).exists():
         return
     strangers = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
@@ -89,20 +89,22 @@ def _refuse_strangers(folder: Path) -> None:
         )
 
 
-def _refuse_another(folder: Path, spec: Comparison) -> None:
-    theirs, ours = open_spec(folder), spec
+def _reject_other_comparison(folder: Path, spec: Comparison) -> None:
+    theirs, ours = read_comparison(folder), spec
     if theirs == ours:
         return
-    was, now = theirs.flat(), ours.flat()
+    was, now = theirs.to_flat_dict(), ours.to_flat_dict()
     names = [name for name in {**was, **now} if was.get(name) != now.get(name)]
-    told = "; ".join(f"{name} was {_short(was, name)}, now {_short(now, name)}" for name in names)
+    told = "; ".join(
+        f"{name} was {_format_value(was, name)}, now {_format_value(now, name)}" for name in names
+    )
     raise UserError(
         f"{folder} holds another comparison: {told}; choose another -o, or give the same command "
         "to go on with it"
     )
 
 
-def _short(values: dict[str, Any], name: str) -> str:
+def _format_value(values: dict[str, Any], name: str) -> str:
     if name not in values:
         return "left out"
     text = json.dumps(values[name], ensure_ascii=False)

@@ -15,13 +15,13 @@ from addnorm.core.rows import Row
 
 STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
 """What a cell can be; cut by halving, waiting if it has not ended."""
-ENOUGH = 0.25
+TRAINED_PROGRESS = 0.25
 """Progress from which on a cell has trained."""
-LEARNT = 0.5
+LEARNED_PROGRESS = 0.5
 """Progress that counts as having learnt, if it is lost again."""
-ABOVE = 1.5
+DIVERGED_RATIO = 1.5
 """Times the baseline, and the cell's own lowest loss: one that ends above both has diverged."""
-NOTHING = 0.95
+NO_LEARNING_RATIO = 0.95
 """Share of the baseline that the best cell must get below; else nothing was learnt at all."""
 RULES = (
     "The baseline is the loss of {ignorant}. "
@@ -35,13 +35,13 @@ RULES = (
 )
 
 
-def rules(ignorant: str) -> str:
+def format_rules(baseline_description: str) -> str:
     """The rules in words. ignorant: the model that the baseline is the loss of."""
-    return RULES.format(ignorant=ignorant)
+    return RULES.format(ignorant=baseline_description)
 
 
 @dataclass(frozen=True)
-class Course:
+class LossSummary:
     """What a judge must know of the losses of a cell."""
 
     last: float
@@ -50,11 +50,11 @@ class Course:
     """The lowest loss it ever had: of validations, and of tenths of the training on average."""
     recent: float
     """The mean training loss over the last tenth."""
-    broken: bool = False
+    has_nonfinite: bool = False
     """Whether training ended because a loss or a gradient was not finite."""
 
     @classmethod
-    def of(cls, rows: Iterable[Row], *, broken: bool = False) -> "Course":
+    def from_rows(cls, rows: Iterable[Row], *, has_nonfinite: bool = False) -> "LossSummary":
         """Out of the rows of a run, in their order."""
         losses = [row for row in rows if row["name"] == "loss" and row.get("site") is None]
         train, valid = (
@@ -69,27 +69,33 @@ class Course:
             last=valid[-1] if valid else math.nan,
             lowest=min(finite, default=math.nan),
             recent=means[-1] if means else math.nan,
-            broken=broken,
+            has_nonfinite=has_nonfinite,
         )
 
 
-def judge(course: Course, *, baseline: float, best: float) -> str:
+def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> str:
     """trained, stuck or diverged.
 
     baseline: loss of a model that knows nothing. best: lowest final validation loss of all cells.
     """
-    last = course.last
-    if course.broken or not math.isfinite(last) or last > ABOVE * max(baseline, course.lowest):
+    last = summary.last
+    if (
+        summary.has_nonfinite
+        or not math.isfinite(last)
+        or last > DIVERGED_RATIO * max(baseline, summary.lowest)
+    ):
         return "diverged"
-    if best > NOTHING * baseline:
+    if best > NO_LEARNING_RATIO * baseline:
         return "stuck"
     now = progress(last, baseline=baseline, best=best)
-    if now >= ENOUGH:
+    if now >= TRAINED_PROGRESS:
         return "trained"
     once, lately = (
-        progress(loss, baseline=baseline, best=best) for loss in (course.lowest, course.recent)
+        progress(loss, baseline=baseline, best=best) for loss in (summary.lowest, summary.recent)
     )
-    lost = once >= LEARNT and not lately >= ENOUGH  # who learns by heart has lost nothing
+    lost = (
+        once >= LEARNED_PROGRESS and not lately >= TRAINED_PROGRESS
+    )  # who learns by heart has lost nothing
     return "diverged" if lost else "stuck"
 
 

@@ -5,26 +5,26 @@ from pathlib import Path
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.cell_result import END, Finished, beside
+from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.halving import cut, rungs
+from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.shared_data import Ground, check_data, prepare
+from addnorm.comparison.shared_data import SharedData, check_data, prepare
 from addnorm.comparison.spec import Comparison
-from addnorm.train.throughput import stoppable
+from addnorm.train.throughput import graceful_shutdown
 
 
-class Audience:
+class ComparisonCallback:
     """Whoever follows a comparison; every method may stay as it is."""
 
-    def began(self, study: Study, workers: int) -> None:
+    def on_comparison_start(self, study: Study, workers: int) -> None:
         """It begins, or goes on; the study tells what is done already."""
 
-    def happened(self, event: Event) -> None:
+    def on_cell_event(self, event: Event) -> None:
         """Something happened to a cell."""
 
-    def ended(self, study: Study, *, interrupted: bool) -> None:
+    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
         """It is over, or paused."""
 
 
@@ -33,7 +33,7 @@ def compare(
     folder: str | Path,
     *,
     engine: Engine | None = None,
-    audience: Audience | None = None,
+    callback: ComparisonCallback | None = None,
 ) -> Study:
     """Train every cell that has not ended, and judge them all; `result.json` is written.
 
@@ -42,51 +42,56 @@ def compare(
     """
     from addnorm.comparison.engines.local import LocalEngine
 
-    folder, audience = Path(folder).absolute(), audience or Audience()
+    folder, callback = Path(folder).absolute(), callback or ComparisonCallback()
     spec.check()
     check_data(spec)
-    with files.claimed(folder, spec), stoppable() as bell:
+    with files.claim_folder(folder, spec), graceful_shutdown() as bell:
         ground = prepare(spec, folder)
         engine = engine or LocalEngine()
-        audience.began(Study.open(folder), engine.workers)
-        _forget_crashes(spec, folder)
-        for until in rungs(spec):
-            jobs = [_job(spec, cell, folder, ground, until) for cell in _waiting(spec, folder)]
-            engine.run(jobs, audience.happened, bell)
-            if bell.rung:
+        callback.on_comparison_start(Study.open(folder), engine.workers)
+        _remove_crash_results(spec, folder)
+        for until in halving_steps(spec):
+            jobs = [
+                _build_job(spec, cell, folder, ground, until)
+                for cell in _find_waiting_cells(spec, folder)
+            ]
+            engine.run(jobs, callback.on_cell_event, bell)
+            if bell.requested:
                 break
             if until is not None:
-                for cell, end in cut(spec, folder, until):
-                    job = _job(spec, cell, folder, ground, until)
-                    audience.happened(Event(job, "ended", end.step, end=end))
+                for cell, end in stop_worse_half(spec, folder, until):
+                    job = _build_job(spec, cell, folder, ground, until)
+                    callback.on_cell_event(Event(job, "ended", end.step, end=end))
         study = Study.open(folder)
         files.write_json(folder / files.RESULT, study.result())
-        audience.ended(study, interrupted=bell.rung)
+        callback.on_comparison_end(study, interrupted=bell.requested)
         return study
 
 
-def _waiting(spec: Comparison, folder: Path) -> Sequence[Cell]:
+def _find_waiting_cells(spec: Comparison, folder: Path) -> Sequence[Cell]:
     """Cells to run: first seeds first, so that a picture comes early; deep ones first, so that no
     long one is left for the end.
     """
-    found = [c for c in spec.cells() if Finished.read(folder / files.CELLS / c.name) is None]
+    found = [c for c in spec.cells() if CellResult.read(folder / files.CELLS / c.name) is None]
     return sorted(found, key=lambda cell: (cell.seed, -cell.depth))
 
 
-def _forget_crashes(spec: Comparison, folder: Path) -> None:
+def _remove_crash_results(spec: Comparison, folder: Path) -> None:
     """What crashed in an earlier sitting is tried once more."""
     for cell in spec.cells():
         own = folder / files.CELLS / cell.name
-        end = Finished.read(own)
+        end = CellResult.read(own)
         if end is not None and end.ending == "crashed":
-            beside(own, END).unlink()
+            sidecar_path(own, RESULT_SUFFIX).unlink()
 
 
-def _job(spec: Comparison, cell: Cell, folder: Path, ground: Ground, until: int | None) -> Job:
+def _build_job(
+    spec: Comparison, cell: Cell, folder: Path, shared_data: SharedData, pause_step: int | None
+) -> Job:
     return Job(
         name=cell.name,
-        recipe=spec.recipe(cell, data=ground.data, tokenizer=folder / files.TOKENIZER),
+        recipe=spec.recipe(cell, data=shared_data.data, tokenizer=folder / files.TOKENIZER),
         folder=folder / files.CELLS / cell.name,
         score=folder / files.SCORE if spec.score else None,
-        until=until,
+        pause_step=pause_step,
     )

@@ -12,7 +12,7 @@ from addnorm.comparison.spec import Comparison
 
 
 @dataclass(frozen=True)
-class Ground:
+class SharedData:
     """Facts that are the same for every cell, kept as `facts.json`."""
 
     data: str
@@ -30,7 +30,7 @@ class Ground:
     """What else a reader should know."""
 
     @classmethod
-    def read(cls, folder: Path) -> "Ground | None":
+    def read(cls, folder: Path) -> "SharedData | None":
         """The ground of a comparison that was prepared before."""
         facts = files.read_json(folder / files.FACTS)
         return None if facts is None else cls(**facts)
@@ -40,18 +40,18 @@ class Ground:
         files.write_json(folder / files.FACTS, asdict(self))
 
 
-def prepare(spec: Comparison, folder: Path) -> Ground:
+def prepare(spec: Comparison, folder: Path) -> SharedData:
     """Make what is not there yet: the data, the tokenizer, the records to be answered."""
-    from addnorm.comparison.tasks import task_of  # a task makes a ground
+    from addnorm.comparison.tasks import get_task  # a task makes a ground
 
-    return task_of(spec.task).prepare(spec, folder)
+    return get_task(spec.task).prepare(spec, folder)
 
 
 def check_data(spec: Comparison) -> None:
     """Refuse data that cannot be compared on, before any folder is made."""
-    from addnorm.comparison.tasks import task_of
+    from addnorm.comparison.tasks import get_task
 
-    task_of(spec.task).check_data(spec)
+    get_task(spec.task).check_data(spec)
 
 
 def versions() -> dict[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from scipy import stats
 
-LEVEL = 0.95
+CONFIDENCE_LEVEL = 0.95
 
 
 @dataclass(frozen=True)
@@ -24,7 +24,7 @@ class Estimate:
     count: int
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> "Estimate | None":
+    def from_values(cls, values: Sequence[float]) -> "Estimate | None":
         """The estimate from values; None from none.
 
         >>> Estimate.of([1.0, 3.0]).told()
@@ -36,15 +36,15 @@ class Estimate:
         if count == 1:
             return cls(mean, None, 1)
         spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
-        quantile = float(stats.t.ppf((1 + LEVEL) / 2, count - 1))
+        quantile = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, count - 1))
         return cls(mean, quantile * spread / math.sqrt(count), count)
 
     @property
-    def sure(self) -> bool:
+    def excludes_zero(self) -> bool:
         """Whether zero lies outside of the interval."""
         return self.half is not None and abs(self.mean) > self.half
 
-    def told(self, digits: int = 3) -> str:
+    def format(self, digits: int = 3) -> str:
         """In a table: mean and half of the interval.
 
         >>> Estimate(2.0, 0.5, 3).told(), Estimate(2.0, None, 1).told()
@@ -55,7 +55,7 @@ class Estimate:
         )
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
+def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
     """Ours minus theirs over the seeds that both have: what the seeds share cancels."""
     shared = sorted(ours.keys() & theirs.keys())
-    return Estimate.of([ours[seed] - theirs[seed] for seed in shared])
+    return Estimate.from_values([ours[seed] - theirs[seed] for seed in shared])

@@ -2,7 +2,12 @@
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card
-from addnorm.core.errors import InnerNormsLeftOut, UnknownName, UserError, WrongArrangement
+from addnorm.core.errors import (
+    ArrangementMismatchError,
+    InnerNormsIgnoredWarning,
+    UnknownNameError,
+    UserError,
+)
 from addnorm.core.plan import ROLES, Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
 from addnorm.core.rows import read_rows, write_rows
@@ -12,15 +17,15 @@ __all__ = [
     "ROLES",
     "Call",
     "Card",
-    "InnerNormsLeftOut",
+    "InnerNormsIgnoredWarning",
     "Plan",
     "Plugs",
     "Registry",
     "Shape",
     "Site",
-    "UnknownName",
+    "UnknownNameError",
     "UserError",
-    "WrongArrangement",
+    "ArrangementMismatchError",
     "derive_seed",
     "read_rows",
     "write_rows",

@@ -10,8 +10,8 @@ from typing import Any
 
 from addnorm.core.errors import UserError
 
-HOW = "write a name with options, such as rms or rms(eps=1e-6)"
-LITERALS = (str, int, float, bool, type(None))
+CALL_SYNTAX_HINT = "write a name with options, such as rms or rms(eps=1e-6)"
+LITERAL_TYPES = (str, int, float, bool, type(None))
 
 
 @dataclass(frozen=True)
@@ -42,7 +42,7 @@ class Call:
             return text
         if not isinstance(text, str):
             raise UserError(
-                f"a call string is wanted, got {text!r} of type {type(text).__name__}; {HOW}"
+                f"a call string is wanted, got {text!r} of type {type(text).__name__}; {CALL_SYNTAX_HINT}"
             )
         source = text.strip()
         try:
@@ -50,17 +50,17 @@ class Call:
                 warnings.simplefilter("ignore")  # an odd escape in a string is no news to the user
                 node = ast.parse(source, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(f"cannot read the call string {text!r}; {HOW}") from None
+            raise UserError(f"cannot read the call string {text!r}; {CALL_SYNTAX_HINT}") from None
         if isinstance(node, ast.Name):
             return cls(node.id)
         if not isinstance(node, ast.Call):
-            raise UserError(f"{text!r} is not the name of anything; {HOW}")
-        call: Call = _value(node, source)
+            raise UserError(f"{text!r} is not the name of anything; {CALL_SYNTAX_HINT}")
+        call: Call = _parse_value(node, source)
         return call
 
     def __str__(self) -> str:
-        written = [_spell(value) for value in self.positional]
-        written += [f"{name}={_spell(value)}" for name, value in self.options.items()]
+        written = [_format_value(value) for value in self.positional]
+        written += [f"{name}={_format_value(value)}" for name, value in self.options.items()]
         return f"{self.name}({', '.join(written)})" if written else self.name
 
     def __hash__(self) -> int:
@@ -68,24 +68,24 @@ class Call:
         return hash((self.name, frozenset(self.options), len(self.positional)))
 
 
-def _value(node: ast.expr, source: str) -> Any:
+def _parse_value(node: ast.expr, source: str) -> Any:
     """A literal, a bare word as a string, or a call inside the call."""
     match node:
         case ast.Name():
             return node.id
-        case ast.Constant() if isinstance(node.value, LITERALS):
+        case ast.Constant() if isinstance(node.value, LITERAL_TYPES):
             return node.value
         case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int() | float() as number)) if (
             not isinstance(number, bool)
         ):
             return -number
         case ast.Tuple():
-            return tuple(_value(element, source) for element in node.elts)
+            return tuple(_parse_value(element, source) for element in node.elts)
         case ast.List():
-            return [_value(element, source) for element in node.elts]
+            return [_parse_value(element, source) for element in node.elts]
         case ast.Call(func=ast.Name(id=name)):
-            positional = tuple(_value(value, source) for value in node.args)
-            return Call(name, _options(node, source), positional)
+            positional = tuple(_parse_value(value, source) for value in node.args)
+            return Call(name, _parse_options(node, source), positional)
     # Not ast.unparse, which fails on a deep nesting.
     shown = ast.get_source_segment(source, node) or source
     raise UserError(
@@ -94,25 +94,25 @@ def _value(node: ast.expr, source: str) -> Any:
     )
 
 
-def _options(node: ast.Call, source: str) -> dict[str, Any]:
+def _parse_options(node: ast.Call, source: str) -> dict[str, Any]:
     options: dict[str, Any] = {}
     for option in node.keywords:
         if option.arg is None:
-            raise UserError(f"{source!r} uses **; {HOW}")
+            raise UserError(f"{source!r} uses **; {CALL_SYNTAX_HINT}")
         if option.arg in options:
             raise UserError(f"{source!r} gives {option.arg!r} twice; keep one of them")
-        options[option.arg] = _value(option.value, source)
+        options[option.arg] = _parse_value(option.value, source)
     return options
 
 
-def _spell(value: Any) -> str:
+def _format_value(value: Any) -> str:
     if isinstance(value, Call):
         return str(value)
     if isinstance(value, tuple):
-        elements = [_spell(element) for element in value]
+        elements = [_format_value(element) for element in value]
         return f"({elements[0]},)" if len(elements) == 1 else f"({', '.join(elements)})"
     if isinstance(value, list):
-        return f"[{', '.join(map(_spell, value))}]"
+        return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, float) and math.isinf(value):
         return "1e999" if value > 0 else "-1e999"  # `inf` would be read as a word
     # Only ASCII stays bare: Python reads other names in a normal form, and so as another string.

@@ -6,7 +6,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-DEPARTURE = "NOTE[DIFF]:"
+DEPARTURE_TAG = "NOTE[DIFF]:"
 
 
 @dataclass(frozen=True)
@@ -60,13 +60,13 @@ class Card:
         found = re.search(r"arXiv (\d{4}\.\d{4,5})", self.paper)
         return found.group(1) if found else None
 
-    def read_from(self, member: type) -> "Card":
+    def with_details_from(self, member: type) -> "Card":
         """The same card with what the member's own code says filled in."""
         return replace(
             self,
-            options=_options(member),
-            symbols=_symbols(inspect.getdoc(member) or ""),
-            departures=_departures(member),
+            options=_read_options(member),
+            symbols=_parse_symbols(inspect.getdoc(member) or ""),
+            departures=_read_departures(member),
         )
 
     def to_dict(self) -> dict[str, Any]:
@@ -86,7 +86,7 @@ class Card:
         }
 
 
-def _options(member: type) -> dict[str, Option]:
+def _read_options(member: type) -> dict[str, Option]:
     """Keyword-only arguments of the constructor, with their defaults."""
     hints = get_type_hints(member.__init__, include_extras=True)  # type: ignore[misc]
     found = {}
@@ -103,7 +103,7 @@ def _options(member: type) -> dict[str, Option]:
     return found
 
 
-def _symbols(doc: str) -> tuple[tuple[str, str], ...]:
+def _parse_symbols(doc: str) -> tuple[tuple[str, str], ...]:
     """The docstring's paragraph of lines `symbol: shape, start value`; other lines go on."""
     for paragraph in doc.split("\n\n")[1:]:
         lines = paragraph.splitlines()
@@ -120,7 +120,7 @@ def _symbols(doc: str) -> tuple[tuple[str, str], ...]:
     return ()
 
 
-def _departures(member: type) -> tuple[str, ...]:
+def _read_departures(member: type) -> tuple[str, ...]:
     """Tagged comments of the member's file, those inside other classes left out; a departure runs
     on over the comment lines below it.
     """
@@ -139,8 +139,8 @@ def _departures(member: type) -> tuple[str, ...]:
         alone = line.lstrip().startswith("#")
         if around and around not in ours:
             inside = False
-        elif comment and DEPARTURE in comment.group(1):
-            notes.append(comment.group(1).split(DEPARTURE, 1)[1].strip())
+        elif comment and DEPARTURE_TAG in comment.group(1):
+            notes.append(comment.group(1).split(DEPARTURE_TAG, 1)[1].strip())
             inside = True
         elif inside and alone and comment:
             notes[-1] += " " + comment.group(1).strip()

@@ -7,7 +7,7 @@ from pathlib import Path
 
 
 @contextmanager
-def replacing(path: str | Path) -> Iterator[Path]:
+def atomic_write(path: str | Path) -> Iterator[Path]:
     """A temporary name beside `path` to write to.
 
     It becomes `path` if the block ends well, and vanishes if it does not; whoever reads `path` sees
@@ -25,14 +25,14 @@ def replacing(path: str | Path) -> Iterator[Path]:
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         yield temporary
-        sync(temporary)
+        fsync_path(temporary)
         temporary.replace(path)
-        sync(path.parent)
+        fsync_path(path.parent)
     finally:
         temporary.unlink(missing_ok=True)
 
 
-def sync(path: Path) -> None:
+def fsync_path(path: Path) -> None:
     """Wait until a file, or a folder's list of names, is on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:

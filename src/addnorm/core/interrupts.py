@@ -11,27 +11,27 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from types import FrameType
 
-AGAIN = b"addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
+STOP_MESSAGE = b"addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
 
 
-class _Ear:
+class _InterruptState:
     """What was heard since somebody listens."""
 
-    heard = False
+    pending = False
 
 
-_EAR = _Ear()
+_INTERRUPT = _InterruptState()
 
 
-def check() -> None:
+def raise_if_interrupted() -> None:
     """Raise KeyboardInterrupt if Ctrl-C was pressed."""
-    if _EAR.heard:
-        _EAR.heard = False
+    if _INTERRUPT.pending:
+        _INTERRUPT.pending = False
         raise KeyboardInterrupt
 
 
 @contextmanager
-def listening() -> Iterator[None]:
+def deferred_interrupt() -> Iterator[None]:
     """Note Ctrl-C for `check`, and say so; a second one ends the program at once.
 
     A handler of the caller's own is left alone, and only the main thread hears signals.
@@ -42,16 +42,18 @@ def listening() -> Iterator[None]:
         return
 
     def note(number: int, frame: FrameType | None) -> None:
-        if _EAR.heard:
+        if _INTERRUPT.pending:
             raise KeyboardInterrupt
-        _EAR.heard = True
-        os.write(2, AGAIN)  # print may be at work already, and cannot be called twice at once
+        _INTERRUPT.pending = True
+        os.write(
+            2, STOP_MESSAGE
+        )  # print may be at work already, and cannot be called twice at once
 
-    _EAR.heard = False
+    _INTERRUPT.pending = False
     signal.signal(signal.SIGINT, note)
     try:
         yield
-        check()
+        raise_if_interrupted()
     finally:
         signal.signal(signal.SIGINT, signal.default_int_handler)
-        _EAR.heard = False
+        _INTERRUPT.pending = False

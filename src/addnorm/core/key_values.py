@@ -9,7 +9,7 @@ import yaml
 from addnorm.core.errors import UserError
 
 
-def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
+def parse_key_values(pairs: Iterable[str]) -> dict[str, Any]:
     """The values of `key=value` words."""
     values: dict[str, Any] = {}
     for pair in pairs:
@@ -18,11 +18,11 @@ def read_pairs(pairs: Iterable[str]) -> dict[str, Any]:
             raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128")
         if name.strip() in values:
             raise UserError(f"{name.strip()} is given twice; keep one of them")
-        values[name.strip()] = _value(text, pair)
+        values[name.strip()] = _parse_value(text, pair)
     return values
 
 
-def _value(text: str, pair: str) -> Any:
+def _parse_value(text: str, pair: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError:
@@ -31,12 +31,12 @@ def _value(text: str, pair: str) -> Any:
         raise UserError(f"cannot read {pair!r}; wanted key=value, such as dim=128") from None
 
 
-def read_yaml(file: Path, what: str) -> dict[str, Any]:
+def load_yaml(file: Path, description: str) -> dict[str, Any]:
     """The keys of a YAML file; what: the word for it in refusals."""
     if not file.is_file():
-        raise UserError(f"no {what} at {file}: there is no such file; wanted YAML")
+        raise UserError(f"no {description} at {file}: there is no such file; wanted YAML")
     try:
-        values = yaml.load(file.read_text(encoding="utf-8"), Loader=_Strict)
+        values = yaml.load(file.read_text(encoding="utf-8"), Loader=_UniqueKeyLoader)
     except (yaml.YAMLError, UnicodeDecodeError) as problem:
         raise UserError(f"{file} is not YAML ({' '.join(str(problem).split())})") from None
     if not isinstance(values, dict) or not all(isinstance(name, str) for name in values):
@@ -44,7 +44,7 @@ def read_yaml(file: Path, what: str) -> dict[str, Any]:
     return values
 
 
-class _Strict(yaml.SafeLoader):
+class _UniqueKeyLoader(yaml.SafeLoader):
     """YAML in which a key that is given twice is refused."""
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:

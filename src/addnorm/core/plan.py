@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import Any
 
 from addnorm.core.calls import Call
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 
 ROLES = ("encoder_only", "decoder_only", "encoder", "decoder")
 
@@ -94,7 +94,7 @@ class Plan:
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
-            raise UserError(unknown("role", str(self.role), ROLES))
+            raise UserError(unknown_name_message("role", str(self.role), ROLES))
         paired = self.role in ("encoder", "decoder")
         if paired and self.other_depth is None:
             raise UserError(
@@ -154,7 +154,7 @@ class Plan:
             for slot, kind in enumerate(self.kinds)
         )
 
-    def nature(self, site: Site) -> str:
+    def sublayer_kind(self, site: Site) -> str:
         """What really stands at a site, `self`, `cross` or `ffn`, whatever the user calls it.
 
         A sub-layer that tells its widths tells this too; a plain module is what its kind says, and

@@ -7,20 +7,20 @@ from pydantic import Field, TypeAdapter, ValidationError
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card, Option
-from addnorm.core.errors import UnknownName, UserError, nearest, unknown
+from addnorm.core.errors import UnknownNameError, UserError, closest_names, unknown_name_message
 
 T = TypeVar("T")
 
 # Words for the annotations of options. A constructor that says `eps: Positive` needs no check of
 # its own.
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, le=1)]
+Fraction = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=1)]
-CountOrNone = Annotated[int, Field(ge=0)]
-INNER = "call string of the same registry"
-InnerCall = Annotated[str, INNER]
+NonNegativeInt = Annotated[int, Field(ge=0)]
+INNER_CALL_MARKER = "call string of the same registry"
+InnerCall = Annotated[str, INNER_CALL_MARKER]
 
 
 class Registry(Generic[T]):
@@ -47,7 +47,7 @@ class Registry(Generic[T]):
             if card.name in self._members:
                 raise ValueError(f"{self.family} {card.name!r} is registered twice")
             self._members[card.name] = member
-            self._cards[card.name] = card.read_from(member)
+            self._cards[card.name] = card.with_details_from(member)
             return member
 
         return add
@@ -63,12 +63,12 @@ class Registry(Generic[T]):
 
     def member(self, name: str) -> type[T]:
         """The class of that name."""
-        self._known(name)
+        self._check_known(name)
         return self._members[name]
 
     def card(self, name: str) -> Card:
         """The card of that name."""
-        self._known(name)
+        self._check_known(name)
         return self._cards[name]
 
     def cards(self) -> list[Card]:
@@ -78,27 +78,27 @@ class Registry(Generic[T]):
     def resolve(self, call: str | Call) -> Call:
         """The canonical form: options checked, in declared order, without those at a default."""
         if isinstance(call, str) and "(" not in call:
-            self._known(call.strip())  # so that `post-ln` is answered with the nearest names
+            self._check_known(call.strip())  # so that `post-ln` is answered with the nearest names
         call = Call.parse(call)
         options = self.card(call.name).options or {}
         if len(call.positional) > len(options):
             raise UserError(
                 f"{call} has more values than {self.family} {call.name!r} has options; "
-                f"{_listed(options)}"
+                f"{_format_options(options)}"
             )
         given = dict(zip(options, call.positional, strict=False))
         for name, value in call.options.items():
             if name not in options:
-                close = nearest(name, options)
+                close = closest_names(name, options)
                 hint = f" did you mean {close[0]!r}?" if close else ""
                 raise UserError(
-                    f"{self.family} {call.name!r} has no option {name!r};{hint} {_listed(options)}"
+                    f"{self.family} {call.name!r} has no option {name!r};{hint} {_format_options(options)}"
                 )
             if name in given:
                 raise UserError(f"{call} gives {name!r} twice; keep one of them")
             given[name] = value
         checked = {
-            name: self._checked(call.name, name, options[name], given[name])
+            name: self._validate_option(call.name, name, options[name], given[name])
             for name in options
             if name in given
         }
@@ -107,7 +107,7 @@ class Registry(Generic[T]):
             {
                 name: value
                 for name, value in checked.items()
-                if not _same(value, options[name].default)
+                if not _equals_default(value, options[name].default)
             },
         )
 
@@ -120,12 +120,12 @@ class Registry(Generic[T]):
         }
         return self._members[call.name](*args, **options)
 
-    def _known(self, name: str) -> None:
+    def _check_known(self, name: str) -> None:
         if name not in self._members:
-            raise UnknownName(unknown(self.family, name, self._members))
+            raise UnknownNameError(unknown_name_message(self.family, name, self._members))
 
-    def _checked(self, member: str, name: str, option: Option, value: Any) -> Any:
-        if INNER in getattr(option.type, "__metadata__", ()):
+    def _validate_option(self, member: str, name: str, option: Option, value: Any) -> Any:
+        if INNER_CALL_MARKER in getattr(option.type, "__metadata__", ()):
             inner = self.resolve(value)
             return inner if inner.options else inner.name
         try:
@@ -134,7 +134,7 @@ class Registry(Generic[T]):
             wanted = (
                 f"one of {', '.join(map(str, option.choices))}"
                 if option.choices
-                else _wanted(problem)
+                else _describe_expected(problem)
             )
             raise UserError(
                 f"option {name!r} of {self.family} {member!r} cannot be {value!r}; wanted "
@@ -142,18 +142,18 @@ class Registry(Generic[T]):
             ) from None
 
 
-def _same(value: Any, default: Any) -> bool:
+def _equals_default(value: Any, default: Any) -> bool:
     if isinstance(value, Call):
         return str(value) == default
     return type(value) is type(default) and value == default
 
 
-def _wanted(problem: ValidationError) -> str:
+def _describe_expected(problem: ValidationError) -> str:
     messages = (error["msg"].removeprefix("Input should be ") for error in problem.errors())
     return " or ".join(dict.fromkeys(messages))
 
 
-def _listed(options: dict[str, Option]) -> str:
+def _format_options(options: dict[str, Option]) -> str:
     if not options:
         return "It takes no options"
     return "Options: " + ", ".join(f"{name}={option.default}" for name, option in options.items())

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
+from addnorm.core.files import atomic_write
 
 Row = Mapping[str, Any]
-NOT_FINITE = ("nan", "inf", "-inf")
+NONFINITE_STRINGS = ("nan", "inf", "-inf")
 
 
 def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -> None:
@@ -22,15 +22,15 @@ def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -
     no word for are written as the strings "nan", "inf" and "-inf", always read back as numbers.
     """
     path = Path(path)
-    text = "".join(json.dumps(_plain(row), ensure_ascii=False) + "\n" for row in rows)
+    text = "".join(json.dumps(_to_json_row(row), ensure_ascii=False) + "\n" for row in rows)
     data = text.encode("utf-8", errors="backslashreplace")  # a lone surrogate: JSON's own escape
     path.parent.mkdir(parents=True, exist_ok=True)
     if append:
-        _mend(path)
+        _repair_last_line(path)
         with path.open("ab") as file:
             file.write(data)
         return
-    with replacing(path) as temporary:
+    with atomic_write(path) as temporary:
         temporary.write_bytes(data)
 
 
@@ -58,11 +58,11 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
             if not isinstance(row, dict):
                 raise UserError(f"{path}, line {number} holds {row!r}; wanted one object a line")
             if b'nan"' in line or b'inf"' in line:  # rare, and looking at each value takes long
-                row = {name: _number(value) for name, value in row.items()}
+                row = {name: _parse_number(value) for name, value in row.items()}
             yield row
 
 
-def _mend(path: Path) -> None:
+def _repair_last_line(path: Path) -> None:
     """End the file with a whole line: an unfinished row goes, a whole one gets its line feed."""
     if not path.is_file() or path.stat().st_size == 0:
         return
@@ -81,7 +81,7 @@ def _mend(path: Path) -> None:
             file.write(b"\n")
 
 
-def _plain(row: Row) -> dict[str, Any]:
+def _to_json_row(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | None):
             raise UserError(
@@ -94,5 +94,5 @@ def _plain(row: Row) -> dict[str, Any]:
     }
 
 
-def _number(value: Any) -> Any:
-    return float(value) if value in NOT_FINITE else value
+def _parse_number(value: Any) -> Any:
+    return float(value) if value in NONFINITE_STRINGS else value

@@ -14,13 +14,13 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.data.corpus import Corpus, parsed
+from addnorm.data.corpus import Corpus, parse_records
 from addnorm.data.tokenizer import END, PAD, START, Tokenizer
-from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 
-POOL = 8 << 20
+POOL_BYTES = 8 << 20
 """Bytes of a corpus that are in memory at once; sentences are shuffled inside a pool, and pools."""
-CHUNK = 1000
+TEXTS_PER_CHUNK = 1000
 """Texts that are encoded together."""
 
 Order = Literal["length", "random"]
@@ -46,21 +46,21 @@ class Batch:
     tokens: int
 
     @property
-    def sides(self) -> tuple[Tensor, Tensor]:
+    def inputs_and_targets(self) -> tuple[Tensor, Tensor]:
         """Inputs and targets."""
         return self.inputs, self.targets
 
-    def part(self, rank: int, world: int) -> "Batch":
+    def shard(self, rank: int, world_size: int) -> "Batch":
         """The share of one process; `count` stays that of the whole.
 
         A process for which there is no row gets one that asks for nothing, so that all do the same
         number of steps.
         """
-        if world == 1:
+        if world_size == 1:
             return self
-        inputs, targets = self.inputs[rank::world], self.targets[rank::world]
+        inputs, targets = self.inputs[rank::world_size], self.targets[rank::world_size]
         if not len(inputs):
-            inputs, targets = self.inputs[:1], torch.full_like(self.targets[:1], IGNORE)
+            inputs, targets = self.inputs[:1], torch.full_like(self.targets[:1], IGNORE_INDEX)
         return replace(self, inputs=inputs, targets=targets)
 
     def to(self, device: torch.device) -> "Batch":
@@ -69,7 +69,7 @@ class Batch:
 
 
 @dataclass(frozen=True)
-class Position:
+class DataPosition:
     """Where a stream of batches goes on."""
 
     epoch: int = 0
@@ -77,7 +77,7 @@ class Position:
     batch: int = 0
 
 
-class Batches:
+class BatchIterator:
     """One split of a corpus as batches of at most `tokens` tokens a side.
 
     Only a pool of the corpus is in memory at a time. The order is a pure function of seed, epoch
@@ -104,129 +104,141 @@ class Batches:
                 "batch_tokens of at least max_length"
             )
         self.corpus, self.tokenizer, self.split = corpus, tokenizer, split
-        self.tokens, self.longest, self.seed, self.order = tokens, longest, seed, order
+        self.max_tokens, self.max_length, self.seed, self.order = tokens, longest, seed, order
         self.path = corpus.path(split)
-        self.left_out: Counter[str] = Counter()
+        self.skipped: Counter[str] = Counter()
         """What was not used as it stands, by reason, in the pools read so far."""
-        self._counted: set[int] = set()
-        self._pool = lru_cache(1)(self._read)  # a small corpus is one pool: it is encoded once
+        self._counted_pools: set[int] = set()
+        self._cached_pool = lru_cache(1)(
+            self._read_pool
+        )  # a small corpus is one pool: it is encoded once
 
-    def stream(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
+    def stream(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
         """Batches without end from a position on, each with the position after it."""
-        position = position or Position()
+        position = position or DataPosition()
         while True:
             seen = False
             for batch, after in self.epoch(position):
                 seen = True
                 yield batch, after
-            if not seen and position == Position(position.epoch):
+            if not seen and position == DataPosition(position.epoch):
                 raise UserError(
-                    f"nothing in {self.path} can be used: {self.told() or 'it is empty'}; wanted "
-                    f"sentences of at most {self.longest} tokens"
+                    f"nothing in {self.path} can be used: {self.describe_skipped() or 'it is empty'}; wanted "
+                    f"sentences of at most {self.max_length} tokens"
                 )
-            position = Position(position.epoch + 1)
+            position = DataPosition(position.epoch + 1)
 
-    def epoch(self, position: Position | None = None) -> Iterator[tuple[Batch, Position]]:
+    def epoch(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
         """The batches of one pass from a position on, each with the position after it."""
-        position = position or Position()
-        order = list(range(len(self.pools)))
+        position = position or DataPosition()
+        order = list(range(len(self.byte_ranges)))
         if self.seed is not None:
             random.Random(derive_seed(self.seed, "pools", position.epoch)).shuffle(order)
         for number in range(position.pool, len(order)):
             begin = position.batch if number == position.pool else 0
-            rows = self._pool(order[number])
-            groups = self._groups(rows, position.epoch, order[number])
+            rows = self._cached_pool(order[number])
+            groups = self._group_rows(rows, position.epoch, order[number])
             for index in range(begin, len(groups)):
-                batch = _padded([rows[row] for row in groups[index]], self.corpus.task)
-                yield batch, Position(position.epoch, number, index + 1)
+                batch = _pad_batch([rows[row] for row in groups[index]], self.corpus.task)
+                yield batch, DataPosition(position.epoch, number, index + 1)
 
-    def told(self) -> str:
+    def describe_skipped(self) -> str:
         """What was left out or cut, in words; empty if nothing was."""
-        return ", ".join(f"{count} {reason}" for reason, count in self.left_out.items())
+        return ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
 
     @cached_property
-    def pools(self) -> list[tuple[int, int]]:
+    def byte_ranges(self) -> list[tuple[int, int]]:
         """First and last byte of each pool; a record is never cut."""
         size = self.path.stat().st_size
         starts = [0]
         with self.path.open("rb") as file:
-            for mark in range(POOL, size, POOL):
+            for mark in range(POOL_BYTES, size, POOL_BYTES):
                 file.seek(mark)
                 file.readline()
                 if starts[-1] < file.tell() < size:
                     starts.append(file.tell())
         return list(zip(starts, [*starts[1:], size], strict=True)) if size else []
 
-    def _read(self, pool: int) -> list[Row]:
-        start, end = self.pools[pool]
+    def _read_pool(self, pool: int) -> list[Row]:
+        start, end = self.byte_ranges[pool]
         with self.path.open("rb") as file:
             file.seek(start)
             lines = file.read(end - start).splitlines()
         found: Counter[str] = Counter()
-        rows = list(self._rows(parsed(lines, self.path, self.corpus.task, start=start), found))
-        if pool not in self._counted:
-            self._counted.add(pool)
-            self.left_out += found
+        rows = list(
+            self._encode_rows(parse_records(lines, self.path, self.corpus.task, start=start), found)
+        )
+        if pool not in self._counted_pools:
+            self._counted_pools.add(pool)
+            self.skipped += found
         return rows
 
-    def _rows(self, records: Iterator[dict[str, str]], found: Counter[str]) -> Iterator[Row]:
+    def _encode_rows(
+        self, records: Iterator[dict[str, str]], skipped: Counter[str]
+    ) -> Iterator[Row]:
         if self.corpus.task == "lm":
-            yield from self._blocks(records)
+            yield from self._iter_blocks(records)
             return
         labels = {label: number for number, label in enumerate(self.corpus.labels)}
-        while chunk := list(islice(records, CHUNK)):
+        while chunk := list(islice(records, TEXTS_PER_CHUNK)):
             if self.corpus.task == "translate":
-                sources = self._encoded(record["source"] for record in chunk)
-                targets = self._encoded(record["target"] for record in chunk)
+                sources = self._encode_texts(record["source"] for record in chunk)
+                targets = self._encode_texts(record["target"] for record in chunk)
                 for source, target in zip(sources, targets, strict=True):
                     if not len(source) or not len(target):
-                        found["with an empty side left out"] += 1
-                    elif max(len(source) + 1, len(target) + 2) > self.longest:
-                        found[f"longer than {self.longest} tokens left out"] += 1
+                        skipped["with an empty side left out"] += 1
+                    elif max(len(source) + 1, len(target) + 2) > self.max_length:
+                        skipped[f"longer than {self.max_length} tokens left out"] += 1
                     else:
-                        yield _with(source, after=END), _with(START, target, after=END)
+                        yield (
+                            _concat_ids(source, suffix=END),
+                            _concat_ids(START, target, suffix=END),
+                        )
             else:
-                texts = self._encoded(record["text"] for record in chunk)
+                texts = self._encode_texts(record["text"] for record in chunk)
                 for text, record in zip(texts, chunk, strict=True):
-                    if len(text) + 1 > self.longest:
-                        found[f"cut to {self.longest} tokens"] += 1
+                    if len(text) + 1 > self.max_length:
+                        skipped[f"cut to {self.max_length} tokens"] += 1
                     if record["label"] not in labels:
                         raise UserError(
                             f"{self.path} has the label {record['label']!r}, which is not in "
                             "corpus.json; make the corpus again"
                         )
                     label = np.array([labels[record["label"]]], np.int32)
-                    yield _with(START, text)[: self.longest], label
+                    yield _concat_ids(START, text)[: self.max_length], label
 
-    def _blocks(self, records: Iterator[dict[str, str]]) -> Iterator[Row]:
+    def _iter_blocks(self, records: Iterator[dict[str, str]]) -> Iterator[Row]:
         """Running text in blocks: every document begins with START, and nothing is left out."""
         rest = np.empty(0, np.int32)
-        while chunk := list(islice(records, CHUNK)):
-            documents = [_with(START, ids) for ids in self._encoded(each["text"] for each in chunk)]
+        while chunk := list(islice(records, TEXTS_PER_CHUNK)):
+            documents = [
+                _concat_ids(START, ids)
+                for ids in self._encode_texts(each["text"] for each in chunk)
+            ]
             rest = np.concatenate((rest, *documents))
-            whole = (len(rest) - 1) // self.longest * self.longest
-            for start in range(0, whole, self.longest):
-                block = rest[start : start + self.longest + 1]
+            whole = (len(rest) - 1) // self.max_length * self.max_length
+            for start in range(0, whole, self.max_length):
+                block = rest[start : start + self.max_length + 1]
                 yield block[:-1], block[1:]
             rest = rest[whole:]
         if len(rest) > 1:
             yield rest[:-1], rest[1:]
 
-    def _encoded(self, texts: Iterable[str]) -> list[Ids]:
+    def _encode_texts(self, texts: Iterable[str]) -> list[Ids]:
         return [np.array(ids, np.int32) for ids in self.tokenizer.encode(list(texts))]
 
-    def _groups(self, rows: list[Row], epoch: int, pool: int) -> list[list[int]]:
+    def _group_rows(self, rows: list[Row], epoch: int, pool: int) -> list[list[int]]:
         """Numbers of the rows of each batch, as many as there is room for."""
         order = list(range(len(rows)))
         chance = random.Random(derive_seed(self.seed or 0, "rows", epoch, pool))
         if self.seed is not None:
             chance.shuffle(order)  # rows of one length meet others in every epoch
         if self.order == "random":
-            return _filled(order, rows, self.tokens)
-        order.sort(key=lambda row: (_size(rows[row]), len(rows[row][0])))
+            return _fill_groups(order, rows, self.max_tokens)
+        order.sort(key=lambda row: (_row_length(rows[row]), len(rows[row][0])))
         groups: list[list[int]] = []
         for row in order:
-            if not groups or (len(groups[-1]) + 1) * _size(rows[row]) > self.tokens:
+            if not groups or (len(groups[-1]) + 1) * _row_length(rows[row]) > self.max_tokens:
                 groups.append([])
             groups[-1].append(row)
         if self.seed is not None:
@@ -234,7 +246,7 @@ class Batches:
         return groups
 
 
-def _filled(order: list[int], rows: list[Row], tokens: int) -> list[list[int]]:
+def _fill_groups(order: list[int], rows: list[Row], tokens: int) -> list[list[int]]:
     """Rows as they come, until one would bring either side above `tokens`."""
     groups: list[list[int]] = [[]]
     sizes = 0, 0
@@ -248,27 +260,27 @@ def _filled(order: list[int], rows: list[Row], tokens: int) -> list[list[int]]:
     return groups if order else []
 
 
-def _size(row: Row) -> int:
+def _row_length(row: Row) -> int:
     return max(map(len, row))
 
 
-def _with(*parts: "int | Ids", after: int | None = None) -> Ids:
-    ends = () if after is None else (after,)
+def _concat_ids(*parts: "int | Ids", suffix: int | None = None) -> Ids:
+    ends = () if suffix is None else (suffix,)
     return np.concatenate([np.atleast_1d(np.asarray(part, np.int32)) for part in (*parts, *ends)])
 
 
-def _padded(rows: list[Row], task: str) -> Batch:
+def _pad_batch(rows: list[Row], task: str) -> Batch:
     """The one place where rows become a batch; packed batches without padding would come here."""
-    inputs = _stacked([row[0] for row in rows], PAD)
-    targets = _stacked([row[1] for row in rows], IGNORE)
+    inputs = _pad_sequences([row[0] for row in rows], PAD)
+    targets = _pad_sequences([row[1] for row in rows], IGNORE_INDEX)
     given = len(rows) if task == "translate" else 0  # START is not predicted
-    count = int((targets != IGNORE).sum()) - given
+    count = int((targets != IGNORE_INDEX).sum()) - given
     read = int((inputs != PAD).sum()) if task == "classify" else count
     return Batch(inputs, targets, count, read)
 
 
-def _stacked(sides: list[Ids], fill: int) -> Tensor:
-    wide = np.full((len(sides), max(map(len, sides))), fill, np.int64)
-    for number, ids in enumerate(sides):
+def _pad_sequences(sequences: list[Ids], fill: int) -> Tensor:
+    wide = np.full((len(sequences), max(map(len, sequences))), fill, np.int64)
+    for number, ids in enumerate(sequences):
         wide[number, : len(ids)] = ids
     return torch.from_numpy(wide)

@@ -4,7 +4,7 @@ from collections import Counter
 from typing import Any
 
 
-class Counts:
+class RecordCounts:
     """A tally that must add up: read = kept + every reason.
 
     >>> counts = Counts()
@@ -19,10 +19,10 @@ class Counts:
         self.read = 0
         self.kept: Counter[str] = Counter()
         self.dropped: Counter[str] = Counter()
-        self.first: dict[str, str] = {}
+        self.first_locations: dict[str, str] = {}
         self.notes: Counter[str] = Counter()
 
-    def saw(self, number: int = 1) -> None:
+    def add_read(self, number: int = 1) -> None:
         """Records that come in; called where they are read, before anything is decided."""
         self.read += number
 
@@ -30,15 +30,15 @@ class Counts:
         """Records that go on."""
         self.kept[split] += number
 
-    def drop(self, reason: str, where: str = "", number: int = 1) -> None:
+    def drop(self, reason: str, location: str = "", number: int = 1) -> None:
         """Records that are left out; the first place of each reason is remembered."""
         self.dropped[reason] += number
-        if where:
-            self.first.setdefault(reason, where)
+        if location:
+            self.first_locations.setdefault(reason, location)
 
-    def note(self, what: str, number: int = 1) -> None:
+    def note(self, message: str, number: int = 1) -> None:
         """Something worth saying about records that stay, or about files."""
-        self.notes[what] += number
+        self.notes[message] += number
 
     def to_dict(self) -> dict[str, Any]:
         """Plain data, for a card or JSON."""
@@ -47,6 +47,6 @@ class Counts:
             "read": self.read,
             "kept": dict(self.kept),
             "dropped": dict(sorted(self.dropped.items())),
-            "first": dict(sorted(self.first.items())),
+            "first": dict(sorted(self.first_locations.items())),
             "notes": dict(sorted(self.notes.items())),
         }

@@ -8,36 +8,39 @@ from dataclasses import dataclass
 
 from addnorm.core.errors import UserError
 
-TOP = 2**64
-SHARE, MOST = 20, 2000  # unless told otherwise: one record in twenty, at most so many
+HASH_RANGE = 2**64
+DEFAULT_HOLDOUT_DIVISOR, MAX_DEFAULT_HOLDOUT = (
+    20,
+    2000,
+)  # unless told otherwise: one record in twenty, at most so many
 
 
-def key_of(text: str, seed: int = 0) -> int:
+def split_key(text: str, seed: int = 0) -> int:
     """64 bits of a sentence and a seed; case, form and white space of the sentence do not count.
 
     >>> key_of("Hello  World ") == key_of("hello world"), key_of("a", 0) == key_of("a", 1)
     (True, False)
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
-    return digest(plain, seed)
+    return hash_text(plain, seed)
 
 
-def digest(text: str, seed: int = 0) -> int:
+def hash_text(text: str, seed: int = 0) -> int:
     """64 bits of a text as it is."""
     data = text.encode("utf-8", errors="surrogatepass")
-    salt = (seed % TOP).to_bytes(8, "little")
+    salt = (seed % HASH_RANGE).to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, salt=salt).digest(), "big")
 
 
 @dataclass(frozen=True)
-class Size:
+class HoldoutSize:
     """How much to hold out: a share of the sentences, a number of records, or what is usual."""
 
-    share: float | None = None
-    number: int | None = None
+    fraction: float | None = None
+    count: int | None = None
 
     @classmethod
-    def parse(cls, text: str | None, name: str) -> "Size":
+    def parse(cls, text: str | None, name: str) -> "HoldoutSize":
         """`0.1` is a share, `500` a number, `0` nothing, None the usual."""
         if text is None:
             return cls()
@@ -46,21 +49,23 @@ class Size:
         except ValueError:
             value = -1.0
         if 0 < value < 1:
-            return cls(share=value)
-        if not (value >= 0 and value.is_integer() and value < TOP):
+            return cls(fraction=value)
+        if not (value >= 0 and value.is_integer() and value < HASH_RANGE):
             raise UserError(
                 f"{name} is {text!r}; wanted a number of records such as 500, a share of them "
                 f"such as 0.05, or 0 for none"
             )
-        return cls(number=int(value))
+        return cls(count=int(value))
 
-    def wanted(self, total: int) -> int:
+    def num_hashes(self, total: int) -> int:
         """How many of the smallest hashes it takes to know the edge; 0 for a share."""
-        if self.share is not None:
+        if self.fraction is not None:
             return 0
-        if self.number is not None:
-            return self.number
-        return min(MOST, max(1, total // SHARE)) if total >= 3 else 0
+        if self.count is not None:
+            return self.count
+        return (
+            min(MAX_DEFAULT_HOLDOUT, max(1, total // DEFAULT_HOLDOUT_DIVISOR)) if total >= 3 else 0
+        )
 
 
 class Splitter:
@@ -71,63 +76,69 @@ class Splitter:
     with the same sentence stay together.
     """
 
-    def __init__(self, *, valid: Size, test: Size) -> None:
+    def __init__(self, *, valid: HoldoutSize, test: HoldoutSize) -> None:
         self.valid, self.test = valid, test
         self.total = 0
-        self.first = int((test.share or 0) * TOP)  # hashes below are test for certain
-        numbers = [size for size in (valid, test) if size.share is None]
-        self.room = sum(MOST if size.number is None else size.number for size in numbers)
+        self.test_threshold = int(
+            (test.fraction or 0) * HASH_RANGE
+        )  # hashes below are test for certain
+        numbers = [size for size in (valid, test) if size.fraction is None]
+        self.capacity = sum(
+            MAX_DEFAULT_HOLDOUT if size.count is None else size.count for size in numbers
+        )
         self.heap: list[int] = []  # the smallest hashes from `first` on, negated
-        self.times: dict[int, int] = {}  # how often each of them came
+        self.hash_counts: dict[int, int] = {}  # how often each of them came
 
-    def look(self, key: int) -> None:
+    def observe(self, key: int) -> None:
         """Count a record in."""
         self.total += 1
-        if key < self.first or not self.room:
+        if key < self.test_threshold or not self.capacity:
             return
-        if key in self.times:
-            self.times[key] += 1
-        elif len(self.heap) < self.room:
+        if key in self.hash_counts:
+            self.hash_counts[key] += 1
+        elif len(self.heap) < self.capacity:
             heapq.heappush(self.heap, -key)
-            self.times[key] = 1
+            self.hash_counts[key] = 1
         elif -key > self.heap[0]:
-            del self.times[-heapq.heapreplace(self.heap, -key)]
-            self.times[key] = 1
+            del self.hash_counts[-heapq.heapreplace(self.heap, -key)]
+            self.hash_counts[key] = 1
 
     def edges(self) -> tuple[int, int]:
         """Where test ends and where valid ends."""
-        self._check()
-        smallest = sorted(self.times)
-        test = self._edge(smallest, self.test.wanted(self.total), start=self.first)
-        if self.valid.share is not None:
-            return test, min(TOP, test + int(self.valid.share * TOP))
+        self._check_sizes()
+        smallest = sorted(self.hash_counts)
+        test = self._find_edge(
+            smallest, self.test.num_hashes(self.total), start=self.test_threshold
+        )
+        if self.valid.fraction is not None:
+            return test, min(HASH_RANGE, test + int(self.valid.fraction * HASH_RANGE))
         left = [key for key in smallest if key >= test]
-        return test, self._edge(left, self.valid.wanted(self.total), start=test)
+        return test, self._find_edge(left, self.valid.num_hashes(self.total), start=test)
 
-    def _edge(self, keys: list[int], number: int, *, start: int) -> int:
+    def _find_edge(self, keys: list[int], count: int, *, start: int) -> int:
         """Behind the sentences that make up so many records."""
         for key in keys:
-            if number <= 0:
+            if count <= 0:
                 break
-            number -= self.times[key]
+            count -= self.hash_counts[key]
             start = key + 1
         return start
 
-    def _check(self) -> None:
-        held = (self.valid.number or 0) + (self.test.number or 0)
+    def _check_sizes(self) -> None:
+        held = (self.valid.count or 0) + (self.test.count or 0)
         if held and held >= self.total:
             raise UserError(
                 f"{held} records to hold out of {self.total}: none is left for training; "
                 f"try smaller --valid and --test"
             )
-        if (self.valid.share or 0) + (self.test.share or 0) >= 1:
+        if (self.valid.fraction or 0) + (self.test.fraction or 0) >= 1:
             raise UserError(
-                f"--valid {self.valid.share} and --test {self.test.share} are all there is; wanted "
+                f"--valid {self.valid.fraction} and --test {self.test.fraction} are all there is; wanted "
                 f"shares whose sum is below 1; try 0.05 each"
             )
 
 
-class Seen:
+class HashSet64:
     """A set of 64-bit numbers in a flat table: at most 32 bytes a number.
 
     >>> seen = Seen()
@@ -147,7 +158,7 @@ class Seen:
         key = key or 1  # zero marks a free place; two numbers in 2 ** 64 share one
         if 2 * self.count >= len(self.table):
             self._grow()
-        place = self._place(key)
+        place = self._find_slot(key)
         if self.table[place]:
             return False
         self.table[place] = key
@@ -155,9 +166,9 @@ class Seen:
         return True
 
     def __contains__(self, key: int) -> bool:
-        return bool(self.table[self._place(key or 1)])
+        return bool(self.table[self._find_slot(key or 1)])
 
-    def _place(self, key: int) -> int:
+    def _find_slot(self, key: int) -> int:
         table, mask = self.table, len(self.table) - 1
         place = key & mask
         while table[place] and table[place] != key:
@@ -169,4 +180,4 @@ class Seen:
         self.table = array("Q", bytes(16 * len(old)))
         for key in old:
             if key:
-                self.table[self._place(key)] = key
+                self.table[self._find_slot(key)] = key

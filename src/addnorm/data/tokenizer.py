@@ -9,19 +9,19 @@ from typing import Any
 from tokenizers import Tokenizer as Engine
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.core.files import replacing
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.files import atomic_write
 from addnorm.data.corpus import COLUMNS, Corpus
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
 KINDS = ("bpe", "unigram", "char")
 
-SAMPLE = 50_000_000
+MAX_TRAINING_CHARACTERS = 50_000_000
 """Characters of a corpus that a tokenizer is trained on at most; more would not fit the memory."""
-LONGEST = 10_000
+MAX_TEXT_CHARACTERS = 10_000
 """Characters of one text that it is shown at most."""
-BYTES = pre_tokenizers.ByteLevel.alphabet()
+BYTE_ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 
 
 class Tokenizer:
@@ -45,14 +45,14 @@ class Tokenizer:
     def train(cls, corpus: Corpus, kind: str = "bpe", *, vocab: int = 4000) -> "Tokenizer":
         """Learn subwords from the training part of a corpus, both sides together."""
         if kind not in KINDS:
-            raise UserError(unknown("tokenizer", kind, KINDS))
-        floor = len(SPECIALS) + (len(BYTES) if kind != "char" else 1)
+            raise UserError(unknown_name_message("tokenizer", kind, KINDS))
+        floor = len(SPECIALS) + (len(BYTE_ALPHABET) if kind != "char" else 1)
         if vocab < floor:
             raise UserError(
                 f"a tokenizer {kind!r} of {vocab} tokens cannot be: it needs {floor} for a start; "
                 f"wanted vocab={floor} or more"
             )
-        engine = _engine(kind)
+        engine = _build_engine(kind)
         common: dict[str, Any] = {
             "special_tokens": SPECIALS,
             "vocab_size": vocab,
@@ -60,14 +60,14 @@ class Tokenizer:
         }
         trainer: trainers.Trainer
         if kind == "bpe":
-            trainer = trainers.BpeTrainer(initial_alphabet=BYTES, **common)
+            trainer = trainers.BpeTrainer(initial_alphabet=BYTE_ALPHABET, **common)
         elif kind == "unigram":
             trainer = trainers.UnigramTrainer(
-                initial_alphabet=BYTES, unk_token=SPECIALS[UNKNOWN], **common
+                initial_alphabet=BYTE_ALPHABET, unk_token=SPECIALS[UNKNOWN], **common
             )
         else:
             trainer = trainers.WordLevelTrainer(**common)
-        engine.train_from_iterator(_texts(corpus), trainer)
+        engine.train_from_iterator(_iter_training_texts(corpus), trainer)
         return cls(Engine.from_str(engine.to_str()))  # as it will be read: scores are rounded there
 
     @classmethod
@@ -86,7 +86,7 @@ class Tokenizer:
 
     def save(self, path: str | Path) -> None:
         """Write `tokenizer.json`."""
-        with replacing(path) as name:
+        with atomic_write(path) as name:
             name.write_text(self.engine.to_str(pretty=True), encoding="utf-8")
 
     @property
@@ -108,7 +108,7 @@ class Tokenizer:
         """The texts; special tokens are left out."""
         return [text.strip(" ") for text in self.engine.decode_batch(ids)]
 
-    def tokens(self, ids: list[int]) -> list[str]:
+    def ids_to_tokens(self, ids: list[int]) -> list[str]:
         """Each token in a form to read."""
         return [
             SPECIALS[number] if number < len(SPECIALS) else self.engine.decode([number])
@@ -116,7 +116,7 @@ class Tokenizer:
         ]
 
 
-def _engine(kind: str) -> Engine:
+def _build_engine(kind: str) -> Engine:
     if kind == "char":
         engine = Engine(models.WordLevel({}, unk_token=SPECIALS[UNKNOWN]))
         engine.pre_tokenizer = pre_tokenizers.Split("", "isolated")
@@ -128,13 +128,16 @@ def _engine(kind: str) -> Engine:
     return engine
 
 
-def _texts(corpus: Corpus) -> Iterator[str]:
+def _iter_training_texts(corpus: Corpus) -> Iterator[str]:
     """What a tokenizer learns from: a part that is evenly spread over a large corpus."""
     size = corpus.path("train").stat().st_size
-    stride = max(1, size // SAMPLE)
+    stride = max(1, size // MAX_TRAINING_CHARACTERS)
     columns = [column for column in COLUMNS[corpus.task] if column != "label"]
     for number, record in enumerate(corpus.records("train")):
         if number % stride == 0:
             for column in columns:
                 text = record[column]
-                yield from (text[at : at + LONGEST] for at in range(0, len(text), LONGEST))
+                yield from (
+                    text[at : at + MAX_TEXT_CHARACTERS]
+                    for at in range(0, len(text), MAX_TEXT_CHARACTERS)
+                )

@@ -2,19 +2,26 @@
 
 from addnorm.decode.batching import decode
 from addnorm.decode.greedy import Hypothesis
-from addnorm.decode.inference import Answer, Labelled, Notes, classify, continue_text, translate
-from addnorm.decode.options import Options
+from addnorm.decode.inference import (
+    GeneratedText,
+    InputWarnings,
+    LabelPrediction,
+    classify,
+    generate_texts,
+    translate,
+)
+from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence
 
 __all__ = [
-    "Answer",
+    "GeneratedText",
     "Hypothesis",
-    "Notes",
-    "Options",
+    "InputWarnings",
+    "DecodingOptions",
     "Sentence",
-    "Labelled",
+    "LabelPrediction",
     "classify",
-    "continue_text",
+    "generate_texts",
     "decode",
     "translate",
 ]

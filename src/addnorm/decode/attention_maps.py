@@ -6,13 +6,19 @@ from typing import Any
 import torch
 
 from addnorm.data.tokenizer import START
-from addnorm.decode.inference import Answer, Labelled, Trained
+from addnorm.decode.inference import GeneratedText, LabelPrediction, RunProtocol
 from addnorm.measure.attention import attention_maps
 
-MAPS = {"translate": ("encoder", "decoder", "cross"), "lm": ("decoder",), "classify": ("encoder",)}
+STACKS_BY_TASK = {
+    "translate": ("encoder", "decoder", "cross"),
+    "lm": ("decoder",),
+    "classify": ("encoder",),
+}
 
 
-def attention_examples(run: Trained, answers: Sequence[Answer | Labelled]) -> list[dict[str, Any]]:
+def attention_examples(
+    run: RunProtocol, answers: Sequence[GeneratedText | LabelPrediction]
+) -> list[dict[str, Any]]:
     """Maps of each answer, from one pass over the text that was read and the one that was written.
 
     An example has source and target, lists of tokens (source None where nothing but the target is
@@ -27,7 +33,7 @@ def attention_examples(run: Trained, answers: Sequence[Answer | Labelled]) -> li
             continue
         source: tuple[int, ...] = ()
         target: tuple[int, ...] = ()
-        if isinstance(answer, Labelled):
+        if isinstance(answer, LabelPrediction):
             source = answer.tokens
         else:
             source, target = answer.source, (START, *answer.tokens)
@@ -36,11 +42,11 @@ def attention_examples(run: Trained, answers: Sequence[Answer | Labelled]) -> li
             maps = attention_maps(run.model, *inputs)
         examples.append(
             {
-                "source": run.tokenizer.tokens(list(source)) if source else None,
-                "target": run.tokenizer.tokens(list(target)),
+                "source": run.tokenizer.ids_to_tokens(list(source)) if source else None,
+                "target": run.tokenizer.ids_to_tokens(list(target)),
                 "maps": {
                     name: [layer[0].float().cpu().numpy() for layer in maps[name]]
-                    for name in MAPS[run.task]
+                    for name in STACKS_BY_TASK[run.task]
                 },
             }
         )

@@ -7,8 +7,8 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END
 from addnorm.decode.beam import beam_search
-from addnorm.decode.greedy import Hypothesis, walk
-from addnorm.decode.options import Options
+from addnorm.decode.greedy import Hypothesis, decode_greedy
+from addnorm.decode.options import DecodingOptions
 from addnorm.decode.stepper import Sentence, make_stepper
 from addnorm.models import Model
 
@@ -16,7 +16,7 @@ from addnorm.models import Model
 def decode(
     model: Model,
     sentences: Sequence[Sentence],
-    options: Options | None = None,
+    options: DecodingOptions | None = None,
     *,
     end: int = END,
 ) -> list[list[Hypothesis]]:
@@ -40,23 +40,23 @@ def decode(
 def decode_batches(
     model: Model,
     sentences: Sequence[Sentence],
-    options: Options | None = None,
+    options: DecodingOptions | None = None,
     *,
     end: int = END,
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
     """The same, batch by batch: which sentences, and their hypotheses."""
-    options = options or Options()
+    options = options or DecodingOptions()
     if model.training:
         raise UserError("a model in training drops at random; call model.eval() before decoding")
-    for places in batches(sentences, options):
+    for places in batch_sentences(sentences, options):
         batch = [sentences[place] for place in places]
         with torch.inference_mode():
             stepper = make_stepper(model, batch, end)
-            search = beam_search if options.beam > 1 else walk
+            search = beam_search if options.beam > 1 else decode_greedy
             yield places, search(stepper, batch, options)
 
 
-def batches(sentences: Sequence[Sentence], options: Options) -> Iterator[list[int]]:
+def batch_sentences(sentences: Sequence[Sentence], options: DecodingOptions) -> Iterator[list[int]]:
     """Places of sentences that are decoded together, long ones first."""
     order = sorted(
         range(len(sentences)),
@@ -66,7 +66,10 @@ def batches(sentences: Sequence[Sentence], options: Options) -> Iterator[list[in
     longest = 0
     for place in order:
         longest = max(longest, sentences[place].size)
-        if batch and (len(batch) + 1) * longest * options.rows > options.batch_tokens:
+        if (
+            batch
+            and (len(batch) + 1) * longest * options.hypotheses_per_sentence > options.batch_tokens
+        ):
             yield batch
             batch, longest = [], sentences[place].size
         batch.append(place)

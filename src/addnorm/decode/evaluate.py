@@ -9,24 +9,29 @@ import numpy as np
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.data.batches import Batch, Batches
+from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
-from addnorm.decode.inference import TRANSLATING, Notes, Trained, translate
+from addnorm.decode.inference import (
+    DEFAULT_TRANSLATE_OPTIONS,
+    InputWarnings,
+    RunProtocol,
+    translate,
+)
 from addnorm.decode.metrics import label_scores, translation_scores
-from addnorm.decode.options import Options
-from addnorm.train.objective import Objective, valid
+from addnorm.decode.options import DecodingOptions
+from addnorm.train.objective import Objective, make_token_mask
 
-Tick = Callable[[int, int], object]
+ProgressCallback = Callable[[int, int], object]
 """Called with how many more records are done, and how many there are."""
 
 
 def evaluate(
-    run: Trained,
+    run: RunProtocol,
     split: str = "test",
     *,
     data: str | Path | None = None,
-    options: Options | None = None,
-    tick: Tick | None = None,
+    options: DecodingOptions | None = None,
+    on_progress: ProgressCallback | None = None,
 ) -> dict[str, Any]:
     """Scores of a run on a split, plain numbers and words.
 
@@ -43,22 +48,24 @@ def evaluate(
     exp(nll / words between blanks), bits_per_character and bits_per_byte = nll / log 2 / count.
     classify: accuracy, macro_f1, f1 by label, log_loss, calibration_error; see `label_scores`.
     """
-    corpus = _corpus(run, data)
+    corpus = _open_corpus(run, data)
     corpus.path(split)
     if not corpus.counts[split]:
         raise UserError(f"the {split!r} part of {corpus.folder} is empty; nothing to evaluate on")
     told: dict[str, Any] = {"task": run.task, "split": split, "records": corpus.counts[split]}
     if options is not None and run.task != "translate":
         raise UserError(f"nothing is decoded to evaluate {run.task!r}; leave the options out")
-    tick = tick or (lambda count, total: None)
+    on_progress = on_progress or (lambda count, total: None)
     if run.task == "translate":
-        return told | _translation(run, corpus, split, options or TRANSLATING, tick)
+        return told | _evaluate_translation(
+            run, corpus, split, options or DEFAULT_TRANSLATE_OPTIONS, on_progress
+        )
     if run.task == "lm":
-        return told | _language(run, corpus, split, tick)
-    return told | _labels(run, corpus, split, tick)
+        return told | _evaluate_language_model(run, corpus, split, on_progress)
+    return told | _evaluate_classifier(run, corpus, split, on_progress)
 
 
-def _corpus(run: Trained, data: str | Path | None) -> Corpus:
+def _open_corpus(run: RunProtocol, data: str | Path | None) -> Corpus:
     if data is not None:
         return Corpus.open(data, run.task)
     folder = Path(run.recipe.data)
@@ -69,38 +76,44 @@ def _corpus(run: Trained, data: str | Path | None) -> Corpus:
     return Corpus.open(folder, run.task)
 
 
-def _translation(
-    run: Trained, corpus: Corpus, split: str, options: Options, tick: Tick
+def _evaluate_translation(
+    run: RunProtocol,
+    corpus: Corpus,
+    split: str,
+    options: DecodingOptions,
+    on_progress: ProgressCallback,
 ) -> dict[str, Any]:
-    written, notes = [], Notes()
+    written, notes = [], InputWarnings()
     sources = (record["source"] for record in corpus.records(split))
     for answers in translate(run, sources, options, notes=notes):
         written.append(answers[0].text)
-        tick(1, corpus.counts[split])
+        on_progress(1, corpus.counts[split])
     wanted = [record["target"] for record in corpus.records(split)]
-    cut = {"cut": notes.cut} if notes.cut else {}
+    cut = {"cut": notes.num_truncated} if notes.num_truncated else {}
     return {
         **translation_scores(written, wanted),
         "beam": options.beam,
         "length_penalty": options.length_penalty,
-        **_loss(run, corpus, split),
+        **_evaluate_loss(run, corpus, split),
         **cut,
     }
 
 
-def _language(run: Trained, corpus: Corpus, split: str, tick: Tick) -> dict[str, Any]:
+def _evaluate_language_model(
+    run: RunProtocol, corpus: Corpus, split: str, on_progress: ProgressCallback
+) -> dict[str, Any]:
     words = characters = size = 0
     for record in corpus.records(split):
         text = record["text"]
         words += len(text.split())
         characters += len(text)
         size += len(text.encode("utf-8", errors="replace"))
-    told = _loss(run, corpus, split)
+    told = _evaluate_loss(run, corpus, split)
     nll = told["loss"] * told["predicted"]
-    tick(corpus.counts[split], corpus.counts[split])
+    on_progress(corpus.counts[split], corpus.counts[split])
     return {
         **told,
-        "word_perplexity": _exp(nll / max(words, 1)),
+        "word_perplexity": _safe_exp(nll / max(words, 1)),
         "bits_per_character": nll / math.log(2) / max(characters, 1),
         "bits_per_byte": nll / math.log(2) / max(size, 1),
         "words": words,
@@ -109,7 +122,9 @@ def _language(run: Trained, corpus: Corpus, split: str, tick: Tick) -> dict[str,
     }
 
 
-def _labels(run: Trained, corpus: Corpus, split: str, tick: Tick) -> dict[str, Any]:
+def _evaluate_classifier(
+    run: RunProtocol, corpus: Corpus, split: str, on_progress: ProgressCallback
+) -> dict[str, Any]:
     places = {label: number for number, label in enumerate(run.labels)}
     strange = [label for label in corpus.labels if label not in places]
     if strange:
@@ -119,41 +134,41 @@ def _labels(run: Trained, corpus: Corpus, split: str, tick: Tick) -> dict[str, A
         )
     numbers = np.array([places[label] for label in corpus.labels])  # theirs to ours
     found, truth = [], []
-    batches = _batches(run, corpus, split)
-    for batch in _stream(run, batches):
+    batches = _make_batches(run, corpus, split)
+    for batch in _iter_on_device(run, batches):
         with torch.inference_mode():
-            logits = run.model(batch.inputs, mask=valid(batch.inputs))
+            logits = run.model(batch.inputs, mask=make_token_mask(batch.inputs))
         found.append(logits.cpu().double().softmax(-1).numpy())
         truth.append(numbers[batch.targets[:, 0].cpu().numpy()])
-        tick(len(logits), corpus.counts[split])
+        on_progress(len(logits), corpus.counts[split])
     told = label_scores(np.concatenate(found), np.concatenate(truth), run.labels)
-    return {**told, "loss": told["log_loss"], **_left_out(batches)}
+    return {**told, "loss": told["log_loss"], **_skipped_fields(batches)}
 
 
-def _loss(run: Trained, corpus: Corpus, split: str) -> dict[str, Any]:
+def _evaluate_loss(run: RunProtocol, corpus: Corpus, split: str) -> dict[str, Any]:
     """Mean negative log-likelihood of a split, and what follows from it."""
     objective = Objective(run.model, run.task)
     sums = torch.zeros(3, dtype=torch.float64)
-    batches = _batches(run, corpus, split)
-    for batch in _stream(run, batches):
+    batches = _make_batches(run, corpus, split)
+    for batch in _iter_on_device(run, batches):
         with torch.inference_mode():
             sums += objective(batch.inputs, batch.targets)[1].cpu()
     nll, _, count = sums.tolist()
     if not count:
         raise UserError(
-            f"nothing in {batches.path} can be predicted: {batches.told() or 'it is too short'}"
+            f"nothing in {batches.path} can be predicted: {batches.describe_skipped() or 'it is too short'}"
         )
     return {
         "loss": nll / count,
-        "perplexity": _exp(nll / count),
+        "perplexity": _safe_exp(nll / count),
         "predicted": int(count),
-        **_left_out(batches),
+        **_skipped_fields(batches),
     }
 
 
-def _batches(run: Trained, corpus: Corpus, split: str) -> Batches:
+def _make_batches(run: RunProtocol, corpus: Corpus, split: str) -> BatchIterator:
     recipe = run.recipe
-    return Batches(
+    return BatchIterator(
         corpus,
         run.tokenizer,
         split=split,
@@ -162,15 +177,15 @@ def _batches(run: Trained, corpus: Corpus, split: str) -> Batches:
     )
 
 
-def _stream(run: Trained, batches: Batches) -> Iterator[Batch]:
+def _iter_on_device(run: RunProtocol, batches: BatchIterator) -> Iterator[Batch]:
     device = next(run.model.parameters()).device
     for batch, _ in batches.epoch():
         yield batch.to(device)
 
 
-def _left_out(batches: Batches) -> dict[str, str]:
-    return {"left_out": batches.told()} if batches.told() else {}
+def _skipped_fields(batches: BatchIterator) -> dict[str, str]:
+    return {"left_out": batches.describe_skipped()} if batches.describe_skipped() else {}
 
 
-def _exp(x: float) -> float:
+def _safe_exp(x: float) -> float:
     return math.exp(x) if x < 700 else math.inf

@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import torch
 
-from addnorm.decode.options import Options
-from addnorm.decode.sampling import chances, drawn, likeliest, log_total
+from addnorm.decode.options import DecodingOptions
+from addnorm.decode.sampling import argmax_tokens, log_normalizer, sample_tokens, uniform_draws
 from addnorm.decode.stepper import Sentence, Stepper
-from addnorm.kernels.precision import wide
+from addnorm.kernels.precision import widest_float
 
 
 @dataclass(frozen=True)
@@ -30,11 +30,11 @@ class Hypothesis:
         return len(self.tokens) + self.ended
 
 
-def walk(
-    stepper: Stepper, sentences: Sequence[Sentence], options: Options
+def decode_greedy(
+    stepper: Stepper, sentences: Sequence[Sentence], options: DecodingOptions
 ) -> list[list[Hypothesis]]:
     """Greedy, or `nbest` draws a sentence. Rows that have ended leave the batch at once."""
-    copies = options.nbest if options.samples else 1
+    copies = options.nbest if options.is_sampling else 1
     logits, end = stepper.start(), stepper.end
     rows, device = len(sentences) * copies, logits.device
     if copies > 1:
@@ -43,18 +43,18 @@ def walk(
         logits = logits[spread]
     limits = torch.tensor([s.limit for s in sentences for _ in range(copies)], device=device)
     steps = int(limits.max())
-    if options.samples:
+    if options.is_sampling:
         numbers = [(s.number, copy) for s in sentences for copy in range(copies)]
-        chance = chances(options.seed, numbers, steps)
+        chance = uniform_draws(options.seed, numbers, steps)
     made = torch.full((rows, steps), end, device=device)
-    scores = torch.zeros(rows, dtype=wide(logits.device), device=device)
+    scores = torch.zeros(rows, dtype=widest_float(logits.device), device=device)
     alive = torch.arange(rows, device=device)
     for step in range(steps):
-        total = log_total(logits, stepper.never)
-        if options.samples:
-            token = drawn(logits, chance[alive.cpu(), step].to(scores), options)
+        total = log_normalizer(logits, stepper.forbidden_tokens)
+        if options.is_sampling:
+            token = sample_tokens(logits, chance[alive.cpu(), step].to(scores), options)
         else:
-            token = likeliest(logits)
+            token = argmax_tokens(logits)
         scores[alive] += (logits.gather(1, token[:, None]) - total)[:, 0].to(scores)
         made[alive, step] = token
         going = (token != end) & (limits[alive] > step + 1)
@@ -66,13 +66,13 @@ def walk(
             stepper.reorder(going)
         logits = stepper.step(token)
     written = [
-        hypothesis(row[:limit], score, end)
+        make_hypothesis(row[:limit], score, end)
         for row, limit, score in zip(made.tolist(), limits.tolist(), scores.tolist(), strict=True)
     ]
     return [written[at : at + copies] for at in range(0, rows, copies)]
 
 
-def hypothesis(tokens: list[int], score: float, end: int) -> Hypothesis:
+def make_hypothesis(tokens: list[int], score: float, end: int) -> Hypothesis:
     """From tokens up to the end, and perhaps beyond it."""
     ended = end in tokens
     return Hypothesis(tuple(tokens[: tokens.index(end)] if ended else tokens), score, ended)

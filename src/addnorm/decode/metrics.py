@@ -7,19 +7,19 @@ import numpy as np
 from sacrebleu.metrics.bleu import BLEU
 from sacrebleu.metrics.chrf import CHRF
 
-BINS = 15
+NUM_BINS = 15
 Array = np.ndarray[Any, Any]
 
 
-def translation_scores(written: Sequence[str], wanted: Sequence[str]) -> dict[str, Any]:
+def translation_scores(hypotheses: Sequence[str], references: Sequence[str]) -> dict[str, Any]:
     """BLEU and chrF of texts as they are, with the signatures that say how they were computed.
 
     Post, A Call for Clarity in Reporting BLEU Scores, 2018, arXiv 1804.08771: tokenizer 13a, mixed
     case. Popović, chrF, 2015: six characters, no words, beta 2.
     """
     bleu, chrf = BLEU(), CHRF()
-    scores = bleu.corpus_score(list(written), [list(wanted)])
-    characters = chrf.corpus_score(list(written), [list(wanted)])
+    scores = bleu.corpus_score(list(hypotheses), [list(references)])
+    characters = chrf.corpus_score(list(hypotheses), [list(references)])
     return {
         "bleu": float(scores.score),
         "chrf": float(characters.score),
@@ -56,9 +56,9 @@ def label_scores(p: Array, truth: Array, labels: Sequence[str]) -> dict[str, Any
     }
 
 
-def calibration_error(confidence: Array, right: Array, *, bins: int = BINS) -> float:
+def calibration_error(confidence: Array, is_correct: Array, *, bins: int = NUM_BINS) -> float:
     """How far confidence and accuracy are apart, (N) each; a bin holds its upper edge."""
     number = np.clip(np.ceil(confidence * bins).astype(int) - 1, 0, bins - 1)
     confident = np.bincount(number, weights=confidence, minlength=bins)
-    correct = np.bincount(number, weights=right.astype(np.float64), minlength=bins)
+    correct = np.bincount(number, weights=is_correct.astype(np.float64), minlength=bins)
     return float(np.abs(correct - confident).sum() / len(confidence))

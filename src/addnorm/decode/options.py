@@ -6,11 +6,11 @@ from typing import Literal
 
 from addnorm.core.errors import UserError
 
-STOPS = ("likely", "exact")
+STOP_MODES = ("likely", "exact")
 
 
 @dataclass(frozen=True, kw_only=True)
-class Options:
+class DecodingOptions:
     """Greedy as it stands; a beam with `beam`, sampling with any of the four settings below it.
 
     >>> Options(beam=4, nbest=2).samples, Options(top_p=0.9).samples
@@ -62,8 +62,8 @@ class Options:
                 raise UserError(f"{name} is a number from 0, got {value!r}")
         if type(self.seed) is not int:
             raise UserError(f"seed is a whole number, got {self.seed!r}")
-        if self.stop not in STOPS:
-            raise UserError(f"stop is one of {' and '.join(STOPS)}, got {self.stop!r}")
+        if self.stop not in STOP_MODES:
+            raise UserError(f"stop is one of {' and '.join(STOP_MODES)}, got {self.stop!r}")
         self._check_penalty()
         self._check_sampling()
 
@@ -82,28 +82,30 @@ class Options:
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
                 raise UserError(f"{name} is a share above 0 and at most 1, got {value!r}")
-        if self.samples and self.beam > 1:
-            drawn = ", ".join(f"{name}={value}" for name, value in self._drawing().items())
+        if self.is_sampling and self.beam > 1:
+            drawn = ", ".join(
+                f"{name}={value}" for name, value in self._sampling_settings().items()
+            )
             raise UserError(
                 f"beam={self.beam} searches and {drawn} draws at random; leave out one of them"
             )
-        if self.nbest > self.beam and not self.samples:
+        if self.nbest > self.beam and not self.is_sampling:
             raise UserError(
                 f"nbest={self.nbest} of a beam of {self.beam}; wanted beam={self.nbest} or more, "
                 "or a temperature to draw them"
             )
 
-    def _drawing(self) -> dict[str, float]:
+    def _sampling_settings(self) -> dict[str, float]:
         names = ("temperature", "top_k", "top_p", "min_p")
         return {name: getattr(self, name) for name in names if getattr(self, name) is not None}
 
     @property
-    def samples(self) -> bool:
+    def is_sampling(self) -> bool:
         """Whether tokens are drawn."""
-        return bool(self._drawing())
+        return bool(self._sampling_settings())
 
     @property
-    def rows(self) -> int:
+    def hypotheses_per_sentence(self) -> int:
         """Hypotheses that one sentence has at a time."""
         return max(self.beam, self.nbest)
 

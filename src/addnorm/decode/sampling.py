@@ -8,12 +8,12 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.decode.options import Options
+from addnorm.decode.options import DecodingOptions
 from addnorm.kernels.cross_entropy_rows import logsumexp
-from addnorm.kernels.precision import wide
+from addnorm.kernels.precision import widest_float
 
 
-def log_total(logits: Tensor, never: list[int]) -> Tensor:
+def log_normalizer(logits: Tensor, forbidden_tokens: list[int]) -> Tensor:
     """log sum exp of each row, (rows, 1): a logit minus it is the model's own log-probability.
 
     Afterwards, and in place, tokens that are never written are made impossible.
@@ -24,11 +24,11 @@ def log_total(logits: Tensor, never: list[int]) -> Tensor:
             "the model answers with numbers that are not finite: its training diverged; take an "
             "earlier checkpoint"
         )
-    logits[:, never] = -torch.inf
+    logits[:, forbidden_tokens] = -torch.inf
     return total
 
 
-def likeliest(logits: Tensor) -> Tensor:
+def argmax_tokens(logits: Tensor) -> Tensor:
     """The token with the largest logit of each row, (rows); of equal ones the first."""
     if logits.is_cpu and logits.dtype in (torch.float32, torch.float64):
         # numpy compares several numbers at once, which torch does not.
@@ -36,7 +36,7 @@ def likeliest(logits: Tensor) -> Tensor:
     return logits.argmax(-1)
 
 
-def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
+def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     """The k largest of each row and where they stand, (rows, k); of equal ones the first ones.
 
     Rows with fewer than k columns are filled up with -inf.
@@ -63,18 +63,18 @@ def top(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
     return values, index.gather(1, again)
 
 
-def kept(logits: Tensor, options: Options) -> tuple[Tensor, Tensor]:
+def filter_tokens(logits: Tensor, options: DecodingOptions) -> tuple[Tensor, Tensor]:
     """Probabilities of the tokens that may be drawn, and which tokens these are, (rows, N) each.
 
     In this order: temperature, then top_k, then top_p of what is left, then min_p. What is dropped
     has probability 0; the rest sums to 1.
     """
-    scaled = logits.to(wide(logits.device)) / (options.temperature or 1.0)
+    scaled = logits.to(widest_float(logits.device)) / (options.temperature or 1.0)
     columns = logits.shape[1]
     if options.top_k is None and options.top_p is None:  # no order is needed
         values, index = scaled, torch.arange(columns, device=logits.device).expand_as(scaled)
     else:
-        values, index = top(scaled, min(options.top_k or columns, columns))
+        values, index = stable_topk(scaled, min(options.top_k or columns, columns))
     p = values.softmax(-1)
     if options.top_p is not None:
         before = p.cumsum(-1) - p
@@ -84,17 +84,17 @@ def kept(logits: Tensor, options: Options) -> tuple[Tensor, Tensor]:
     return p / p.sum(-1, keepdim=True), index
 
 
-def drawn(logits: Tensor, chance: Tensor, options: Options) -> Tensor:
+def sample_tokens(logits: Tensor, uniform: Tensor, options: DecodingOptions) -> Tensor:
     """One token of each row, (rows); chance: (rows), from 0 to 1, what decides."""
-    p, index = kept(logits, options)
+    p, index = filter_tokens(logits, options)
     sums = p.cumsum(-1)
     total = sums[:, -1:].contiguous()
     # Below the total, whatever rounding does: the place found then always has a probability.
-    below = torch.minimum(chance.to(sums)[:, None] * total, total.nextafter(total.new_zeros(())))
+    below = torch.minimum(uniform.to(sums)[:, None] * total, total.nextafter(total.new_zeros(())))
     return index.gather(1, torch.searchsorted(sums, below, right=True))[:, 0]
 
 
-def chances(seed: int, numbers: Sequence[tuple[int, int]], steps: int) -> Tensor:
+def uniform_draws(seed: int, numbers: Sequence[tuple[int, int]], steps: int) -> Tensor:
     """Evenly spread numbers from 0 to 1, (rows, steps), a stream of its own for each row.
 
     What a row gets follows from the seed and its number alone, whatever else is in the batch.

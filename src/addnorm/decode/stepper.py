@@ -12,7 +12,7 @@ from addnorm.data.tokenizer import END, PAD, START, UNKNOWN
 from addnorm.models import LanguageModel, Model, Seq2Seq
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache
-from addnorm.sublayers.positions import Learned
+from addnorm.sublayers.positions import LearnedPositions
 
 
 @dataclass(frozen=True)
@@ -53,14 +53,14 @@ class Stepper(ABC):
         self, model: Model, cache: KVCache, sentences: Sequence[Sentence], end: int
     ) -> None:
         self.end = end
-        self.never = [token for token in (PAD, START, END, UNKNOWN) if token != end]
+        self.forbidden_tokens = [token for token in (PAD, START, END, UNKNOWN) if token != end]
         self.device = next(model.parameters()).device
         self.cache = cache
         self._prefixes = [sentence.prefix for sentence in sentences]
 
     def start(self) -> Tensor:
         """Logits of the token behind each prefix, (sentences, vocab)."""
-        return self._logits(*padded(self._prefixes, self.device, left=True))
+        return self._logits(*pad_tokens(self._prefixes, self.device, pad_left=True))
 
     def step(self, tokens: Tensor) -> Tensor:
         """Logits of the next token, (rows, vocab), after one more, (rows)."""
@@ -70,17 +70,17 @@ class Stepper(ABC):
         """Row i becomes what row index[i] was; rows may leave or be doubled."""
         self.cache.reorder(index)
 
-    def fork(self, beam: int) -> None:
+    def expand_beams(self, beam: int) -> None:
         """Every row becomes so many, next to each other."""
-        self.cache.fork(beam)
+        self.cache.expand_beams(beam)
 
-    def follow(self, parents: Tensor) -> None:
+    def reorder_beams(self, parents: Tensor) -> None:
         """Hypothesis i of a sentence goes on from hypothesis parents[i], (sentences, beam)."""
-        self.cache.follow(parents)
+        self.cache.reorder_beams(parents)
 
-    def keep(self, sentences: Tensor) -> None:
+    def select_sentences(self, sentences: Tensor) -> None:
         """The hypotheses of some sentences only, by their numbers."""
-        self.cache.keep(sentences)
+        self.cache.select_groups(sentences)
 
     @abstractmethod
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -99,7 +99,7 @@ class DecoderStepper(Stepper):
         return self.model.head(h, self.model.embed)[:, 0]
 
 
-class PairStepper(Stepper):
+class Seq2SeqStepper(Stepper):
     """An encoder reads the sources once, its decoder writes."""
 
     def __init__(self, model: Seq2Seq, sentences: Sequence[Sentence], end: int) -> None:
@@ -108,7 +108,7 @@ class PairStepper(Stepper):
         sources = [sentence.source for sentence in sentences]
         if not all(sources):
             raise UserError("a source has one token at least, its end; got an empty one")
-        source, self._mask = padded(sources, self.device)
+        source, self._mask = pad_tokens(sources, self.device)
         self._memory = model.encode(source, source_mask=self._mask)
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
@@ -126,7 +126,7 @@ class PairStepper(Stepper):
 def make_stepper(model: Model, sentences: Sequence[Sentence], end: int = END) -> Stepper:
     """The stepper for a model."""
     if isinstance(model, Seq2Seq):
-        return PairStepper(model, sentences, end)
+        return Seq2SeqStepper(model, sentences, end)
     if isinstance(model, LanguageModel):
         return DecoderStepper(model, sentences, end)
     raise UserError(
@@ -134,13 +134,15 @@ def make_stepper(model: Model, sentences: Sequence[Sentence], end: int = END) ->
     )
 
 
-def padded(
-    rows: Sequence[Sequence[int]], device: torch.device, *, left: bool = False
+def pad_tokens(
+    rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False
 ) -> tuple[Tensor, Tensor | None]:
     """Token numbers and their mask, (B, L) each; no mask where nothing had to be filled up."""
     longest = max(map(len, rows))
     filled = [
-        [PAD] * (longest - len(row)) + list(row) if left else [*row, *[PAD] * (longest - len(row))]
+        [PAD] * (longest - len(row)) + list(row)
+        if pad_left
+        else [*row, *[PAD] * (longest - len(row))]
         for row in rows
     ]
     ids = torch.tensor(filled, device=device)
@@ -148,9 +150,9 @@ def padded(
     if bool((lengths == longest).all()):
         return ids, None
     place = torch.arange(longest, device=device)
-    return ids, place >= longest - lengths if left else place < lengths
+    return ids, place >= longest - lengths if pad_left else place < lengths
 
 
-def longest(stack: Encoder | Decoder) -> int | None:
+def max_positions(stack: Encoder | Decoder) -> int | None:
     """Tokens that its positions have room for; None where there is no end to them."""
-    return stack.positions.length if isinstance(stack.positions, Learned) else None
+    return stack.positions.length if isinstance(stack.positions, LearnedPositions) else None

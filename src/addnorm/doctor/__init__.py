@@ -14,11 +14,11 @@ from addnorm.doctor.rules import RULES
 __all__ = ["RULES", "Block", "Finding", "NormUse", "Report", "doctor"]
 
 
-class _Callable(ModuleType):
+class _CallableModule(ModuleType):
     """A package that is also its main function: both are called `addnorm.doctor`."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
         return doctor(*args, **kwargs)
 
 
-sys.modules[__name__].__class__ = _Callable
+sys.modules[__name__].__class__ = _CallableModule

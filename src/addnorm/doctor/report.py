@@ -10,28 +10,28 @@ from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.core.rows import Row
-from addnorm.doctor.analysis.typical_layer import Sketch
+from addnorm.doctor.analysis.typical_layer import TypicalLayer
 
 Severity = Literal["info", "warning", "error"]
-MISWIRED = (
+MISWIRING_RULES = (
     "double_norm", "missing_final_norm", "doubled_final_norm", "skip_after_norm", "shared_norm",
     "scale_on_branch", "ffn_fed_unadded", "wrong_axis",
 )  # fmt: skip
 """Findings with which a model is not quite the arrangement that it is closest to."""
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
-FEW = 4
+MAX_PATHS = 4
 """Places that a line names."""
 
 
-def few(paths: Iterable[str]) -> str:
+def join_paths(paths: Iterable[str]) -> str:
     """The first of some places, for a line.
 
     >>> few(["a", "b", "a", ""])
     "'a', 'b', 'the model itself'"
     """
     found = list(dict.fromkeys(path or "the model itself" for path in paths))
-    more = f" and {len(found) - FEW} more" if len(found) > FEW else ""
-    return ", ".join(map(repr, found[:FEW])) + more
+    more = f" and {len(found) - MAX_PATHS} more" if len(found) > MAX_PATHS else ""
+    return ", ".join(map(repr, found[:MAX_PATHS])) + more
 
 
 @dataclass(frozen=True)
@@ -94,7 +94,7 @@ class Finding:
     evidence: Mapping[str, Any] = field(default_factory=dict)
     """The numbers or the two things compared."""
 
-    def proof(self) -> str:
+    def evidence_text(self) -> str:
         """The evidence in one line."""
         return ", ".join(
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
@@ -121,7 +121,7 @@ class Report:
     notes: tuple[str, ...] = ()
     """What could not be seen."""
     signature: tuple[Any, ...] = ()
-    sketches: tuple[Sketch, ...] = ()
+    sketches: tuple[TypicalLayer, ...] = ()
     """A typical layer of each stream, for a picture."""
     stress: tuple[Row, ...] = ()
 
@@ -143,11 +143,11 @@ class Report:
     def closest(self) -> str:
         """The closest arrangement with its families, and what was found that keeps it from it."""
         alike = f" ({', '.join(self.families)})" if self.families else ""
-        found = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRED)
+        found = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRING_RULES)
         but = f", but for {', '.join(found)}" if self.arrangement and found else ""
         return f"{self.arrangement or 'none'}{alike}{but}"
 
-    def signs(self) -> list[tuple[str, str, float]]:
+    def stream_statistics(self) -> list[tuple[str, str, float]]:
         """Vital signs of whole streams and of attentions: where, what, how much."""
         wide = ("dependency_sum", "growth", "similarity_rise")
         found = [
@@ -197,13 +197,13 @@ class Report:
             "stacks": list(self.stacks),
             "odd": list(self.odd),
             "notes": list(self.notes),
-            "blocks": [_plain(asdict(block)) for block in self.blocks],
-            "inner": [_plain(asdict(block)) for block in self.inner],
-            "norms": [_plain(asdict(norm)) for norm in self.norms],
-            "findings": [_plain(asdict(finding)) for finding in self.findings],
-            "rows": [_plain(dict(row)) for row in self.rows],
-            "stress": [_plain(dict(row)) for row in self.stress],
-            "sensitivity": _plain(self.sensitivity),
+            "blocks": [_to_json_value(asdict(block)) for block in self.blocks],
+            "inner": [_to_json_value(asdict(block)) for block in self.inner],
+            "norms": [_to_json_value(asdict(norm)) for norm in self.norms],
+            "findings": [_to_json_value(asdict(finding)) for finding in self.findings],
+            "rows": [_to_json_value(dict(row)) for row in self.rows],
+            "stress": [_to_json_value(dict(row)) for row in self.stress],
+            "sensitivity": _to_json_value(self.sensitivity),
         }
 
     def to_json(self) -> str:
@@ -216,11 +216,11 @@ class Report:
         return import_module("addnorm.report.doctor_page").write_visit(Path(path), self)
 
 
-def _plain(value: Any) -> Any:
+def _to_json_value(value: Any) -> Any:
     if isinstance(value, Mapping):
-        return {str(key): _plain(part) for key, part in value.items()}
+        return {str(key): _to_json_value(part) for key, part in value.items()}
     if isinstance(value, list | tuple | set | frozenset):
-        return [_plain(part) for part in value]
+        return [_to_json_value(part) for part in value]
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     return value if isinstance(value, str | int | bool | type(None)) else str(value)

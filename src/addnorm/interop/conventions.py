@@ -7,7 +7,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 
 
-def mask_of(name: str, mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
+def to_bool_mask(name: str, mask: Tensor | None, ids: Tensor | None) -> Tensor | None:
     """A mask of 1 and 0 as ours."""
     if mask is None:
         return None

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.interop.config_reader import Fields
+from addnorm.interop.config_reader import ConfigReader
 
-Reader = Callable[[Fields], dict[str, Any]]
+Reader = Callable[[ConfigReader], dict[str, Any]]
 
 
 @dataclass(frozen=True)
-class Rule:
+class WeightRule:
     """Where a tensor of theirs stands with us.
 
     theirs: a name without the prefix of the class; `{i}` is the number of a layer; it stands for a
@@ -26,10 +26,10 @@ class Rule:
 
     theirs: str
     ours: tuple[str, ...]
-    way: str = "same"
+    transform: str = "same"
 
 
-def rules(text: str) -> tuple[Rule, ...]:
+def parse_rules(text: str) -> tuple[WeightRule, ...]:
     """Rules from lines of `theirs -> ours, ours  (way)`.
 
     >>> rules("attn.c_attn -> q, k  (stack)")
@@ -40,7 +40,7 @@ def rules(text: str) -> tuple[Rule, ...]:
         theirs, _, rest = line.partition("->")
         ours, _, way = rest.partition("(")
         names = tuple(name.strip() for name in ours.split(","))
-        made.append(Rule(theirs.strip(), names, way.strip(" )") or "same"))
+        made.append(WeightRule(theirs.strip(), names, way.strip(" )") or "same"))
     return tuple(made)
 
 
@@ -54,7 +54,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Places:
+class PositionNumbering:
     """How the class numbers its tokens where it is not told.
 
     rule: "arange" 0, 1, 2, ... padding or not; "mask" valid tokens are counted; "ids" tokens that
@@ -66,12 +66,12 @@ class Places:
     offset: int = 0
     padding: int = 0
 
-    def index(
-        self, ids: Tensor, mask: Tensor | None, given: Tensor | None, *, past: int = 0
+    def position_index(
+        self, ids: Tensor, mask: Tensor | None, position_ids: Tensor | None, *, past: int = 0
     ) -> Tensor:
         """The numbers of tokens, (L) or (B, L)."""
-        if given is not None:
-            return given + self.offset
+        if position_ids is not None:
+            return position_ids + self.offset
         if self.rule == "ids":
             real = (ids != self.padding).long()
             return (real.cumsum(1) + past) * real + self.padding
@@ -81,16 +81,16 @@ class Places:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Form:
+class HeadVariant:
     """One class of a family: what it adds to the backbone."""
 
     kind: str
     """The kind of our model."""
-    answer: Literal["logits", "hidden"] = "logits"
+    output_kind: Literal["logits", "hidden"] = "logits"
     """What it returns."""
-    bare: bool = False
+    without_prefix: bool = False
     """Whether its tensors stand without the prefix of the backbone."""
-    heads: tuple[Rule, ...] = ()
+    head_rules: tuple[WeightRule, ...] = ()
     """Rules of what is not the backbone."""
     read: Reader = field(default=lambda f: {})
     """What it adds to the config."""
@@ -102,33 +102,39 @@ class Family:
 
     name: str
     """Its `model_type`."""
-    forms: Mapping[str, Form]
+    variants: Mapping[str, HeadVariant]
     """Its classes that are understood."""
     read: Reader
     """Our config from theirs."""
-    tensors: tuple[Rule, ...]
+    tensors: tuple[WeightRule, ...]
     """Rules of the backbone."""
     constants: tuple[Constant, ...] = ()
     """Tensors that are no weights."""
-    places: Places | Callable[[Mapping[str, Any]], Places] = field(default_factory=Places)
+    numbering: PositionNumbering | Callable[[Mapping[str, Any]], PositionNumbering] = field(
+        default_factory=PositionNumbering
+    )
     """How tokens are numbered."""
 
-    def where(self, values: Mapping[str, Any]) -> Places:
+    def get_numbering(self, values: Mapping[str, Any]) -> PositionNumbering:
         """How tokens are numbered, with that config."""
-        return self.places if isinstance(self.places, Places) else self.places(values)
+        return (
+            self.numbering
+            if isinstance(self.numbering, PositionNumbering)
+            else self.numbering(values)
+        )
 
 
 FAMILIES: dict[str, Family] = {}
 
 
-def add(*families: Family) -> None:
+def register_families(*families: Family) -> None:
     """Make families known."""
     for family in families:
         assert family.name not in FAMILIES, family.name
         FAMILIES[family.name] = family
 
 
-def find(model_type: str, class_name: str) -> tuple[Family, Form]:
+def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
     """The family and the form of a class, or why there is none."""
     family = FAMILIES.get(model_type)
     if family is None:
@@ -136,9 +142,9 @@ def find(model_type: str, class_name: str) -> tuple[Family, Form]:
             f"{class_name} is of the family {model_type!r}, which is not understood; nothing was "
             f"loaded. Known: {', '.join(sorted(FAMILIES))}"
         )
-    if class_name not in family.forms:
+    if class_name not in family.variants:
         raise UserError(
             f"{class_name} of the family {model_type!r} is not understood; nothing was loaded. "
-            f"Known: {', '.join(family.forms)}"
+            f"Known: {', '.join(family.variants)}"
         )
-    return family, family.forms[class_name]
+    return family, family.variants[class_name]

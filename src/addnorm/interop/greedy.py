@@ -7,11 +7,11 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.interop.family import Places
+from addnorm.interop.family import PositionNumbering
 from addnorm.models import LanguageModel, Seq2Seq
 
 # Settings of a generation config that change which token is chosen, and the values that do not.
-NEUTRAL: dict[str, tuple[Any, ...]] = {
+NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
     "no_repeat_ngram_size": (0,),
@@ -30,63 +30,63 @@ NEUTRAL: dict[str, tuple[Any, ...]] = {
 
 
 @dataclass(frozen=True)
-class Tokens:
+class SpecialTokens:
     """Tokens with a meaning of their own."""
 
-    ends: tuple[int, ...] = ()
+    end_ids: tuple[int, ...] = ()
     """Those that end a sequence."""
     padding: int = 0
     """What stands behind the end."""
     start: int | None = None
     """What a decoder of a pair begins with."""
-    first: int | None = None
+    forced_first: int | None = None
     """What must follow the start."""
-    last: int | None = None
+    forced_last: int | None = None
     """What must stand at the end if nothing ended before."""
 
     @classmethod
-    def of(cls, generation: Any) -> "Tokens":
+    def from_generation_config(cls, generation_config: Any) -> "SpecialTokens":
         """From a generation config of transformers; what would change a choice is refused."""
-        if generation is None:
+        if generation_config is None:
             return cls()
-        for name, neutral in NEUTRAL.items():
-            value = getattr(generation, name, None)
+        for name, neutral in NEUTRAL_VALUES.items():
+            value = getattr(generation_config, name, None)
             if value is not None and value not in neutral:
                 raise UserError(
                     f"the generation config says {name}={value!r}, which greedy decoding here does "
                     "not know; set it to None to do without"
                 )
-        ends = generation.eos_token_id
+        ends = generation_config.eos_token_id
         ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
-        padding = generation.pad_token_id
-        start = generation.decoder_start_token_id
+        padding = generation_config.pad_token_id
+        start = generation_config.decoder_start_token_id
         return cls(
-            ends=ends,
+            end_ids=ends,
             padding=(ends[0] if ends else 0) if padding is None else padding,
-            start=generation.bos_token_id if start is None else start,
-            first=generation.forced_bos_token_id,
-            last=generation.forced_eos_token_id,
+            start=generation_config.bos_token_id if start is None else start,
+            forced_first=generation_config.forced_bos_token_id,
+            forced_last=generation_config.forced_eos_token_id,
         )
 
-    def choose(self, logits: Tensor, done: Tensor, *, begins: bool, ends: bool) -> Tensor:
+    def choose(self, logits: Tensor, done: Tensor, *, is_first: bool, is_last: bool) -> Tensor:
         """The next token of each sequence, (B); whether it follows the start, or is the last."""
-        forced = self.first if begins else None
-        forced = self.last if ends and self.last is not None else forced
+        forced = self.forced_first if is_first else None
+        forced = self.forced_last if is_last and self.forced_last is not None else forced
         token = logits.argmax(-1)
         token = token if forced is None else torch.full_like(token, forced)
         return token.masked_fill(done, self.padding)
 
-    def end(self, token: Tensor) -> Tensor:
+    def is_end(self, token: Tensor) -> Tensor:
         """Whether a token ends its sequence, (B)."""
-        return torch.isin(token, torch.tensor(self.ends, device=token.device, dtype=token.dtype))
+        return torch.isin(token, torch.tensor(self.end_ids, device=token.device, dtype=token.dtype))
 
 
-def continue_decoder(
+def greedy_decoder(
     model: LanguageModel,
     ids: Tensor,
     mask: Tensor | None,
-    places: Places,
-    tokens: Tokens,
+    numbering: PositionNumbering,
+    tokens: SpecialTokens,
     steps: int,
 ) -> Tensor:
     """Prompt and continuation, (B, L + new)."""
@@ -94,40 +94,42 @@ def continue_decoder(
         raise UserError(
             "prompts are padded on the left, and this mask hides the last token of some"
         )
-    counted = Places("mask", offset=places.offset)
-    index, new, cache = counted.index(ids, mask, None), ids, model.new_cache()
+    counted = PositionNumbering("mask", offset=numbering.offset)
+    index, new, cache = counted.position_index(ids, mask, None), ids, model.new_cache()
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for step in range(steps):
         logits = model(new, mask=mask, cache=cache, position_index=index)[:, -1]
-        token = tokens.choose(logits, done, begins=ids.shape[1] == 1, ends=step == steps - 1)
+        token = tokens.choose(logits, done, is_first=ids.shape[1] == 1, is_last=step == steps - 1)
         ids, new = torch.cat((ids, token[:, None]), 1), token[:, None]
-        index, mask, done = index[..., -1:] + 1, None, done | tokens.end(token)
+        index, mask, done = index[..., -1:] + 1, None, done | tokens.is_end(token)
         if bool(done.all()):
             break
     return ids
 
 
-def continue_pair(
+def greedy_seq2seq(
     model: Seq2Seq,
     ids: Tensor,
     mask: Tensor | None,
-    places: Places,
-    tokens: Tokens,
+    numbering: PositionNumbering,
+    tokens: SpecialTokens,
     steps: int,
 ) -> Tensor:
     """The start token and what follows, (B, 1 + new)."""
     if tokens.start is None:
         raise UserError("its generation config has no decoder_start_token_id to begin with")
-    memory = model.encode(ids, source_mask=mask, position_index=places.index(ids, mask, None))
+    memory = model.encode(
+        ids, source_mask=mask, position_index=numbering.position_index(ids, mask, None)
+    )
     made, cache = ids.new_full((len(ids), 1), tokens.start), model.new_cache()
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for step in range(steps):
-        index = places.index(made[:, -1:], None, None, past=step)
+        index = numbering.position_index(made[:, -1:], None, None, past=step)
         logits = model.decode(
             made[:, -1:], memory, source_mask=mask, cache=cache, position_index=index
         )[:, -1]
-        token = tokens.choose(logits, done, begins=step == 0, ends=step == steps - 1)
-        made, done = torch.cat((made, token[:, None]), 1), done | tokens.end(token)
+        token = tokens.choose(logits, done, is_first=step == 0, is_last=step == steps - 1)
+        made, done = torch.cat((made, token[:, None]), 1), done | tokens.is_end(token)
         if bool(done.all()):
             break
     return made

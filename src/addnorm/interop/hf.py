@@ -9,8 +9,8 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.conventions import mask_of, transformers_library
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.conventions import to_bool_mask, transformers_library
 from addnorm.interop.families import (
     encoders,  # noqa: F401 families
     fairseq,  # noqa: F401 families
@@ -20,11 +20,11 @@ from addnorm.interop.families import (
     seq2seq,  # noqa: F401 families
     vision,  # noqa: F401 families
 )
-from addnorm.interop.family import Family, Form, Places, find
-from addnorm.interop.greedy import Tokens, continue_decoder, continue_pair
+from addnorm.interop.family import Family, HeadVariant, PositionNumbering, find_family
+from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
 from addnorm.interop.output import Output
-from addnorm.interop.verify import probe
-from addnorm.interop.weight_mapping import Carrier, Pair
+from addnorm.interop.verify import verify_copy
+from addnorm.interop.weight_mapping import TensorPair, WeightMapper
 from addnorm.models import (
     Classifier,
     Config,
@@ -36,7 +36,7 @@ from addnorm.models import (
 )
 
 # What may be passed and changes nothing that we return.
-IDLE: dict[str, tuple[bool | None, ...]] = {
+NO_EFFECT_OPTIONS: dict[str, tuple[bool | None, ...]] = {
     "return_dict": (None, True),
     "use_cache": (None, True, False),
     "output_attentions": (None, False),
@@ -52,50 +52,50 @@ def from_hf(hf_model: Any) -> "HFModel":
     setting or a tensor that is not understood is refused: nothing is ever half loaded, and nothing
     is downloaded.
     """
-    read, family, form = _read(hf_model)
+    read, family, form = _read_config(hf_model)
     theirs = read.tensors
     if any(value.is_meta for value in theirs.values()):
         raise UserError(f"this {read.name} is on the meta device and has no weights to copy")
-    config = _config(family, form, read)
+    config = _build_config(family, form, read)
     model = build(config, device="meta")
-    carrier = Carrier(family, form, f"{hf_model.base_model_prefix}.", model)
-    pairs = carrier.pairs(theirs)
-    model.load_state_dict(carrier.ours(pairs, theirs), assign=True, strict=False)
-    source = Source(
-        kind=type(hf_model),
+    carrier = WeightMapper(family, form, f"{hf_model.base_model_prefix}.", model)
+    pairs = carrier.match_tensors(theirs)
+    model.load_state_dict(carrier.to_ours(pairs, theirs), assign=True, strict=False)
+    source = HFOrigin(
+        model_class=type(hf_model),
         config=copy.deepcopy(hf_model.config),
-        generation=copy.deepcopy(getattr(hf_model, "generation_config", None)),
+        generation_config=copy.deepcopy(getattr(hf_model, "generation_config", None)),
         pairs=tuple(pairs),
-        spare={
+        unused_tensors={
             pair.theirs: theirs[pair.theirs].detach().clone()
             for pair in pairs
             if pair.constant is not None and pair.constant.value == "spare"
         },
     )
-    made = HFModel(model, form, family.where(read.values), source, tuple(read.notes))
-    probe(hf_model, made)
+    made = HFModel(model, form, family.get_numbering(read.values), source, tuple(read.notes))
+    verify_copy(hf_model, made)
     return made.train(hf_model.training)
 
 
-def config_of(hf_model: Any) -> Config:
+def convert_config(hf_model: Any) -> Config:
     """The config that a Hugging Face model has with us; it may be on the meta device."""
-    read, family, form = _read(hf_model)
-    return _config(family, form, read)
+    read, family, form = _read_config(hf_model)
+    return _build_config(family, form, read)
 
 
 @dataclass(frozen=True)
-class Source:
+class HFOrigin:
     """Where a model came from, and how it goes back."""
 
-    kind: type
+    model_class: type
     """The class in transformers."""
     config: Any
     """Its config."""
-    generation: Any
+    generation_config: Any
     """Its generation config, if any."""
-    pairs: tuple[Pair, ...]
+    pairs: tuple[TensorPair, ...]
     """Tensors of theirs and of ours."""
-    spare: Mapping[str, Tensor]
+    unused_tensors: Mapping[str, Tensor]
     """Tensors that nothing reads."""
 
 
@@ -106,10 +106,15 @@ class HFModel(nn.Module):
     """
 
     def __init__(
-        self, model: Model, form: Form, places: Places, source: Source, notes: Sequence[str]
+        self,
+        model: Model,
+        variant: HeadVariant,
+        numbering: PositionNumbering,
+        origin: HFOrigin,
+        notes: Sequence[str],
     ) -> None:
         super().__init__()
-        self.model, self.form, self.places, self.source = model, form, places, source
+        self.model, self.variant, self.numbering, self.origin = model, variant, numbering, origin
         self.notes = tuple(notes)
 
     @property
@@ -126,94 +131,94 @@ class HFModel(nn.Module):
         first = "input_ids" if self.config.image is None else "pixel_values"
         inputs = {first: input_ids, **inputs}
         given = {name: value for name, value in inputs.items() if value is not None}
-        for name, idle in IDLE.items():
+        for name, idle in NO_EFFECT_OPTIONS.items():
             if given.pop(name, None) not in idle:
                 raise UserError(f"{name}={inputs[name]!r} is not understood; leave it out")
-        known, needed = self._inputs()
+        known, needed = self._input_names()
         for name in given:
             if name not in known:
                 raise UserError(
-                    f"{self.source.kind.__name__} takes no {name!r} here; wanted some of "
+                    f"{self.origin.model_class.__name__} takes no {name!r} here; wanted some of "
                     f"{', '.join(known)}"
                 )
         for name in needed:
             if name not in given:
-                raise UserError(f"{self.source.kind.__name__} needs {name!r}")
+                raise UserError(f"{self.origin.model_class.__name__} needs {name!r}")
         masks = {
-            name: mask_of(name, given.get(name), given.get(of))
+            name: to_bool_mask(name, given.get(name), given.get(of))
             for name, of in (
                 ("attention_mask", "input_ids"),
                 ("decoder_attention_mask", "decoder_input_ids"),
             )
         }
         if "position_ids" in given:
-            given["position_ids"] = self._placed(given, inputs.get("use_cache"))
-        return self._answer(given, masks)
+            given["position_ids"] = self._expand_positions(given, inputs.get("use_cache"))
+        return self._run_model(given, masks)
 
-    def _placed(self, given: dict[str, Tensor], use_cache: bool | None) -> Tensor:
+    def _expand_positions(self, inputs: dict[str, Tensor], use_cache: bool | None) -> Tensor:
         """Positions of every sequence; those that transformers takes for packed are refused."""
-        places = given["position_ids"]
-        cached = getattr(self.source.config, "use_cache", True) if use_cache is None else use_cache
+        places = inputs["position_ids"]
+        cached = getattr(self.origin.config, "use_cache", True) if use_cache is None else use_cache
         jumps = places.shape[-1] > 1 and bool((places.diff(dim=-1) != 1).any())
-        if jumps and not cached and "attention_mask" not in given and self.config.kind == "lm":
+        if jumps and not cached and "attention_mask" not in inputs and self.config.kind == "lm":
             raise UserError(
                 "position_ids that do not rise by 1, without a mask and without a cache, are "
                 "several packed sequences for transformers, and not understood here; pass an "
                 "attention_mask, or one sequence a row"
             )
-        return places.expand(given["input_ids"].shape)
+        return places.expand(inputs["input_ids"].shape)
 
-    def _answer(self, given: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Output:
+    def _run_model(self, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Output:
         model, mask = self.model, masks["attention_mask"]
         if isinstance(model, Seq2Seq):
-            return self._pair(model, given, masks)
-        if "pixel_values" in given:
+            return self._run_seq2seq(model, inputs, masks)
+        if "pixel_values" in inputs:
             assert isinstance(model, Classifier)
-            return self._classified(model, model.hidden(given["pixel_values"]), None)
-        ids = given["input_ids"]
-        index = self.places.index(ids, mask, given.get("position_ids"))
+            return self._classify(model, model.hidden(inputs["pixel_values"]), None)
+        ids = inputs["input_ids"]
+        index = self.numbering.position_index(ids, mask, inputs.get("position_ids"))
         options: dict[str, Any] = {"mask": mask, "position_index": index}
         if isinstance(model, LanguageModel):
-            if self.form.answer == "hidden":
+            if self.variant.output_kind == "hidden":
                 return Output(last_hidden_state=model.hidden(ids, **options))
             return Output(logits=model(ids, **options))
-        if "token_type_ids" in given:
-            options["type_ids"] = given["token_type_ids"]
+        if "token_type_ids" in inputs:
+            options["type_ids"] = inputs["token_type_ids"]
         if isinstance(model, MaskedLM):
             return Output(logits=model(ids, **options))
         assert isinstance(model, Classifier)
-        return self._classified(model, model.hidden(ids, **options), mask)
+        return self._classify(model, model.hidden(ids, **options), mask)
 
-    def _classified(self, model: Classifier, hidden: Tensor, mask: Tensor | None) -> Output:
-        if self.form.answer == "logits":
+    def _classify(self, model: Classifier, hidden: Tensor, mask: Tensor | None) -> Output:
+        if self.variant.output_kind == "logits":
             assert model.head is not None
-            return Output(logits=model.head(model.pooled(hidden, mask)))
-        pooled = None if model.pooler is None else model.pooled(hidden, mask)
+            return Output(logits=model.head(model.pool(hidden, mask)))
+        pooled = None if model.pooler is None else model.pool(hidden, mask)
         return Output(last_hidden_state=hidden, pooler_output=pooled)
 
-    def _pair(
-        self, model: Seq2Seq, given: dict[str, Tensor], masks: dict[str, Tensor | None]
+    def _run_seq2seq(
+        self, model: Seq2Seq, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]
     ) -> Output:
-        source, target = given["input_ids"], given["decoder_input_ids"]
+        source, target = inputs["input_ids"], inputs["decoder_input_ids"]
         source_mask, target_mask = masks["attention_mask"], masks["decoder_attention_mask"]
         memory = model.encode(
             source,
             source_mask=source_mask,
-            position_index=self.places.index(source, source_mask, None),
+            position_index=self.numbering.position_index(source, source_mask, None),
         )
         hidden = model.hidden(
             target,
             memory,
             source_mask=source_mask,
             target_mask=target_mask,
-            position_index=self.places.index(target, target_mask, None),
+            position_index=self.numbering.position_index(target, target_mask, None),
         )
-        if self.form.answer == "hidden":
+        if self.variant.output_kind == "hidden":
             return Output(last_hidden_state=hidden, encoder_last_hidden_state=memory)
         logits = model.head(hidden, model.embed)
         return Output(logits=logits, encoder_last_hidden_state=memory)
 
-    def _inputs(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+    def _input_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
         """The inputs that it understands, and those that it needs."""
         config = self.model.config
         if config.image is not None:
@@ -235,44 +240,46 @@ class HFModel(nn.Module):
         """
         if max_new_tokens < 1:
             raise UserError(f"max_new_tokens counts from 1, got {max_new_tokens}")
-        mask = mask_of("attention_mask", attention_mask, input_ids)
-        tokens = Tokens.of(self.source.generation)
-        if self.form.answer == "logits":
+        mask = to_bool_mask("attention_mask", attention_mask, input_ids)
+        tokens = SpecialTokens.from_generation_config(self.origin.generation_config)
+        if self.variant.output_kind == "logits":
             if isinstance(self.model, LanguageModel):
-                return continue_decoder(
-                    self.model, input_ids, mask, self.places, tokens, max_new_tokens
+                return greedy_decoder(
+                    self.model, input_ids, mask, self.numbering, tokens, max_new_tokens
                 )
             if isinstance(self.model, Seq2Seq):
-                return continue_pair(
-                    self.model, input_ids, mask, self.places, tokens, max_new_tokens
+                return greedy_seq2seq(
+                    self.model, input_ids, mask, self.numbering, tokens, max_new_tokens
                 )
-        raise UserError(f"{self.source.kind.__name__} writes no tokens; wanted a language model")
+        raise UserError(
+            f"{self.origin.model_class.__name__} writes no tokens; wanted a language model"
+        )
 
     def to_hf(self) -> Any:
         """A model of the same class and config of transformers, with a copy of our weights."""
-        source = self.source
+        source = self.origin
         names = {pair.theirs for pair in source.pairs}
-        made = source.kind(copy.deepcopy(source.config))
+        made = source.model_class(copy.deepcopy(source.config))
         if names != set(made.state_dict()):  # what the config does not say
-            made = source.kind(copy.deepcopy(source.config), add_pooling_layer=False)
+            made = source.model_class(copy.deepcopy(source.config), add_pooling_layer=False)
         state = dict(made.state_dict())
-        family, form = find(source.config.model_type, source.kind.__name__)
-        carrier = Carrier(family, form, f"{made.base_model_prefix}.", self.model)
+        family, form = find_family(source.config.model_type, source.model_class.__name__)
+        carrier = WeightMapper(family, form, f"{made.base_model_prefix}.", self.model)
         shapes = {name: value.shape for name, value in state.items()}
-        ours = carrier.theirs(source.pairs, shapes)
-        ours |= {name: value.clone() for name, value in source.spare.items()}
+        ours = carrier.to_theirs(source.pairs, shapes)
+        ours |= {name: value.clone() for name, value in source.unused_tensors.items()}
         parameters = dict(made.named_parameters(remove_duplicate=False))
         known: dict[int, nn.Parameter] = {}
         for name, value in ours.items():
             if name in parameters:  # the same object for all names of a tied tensor
                 ours[name] = known.setdefault(id(value), nn.Parameter(value))
         made.load_state_dict(state | ours, assign=True)
-        if source.generation is not None:
-            made.generation_config = copy.deepcopy(source.generation)
+        if source.generation_config is not None:
+            made.generation_config = copy.deepcopy(source.generation_config)
         return made.train(self.training)
 
 
-def _read(hf_model: Any) -> tuple[Fields, Family, Form]:
+def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
     transformers = transformers_library()
     if not isinstance(hf_model, transformers.PreTrainedModel):
         raise UserError(
@@ -285,16 +292,18 @@ def _read(hf_model: Any) -> tuple[Fields, Family, Form]:
             f"{name} is a class of {type(hf_model).__module__}, not of transformers, and may do "
             "anything; nothing was loaded"
         )
-    family, form = find(config.model_type, name)
+    family, form = find_family(config.model_type, name)
     declared = type(config)().to_dict()
-    return Fields(name, config.to_dict(), dict(hf_model.state_dict()), declared), family, form
+    return ConfigReader(name, config.to_dict(), dict(hf_model.state_dict()), declared), family, form
 
 
-def _config(family: Family, form: Form, read: Fields) -> Config:
+def _build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
     try:
-        values = {"kind": form.kind} | family.read(read) | form.read(read)
+        values = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
     except (TypeError, AttributeError):
-        read.finish(whole=False)  # a field is missing or of a strange type, and that has been noted
+        reader.finish(
+            all_read=False
+        )  # a field is missing or of a strange type, and that has been noted
         raise
-    read.finish()
-    return Config.of(**values)
+    reader.finish()
+    return Config.from_kwargs(**values)

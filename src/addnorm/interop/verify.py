@@ -11,20 +11,20 @@ from addnorm.core.errors import UserError
 from addnorm.models import Config
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
-COARSE = 0.1
+HALF_PRECISION_TOLERANCE = 0.1
 """Relative difference that is allowed, and for half precision."""
 
 
 @torch.no_grad()
-def probe(theirs: Any, ours: Any) -> None:
+def verify_copy(theirs: Any, ours: Any) -> None:
     """Refuse a copy that answers otherwise than the model it was made from.
 
     Every tensor may have found its place and every field its meaning, and still somebody may have
     changed a module, a hook or the config after the model was built.
     """
     weight = next(iter(theirs.parameters()))
-    inputs = _inputs(ours.config, weight)
-    with _resting(theirs), _resting(ours):
+    inputs = _make_inputs(ours.config, weight)
+    with _eval_mode(theirs), _eval_mode(ours):
         try:
             wanted = theirs(**inputs)
         except Exception as problem:
@@ -35,7 +35,9 @@ def probe(theirs: Any, ours: Any) -> None:
         got = ours(**inputs)
     name = "logits" if getattr(wanted, "logits", None) is not None else "last_hidden_state"
     one, other = getattr(wanted, name).double(), getattr(got, name).double()
-    allowed = TOLERANCE.get(weight.dtype, COARSE) * max(1.0, one.abs().max().item())
+    allowed = TOLERANCE.get(weight.dtype, HALF_PRECISION_TOLERANCE) * max(
+        1.0, one.abs().max().item()
+    )
     difference = (one - other).abs().max().item()
     if not difference <= allowed:
         raise UserError(
@@ -45,7 +47,7 @@ def probe(theirs: Any, ours: Any) -> None:
         )
 
 
-def _inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
+def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
     if config.image is not None:
         shape = (1, config.channels, config.image, config.image)
         waves = torch.arange(shape[1] * shape[2] * shape[3], device=weight.device).sin()
@@ -56,7 +58,7 @@ def _inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
 
 
 @contextmanager
-def _resting(model: nn.Module) -> Iterator[None]:
+def _eval_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation for a moment; every module is left as it was found."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.interop.family import Constant, Family, Form, Rule
+from addnorm.interop.family import Constant, Family, HeadVariant, WeightRule
 from addnorm.models import Model
 from addnorm.stacks import Decoder, Encoder
 
@@ -16,25 +16,25 @@ Shapes = Sequence[torch.Size]
 
 
 @dataclass(frozen=True)
-class Way:
+class TensorTransform:
     """How one tensor of theirs becomes one or more of ours, and back."""
 
-    apart: Callable[[Tensor, Shapes, int], Sequence[Tensor]]
+    split: Callable[[Tensor, Shapes, int], Sequence[Tensor]]
     """From a tensor of theirs, the shapes of ours and the features of a head."""
-    together: Callable[[Sequence[Tensor], torch.Size, int], Tensor]
+    merge: Callable[[Sequence[Tensor], torch.Size, int], Tensor]
     """From tensors of ours, the shape of theirs and the features of a head."""
 
 
-def _turned(x: Tensor) -> Tensor:
+def _transpose(x: Tensor) -> Tensor:
     return x.mT if x.ndim == 2 else x
 
 
-def _stacked(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
+def _split_rows(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
     sizes = [shape[0] for shape in shapes]
     return torch.split(x, sizes) if sum(sizes) == len(x) else [x]
 
 
-def _by_head(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
+def _split_by_head(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
     """(key heads, queries of each + key + value, head_dim) are the rows."""
     keys = shapes[1][0] // head_dim
     rows = x.reshape(keys, -1, head_dim, *x.shape[1:])
@@ -42,53 +42,62 @@ def _by_head(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
     return [part.flatten(0, 2) for part in parts]
 
 
-def _joined_by_head(parts: Sequence[Tensor], shape: torch.Size, head_dim: int) -> Tensor:
+def _merge_by_head(parts: Sequence[Tensor], shape: torch.Size, head_dim: int) -> Tensor:
     keys = len(parts[1]) // head_dim
     rows = [part.reshape(keys, -1, head_dim, *part.shape[1:]) for part in parts]
     return torch.cat(rows, 1).flatten(0, 2)
 
 
-WAYS = {
-    "same": Way(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
+TRANSFORMS = {
+    "same": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
     # Conv1D keeps its matrix the other way round.
-    "transpose": Way(lambda x, s, k: [_turned(x)], lambda parts, s, k: _turned(parts[0])),
-    "reshape": Way(
+    "transpose": TensorTransform(
+        lambda x, s, k: [_transpose(x)], lambda parts, s, k: _transpose(parts[0])
+    ),
+    "reshape": TensorTransform(
         lambda x, s, k: [x.reshape(s[0])] if x.numel() == s[0].numel() else [x],
         lambda parts, s, k: parts[0].reshape(s),
     ),
     # A second name of a tensor, in models that do not tie a tensor that nothing reads.
-    "spare": Way(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
+    "spare": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
     # Several matrices in one, one below the other.
-    "stack": Way(_stacked, lambda parts, s, k: torch.cat(tuple(parts))),
-    "stack_transpose": Way(
-        lambda x, s, k: _stacked(_turned(x), s, k),
-        lambda parts, s, k: _turned(torch.cat(tuple(parts))),
+    "stack": TensorTransform(_split_rows, lambda parts, s, k: torch.cat(tuple(parts))),
+    "stack_transpose": TensorTransform(
+        lambda x, s, k: _split_rows(_transpose(x), s, k),
+        lambda parts, s, k: _transpose(torch.cat(tuple(parts))),
     ),
     # Query, key and value in one, head by head.
-    "by_head": Way(_by_head, _joined_by_head),
+    "by_head": TensorTransform(_split_by_head, _merge_by_head),
 }
 
 
 @dataclass(frozen=True)
-class Pair:
+class TensorPair:
     """A tensor of theirs and what it is with us; no names where it is a constant."""
 
     theirs: str
     ours: tuple[str, ...]
-    way: str
+    transform: str
     constant: Constant | None = None
 
 
-SPARE = Constant("", "spare", "read by nothing")
+UNUSED_TENSOR = Constant("", "spare", "read by nothing")
 
 
-class Carrier:
+class WeightMapper:
     """Carries the tensors of one model of a family."""
 
-    def __init__(self, family: Family, form: Form, prefix: str, model: Model) -> None:
-        before = "" if form.bare else prefix
-        self.rules = [*(Rule(before + rule.theirs, rule.ours, rule.way) for rule in family.tensors)]
-        self.rules += [Rule(rule.theirs, rule.ours, rule.way) for rule in form.heads]
+    def __init__(self, family: Family, variant: HeadVariant, prefix: str, model: Model) -> None:
+        before = "" if variant.without_prefix else prefix
+        self.rules = [
+            *(
+                WeightRule(before + rule.theirs, rule.ours, rule.transform)
+                for rule in family.tensors
+            )
+        ]
+        self.rules += [
+            WeightRule(rule.theirs, rule.ours, rule.transform) for rule in variant.head_rules
+        ]
         self.constants = [
             constant
             for known in family.constants
@@ -103,36 +112,42 @@ class Carrier:
         config = model.config
         self.head_dim = config.head_dim or config.dim // config.heads
 
-    def pairs(self, theirs: Mapping[str, Tensor]) -> list[Pair]:
+    def match_tensors(self, theirs: Mapping[str, Tensor]) -> list[TensorPair]:
         """What every tensor of theirs is; refused if any of theirs or of ours is left over."""
-        found = {name: self._pair(name) for name in theirs}
+        found = {name: self._find_pair(name) for name in theirs}
         strange = [name for name, pair in found.items() if pair is None]
         pairs = [pair for pair in found.values() if pair is not None]
-        first = {pair.ours: theirs[pair.theirs] for pair in pairs if pair.way != "spare"}
+        first = {pair.ours: theirs[pair.theirs] for pair in pairs if pair.transform != "spare"}
         pairs = [
-            Pair(pair.theirs, (), "same", SPARE)
-            if pair.way == "spare" and not torch.equal(first[pair.ours], theirs[pair.theirs])
+            TensorPair(pair.theirs, (), "same", UNUSED_TENSOR)
+            if pair.transform == "spare" and not torch.equal(first[pair.ours], theirs[pair.theirs])
             else pair
             for pair in pairs
         ]
         used = {ours for pair in pairs for ours in pair.ours}
         missing = [name for name in self.state if name not in used]
         if strange or missing:
-            told = [f"tensors that have no place: {_some(strange)}"] if strange else []
-            told += [f"tensors that are missing, in our names: {_some(missing)}"] if missing else []
+            told = [f"tensors that have no place: {_format_names(strange)}"] if strange else []
+            told += (
+                [f"tensors that are missing, in our names: {_format_names(missing)}"]
+                if missing
+                else []
+            )
             raise UserError(f"not understood: {'; '.join(told)}; nothing was loaded")
         return pairs
 
-    def ours(self, pairs: Sequence[Pair], theirs: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    def to_ours(
+        self, pairs: Sequence[TensorPair], theirs: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
         """Our state from theirs, copied."""
         made: dict[str, Tensor] = {}
         for pair in pairs:
             value = theirs[pair.theirs].detach()
             if pair.constant is not None:
-                self._check(pair.constant, pair.theirs, value)
+                self._check_constant(pair.constant, pair.theirs, value)
                 continue
             shapes = [self.state[name].shape for name in pair.ours]
-            parts = WAYS[pair.way].apart(value, shapes, self.head_dim)
+            parts = TRANSFORMS[pair.transform].split(value, shapes, self.head_dim)
             if [part.shape for part in parts] != shapes:
                 wanted = zip(pair.ours, shapes, strict=True)
                 told = ", ".join(f"{name} {tuple(shape)}" for name, shape in wanted)
@@ -150,38 +165,42 @@ class Carrier:
                     made[name] = part.clone(memory_format=torch.contiguous_format)
         return made
 
-    def theirs(self, pairs: Sequence[Pair], shapes: Mapping[str, torch.Size]) -> dict[str, Tensor]:
+    def to_theirs(
+        self, pairs: Sequence[TensorPair], shapes: Mapping[str, torch.Size]
+    ) -> dict[str, Tensor]:
         """Their tensors from our present ones, copied; constants are left out, ties kept."""
         made: dict[tuple[tuple[str, ...], str], Tensor] = {}
         state, result = self.model.state_dict(), {}
         for pair in pairs:
             if pair.constant is None:
-                key = (pair.ours, pair.way.replace("spare", "same"))
+                key = (pair.ours, pair.transform.replace("spare", "same"))
                 if key not in made:
                     parts = [state[name].detach() for name in pair.ours]
-                    joined = WAYS[pair.way].together(parts, shapes[pair.theirs], self.head_dim)
+                    joined = TRANSFORMS[pair.transform].merge(
+                        parts, shapes[pair.theirs], self.head_dim
+                    )
                     made[key] = joined.clone(memory_format=torch.contiguous_format)
                 result[pair.theirs] = made[key]
         return result
 
-    def _pair(self, name: str) -> Pair | None:
+    def _find_pair(self, name: str) -> TensorPair | None:
         for rule, ours in self._matches(name):
             if all(part in self.state for part in ours):
-                return Pair(name, ours, rule.way)
+                return TensorPair(name, ours, rule.transform)
         for constant in self.constants:
-            if _match(constant.theirs, name) is not None:
-                return Pair(name, (), "same", constant)
+            if _match_layer(constant.theirs, name) is not None:
+                return TensorPair(name, (), "same", constant)
         return None
 
-    def _matches(self, name: str) -> Iterator[tuple[Rule, tuple[str, ...]]]:
+    def _matches(self, name: str) -> Iterator[tuple[WeightRule, tuple[str, ...]]]:
         stem, _, leaf = name.rpartition(".")
         for rule in self.rules:
             for text, tail in ((name, ""), (stem, f".{leaf}")):
-                layer = _match(rule.theirs, text)
+                layer = _match_layer(rule.theirs, text)
                 if layer is not None:
-                    yield rule, tuple(self._name(ours, layer) + tail for ours in rule.ours)
+                    yield rule, tuple(self._our_name(ours, layer) + tail for ours in rule.ours)
 
-    def _name(self, ours: str, layer: int) -> str:
+    def _our_name(self, ours: str, layer: int) -> str:
         """The name in our state: `decoder.{i}.self.norm` to `decoder.wiring.norms.6`."""
         stack_name, _, rest = ours.partition(".")
         stack = getattr(self.model, stack_name, None)
@@ -199,7 +218,7 @@ class Carrier:
         place = layer if len(norms) == stack.plan.depth else site
         return f"{stack_name}.wiring.{family}.{place}"
 
-    def _check(self, constant: Constant, name: str, value: Tensor) -> None:
+    def _check_constant(self, constant: Constant, name: str, value: Tensor) -> None:
         if constant.value == "spare":
             return
         if constant.value == "zero":
@@ -215,7 +234,7 @@ class Carrier:
             )
 
 
-def _match(pattern: str, text: str) -> int | None:
+def _match_layer(pattern: str, text: str) -> int | None:
     """The number of the layer, 0 where there is none; None if the text is another."""
     spelt = re.escape(pattern).replace(r"\{i\}", r"(\d+)")
     found = re.fullmatch(spelt, text)
@@ -224,6 +243,6 @@ def _match(pattern: str, text: str) -> int | None:
     return int(found[1]) if found.groups() else 0
 
 
-def _some(names: Sequence[str]) -> str:
+def _format_names(names: Sequence[str]) -> str:
     more = f" and {len(names) - 6} more" if len(names) > 6 else ""
     return ", ".join(names[:6]) + more

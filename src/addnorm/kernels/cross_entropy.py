@@ -8,18 +8,18 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.cross_entropy_rows import classify
+from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
 from addnorm.kernels.linear import linear
 
-IGNORE = -100
+IGNORE_INDEX = -100
 """The target that asks for nothing, as in torch."""
 
 # Logits that are made at once. On a CPU they stay in the cache between the products that make them
 # and use them; elsewhere a product must be large to be fast.
-IN_CACHE, AT_ONCE = 2**21, 2**24
+CPU_CHUNK_LOGITS, GPU_CHUNK_LOGITS = 2**21, 2**24
 
 
-class Sums(NamedTuple):
+class LossSums(NamedTuple):
     """Sums over what is asked; scalars."""
 
     loss: Tensor
@@ -28,13 +28,13 @@ class Sums(NamedTuple):
     """Negative log-likelihood in nats, without smoothing."""
     correct: Tensor
     """Targets that no other class beats."""
-    asked: Tensor
+    num_targets: Tensor
     """Targets."""
 
 
 def cross_entropy(
-    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, ignore: int = IGNORE
-) -> Sums:
+    logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, ignore_index: int = IGNORE_INDEX
+) -> LossSums:
     """Sums over the targets that are not `ignore`; only the loss has a gradient.
 
     nll  = sum of -log p[target],   p = softmax(logits) in float32 or better
@@ -47,10 +47,10 @@ def cross_entropy(
     1512.00567, section 7.
     """
     _check(logits, targets, smoothing)
-    logp = _precise(logits).flatten(0, -2).log_softmax(-1)
+    logp = _to_float32(logits).flatten(0, -2).log_softmax(-1)
     targets = targets.flatten()
-    nll = F.nll_loss(logp, targets, ignore_index=ignore, reduction="sum")
-    asked = targets != ignore
+    nll = F.nll_loss(logp, targets, ignore_index=ignore_index, reduction="sum")
+    asked = targets != ignore_index
     loss = nll
     if smoothing:
         spread = -logp.mean(-1).masked_fill(~asked, 0.0).sum()
@@ -58,7 +58,7 @@ def cross_entropy(
     with torch.no_grad():
         found = logp.gather(1, targets.masked_fill(~asked, 0)[:, None])
         correct = ((found >= logp.amax(-1, keepdim=True))[:, 0] & asked).sum()
-    return Sums(loss, nll.detach(), correct, asked.sum())
+    return LossSums(loss, nll.detach(), correct, asked.sum())
 
 
 def linear_cross_entropy(
@@ -69,8 +69,8 @@ def linear_cross_entropy(
     bias: Tensor | None = None,
     cap: float | None = None,
     smoothing: float = 0.0,
-    ignore: int = IGNORE,
-) -> Sums:
+    ignore_index: int = IGNORE_INDEX,
+) -> LossSums:
     """`cross_entropy(cap(h @ table.T + bias), targets)`, without ever holding all logits.
 
     h: (..., dim); table: (classes, dim); bias: (classes); cap(a) = c * tanh(a / c) where c is given
@@ -86,7 +86,7 @@ def linear_cross_entropy(
             f"h has {h.shape[-1]} features and the table {table.shape[-1]}; make them equal"
         )
     h, targets = h.flatten(0, -2), targets.flatten()
-    asked = targets != ignore
+    asked = targets != ignore_index
     count = asked.sum()
     if int(count) < len(targets):
         h, targets = h[asked], targets[asked]
@@ -94,23 +94,23 @@ def linear_cross_entropy(
     wanted = torch.is_grad_enabled() and any(each.requires_grad for each in weights)
     dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
     with torch.autocast(kind, enabled=False):
-        how = _How(dtype, cap, smoothing, wanted)
-        loss, nll, correct = _Chunked.apply(h, table, bias, targets, how)  # type: ignore[no-untyped-call]
-    return Sums(loss, nll, correct, count)
+        how = _LossOptions(dtype, cap, smoothing, wanted)
+        loss, nll, correct = _ChunkedCrossEntropy.apply(h, table, bias, targets, how)  # type: ignore[no-untyped-call]
+    return LossSums(loss, nll, correct, count)
 
 
-class _How(NamedTuple):
+class _LossOptions(NamedTuple):
     """All that is no tensor."""
 
     dtype: torch.dtype
     """Of the products."""
     cap: float | None
     smoothing: float
-    wanted: bool
+    requires_grad: bool
     """Whether there will be a backward."""
 
 
-class _Chunked(torch.autograd.Function):
+class _ChunkedCrossEntropy(torch.autograd.Function):
     """Gradients are made in the forward, where the logits are at hand."""
 
     @staticmethod
@@ -120,10 +120,10 @@ class _Chunked(torch.autograd.Function):
         table: Tensor,
         bias: Tensor | None,
         targets: Tensor,
-        how: _How,
+        options: _LossOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        classes, (dtype, cap, smoothing, wanted) = len(table), how
-        size = max(1, (IN_CACHE if h.device.type == "cpu" else AT_ONCE) // classes)
+        classes, (dtype, cap, smoothing, wanted) = len(table), options
+        size = max(1, (CPU_CHUNK_LOGITS if h.device.type == "cpu" else GPU_CHUNK_LOGITS) // classes)
         near, matrix = h.to(dtype), table.to(dtype)
         shift = None if bias is None else bias.to(dtype)
         precise = torch.promote_types(dtype, torch.float32)
@@ -143,9 +143,9 @@ class _Chunked(torch.autograd.Function):
                 logits = (logits / cap).tanh_()
                 slope, logits = 1 - logits.square(), logits.mul_(cap)
             target = targets[start : start + size]
-            found = classify(logits, target, smoothing=smoothing, wanted=wanted)
+            found = cross_entropy_rows(logits, target, smoothing=smoothing, requires_grad=wanted)
             nll += found.nll
-            spread += found.spread
+            spread += found.smoothing_nll
             correct += found.correct
             if found.grad is not None:
                 grad = found.grad if slope is None else found.grad.mul_(slope)
@@ -158,17 +158,17 @@ class _Chunked(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outer: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         ours = zip(ctx.saved_tensors, ctx.types, ctx.needs_input_grad[:3], strict=True)
         return (
-            *((grad * outer).to(dtype) if needed else None for grad, dtype, needed in ours),
+            *((grad * grad_output).to(dtype) if needed else None for grad, dtype, needed in ours),
             None,
             None,
         )
 
 
 def _add_gradients(
-    grads: list[Tensor | None], grad: Tensor, part: Tensor, matrix: Tensor, start: int
+    grads: list[Tensor | None], grad: Tensor, chunk: Tensor, matrix: Tensor, start: int
 ) -> None:
     """Add what the logits of a few tokens tell those of h, table and bias that want to know."""
     for_h, for_table, for_bias = grads
@@ -176,14 +176,14 @@ def _add_gradients(
         for_bias += grad.sum(0)
     grad = grad.to(matrix.dtype)
     if for_h is not None:
-        for_h[start : start + len(part)] = grad @ matrix
+        for_h[start : start + len(chunk)] = grad @ matrix
     if for_table is not None and grad.dtype == for_table.dtype:
-        for_table.addmm_(grad.T, part)
+        for_table.addmm_(grad.T, chunk)
     elif for_table is not None:
-        for_table += grad.T @ part
+        for_table += grad.T @ chunk
 
 
-def _precise(logits: Tensor) -> Tensor:
+def _to_float32(logits: Tensor) -> Tensor:
     """In float32 at least."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import native
-from addnorm.kernels.dropout_rng import draw_seed, factors
+from addnorm.kernels.dropout_rng import dropout_factors, sample_seed
 
-LEAST = 1 << 12
+MIN_NATIVE_FEATURES = 1 << 12
 """Features from which on the native library is faster (`addnorm bench kernels`)."""
 
 
@@ -34,33 +34,35 @@ class Dropout(nn.Dropout):
         own = x.device.type == "cpu" and not torch.compiler.is_compiling() and not self.inplace
         if not own or not self.training or self.p in (0.0, 1.0):
             return super().forward(x)
-        if (x.dtype, x.dtype) in library.TYPES and library.suits(LEAST, x):
-            return _Drop.apply(x, draw_seed(), self.p)  # type: ignore[no-untyped-call]
-        return (x * keep(x, self.p)).to(x.dtype)
+        if (x.dtype, x.dtype) in library.DTYPE_CODES and library.can_use_native(
+            MIN_NATIVE_FEATURES, x
+        ):
+            return _NativeDropout.apply(x, sample_seed(), self.p)  # type: ignore[no-untyped-call]
+        return (x * sample_dropout_factors(x, self.p)).to(x.dtype)
 
 
-def keep(x: Tensor, rate: float) -> Tensor:
+def sample_dropout_factors(x: Tensor, rate: float) -> Tensor:
     """What x is multiplied with: 0, or 1 / (1 - rate), for each of its features; in float32 at
     least.
     """
     if x.device.type == "cpu" and not torch.compiler.is_compiling():
-        return factors(x, draw_seed(), rate)
+        return dropout_factors(x, sample_seed(), rate)
     return F.dropout(torch.ones_like(x, dtype=torch.promote_types(x.dtype, torch.float32)), rate)
 
 
-class _Drop(torch.autograd.Function):
+class _NativeDropout(torch.autograd.Function):
     """Dropout by the native library."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, seed: Tensor, rate: float) -> Tensor:
         ctx.save_for_backward(seed)
         ctx.rate = rate
-        return native.drop(x, seed, rate)
+        return native.dropout_native(x, seed, rate)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
         (seed,) = ctx.saved_tensors
         (dy,) = grads
-        if library.recorded(dy):
-            return (dy * factors(dy, seed, ctx.rate)).to(dy.dtype), None, None
-        return native.drop(dy, seed, ctx.rate), None, None
+        if library.needs_differentiable_backward(dy):
+            return (dy * dropout_factors(dy, seed, ctx.rate)).to(dy.dtype), None, None
+        return native.dropout_native(dy, seed, ctx.rate), None, None

@@ -4,7 +4,7 @@ from torch import nn
 from torch.nn.modules import module as modules
 
 
-def watched(module: nn.Module) -> bool:
+def has_hooks(module: nn.Module) -> bool:
     """Whether somebody has hooked a module, or all modules, or put another forward into this one.
 
     Whoever computes what it would without calling it must call it then.

@@ -18,24 +18,24 @@ import torch
 from torch import Tensor, nn
 from torch.autograd import forward_ad
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 
-PATH = Path(__file__).with_name("_native.so")
+LIBRARY_PATH = Path(__file__).with_name("_native.so")
 VERSION = 6  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 FUNCTIONS = (
     *("forward", "backward", "drop"),
     *("attention_forward", "attention_backward", "cross_entropy", "few_forward", "linear"),
 )
-TYPES = {
+DTYPE_CODES = {
     (torch.float32, torch.float32): 0,
     (torch.bfloat16, torch.bfloat16): 1,
     (torch.float32, torch.bfloat16): 2,
 }
 """Of stream and branch, as the library counts them."""
-_PLAIN = (Tensor, nn.Parameter)
+_PLAIN_TYPES = (Tensor, nn.Parameter)
 
-ROWS = struct.Struct("@2q3i3f18P")
+ROWS_STRUCT = struct.Struct("@2q3i3f18P")
 """`struct addnorm_rows` of native/addnorm.h; packing is faster than field by field."""
 
 
@@ -45,7 +45,7 @@ class Availability:
 
     level: str | None
     """The instructions it uses; None where it does not run."""
-    why: str
+    reason: str
     """One sentence for the user."""
 
     def __bool__(self) -> bool:
@@ -57,14 +57,14 @@ class _State:
 
     library: ctypes.CDLL | None = None
     functions: ClassVar[dict[str, Any]] = {}
-    answer = Availability(None, "nobody has looked yet")
+    availability = Availability(None, "nobody has looked yet")
     level = -1
     forked = False
 
 
-def available() -> Availability:
+def get_availability() -> Availability:
     """Whether the library runs here, with which instructions, and if not, why not."""
-    return _State.answer
+    return _State.availability
 
 
 def levels() -> tuple[str, ...]:
@@ -77,36 +77,36 @@ def levels() -> tuple[str, ...]:
 
 
 @contextmanager
-def using(level: str) -> Iterator[None]:
+def use_level(level: str) -> Iterator[None]:
     """Another level for a while, or "off"; for tests and measurements."""
-    before = _State.answer, _State.level
+    before = _State.availability, _State.level
     try:
-        _choose(level)
+        _select_level(level)
         yield
     finally:
-        _State.answer, _State.level = before
+        _State.availability, _State.level = before
 
 
-def call(name: str, *fields: float) -> None:
+def call_rows(name: str, *fields: float) -> None:
     """Run a function over rows; address 0 is NULL."""
-    if run(name, ROWS.pack(*fields)):
+    if call_native(name, ROWS_STRUCT.pack(*fields)):
         raise MemoryError("no memory for the sums over rows")
 
 
-def run(name: str, given: bytes) -> int:
+def call_native(name: str, data: bytes) -> int:
     """Run a function of the library on all threads that torch would use; what it answers."""
-    assert _State.level >= 0, _State.answer.why
+    assert _State.level >= 0, _State.availability.reason
     # Threads of OpenMP do not survive a fork; a child works alone.
     threads = 1 if _State.forked else torch.get_num_threads()
-    return _State.functions[name](given, _State.level, threads) or 0
+    return _State.functions[name](data, _State.level, threads) or 0
 
 
-def address(tensor: Tensor | None) -> int:
+def data_ptr_or_null(tensor: Tensor | None) -> int:
     """Where a tensor stands; 0 of nothing."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
-def eager() -> bool:
+def is_eager() -> bool:
     """Whether operations run at once. In a graph that is compiled, exported or traced sizes may
     stay open; whoever asks for one closes it.
     """
@@ -117,7 +117,7 @@ def eager() -> bool:
     )
 
 
-def recorded(*grads: Tensor | None) -> bool:
+def needs_differentiable_backward(*grads: Tensor | None) -> bool:
     """Whether a backward of these is to be made of torch's operations: somebody wants gradients of
     gradients, or many at once.
     """
@@ -130,13 +130,18 @@ def recorded(*grads: Tensor | None) -> bool:
     )
 
 
-def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
+def can_use_native(min_features: int, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
 
     least: features of x from which on that is faster. Whoever records or rewrites operations (a
     mode, vmap, a trace, an export, forward differentiation) is to see those of torch.
     """
-    if torch.compiler.is_exporting() or not x.is_cpu or x.numel() < least or not available():
+    if (
+        torch.compiler.is_exporting()
+        or not x.is_cpu
+        or x.numel() < min_features
+        or not get_availability()
+    ):
         return False
     if torch.compiler.is_compiling():
         return True
@@ -148,50 +153,52 @@ def suits(least: int, x: Tensor, *others: Tensor | None) -> bool:
         or torch._C._functorch.maybe_current_level() is not None
     ):
         return False
-    return all(each is None or _is_there(each) for each in (x, *others))
+    return all(each is None or _has_plain_storage(each) for each in (x, *others))
 
 
-def _is_there(tensor: Tensor) -> bool:
+def _has_plain_storage(tensor: Tensor) -> bool:
     """Whether what stands at its address is what a tensor says."""
     return (
-        type(tensor) in _PLAIN
+        type(tensor) in _PLAIN_TYPES
         and tensor.is_cpu
         and not tensor.is_neg()
         and (tensor.data_ptr() != 0 or not tensor.numel())  # its memory may have been taken away
     )
 
 
-def _choose(wanted: str) -> None:
-    if wanted not in ("", "off", *LEVELS):
-        raise UserError(unknown("level of ADDNORM_NATIVE", wanted, ("off", *LEVELS)))
+def _select_level(requested: str) -> None:
+    if requested not in ("", "off", *LEVELS):
+        raise UserError(
+            unknown_name_message("level of ADDNORM_NATIVE", requested, ("off", *LEVELS))
+        )
     library = _load()
     found = levels()
-    if wanted == "off":
+    if requested == "off":
         level, why = None, "switched off by ADDNORM_NATIVE=off: kernels run in plain torch"
     elif isinstance(library, str):
         level, why = None, library
-    elif wanted and wanted not in found:
+    elif requested and requested not in found:
         raise UserError(
-            f"this CPU or this build has no {wanted}; choose one of {', '.join(found)}, or off"
+            f"this CPU or this build has no {requested}; choose one of {', '.join(found)}, or off"
         )
     else:
-        level = wanted or found[-1]
+        level = requested or found[-1]
         why = f"native kernels with {level} instructions"
     _State.level = -1 if level is None else LEVELS.index(level)
-    _State.answer = Availability(level, why)
+    _State.availability = Availability(level, why)
 
 
 def _load() -> ctypes.CDLL | str:
     """The library, or why there is none."""
     if _State.library is not None:
         return _State.library
-    if not PATH.exists():
+    if not LIBRARY_PATH.exists():
         return (
             "the native library was not built, kernels run in plain torch; with a C compiler that "
             "has OpenMP, install addnorm again"
         )
     try:
-        library = ctypes.CDLL(str(PATH))  # torch is loaded, so its OpenMP is found first
+        library = ctypes.CDLL(str(LIBRARY_PATH))  # torch is loaded, so its OpenMP is found first
         version = library.addnorm_version()
         if version != VERSION:
             return (
@@ -208,11 +215,11 @@ def _load() -> ctypes.CDLL | str:
     return library
 
 
-def _in_child() -> None:
+def _mark_forked() -> None:
     _State.forked = True
 
 
-_choose(os.environ.get("ADDNORM_NATIVE", ""))
+_select_level(os.environ.get("ADDNORM_NATIVE", ""))
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_in_child)
+    os.register_at_fork(after_in_child=_mark_forked)

@@ -3,6 +3,6 @@
 import torch
 
 
-def wide(device: torch.device) -> torch.dtype:
+def widest_float(device: torch.device) -> torch.dtype:
     """The widest float of a device: all but MPS have float64."""
     return torch.float32 if device.type == "mps" else torch.float64

@@ -5,9 +5,9 @@ from typing import Any
 from torch import Tensor, nn
 
 from addnorm.core.plan import Site
-from addnorm.measure.probe import look
-from addnorm.measure.site_activations import Sight
-from addnorm.measure.sites import stacks_of, unwrapped
+from addnorm.measure.probe import visit_sites
+from addnorm.measure.site_activations import SiteActivations
+from addnorm.measure.sites import find_stacks, unwrap_model
 
 
 def attention_maps(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, list[Tensor]]:
@@ -26,13 +26,13 @@ def attention_maps(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, lis
     >>> {name: (len(layers), tuple(layers[0].shape)) for name, layers in maps.items()}
     {'encoder': (3, (1, 2, 4, 4)), 'decoder': (3, (1, 2, 2, 2)), 'cross': (3, (1, 2, 2, 4))}
     """
-    stacks = stacks_of(unwrapped(model))
+    stacks = find_stacks(unwrap_model(model))
     maps: dict[str, list[Tensor]] = {}
 
-    def visit(name: str, site: Site, sight: Sight) -> None:
-        crosses = stacks[name].plan.nature(site) == "cross"
+    def visit(name: str, site: Site, sight: SiteActivations) -> None:
+        crosses = stacks[name].plan.sublayer_kind(site) == "cross"
         if sight.probabilities:
             maps.setdefault("cross" if crosses else name, []).extend(sight.probabilities)
 
-    look(model, visit, *args, **kwargs)
+    visit_sites(model, visit, *args, **kwargs)
     return maps

@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.site_activations import Sight, mean
+from addnorm.measure.site_activations import SiteActivations, masked_mean
 
 
-def attention_entropy(sight: Sight) -> Tensor | None:
+def attention_entropy(activations: SiteActivations) -> Tensor | None:
     """The entropy of attention, in nats.
 
     value = mean_{b, h, t}(-sum_s p[b, h, t, s] * log p[b, h, t, s])
@@ -22,13 +22,15 @@ def attention_entropy(sight: Sight) -> Tensor | None:
     Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse, 2023,
     arXiv 2303.06296, section 3.
     """
-    if not sight.probabilities:
+    if not activations.probabilities:
         return None
-    return torch.stack([_entropy(p.float(), sight.valid) for p in sight.probabilities]).mean()
+    return torch.stack(
+        [_entropy(p.float(), activations.valid) for p in activations.probabilities]
+    ).mean()
 
 
 def _entropy(p: Tensor, valid: Tensor | None) -> Tensor:
     sees = p.sum(-1) > 0  # (B, heads, L)
-    return mean(
+    return masked_mean(
         torch.special.entr(p).sum(-1), sees if valid is None else sees & valid.unsqueeze(-2)
     )

@@ -4,10 +4,10 @@ from collections.abc import Iterable
 
 from torch import Tensor, nn
 
-from addnorm.measure.sharded_norms import squares
+from addnorm.measure.sharded_norms import squared_norms
 
 
-def gradient_squares(parameters: Iterable[nn.Parameter]) -> Tensor:
+def squared_gradient_norms(parameters: Iterable[nn.Parameter]) -> Tensor:
     """The squared length of each parameter's gradient, from which `gradient_norm` is made.
 
     value = sqrt(sum_p sum_i (d loss / d p[i])^2)
@@ -19,4 +19,4 @@ def gradient_squares(parameters: Iterable[nn.Parameter]) -> Tensor:
     Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, arXiv 2002.04745,
     theorem 1: at the start it grows towards the last layers in Post-LN and not in Pre-LN.
     """
-    return squares([parameter.grad for parameter in parameters])
+    return squared_norms([parameter.grad for parameter in parameters])

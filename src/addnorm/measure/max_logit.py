@@ -3,10 +3,10 @@
 import torch
 from torch import Tensor
 
-from addnorm.measure.site_activations import Sight
+from addnorm.measure.site_activations import SiteActivations
 
 
-def max_logit(sight: Sight) -> Tensor | None:
+def max_logit(activations: SiteActivations) -> Tensor | None:
     """The largest logit of attention.
 
     value = max_{b, h, t, s} cap(scale * q[b, h, t] . k[b, h, s])
@@ -18,12 +18,14 @@ def max_logit(sight: Sight) -> Tensor | None:
     Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, 2023, arXiv 2302.05442,
     section 2.
     """
-    if not sight.logits:
+    if not activations.logits:
         return None
-    return torch.stack([_largest(logits.float(), sight.valid) for logits in sight.logits]).max()
+    return torch.stack(
+        [_max_valid_logit(logits.float(), activations.valid) for logits in activations.logits]
+    ).max()
 
 
-def _largest(logits: Tensor, valid: Tensor | None) -> Tensor:
+def _max_valid_logit(logits: Tensor, valid: Tensor | None) -> Tensor:
     if valid is not None:
         logits = logits.masked_fill(~valid[:, None, :, None], -torch.inf)
     return logits.max()

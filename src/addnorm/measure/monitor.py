@@ -10,15 +10,15 @@ from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
-from addnorm.measure.gradient_norm import gradient_squares
+from addnorm.measure.gradient_norm import squared_gradient_norms
 from addnorm.measure.probe import Scalars, forward_scalars
-from addnorm.measure.sites import parameters_of, place, stacks_of, unwrapped
-from addnorm.measure.update_ratio import copies, update_squares
-from addnorm.sublayers.base import check_count
+from addnorm.measure.sites import find_stacks, site_fields, site_parameters, unwrap_model
+from addnorm.measure.update_ratio import clone_parameters, squared_update_norms
+from addnorm.sublayers.base import check_positive_int
 
 
 @dataclass(frozen=True, kw_only=True)
-class _Half:
+class _PendingStep:
     """What is known of a step before the optimizer moves."""
 
     step: int
@@ -52,40 +52,40 @@ class Monitor:
     """
 
     def __init__(self, model: nn.Module, *, every: int = 50, sentences: int = 4) -> None:
-        check_count("every", every)
-        check_count("sentences", sentences)
-        self.model, self.every, self.sentences = unwrapped(model), every, sentences
-        self.stacks = stacks_of(self.model)
-        self._half: _Half | None = None
+        check_positive_int("every", every)
+        check_positive_int("sentences", sentences)
+        self.model, self.every, self.sentences = unwrap_model(model), every, sentences
+        self.stacks = find_stacks(self.model)
+        self._pending: _PendingStep | None = None
 
-    def due(self, step: int) -> bool:
+    def is_due(self, step: int) -> bool:
         """Whether a step is measured; depends on its number alone, so a resumed run goes on."""
         return step == 1 or step % self.every == 0
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:
         """Measure what is there after the backward pass."""
-        self._half = None  # also of a step that was skipped
-        if not self.due(step):
+        self._pending = None  # also of a step that was skipped
+        if not self.is_due(step):
             return
         parameters = [each for each in self.model.parameters() if each.requires_grad]
         scalars: Scalars = []
         if args or kwargs:
-            inputs = few(args, kwargs, self.sentences)
+            inputs = first_sequences(args, kwargs, self.sentences)
             scalars = forward_scalars(self.model, *inputs[0], **inputs[1])
-        self._half = _Half(
+        self._pending = _PendingStep(
             step=step,
             parameters=parameters,
-            weights=copies(parameters),
-            gradients=gradient_squares(parameters),
+            weights=clone_parameters(parameters),
+            gradients=squared_gradient_norms(parameters),
             scalars=scalars,
         )
 
     def after_update(self) -> list[Row]:
         """The rows of the step, the optimizer having moved."""
-        half, self._half = self._half, None
+        half, self._pending = self._pending, None
         if half is None:
             return []
-        moves, lengths = update_squares(half.weights, half.parameters)
+        moves, lengths = squared_update_norms(half.weights, half.parameters)
         # Until here everything stayed on its device; now it is waited for, once.
         seen = [value.to(moves.device).reshape(1) for _, value in half.scalars]
         numbers = torch.cat((half.gradients, moves, lengths, *seen)).tolist()
@@ -93,11 +93,11 @@ class Monitor:
         gradients, changes, weights = (numbers[i * count : (i + 1) * count] for i in range(3))
         index = {id(parameter): number for number, parameter in enumerate(half.parameters)}
         rows: list[dict[str, Any]] = []
-        for where, members in self._groups(index):
-            rows.append({"name": "gradient_norm", "value": _root(gradients, members), **where})
-            weight = _root(weights, members)
+        for where, members in self._iter_groups(index):
+            rows.append({"name": "gradient_norm", "value": _root_sum(gradients, members), **where})
+            weight = _root_sum(weights, members)
             if weight != 0:
-                ratio = _root(changes, members) / weight
+                ratio = _root_sum(changes, members) / weight
                 rows.append({"name": "update_ratio", "value": ratio, **where})
         values = numbers[3 * count :]
         rows += [
@@ -105,18 +105,18 @@ class Monitor:
         ]
         return [{"step": half.step, **row} for row in rows]
 
-    def _groups(self, index: dict[int, int]) -> Iterable[tuple[dict[str, Any], Sequence[int]]]:
+    def _iter_groups(self, index: dict[int, int]) -> Iterable[tuple[dict[str, Any], Sequence[int]]]:
         """Parameters of the whole model, then of each site that has any, by their numbers."""
         yield {}, range(len(index))
         for name, stack in self.stacks.items():
             for site in stack.plan.sites:
-                own = {id(parameter) for parameter in parameters_of(stack, site)}
+                own = {id(parameter) for parameter in site_parameters(stack, site)}
                 members = [index[each] for each in own if each in index]
                 if members:
-                    yield place(name, site), sorted(members)
+                    yield site_fields(name, site), sorted(members)
 
 
-def few(
+def first_sequences(
     args: Sequence[Any], kwargs: dict[str, Any], count: int
 ) -> tuple[list[Any], dict[str, Any]]:
     """The first `count` sequences of what a model is called with.
@@ -141,5 +141,5 @@ def few(
     return [cut(each) for each in args], {name: cut(each, name) for name, each in kwargs.items()}
 
 
-def _root(squares: Sequence[float], members: Sequence[int]) -> float:
+def _root_sum(squares: Sequence[float], members: Sequence[int]) -> float:
     return math.sqrt(math.fsum(squares[member] for member in members))

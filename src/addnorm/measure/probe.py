@@ -12,20 +12,20 @@ from addnorm.core.plan import Site
 from addnorm.core.rows import Row
 from addnorm.measure.attention_entropy import attention_entropy
 from addnorm.measure.max_logit import max_logit
-from addnorm.measure.residual_dependency import dependency
-from addnorm.measure.site_activations import Sight
-from addnorm.measure.sites import place, stacks_of, unwrapped
+from addnorm.measure.residual_dependency import residual_dependency
+from addnorm.measure.site_activations import SiteActivations
+from addnorm.measure.sites import find_stacks, site_fields, unwrap_model
 from addnorm.measure.stream_variance import stream_variance
 from addnorm.stacks.stack import Stack
-from addnorm.sublayers.multihead import MultiHead
+from addnorm.sublayers.multihead import MultiHeadAttention
 
-Question = Callable[[Sight], Tensor | None]
-Visit = Callable[[str, Site, Sight], None]
+SiteMetric = Callable[[SiteActivations], Tensor | None]
+SiteVisitor = Callable[[str, Site, SiteActivations], None]
 Scalars = list[tuple[dict[str, Any], Tensor]]
 
-QUESTIONS: dict[str, Question] = {
+SITE_METRICS: dict[str, SiteMetric] = {
     "stream_variance": stream_variance,
-    "dependency": dependency,
+    "dependency": residual_dependency,
     "attention_entropy": attention_entropy,
     "max_logit": max_logit,
 }
@@ -53,37 +53,37 @@ def forward_scalars(model: nn.Module, *args: Any, **kwargs: Any) -> Scalars:
     """
     found: dict[tuple[str, int], Scalars] = {}
 
-    def visit(stack: str, site: Site, sight: Sight) -> None:
-        answers = ((name, question(sight)) for name, question in QUESTIONS.items())
+    def visit(stack: str, site: Site, sight: SiteActivations) -> None:
+        answers = ((name, question(sight)) for name, question in SITE_METRICS.items())
         found[stack, site.index] = [
-            ({"name": name, "value": 0.0, **place(stack, site)}, answer)
+            ({"name": name, "value": 0.0, **site_fields(stack, site)}, answer)
             for name, answer in answers
             if answer is not None
         ]
 
-    look(model, visit, *args, **kwargs)
+    visit_sites(model, visit, *args, **kwargs)
     return [scalar for scalars in found.values() for scalar in scalars]
 
 
-def look(model: nn.Module, visit: Visit, *args: Any, **kwargs: Any) -> None:
+def visit_sites(model: nn.Module, visit: SiteVisitor, *args: Any, **kwargs: Any) -> None:
     """Run a model once in evaluation mode and show every site to `visit`.
 
     Weights, gradients, buffers, flags of training and random generators stay as they are. Of a
     compiled model the original runs, since hooks do not reach what is compiled.
     """
-    model = unwrapped(model)
-    with undisturbed(model), watched(stacks_of(model), visit):
+    model = unwrap_model(model)
+    with evaluation_mode(model), record_sites(find_stacks(model), visit):
         model(*args, **kwargs)
 
 
 @contextmanager
-def undisturbed(model: nn.Module) -> Iterator[None]:
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
     """Evaluation mode without gradients; everything as it was afterwards."""
     flags = {module: module.training for module in model.modules()}
     with ExitStack() as stack:
         stack.enter_context(torch.no_grad())
-        stack.enter_context(kept_generators(model))
-        stack.enter_context(uncompiled())
+        stack.enter_context(preserve_rng(model))
+        stack.enter_context(compile_disabled())
         try:
             model.eval()
             yield
@@ -94,7 +94,7 @@ def undisturbed(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def kept_generators(model: nn.Module) -> Iterator[None]:
+def preserve_rng(model: nn.Module) -> Iterator[None]:
     """Whatever is drawn inside, random generators go on as if nothing had been."""
     devices = {parameter.device for parameter in model.parameters()}
     drawing = [device for device in devices if device.type not in ("cpu", "meta")]
@@ -103,7 +103,7 @@ def kept_generators(model: nn.Module) -> Iterator[None]:
 
 
 @contextmanager
-def uncompiled() -> Iterator[None]:
+def compile_disabled() -> Iterator[None]:
     """Run as it is written whatever torch.compile was told; nothing is compiled anew."""
     if "torch._dynamo" not in sys.modules:  # nobody compiled, and to import it takes seconds
         yield
@@ -113,61 +113,61 @@ def uncompiled() -> Iterator[None]:
 
 
 @contextmanager
-def watched(stacks: dict[str, Stack], visit: Visit) -> Iterator[None]:
+def record_sites(stacks: dict[str, Stack], visit: SiteVisitor) -> Iterator[None]:
     """Show every site of every forward inside to `visit`, one after the other."""
     with ExitStack() as hooks:
         for name, stack in stacks.items():
-            hooks.enter_context(_Watch(name, stack, visit).hooked())
+            hooks.enter_context(_SiteRecorder(name, stack, visit).attached())
         yield
 
 
-class _Watch:
+class _SiteRecorder:
     """Gathers what passes the taps of a stack until a site is complete."""
 
-    def __init__(self, name: str, stack: Stack, visit: Visit) -> None:
+    def __init__(self, name: str, stack: Stack, visit: SiteVisitor) -> None:
         self.name, self.stack, self.visit = name, stack, visit
         self.valid: Tensor | None = None
-        self.seen: dict[str, list[Tensor]] = {}
+        self.recorded: dict[str, list[Tensor]] = {}
 
     @contextmanager
-    def hooked(self) -> Iterator[None]:
+    def attached(self) -> Iterator[None]:
         """While it looks."""
         stack, taps = self.stack, self.stack.taps
         with ExitStack() as hooks:
-            entry = stack.register_forward_pre_hook(self._enter, with_kwargs=True)
+            entry = stack.register_forward_pre_hook(self._on_forward_start, with_kwargs=True)
             hooks.callback(entry.remove)
             for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
                 places = [(place, getattr(taps, place)[site.index]) for place in ("skip", "branch")]
                 for module in sublayer.modules():
-                    if isinstance(module, MultiHead):
+                    if isinstance(module, MultiHeadAttention):
                         places.append(("logits", module.logits_tap))
                         places.append(("probabilities", module.probabilities_tap))
                 for place, tap in places:
-                    hooks.callback(tap.register_forward_hook(self._keeper(place)).remove)
+                    hooks.callback(tap.register_forward_hook(self._make_record_hook(place)).remove)
                 stream = taps.stream[site.index]
-                hooks.callback(stream.register_forward_hook(self._finisher(site)).remove)
+                hooks.callback(stream.register_forward_hook(self._make_site_hook(site)).remove)
             yield
 
-    def _enter(self, _stack: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
-        self.valid, self.seen = kwargs.get("mask"), {}
+    def _on_forward_start(self, _stack: nn.Module, _args: Any, kwargs: dict[str, Any]) -> None:
+        self.valid, self.recorded = kwargs.get("mask"), {}
 
-    def _keeper(self, place: str) -> Callable[[nn.Module, Any, Tensor], None]:
+    def _make_record_hook(self, tap_name: str) -> Callable[[nn.Module, Any, Tensor], None]:
         def keep(_tap: nn.Module, _args: Any, output: Tensor) -> None:
-            self.seen.setdefault(place, []).append(output)
+            self.recorded.setdefault(tap_name, []).append(output)
 
         return keep
 
-    def _finisher(self, site: Site) -> Callable[[nn.Module, Any, Tensor], None]:
+    def _make_site_hook(self, site: Site) -> Callable[[nn.Module, Any, Tensor], None]:
         def finish(_tap: nn.Module, _args: Any, stream: Tensor) -> None:
-            sight = Sight(
-                before=self.seen["skip"][-1],
-                branch=self.seen["branch"][-1],
+            sight = SiteActivations(
+                before=self.recorded["skip"][-1],
+                branch=self.recorded["branch"][-1],
                 stream=stream,
                 valid=self.valid,
-                logits=tuple(self.seen.get("logits", ())),
-                probabilities=tuple(self.seen.get("probabilities", ())),
+                logits=tuple(self.recorded.get("logits", ())),
+                probabilities=tuple(self.recorded.get("probabilities", ())),
             )
-            self.seen = {}
+            self.recorded = {}
             self.visit(self.name, site, sight)
 
         return finish

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from addnorm.measure.site_activations import Sight, mean
+from addnorm.measure.site_activations import SiteActivations, masked_mean
 
 
-def dependency(sight: Sight) -> Tensor:
+def residual_dependency(activations: SiteActivations) -> Tensor:
     """The residual dependency of a site.
 
     value = Var[f] / Var[x + f],  Var[a] = mean((a - mean(a))^2) over all features and tokens
@@ -21,10 +21,13 @@ def dependency(sight: Sight) -> Tensor:
     Liu et al., Understanding the Difficulty of Training Transformers, 2020, arXiv 2004.08249,
     section 4.
     """
-    branch, total = sight.branch.float(), sight.before.float() + sight.branch.float()
-    where = None if sight.valid is None else sight.valid.unsqueeze(-1)
+    branch, total = (
+        activations.branch.float(),
+        activations.before.float() + activations.branch.float(),
+    )
+    where = None if activations.valid is None else activations.valid.unsqueeze(-1)
     return _variance(branch, where) / _variance(total, where).clamp_min(1e-30)
 
 
-def _variance(x: Tensor, where: Tensor | None) -> Tensor:
-    return mean((x - mean(x, where)).square(), where)
+def _variance(x: Tensor, mask: Tensor | None) -> Tensor:
+    return masked_mean((x - masked_mean(x, mask)).square(), mask)

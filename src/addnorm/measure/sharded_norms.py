@@ -7,32 +7,32 @@ import torch
 from torch import Tensor, distributed
 
 
-def local(tensor: Tensor) -> Tensor:
+def local_shard(tensor: Tensor) -> Tensor:
     """This process's part of a tensor."""
     return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
-def square(tensor: Tensor) -> Tensor:
+def sum_of_squares(tensor: Tensor) -> Tensor:
     """The sum of squares, in float32."""
     return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32).square()
 
 
-def squares(tensors: Sequence[Tensor | None]) -> Tensor:
+def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
     """The sum of squares of each tensor, all its parts together; 0 for None. (len(tensors))"""
     known = [tensor for tensor in tensors if tensor is not None]
     zero = torch.zeros((), device=known[0].device if known else None)
-    parts = [zero if tensor is None else square(local(tensor)) for tensor in tensors]
-    return reduced(parts, tensors)
+    parts = [zero if tensor is None else sum_of_squares(local_shard(tensor)) for tensor in tensors]
+    return sum_over_shards(parts, tensors)
 
 
-def reduced(parts: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
+def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
     """Numbers that each process computed from its parts of `tensors`, summed over the parts.
 
     One message for all tensors that are cut up in the same way.
     """
-    if not parts:
+    if not local_values:
         return torch.zeros(0)
-    values = torch.stack([part.to(parts[0].device) for part in parts])
+    values = torch.stack([part.to(local_values[0].device) for part in local_values])
     cuts: dict[tuple[Any, tuple[int, ...]], list[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor is not None and _is_sharded(tensor):

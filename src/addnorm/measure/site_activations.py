@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, kw_only=True)
-class Sight:
+class SiteActivations:
     """One site in one forward; gone when the next site is reached."""
 
     before: Tensor
@@ -23,12 +23,12 @@ class Sight:
     """Of each attention inside, (B, heads, L, S)."""
 
 
-def mean(values: Tensor, where: Tensor | None) -> Tensor:
+def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     """The mean of the values at which `where` is True, of all if None; 0 if there are none.
 
     Does not wait for the device, as picking the values would.
     """
-    if where is None:
+    if mask is None:
         return values.mean()
-    where = where.expand_as(values)
-    return values.masked_fill(~where, 0.0).sum() / where.sum().clamp_min(1)
+    mask = mask.expand_as(values)
+    return values.masked_fill(~mask, 0.0).sum() / mask.sum().clamp_min(1)

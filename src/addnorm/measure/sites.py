@@ -10,10 +10,10 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Site
 from addnorm.stacks.stack import Stack
 
-KINDS = {"self": "self-attention", "cross": "cross-attention", "ffn": "feed-forward"}
+KIND_LABELS = {"self": "self-attention", "cross": "cross-attention", "ffn": "feed-forward"}
 
 
-def unwrapped(model: nn.Module) -> nn.Module:
+def unwrap_model(model: nn.Module) -> nn.Module:
     """The model inside DistributedDataParallel and torch.compile, in whatever order."""
     while True:
         if isinstance(model, DistributedDataParallel):
@@ -24,7 +24,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
             return model
 
 
-def stacks_of(model: nn.Module) -> dict[str, Stack]:
+def find_stacks(model: nn.Module) -> dict[str, Stack]:
     """The stacks of any module by name, the one that reads first at the front.
 
     A stack is called by its side, `encoder` or `decoder`; where two have the same, by the path in
@@ -47,21 +47,21 @@ def stacks_of(model: nn.Module) -> dict[str, Stack]:
     }
 
 
-def place(stack: str, site: Site) -> dict[str, Any]:
+def site_fields(stack: str, site: Site) -> dict[str, Any]:
     """How a row names a site."""
     return {"stack": stack, "site": site.index, "layer": site.layer, "kind": site.kind}
 
 
-def spell(stack: str, site: Site) -> str:
+def describe_site(stack: str, site: Site) -> str:
     """How a sentence names a site.
 
     >>> spell("decoder", Site(10, 3, 1, "cross", False, False))
     'decoder layer 3, cross-attention'
     """
-    return f"{stack} layer {site.layer}, {KINDS.get(site.kind, site.kind)}"
+    return f"{stack} layer {site.layer}, {KIND_LABELS.get(site.kind, site.kind)}"
 
 
-def parameters_of(stack: Stack, site: Site) -> Iterator[nn.Parameter]:
+def site_parameters(stack: Stack, site: Site) -> Iterator[nn.Parameter]:
     """Parameters of the sub-layer at a site, then those of the wiring that are known to be its.
 
     Known are members of a list with one module a site: its norms, gates, mixers. Other parameters

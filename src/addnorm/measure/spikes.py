@@ -6,13 +6,13 @@ from statistics import median
 from typing import Any, Literal
 
 from addnorm.core.errors import UserError
-from addnorm.sublayers.base import check_count
+from addnorm.sublayers.base import check_positive_int
 
-Judgement = Literal["fine", "spike", "diverged"]
+LossStatus = Literal["fine", "spike", "diverged"]
 
-LEAST = 32
+MIN_LOSSES = 32
 """Losses that must be known before anything is judged a spike."""
-MARGIN = 0.05
+MIN_RELATIVE_JUMP = 0.05
 """A spike is at least this share of the median above it, however quiet the curve was."""
 
 
@@ -39,7 +39,7 @@ class SpikeDetector:
     """
 
     def __init__(self, *, window: int = 128, sigmas: float = 6.0) -> None:
-        check_count("window", window, least=4)
+        check_positive_int("window", window, min_value=4)
         if isinstance(sigmas, bool) or not isinstance(sigmas, int | float) or not sigmas > 0:
             raise UserError(f"sigmas must be a positive number, got {sigmas!r}")
         self.window, self.sigmas = window, float(sigmas)
@@ -48,12 +48,12 @@ class SpikeDetector:
         self._spikes: list[float] = []
         self._high = 0
 
-    def judge(self, loss: float) -> Judgement:
+    def update(self, loss: float) -> LossStatus:
         """What the next loss is."""
         loss = float(loss)
-        if not math.isfinite(loss) or self._ran_away(loss):
+        if not math.isfinite(loss) or self._has_diverged(loss):
             return "diverged"
-        if self._jumps(loss):
+        if self._is_spike(loss):
             self._spikes.append(loss)
             if len(self._spikes) < max(4, self.window // 4):
                 return "spike"
@@ -61,7 +61,7 @@ class SpikeDetector:
         else:
             self._calm.append(loss)
         self._spikes = []
-        if self._start is None and len(self._calm) == self._least:
+        if self._start is None and len(self._calm) == self._min_losses:
             self._start = median(self._calm)
         return "fine"
 
@@ -86,19 +86,19 @@ class SpikeDetector:
         return detector
 
     @property
-    def _least(self) -> int:
-        return min(LEAST, self.window)
+    def _min_losses(self) -> int:
+        return min(MIN_LOSSES, self.window)
 
-    def _ran_away(self, loss: float) -> bool:
+    def _has_diverged(self, loss: float) -> bool:
         far = self._start is not None and loss > self._start + max(abs(self._start), 1.0)
         self._high = self._high + 1 if far else 0
         return self._high >= self.window
 
-    def _jumps(self, loss: float) -> bool:
-        if len(self._calm) < self._least:
+    def _is_spike(self, loss: float) -> bool:
+        if len(self._calm) < self._min_losses:
             return False
         middle = median(self._calm)
         spread = median(abs(each - middle) for each in self._calm)
         high = max(self._calm)
-        usual = middle + max(self.sigmas * 1.4826 * spread, MARGIN * abs(middle), 1e-3)
+        usual = middle + max(self.sigmas * 1.4826 * spread, MIN_RELATIVE_JUMP * abs(middle), 1e-3)
         return loss > max(usual, high + (high - middle) / 2)

@@ -2,10 +2,10 @@
 
 from torch import Tensor
 
-from addnorm.measure.site_activations import Sight, mean
+from addnorm.measure.site_activations import SiteActivations, masked_mean
 
 
-def stream_variance(sight: Sight) -> Tensor:
+def stream_variance(activations: SiteActivations) -> Tensor:
     """The variance of the stream behind a site.
 
     value = mean_t(1 / D * sum_d (x[t, d] - m[t])^2),  m[t] = 1 / D * sum_d x[t, d]
@@ -17,4 +17,4 @@ def stream_variance(sight: Sight) -> Tensor:
     Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, arXiv 2002.04745,
     lemma 2.
     """
-    return mean(sight.stream.float().var(-1, correction=0), sight.valid)
+    return masked_mean(activations.stream.float().var(-1, correction=0), activations.valid)

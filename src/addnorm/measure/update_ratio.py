@@ -5,15 +5,15 @@ from collections.abc import Iterable, Sequence
 import torch
 from torch import Tensor, nn
 
-from addnorm.measure.sharded_norms import local, reduced, square
+from addnorm.measure.sharded_norms import local_shard, sum_of_squares, sum_over_shards
 
 
-def copies(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
+def clone_parameters(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
     """What `update_squares` compares with: this process's part of each parameter."""
-    return [local(parameter).detach().clone() for parameter in parameters]
+    return [local_shard(parameter).detach().clone() for parameter in parameters]
 
 
-def update_squares(before: Sequence[Tensor], after: Sequence[nn.Parameter]) -> Tensor:
+def squared_update_norms(before: Sequence[Tensor], after: Sequence[nn.Parameter]) -> Tensor:
     """The squared lengths of each parameter's change and of the parameter before, (2, P), from
     which `update_ratio` is made.
 
@@ -27,8 +27,8 @@ def update_squares(before: Sequence[Tensor], after: Sequence[nn.Parameter]) -> T
     Part 3", ratio of weights and updates.
     """
     changes = [
-        square(local(new).detach().float() - old.float())
+        sum_of_squares(local_shard(new).detach().float() - old.float())
         for new, old in zip(after, before, strict=True)
     ]
-    lengths = [square(old) for old in before]
-    return torch.stack((reduced(changes, after), reduced(lengths, after)))
+    lengths = [sum_of_squares(old) for old in before]
+    return torch.stack((sum_over_shards(changes, after), sum_over_shards(lengths, after)))

@@ -13,16 +13,16 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
-from addnorm.kernels.cross_entropy import Sums, cross_entropy
+from addnorm.core.files import atomic_write
+from addnorm.kernels.cross_entropy import LossSums, cross_entropy
 from addnorm.models.config import Config
 from addnorm.stacks import Decoder, Encoder, Stack
-from addnorm.stacks.init import draw, restart
+from addnorm.stacks.init import init_weight_, reset_all_parameters
 
-WEIGHTS, CONFIG = "model.safetensors", "config.json"
+WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
 
-class Wired(nn.Module, ABC):
+class WiredModule(nn.Module, ABC):
     """Stacks and what stands around them, started for their wiring; what optimizers train."""
 
     @property
@@ -31,20 +31,22 @@ class Wired(nn.Module, ABC):
         """Its stacks, the one that reads first."""
 
     @abstractmethod
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """(role, weight) of what is no stack: embedding and head."""
 
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> Self:
+    def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> Self:
         """Start anew; see `Stack.initialise`. Embedding and head start as the last stack wants."""
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            restart(self)
+            reset_all_parameters(self)
             for stack in self.stacks:
-                stack.initialise(scheme=scheme)
+                stack.init_weights(scheme=scheme)
             wiring = self.stacks[-1].wiring
-            for role, weight in self.edges():
-                draw(weight, scheme=scheme or wiring.scheme, role=role, gain=wiring.gain(role))
+            for role, weight in self.outer_weights():
+                init_weight_(
+                    weight, scheme=scheme or wiring.scheme, role=role, gain=wiring.gain(role)
+                )
         self.after_step()
         return self
 
@@ -72,7 +74,7 @@ class Wired(nn.Module, ABC):
         with torch.no_grad():
             for stack in self.stacks:
                 stack.after_step()
-            self.stacks[-1].wiring.after_step(self.edges())
+            self.stacks[-1].wiring.after_step(self.outer_weights())
 
     def no_decay(self) -> set[str]:
         """Parameters that weight decay must leave alone: norms, scales, gates, biases."""
@@ -86,7 +88,7 @@ class Wired(nn.Module, ABC):
         }
 
 
-class Model(Wired):
+class Model(WiredModule):
     """Embedding, stacks and head, built from a config and started for its wiring."""
 
     def __init__(self, config: Config) -> None:
@@ -99,14 +101,14 @@ class Model(Wired):
         """Its stacks, the one that reads first."""
 
     def loss(
-        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
-    ) -> Sums:
+        self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> LossSums:
         """Cross entropy of what the model answers to the inputs, as sums over what is asked.
 
         asked: the right class of each logit, IGNORE (-100) where nothing is asked
         smoothing: share of the target that is given to all classes
         """
-        return cross_entropy(self(*inputs, **options), asked, smoothing=smoothing)
+        return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
         """Write `config.json` and `model.safetensors`, each under a temporary name first."""
@@ -114,13 +116,16 @@ class Model(Wired):
             raise UserError("a model on the meta device has no weights to save; make it real first")
         values = self.state_dict()
         folder = Path(folder)
-        with replacing(folder / CONFIG) as config, replacing(folder / WEIGHTS) as weights:
+        with (
+            atomic_write(folder / CONFIG_FILE) as config,
+            atomic_write(folder / WEIGHTS_FILE) as weights,
+        ):
             config.write_text(self.config.to_json(), encoding="utf-8")
             save_tensors(values, weights)
 
     def load(self, folder: str | Path) -> "Model":
         """Read the weights that were saved in a folder."""
-        path = Path(folder) / WEIGHTS
+        path = Path(folder) / WEIGHTS_FILE
         if not path.is_file():
             raise UserError(f"no weights at {path}; wanted a folder that a model was saved to")
         try:
@@ -152,7 +157,7 @@ def make_stack(kind: type[Encoder] | type[Decoder], config: Config, **changes: A
             "positions": config.positions,
             "embed_norm": config.embed_norm,
             "dropout": config.dropout,
-            **config.blocks,
+            **config.layer_options,
             **changes,
         }
     )

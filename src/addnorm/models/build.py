@@ -6,7 +6,7 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.models.base import CONFIG, Model
+from addnorm.models.base import CONFIG_FILE, Model
 from addnorm.models.classifier import Classifier
 from addnorm.models.config import Config
 from addnorm.models.language import LanguageModel, MaskedLM, PrefixLM
@@ -39,19 +39,19 @@ def build(
     ('deepnorm', 'learned(length=1024)')
     """
     if what is None:
-        config = Config.of(**overrides)
+        config = Config.from_kwargs(**overrides)
     elif isinstance(what, str):
-        config = PRESETS[what].config.but(**overrides)
+        config = PRESETS[what].config.replace(**overrides)
     elif isinstance(what, Config):
-        config = what.but(**overrides)
+        config = what.replace(**overrides)
     else:
         raise UserError(f"wanted the name of a preset or a Config, got {what!r}")
     with torch.device("meta"):  # so that weights are drawn once, not twice
         model = MODELS[config.kind](config)
     device = torch.device(device or "cpu")
-    return model if device.type == "meta" else model.to_empty(device=device).initialise(seed=seed)
+    return model if device.type == "meta" else model.to_empty(device=device).init_weights(seed=seed)
 
 
 def load(folder: str | Path) -> Model:
     """A model that was saved, with its weights."""
-    return build(Config.from_json(Path(folder) / CONFIG)).load(folder)
+    return build(Config.from_json(Path(folder) / CONFIG_FILE)).load(folder)

@@ -41,14 +41,14 @@ class Classifier(Model):
         self.pooler = nn.Linear(config.dim, config.dim) if config.pooler else None
         self.act = ACTIVATIONS[config.pooler_activation]
         self.head = nn.Linear(config.dim, config.classes) if config.classes else None
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Encoder]:
         """The encoder."""
         return (self.encoder,)
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Embedding and head."""
         yield from self.embed.weights()
         for linear in (self.pooler, self.head):
@@ -68,7 +68,7 @@ class Classifier(Model):
         x = self.dropout(self.embed(inputs, **segments))
         return self.encoder(x, mask=mask, position_index=position_index)
 
-    def pooled(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
+    def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
         """What stands for each sequence, (B, dim)."""
         check_mask(mask, hidden)
         if self.config.pooling == "cls":
@@ -93,4 +93,4 @@ class Classifier(Model):
         inputs: tokens, (B, L), or pixels, (B, channels, side, side).
         """
         h = self.hidden(inputs, mask=mask, position_index=position_index, **segments)
-        return h if self.head is None else self.head(self.pooled(h, mask))
+        return h if self.head is None else self.head(self.pool(h, mask))

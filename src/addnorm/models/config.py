@@ -7,15 +7,15 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from addnorm.core.errors import UserError, nearest
+from addnorm.core.errors import UserError, closest_names
 from addnorm.norms.base import registry as norms
-from addnorm.stacks.layer_config import Blocks
+from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings.base import registry as wirings
 
 Count = Annotated[int, Field(ge=1, strict=True)]
 Rate = Annotated[float, Field(ge=0, lt=1)]
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
@@ -60,7 +60,7 @@ class Config(BaseModel):
     """Norm on the rows of the token table, wherever they are used: fixnorm, or none."""
     embed_norm: str = "none"
     """Norm on the embedding, behind the positions."""
-    embed_scale: Size | Literal["sqrt_dim"] = 1.0
+    embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
     """Factor on the embedding, before the positions."""
     types: int = Field(0, ge=0)
     """Kinds of segments that are embedded beside the tokens (BERT); 0 for none."""
@@ -68,9 +68,9 @@ class Config(BaseModel):
     """Whether logits are made with the table of the embedding."""
     head_bias: bool = False
     """Whether logits have a bias."""
-    head_scale: Size | Literal["rsqrt_dim"] = 1.0
+    head_scale: PositiveFloat | Literal["rsqrt_dim"] = 1.0
     """Factor on what the last matrix reads."""
-    head_cap: Size | None = None
+    head_cap: PositiveFloat | None = None
     """Soft bound c of the logits, c * tanh(logit / c)."""
     head_layer: bool = False
     """Whether a matrix, the activation and a norm stand before the last matrix (masked_lm)."""
@@ -91,9 +91,9 @@ class Config(BaseModel):
     """Whether the attention's output has one."""
     ffn_bias: bool | None = None
     """Whether the feed-forward has them."""
-    scale: Size | None = None
+    scale: PositiveFloat | None = None
     """Factor of query . key; 1 / sqrt(head_dim) if None."""
-    cap: Size | None = None
+    cap: PositiveFloat | None = None
     """Soft bound of the attention's logits."""
     window: Count | tuple[Count | None, ...] | None = None
     """Tokens that self-attention sees at most; several take turns from layer to layer."""
@@ -123,25 +123,25 @@ class Config(BaseModel):
     """Share of the feed-forward's hidden features dropped in training."""
 
     @classmethod
-    def of(cls, **values: Any) -> "Config":
+    def from_kwargs(cls, **values: Any) -> "Config":
         """A config from keywords; mistakes are told in our own words."""
         try:
             return cls(**values)
         except ValidationError as problem:
-            raise UserError(told(problem, list(cls.model_fields))) from None
+            raise UserError(format_validation_error(problem, list(cls.model_fields))) from None
 
-    def but(self, **changes: Any) -> "Config":
+    def replace(self, **changes: Any) -> "Config":
         """The same with some fields changed."""
-        return Config.of(**self.model_dump() | changes)
+        return Config.from_kwargs(**self.model_dump() | changes)
 
     @model_validator(mode="after")
-    def _sensible(self) -> "Config":
+    def _check_consistency(self) -> "Config":
         for wiring in (self.wiring, self.encoder_wiring or self.wiring):
             wirings.resolve(wiring)
         for norm in (self.norm, self.encoder_norm or self.norm, self.embed_norm, self.table_norm):
             norms.resolve(norm)
         positions.resolve(self.positions)
-        for name, kinds in _ONLY.items():
+        for name, kinds in _FIELD_KINDS.items():
             given = getattr(self, name) != type(self).model_fields[name].default
             if given and self.kind not in kinds:
                 raise ValueError(
@@ -158,7 +158,7 @@ class Config(BaseModel):
             )
         if self.class_tokens > 1 and not reads_images:
             raise ValueError(f"class_tokens={self.class_tokens} is of no use without images")
-        self._refuse_idle(reads_images)
+        self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
             call = positions.resolve(self.positions)
@@ -170,7 +170,7 @@ class Config(BaseModel):
                 )
         return self
 
-    def _refuse_idle(self, reads_images: bool) -> None:
+    def _reject_unused(self, reads_images: bool) -> None:
         """Settings that would change nothing here."""
         pools = self.classes is not None or self.pooler
         for name, idle, why in (
@@ -195,9 +195,13 @@ class Config(BaseModel):
         return self.dim**-0.5 if self.head_scale == "rsqrt_dim" else float(self.head_scale)
 
     @property
-    def blocks(self) -> dict[str, Any]:
+    def layer_options(self) -> dict[str, Any]:
         """What goes to the usual sub-layers."""
-        return {name: getattr(self, name) for name in Blocks.__dataclass_fields__ if name in _OWN}
+        return {
+            name: getattr(self, name)
+            for name in LayerConfig.__dataclass_fields__
+            if name in _FIELD_NAMES
+        }
 
     def to_json(self) -> str:
         """What differs from the defaults, as JSON."""
@@ -216,13 +220,13 @@ class Config(BaseModel):
             raise UserError(f"{path} holds {type(values).__name__}; wanted one object")
         if isinstance(values.get("window"), list):
             values["window"] = tuple(values["window"])
-        return cls.of(**values)
+        return cls.from_kwargs(**values)
 
 
-_OWN = set(Config.model_fields)
+_FIELD_NAMES = set(Config.model_fields)
 
 # Fields that only some kinds have a use for.
-_ONLY = {
+_FIELD_KINDS = {
     "source_vocab": ("seq2seq",),
     "encoder_depth": ("seq2seq",),
     "encoder_wiring": ("seq2seq",),
@@ -243,12 +247,12 @@ _ONLY = {
 }
 
 
-def told(problem: ValidationError, known: list[str]) -> str:
+def format_validation_error(problem: ValidationError, known: list[str]) -> str:
     """The first mistake in a config: what was got, what was wanted, what to try."""
     first = problem.errors()[0]
     name = str(first["loc"][0]) if first["loc"] else ""
     if first["type"] == "extra_forbidden":
-        close = nearest(name, known)
+        close = closest_names(name, known)
         hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
         return f"a config has no {name!r}; {hint}"
     if first["type"] == "missing":

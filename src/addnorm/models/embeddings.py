@@ -7,7 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.cross_entropy import Sums, linear_cross_entropy
+from addnorm.kernels.cross_entropy import LossSums, linear_cross_entropy
 from addnorm.kernels.linear import linear
 from addnorm.models.config import Config
 from addnorm.norms.base import Norm, make_norm
@@ -128,13 +128,13 @@ class Unembedding(nn.Module):
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
 
     def loss(
-        self, h: Tensor, embedding: TokenEmbedding, asked: Tensor, *, smoothing: float
-    ) -> Sums:
+        self, h: Tensor, embedding: TokenEmbedding, targets: Tensor, *, smoothing: float
+    ) -> LossSums:
         """The cross entropy of the logits, which are never all there at once."""
         return linear_cross_entropy(
             h * self.factor if self.factor != 1 else h,
             self.rows(embedding),
-            asked,
+            targets,
             bias=self.bias,
             cap=self.cap,
             smoothing=smoothing,

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.cross_entropy import Sums
+from addnorm.kernels.cross_entropy import LossSums
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
@@ -14,7 +14,7 @@ from addnorm.models.embeddings import TokenEmbedding, Unembedding
 from addnorm.norms import make_norm
 from addnorm.stacks import Decoder, Encoder
 from addnorm.sublayers import KVCache, masks
-from addnorm.sublayers.feedforward import PLAIN
+from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
 
 
 class LanguageModel(Model):
@@ -35,14 +35,14 @@ class LanguageModel(Model):
         self.dropout = Dropout(config.dropout)
         self.decoder = make_stack(Decoder, config)
         self.head = Unembedding(config, config.vocab)
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Decoder]:
         """The decoder."""
         return (self.decoder,)
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Embedding and head."""
         yield from self.embed.weights()
         yield from self.head.weights()
@@ -82,11 +82,11 @@ class LanguageModel(Model):
         return self.head(h, self.embed)
 
     def loss(
-        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
-    ) -> Sums:
+        self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> LossSums:
         """As of every model, without holding all logits."""
         h = self.hidden(*inputs, **options)  # type: ignore[arg-type]  # no cache among them
-        return self.head.loss(h, self.embed, asked, smoothing=smoothing)
+        return self.head.loss(h, self.embed, targets, smoothing=smoothing)
 
 
 class PrefixLM(Model):
@@ -106,9 +106,9 @@ class PrefixLM(Model):
         """The decoder."""
         return self.model.stacks
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Embedding and head."""
-        return self.model.edges()
+        return self.model.outer_weights()
 
     def forward(self, ids: Tensor, prefix: Tensor | int, *, mask: Tensor | None = None) -> Tensor:
         """Logits of the next token, (B, L, vocab).
@@ -126,7 +126,7 @@ class PrefixLM(Model):
                 f"prefix is a number of tokens from 0, or one for each of {len(ids)} sequences, "
                 f"got {prefix!r}"
             )
-        visible = masks.prefix(prefix, ids.shape[1])
+        visible = masks.prefix_mask(prefix, ids.shape[1])
         return self.model.head(self.model.hidden(ids, mask=mask, visible=visible), self.model.embed)
 
 
@@ -141,10 +141,10 @@ class MaskedLM(Model):
     def __init__(self, config: Config) -> None:
         super().__init__(config)
         assert config.vocab is not None
-        if config.head_layer and config.activation not in PLAIN:
+        if config.head_layer and config.activation not in PLAIN_ACTIVATIONS:
             raise UserError(
                 f"head_layer wants an activation without a gate, got {config.activation!r}; "
-                f"choose one of {', '.join(PLAIN)}"
+                f"choose one of {', '.join(PLAIN_ACTIVATIONS)}"
             )
         self.embed = TokenEmbedding(config, config.vocab)
         self.dropout = Dropout(config.dropout)
@@ -152,14 +152,14 @@ class MaskedLM(Model):
         self.head_matrix = nn.Linear(config.dim, config.dim) if config.head_layer else None
         self.head_norm = make_norm(config.norm if config.head_layer else "none", config.dim)
         self.head = Unembedding(config, config.vocab)
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Encoder]:
         """The encoder."""
         return (self.encoder,)
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Embedding and head."""
         yield from self.embed.weights()
         yield from self.head.weights()
@@ -190,5 +190,5 @@ class MaskedLM(Model):
         """Logits of every token, (B, L, vocab)."""
         h = self.hidden(ids, mask=mask, type_ids=type_ids, position_index=position_index)
         if self.head_matrix is not None:
-            h = self.head_norm(PLAIN[self.config.activation](self.head_matrix(h)))
+            h = self.head_norm(PLAIN_ACTIVATIONS[self.config.activation](self.head_matrix(h)))
         return self.head(h, self.embed)

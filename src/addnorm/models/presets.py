@@ -6,7 +6,7 @@ from typing import Any
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card, Option
-from addnorm.core.errors import UnknownName, UserError, unknown
+from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.models.config import Config
 
 
@@ -44,7 +44,7 @@ class Preset:
             sizes["window"] = tuple(None if size is None else 4 for size in config.window)
         if config.positions.startswith("rotary(share"):
             sizes["positions"] = "rotary(share=0.5, layout=interleaved)"
-        return config.but(**sizes)
+        return config.replace(**sizes)
 
     @property
     def card(self) -> Card:
@@ -87,7 +87,7 @@ class Presets:
 
     def __getitem__(self, name: str) -> Preset:
         if name not in self._rows:
-            raise UnknownName(unknown("preset", name, self._rows))
+            raise UnknownNameError(unknown_name_message("preset", name, self._rows))
         return self._rows[name]
 
     def card(self, name: str) -> Card:
@@ -255,7 +255,7 @@ _ROWS: list[tuple[str, str, str, int, dict[str, Any]]] = [
 
 PRESETS = registry = Presets(
     {
-        name: Preset(name, title, paper, parameters, Config.of(**values))
+        name: Preset(name, title, paper, parameters, Config.from_kwargs(**values))
         for name, title, paper, parameters, values in _ROWS
     }
 )

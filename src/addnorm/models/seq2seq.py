@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 from torch import Tensor
 
-from addnorm.kernels.cross_entropy import Sums
+from addnorm.kernels.cross_entropy import LossSums
 from addnorm.kernels.dropout import Dropout
 from addnorm.models.base import Model, make_stack
 from addnorm.models.config import Config
@@ -42,14 +42,14 @@ class Seq2Seq(Model):
         )
         self.decoder = make_stack(Decoder, config, other_depth=depths[0])
         self.head = Unembedding(config, config.vocab)
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Encoder, Decoder]:
         """The encoder and the decoder."""
         return self.encoder, self.decoder
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Embeddings and head."""
         yield from self.embed.weights()
         if self.source_embed is not None:
@@ -130,10 +130,10 @@ class Seq2Seq(Model):
         return self.decode(target, memory, source_mask=source_mask, target_mask=target_mask)
 
     def loss(
-        self, asked: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
-    ) -> Sums:
+        self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
+    ) -> LossSums:
         """As of every model, without holding all logits."""
         source, target = inputs
         memory = self.encode(source, source_mask=options.get("source_mask"))
         h = self.hidden(target, memory, **options)  # type: ignore[arg-type]  # no cache among them
-        return self.head.loss(h, self.embed, asked, smoothing=smoothing)
+        return self.head.loss(h, self.embed, targets, smoothing=smoothing)

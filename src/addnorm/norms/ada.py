@@ -3,9 +3,9 @@
 from torch import Tensor
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import NotNegative, Positive
+from addnorm.core.registry import NonNegative, Positive
 from addnorm.norms.base import Norm, register
-from addnorm.norms.statistics import EpsMode, Var, deviation
+from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
 
 
 @register(
@@ -49,9 +49,9 @@ class AdaNorm(Norm):
         dim: int,
         *,
         scale: Positive = 1.0,
-        k: NotNegative = 0.1,
-        eps: NotNegative = 1e-5,
-        var: Var = "biased",
+        k: NonNegative = 0.1,
+        eps: NonNegative = 1e-5,
+        var: VarMode = "biased",
         eps_mode: EpsMode = "inside",
     ) -> None:
         super().__init__(dim)
@@ -60,5 +60,7 @@ class AdaNorm(Norm):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
         centred = x - x.mean(-1, keepdim=True)
-        y = centred / deviation(centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
+        y = centred / standard_deviation(
+            centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode
+        )
         return self.scale * (1 - self.k * y.detach()) * y

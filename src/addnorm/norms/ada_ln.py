@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, NotNegative
+from addnorm.core.registry import Count, NonNegative
 from addnorm.norms.base import Norm, register
 
 
@@ -47,7 +47,7 @@ class AdaLN(Norm):
 
     # NOTE[DIFF]: adaLN-Zero's gates multiply the branch, which is the wiring's business; this is
     # its modulation alone, with the zero start.
-    def __init__(self, dim: int, *, cond_dim: Count | None = None, eps: NotNegative = 1e-6) -> None:
+    def __init__(self, dim: int, *, cond_dim: Count | None = None, eps: NonNegative = 1e-6) -> None:
         super().__init__(dim)
         self.cond_dim, self.eps = dim if cond_dim is None else cond_dim, eps
         self.weight = nn.Parameter(torch.empty(2 * dim, self.cond_dim))
@@ -67,12 +67,12 @@ class AdaLN(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        cond = x.new_zeros(self.cond_dim) if cond is None else self._fitting(cond, x)
+        cond = x.new_zeros(self.cond_dim) if cond is None else self._broadcast_condition(cond, x)
         modulation = F.linear(F.silu(cond), self.weight.to(x.dtype), self.bias.to(x.dtype))
         shift, scale = modulation.chunk(2, dim=-1)
         return F.layer_norm(x, (self.dim,), eps=self.eps) * (1 + scale) + shift
 
-    def _fitting(self, cond: Tensor, x: Tensor) -> Tensor:
+    def _broadcast_condition(self, cond: Tensor, x: Tensor) -> Tensor:
         """The condition in x's dtype, with an axis of 1 for each axis of x that it lacks."""
         leading = cond.shape[:-1]
         if (

@@ -24,7 +24,7 @@ class AffineNorm(Norm):
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
-    def affine(self, y: Tensor) -> Tensor:
+    def apply_affine(self, y: Tensor) -> Tensor:
         """Gain and bias on the normalized y, (..., dim)."""
         y = y if self.weight is None else y * self.weight
         return y if self.bias is None else y + self.bias

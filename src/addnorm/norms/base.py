@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
-from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.add_norm.reference import NormParams
 
 registry: "Registry[Norm]" = Registry("norm")
 register = registry.register
@@ -50,7 +50,7 @@ class Norm(nn.Module, ABC):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula, x: (..., dim) in float32 or float64."""
 
-    def formula(self) -> Formula | None:
+    def kernel_params(self) -> NormParams | None:
         """What a kernel that adds and normalizes in one go has to know; None where there is none
         for this norm.
         """

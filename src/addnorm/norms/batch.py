@@ -4,10 +4,10 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import NotNegative, Share
+from addnorm.core.registry import Fraction, NonNegative
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
-from addnorm.norms.statistics import silence, token_count, token_mean
+from addnorm.norms.statistics import mask_padding, token_count, token_mean
 
 
 @register(
@@ -62,8 +62,8 @@ class BatchNorm(AffineNorm):
         self,
         dim: int,
         *,
-        eps: NotNegative = 1e-5,
-        momentum: Share = 0.1,
+        eps: NonNegative = 1e-5,
+        momentum: Fraction = 0.1,
         affine: bool = True,
     ) -> None:
         super().__init__(dim, affine=affine, bias=True)
@@ -84,18 +84,18 @@ class BatchNorm(AffineNorm):
         """The formula."""
         tokens = x.reshape(-1, self.dim)
         valid = None if mask is None else mask.reshape(-1)
-        tokens = silence(tokens, valid)
+        tokens = mask_padding(tokens, valid)
         if self.training:
             mean = token_mean(tokens, valid)
-            var = token_mean(silence(tokens - mean, valid).square(), valid)
-            self._track(mean, var, token_count(tokens, valid))
+            var = token_mean(mask_padding(tokens - mean, valid).square(), valid)
+            self._update_running_stats(mean, var, token_count(tokens, valid))
         else:
             mean, var = self.running_mean, self.running_var
-        y = self.affine((tokens - mean) / (var + self.eps).sqrt())
-        return silence(y, valid).reshape(x.shape)
+        y = self.apply_affine((tokens - mean) / (var + self.eps).sqrt())
+        return mask_padding(y, valid).reshape(x.shape)
 
     @torch.no_grad()
-    def _track(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
+    def _update_running_stats(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
         """Move the running statistics; with fewer than two tokens there is no unbiased variance."""
         enough = (count > 1).squeeze()
         unbiased = var * count / (count - 1).clamp_min(1)

@@ -51,4 +51,4 @@ class Derf(AffineNorm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        return self.affine(torch.erf(self.alpha * x + self.shift))
+        return self.apply_affine(torch.erf(self.alpha * x + self.shift))

@@ -5,9 +5,9 @@ from typing import Literal
 from torch import Tensor
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import NotNegative
+from addnorm.core.registry import NonNegative
 from addnorm.norms.base import Norm, register
-from addnorm.norms.statistics import EpsMode, Var, deviation
+from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
 
 
 @register(
@@ -49,8 +49,8 @@ class DetachNorm(Norm):
         dim: int,
         *,
         which: Literal["mean", "std", "both"] = "both",
-        eps: NotNegative = 1e-5,
-        var: Var = "biased",
+        eps: NonNegative = 1e-5,
+        var: VarMode = "biased",
         eps_mode: EpsMode = "inside",
     ) -> None:
         super().__init__(dim)
@@ -59,7 +59,7 @@ class DetachNorm(Norm):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
         mean = x.mean(-1, keepdim=True)
-        spread = deviation(x - mean, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
+        spread = standard_deviation(x - mean, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
         if self.which in ("mean", "both"):
             mean = mean.detach()
         if self.which in ("std", "both"):

@@ -50,4 +50,4 @@ class DyT(AffineNorm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        return self.affine(torch.tanh(self.alpha * x))
+        return self.apply_affine(torch.tanh(self.alpha * x))

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, NotNegative
+from addnorm.core.registry import Count, NonNegative
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 
@@ -43,11 +43,11 @@ class GroupNorm(AffineNorm):
         dim: int,
         *,
         groups: Count | None = None,
-        eps: NotNegative = 1e-5,
+        eps: NonNegative = 1e-5,
         affine: bool = True,
     ) -> None:
         super().__init__(dim, affine=affine, bias=True)
-        self.groups, self.eps = _groups(dim) if groups is None else groups, eps
+        self.groups, self.eps = _default_groups(dim) if groups is None else groups, eps
         if dim % self.groups:
             fitting = ", ".join(str(n) for n in range(1, dim // 2 + 1) if dim % n == 0)
             raise UserError(
@@ -64,8 +64,8 @@ class GroupNorm(AffineNorm):
         """The formula."""
         width = self.dim // self.groups
         grouped = x.reshape(*x.shape[:-1], self.groups, width)
-        return self.affine(F.layer_norm(grouped, (width,), eps=self.eps).flatten(-2))
+        return self.apply_affine(F.layer_norm(grouped, (width,), eps=self.eps).flatten(-2))
 
 
-def _groups(dim: int) -> int:
+def _default_groups(dim: int) -> int:
     return max(n for n in range(1, 9) if n == 1 or (dim % n == 0 and dim // n >= 4))

@@ -4,10 +4,10 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import NotNegative
+from addnorm.core.registry import NonNegative
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
-from addnorm.norms.statistics import silence, token_mean
+from addnorm.norms.statistics import mask_padding, token_mean
 
 
 @register(
@@ -43,7 +43,7 @@ class InstanceNorm(AffineNorm):
     # statistics and comes out as 0.
     # NOTE[DIFF]: gain and bias as in Huang and Belongie 2017; torch.nn.InstanceNorm1d has none
     # unless asked.
-    def __init__(self, dim: int, *, eps: NotNegative = 1e-5, affine: bool = True) -> None:
+    def __init__(self, dim: int, *, eps: NonNegative = 1e-5, affine: bool = True) -> None:
         super().__init__(dim, affine=affine, bias=True)
         self.eps = eps
         self.reset_parameters()
@@ -55,7 +55,7 @@ class InstanceNorm(AffineNorm):
                 f"InstanceNorm wants tokens of a sentence, (..., L, {self.dim}), got "
                 f"{tuple(x.shape)}"
             )
-        x = silence(x, mask)
-        centred = silence(x - token_mean(x, mask), mask)
+        x = mask_padding(x, mask)
+        centred = mask_padding(x - token_mean(x, mask), mask)
         var = token_mean(centred.square(), mask)
-        return silence(self.affine(centred / (var + self.eps).sqrt()), mask)
+        return mask_padding(self.apply_affine(centred / (var + self.eps).sqrt()), mask)

@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
 from addnorm.norms.base import Norm, register
-from addnorm.norms.statistics import unit
+from addnorm.norms.statistics import l2_normalize
 
 
 @register(
@@ -42,4 +42,4 @@ class L2Norm(Norm):
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
-        return unit(x, eps=self.eps)
+        return l2_normalize(x, eps=self.eps)

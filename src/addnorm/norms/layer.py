@@ -4,11 +4,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import NotNegative
-from addnorm.kernels.add_norm.reference import Formula
+from addnorm.core.registry import NonNegative
+from addnorm.kernels.add_norm.reference import NormParams
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
-from addnorm.norms.statistics import EpsMode, Var, deviation
+from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
 
 
 @register(
@@ -51,10 +51,10 @@ class LayerNorm(AffineNorm):
         self,
         dim: int,
         *,
-        eps: NotNegative = 1e-5,
+        eps: NonNegative = 1e-5,
         affine: bool = True,
         bias: bool = True,
-        var: Var = "biased",
+        var: VarMode = "biased",
         eps_mode: EpsMode = "inside",
     ) -> None:
         super().__init__(dim, affine=affine, bias=bias)
@@ -62,26 +62,26 @@ class LayerNorm(AffineNorm):
         self.reset_parameters()
 
     @property
-    def plain(self) -> bool:
+    def is_standard(self) -> bool:
         """Whether it is the one that torch and our kernels compute."""
         return self.var == "biased" and self.eps_mode == "inside"
 
-    def formula(self) -> Formula | None:
+    def kernel_params(self) -> NormParams | None:
         """Where it is the plain one."""
-        return Formula(False, self.weight, self.bias, self.eps) if self.plain else None
+        return NormParams(False, self.weight, self.bias, self.eps) if self.is_standard else None
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula; torch's fused kernel where it computes the same."""
-        if self.plain:
+        if self.is_standard:
             return F.layer_norm(
-                x, (self.dim,), _like(self.weight, x), _like(self.bias, x), self.eps
+                x, (self.dim,), _cast_like(self.weight, x), _cast_like(self.bias, x), self.eps
             )
         centred = x - x.mean(-1, keepdim=True)
-        spread = deviation(centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
-        return self.affine(centred / spread)
+        spread = standard_deviation(centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
+        return self.apply_affine(centred / spread)
 
 
-def _like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
+def _cast_like(parameter: Tensor | None, x: Tensor) -> Tensor | None:
     if parameter is None or parameter.dtype == x.dtype:
         return parameter
     return parameter.to(x.dtype)

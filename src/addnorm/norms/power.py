@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from addnorm.core.cards import Card
-from addnorm.core.registry import CountOrNone, Positive, Share
+from addnorm.core.registry import Fraction, NonNegativeInt, Positive
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
-from addnorm.norms.statistics import silence, token_count, token_mean
+from addnorm.norms.statistics import mask_padding, token_count, token_mean
 
 
 @register(
@@ -74,8 +74,8 @@ class PowerNorm(AffineNorm):
         self,
         dim: int,
         *,
-        warmup: CountOrNone = 10000,
-        decay: Share = 0.9,
+        warmup: NonNegativeInt = 10000,
+        decay: Fraction = 0.9,
         eps: Positive = 1e-5,
         affine: bool = True,
     ) -> None:
@@ -97,17 +97,17 @@ class PowerNorm(AffineNorm):
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula."""
         valid = None if mask is None else mask.reshape(-1)
-        tokens = silence(x.reshape(-1, self.dim), valid)
+        tokens = mask_padding(x.reshape(-1, self.dim), valid)
         if self.training:
-            psi2, warming = self._track(tokens.detach(), valid)
+            psi2, warming = self._update_running_stats(tokens.detach(), valid)
             psi = (psi2 + self.eps).sqrt()
             scale = _PowerScale.apply
             h = scale(tokens, psi, self.nu, warming, self.decay, valid)  # type: ignore[no-untyped-call]
         else:
             h = tokens / (self.psi2 + self.eps).sqrt()
-        return silence(self.affine(h), valid).reshape(x.shape)
+        return mask_padding(self.apply_affine(h), valid).reshape(x.shape)
 
-    def _track(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _update_running_stats(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
         """Count the step and move psi2; the psi2 to use in this step, and whether it is warm-up."""
         batch = token_mean(tokens.square(), valid).squeeze(0)
         warming = self.steps < self.warmup
@@ -127,12 +127,12 @@ class _PowerScale(torch.autograd.Function):
         x: Tensor,
         psi: Tensor,
         nu: Tensor,
-        warming: Tensor,
+        in_warmup: Tensor,
         decay: float,
         valid: Tensor | None,
     ) -> Tensor:
         h = x / psi
-        ctx.save_for_backward(h, psi, warming, valid)
+        ctx.save_for_backward(h, psi, in_warmup, valid)
         ctx.nu, ctx.decay = nu, decay  # a saved tensor must not change, and nu does
         return h
 

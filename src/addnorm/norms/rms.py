@@ -8,8 +8,8 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import NotNegative, Share
-from addnorm.kernels.add_norm.reference import Formula
+from addnorm.core.registry import Fraction, NonNegative
+from addnorm.kernels.add_norm.reference import NormParams
 from addnorm.norms.affine import AffineNorm
 from addnorm.norms.base import register
 from addnorm.norms.statistics import EpsMode, root_mean_square
@@ -54,11 +54,11 @@ class RMSNorm(AffineNorm):
         self,
         dim: int,
         *,
-        eps: NotNegative = 1e-6,
+        eps: NonNegative = 1e-6,
         affine: bool = True,
         bias: bool = False,
         gain: Literal["plain", "one_plus"] = "plain",
-        share: Share = 1.0,
+        share: Fraction = 1.0,
         eps_mode: EpsMode = "inside",
     ) -> None:
         if not affine and (bias or gain == "one_plus"):
@@ -68,7 +68,7 @@ class RMSNorm(AffineNorm):
             )
         super().__init__(dim, affine=affine, bias=bias)
         self.eps, self.eps_mode = eps, eps_mode
-        self.origin = 1.0 if gain == "one_plus" else 0.0  # the gain is origin + weight
+        self.gain_offset = 1.0 if gain == "one_plus" else 0.0  # the gain is origin + weight
         self.k = max(1, int(share * dim))
         self.reset_parameters()
 
@@ -76,29 +76,33 @@ class RMSNorm(AffineNorm):
         """Gain 1, bias 0."""
         super().reset_parameters()
         if self.weight is not None:
-            nn.init.constant_(self.weight, 1 - self.origin)
+            nn.init.constant_(self.weight, 1 - self.gain_offset)
 
     def set_gain(self, value: float) -> None:
         """Scale the start value of the gain, which is origin + weight."""
         super().set_gain(value)
         if self.weight is not None:
             with torch.no_grad():
-                self.weight.add_(self.origin * (value - 1))
+                self.weight.add_(self.gain_offset * (value - 1))
 
     @property
-    def plain(self) -> bool:
+    def is_standard(self) -> bool:
         """Whether it is the one that torch and our kernels compute."""
         return self.k == self.dim and self.eps_mode == "inside"
 
-    def formula(self) -> Formula | None:
+    def kernel_params(self) -> NormParams | None:
         """Where it is the plain one."""
-        gain = self.weight + self.origin if self.weight is not None and self.origin else self.weight
-        return Formula(True, gain, self.bias, self.eps) if self.plain else None
+        gain = (
+            self.weight + self.gain_offset
+            if self.weight is not None and self.gain_offset
+            else self.weight
+        )
+        return NormParams(True, gain, self.bias, self.eps) if self.is_standard else None
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
         """The formula; torch's fused kernel where it computes the same."""
-        weight = None if self.weight is None else self.weight.to(x.dtype) + self.origin
-        if self.plain:
+        weight = None if self.weight is None else self.weight.to(x.dtype) + self.gain_offset
+        if self.is_standard:
             y = F.rms_norm(x, (self.dim,), weight, self.eps)
         else:
             y = x / root_mean_square(x[..., : self.k], eps=self.eps, eps_mode=self.eps_mode)

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Var = Literal["biased", "unbiased"]
+VarMode = Literal["biased", "unbiased"]
 EpsMode = Literal["inside", "outside"]
 
 
@@ -24,14 +24,14 @@ def root_mean_square(
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True) / count**0.5 + eps
 
 
-def deviation(centred: Tensor, *, var: Var, eps: float, eps_mode: EpsMode) -> Tensor:
+def standard_deviation(centered: Tensor, *, var: VarMode, eps: float, eps_mode: EpsMode) -> Tensor:
     """Standard deviation of tokens from which their mean is taken already; (..., 1)."""
-    dim = centred.shape[-1]
+    dim = centered.shape[-1]
     count = max(dim - 1, 1) if var == "unbiased" else dim
-    return root_mean_square(centred, eps=eps, eps_mode=eps_mode, count=count)
+    return root_mean_square(centered, eps=eps, eps_mode=eps_mode, count=count)
 
 
-def unit(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
+def l2_normalize(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
     """x / max(|x|, eps); a zero vector stays zero.
 
     It has no gradient there, which would be 1 / eps and grow from norm to norm.
@@ -40,7 +40,7 @@ def unit(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
     return torch.where(length > 0, x / length.clamp_min(eps), 0.0)
 
 
-def silence(x: Tensor, mask: Tensor | None) -> Tensor:
+def mask_padding(x: Tensor, mask: Tensor | None) -> Tensor:
     """Zeros at padding, whatever stood there."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)
 

@@ -1,6 +1,6 @@
 """Reports: what was built or measured, for the eye."""
 
-from addnorm.report.diagram.blocks import Block, block
+from addnorm.report.diagram.blocks import BlockDiagram, build_block_diagram
 from addnorm.report.diagram.draw import draw, save
 
-__all__ = ["Block", "block", "draw", "save"]
+__all__ = ["BlockDiagram", "build_block_diagram", "draw", "save"]

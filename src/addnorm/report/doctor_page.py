@@ -6,42 +6,42 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.doctor.report import Report
-from addnorm.report.charts.run import over_depth
-from addnorm.report.diagram.doctor import drawing
+from addnorm.report.charts.run import plot_over_depth
+from addnorm.report.diagram.doctor import doctor_diagram
 from addnorm.report.html.page import (
+    CollapsibleText,
     Facts,
-    Fold,
+    Figure,
     Note,
     Part,
-    Picture,
     Section,
     Table,
-    page,
+    render_page,
     write_page,
 )
 
-SIGNS = {
+METRIC_TITLES = {
     "stream_variance": ("Variance of the stream", "variance"),
     "dependency": ("Residual dependency", "share of the branch"),
     "gradient_norm": ("Gradient at the add", "norm of the gradient"),
     "token_similarity": ("Likeness of tokens", "mean cosine"),
 }
-MOST = 12
+MAX_STREAMS = 12
 """Streams that a chart shows."""
-COLUMNS = ("shortcut_variance", "branch_variance", "dependency", "gradient_norm")
+METRIC_COLUMNS = ("shortcut_variance", "branch_variance", "dependency", "gradient_norm")
 
 
-def write_visit(path: Path, report: Report) -> Path:
+def write_doctor_page(path: Path, report: Report) -> Path:
     """Write the page of a visit."""
-    return write_page(Path(path), visit_page(report))
+    return write_page(Path(path), render_doctor_page(report))
 
 
-def visit_page(report: Report) -> str:
+def render_doctor_page(report: Report) -> str:
     """The page as text."""
     counts = {
         level: sum(f.severity == level for f in report.findings) for level in ("error", "warning")
     }
-    return page(
+    return render_page(
         f"A visit to {report.model}",
         about="; ".join(report.stacks) or "No residual adds were found.",
         figures={
@@ -65,18 +65,22 @@ def _sections(report: Report) -> Iterator[Section]:
         yield Section(
             "What is wired",
             [
-                Picture(
+                Figure(
                     "A typical layer of each stream",
-                    drawing(report, theme="light"),
-                    drawing(report, theme="dark"),
+                    doctor_diagram(report, theme="light"),
+                    doctor_diagram(report, theme="dark"),
                 ),
                 Facts("The arrangement", _facts(report)),
             ],
             about="Drawn from the recorded forward: what was computed, whatever it is called.",
         )
         yield Section("Residual adds", [_blocks(report)])
-        signs = [*(_sign(report, name) for name in SIGNS), _roles(report), _saturation(report)]
-        signs.append(_wide(report))
+        signs = [
+            *(_metric_chart(report, name) for name in METRIC_TITLES),
+            _roles(report),
+            _saturation(report),
+        ]
+        signs.append(_stream_metrics_table(report))
         yield Section(
             "Vital signs",
             [part for part in signs if part is not None],
@@ -86,7 +90,7 @@ def _sections(report: Report) -> Iterator[Section]:
         yield Section("The stress run", list(_stress(report)), about="What really happened.")
     if report.norms:
         yield Section("Norms", [_norms(report)])
-    yield Section("All numbers", [Fold("The report as JSON", report.to_json())])
+    yield Section("All numbers", [CollapsibleText("The report as JSON", report.to_json())])
 
 
 def _facts(report: Report) -> Mapping[str, Any]:
@@ -103,7 +107,9 @@ def _facts(report: Report) -> Mapping[str, Any]:
 def _findings(report: Report) -> Part:
     if not report.findings:
         return Note("Nothing was found.")
-    rows = [(f.severity, f.rule, f.path or "-", f.message, f.proof()) for f in report.findings]
+    rows = [
+        (f.severity, f.rule, f.path or "-", f.message, f.evidence_text()) for f in report.findings
+    ]
     return Table(
         "Findings", ("severity", "rule", "where", "what", "evidence"), rows, wide=True, stacked=True
     )
@@ -117,12 +123,12 @@ def _blocks(report: Report) -> Table:
         "kind",
         "wiring",
         "tags",
-        *(c.replace("_", " ") for c in COLUMNS),
+        *(c.replace("_", " ") for c in METRIC_COLUMNS),
     )
     rows = [
         (
             str(b.index), b.path or "-", b.branch or "-", b.kind, b.wiring, " ".join(b.tags),
-            *(_number(b.measurements.get(name)) for name in COLUMNS),
+            *(_format_number(b.measurements.get(name)) for name in METRIC_COLUMNS),
         )
         for b in report.blocks
     ]  # fmt: skip
@@ -131,7 +137,7 @@ def _blocks(report: Report) -> Table:
     )
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "" if value is None or not math.isfinite(value) else f"{value:.3g}"
 
 
@@ -161,7 +167,7 @@ def _roles(report: Report) -> Part | None:
             else:
                 whole[row["role"]] = row["value"]
     cells = [
-        (role, _number(whole[role]), _number(values[0]), _number(values[-1]))
+        (role, _format_number(whole[role]), _format_number(values[0]), _format_number(values[-1]))
         for role, values in rows.items()
     ]
     head = ("weights", "all blocks", "first", "last")
@@ -178,18 +184,24 @@ def _saturation(report: Report) -> Part | None:
     return Table(title, ("where", "share"), rows) if rows else None
 
 
-def _wide(report: Report) -> Part | None:
-    rows = [(where, name, _number(value)) for where, name, value in report.signs()]
+def _stream_metrics_table(report: Report) -> Part | None:
+    rows = [
+        (where, name, _format_number(value)) for where, name, value in report.stream_statistics()
+    ]
     title = "Streams and attentions"
     return Table(title, ("where", "sign", "value"), rows, wide=True) if rows else None
 
 
-def _sign(report: Report, name: str) -> Part | None:
-    title, unit = SIGNS[name]
+def _metric_chart(report: Report, name: str) -> Part | None:
+    title, unit = METRIC_TITLES[name]
     rows = [
         {"measure": name, "site": b.index, "stream": b.stream, "kind": b.kind,
          "value": b.measurements[name]}
         for b in report.blocks
         if name in b.measurements
     ]  # fmt: skip
-    return over_depth(rows, title=title, y=unit, lines="stream", moments=MOST) if rows else None
+    return (
+        plot_over_depth(rows, title=title, y=unit, line_field="stream", max_lines=MAX_STREAMS)
+        if rows
+        else None
+    )

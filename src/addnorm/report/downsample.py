@@ -8,18 +8,18 @@ from typing import TypeVar
 Item = TypeVar("Item")
 Points = Sequence[tuple[float, float]]
 """(step, value), by step."""
-MOST_POINTS = 1200
+MAX_POINTS = 1200
 
 
-def thin(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
+def downsample(points: Points, max_points: int = MAX_POINTS) -> list[tuple[float, float]]:
     """At most `most` points: the lowest and the highest of each stretch, so that peaks stay.
 
     >>> thin([(step, step % 7) for step in range(1400)], 4)
     [(0, 0), (6, 6), (700, 0), (706, 6)]
     """
-    if len(points) <= most:
+    if len(points) <= max_points:
         return list(points)
-    stretches = max(1, most // 2)
+    stretches = max(1, max_points // 2)
     kept: list[tuple[float, float]] = []
     for number in range(stretches):
         start, end = (len(points) * n // stretches for n in (number, number + 1))
@@ -29,18 +29,18 @@ def thin(points: Points, most: int = MOST_POINTS) -> list[tuple[float, float]]:
     return kept
 
 
-def spread(items: Sequence[Item], most: int) -> list[Item]:
+def evenly_spaced(items: Sequence[Item], max_items: int) -> list[Item]:
     """At most `most` of the items, evenly spread, the first and the last among them.
 
     >>> spread(range(100), 4)
     [0, 33, 66, 99]
     """
-    if len(items) <= most:
+    if len(items) <= max_items:
         return list(items)
-    return [items[round(n * (len(items) - 1) / (most - 1))] for n in range(most)]
+    return [items[round(n * (len(items) - 1) / (max_items - 1))] for n in range(max_items)]
 
 
-def smooth(points: Points) -> list[tuple[float, float]]:
+def moving_average(points: Points) -> list[tuple[float, float]]:
     """The mean of each point and its neighbours, about a fortieth of all; at the ends, of fewer."""
     half = len(points) // 80
     sums = [0.0, *accumulate(value for _, value in points)]
@@ -51,6 +51,6 @@ def smooth(points: Points) -> list[tuple[float, float]]:
     return made
 
 
-def finite(points: Points) -> list[tuple[float, float]]:
+def finite_points(points: Points) -> list[tuple[float, float]]:
     """The points whose value is a number."""
     return [point for point in points if math.isfinite(point[1])]

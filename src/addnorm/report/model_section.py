@@ -7,52 +7,56 @@ from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
-from addnorm.report.diagram.blocks import block
-from addnorm.report.diagram.layout import layout
-from addnorm.report.diagram.svg import svg
-from addnorm.report.diagram.symbols import formula
-from addnorm.report.html.page import Column, Facts, Note, Part, Picture, Section
+from addnorm.report.diagram.blocks import build_block_diagram
+from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.svg import render_svg
+from addnorm.report.diagram.symbols import format_formula
+from addnorm.report.html.page import Column, Facts, Figure, Note, Part, Section
 from addnorm.wirings.base import registry as wirings
 
-MODEL = (
+MODEL_KEYS = (
     *("dim", "depth", "encoder_depth", "heads", "ffn_dim", "activation", "positions", "qk_norm"),
     *("table_norm", "embed_norm", "dropout", "attention_dropout", "tied"),
 )
-TRAINING = (
+TRAINING_KEYS = (
     *("steps", "batch_tokens", "accumulate", "optimizer", "lr", "schedule", "weight_decay", "clip"),
     *("label_smoothing", "ema", "dtype", "seed", "tokenizer", "vocab", "max_length", "on_spike"),
 )
 
 
-def wiring_of(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> str:
+def find_wiring(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> str:
     """The call string of the wiring, of the decoder's where there are two; empty if unknown."""
-    return str(config.get("wiring") or _inside(arrangement, "wiring") or "")
+    return str(config.get("wiring") or _find_key(arrangement, "wiring") or "")
 
 
-def trained(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> Section:
+def model_section(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> Section:
     """The section on model, training and data."""
-    wiring = wiring_of(config, arrangement)
+    wiring = find_wiring(config, arrangement)
     encoder = str(config.get("encoder_wiring") or wiring)
-    norm = config.get("norm") or _inside(arrangement, "norm")
+    norm = config.get("norm") or _find_key(arrangement, "norm")
     model = {"task": config.get("task"), "wiring": wiring}
     for key, call in (("formula", wiring), ("encoder", encoder if encoder != wiring else "")):
         model |= _formula(key, call)
-    model |= {"norm": norm} | {name: config[name] for name in MODEL if name in config}
-    training = {name: config[name] for name in TRAINING if name in config}
-    told = Column((Facts("Model", _told(model)), Facts("Training", _told(training))))
-    shown = Column((*_drawn(config, wiring, encoder), _data(config)))
+    model |= {"norm": norm} | {name: config[name] for name in MODEL_KEYS if name in config}
+    training = {name: config[name] for name in TRAINING_KEYS if name in config}
+    told = Column(
+        (Facts("Model", _format_values(model)), Facts("Training", _format_values(training)))
+    )
+    shown = Column((*_draw_blocks(config, wiring, encoder), _data(config)))
     return Section("What was trained", (told, shown))
 
 
 def _formula(key: str, call: str) -> dict[str, str]:
     """The wiring's formula; nothing for a wiring that is not known here."""
     try:
-        return {key: formula(wirings.card(wirings.resolve(call).name).formula)} if call else {}
+        return (
+            {key: format_formula(wirings.card(wirings.resolve(call).name).formula)} if call else {}
+        )
     except UserError:
         return {}
 
 
-def _drawn(config: Mapping[str, Any], wiring: str, encoder: str) -> list[Part]:
+def _draw_blocks(config: Mapping[str, Any], wiring: str, encoder: str) -> list[Part]:
     """The block of each stack; nothing for what cannot be drawn."""
     depth = int(config.get("depth") or 6)
     wanted = [(wiring, False, depth)]
@@ -62,11 +66,14 @@ def _drawn(config: Mapping[str, Any], wiring: str, encoder: str) -> list[Part]:
             (wiring, True, depth),
         ]
     try:
-        made = [layout(block(call, decoder=two, depth=layers)) for call, two, layers in wanted]
+        made = [
+            compute_layout(build_block_diagram(call, decoder=two, depth=layers))
+            for call, two, layers in wanted
+        ]
     except UserError:
         return []
     named = "The blocks of encoder and decoder" if len(made) > 1 else "The block"
-    return [Picture(named, svg(made, theme="light"), svg(made, theme="dark"))]
+    return [Figure(named, render_svg(made, theme="light"), render_svg(made, theme="dark"))]
 
 
 def _data(config: Mapping[str, Any]) -> Part:
@@ -81,27 +88,27 @@ def _data(config: Mapping[str, Any]) -> Part:
         return Facts("Data", facts | {"facts": "the corpus is no longer there"})
     facts |= {split: f"{count:,} records" for split, count in corpus.counts.items()}
     facts |= {"labels": list(corpus.labels)} if corpus.labels else {}
-    return Facts("Data", _told(facts | corpus.about))
+    return Facts("Data", _format_values(facts | corpus.about))
 
 
-def _inside(found: Any, key: str) -> Any:
+def _find_key(tree: Any, key: str) -> Any:
     """The first value of a key, at any depth."""
-    if not isinstance(found, Mapping):
+    if not isinstance(tree, Mapping):
         return None
-    if key in found:
-        return found[key]
-    return next((v for v in (_inside(each, key) for each in found.values()) if v), None)
+    if key in tree:
+        return tree[key]
+    return next((v for v in (_find_key(each, key) for each in tree.values()) if v), None)
 
 
-def _told(values: Mapping[str, Any]) -> dict[str, str]:
+def _format_values(values: Mapping[str, Any]) -> dict[str, str]:
     """Names and values for the eye; what stands inside others gets both names."""
-    return dict(chain.from_iterable(_flat(str(k), v) for k, v in values.items()))
+    return dict(chain.from_iterable(_flatten(str(k), v) for k, v in values.items()))
 
 
-def _flat(name: str, value: Any) -> Iterable[tuple[str, str]]:
+def _flatten(name: str, value: Any) -> Iterable[tuple[str, str]]:
     if isinstance(value, Mapping):
         for inner, each in value.items():
-            yield from _flat(f"{name} {inner}", each)
+            yield from _flatten(f"{name} {inner}", each)
     elif isinstance(value, bool):
         yield name.replace("_", " "), "yes" if value else "no"
     elif isinstance(value, int) and name not in ("seed", "year"):

@@ -9,14 +9,14 @@ from addnorm.core.rows import Row
 from addnorm.report.charts.base import Event
 from addnorm.report.downsample import Points
 
-EVENTS = {
+EVENT_LABELS = {
     "spike": "spike",
     "skip": "spike, update skipped",
     "rewind": "spike, rewound",
     "diverged": "diverged",
 }
 """Rows that tell of something that happened, and how it is called on a page."""
-_KNOWN = ("step", "value", "name", "split", "stack", "site", "layer", "kind")
+_STANDARD_FIELDS = ("step", "value", "name", "split", "stack", "site", "layer", "kind")
 
 
 @dataclass(frozen=True)
@@ -24,27 +24,27 @@ class History:
     """Rows by step, one for each place and step."""
 
     rows: tuple[Row, ...]
-    resumed: tuple[int, ...] = ()
+    resume_steps: tuple[int, ...] = ()
     """Steps from which the run went on once more."""
-    replaced: int = 0
+    num_replaced: int = 0
     """Rows of attempts that were done again."""
-    strange: int = 0
+    num_invalid: int = 0
     """Rows without a step, a name or a number."""
 
     @classmethod
-    def of(cls, rows: Iterable[Row]) -> "History":
+    def from_rows(cls, rows: Iterable[Row]) -> "History":
         """The history that rows tell, in the order they were written."""
         written = list(rows)
-        good = [row for row in written if _understood(row)]
-        kept, resumed = _last_attempts(good)
+        good = [row for row in written if _is_valid(row)]
+        kept, resumed = _drop_superseded(good)
         newest: dict[tuple[Any, ...], Row] = {}
         for row in kept:
-            newest[_place(row)] = row
+            newest[_row_key(row)] = row
         ordered = sorted(newest.values(), key=lambda row: row["step"])
         return cls(tuple(ordered), resumed, len(good) - len(ordered), len(written) - len(good))
 
     @property
-    def ending(self) -> str:
+    def outcome(self) -> str:
         """How it ended: done, stopped, diverged, interrupted; nothing if it was cut off."""
         ends = [row for row in self.rows if row["name"] == "ended"]
         over = bool(ends) and ends[-1]["step"] >= self.last_step
@@ -53,7 +53,7 @@ class History:
     @property
     def last_step(self) -> int:
         """The last step that has a row; 0 if none."""
-        return max((row["step"] for row in self.rows if row["name"] not in EVENTS), default=0)
+        return max((row["step"] for row in self.rows if row["name"] not in EVENT_LABELS), default=0)
 
     def points(self, name: str, split: str = "train") -> Points:
         """A number of the whole model over steps. Rows without a split count as training."""
@@ -93,17 +93,19 @@ class History:
     def events(self) -> list[Event]:
         """Spikes, and from where on the loss was no number."""
         found = [
-            Event(row["step"], EVENTS[row["name"]], float(row["value"]), _where(row))
+            Event(
+                row["step"], EVENT_LABELS[row["name"]], float(row["value"]), _describe_location(row)
+            )
             for row in self.rows
-            if row["name"] in EVENTS
+            if row["name"] in EVENT_LABELS
         ]
         lost = [step for step, value in self.points("loss") if not math.isfinite(value)]
-        if lost and not any(event.what == "diverged" for event in found):
+        if lost and not any(event.label == "diverged" for event in found):
             found.append(Event(int(lost[0]), "diverged", math.nan, "the loss is not finite"))
         return sorted(found, key=lambda event: event.step)
 
 
-def _understood(row: Row) -> bool:
+def _is_valid(row: Row) -> bool:
     step, value, site = row.get("step"), row.get("value"), row.get("site")
     return (
         type(step) is int
@@ -113,7 +115,7 @@ def _understood(row: Row) -> bool:
     )
 
 
-def _last_attempts(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
+def _drop_superseded(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
     """Without what was written beyond the step from which a later attempt went on."""
     kept: list[Row] = []
     resumed: list[int] = []
@@ -134,14 +136,14 @@ def _last_attempts(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
     return kept, tuple(resumed)
 
 
-def _place(row: Row) -> tuple[Any, ...]:
+def _row_key(row: Row) -> tuple[Any, ...]:
     """What a row is about: two rows of one place say the same thing twice."""
-    more = tuple(sorted((name, str(row[name])) for name in row if name not in _KNOWN))
+    more = tuple(sorted((name, str(row[name])) for name in row if name not in _STANDARD_FIELDS))
     about = (row["name"], row.get("split") or "train", row.get("stack"), row.get("site"))
     return (row["step"], *about, more)
 
 
-def _where(row: Row) -> str:
+def _describe_location(row: Row) -> str:
     parts = [str(row["stack"])] if row.get("stack") else []
     parts += [f"site {row['site']}"] if row.get("site") is not None else []
     parts += [str(row["kind"])] if row.get("kind") else []

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup, escape
 
-ARMS = {  # after Okabe and Ito; darker on white and lighter on black, where theirs fade
+ARM_COLORS = {  # after Okabe and Ito; darker on white and lighter on black, where theirs fade
     "light": (
         *("#0072b2", "#d55e00", "#008a63", "#b0508c"),
         *("#1f2430", "#3f9fdb", "#b98300", "#7d8794"),
@@ -19,7 +19,7 @@ ARMS = {  # after Okabe and Ito; darker on white and lighter on black, where the
         *("#e6edf3", "#a3daf7", "#f0c33c", "#8b97a5"),
     ),
 }
-SHAPES = {
+SYMBOL_PATHS = {
     "circle": "M-4 0a4 4 0 1 0 8 0a4 4 0 1 0-8 0Z",
     "square": "M-3.6-3.6h7.2v7.2h-7.2Z",
     "triangle-up": "M0-4.6L4.8 3.8h-9.6Z",
@@ -29,7 +29,7 @@ SHAPES = {
 }
 """Vega's names of symbols, and how legends outside of charts draw them."""
 DASHES = ((), (7, 3), (2, 3), (9, 3, 2, 3))
-STATES = {  # ground and ink; the words are in SIGNS
+OUTCOME_COLORS = {  # ground and ink; the words are in SIGNS
     "light": {
         "trained": ("#d3efe2", "#0b4d38"), "stuck": ("#f4c65f", "#3d2b00"),
         "diverged": ("#b8430a", "#ffffff"), "crashed": ("#1f2430", "#ffffff"),
@@ -41,10 +41,10 @@ STATES = {  # ground and ink; the words are in SIGNS
         "cut": ("#2b3440", "#c0cad5"), "waiting": ("#0d1117", "#9aa7b5"),
     },
 }  # fmt: skip
-SIGNS = {
+OUTCOME_SYMBOLS = {
     "trained": "✓", "stuck": "—", "diverged": "✗", "crashed": "!", "cut": "½", "waiting": "…",
 }  # fmt: skip
-MEANING = {
+OUTCOME_MEANINGS = {
     "trained": "learnt the task",
     "stuck": "the loss did not get far below the baseline",
     "diverged": "the loss became infinite or far too large, or what was learnt was lost again",
@@ -55,27 +55,27 @@ MEANING = {
 
 
 @dataclass(frozen=True)
-class Look:
+class ArmStyle:
     """The look of one arm."""
 
     name: str
-    place: int
+    index: int
     """Its place among the arms."""
 
     @property
-    def colour(self) -> str:
+    def color(self) -> str:
         """As CSS, in the colours of the theme."""
-        return f"var(--arm{self.place % len(ARMS['light'])})"
+        return f"var(--arm{self.index % len(ARM_COLORS['light'])})"
 
     @property
     def shape(self) -> str:
         """Vega's name of its symbol."""
-        return list(SHAPES)[self.place % len(SHAPES)]
+        return list(SYMBOL_PATHS)[self.index % len(SYMBOL_PATHS)]
 
     @property
     def dash(self) -> tuple[int, ...]:
         """Lengths of line and gap; empty for a whole line."""
-        return DASHES[self.place // len(ARMS["light"]) % len(DASHES)]
+        return DASHES[self.index // len(ARM_COLORS["light"]) % len(DASHES)]
 
     @property
     def swatch(self) -> Markup:
@@ -83,8 +83,8 @@ class Look:
         dash = f' stroke-dasharray="{" ".join(map(str, self.dash))}"' if self.dash else ""
         return Markup(
             '<svg class="swatch" viewBox="0 -7 30 14" width="30" height="14" aria-hidden="true">'
-            f'<path d="M0 0H30" stroke="{self.colour}" stroke-width="2.4"{dash}/>'
-            f'<path d="{SHAPES[self.shape]}" transform="translate(15 0)" fill="{self.colour}"/>'
+            f'<path d="M0 0H30" stroke="{self.color}" stroke-width="2.4"{dash}/>'
+            f'<path d="{SYMBOL_PATHS[self.shape]}" transform="translate(15 0)" fill="{self.color}"/>'
             "</svg>"
         )
 
@@ -93,14 +93,14 @@ class Look:
         return f'<span class="arm">{self.swatch}{escape(self.name)}</span>'
 
 
-def looks(names: Sequence[str]) -> dict[str, Look]:
+def arm_styles(names: Sequence[str]) -> dict[str, ArmStyle]:
     """The look of each arm."""
-    return {name: Look(name, place) for place, name in enumerate(names)}
+    return {name: ArmStyle(name, place) for place, name in enumerate(names)}
 
 
-def colours(theme: str) -> dict[str, str]:
+def arm_and_outcome_colors(theme: str) -> dict[str, str]:
     """The CSS variables of arms and outcomes."""
-    arms = {f"arm{place}": colour for place, colour in enumerate(ARMS[theme])}
-    for state, (ground, ink) in STATES[theme].items():
+    arms = {f"arm{place}": colour for place, colour in enumerate(ARM_COLORS[theme])}
+    for state, (ground, ink) in OUTCOME_COLORS[theme].items():
         arms |= {state: ground, f"on-{state}": ink}
     return arms

@@ -9,23 +9,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.hooks import watched
+from addnorm.kernels.hooks import has_hooks
 from addnorm.sublayers.base import Tap
-from addnorm.wirings.base import Dropping
+from addnorm.wirings.base import DropoutBranch
 
 
 @dataclass(frozen=True, slots=True)
-class SiteBranch(Dropping):
+class SublayerBranch(DropoutBranch):
     """branch = dropout(sublayer(h))
 
     `raw` and `rate` tell the two apart, for a wiring that drops, adds and normalizes in one go.
     """
 
     sublayer: nn.Module
-    given: dict[str, Any]
+    kwargs: dict[str, Any]
     """What the sub-layer gets besides `h`."""
     dropout: nn.Dropout
-    name: Callable[[], str]
+    get_name: Callable[[], str]
     """How messages call the sub-layer."""
     recompute: bool = False
 
@@ -35,35 +35,35 @@ class SiteBranch(Dropping):
         return self.dropout.p if self.dropout.training else 0.0
 
     @property
-    def watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody looks at the dropout."""
-        return watched(self.dropout)
+        return has_hooks(self.dropout)
 
-    def raw(self, h: Tensor) -> Tensor:
+    def apply_sublayer(self, h: Tensor) -> Tensor:
         """What the sub-layer makes of `h`."""
-        if self.recompute and torch.is_grad_enabled() and "cache" not in self.given:
-            branch = checkpoint(self.sublayer, h, use_reentrant=False, **self.given)
+        if self.recompute and torch.is_grad_enabled() and "cache" not in self.kwargs:
+            branch = checkpoint(self.sublayer, h, use_reentrant=False, **self.kwargs)
         else:
-            branch = self.sublayer(h, **self.given)
+            branch = self.sublayer(h, **self.kwargs)
         if not isinstance(branch, Tensor) or branch.shape != h.shape:
             got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
             raise UserError(
-                f"{self.name()} returned {got}; a sub-layer returns a tensor of its "
+                f"{self.get_name()} returned {got}; a sub-layer returns a tensor of its "
                 f"input's shape, {tuple(h.shape)}"
             )
         return branch
 
     def __call__(self, h: Tensor) -> Tensor:
         """The formula."""
-        branch = self.raw(h)
+        branch = self.apply_sublayer(h)
         return self.dropout(branch) if self.rate else branch
 
 
 @dataclass(frozen=True, slots=True)
-class Watched:
+class TappedBranch:
     """A branch between two taps."""
 
-    branch: SiteBranch
+    branch: SublayerBranch
     before: Tap
     after: Tap
 

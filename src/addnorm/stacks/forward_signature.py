@@ -11,7 +11,7 @@ from addnorm.sublayers.base import Sublayer
 
 
 @dataclass(frozen=True)
-class Wants:
+class ForwardSignature:
     """The names in a sub-layer's forward.
 
     >>> class Gossip(nn.Module):
@@ -22,15 +22,15 @@ class Wants:
 
     names: tuple[str, ...]
     """All it names, beyond the tensor it reads."""
-    needed: tuple[str, ...]
+    required: tuple[str, ...]
     """Those without a default."""
-    everything: bool
+    accepts_any: bool
     """Whether it takes any keyword: then it gets all that the stack is called with."""
 
     @classmethod
-    def of(cls, module: nn.Module) -> "Wants":
+    def from_module(cls, module: nn.Module) -> "ForwardSignature":
         """Read from the signature."""
-        parameters = list(inspect.signature(unwrapped(module).forward).parameters.values())
+        parameters = list(inspect.signature(unwrap_compiled(module).forward).parameters.values())
         if not parameters:
             raise UserError(
                 f"the forward of {type(module).__name__} takes nothing; a sub-layer takes the "
@@ -48,21 +48,21 @@ class Wants:
         )
 
     def __contains__(self, name: str) -> bool:
-        return self.everything or name in self.names
+        return self.accepts_any or name in self.names
 
-    def pick(self, context: dict[str, Any]) -> dict[str, Any]:
+    def select(self, context: dict[str, Any]) -> dict[str, Any]:
         """What of the context it gets; what is None is not there."""
         return {
             name: value for name, value in context.items() if value is not None and name in self
         }
 
 
-def unwrapped(module: nn.Module) -> nn.Module:
+def unwrap_compiled(module: nn.Module) -> nn.Module:
     """The module inside, where torch.compile has wrapped it and hides what it declares."""
     return dict(module.named_children()).get("_orig_mod", module)
 
 
 def as_sublayer(module: nn.Module) -> Sublayer | None:
     """The module as one that knows its widths and roles; None for a plain one."""
-    inside = unwrapped(module)
+    inside = unwrap_compiled(module)
     return inside if isinstance(inside, Sublayer) else None

@@ -8,78 +8,88 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.parametrize import ParametrizationList
 
-from addnorm.core.errors import UserError, WeightsLeftAlone, unknown
+from addnorm.core.errors import UserError, WeightsNotInitializedWarning, unknown_name_message
 from addnorm.norms.base import Norm
 from addnorm.stacks.forward_signature import as_sublayer
 from addnorm.sublayers.base import Sublayer
 from addnorm.sublayers.positions import Positions
-from addnorm.wirings.base import Part, Wiring
+from addnorm.wirings.base import Wiring, WiringModule
 
-Draw = Callable[[Tensor, float], Tensor]  # fills a weight with a given standard deviation
+FillFunction = Callable[[Tensor, float], Tensor]  # fills a weight with a given standard deviation
 
 
-def _uniform(weight: Tensor, std: float) -> Tensor:
+def _fill_uniform(weight: Tensor, std: float) -> Tensor:
     return weight.uniform_(-math.sqrt(3) * std, math.sqrt(3) * std)
 
 
-def _normal(weight: Tensor, std: float) -> Tensor:
+def _fill_normal(weight: Tensor, std: float) -> Tensor:
     return weight.normal_(0.0, std)
 
 
-def _clipped(weight: Tensor, std: float) -> Tensor:
+def _fill_truncated_normal(weight: Tensor, std: float) -> Tensor:
     return nn.init.trunc_normal_(weight, std=std, a=-3 * std, b=3 * std)
 
 
-Spread = Callable[[int, int, int], float]  # standard deviation from rows, columns and dim
+StdFunction = Callable[[int, int, int], float]  # standard deviation from rows, columns and dim
 
 
-def _xavier(rows: int, columns: int, dim: int) -> float:
+def _xavier_std(rows: int, columns: int, dim: int) -> float:
     return math.sqrt(2 / (rows + columns))
 
 
-def _by_dim(factor: float) -> Spread:
+def _std_by_dim(factor: float) -> StdFunction:
     return lambda rows, columns, dim: math.sqrt(factor / dim)
 
 
 # scheme: (how it draws, deviation of an attention matrix, of a feed-forward matrix, of an embedding
 # table), each from rows (features made), columns (features read) and dim (those of them that are
 # the stream's). Biases start at 0 in every scheme.
-SCHEMES: dict[str, tuple[Draw, Spread, Spread, Spread]] = {
-    "xavier_uniform": (_uniform, _xavier, _xavier, _by_dim(1)),
-    "xavier_normal": (_normal, _xavier, _xavier, _by_dim(1)),
-    "gpt2": (_normal, *3 * (lambda rows, columns, dim: 0.02,)),
+SCHEMES: dict[str, tuple[FillFunction, StdFunction, StdFunction, StdFunction]] = {
+    "xavier_uniform": (_fill_uniform, _xavier_std, _xavier_std, _std_by_dim(1)),
+    "xavier_normal": (_fill_normal, _xavier_std, _xavier_std, _std_by_dim(1)),
+    "gpt2": (_fill_normal, *3 * (lambda rows, columns, dim: 0.02,)),
     # SmallInit of Nguyen and Salazar 2019: attention matrices as if they made 4 times as much.
-    "small": (_normal, _by_dim(2 / 5), _xavier, _by_dim(1)),
-    "megatron": (_clipped, *3 * (_by_dim(2 / 5),)),
-    "unit": (_normal, *3 * (_by_dim(1),)),
-    "torch": (_uniform, *2 * (lambda rows, columns, dim: (3 * columns) ** -0.5,), lambda *_: 1.0),
+    "small": (_fill_normal, _std_by_dim(2 / 5), _xavier_std, _std_by_dim(1)),
+    "megatron": (_fill_truncated_normal, *3 * (_std_by_dim(2 / 5),)),
+    "unit": (_fill_normal, *3 * (_std_by_dim(1),)),
+    "torch": (
+        _fill_uniform,
+        *2 * (lambda rows, columns, dim: (3 * columns) ** -0.5,),
+        lambda *_: 1.0,
+    ),
 }
 
-ATTENTION = ("query", "key", "value", "out")
-FEED_FORWARD = ("ffn_in", "ffn_out")
-ROLES = (*ATTENTION, *FEED_FORWARD, "embed", "bias")
+ATTENTION_ROLES = ("query", "key", "value", "out")
+FEED_FORWARD_ROLES = ("ffn_in", "ffn_out")
+ROLES = (*ATTENTION_ROLES, *FEED_FORWARD_ROLES, "embed", "bias")
 
 
 @torch.no_grad()
-def draw(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
+def init_weight_(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
     """Fill a weight as the table says. A gain of 0 gives zeros."""
     if scheme not in SCHEMES:
-        raise UserError(unknown("scheme", scheme, SCHEMES))
+        raise UserError(unknown_name_message("scheme", scheme, SCHEMES))
     if role not in ROLES:
-        raise UserError(unknown("role", role, ROLES))
+        raise UserError(unknown_name_message("role", role, ROLES))
     if weight.is_meta:
         return
     if role == "bias" or gain == 0:
         weight.zero_()
         return
     fill, attention, feed_forward, embed = SCHEMES[scheme]
-    std = attention if role in ATTENTION else feed_forward if role in FEED_FORWARD else embed
+    std = (
+        attention
+        if role in ATTENTION_ROLES
+        else feed_forward
+        if role in FEED_FORWARD_ROLES
+        else embed
+    )
     rows, columns = weight.flatten(1).shape
     dim = rows if role in ("out", "ffn_out") else columns
     fill(weight, gain * std(rows, columns, dim))
 
 
-def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
+def iter_weight_roles(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
     """Weights of a sub-layer with their roles; a `Sublayer` says them, a plain module is read by
     this rule.
 
@@ -94,7 +104,7 @@ def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
     fused = [module for module in sublayer.modules() if isinstance(module, nn.MultiheadAttention)]
     parts = {id(part) for module in fused for part in module.modules()}
     for module in fused:
-        yield from _fused_roles(module)
+        yield from _iter_fused_roles(module)
     others = [module for module in sublayer.modules() if id(module) not in parts]
     strange = [module for module in others if isinstance(module, nn.RNNBase | ParametrizationList)]
     if strange:
@@ -102,7 +112,7 @@ def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
             f"{type(strange[0]).__name__} in {type(sublayer).__name__} has weights whose roles are "
             "not known; they are left as they are. A sub-layer derived from "
             "addnorm.sublayers.Sublayer can name them in roles()",
-            WeightsLeftAlone,
+            WeightsNotInitializedWarning,
             stacklevel=2,
         )
     own = [
@@ -121,7 +131,7 @@ def roles_of(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
     )
 
 
-def _fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
+def _iter_fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor]]:
     if attention.in_proj_weight is None:
         separate = (attention.q_proj_weight, attention.k_proj_weight, attention.v_proj_weight)
         yield from zip(("query", "key", "value"), separate, strict=True)
@@ -132,9 +142,9 @@ def _fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, Tensor
     yield from (("bias", bias) for bias in biases if bias is not None)
 
 
-def restart(module: nn.Module) -> None:
+def reset_all_parameters(module: nn.Module) -> None:
     """Put norms, wirings, positions and sub-layers at their start, children before parents."""
     for child in module.children():
-        restart(child)
-    if isinstance(module, Norm | Part | Positions | Wiring | Sublayer):
+        reset_all_parameters(child)
+    if isinstance(module, Norm | WiringModule | Positions | Wiring | Sublayer):
         module.reset_parameters()

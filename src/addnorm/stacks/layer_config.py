@@ -6,13 +6,13 @@ from typing import Any
 
 from torch import nn
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.sublayers import CrossAttention, FeedForward, SelfAttention
-from addnorm.sublayers.base import check_count, check_flag, check_share
+from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
 
 
 @dataclass(frozen=True, kw_only=True)
-class Blocks:
+class LayerConfig:
     """The choices inside the usual sub-layers; `Encoder` and `Decoder` take them by keyword."""
 
     ffn_dim: int | None = None
@@ -46,24 +46,24 @@ class Blocks:
 
     def __post_init__(self) -> None:
         if self.ffn_dim is not None:
-            check_count("ffn_dim", self.ffn_dim)
+            check_positive_int("ffn_dim", self.ffn_dim)
         if self.window == ():
             raise UserError("window is a number, or several that take turns, got none of them")
         if self.ffn_bias is not None:
-            check_flag("ffn_bias", self.ffn_bias)
-        check_share("attention_dropout", self.attention_dropout)
-        check_share("activation_dropout", self.activation_dropout)
+            check_bool("ffn_bias", self.ffn_bias)
+        check_dropout("attention_dropout", self.attention_dropout)
+        check_dropout("activation_dropout", self.activation_dropout)
 
     @classmethod
-    def of(cls, stack: str, options: dict[str, Any]) -> "Blocks":
+    def from_options(cls, stack: str, options: dict[str, Any]) -> "LayerConfig":
         """From keywords; unknown ones are refused with the nearest that exist."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
-                raise UserError(unknown(f"option of {stack}", name, known))
+                raise UserError(unknown_name_message(f"option of {stack}", name, known))
         return cls(**options)
 
-    def layer(
+    def build_layer(
         self, number: int, kinds: tuple[str, ...], *, dim: int, heads: int, causal: bool
     ) -> list[nn.Module]:
         """The sub-layers of one layer, in the order of `kinds`: self, cross, ffn."""

@@ -7,14 +7,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm.core.errors import UserError, WrongArrangement
+from addnorm.core.errors import ArrangementMismatchError, UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.kernels.dropout import Dropout
 from addnorm.norms.base import check_mask
 from addnorm.norms.base import registry as norms
 from addnorm.stacks import init
-from addnorm.stacks.branch import SiteBranch, Watched
-from addnorm.stacks.forward_signature import Wants, as_sublayer
+from addnorm.stacks.branch import SublayerBranch, TappedBranch
+from addnorm.stacks.forward_signature import ForwardSignature, as_sublayer
 from addnorm.stacks.taps import Taps
 from addnorm.wirings.base import Branch, Observer, State, Wiring
 from addnorm.wirings.base import registry as wirings
@@ -75,7 +75,7 @@ class Stack(nn.Module):
         self.taps = Taps(len(sublayers))
         self.recompute = False
         self.stream: torch.dtype | None = None
-        self._wants = [Wants.of(module) for module in sublayers]
+        self._signatures = [ForwardSignature.from_module(module) for module in sublayers]
         self._check_plugs()
 
     @property
@@ -97,7 +97,7 @@ class Stack(nn.Module):
         mask: (B, L), True at valid tokens. cond: condition for norms that take one. All else, such
         as memory or cache, goes to the sub-layers that name it; what nobody names is refused.
         """
-        return self._walk(x, mask, cond, context, type(self.wiring).step)
+        return self._run_sites(x, mask, cond, context, type(self.wiring).step)
 
     def calibrate(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
@@ -116,12 +116,12 @@ class Stack(nn.Module):
                 observe(site, valid[:-1], valid[-1])
                 return wiring.write(state, site, returned)
 
-            self._walk(x, mask, cond, context, watched)
+            self._run_sites(x, mask, cond, context, watched)
 
         with torch.no_grad():
             self.wiring.calibrate(run)
 
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "Stack":
+    def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> "Stack":
         """Start anew: norms and wiring at their start values, weights of the sub-layers drawn for
         this wiring.
 
@@ -131,10 +131,10 @@ class Stack(nn.Module):
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            init.restart(self)
+            init.reset_all_parameters(self)
             for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-                for role, weight in init.roles_of(sublayer, site.kind):
-                    init.draw(
+                for role, weight in init.iter_weight_roles(sublayer, site.kind):
+                    init.init_weight_(
                         weight,
                         scheme=scheme or self.wiring.scheme,
                         role=role,
@@ -151,7 +151,7 @@ class Stack(nn.Module):
     def weights(self) -> Iterator[tuple[str, Tensor]]:
         """(role, weight) of every sub-layer, in order."""
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            yield from init.roles_of(sublayer, site.kind)
+            yield from init.iter_weight_roles(sublayer, site.kind)
 
     def no_decay(self) -> set[str]:
         """Parameters that weight decay must leave alone: norms, scales, gates, biases."""
@@ -164,18 +164,18 @@ class Stack(nn.Module):
 
     def get_extra_state(self) -> Tensor:
         """The arrangement as bytes in a tensor, so that every format of weights can hold it."""
-        return torch.tensor(list(_spell(self.arrangement).encode()), dtype=torch.uint8)
+        return torch.tensor(list(_format_arrangement(self.arrangement).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
         """Refuse weights of another arrangement."""
-        theirs, ours = bytes(state.tolist()).decode(), _spell(self.arrangement)
+        theirs, ours = bytes(state.tolist()).decode(), _format_arrangement(self.arrangement)
         if theirs != ours:
-            raise WrongArrangement(
+            raise ArrangementMismatchError(
                 f"these weights belong to another arrangement: [{theirs}], this stack is [{ours}]; "
                 "build the stack as the weights want it"
             )
 
-    def _walk(
+    def _run_sites(
         self,
         x: Tensor,
         mask: Tensor | None,
@@ -183,57 +183,59 @@ class Stack(nn.Module):
         context: dict[str, Any],
         step: Step,
     ) -> Tensor:
-        x, context = self._enter(x, mask, cond, context)
-        wiring = self.wiring.within(mask, cond)
+        x, context = self._prepare_inputs(x, mask, cond, context)
+        wiring = self.wiring.with_context(mask, cond)
         context = {"mask": mask, "cond": cond} | context
-        state = self._cast(wiring.open(x))
-        walk = self._shown if self.taps.watched else _unseen
+        state = self._cast_state(wiring.open(x))
+        walk = self._tapped_step if self.taps.has_hooks else _plain_step
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            given = self._given(site, wiring, context)
-            name = partial(self._name, site)
-            branch = SiteBranch(sublayer, given, self.dropout, name, self.recompute)
-            state = self._cast(walk(wiring, state, site, branch, step))
+            given = self._sublayer_kwargs(site, wiring, context)
+            name = partial(self._describe_sublayer, site)
+            branch = SublayerBranch(sublayer, given, self.dropout, name, self.recompute)
+            state = self._cast_state(walk(wiring, state, site, branch, step))
         return wiring.close(state)
 
-    def _cast(self, state: State) -> State:
+    def _cast_state(self, state: State) -> State:
         if self.stream is None:
             return state
         return tuple(x.to(self.stream) if x.is_floating_point() else x for x in state)
 
-    def _enter(
+    def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> tuple[Tensor, dict[str, Any]]:
         """What the wiring opens and the sub-layers may want; refused here if it makes no sense."""
         self._check(x, mask, cond, context)
         return x, context
 
-    def _shown(
-        self, wiring: Wiring, state: State, site: Site, branch: SiteBranch, step: Step
+    def _tapped_step(
+        self, wiring: Wiring, state: State, site: Site, branch: SublayerBranch, step: Step
     ) -> State:
         """A step with all its taps; in the verbs, where somebody looks between read and write."""
-        read, after, stream, skip = self.taps.at(site)
-        seen = Watched(branch, read, after)
-        if skip.watched:
+        read, after, stream, skip = self.taps.get_site_taps(site)
+        seen = TappedBranch(branch, read, after)
+        if skip.has_hooks:
             h, state = wiring.read(state, site)
             skip(wiring.trunk(state))
             state = wiring.write(state, site, seen(h))
         else:
             state = step(wiring, state, site, seen)
-        if stream.watched:
+        if stream.has_hooks:
             stream(wiring.trunk(state))
         return state
 
-    def _given(self, site: Site, wiring: Wiring, context: dict[str, Any]) -> dict[str, Any]:
+    def _sublayer_kwargs(
+        self, site: Site, wiring: Wiring, context: dict[str, Any]
+    ) -> dict[str, Any]:
         """What the sub-layer of a site gets of the context, and the wiring's plugs."""
-        wants = self._wants[site.index]
-        given = wants.pick(context)
+        wants = self._signatures[site.index]
+        given = wants.select(context)
         if "cache" in given:
             given["cache"] = given["cache"][site.index]
         if "plugs" in wants.names:
             given["plugs"] = wiring.plugs(site)
         return given
 
-    def _name(self, site: Site) -> str:
+    def _describe_sublayer(self, site: Site) -> str:
         module = type(self.sublayers[site.index]).__name__
         return f"sub-layer {site.index} ({module}, kind {site.kind!r})"
 
@@ -249,36 +251,42 @@ class Stack(nn.Module):
             )
         check_mask(mask, x)
         heard = "cond" in norms.card(self.plan.norm.name).needs
-        if cond is not None and not heard and not any("cond" in wants for wants in self._wants):
+        if (
+            cond is not None
+            and not heard
+            and not any("cond" in wants for wants in self._signatures)
+        ):
             raise UserError(
                 f"nothing in this stack takes a condition: norm {self.plan.norm} has no use for it;"
                 " leave cond out, or choose a norm such as ada_ln"
             )
         for name in context:
-            if name == "plugs" or not any(name in wants for wants in self._wants):
+            if name == "plugs" or not any(name in wants for wants in self._signatures):
                 raise UserError(
                     f"no sub-layer of this stack takes {name!r}; a sub-layer that wants it "
                     "names it in its forward"
                 )
         given = {"plugs", *(["mask"] if mask is not None else [])}
         given |= {name for name, value in context.items() if value is not None}
-        for site, wants in zip(self.plan.sites, self._wants, strict=True):
-            for name in set(wants.needed) - given:
+        for site, wants in zip(self.plan.sites, self._signatures, strict=True):
+            for name in set(wants.required) - given:
                 raise UserError(
-                    f"{self._name(site)} needs {name!r}: call the stack with {name}=..."
+                    f"{self._describe_sublayer(site)} needs {name!r}: call the stack with {name}=..."
                 )
 
     def _check_plugs(self) -> None:
         for site, module in zip(self.plan.sites, self.sublayers, strict=True):
             sublayer = as_sublayer(module)
-            reason = sublayer and sublayer.refuse(self.wiring.plugs(site))
+            reason = sublayer and sublayer.find_plug_conflict(self.wiring.plugs(site))
             if reason:
                 raise UserError(
-                    f"{self._name(site)} cannot stand in wiring {self.wiring_call}: {reason}"
+                    f"{self._describe_sublayer(site)} cannot stand in wiring {self.wiring_call}: {reason}"
                 )
 
 
-def _unseen(wiring: Wiring, state: State, site: Site, branch: SiteBranch, step: Step) -> State:
+def _plain_step(
+    wiring: Wiring, state: State, site: Site, branch: SublayerBranch, step: Step
+) -> State:
     """A step where nobody looks."""
     return step(wiring, state, site, branch)
 
@@ -296,7 +304,7 @@ def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None
         )
 
 
-def _spell(arrangement: dict[str, Any]) -> str:
+def _format_arrangement(arrangement: dict[str, Any]) -> str:
     return " ".join(
         f"{key}={','.join(value) if isinstance(value, list) else value}"
         for key, value in arrangement.items()

@@ -9,9 +9,9 @@ from torch import Tensor, nn
 from addnorm.core.plan import Site
 from addnorm.sublayers.base import Tap as Tap
 
-Tape = dict[str, list[Tensor]]
+TapRecording = dict[str, list[Tensor]]
 
-PLACES = ("read", "branch", "stream")
+TAP_POINTS = ("read", "branch", "stream")
 
 
 class Taps(nn.Module):
@@ -32,18 +32,18 @@ class Taps(nn.Module):
         self.skip = nn.ModuleList(Tap() for _ in range(sites))
 
     @property
-    def watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody looks anywhere."""
-        return any(tap.watched for place in self.children() for tap in cast(list[Tap], place))
+        return any(tap.has_hooks for place in self.children() for tap in cast(list[Tap], place))
 
-    def at(self, site: Site) -> tuple[Tap, Tap, Tap, Tap]:
+    def get_site_taps(self, site: Site) -> tuple[Tap, Tap, Tap, Tap]:
         """Read, branch, stream and skip of a site."""
         places = (self.read, self.branch, self.stream, self.skip)
         read, branch, stream, skip = (cast(Tap, place[site.index]) for place in places)
         return read, branch, stream, skip
 
     @contextmanager
-    def record(self) -> Iterator[Tape]:
+    def record(self) -> Iterator[TapRecording]:
         """Keep everything that passes: a list of tensors in the order of the sites for each place.
 
         >>> import torch, addnorm
@@ -53,12 +53,12 @@ class Taps(nn.Module):
         >>> [len(tape[place]) for place in ("read", "branch", "stream")]
         [2, 2, 2]
         """
-        tape: Tape = {place: [] for place in PLACES}
+        tape: TapRecording = {place: [] for place in TAP_POINTS}
         hooks = [
             tap.register_forward_hook(
                 lambda _tap, _inputs, output, place=place: tape[place].append(output)
             )
-            for place in PLACES
+            for place in TAP_POINTS
             for tap in getattr(self, place)
         ]
         try:

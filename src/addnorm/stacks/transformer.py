@@ -8,20 +8,20 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
-from addnorm.stacks.layer_config import Blocks
+from addnorm.stacks.layer_config import LayerConfig
 from addnorm.stacks.stack import Stack
 from addnorm.sublayers import KVCache, make_positions
-from addnorm.sublayers.base import check_count, check_width
-from addnorm.sublayers.masks import ends
+from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.masks import is_right_padded
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import registry as position_kinds
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
-FULL = 0.95
+MAX_PACKED_FRACTION = 0.95
 """Share of valid tokens above which leaving out the others takes longer than it saves."""
 
 
-class UsualStack(Stack):
+class TransformerStack(Stack):
     """A stack that builds its own sub-layers, starts their weights and owns the positions.
 
     Every layer is built and drawn by itself: none starts as a copy of another.
@@ -47,14 +47,14 @@ class UsualStack(Stack):
         embed_norm: str = "none",
         dropout: float = 0.0,
         other_depth: int | None = None,
-        **blocks: Any,
+        **layer_options: Any,
     ) -> None:
-        check_count("depth", depth)
+        check_positive_int("depth", depth)
         causal, paired = self.side == "decoder", other_depth is not None
         kinds = ("self", "cross", "ffn") if causal and paired else ("self", "ffn")
-        inside = Blocks.of(type(self).__name__, blocks)
+        inside = LayerConfig.from_options(type(self).__name__, layer_options)
         widths: dict[str, Any] = {"dim": dim, "heads": heads, "causal": causal}
-        layers = [inside.layer(number, kinds, **widths) for number in range(depth)]
+        layers = [inside.build_layer(number, kinds, **widths) for number in range(depth)]
         super().__init__(
             [sublayer for layer in layers for sublayer in layer],
             dim=dim,
@@ -65,7 +65,7 @@ class UsualStack(Stack):
             other_depth=other_depth,
             dropout=dropout,
         )
-        self.heads, self.blocks = heads, inside
+        self.heads, self.layer_config = heads, inside
         self.positions_call = position_kinds.resolve(positions)
         self.positions = make_positions(
             positions, dim=dim, heads=heads, head_dim=inside.head_dim, causal=causal
@@ -79,30 +79,33 @@ class UsualStack(Stack):
             )
         self.packed = False
         norms_inside = [module for module in self.modules() if isinstance(module, Norm)]
-        self.single = all(norm.causal for norm in norms_inside)
+        self.has_tokenwise_norms = all(norm.causal for norm in norms_inside)
         """Whether every norm computes its statistics over single tokens."""
-        self.initialise()
+        self.init_weights()
 
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> Tensor:
         """Run the stack; see the class for what it is called with."""
         masks = mask, context.get("memory_mask")
-        if cond is not None or not self._packs(x, masks, context):
+        if cond is not None or not self._should_pack(x, masks, context):
             return super().forward(x, mask=mask, cond=cond, **context)
-        packing = _packing(x, mask)
+        packing = _build_packing(x, mask)
         index = context.pop("position_index", None)
-        index = _index(x, mask, None) if index is None else _checked(index, x)
+        index = _position_index(x, mask, None) if index is None else _check_position_index(index, x)
         context |= {"packing": packing, "position_index": packing.pack(index.expand(x.shape[:2]))}
         if "memory" in context:
             memory = context["memory"]
-            within = _packing(memory, context.pop("memory_mask", None))
+            within = _build_packing(memory, context.pop("memory_mask", None))
             context |= {"memory": within.pack(memory), "memory_packing": within}
         return packing.unpack(super().forward(packing.pack(x), **context))
 
-    def _packs(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
+    def _should_pack(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
         """Whether to leave padding out; what is wrong is left to those who refuse it."""
-        if not (self.packed and self.single and self.wiring.alone) or torch.compiler.is_compiling():
+        if (
+            not (self.packed and self.has_tokenwise_norms and self.wiring.tokenwise)
+            or torch.compiler.is_compiling()
+        ):
             return False
         if context.get("cache") is not None or context.get("packing") is not None:
             return False
@@ -114,12 +117,12 @@ class UsualStack(Stack):
                 return False
             tokens += each.shape[0] * each.shape[1]
             counted += each.shape[0] * each.shape[1] if mask is None else int(mask.sum())
-        return counted <= FULL * tokens and not self.taps.watched
+        return counted <= MAX_PACKED_FRACTION * tokens and not self.taps.has_hooks
 
     @property
     def arrangement(self) -> dict[str, Any]:
         """What was chosen, with all that shapes of weights do not tell."""
-        blocks = self.blocks
+        blocks = self.layer_config
         told = {name: str(getattr(blocks, name)) for name in ("scale", "cap", "window")}
         return super().arrangement | {
             "positions": str(self.positions_call),
@@ -130,20 +133,22 @@ class UsualStack(Stack):
             **{name: value for name, value in told.items() if value != "None"},
         }
 
-    def _enter(
+    def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> tuple[Tensor, dict[str, Any]]:
         """Positions come in through the door of their kind, and then the embedding's norm."""
         context = dict(context)
         given = context.pop("position_index", None)
-        check_width("the input of this stack", x, self.plan.dim)
-        x, context = super()._enter(x, mask, cond, context)
-        cache = self._checked_cache(context.get("cache"))
-        index = _index(x, mask, cache) if given is None else _checked(given, x)
+        check_input("the input of this stack", x, self.plan.dim)
+        x, context = super()._prepare_inputs(x, mask, cond, context)
+        cache = self._check_cache(context.get("cache"))
+        index = (
+            _position_index(x, mask, cache) if given is None else _check_position_index(given, x)
+        )
         packing = context.get("packing")
         # The bias of a pair of tokens is a matter of the batch, packed or not.
         spread = index if packing is None else packing.unpack(index)
-        seen = spread if cache is None else cache.place(spread)
+        seen = spread if cache is None else cache.append_positions(spread)
         for name, placed in (
             ("bias", self.positions.bias(spread, seen)),
             ("rotation", self.positions.rotation(index)),
@@ -155,19 +160,26 @@ class UsualStack(Stack):
                 )
             if placed is not None:
                 context[name] = placed
-        if self._hides(mask, cache, context):
+        if self._is_padding_hidden(mask, cache, context):
             context["mask"] = None
         return self.embed_norm(self.positions.add(x, index), mask=mask, cond=cond), context
 
-    def _hides(self, mask: Tensor | None, cache: KVCache | None, context: dict[str, Any]) -> bool:
+    def _is_padding_hidden(
+        self, mask: Tensor | None, cache: KVCache | None, context: dict[str, Any]
+    ) -> bool:
         """Whether the causal rule hides all padding by itself: no token that counts sees it, and
         attention is faster without a mask.
         """
         ruled = self.packed and self.plan.causal and cache is None
         ruled = ruled and context.get("visible") is None
-        return ruled and mask is not None and not torch.compiler.is_compiling() and ends(mask)
+        return (
+            ruled
+            and mask is not None
+            and not torch.compiler.is_compiling()
+            and is_right_padded(mask)
+        )
 
-    def _checked_cache(self, cache: Any) -> KVCache | None:
+    def _check_cache(self, cache: Any) -> KVCache | None:
         if cache is None:
             return None
         if not self.plan.causal:
@@ -184,7 +196,7 @@ class UsualStack(Stack):
         return cache
 
 
-class Encoder(UsualStack):
+class Encoder(TransformerStack):
     """Self-attention and feed-forward; every token sees every valid one.
 
     Alone, or with `other_depth`, the decoder's depth, the encoder of a pair. `embed_norm`
@@ -206,7 +218,7 @@ class Encoder(UsualStack):
     side = "encoder"
 
 
-class Decoder(UsualStack):
+class Decoder(TransformerStack):
     """Causal self-attention and feed-forward; with `other_depth`, the encoder's depth, also
     cross-attention between them.
 
@@ -233,22 +245,22 @@ class Decoder(UsualStack):
     side = "decoder"
 
 
-def _packing(x: Tensor, mask: Tensor | None) -> Packing:
+def _build_packing(x: Tensor, mask: Tensor | None) -> Packing:
     """Of a batch, where without a mask all tokens are valid."""
     if mask is None:
         mask = torch.ones(x.shape[:2], dtype=torch.bool, device=x.device)
-    return Packing.of(mask)
+    return Packing.from_mask(mask)
 
 
-def _index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
+def _position_index(x: Tensor, mask: Tensor | None, cache: KVCache | None) -> Tensor:
     """Valid tokens before each: padding, on whatever side, moves nobody."""
     steps = torch.arange(x.shape[1], device=x.device)
     if mask is not None:
         steps = (mask.cumsum(1) - 1).clamp(min=0)
-    return steps if cache is None else steps + cache.counted
+    return steps if cache is None else steps + cache.num_valid
 
 
-def _checked(index: Tensor, x: Tensor) -> Tensor:
+def _check_position_index(index: Tensor, x: Tensor) -> Tensor:
     wanted = (x.shape[1:2], x.shape[:2])
     if index.dtype not in (torch.int32, torch.int64) or index.shape not in wanted:
         raise UserError(

@@ -5,29 +5,29 @@ from addnorm.sublayers.base import Sublayer
 from addnorm.sublayers.cache import KVCache
 from addnorm.sublayers.feedforward import FeedForward
 from addnorm.sublayers.positions import (
-    Learned,
+    LearnedPositions,
     NoPositions,
     Positions,
     Rotation,
-    Sinusoid,
+    SinusoidalPositions,
     make_positions,
 )
-from addnorm.sublayers.relative import T5, Alibi
-from addnorm.sublayers.rotary import Rotary
+from addnorm.sublayers.relative import AlibiBias, T5Bias
+from addnorm.sublayers.rotary import RotaryPositions
 
 __all__ = [
-    "Alibi",
+    "AlibiBias",
     "CrossAttention",
     "FeedForward",
     "KVCache",
-    "Learned",
+    "LearnedPositions",
     "NoPositions",
     "Positions",
-    "Rotary",
+    "RotaryPositions",
     "Rotation",
     "SelfAttention",
-    "Sinusoid",
+    "SinusoidalPositions",
     "Sublayer",
-    "T5",
+    "T5Bias",
     "make_positions",
 ]

@@ -10,15 +10,15 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs, Shape
 from addnorm.norms.base import check_mask
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import check_count, check_width
-from addnorm.sublayers.cache import Slot
-from addnorm.sublayers.head_config import Heads
-from addnorm.sublayers.multihead import Answer, MultiHead
+from addnorm.sublayers.base import check_input, check_positive_int
+from addnorm.sublayers.cache import LayerCache
+from addnorm.sublayers.head_config import HeadConfig
+from addnorm.sublayers.multihead import AttentionOutput, MultiHeadAttention
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.positions import Rotation
 
 
-class SelfAttention(MultiHead):
+class SelfAttention(MultiHeadAttention):
     """Attention of a sequence to itself.
 
     y = out(join(softmax(q . k / sqrt(K) + bias) v)),  q, k, v = query(x), key(x), value(x)
@@ -45,9 +45,9 @@ class SelfAttention(MultiHead):
         window: int | None = None,
         **options: Any,
     ) -> None:
-        super().__init__(Heads(dim=dim, heads=heads, **options))
+        super().__init__(HeadConfig(dim=dim, heads=heads, **options))
         if window is not None:
-            check_count("window", window)
+            check_positive_int("window", window)
         self.causal, self.window = causal, window
 
     @property
@@ -63,11 +63,11 @@ class SelfAttention(MultiHead):
         visible: Tensor | None = None,
         bias: Tensor | None = None,
         rotation: Rotation | None = None,
-        cache: Slot | None = None,
+        cache: LayerCache | None = None,
         packing: Packing | None = None,
         plugs: Plugs | None = None,
         weights: bool = False,
-    ) -> Answer:
+    ) -> AttentionOutput:
         """Attend from `x`, (B, L, dim), to all S tokens seen; S = L without a cache.
 
         mask: (B, L), True at valid tokens; the cache remembers the mask of earlier ones
@@ -81,41 +81,41 @@ class SelfAttention(MultiHead):
         weights: whether to return also the probabilities, (B, heads, L, P + S), the P persistent
             slots first
         """
-        check_width("the input of attention", x, self.dim)
+        check_input("the input of attention", x, self.dim)
         check_mask(mask, x)
         plugs = plugs or Plugs()
-        q, k, v = self.queries_keys_values(x, plugs)
+        q, k, v = self.project_qkv(x, plugs)
         if rotation is not None:
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         kin = None
         if cache is not None:
-            k, v, mask = cache.extend(k, v, mask, shared=not weights and not self.watched)
-            kin = cache.kin
+            k, v, mask = cache.extend(k, v, mask, shared=not weights and not self.has_hooks)
+            kin = cache.beam_groups
         batch, length = x.shape[:2] if packing is None else packing.mask.shape
-        past = (k.shape[2] if kin is None else kin.tokens) - x.shape[1]
+        past = (k.shape[2] if kin is None else kin.num_tokens) - x.shape[1]
         shape = (batch, self.heads, length, past + length)
         if visible is not None:
-            visible = _visible(visible, shape)
-        bias = None if bias is None else _bias(bias, shape)
+            visible = _check_visible(visible, shape)
+        bias = None if bias is None else _check_bias(bias, shape)
         # The kernel's own causal rule where it is all there is; a mask otherwise.
         ruled = self.causal and visible is None and length > 1
         alone = mask is None and bias is None and not self.persistent and past == 0
         alone = alone and self.window is None
         if ruled and not alone:
-            visible = masks.causal(length, past, device=x.device)
+            visible = masks.causal_mask(length, past, device=x.device)
         if self.window is not None:
-            near = masks.window(length, self.window, past, device=x.device)
+            near = masks.window_mask(length, self.window, past, device=x.device)
             visible = near if visible is None else visible & near
         if mask is not None:
             valid = mask[:, None, None, :]
             visible = valid if visible is None else visible & valid
         if kin is not None:
-            visible, bias = kin.limits(visible, bias)
-            y = self.attend(kin.together(q), k, v, plugs=plugs, visible=visible, bias=bias)
+            visible, bias = kin.expand_masks(visible, bias)
+            y = self.attend(kin.beams_as_tokens(q), k, v, plugs=plugs, visible=visible, bias=bias)
             assert isinstance(y, Tensor)
-            return kin.apart(y)
+            return kin.tokens_as_beams(y)
         return self.attend(
             q,
             k,
@@ -130,7 +130,7 @@ class SelfAttention(MultiHead):
         )
 
 
-class CrossAttention(MultiHead):
+class CrossAttention(MultiHeadAttention):
     """Attention of a sequence to a memory, such as what an encoder returned.
 
     y = out(join(softmax(q . k / sqrt(K)) v)),  q, k, v = query(x), key(memory), value(memory)
@@ -147,7 +147,7 @@ class CrossAttention(MultiHead):
     """
 
     def __init__(self, dim: int, heads: int, **options: Any) -> None:
-        super().__init__(Heads(dim=dim, heads=heads, **options))
+        super().__init__(HeadConfig(dim=dim, heads=heads, **options))
 
     @property
     def shape(self) -> Shape:
@@ -160,12 +160,12 @@ class CrossAttention(MultiHead):
         memory: Tensor,
         *,
         memory_mask: Tensor | None = None,
-        cache: Slot | None = None,
+        cache: LayerCache | None = None,
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
         plugs: Plugs | None = None,
         weights: bool = False,
-    ) -> Answer:
+    ) -> AttentionOutput:
         """Attend from `x`, (B, L, dim), to `memory`, (B, S, memory_dim).
 
         memory_mask: (B, S), True at valid tokens
@@ -174,8 +174,8 @@ class CrossAttention(MultiHead):
             batches whose padding was left out
         weights: whether to return also the probabilities, (B, heads, L, S)
         """
-        check_width("the input of attention", x, self.dim)
-        check_width("memory", memory, self.memory_dim)
+        check_input("the input of attention", x, self.dim)
+        check_input("memory", memory, self.memory_dim)
         check_mask(memory_mask, memory, name="memory_mask")
         if len(memory) != len(x):
             raise UserError(
@@ -185,23 +185,23 @@ class CrossAttention(MultiHead):
         plugs = plugs or Plugs()
         kin = None
         if cache is None or cache.keys is None or cache.values is None:
-            k, v = self.keys_and_values(memory, plugs)
+            k, v = self.project_keys_values(memory, plugs)
             if cache is not None:
-                cache.hold(k, v, memory_mask)
+                cache.store_memory(k, v, memory_mask)
         else:
-            cache.rows(len(x))
-            if weights or self.watched or x.shape[1] > 1:
-                cache.settle()
-            k, v, memory_mask, kin = cache.keys, cache.values, cache.valid, cache.kin
-        q = self.queries(x, plugs)
-        q = q if kin is None else kin.together(q)
+            cache.check_batch_size(len(x))
+            if weights or self.has_hooks or x.shape[1] > 1:
+                cache.materialize()
+            k, v, memory_mask, kin = cache.keys, cache.values, cache.valid, cache.beam_groups
+        q = self.project_queries(x, plugs)
+        q = q if kin is None else kin.beams_as_tokens(q)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         visible = None if memory_mask is None else memory_mask[:, None, None, :]
         if kin is not None:
             y = self.attend(q, k, v, plugs=plugs, visible=visible)
             assert isinstance(y, Tensor)
-            return kin.apart(y)
+            return kin.tokens_as_beams(y)
         return self.attend(
             q,
             k,
@@ -214,13 +214,13 @@ class CrossAttention(MultiHead):
         )
 
 
-Full = tuple[int, int, int, int]
+AttentionShape = tuple[int, int, int, int]
 
 
-def _visible(visible: Tensor, full: Full) -> Tensor:
+def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
     """As what broadcasts to (B, heads, L, S)."""
-    batch, heads, length, seen = full
-    shapes = ((length, seen), (batch, length, seen), (batch, 1, length, seen), full)
+    batch, heads, length, seen = full_shape
+    shapes = ((length, seen), (batch, length, seen), (batch, 1, length, seen), full_shape)
     if visible.dtype != torch.bool or tuple(visible.shape) not in shapes:
         raise UserError(
             f"visible must be boolean, True where a query may attend, of shape ({length}, {seen}), "
@@ -231,9 +231,9 @@ def _visible(visible: Tensor, full: Full) -> Tensor:
     return visible[:, None] if visible.ndim == 3 else visible
 
 
-def _bias(bias: Tensor, full: Full) -> Tensor:
-    batch, heads, length, seen = full
-    if not bias.is_floating_point() or tuple(bias.shape) not in (full, full[1:]):
+def _check_bias(bias: Tensor, full_shape: AttentionShape) -> Tensor:
+    batch, heads, length, seen = full_shape
+    if not bias.is_floating_point() or tuple(bias.shape) not in (full_shape, full_shape[1:]):
         raise UserError(
             f"bias must be floating point of shape ({heads}, {length}, {seen}) or ({batch}, "
             f"{heads}, {length}, {seen}), got {bias.dtype} of shape {tuple(bias.shape)}"

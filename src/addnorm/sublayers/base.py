@@ -30,7 +30,7 @@ class Sublayer(nn.Module, ABC):
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """Every weight with its role: query key value out ffn_in ffn_out bias."""
 
-    def refuse(self, plugs: Plugs) -> str | None:
+    def find_plug_conflict(self, plugs: Plugs) -> str | None:
         """Why these plugs cannot be obeyed; None if they can."""
         return None
 
@@ -45,7 +45,7 @@ class Tap(nn.Module):
     """
 
     @property
-    def watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody looks."""
         return bool(self._forward_hooks or self._forward_pre_hooks)
 
@@ -54,7 +54,7 @@ class Tap(nn.Module):
         return x
 
 
-def draw_normal(weight: Tensor, std: float) -> None:
+def init_normal_(weight: Tensor, std: float) -> None:
     """Fill a weight from N(0, std^2); on the meta device there is nothing to fill.
 
     There torch would take more than a second to load what pretends to draw.
@@ -63,28 +63,28 @@ def draw_normal(weight: Tensor, std: float) -> None:
         nn.init.normal_(weight, std=std)
 
 
-def check_count(name: str, value: object, *, least: int = 1) -> None:
+def check_positive_int(name: str, value: object, *, min_value: int = 1) -> None:
     """Refuse what is not a whole number from `least`."""
-    if not isinstance(value, int) or isinstance(value, bool) or value < least:
-        raise UserError(f"{name} must be a whole number from {least}, got {value!r}")
+    if not isinstance(value, int) or isinstance(value, bool) or value < min_value:
+        raise UserError(f"{name} must be a whole number from {min_value}, got {value!r}")
 
 
-def check_share(name: str, value: float) -> None:
+def check_dropout(name: str, value: float) -> None:
     """Refuse a dropout that is not a share from 0 to below 1."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
         raise UserError(f"{name} is a share from 0 to below 1, got {value!r}")
 
 
-def check_flag(name: str, value: object) -> None:
+def check_bool(name: str, value: object) -> None:
     """Refuse what is neither True nor False."""
     if not isinstance(value, bool):
         raise UserError(f"{name} is True or False, got {value!r}")
 
 
-def check_width(what: str, x: Tensor, dim: int) -> None:
+def check_input(name: str, x: Tensor, dim: int) -> None:
     """Refuse a sequence that is not floating point of shape (B, L, dim)."""
     if x.ndim != 3 or x.shape[-1] != dim or not x.is_floating_point():
         raise UserError(
-            f"{what} must be floating point of shape (B, L, {dim}), got {x.dtype} of shape "
+            f"{name} must be floating point of shape (B, L, {dim}), got {x.dtype} of shape "
             f"{tuple(x.shape)}"
         )

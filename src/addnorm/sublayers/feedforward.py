@@ -7,11 +7,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.dropout import Dropout
-from addnorm.kernels.linear import project
-from addnorm.sublayers.base import Sublayer, check_count, check_share, check_width
+from addnorm.kernels.linear import apply_linear
+from addnorm.sublayers.base import Sublayer, check_dropout, check_input, check_positive_int
 
 _tanh_gelu = partial(F.gelu, approximate="tanh")
 
@@ -21,14 +21,14 @@ def _sigmoid_gelu(x: Tensor) -> Tensor:
     return x * torch.sigmoid(1.702 * x)
 
 
-PLAIN: dict[str, Callable[[Tensor], Tensor]] = {
+PLAIN_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,
     "gelu_tanh": _tanh_gelu,
     "gelu_sigmoid": _sigmoid_gelu,
     "silu": F.silu,
 }
-GATED: dict[str, Callable[[Tensor], Tensor]] = {
+GATED_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "swiglu": F.silu,
     "reglu": F.relu,
     "geglu": F.gelu,
@@ -69,16 +69,20 @@ class FeedForward(Sublayer):
         dropout: float = 0.0,
     ) -> None:
         super().__init__()
-        check_count("dim", dim)
-        check_share("dropout", dropout)
-        if activation not in PLAIN | GATED:
-            raise UserError(unknown("activation", str(activation), PLAIN | GATED))
-        self.gated = activation in GATED
+        check_positive_int("dim", dim)
+        check_dropout("dropout", dropout)
+        if activation not in PLAIN_ACTIVATIONS | GATED_ACTIVATIONS:
+            raise UserError(
+                unknown_name_message(
+                    "activation", str(activation), PLAIN_ACTIVATIONS | GATED_ACTIVATIONS
+                )
+            )
+        self.gated = activation in GATED_ACTIVATIONS
         if hidden is None:
             hidden = -(-dim // 3) * 8 if self.gated else 4 * dim
-        check_count("hidden", hidden)
+        check_positive_int("hidden", hidden)
         self.dim, self.hidden, self.activation = dim, hidden, activation
-        self.act = (PLAIN | GATED)[activation]
+        self.act = (PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)[activation]
         self.up_proj = nn.Linear(dim, hidden, bias=bias)
         self.gate_proj = nn.Linear(dim, hidden, bias=bias) if self.gated else None
         self.down_proj = nn.Linear(hidden, dim, bias=bias)
@@ -100,18 +104,18 @@ class FeedForward(Sublayer):
 
     def forward(self, x: Tensor, *, plugs: Plugs | None = None) -> Tensor:
         """The formula."""
-        check_width("the input of a feed-forward", x, self.dim)
+        check_input("the input of a feed-forward", x, self.dim)
         plugs = plugs or Plugs()
-        value = project(self.up_proj, x)
+        value = apply_linear(self.up_proj, x)
         if self.gate_proj is None:
             inner = self.act(value if plugs.hidden is None else plugs.hidden(value))
         else:
-            gate = project(self.gate_proj, x)
+            gate = apply_linear(self.gate_proj, x)
             if plugs.hidden is not None:
                 value, gate = plugs.hidden(torch.cat((value, gate), -1)).chunk(2, -1)
             inner = value * self.act(gate)
         inner = self.dropout(inner)
-        return project(self.down_proj, inner if plugs.inner is None else plugs.inner(inner))
+        return apply_linear(self.down_proj, inner if plugs.inner is None else plugs.inner(inner))
 
     def extra_repr(self) -> str:
         """The activation, for print()."""

@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 
 from addnorm.core.errors import UserError
-from addnorm.sublayers.base import check_count, check_flag, check_share
+from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
 
 @dataclass(frozen=True, kw_only=True)
-class Heads:
+class HeadConfig:
     """The choices that self-attention and cross-attention share; checked when made."""
 
     dim: int
@@ -39,12 +39,12 @@ class Heads:
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim"):
             if getattr(self, name) is not None:
-                check_count(name, getattr(self, name))
-        check_count("persistent", self.persistent, least=0)
-        check_share("dropout", self.dropout)
-        check_flag("bias", self.bias)
+                check_positive_int(name, getattr(self, name))
+        check_positive_int("persistent", self.persistent, min_value=0)
+        check_dropout("dropout", self.dropout)
+        check_bool("bias", self.bias)
         if self.out_bias is not None:
-            check_flag("out_bias", self.out_bias)
+            check_bool("out_bias", self.out_bias)
         for name in ("scale", "cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):

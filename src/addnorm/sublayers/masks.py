@@ -10,18 +10,18 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 
 
-def padding(lengths: Tensor, length: int | None = None) -> Tensor:
+def padding_mask(lengths: Tensor, length: int | None = None) -> Tensor:
     """Valid tokens of right-padded sequences, (B, length); the longest sequence's length if None.
 
     >>> padding(torch.tensor([1, 3])).int()
     tensor([[1, 0, 0],
             [1, 1, 1]], dtype=torch.int32)
     """
-    places = torch.arange(_length(lengths, length), device=lengths.device)
+    places = torch.arange(_resolve_length(lengths, length), device=lengths.device)
     return places < lengths[:, None]
 
 
-def ends(mask: Tensor) -> bool:
+def is_right_padded(mask: Tensor) -> bool:
     """Whether all padding of a mask, (B, L), stands behind its sequence: the causal rule hides it.
 
     >>> ends(torch.tensor([[True, False], [True, True]])), ends(torch.tensor([[False, True]]))
@@ -30,7 +30,7 @@ def ends(mask: Tensor) -> bool:
     return bool((mask[:, 1:] <= mask[:, :-1]).all())
 
 
-def causal(length: int, past: int = 0, *, device: torch.device | None = None) -> Tensor:
+def causal_mask(length: int, past: int = 0, *, device: torch.device | None = None) -> Tensor:
     """Each of `length` tokens sees itself, those before it, and `past` older ones: (length, past +
     length).
 
@@ -41,7 +41,9 @@ def causal(length: int, past: int = 0, *, device: torch.device | None = None) ->
     return torch.ones(length, past + length, dtype=torch.bool, device=device).tril(past)
 
 
-def window(length: int, size: int, past: int = 0, *, device: torch.device | None = None) -> Tensor:
+def window_mask(
+    length: int, size: int, past: int = 0, *, device: torch.device | None = None
+) -> Tensor:
     """Each of `length` tokens sees those less than `size` away on either side, and `past` older
     ones if they are: (length, past + length).
 
@@ -55,12 +57,12 @@ def window(length: int, size: int, past: int = 0, *, device: torch.device | None
     return (queries[:, None] - keys).abs() < size
 
 
-def fully_visible(length: int, *, device: torch.device | None = None) -> Tensor:
+def full_mask(length: int, *, device: torch.device | None = None) -> Tensor:
     """Every token sees every token, (length, length)."""
     return torch.ones(length, length, dtype=torch.bool, device=device)
 
 
-def prefix(lengths: Tensor, length: int | None = None) -> Tensor:
+def prefix_mask(lengths: Tensor, length: int | None = None) -> Tensor:
     """Every token sees the whole prefix of its sequence, itself and what is before it: (B, length,
     length).
 
@@ -71,8 +73,8 @@ def prefix(lengths: Tensor, length: int | None = None) -> Tensor:
              [1, 1, 0],
              [1, 1, 1]]], dtype=torch.int32)
     """
-    inside = padding(lengths, length)
-    return inside[:, None, :] | causal(inside.shape[-1], device=inside.device)
+    inside = padding_mask(lengths, length)
+    return inside[:, None, :] | causal_mask(inside.shape[-1], device=inside.device)
 
 
 def from_torch_padding(key_padding_mask: Tensor) -> Tensor:
@@ -96,7 +98,7 @@ def _from_torch(name: str, mask: Tensor) -> Tensor:
     )
 
 
-def _length(lengths: Tensor, length: int | None) -> int:
+def _resolve_length(lengths: Tensor, length: int | None) -> int:
     if lengths.ndim != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
         raise UserError(
             f"lengths must be whole numbers, one a sequence, got {lengths.dtype} of shape "

@@ -9,17 +9,17 @@ from torch import Tensor, nn
 from addnorm.core.plan import Plugs, Shape
 from addnorm.kernels.attention import decode
 from addnorm.kernels.attention.varlen import varlen_attention
-from addnorm.kernels.linear import project
+from addnorm.kernels.linear import apply_linear
 from addnorm.sublayers import masks
-from addnorm.sublayers.base import Sublayer, Tap, draw_normal
-from addnorm.sublayers.head_config import Heads, split_dim
+from addnorm.sublayers.base import Sublayer, Tap, init_normal_
+from addnorm.sublayers.head_config import HeadConfig, split_dim
 from addnorm.sublayers.packing import Packing
 from addnorm.sublayers.qk_norm import registry as qk_norms
 
-Answer = Tensor | tuple[Tensor, Tensor]
+AttentionOutput = Tensor | tuple[Tensor, Tensor]
 
 
-class MultiHead(Sublayer):
+class MultiHeadAttention(Sublayer):
     """Four matrices around one product.
 
     y = out(join(softmax(cap(scale * q . k) + bias) v)),  cap(a) = c * tanh(a / c) if c is given
@@ -42,7 +42,7 @@ class MultiHead(Sublayer):
     1907.01470; cap: Gemma Team, Gemma 2, 2024, arXiv 2408.00118.
     """
 
-    def __init__(self, options: Heads) -> None:
+    def __init__(self, options: HeadConfig) -> None:
         super().__init__()
         self.options = options
         self.dim, self.heads = options.dim, options.heads
@@ -70,9 +70,9 @@ class MultiHead(Sublayer):
         return self.qk_norm_call.name != "none"
 
     @property
-    def watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody looks at one of the taps."""
-        return self.logits_tap.watched or self.probabilities_tap.watched
+        return self.logits_tap.has_hooks or self.probabilities_tap.has_hooks
 
     @property
     def shape(self) -> Shape:
@@ -87,7 +87,7 @@ class MultiHead(Sublayer):
             yield role, linear.weight
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
-    def refuse(self, plugs: Plugs) -> str | None:
+    def find_plug_conflict(self, plugs: Plugs) -> str | None:
         """A wiring's query-key norm or scale on top of an own one, or past persistent keys."""
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
         scaled = self.options.scale is not None or self.qk_norm.logit_scale is not None
@@ -111,26 +111,30 @@ class MultiHead(Sublayer):
         """Scales of the query-key norm, and persistent vectors."""
         self.qk_norm.reset_parameters()
         if self.persistent_keys is not None and self.persistent_values is not None:
-            draw_normal(self.persistent_keys, self.head_dim**-0.5)
-            draw_normal(self.persistent_values, self.persistent**-0.5)
+            init_normal_(self.persistent_keys, self.head_dim**-0.5)
+            init_normal_(self.persistent_values, self.persistent**-0.5)
 
     def extra_repr(self) -> str:
         """What the matrices do not show, for print()."""
         return f"heads={self.heads}, kv_heads={self.kv_heads}, persistent={self.persistent}"
 
-    def queries(self, x: Tensor, plugs: Plugs) -> Tensor:
+    def project_queries(self, x: Tensor, plugs: Plugs) -> Tensor:
         """Queries of (B, L, dim), (B, heads, L, K)."""
-        return self._queries(project(self.q_proj, x), plugs)
+        return self._prepare_queries(apply_linear(self.q_proj, x), plugs)
 
-    def keys_and_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
+    def project_keys_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
         """Keys and values of (B, S, memory_dim), (B, kv_heads, S, K) each."""
-        k, v = project(self.k_proj, x), project(self.v_proj, x)
-        return self._keys(k, plugs), self._values(v, plugs)
+        k, v = apply_linear(self.k_proj, x), apply_linear(self.v_proj, x)
+        return self._prepare_keys(k, plugs), self._prepare_values(v, plugs)
 
-    def queries_keys_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
+    def project_qkv(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
         """All three of the same tokens."""
-        q, k, v = (project(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
-        return self._queries(q, plugs), self._keys(k, plugs), self._values(v, plugs)
+        q, k, v = (apply_linear(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
+        return (
+            self._prepare_queries(q, plugs),
+            self._prepare_keys(k, plugs),
+            self._prepare_values(v, plugs),
+        )
 
     def attend(
         self,
@@ -145,7 +149,7 @@ class MultiHead(Sublayer):
         packing: Packing | None = None,
         memory_packing: Packing | None = None,
         weights: bool = False,
-    ) -> Answer:
+    ) -> AttentionOutput:
         """The product and all that follows it.
 
         visible, bias: anything that broadcasts to (B, heads, L, S); causal: only without them
@@ -156,34 +160,34 @@ class MultiHead(Sublayer):
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
         # Kernels can neither show nor cap their logits.
-        by_hand = weights or self.watched or cap is not None
+        by_hand = weights or self.has_hooks or cap is not None
         if packing is not None and memory_packing is not None:
             odd = by_hand or dropout or self.persistent
             if visible is None and bias is None and not odd:
-                bounds = packing.bounds, memory_packing.bounds
+                bounds = packing.offsets, memory_packing.offsets
                 # not q[0], whose gradient is a copy
                 q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
                 heads = varlen_attention(q, k, v, *bounds, causal=causal, scale=scale)
-                return self._answer(heads[None], plugs)
+                return self._project_output(heads[None], plugs)
             q = packing.unpack(q, dim=2)
             k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
-            visible, causal = memory_packing.hide(visible, causal)
-        k, v, visible, bias = self._persist(k, v, visible, bias)
+            visible, causal = memory_packing.key_visibility(visible, causal)
+        k, v, visible, bias = self._prepend_persistent(k, v, visible, bias)
         limits = visible
         if bias is not None:
             bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
             limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
         if by_hand:
-            limits = masks.causal(q.shape[2], device=q.device) if causal else limits
-            logits = q @ self._shared(k).mT * scale
+            limits = masks.causal_mask(q.shape[2], device=q.device) if causal else limits
+            logits = q @ self._repeat_kv_heads(k).mT * scale
             logits = logits if cap is None else cap * (logits / cap).tanh()
-            probabilities = _softmax(logits, limits).to(q.dtype)
-            if self.watched:
-                self.logits_tap(_only_seen(logits, limits))
+            probabilities = _masked_softmax(logits, limits).to(q.dtype)
+            if self.has_hooks:
+                self.logits_tap(_mask_logits(logits, limits))
                 self.probabilities_tap(probabilities)
-            heads = F.dropout(probabilities, dropout) @ self._shared(v)
-        elif not (dropout or causal) and decode.can(q, k, v, limits):
-            heads = decode.attend(q, k, v, limits, scale=scale)
+            heads = F.dropout(probabilities, dropout) @ self._repeat_kv_heads(v)
+        elif not (dropout or causal) and decode.can_use_decode_attention(q, k, v, limits):
+            heads = decode.decode_attention(q, k, v, limits, scale=scale)
         else:
             heads = F.scaled_dot_product_attention(
                 q,
@@ -196,38 +200,38 @@ class MultiHead(Sublayer):
                 enable_gqa=self.kv_heads < self.heads,
             )
         heads = heads if packing is None else packing.pack(heads, dim=2)
-        y = self._answer(heads, plugs)
+        y = self._project_output(heads, plugs)
         return (y, probabilities) if weights and probabilities is not None else y
 
-    def _answer(self, heads: Tensor, plugs: Plugs) -> Tensor:
+    def _project_output(self, heads: Tensor, plugs: Plugs) -> Tensor:
         """(B, heads, L, K) to (B, L, dim)."""
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
-        return project(self.out_proj, inner if plugs.inner is None else plugs.inner(inner))
+        return apply_linear(self.out_proj, inner if plugs.inner is None else plugs.inner(inner))
 
-    def _queries(self, q: Tensor, plugs: Plugs) -> Tensor:
-        q = self._heads(q, self.qk_norm.query)
+    def _prepare_queries(self, q: Tensor, plugs: Plugs) -> Tensor:
+        q = self._norm_and_split_heads(q, self.qk_norm.query)
         return q if plugs.query is None else plugs.query(q)
 
-    def _keys(self, k: Tensor, plugs: Plugs) -> Tensor:
-        k = self._heads(k, self.qk_norm.key)
+    def _prepare_keys(self, k: Tensor, plugs: Plugs) -> Tensor:
+        k = self._norm_and_split_heads(k, self.qk_norm.key)
         return k if plugs.key is None else plugs.key(k)
 
-    def _values(self, v: Tensor, plugs: Plugs) -> Tensor:
-        v = self._split(v)
+    def _prepare_values(self, v: Tensor, plugs: Plugs) -> Tensor:
+        v = self._split_heads(v)
         return v if plugs.value is None else plugs.value(v)
 
-    def _heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        return self._split(norm(y)) if self.qk_norm.whole else norm(self._split(y))
+    def _norm_and_split_heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
+        return self._split_heads(norm(y)) if self.qk_norm.whole else norm(self._split_heads(y))
 
-    def _split(self, y: Tensor) -> Tensor:
+    def _split_heads(self, y: Tensor) -> Tensor:
         heads = y.shape[-1] // self.head_dim
         return y.reshape(*y.shape[:2], heads, self.head_dim).transpose(1, 2)  # (B, H, L, K)
 
-    def _shared(self, k: Tensor) -> Tensor:
+    def _repeat_kv_heads(self, k: Tensor) -> Tensor:
         return k.repeat_interleave(self.heads // self.kv_heads, 1)
 
-    def _persist(
+    def _prepend_persistent(
         self, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Put the persistent slots before the tokens."""
@@ -246,18 +250,18 @@ class MultiHead(Sublayer):
         )
 
 
-def _only_seen(logits: Tensor, limits: Tensor | None) -> Tensor:
+def _mask_logits(logits: Tensor, attn_mask: Tensor | None) -> Tensor:
     """The logits as they are where a query may look, -inf elsewhere."""
-    if limits is None:
+    if attn_mask is None:
         return logits
-    seen = limits if limits.dtype == torch.bool else limits != -torch.inf
+    seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
     return logits.masked_fill(~seen, -torch.inf)
 
 
-def _softmax(logits: Tensor, limits: Tensor | None) -> Tensor:
-    if limits is not None and limits.dtype == torch.bool:
-        logits = logits.masked_fill(~limits, -torch.inf)
-    elif limits is not None:
-        logits = logits + limits
+def _masked_softmax(logits: Tensor, attn_mask: Tensor | None) -> Tensor:
+    if attn_mask is not None and attn_mask.dtype == torch.bool:
+        logits = logits.masked_fill(~attn_mask, -torch.inf)
+    elif attn_mask is not None:
+        logits = logits + attn_mask
     blind = (logits == -torch.inf).all(-1, keepdim=True)  # sees nothing: softmax would be 0 / 0
     return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)

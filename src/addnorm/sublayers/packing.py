@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.errors import UserError
-from addnorm.kernels.attention.reference import Bounds
+from addnorm.kernels.attention.reference import SequenceOffsets
 from addnorm.sublayers import masks
 
 
@@ -30,7 +30,7 @@ class Packing:
     index: Tensor
 
     @classmethod
-    def of(cls, mask: Tensor) -> "Packing":
+    def from_mask(cls, mask: Tensor) -> "Packing":
         """From a mask, (B, L), True at valid tokens."""
         if mask.dtype != torch.bool or mask.ndim != 2:
             raise UserError(
@@ -40,19 +40,19 @@ class Packing:
         return cls(mask, mask.flatten().nonzero().squeeze(1))
 
     @property
-    def tokens(self) -> int:
+    def num_tokens(self) -> int:
         """Valid tokens, N."""
         return len(self.index)
 
     @cached_property
-    def behind(self) -> bool:
+    def right_padded(self) -> bool:
         """Whether all padding stands behind its sequence: then a causal rule hides it by itself."""
-        return masks.ends(self.mask)
+        return masks.is_right_padded(self.mask)
 
     @cached_property
-    def bounds(self) -> Bounds:
+    def offsets(self) -> SequenceOffsets:
         """Where each sequence begins among the valid tokens."""
-        return Bounds.of(self.mask.sum(1).tolist(), device=self.mask.device)
+        return SequenceOffsets.from_lengths(self.mask.sum(1).tolist(), device=self.mask.device)
 
     def pack(self, x: Tensor, *, dim: int = 1) -> Tensor:
         """(B, L, ...) to (1, N, ...): the valid tokens. dim: the axis of the tokens."""
@@ -70,15 +70,15 @@ class Packing:
         spread: Tensor = _Unpack.apply(x.squeeze(0), self.index, self.mask.numel())  # type: ignore[no-untyped-call]
         return spread.view(*self.mask.shape, *x.shape[2:]).transpose(1, dim)
 
-    def hide(self, visible: Tensor | None, causal: bool) -> tuple[Tensor | None, bool]:
+    def key_visibility(self, visible: Tensor | None, causal: bool) -> tuple[Tensor | None, bool]:
         """What may be seen of keys that have their padding again, and whether a kernel's own causal
         rule is all of it.
         """
-        if causal and self.behind:
+        if causal and self.right_padded:
             return visible, True
         seen = self.mask[:, None, None, :]
         if causal:
-            seen = seen & masks.causal(self.mask.shape[1], device=seen.device)
+            seen = seen & masks.causal_mask(self.mask.shape[1], device=seen.device)
         return seen if visible is None else visible & seen, False
 
 
@@ -94,9 +94,9 @@ class _Pack(torch.autograd.Function):
         return x.index_select(0, index)
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None]:
         (index,) = ctx.saved_tensors
-        return _Unpack.apply(outer, index, ctx.size), None  # type: ignore[no-untyped-call]
+        return _Unpack.apply(grad_output, index, ctx.size), None  # type: ignore[no-untyped-call]
 
 
 class _Unpack(torch.autograd.Function):
@@ -110,6 +110,6 @@ class _Unpack(torch.autograd.Function):
         return spread
 
     @staticmethod
-    def backward(ctx: Any, outer: Tensor) -> tuple[Tensor, None, None]:
+    def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:
         (index,) = ctx.saved_tensors
-        return _Pack.apply(outer, index), None, None  # type: ignore[no-untyped-call]
+        return _Pack.apply(grad_output, index), None, None  # type: ignore[no-untyped-call]

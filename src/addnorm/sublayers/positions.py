@@ -12,7 +12,7 @@ from addnorm.core.calls import Call
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive, Registry
-from addnorm.sublayers.base import check_count, draw_normal
+from addnorm.sublayers.base import check_positive_int, init_normal_
 from addnorm.sublayers.head_config import split_dim
 
 Index = Annotated[int, Field(ge=0)]
@@ -31,10 +31,10 @@ def make_positions(
     tensor([[[0.0000, 1.0000, 0.0000, 1.0000],
              [0.8415, 0.5403, 0.0998, 0.9950]]])
     """
-    check_count("dim", dim)
-    check_count("heads", heads)
+    check_positive_int("dim", dim)
+    check_positive_int("heads", heads)
     head_dim = split_dim(dim, heads) if head_dim is None else head_dim
-    check_count("head_dim", head_dim)
+    check_positive_int("head_dim", head_dim)
     return registry.make(call, dim, heads, head_dim, causal)
 
 
@@ -124,7 +124,7 @@ class NoPositions(Positions):
         summary="The original: fixed waves added to the embeddings, any length.",
     )
 )
-class Sinusoid(Positions):
+class SinusoidalPositions(Positions):
     """Waves of growing length added to the embeddings.
 
     y[2 j]     = x[2 j]     + sin(i * f_j)
@@ -185,7 +185,7 @@ class Sinusoid(Positions):
         summary="A vector for each position, up to a length fixed beforehand; BERT and GPT-2.",
     )
 )
-class Learned(Positions):
+class LearnedPositions(Positions):
     """A learned vector for each position, added to the embeddings.
 
     y = x + table[i]
@@ -207,7 +207,7 @@ class Learned(Positions):
 
     def reset_parameters(self) -> None:
         """Small vectors."""
-        draw_normal(self.table, 0.02)
+        init_normal_(self.table, 0.02)
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
         """The formula."""

@@ -82,7 +82,7 @@ class NoQueryKeyNorm(QueryKeyNorm):
         summary="Cosines, stretched by one learned factor for the whole attention.",
     )
 )
-class L2(QueryKeyNorm):
+class L2QueryKeyNorm(QueryKeyNorm):
     """Cosine of query and key times one learned factor.
 
     logit = g * (q / |q|) . (k / |k|)
@@ -111,11 +111,11 @@ class L2(QueryKeyNorm):
 
     def query(self, q: Tensor) -> Tensor:
         """Unit length, stretched."""
-        return (self.g * _unit(q)).to(q.dtype)
+        return (self.g * _l2_normalize(q)).to(q.dtype)
 
     def key(self, k: Tensor) -> Tensor:
         """Unit length."""
-        return _unit(k).to(k.dtype)
+        return _l2_normalize(k).to(k.dtype)
 
 
 @register(
@@ -130,7 +130,7 @@ class L2(QueryKeyNorm):
         summary="Cosines, stretched by a learned factor for each head, at most 100.",
     )
 )
-class Cosine(QueryKeyNorm):
+class CosineQueryKeyNorm(QueryKeyNorm):
     """Cosine of query and key times a learned factor for each head.
 
     logit = exp(min(s, log 100)) * (q / |q|) . (k / |k|)
@@ -157,14 +157,14 @@ class Cosine(QueryKeyNorm):
 
     def query(self, q: Tensor) -> Tensor:
         """Unit length, stretched."""
-        return (self.s.clamp(max=math.log(100)).exp() * _unit(q)).to(q.dtype)
+        return (self.s.clamp(max=math.log(100)).exp() * _l2_normalize(q)).to(q.dtype)
 
     def key(self, k: Tensor) -> Tensor:
         """Unit length."""
-        return _unit(k).to(k.dtype)
+        return _l2_normalize(k).to(k.dtype)
 
 
-class _Normed(QueryKeyNorm):
+class _PairedNorms(QueryKeyNorm):
     """A norm of the catalogue on queries and one on keys."""
 
     def __init__(self, norm: str, query_dim: int, key_dim: int) -> None:
@@ -195,7 +195,7 @@ class _Normed(QueryKeyNorm):
         summary="One gain a feature of the whole width; heads compete for the norm.",
     )
 )
-class WholeRMS(_Normed):
+class WholeRMS(_PairedNorms):
     """RMSNorm of the projected width before it is split into heads.
 
     logit = RMS(q)_head . RMS(k)_head / sqrt(K)
@@ -221,7 +221,7 @@ class WholeRMS(_Normed):
         summary="Every head normalized by itself with a gain that all heads share; also Gemma 3.",
     )
 )
-class HeadRMS(_Normed):
+class HeadRMS(_PairedNorms):
     """RMSNorm of each head's query and key.
 
     logit = RMS(q) . RMS(k) / sqrt(K)
@@ -247,7 +247,7 @@ class HeadRMS(_Normed):
         summary="What kept the logits of ViT-22B finite; LayerNorm without bias.",
     )
 )
-class HeadLayer(_Normed):
+class HeadLayer(_PairedNorms):
     """LayerNorm of each head's query and key, without bias.
 
     logit = LN(q) . LN(k) / sqrt(K)
@@ -262,5 +262,5 @@ class HeadLayer(_Normed):
         super().__init__(f"layer(eps={eps!r}, bias=False)", head_dim, head_dim)
 
 
-def _unit(x: Tensor) -> Tensor:
+def _l2_normalize(x: Tensor) -> Tensor:
     return F.normalize(x.to(statistics_dtype(x)), dim=-1, eps=EPS)

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count
-from addnorm.sublayers.base import draw_normal
+from addnorm.sublayers.base import init_normal_
 from addnorm.sublayers.positions import Positions, register
 
 
@@ -24,7 +24,7 @@ from addnorm.sublayers.positions import Positions, register
         summary="A learned number for each head and range of distances, shared by all layers.",
     )
 )
-class T5(Positions):
+class T5Bias(Positions):
     """A learned bias for each head and bucket of distances.
 
     logit_ij + table[bucket(j - i), head]
@@ -65,7 +65,7 @@ class T5(Positions):
 
     def reset_parameters(self) -> None:
         """As in the released code."""
-        draw_normal(self.table, self.dim**-0.5)
+        init_normal_(self.table, self.dim**-0.5)
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
         """The formula, (heads, L, S) or (B, heads, L, S)."""
@@ -97,7 +97,7 @@ class T5(Positions):
         summary="A fixed penalty for distance, steeper in some heads; for lengths never trained.",
     )
 )
-class Alibi(Positions):
+class AlibiBias(Positions):
     """A penalty that grows with the distance of query and key, by a slope for each head.
 
     logit_ij - slope * |i - j|
@@ -111,12 +111,12 @@ class Alibi(Positions):
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
         """The formula, (heads, L, S) or (B, heads, L, S); causal or not, it is the same."""
-        slopes = torch.tensor(slopes_of(self.heads), device=query_index.device)
+        slopes = torch.tensor(alibi_slopes(self.heads), device=query_index.device)
         distance = _distance(query_index, key_index).abs()
         return -slopes[:, None, None] * distance.unsqueeze(-3)
 
 
-def slopes_of(heads: int) -> list[float]:
+def alibi_slopes(heads: int) -> list[float]:
     """ALiBi's slopes.
 
     >>> slopes_of(4)
@@ -125,7 +125,7 @@ def slopes_of(heads: int) -> list[float]:
     power = 2 ** int(math.log2(heads))
     slopes = [2 ** (-8 * head / power) for head in range(1, power + 1)]
     if power < heads:
-        slopes += slopes_of(2 * power)[0::2][: heads - power]
+        slopes += alibi_slopes(2 * power)[0::2][: heads - power]
     return slopes
 
 

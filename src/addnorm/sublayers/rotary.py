@@ -7,7 +7,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Count, Positive, Share
+from addnorm.core.registry import Count, Fraction, Positive
 from addnorm.sublayers.positions import Positions, Rotation, frequencies, register
 
 
@@ -23,7 +23,7 @@ from addnorm.sublayers.positions import Positions, Rotation, frequencies, regist
         summary="Turns pairs of features of queries and keys; most language models since LLaMA.",
     )
 )
-class Rotary(Positions):
+class RotaryPositions(Positions):
     """Turn pairs (a, b) of each head's features by an angle that grows with the position.
 
     a' = a * cos(i * f_j) - b * sin(i * f_j)
@@ -52,7 +52,7 @@ class Rotary(Positions):
         causal: bool,
         *,
         base: Positive = 10000.0,
-        share: Share = 1.0,
+        share: Fraction = 1.0,
         layout: Literal["half", "interleaved"] = "half",
         scaling: Literal["none", "linear", "llama3"] = "none",
         factor: Positive = 8.0,
@@ -66,20 +66,22 @@ class Rotary(Positions):
         self.low, self.high, self.length = low, high, length
         if scaling == "llama3" and low >= high:
             raise UserError(f"llama3 scaling wants low below high, got low={low}, high={high}")
-        self.turning = int(share * head_dim)
-        if self.turning % 2 or self.turning == 0:
+        self.rotary_dim = int(share * head_dim)
+        if self.rotary_dim % 2 or self.rotary_dim == 0:
             raise UserError(
                 f"rotary positions turn pairs of features, and share {share} of head_dim {head_dim}"
-                f" is {self.turning}; wanted an even number from 2: change head_dim (dim / heads) "
+                f" is {self.rotary_dim}; wanted an even number from 2: change head_dim (dim / heads) "
                 "or share"
             )
 
     def rotation(self, index: Tensor) -> Rotation:
         """The formula."""
-        angle = index.unsqueeze(-1) * self._scaled(frequencies(self.turning, self.base, index))
+        angle = index.unsqueeze(-1) * self._scale_frequencies(
+            frequencies(self.rotary_dim, self.base, index)
+        )
         return Rotation(angle.cos(), angle.sin(), self.layout == "interleaved")
 
-    def _scaled(self, f: Tensor) -> Tensor:
+    def _scale_frequencies(self, f: Tensor) -> Tensor:
         if self.scaling == "none":
             return f
         if self.scaling == "linear":

@@ -10,12 +10,16 @@ from sklearn.utils import compute_sample_weight
 from sklearn.utils.multiclass import check_classification_targets
 from sklearn.utils.validation import column_or_1d, validate_data
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.models.tabular import Cells
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.models.tabular import TableBatch
 from addnorm.tabular.estimator import TabularTransformer
-from addnorm.tabular.inspection.calibration import ENOUGH, Reliability, temperature
-from addnorm.tabular.training.loop import Sample, whole
-from addnorm.tabular.training.targets import ClassTarget, family, refuse_holes
+from addnorm.tabular.inspection.calibration import (
+    MIN_CALIBRATION_ROWS,
+    Reliability,
+    fit_temperature,
+)
+from addnorm.tabular.training.loop import WeightedBatch, rollback_on_error
+from addnorm.tabular.training.targets import ClassTarget, comparable_type, reject_missing_targets
 
 CALIBRATIONS = ("temperature", "none")
 
@@ -204,19 +208,21 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         self.verbose = verbose
         self.warm_start = warm_start
 
-    @whole
+    @rollback_on_error
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
         if self.calibration not in CALIBRATIONS:
-            raise UserError(unknown("calibration", str(self.calibration), CALIBRATIONS))
-        refuse_holes(y)
+            raise UserError(
+                unknown_name_message("calibration", str(self.calibration), CALIBRATIONS)
+            )
+        reject_missing_targets(y)
         y = validate_data(self, X="no_validation", y=y)
-        if y.dtype.kind == "O" and len({family(each) for each in y}) > 1:
+        if y.dtype.kind == "O" and len({comparable_type(each) for each in y}) > 1:
             raise UserError(
                 "Input y has classes of several types, such as numbers beside texts; wanted one"
             )
         check_classification_targets(y)
-        given = self._read(X, y, sample_weight)
+        given = self._check_input(X, y, sample_weight)
         given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
         classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
         if len(classes) < 2:
@@ -228,7 +234,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             raise UserError("warm_start goes on with the classes of the last fit, got others")
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(given.real(), codes)
+        self._fit(given.drop_zero_weights(), codes)
         return self
 
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
@@ -249,12 +255,12 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
     def predict_proba(self, X: Any) -> np.ndarray:
         """Probabilities, (rows, classes), in the order of `classes_`."""
-        logits = self._said(X)
+        logits = self._predict_rows(X)
         return self._probabilities(logits)
 
     def predict(self, X: Any) -> np.ndarray:
         """The likeliest class of each row."""
-        likeliest = self._said(X).argmax(1)
+        likeliest = self._predict_rows(X).argmax(1)
         return self.classes_[likeliest]
 
     def reliability(self, X: Any, y: Any, *, bins: int = 10) -> Reliability:
@@ -268,8 +274,10 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
                 f"y holds none of the classes {self.classes_.tolist()}; is it of another type?"
             )
         if len(self.classes_) == 2:
-            return Reliability.of(said[:, 1], y == self.classes_[1], bins=bins)
-        return Reliability.of(said.max(1), self.classes_[said.argmax(1)] == y, bins=bins)
+            return Reliability.from_predictions(said[:, 1], y == self.classes_[1], bins=bins)
+        return Reliability.from_predictions(
+            said.max(1), self.classes_[said.argmax(1)] == y, bins=bins
+        )
 
     def _target(self, y: np.ndarray, weights: np.ndarray) -> ClassTarget:
         return ClassTarget(len(self.classes_))
@@ -277,22 +285,26 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     def _groups(self, y: np.ndarray) -> np.ndarray:
         return y
 
-    def _after_fit(self, judged: Sample, held: bool) -> None:
-        if held and self.calibration == "temperature" and len(judged.weights) >= ENOUGH:
-            logits = self._answers(judged.cells)
-            asked, weights = judged.asked.numpy(), judged.weights.numpy()
-            self.temperature_ = temperature(logits, asked, weights)
-        super()._after_fit(judged, held)
+    def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
+        if (
+            is_held_out
+            and self.calibration == "temperature"
+            and len(sample.weights) >= MIN_CALIBRATION_ROWS
+        ):
+            logits = self._predict_cells(sample.cells)
+            asked, weights = sample.targets.numpy(), sample.weights.numpy()
+            self.temperature_ = fit_temperature(logits, asked, weights)
+        super()._after_fit(sample, is_held_out)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self.temperature_, axis=1)
 
-    def _explained(self, cells: Cells) -> tuple[Any, list[str], np.ndarray]:
-        said = self._probabilities(self._answers(cells))
+    def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
+        said = self._probabilities(self._predict_cells(cells))
         likeliest = said.argmax(1)
 
-        def answer(mixed: Cells, rows: np.ndarray) -> np.ndarray:
-            found = self._probabilities(self._answers(mixed))
+        def answer(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
+            found = self._probabilities(self._predict_cells(mixed))
             return found[np.arange(len(found)), likeliest[rows]]
 
         return answer, [str(self.classes_[each]) for each in likeliest], said.max(1)

@@ -17,36 +17,50 @@ from sklearn.utils.validation import (
 )
 from torch import Tensor
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed
-from addnorm.models.tabular import Cells, TableConfig, TableModel
+from addnorm.models.tabular import TableBatch, TableConfig, TableModel
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
-    as_pandas,
+    format_cell,
     is_frame,
     raw_columns,
     read_columns,
-    refuse_records,
-    shown,
+    reject_records,
+    to_pandas,
 )
-from addnorm.tabular.dataset import Given, lesson_of, refuse_empty, rows_of, some_rows
-from addnorm.tabular.inspection.explanations import Explanation, effects_of
-from addnorm.tabular.inspection.importance import importances
-from addnorm.tabular.io.store import load_estimator, module_bytes, module_from, save_estimator
+from addnorm.tabular.dataset import (
+    CheckedInput,
+    build_fit_data,
+    reject_empty_columns,
+    select_column_rows,
+    select_rows,
+)
+from addnorm.tabular.inspection.explanations import Explanation, column_effects
+from addnorm.tabular.inspection.importance import compute_importances
+from addnorm.tabular.io.store import load_estimator, module_bytes, module_from_bytes, save_estimator
 from addnorm.tabular.params import (
-    config_of,
-    device_of,
-    seed_of,
-    threads_of,
-    training_of,
+    model_config,
+    resolve_device,
+    resolve_seed,
+    resolve_threads,
+    training_config,
 )
-from addnorm.tabular.progress import watched
-from addnorm.tabular.training.loop import Sample, answers, begun, descend, fit_model, settled, whole
-from addnorm.tabular.training.pretraining import OBJECTIVES, Pretext, Pretrained
-from addnorm.tabular.training.row_groups import row_set, times_of
+from addnorm.tabular.progress import epoch_progress
+from addnorm.tabular.training.loop import (
+    WeightedBatch,
+    build_model,
+    fit_model,
+    predict,
+    rollback_on_error,
+    torch_context,
+    train_epochs,
+)
+from addnorm.tabular.training.pretraining import OBJECTIVES, PretextModel, Pretrained
+from addnorm.tabular.training.row_groups import row_multiplicity, unique_rows
 from addnorm.tabular.training.targets import Target
 
-CHUNK = 8192
+ROWS_PER_CHUNK = 8192
 """Rows of a table that are read at once at prediction."""
 
 
@@ -64,48 +78,50 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
     _most_passes: int
     """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
 
-    def _fit(self, given: Given, y: np.ndarray) -> None:
+    def _fit(self, inputs: CheckedInput, y: np.ndarray) -> None:
         """Fit to checked columns and a target in numbers, all weights above 0."""
-        seed = seed_of(self)
+        seed = resolve_seed(self)
         again = self.warm_start and hasattr(self, "module_")
         before = getattr(self, "pretrained_", None)
         encoder = self.encoder_ if again else None if before is None else before.encoder
         if encoder is not None:
-            _same_names(encoder, given.X, "last fit" if again else "pre-training")
-        lesson = lesson_of(
-            self, given, y, encoder=encoder, target=self.target_ if again else None, seed=seed
+            _check_column_names(encoder, inputs.X, "last fit" if again else "pre-training")
+        lesson = build_fit_data(
+            self, inputs, y, encoder=encoder, target=self.target_ if again else None, seed=seed
         )
-        target, taught, judged = lesson.target, lesson.taught, lesson.judged
-        config = config_of(self, lesson.encoder, target.outputs)
-        device = device_of(self)
+        target, taught, judged = lesson.target, lesson.train, lesson.valid
+        config = model_config(self, lesson.encoder, target.outputs)
+        device = resolve_device(self)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "fit"), device=device),
-            watched(self.verbose) as watch,
+            torch_context(
+                threads=resolve_threads(self), seed=derive_seed(seed, "fit"), device=device
+            ),
+            epoch_progress(self.verbose) as watch,
         ):
             if again:
-                module = self._went_on(config).float().to(device)
+                module = self._warm_start_module(config).float().to(device)
             else:
-                module = begun(
-                    config, taught, target=target, seed=seed, device=device, before=before
+                module = build_model(
+                    config, taught, target=target, seed=seed, device=device, pretrained=before
                 )
             self.history_ = fit_model(
                 module,
                 taught.to(device),
                 None if judged is None else judged.to(device),
                 target=target,
-                how=training_of(self, len(taught.weights), wiring=config.wiring, seed=seed),
-                reference=lesson.keep.to(device),
-                watch=watch,
+                config=training_config(self, len(taught.weights), wiring=config.wiring, seed=seed),
+                reference=lesson.reference.to(device),
+                on_epoch_end=watch,
             )
         # Sums in double precision: an answer does not depend on the rows it is made with.
         double = device.type != "mps"
         self.module_ = module.double() if double else module
-        self.encoder_, self.target_, self.reference_ = lesson.encoder, target, lesson.keep
+        self.encoder_, self.target_, self.reference_ = lesson.encoder, target, lesson.reference
         self._n_features_out = module.width
-        with settled(threads=threads_of(self)):
+        with torch_context(threads=resolve_threads(self)):
             self._after_fit(judged or taught, judged is not None)
 
-    def _went_on(self, config: TableConfig) -> TableModel:
+    def _warm_start_module(self, config: TableConfig) -> TableModel:
         if self.module_.config != config:
             raise UserError(
                 "warm_start goes on with the model of the last fit, and the settings are others now"
@@ -117,15 +133,15 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         """How the target is learned."""
 
     @abstractmethod
-    def _explained(self, cells: Cells) -> tuple[Any, list[str], np.ndarray]:
+    def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
         """What `effects_of` asks, what the answers are about, and the answers."""
 
-    def _after_fit(self, judged: Sample, held: bool) -> None:
+    def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
         """What is computed from the rows held out, or from all where none are."""
-        self.feature_importances_ = importances(
+        self.feature_importances_ = compute_importances(
             self.importance,
             self.module_,
-            judged,
+            sample,
             reference=self.reference_,
             target=self.target_,
             sources=self.encoder_.sources,
@@ -136,22 +152,22 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
 
     def transform(self, X: Any) -> np.ndarray:
         """Row embeddings: what the head reads, (rows, width)."""
-        return self._said(X, embeddings=True)
+        return self._predict_rows(X, embeddings=True)
 
-    def _said(self, X: Any, *, embeddings: bool = False) -> np.ndarray:
+    def _predict_rows(self, X: Any, *, embeddings: bool = False) -> np.ndarray:
         """What the model says of each row, in float64, a few thousand rows at a time."""
         check_is_fitted(self, "module_")
-        X = self._checked(X, reset=False)
+        X = self._check_table(X, reset=False)
         said = []
-        with settled(threads=threads_of(self)):
-            for start in range(0, len(X), CHUNK):
-                part = rows_of(X, slice(start, start + CHUNK))
+        with torch_context(threads=resolve_threads(self)):
+            for start in range(0, len(X), ROWS_PER_CHUNK):
+                part = select_rows(X, slice(start, start + ROWS_PER_CHUNK))
                 cells = self.encoder_.encode(part)
-                said.append(self._answers(cells, embeddings=embeddings))
+                said.append(self._predict_cells(cells, embeddings=embeddings))
         return np.concatenate(said)
 
-    def _answers(self, cells: Cells, *, embeddings: bool = False) -> np.ndarray:
-        made = answers(self.module_, cells, self.reference_, embeddings=embeddings)
+    def _predict_cells(self, cells: TableBatch, *, embeddings: bool = False) -> np.ndarray:
+        made = predict(self.module_, cells, self.reference_, embeddings=embeddings)
         return made.double().cpu().numpy()
 
     def explain(self, X: Any) -> Explanation:
@@ -160,19 +176,19 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         It takes as many answers a row as there are columns times reference rows.
         """
         check_is_fitted(self, "module_")
-        X = self._checked(X, reset=False)
+        X = self._check_table(X, reset=False)
         columns = self.encoder_.read(X)
-        cells = self.encoder_.cells(*self.encoder_.raw(columns))
-        with settled(threads=threads_of(self)):
-            said, of, told = self._explained(cells)
-            effects = effects_of(said, cells, self.reference_, self.encoder_.sources)
+        cells = self.encoder_.to_table_batch(*self.encoder_.raw_features(columns))
+        with torch_context(threads=resolve_threads(self)):
+            said, of, told = self._explain_cells(cells)
+            effects = column_effects(said, cells, self.reference_, self.encoder_.sources)
         effects = np.pad(effects, ((0, 0), (0, len(columns) - effects.shape[1])))
-        texts = [[shown(column, row) for column in columns] for row in range(cells.height)]
+        texts = [[format_cell(column, row) for column in columns] for row in range(cells.num_rows)]
         return Explanation(effects, told, list(self.encoder_.names), texts, of)
 
     # Before and after.
 
-    @whole
+    @rollback_on_error
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
         """Pre-train on rows without a target; every `fit` from now on starts from there.
 
@@ -181,34 +197,40 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             None.
         """
         if objective not in OBJECTIVES:
-            raise UserError(unknown("objective", str(objective), OBJECTIVES))
-        X = self._checked(X, reset=True)
-        columns, seed = read_columns(X, self.column_types), seed_of(self)
-        refuse_empty(columns, self.column_types)
+            raise UserError(unknown_name_message("objective", str(objective), OBJECTIVES))
+        X = self._check_table(X, reset=True)
+        columns, seed = read_columns(X, self.column_types), resolve_seed(self)
+        reject_empty_columns(columns, self.column_types)
         ones, values = np.ones(len(X)), [column.values for column in columns]
-        rows = row_set(values, None, weights=ones, times=ones, seed=derive_seed(seed, "rows"))
-        columns, weights = some_rows(columns, rows.chosen), torch.from_numpy(rows.weights)
-        encoder = TableEncoder.of(columns, rows.weights)
-        sample = Sample(encoder.cells(*encoder.raw(columns)), weights, weights)
-        device, config = device_of(self), config_of(self, encoder, 1)
-        how = training_of(self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs)
+        rows = unique_rows(
+            values, None, weights=ones, multiplicity=ones, seed=derive_seed(seed, "rows")
+        )
+        columns, weights = select_column_rows(columns, rows.indices), torch.from_numpy(rows.weights)
+        encoder = TableEncoder.from_columns(columns, rows.weights)
+        sample = WeightedBatch(
+            encoder.to_table_batch(*encoder.raw_features(columns)), weights, weights
+        )
+        device, config = resolve_device(self), model_config(self, encoder, 1)
+        how = training_config(self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs)
         with (
-            settled(threads=threads_of(self), seed=derive_seed(seed, "pretrain"), device=device),
-            watched(self.verbose) as watch,
+            torch_context(
+                threads=resolve_threads(self), seed=derive_seed(seed, "pretrain"), device=device
+            ),
+            epoch_progress(self.verbose) as watch,
         ):
-            model = begun(config, sample, target=None, seed=seed, device=device)
-            pretext = Pretext(model, objective).to(device)
+            model = build_model(config, sample, target=None, seed=seed, device=device)
+            pretext = PretextModel(model, objective).to(device)
 
-            def loss_of(part: Sample) -> tuple[Tensor, Tensor]:
+            def loss_of(part: WeightedBatch) -> tuple[Tensor, Tensor]:
                 return pretext.loss(part.cells) * part.weights.sum(), part.weights.sum()
 
-            self.pretraining_ = descend(
+            self.pretraining_ = train_epochs(
                 pretext,
                 sample.to(device),
-                loss_of=loss_of,
-                judge=None,
-                how=how,
-                watch=watch,
+                compute_loss=loss_of,
+                validate=None,
+                config=how,
+                on_epoch_end=watch,
             )
         kept = {
             name: value.cpu().contiguous()
@@ -241,22 +263,24 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         config, data = state.pop("_module", (None, b""))
         super().__setstate__(state)
         if config is not None:
-            self.module_, self.reference_ = module_from(data, TableConfig.of(**config))
+            self.module_, self.reference_ = module_from_bytes(
+                data, TableConfig.from_kwargs(**config)
+            )
 
     # What was given.
 
-    def _read(self, X: Any, y: Any, weights: Any) -> Given:
+    def _check_input(self, X: Any, y: Any, weights: Any) -> CheckedInput:
         """The table and the rows' weights, checked."""
-        X = self._checked(X, reset=True)
+        X = self._check_table(X, reset=True)
         check_consistent_length(X, y)
         weights = _check_sample_weight(
             weights, np.empty((len(X), 1)), dtype=np.float64, ensure_non_negative=True
         )
-        return Given(X, weights, times_of(weights))
+        return CheckedInput(X, weights, row_multiplicity(weights))
 
-    def _checked(self, X: Any, *, reset: bool) -> Any:
+    def _check_table(self, X: Any, *, reset: bool) -> Any:
         if is_frame(X):
-            X = as_pandas(X)
+            X = to_pandas(X)
             if not X.columns.is_unique:
                 twice = X.columns[X.columns.duplicated()][0]
                 raise UserError(f"several columns are called {twice!r}; give each a name")
@@ -268,7 +292,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                     )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
-        refuse_records(X)
+        reject_records(X)
         made = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
         if made.dtype.kind == "c":
             raise UserError("Complex data not supported")
@@ -288,10 +312,10 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         return tags
 
 
-def _same_names(encoder: TableEncoder, X: Any, of: str) -> None:
+def _check_column_names(encoder: TableEncoder, X: Any, origin: str) -> None:
     names = tuple(name for name, _ in raw_columns(X))
     if encoder.names != names:
         raise UserError(
-            f"the columns are not those of the {of}: got {', '.join(names)}; wanted "
+            f"the columns are not those of the {origin}: got {', '.join(names)}; wanted "
             f"{', '.join(encoder.names)}"
         )

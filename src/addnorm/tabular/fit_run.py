@@ -23,18 +23,18 @@ from sklearn.metrics import (
     root_mean_squared_error,
 )
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.core.files import replacing
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.core.files import atomic_write
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.columns.reader import empty_columns, read_column
 from addnorm.tabular.inspection.calibration import Reliability
-from addnorm.tabular.task_setup import halves, split_target, types_of
-from addnorm.train.run_folder import locked
+from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
+from addnorm.train.run_folder import folder_lock
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
 TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
-BINS = 255
+MAX_CATEGORIES = 255
 """Categories that gradient boosting tells apart."""
 
 Estimator = TabularTransformerClassifier | TabularTransformerRegressor
@@ -62,7 +62,7 @@ class FitConfig(BaseModel):
 
 
 @dataclass(frozen=True)
-class Fitted:
+class FitResult:
     """What came of it."""
 
     config: FitConfig
@@ -78,33 +78,35 @@ class Fitted:
     """Why gradient boosting has no scores, where it has none."""
 
 
-def fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False) -> Fitted:
+def fit_run(
+    frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False
+) -> FitResult:
     """Fit to a frame and write the folder; then measure, on a part that was held out, the estimator
     and gradient boosting.
     """
-    with locked(Path(folder), "fitting"):  # refused now, not after hours
+    with folder_lock(Path(folder), "fitting"):  # refused now, not after hours
         return _fit_run(frame, config, folder, verbose=verbose)
 
 
-def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> Fitted:
+def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool) -> FitResult:
     X, y = split_target(frame, config.target)
     if config.task not in TASKS:
-        raise UserError(unknown("task", config.task, TASKS))
+        raise UserError(unknown_name_message("task", config.task, TASKS))
     classify = config.task == "classify"
     estimator = TASKS[config.task](random_state=config.seed, verbose=verbose)
     known = estimator.get_params()
     for name in config.params:
         if name not in known:
-            raise UserError(unknown("parameter", name, known))
+            raise UserError(unknown_name_message("parameter", name, known))
     estimator.set_params(**config.params)
     if not 0 <= config.holdout < 1:
         raise UserError(f"holdout is a share from 0 to below 1, got {config.holdout}")
     X_test = y_test = None
-    types = types_of(X, config.params.get("column_types"))
+    types = infer_column_types(X, config.params.get("column_types"))
     estimator.set_params(column_types=types)
     try:
         if config.holdout:
-            stay, held = halves(y, config.holdout, classify=classify, seed=config.seed)
+            stay, held = split_rows(y, config.holdout, classify=classify, seed=config.seed)
             (X_test, y_test), (X, y) = ((X.iloc[at], y.iloc[at]) for at in (held, stay))
         started = time.monotonic()
         estimator.fit(X, y)
@@ -113,13 +115,16 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
         raise
     except ValueError as problem:  # in scikit-learn's words
         raise UserError(" ".join(str(problem).split())) from None
-    fitted = Fitted(config, estimator, len(X))
+    fitted = FitResult(config, estimator, len(X))
     save_run(fitted, folder)  # whatever happens to what follows
     if X_test is None:
         return fitted
-    scores, note = {"addnorm": measured(estimator, X_test, y_test) | {"seconds": seconds}}, ""
+    scores, note = (
+        {"addnorm": score_estimator(estimator, X_test, y_test) | {"seconds": seconds}},
+        "",
+    )
     try:
-        scores["gradient boosting"] = boosted(
+        scores["gradient boosting"] = gradient_boosting_scores(
             X, y, X_test, y_test, types=types, classify=classify, seed=config.seed
         )
     except ValueError as problem:  # a class of one row, say
@@ -130,7 +135,7 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
     return fitted
 
 
-def measured(model: Any, X: Any, y: Any) -> dict[str, float]:
+def score_estimator(model: Any, X: Any, y: Any) -> dict[str, float]:
     """Scores of a fitted model on rows it has not seen."""
     if not isinstance(model, ClassifierMixin):
         said = model.predict(X)
@@ -150,7 +155,7 @@ def measured(model: Any, X: Any, y: Any) -> dict[str, float]:
     return scores
 
 
-def boosted(
+def gradient_boosting_scores(
     X: Any,
     y: Any,
     X_test: Any,
@@ -161,19 +166,23 @@ def boosted(
     seed: int,
 ) -> dict[str, float]:
     """Scores of scikit-learn's gradient boosting with its defaults on the same rows."""
-    table, marks = _for_trees(X, X, types)
+    table, marks = _encode_for_trees(X, X, types)
     kind = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
     started = time.monotonic()
     model = kind(categorical_features=marks, random_state=seed).fit(table, y)
     seconds = time.monotonic() - started
-    return measured(model, _for_trees(X_test, X, types)[0], y_test) | {"seconds": seconds}
+    return score_estimator(model, _encode_for_trees(X_test, X, types)[0], y_test) | {
+        "seconds": seconds
+    }
 
 
-def _for_trees(X: Any, known: Any, types: Mapping[str, str]) -> tuple[np.ndarray, list[bool]]:
+def _encode_for_trees(
+    X: Any, train_table: Any, types: Mapping[str, str]
+) -> tuple[np.ndarray, list[bool]]:
     """Columns as numbers; texts as codes of the most frequent."""
     columns, marks = [], []
     for name in X.columns:
-        model, column = (read_column(name, each[name], types[name]) for each in (known, X))
+        model, column = (read_column(name, each[name], types[name]) for each in (train_table, X))
         if empty_columns([model]):
             continue  # absent from all training rows: boosting cannot find bins for nothing
         if column.values.dtype == np.float64:
@@ -181,18 +190,18 @@ def _for_trees(X: Any, known: Any, types: Mapping[str, str]) -> tuple[np.ndarray
             marks.append(False)
             continue
         met = Counter(text for text in model.values if text is not None)
-        often = sorted(met, key=lambda text: (-met[text], text))[:BINS]
+        often = sorted(met, key=lambda text: (-met[text], text))[:MAX_CATEGORIES]
         codes = {text: float(place) for place, text in enumerate(often)}
         columns.append(np.array([codes.get(text, np.nan) for text in column.values]))
         marks.append(True)
     return np.stack(columns, 1), marks
 
 
-def save_run(fitted: Fitted, folder: str | Path) -> None:
+def save_run(fitted: FitResult, folder: str | Path) -> None:
     """Write the estimator, the config and what was measured."""
     folder = Path(folder)
     fitted.estimator.save(folder)
-    with replacing(folder / CONFIG) as name:
+    with atomic_write(folder / CONFIG) as name:
         plain = yaml.safe_dump(fitted.config.model_dump(), sort_keys=False, allow_unicode=True)
         name.write_text(plain, encoding="utf-8")
     rows: list[Mapping[str, Any]] = [
@@ -209,7 +218,7 @@ def save_run(fitted: Fitted, folder: str | Path) -> None:
     write_rows(folder / ROWS, rows)
 
 
-def value_of(text: str) -> Any:
+def parse_param(text: str) -> Any:
     """What stands behind KEY=, as YAML reads it; 1e-3 is a number, although YAML does not think so.
 
     >>> value_of("1e-3"), value_of("null"), value_of("b2t")
@@ -225,13 +234,13 @@ def value_of(text: str) -> Any:
     return value
 
 
-def text_of(value: Any) -> str:
+def format_param(value: Any) -> str:
     """What `value_of` reads as that value.
 
     >>> text_of(None), text_of("b2t"), text_of("3")
     ('null', 'b2t', '"3"')
     """
-    if isinstance(value, str) and value_of(value) == value:
+    if isinstance(value, str) and parse_param(value) == value:
         return value
     return json.dumps(value)
 
@@ -249,7 +258,7 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
     return config, load(folder)
 
 
-def matched(frame: Any, estimator: Estimator, target: str) -> tuple[Any, list[str]]:
+def align_columns(frame: Any, estimator: Estimator, target: str) -> tuple[Any, list[str]]:
     """The columns that the estimator knows, in its order, and the names of those it does not.
 
     A frame that lacks any is refused with their names; the target is no column of strangers.

@@ -3,14 +3,14 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from addnorm.tabular.training.loop import Watch
+from addnorm.tabular.training.loop import EpochCallback
 
-EVERY = 10
+EPOCHS_PER_LINE = 10
 """Epochs between two lines, where there is no terminal."""
 
 
 @contextmanager
-def watched(verbose: bool | int) -> Iterator[Watch | None]:
+def epoch_progress(verbose: bool | int) -> Iterator[EpochCallback | None]:
     """What tells of every epoch while the block runs; None to be quiet."""
     if not verbose:
         yield None
@@ -29,7 +29,7 @@ def watched(verbose: bool | int) -> Iterator[Watch | None]:
             valid = f", held out {row['valid']:.4f}" if "valid" in row else ""
             told = f"loss {row['train']:.4f}{valid}"
             bar.update(line, completed=epoch, total=epochs, description=told)
-            if not console.is_terminal and (epoch % EVERY == 1 or epoch == epochs):
+            if not console.is_terminal and (epoch % EPOCHS_PER_LINE == 1 or epoch == epochs):
                 left = row["seconds"] / epoch * (epochs - epoch)
                 console.print(f"addnorm: epoch {epoch}/{epochs}: {told}, {left:.0f} s left at most")
 

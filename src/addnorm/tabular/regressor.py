@@ -8,10 +8,10 @@ from sklearn.base import RegressorMixin
 from sklearn.utils.validation import validate_data
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular import Cells
+from addnorm.models.tabular import TableBatch
 from addnorm.tabular.estimator import TabularTransformer
-from addnorm.tabular.training.loop import whole
-from addnorm.tabular.training.targets import NumberTarget, refuse_holes
+from addnorm.tabular.training.loop import rollback_on_error
+from addnorm.tabular.training.targets import NumberTarget, reject_missing_targets
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
@@ -190,30 +190,30 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         self.verbose = verbose
         self.warm_start = warm_start
 
-    @whole
+    @rollback_on_error
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
-        refuse_holes(y)
+        reject_missing_targets(y)
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
-        given = self._read(X, y, sample_weight)
+        given = self._check_input(X, y, sample_weight)
         y = np.asarray(y, dtype=np.float64)[given.weights > 0]
         if len(y) > 1 and np.ptp(y) == 0:
             raise UserError(
                 f"{type(self).__name__} needs a target that varies, but every row has {y[0]:g}"
             )
-        self._fit(given.real(), y)
+        self._fit(given.drop_zero_weights(), y)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
         """The number of each row."""
-        said = self._said(X)[:, 0]
-        return self.target_.answered(said)
+        said = self._predict_rows(X)[:, 0]
+        return self.target_.decode(said)
 
     def _target(self, y: np.ndarray, weights: np.ndarray) -> NumberTarget:
-        return NumberTarget.of(y, weights, self.target_scaling)
+        return NumberTarget.from_values(y, weights, self.target_scaling)
 
-    def _explained(self, cells: Cells) -> tuple[Any, list[str], np.ndarray]:
-        def answer(mixed: Cells, rows: np.ndarray) -> np.ndarray:
-            return self.target_.answered(self._answers(mixed)[:, 0])
+    def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
+        def answer(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
+            return self.target_.decode(self._predict_cells(mixed)[:, 0])
 
-        return answer, ["the prediction"] * cells.height, answer(cells, np.arange(cells.height))
+        return answer, ["the prediction"] * cells.num_rows, answer(cells, np.arange(cells.num_rows))

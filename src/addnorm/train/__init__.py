@@ -5,7 +5,7 @@ from addnorm.train.optimizers.adam import Adam, AdamW, RAdam
 from addnorm.train.optimizers.base import make_optimizer
 from addnorm.train.optimizers.muon import Muon
 from addnorm.train.recipe import Recipe, read_recipe
-from addnorm.train.schedules.base import make_schedule, noam_peak, recommended
+from addnorm.train.schedules.base import make_schedule, noam_peak, recommended_schedule
 from addnorm.train.schedules.schedules import (
     WSD,
     Constant,
@@ -15,7 +15,7 @@ from addnorm.train.schedules.schedules import (
     Linear,
     WarmConstant,
 )
-from addnorm.train.trained_run import Run
+from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 
 __all__ = [
@@ -30,13 +30,13 @@ __all__ = [
     "Muon",
     "RAdam",
     "Recipe",
-    "Run",
+    "TrainedRun",
     "WSD",
     "WarmConstant",
     "make_optimizer",
     "make_schedule",
     "noam_peak",
     "read_recipe",
-    "recommended",
+    "recommended_schedule",
     "train",
 ]

@@ -13,10 +13,10 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import Tensor
 
-from addnorm.core.files import sync
+from addnorm.core.files import fsync_path
 from addnorm.models.base import save_tensors
 
-STATE = "state.json"
+STATE_FILE = "state.json"
 Tensors = dict[str, Tensor]
 
 
@@ -43,16 +43,16 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
         for name, tensors in checkpoint.tensors.items():
             path = temporary / f"{name}.safetensors"
             save_tensors(tensors, path)
-            sync(path)
-            sums[path.name] = _digest(path)
+            fsync_path(path)
+            sums[path.name] = _file_checksum(path)
         state = {"step": checkpoint.step, **checkpoint.state, "sums": sums}
-        text = json.dumps(state | {"sum": _own_sum(state)}, indent=1)
-        (temporary / STATE).write_text(text, encoding="utf-8")
-        sync(temporary / STATE)
+        text = json.dumps(state | {"sum": _state_checksum(state)}, indent=1)
+        (temporary / STATE_FILE).write_text(text, encoding="utf-8")
+        fsync_path(temporary / STATE_FILE)
         if target.exists():
             shutil.rmtree(target)
         temporary.replace(target)
-        sync(folder)
+        fsync_path(folder)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
@@ -67,7 +67,7 @@ def load(folder: Path, step: int) -> Checkpoint | None:
     for name, digest in state["sums"].items():
         file = path / name
         try:
-            if _digest(file) != digest:
+            if _file_checksum(file) != digest:
                 return None
             tensors[file.stem] = load_file(file)
         except (OSError, SafetensorError):
@@ -78,31 +78,31 @@ def load(folder: Path, step: int) -> Checkpoint | None:
 def read_state(folder: Path, step: int) -> dict[str, Any] | None:
     """The plain data of a checkpoint; None if it is damaged."""
     try:
-        state = json.loads((folder / f"step-{step}" / STATE).read_text(encoding="utf-8"))
+        state = json.loads((folder / f"step-{step}" / STATE_FILE).read_text(encoding="utf-8"))
         own = state.pop("sum")
     except (OSError, ValueError, AttributeError, KeyError):
         return None
-    return state if own == _own_sum(state) and state["step"] == step else None
+    return state if own == _state_checksum(state) and state["step"] == step else None
 
 
-def steps(folder: Path) -> list[int]:
+def list_steps(folder: Path) -> list[int]:
     """Steps that have a checkpoint, newest first; whole or not."""
     found = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
     return sorted((int(name) for name in found if name.isdigit()), reverse=True)
 
 
-def valid(folder: Path) -> Iterator[Checkpoint]:
+def iter_valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
     """Checkpoints that are whole, newest first."""
-    for step in steps(folder):
+    for step in list_steps(folder):
         checkpoint = load(folder, step)
         if checkpoint is not None:
             yield checkpoint
 
 
-def prune(folder: Path, *, keep: int, spare: set[int]) -> None:
+def prune(folder: Path, *, keep: int, protected: set[int]) -> None:
     """Remove all but the newest `keep` and the spared, and what a killed writer left."""
-    for step in steps(folder)[keep:]:
-        if step not in spare:
+    for step in list_steps(folder)[keep:]:
+        if step not in protected:
             shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
     for left in folder.glob(".step-*"):
         shutil.rmtree(left, ignore_errors=True)
@@ -110,15 +110,15 @@ def prune(folder: Path, *, keep: int, spare: set[int]) -> None:
 
 def drop_after(folder: Path, step: int) -> None:
     """Remove checkpoints of later steps, which a rewind has made untrue."""
-    for later in steps(folder):
+    for later in list_steps(folder):
         if later > step:
             shutil.rmtree(folder / f"step-{later}", ignore_errors=True)
 
 
-def _own_sum(state: dict[str, Any]) -> str:
+def _state_checksum(state: dict[str, Any]) -> str:
     return hashlib.sha256(json.dumps(state, sort_keys=True).encode()).hexdigest()
 
 
-def _digest(path: Path) -> str:
+def _file_checksum(path: Path) -> str:
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,7 +20,7 @@ from addnorm.models import Model
 from addnorm.train.device import pick_device
 
 BACKENDS = {"cuda": "nccl"}
-MET: list[Any] = []
+PROCESS_GROUPS: list[Any] = []
 """Groups of processes that this one was in, kept to its end. If a model wrapped for several
 processes were the last to hold one, torch would wait, holding Python's lock, for threads that may
 be waiting for that lock."""
@@ -35,22 +35,22 @@ class World:
     device: torch.device = field(default_factory=lambda: torch.device("cpu"))
 
     @property
-    def first(self) -> bool:
+    def is_main(self) -> bool:
         """Whether this is the process that writes and talks."""
         return self.rank == 0
 
-    def wait(self) -> None:
+    def barrier(self) -> None:
         """Until all are here."""
         if self.size > 1:
             dist.barrier()
 
-    def total(self, values: Tensor) -> Tensor:
+    def all_reduce(self, values: Tensor) -> Tensor:
         """The sum over all processes."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
-    def told(self, value: int) -> int:
+    def broadcast(self, value: int) -> int:
         """What the first process says."""
         if self.size == 1:
             return value
@@ -58,28 +58,28 @@ class World:
         dist.broadcast(box, 0)
         return int(box)
 
-    def first_does(self, action: Callable[[], Any]) -> None:
+    def run_on_main(self, action: Callable[[], Any]) -> None:
         """Let the first process do something; if it refuses, no other one waits for it."""
         refused: Exception | None = None
-        if self.first:
+        if self.is_main:
             try:
                 action()
             except (UserError, OSError) as problem:
                 refused = problem
-        if self.agreed(refused is not None):
+        if self.any_process(refused is not None):
             raise refused or UserError("the first process could not begin; see what it said")
 
-    def agreed(self, value: bool) -> bool:
+    def any_process(self, value: bool) -> bool:
         """Whether it is so for any process."""
         return (
             value
             if self.size == 1
-            else bool(self.total(torch.tensor(float(value), device=self.device)).item())
+            else bool(self.all_reduce(torch.tensor(float(value), device=self.device)).item())
         )
 
 
 @contextmanager
-def joined(device: str) -> Iterator[World]:
+def init_distributed(device: str) -> Iterator[World]:
     """Meet the other processes that `torchrun` started, if there are any."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
     chosen = pick_device(device)
@@ -90,14 +90,14 @@ def joined(device: str) -> Iterator[World]:
         chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
         torch.cuda.set_device(chosen)
     dist.init_process_group(BACKENDS.get(chosen.type, "gloo"))
-    MET.append(dist.group.WORLD)
+    PROCESS_GROUPS.append(dist.group.WORLD)
     try:
         yield World(rank, size, chosen)
     finally:
         dist.destroy_process_group()
 
 
-def shard(model: Model, world: World) -> None:
+def apply_fsdp(model: Model, world: World) -> None:
     """Spread the weights over the processes: each sub-layer by itself, and all the rest."""
     scalars = [name for name, weight in model.named_parameters() if not weight.ndim]
     if scalars:
@@ -117,25 +117,25 @@ def shard(model: Model, world: World) -> None:
     register_fsdp_forward_method(model, "loss")  # which is called in place of forward
 
 
-def copied(objective: nn.Module, world: World) -> nn.Module:
+def wrap_ddp(objective: nn.Module, world: World) -> nn.Module:
     """The objective with gradients averaged over the processes at every backward."""
     device_ids = [world.device] if world.device.type == "cuda" else None
     return DistributedDataParallel(objective, device_ids=device_ids)
 
 
-def whole(value: Tensor) -> Tensor:
+def full_tensor(value: Tensor) -> Tensor:
     """A tensor of which each process may have a shard, gathered on the CPU."""
     value = value.detach()
     return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()
 
 
-def spread(value: Tensor, like: Tensor) -> Tensor:
+def shard_like(value: Tensor, like: Tensor) -> Tensor:
     """A whole tensor, cut into shards as another one is."""
     if not isinstance(like, DTensor):
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
-def quiet(objective: nn.Module) -> AbstractContextManager[None]:
+def no_sync(objective: nn.Module) -> AbstractContextManager[None]:
     """A backward after which nothing is averaged yet, as more is to come for the same update."""
     return objective.no_sync() if isinstance(objective, DistributedDataParallel) else nullcontext()

@@ -6,10 +6,10 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from addnorm.train.distributed import spread
+from addnorm.train.distributed import shard_like
 
 
-class Average:
+class EMA:
     """Exponential moving average of all parameters.
 
     a <- d * a + (1 - d) * w,    d = min(decay, (1 + t) / (10 + t))
@@ -37,10 +37,10 @@ class Average:
     def load(self, values: Mapping[str, Tensor]) -> None:
         """Go on from values that were saved."""
         for name, value in self.values.items():
-            value.copy_(spread(values[name], value))
+            value.copy_(shard_like(values[name], value))
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def swapped_in(self) -> Iterator[None]:
         """The model answers with the average inside."""
         self._swap()
         try:

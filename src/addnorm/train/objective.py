@@ -7,14 +7,14 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.data.tokenizer import PAD
-from addnorm.kernels.precision import wide
+from addnorm.kernels.precision import widest_float
 from addnorm.models import Model
 
 Masks = dict[str, Tensor | None]
 
 
 @dataclass(frozen=True)
-class Means:
+class LossMeans:
     """What sums over all that was predicted come to."""
 
     nll: float
@@ -50,27 +50,30 @@ class Objective(nn.Module):
 
     def forward(self, inputs: Tensor, targets: Tensor) -> tuple[Tensor, Tensor]:
         """inputs, targets: as in `Batch`."""
-        given, masks = self.call(inputs, targets)
+        given, masks = self.model_inputs(inputs, targets)
         loss, *counted = self.model.loss(
-            self.asked(targets), *given, smoothing=self.smoothing, **masks
+            self.select_targets(targets), *given, smoothing=self.smoothing, **masks
         )
-        return loss, torch.stack([each.detach().to(wide(loss.device)) for each in counted])
+        return loss, torch.stack([each.detach().to(widest_float(loss.device)) for each in counted])
 
-    def call(self, inputs: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Masks]:
+    def model_inputs(self, inputs: Tensor, targets: Tensor) -> tuple[tuple[Tensor, ...], Masks]:
         """What the model is called with: tensors, and masks by name."""
         if self.task != "translate":
-            return (inputs,), {"mask": valid(inputs)}
+            return (inputs,), {"mask": make_token_mask(inputs)}
         target = targets[:, :-1].clamp(min=PAD)
-        return (inputs, target), {"source_mask": valid(inputs), "target_mask": valid(target)}
+        return (inputs, target), {
+            "source_mask": make_token_mask(inputs),
+            "target_mask": make_token_mask(target),
+        }
 
-    def asked(self, targets: Tensor) -> Tensor:
+    def select_targets(self, targets: Tensor) -> Tensor:
         """What the logits are for."""
         if self.task == "translate":
             return targets[:, 1:]
         return targets if self.task == "lm" else targets[:, 0]
 
 
-def valid(ids: Tensor) -> Tensor | None:
+def make_token_mask(ids: Tensor) -> Tensor | None:
     """The mask of a batch, True at tokens; None where nothing is padding."""
     mask = ids != PAD
     if torch.compiler.is_compiling():

@@ -7,30 +7,30 @@ from typing import Annotated, Any, Literal
 import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from addnorm.core.errors import UserError, nearest
-from addnorm.core.files import replacing
-from addnorm.core.key_values import read_pairs, read_yaml
+from addnorm.core.errors import UserError, closest_names
+from addnorm.core.files import atomic_write
+from addnorm.core.key_values import load_yaml, parse_key_values
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
-from addnorm.models.config import Config, told
+from addnorm.models.config import Config, format_validation_error
 from addnorm.models.presets import PRESETS
 from addnorm.train.optimizers.base import registry as optimizers
-from addnorm.train.schedules.base import recommended
+from addnorm.train.schedules.base import recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
 
-Count = Annotated[int, Field(ge=1, strict=True)]
-CountOrNever = Annotated[int, Field(ge=0, strict=True)]
-Size = Annotated[float, Field(gt=0, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1)]
+PositiveInt = Annotated[int, Field(ge=1, strict=True)]
+NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
+PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Fraction = Annotated[float, Field(ge=0, lt=1)]
 
 MODELS = {"translate": "seq2seq", "lm": "lm", "classify": "classifier"}
 
 # What the data decide, or what has no place in a text model.
-_NOT_OURS = {"kind", "vocab", "source_vocab", "types", "classes"}
-_NOT_OURS |= {"image", "patch", "channels", "class_tokens"}
-MODEL_FIELDS = [name for name in Config.model_fields if name not in _NOT_OURS]
+_EXCLUDED_MODEL_FIELDS = {"kind", "vocab", "source_vocab", "types", "classes"}
+_EXCLUDED_MODEL_FIELDS |= {"image", "patch", "channels", "class_tokens"}
+MODEL_FIELDS = [name for name in Config.model_fields if name not in _EXCLUDED_MODEL_FIELDS]
 
-USUAL: dict[str, Any] = {
+DEFAULT_MODEL_FIELDS: dict[str, Any] = {
     "dim": 256,
     "depth": 3,
     "heads": 4,
@@ -61,34 +61,34 @@ class Recipe(BaseModel):
 
     tokenizer: str = "bpe"
     """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
-    vocab: Count = 4000
+    vocab: PositiveInt = 4000
     """Tokens that the tokenizer may have; small corpora give fewer."""
-    max_length: Count = 128
+    max_length: PositiveInt = 128
     """Tokens of the longest sentence; of a block of text in a language model."""
-    batch_tokens: Count = 512
+    batch_tokens: PositiveInt = 512
     """Tokens a side in a batch over all processes; with order=length padding is included."""
     order: Order = "length"
     """Which sentences share a batch: those of like length, or any."""
-    accumulate: Count = 1
+    accumulate: PositiveInt = 1
     """Batches that make one update."""
 
-    steps: Count = 2400
+    steps: PositiveInt = 2400
     """Updates."""
     seed: int = Field(0, ge=0)
     """All chance derives from it."""
     optimizer: str = "adamw"
     """adamw, adam, radam, adafactor or muon, with options: adamw(beta2=0.98)."""
-    lr: Size = 2e-3
+    lr: PositiveFloat = 2e-3
     """The highest learning rate; the schedule gives the share of it."""
     schedule: str = ""
     """none, constant, inverse_sqrt, cosine, wsd, ...; what the wiring recommends if left out."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
     """Decay of matrices; norms, scales, gates and biases never decay."""
-    clip: Size | None = 1.0
+    clip: PositiveFloat | None = 1.0
     """Bound of the gradient's norm."""
-    label_smoothing: Share | None = None
+    label_smoothing: Fraction | None = None
     """Share of the target spread over all tokens; 0.1 for translate and 0 else, if left out."""
-    ema: Share = 0.0
+    ema: Fraction = 0.0
     """Decay of a running average of the weights, which is then evaluated; 0 for none."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
@@ -104,17 +104,17 @@ class Recipe(BaseModel):
     parallel: Literal["ddp", "fsdp"] = "ddp"
     """How several processes share the work: copies of the model, or shards of it."""
 
-    log_every: Count = 10
+    log_every: PositiveInt = 10
     """Updates between rows of loss, learning rate and speed."""
-    monitor_every: CountOrNever = 100
+    monitor_every: NonNegativeInt = 100
     """Updates between looks inside: gradients, stream, attention by site; 0 for none."""
-    valid_every: CountOrNever = 500
+    valid_every: NonNegativeInt = 500
     """Updates between validations; 0 for none."""
-    save_every: Count = 500
+    save_every: PositiveInt = 500
     """Updates between checkpoints."""
     keep: Annotated[int, Field(ge=2, strict=True)] = 2
     """Newest checkpoints that are kept, beside the best."""
-    patience: CountOrNever = 0
+    patience: NonNegativeInt = 0
     """Validations without progress after which it ends; 0 for never."""
     on_spike: Literal["log", "skip", "rewind"] = "log"
     """What a sudden jump of the loss brings: a row, a skipped update, or the last checkpoint."""
@@ -122,23 +122,23 @@ class Recipe(BaseModel):
     """Whether rows also go to TensorBoard files (needs the package)."""
 
     @classmethod
-    def of(cls, values: Mapping[str, Any]) -> "Recipe":
+    def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
         """A recipe from flat keys; mistakes are told in our own words."""
-        own = {name: value for name, value in values.items() if name in _OWN}
+        own = {name: value for name, value in values.items() if name in _RECIPE_FIELDS}
         model = {name: value for name, value in values.items() if name in MODEL_FIELDS}
         for name in values:
             if name not in own and name not in model:
-                close = nearest(name, [*_OWN, *MODEL_FIELDS])
+                close = closest_names(name, [*_RECIPE_FIELDS, *MODEL_FIELDS])
                 hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
                 raise UserError(f"a recipe has no {name!r}; {hint}")
         try:
             return cls(**own, model=model)
         except ValidationError as problem:
-            raise UserError(told(problem, _OWN)) from None
+            raise UserError(format_validation_error(problem, _RECIPE_FIELDS)) from None
 
     @model_validator(mode="before")
     @classmethod
-    def _filled(cls, values: Any) -> Any:
+    def _fill_defaults(cls, values: Any) -> Any:
         """What hangs on other keys, if it was left out."""
         task, model = values.get("task"), dict(values.get("model") or {})
         if task not in MODELS:
@@ -148,20 +148,20 @@ class Recipe(BaseModel):
         filled = dict(values) | {"model": model}
         if isinstance(filled.get("data"), str):  # a run may be opened from anywhere
             filled["data"] = str(Path(filled["data"]).absolute())
-        config = _config(values.get("preset"), model, MODELS[task])
-        filled["model"] = {name: getattr(config, name) for name in _changed(config)}
+        config = _build_config(values.get("preset"), model, MODELS[task])
+        filled["model"] = {name: getattr(config, name) for name in _recorded_fields(config)}
         if filled.get("label_smoothing") is None:
             filled["label_smoothing"] = 0.1 if task == "translate" else 0.0
         wirings = {config.wiring, config.encoder_wiring or config.wiring}
         if filled.get("schedule") in (None, ""):
-            filled["schedule"] = recommended(*sorted(wirings))
+            filled["schedule"] = recommended_schedule(*sorted(wirings))
         for name, registry in (("schedule", schedules), ("optimizer", optimizers)):
             if isinstance(filled.get(name), str):  # what is no text is refused below
                 filled[name] = str(registry.resolve(filled[name]))
         return filled
 
     @model_validator(mode="after")
-    def _sensible(self) -> "Recipe":
+    def _check_consistency(self) -> "Recipe":
         schedules.make(self.schedule).check(self.steps)
         if self.max_length > self.batch_tokens:
             raise ValueError(
@@ -185,34 +185,36 @@ class Recipe(BaseModel):
             )
         return self
 
-    def config(self, *, vocab: int, classes: int | None = None) -> Config:
+    def build_config(self, *, vocab: int, classes: int | None = None) -> Config:
         """The model's config, when the data are known."""
         extra = {} if classes is None else {"classes": classes}
-        return Config.of(kind=MODELS[self.task], vocab=vocab, **extra, **self.model)
+        return Config.from_kwargs(kind=MODELS[self.task], vocab=vocab, **extra, **self.model)
 
-    def flat(self) -> dict[str, Any]:
+    def to_flat_dict(self) -> dict[str, Any]:
         """Every key with its value, as it is written."""
         own = self.model_dump(exclude={"model", "preset"})
-        model = {name: _listed(value) for name, value in self.model.items()}
+        model = {name: _tuple_to_list(value) for name, value in self.model.items()}
         return {"task": own.pop("task"), "data": own.pop("data"), **model, **own}
 
-    def yaml(self) -> str:
+    def to_yaml(self) -> str:
         """Every key with its value, as YAML."""
-        return yaml.safe_dump(self.flat(), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.to_flat_dict(), sort_keys=False, allow_unicode=True)
 
     def save(self, path: Path) -> None:
         """Write `config.yaml`."""
-        with replacing(path) as name:
-            name.write_text(self.yaml(), encoding="utf-8")
+        with atomic_write(path) as name:
+            name.write_text(self.to_yaml(), encoding="utf-8")
 
 
-_OWN = [name for name in Recipe.model_fields if name != "model"]
+_RECIPE_FIELDS = [name for name in Recipe.model_fields if name != "model"]
 
 
-def described() -> list[tuple[str, str, str]]:
+def recipe_keys() -> list[tuple[str, str, str]]:
     """(key, default, what it is) of every key of a recipe, those of the model behind the others."""
-    own = [(name, Recipe.model_fields[name], None) for name in _OWN if name != "task"]
-    model = [(name, Config.model_fields[name], USUAL.get(name)) for name in MODEL_FIELDS]
+    own = [(name, Recipe.model_fields[name], None) for name in _RECIPE_FIELDS if name != "task"]
+    model = [
+        (name, Config.model_fields[name], DEFAULT_MODEL_FIELDS.get(name)) for name in MODEL_FIELDS
+    ]
     return [
         (
             name,
@@ -223,26 +225,26 @@ def described() -> list[tuple[str, str, str]]:
     ]
 
 
-def read_recipe(task: str | None, file: Path | None, pairs: Iterable[str]) -> Recipe:
+def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -> Recipe:
     """A recipe from a YAML file and `key=value` words, which win."""
-    values: dict[str, Any] = {} if file is None else read_yaml(file, "recipe")
+    values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe")
     if task is not None and values.get("task", task) != task:
         raise UserError(
             f"{file} is a recipe for {values['task']!r}, wanted one for {task!r}; leave out one"
         )
-    values |= read_pairs(pairs)
+    values |= parse_key_values(overrides)
     if task is not None:
         values["task"] = task
     if not values.get("data"):
         raise UserError("a recipe needs data; add data=FOLDER, made by `addnorm data`")
-    return Recipe.of(values)
+    return Recipe.from_dict(values)
 
 
-def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
+def _build_config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
     """The model's choices, checked as far as they can be without the data."""
     data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
     if preset is None:
-        return Config.of(**{"kind": kind} | data | USUAL | model)
+        return Config.from_kwargs(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
     if not isinstance(preset, str):
         raise UserError(f"preset cannot be {preset!r}; wanted a name, one of {', '.join(PRESETS)}")
     known = PRESETS[preset].config
@@ -250,15 +252,15 @@ def _config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
         raise UserError(
             f"preset {preset!r} is a {known.kind}, wanted a {kind} for this task; choose another"
         )
-    return known.but(**data | model)
+    return known.replace(**data | model)
 
 
-def _changed(config: Config) -> list[str]:
+def _recorded_fields(config: Config) -> list[str]:
     """Fields of the model that a recipe names: those not at their default, and the usual."""
     changed = config.model_dump(exclude_defaults=True)
-    always = {"wiring", "norm", *USUAL}
+    always = {"wiring", "norm", *DEFAULT_MODEL_FIELDS}
     return [name for name in MODEL_FIELDS if name in changed or name in always]
 
 
-def _listed(value: Any) -> Any:
+def _tuple_to_list(value: Any) -> Any:
     return list(value) if isinstance(value, tuple) else value

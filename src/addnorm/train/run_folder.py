@@ -8,18 +8,18 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
+from addnorm.core.files import atomic_write
 from addnorm.train.recipe import Recipe, read_recipe
 
 CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
 ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
 
 # Keys that change how a run is carried out, not what comes out of it.
-FREE = ("device", "parallel", "keep", "log_every", "tensorboard")
+EXECUTION_KEYS = ("device", "parallel", "keep", "log_every", "tensorboard")
 
 
 @contextmanager
-def locked(folder: Path, doing: str = "training") -> Iterator[None]:
+def folder_lock(folder: Path, activity: str = "training") -> Iterator[None]:
     """Nobody else writes into this folder; the system lets go of it if we are killed."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -29,16 +29,16 @@ def locked(folder: Path, doing: str = "training") -> Iterator[None]:
             f"cannot write into {folder} ({problem.strerror or problem}); wanted a folder that you "
             "may write to: choose another -o"
         ) from None
-    with alone(folder / ".lock") as ours:
+    with try_lock(folder / ".lock") as ours:
         if not ours:
             raise UserError(
-                f"another process is {doing} into {folder}; wait for it, or choose another -o"
+                f"another process is {activity} into {folder}; wait for it, or choose another -o"
             )
         yield
 
 
 @contextmanager
-def alone(path: Path) -> Iterator[bool]:
+def try_lock(path: Path) -> Iterator[bool]:
     """Whether the lock of this name is ours; the system lets go of it if we are killed."""
     with path.open("w") as file:
         try:
@@ -49,7 +49,7 @@ def alone(path: Path) -> Iterator[bool]:
         yield True
 
 
-def claim(folder: Path, recipe: Recipe) -> bool:
+def claim_run_folder(folder: Path, recipe: Recipe) -> bool:
     """Make the folder that of a recipe; whether the run was there already. Refuses another run."""
     if not (folder / CONFIG).exists():
         strangers = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
@@ -60,8 +60,8 @@ def claim(folder: Path, recipe: Recipe) -> bool:
             )
         recipe.save(folder / CONFIG)
         return False
-    theirs, ours = read_config(folder).flat(), recipe.flat()
-    other = [name for name in ours if name not in FREE and ours[name] != theirs.get(name)]
+    theirs, ours = read_config(folder).to_flat_dict(), recipe.to_flat_dict()
+    other = [name for name in ours if name not in EXECUTION_KEYS and ours[name] != theirs.get(name)]
     other += [name for name in theirs if name not in ours]
     if other and not any((folder / CHECKPOINTS).glob("step-*")):
         for name in (TOKENIZER, ARRANGEMENT, ROWS):  # nothing was trained yet: begin as told now
@@ -88,7 +88,7 @@ def read_config(folder: Path) -> Recipe:
 
 def write_arrangement(folder: Path, facts: dict[str, Any]) -> None:
     """Write `arrangement.json`."""
-    with replacing(folder / ARRANGEMENT) as name:
+    with atomic_write(folder / ARRANGEMENT) as name:
         name.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
 
 

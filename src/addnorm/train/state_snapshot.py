@@ -12,31 +12,33 @@ from torch.distributed.checkpoint.state_dict import (
 )
 
 from addnorm.train.checkpoint import Checkpoint, Tensors
-from addnorm.train.distributed import whole
+from addnorm.train.distributed import full_tensor
 from addnorm.train.session import Session
-from addnorm.train.train_state import Progress
+from addnorm.train.train_state import TrainState
 
-GATHER = StateDictOptions(full_state_dict=True, cpu_offload=True)  # to the first process only
-WHOLE = StateDictOptions(full_state_dict=True)
-JOINT = "|"  # between the name of a weight and that of what the optimizer remembers of it
+GATHER_OPTIONS = StateDictOptions(
+    full_state_dict=True, cpu_offload=True
+)  # to the first process only
+FULL_STATE_OPTIONS = StateDictOptions(full_state_dict=True)
+KEY_SEPARATOR = "|"  # between the name of a weight and that of what the optimizer remembers of it
 
 
-def take(session: Session, progress: Progress) -> Checkpoint:
+def capture_state(session: Session, progress: TrainState) -> Checkpoint:
     """Everything of this moment; shards are gathered, so all processes must call it."""
     optimizer: Tensors = {}
-    if session.optimizer.began:
+    if session.optimizer.has_state:
         remembered = get_optimizer_state_dict(
-            session.model, session.optimizer.parts, options=GATHER
+            session.model, session.optimizer.optimizers, options=GATHER_OPTIONS
         )
         optimizer = {
-            f"{weight}{JOINT}{name}": value
+            f"{weight}{KEY_SEPARATOR}{name}": value
             for weight, values in _items(remembered.get("state", {}))
             for name, value in values.items()
         }
-    model: dict[str, Any] = get_model_state_dict(session.model, options=GATHER)
+    model: dict[str, Any] = get_model_state_dict(session.model, options=GATHER_OPTIONS)
     tensors: dict[str, Tensors] = {"model": model, "optimizer": optimizer}
-    if session.average is not None:
-        tensors["average"] = {name: whole(a) for name, a in session.average.values.items()}
+    if session.ema is not None:
+        tensors["average"] = {name: full_tensor(a) for name, a in session.ema.values.items()}
     state = {
         "progress": progress.to_dict(),
         "seed": session.recipe.seed,
@@ -46,26 +48,30 @@ def take(session: Session, progress: Progress) -> Checkpoint:
     return Checkpoint(progress.step, tensors, state)
 
 
-def restore(session: Session, checkpoint: Checkpoint) -> Progress:
+def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
     """Put weights, optimizer and average back; the progress of that moment is returned."""
-    set_model_state_dict(session.model, dict(checkpoint.tensors["model"]), options=WHOLE)
+    set_model_state_dict(
+        session.model, dict(checkpoint.tensors["model"]), options=FULL_STATE_OPTIONS
+    )
     state: dict[str, Any] = {}
     for key, value in checkpoint.tensors["optimizer"].items():
-        weight, _, name = key.rpartition(JOINT)
+        weight, _, name = key.rpartition(KEY_SEPARATOR)
         state.setdefault(weight, {})[name] = value
     if state:
-        remembered = get_optimizer_state_dict(session.model, session.optimizer.parts, options=WHOLE)
+        remembered = get_optimizer_state_dict(
+            session.model, session.optimizer.optimizers, options=FULL_STATE_OPTIONS
+        )
         set_optimizer_state_dict(
             session.model,
-            session.optimizer.parts,
+            session.optimizer.optimizers,
             optim_state_dict=remembered | {"state": state},
-            options=WHOLE,
+            options=FULL_STATE_OPTIONS,
         )
     else:
-        session.optimizer.forget()
-    if session.average is not None:
-        session.average.load(checkpoint.tensors["average"])
-    return Progress.from_dict(checkpoint.state["progress"])
+        session.optimizer.clear_state()
+    if session.ema is not None:
+        session.ema.load(checkpoint.tensors["average"])
+    return TrainState.from_dict(checkpoint.state["progress"])
 
 
 def _items(state: Any) -> list[tuple[str, dict[str, Tensor]]]:

@@ -8,46 +8,46 @@ from contextlib import contextmanager
 from types import FrameType
 from typing import Any
 
-from addnorm.train.train_state import Progress
+from addnorm.train.train_state import TrainState
 
 
-class Clock:
+class Throughput:
     """Adds the seconds of this sitting to a progress; knows the speed since it was last asked."""
 
-    def __init__(self, progress: Progress) -> None:
-        self.before, self.start = progress.seconds, time.monotonic()
-        self.mark, self.tokens = self.start, 0
+    def __init__(self, progress: TrainState) -> None:
+        self.previous_seconds, self.start = progress.seconds, time.monotonic()
+        self.window_start, self.tokens = self.start, 0
 
-    def tick(self, tokens: int) -> float:
+    def add_tokens(self, tokens: int) -> float:
         """Count tokens; all seconds of the run so far."""
         self.tokens += tokens
-        return self.before + time.monotonic() - self.start
+        return self.previous_seconds + time.monotonic() - self.start
 
-    def rate(self) -> float:
+    def tokens_per_second(self) -> float:
         """Tokens a second since the last call."""
         now = time.monotonic()
-        rate = self.tokens / max(now - self.mark, 1e-9)
-        self.mark, self.tokens = now, 0
+        rate = self.tokens / max(now - self.window_start, 1e-9)
+        self.window_start, self.tokens = now, 0
         return rate
 
 
-class Bell:
+class StopFlag:
     """Rings once somebody wants an end."""
 
-    rung = False
+    requested = False
 
 
 @contextmanager
-def stoppable() -> Iterator[Bell]:
+def graceful_shutdown() -> Iterator[StopFlag]:
     """Ctrl-C or a request to terminate rings the bell, so that no update is cut in half; a second
     one ends the program at once.
     """
-    bell = Bell()
+    bell = StopFlag()
 
     def ring(number: int, frame: FrameType | None) -> None:
-        if bell.rung:
+        if bell.requested:
             raise KeyboardInterrupt
-        bell.rung = True
+        bell.requested = True
 
     if threading.current_thread() is not threading.main_thread():
         yield bell  # only the main thread hears signals

@@ -4,16 +4,16 @@ from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from addnorm.core.rows import Row
-from addnorm.data.batches import Position
+from addnorm.data.batches import DataPosition
 
 
 @dataclass
-class Progress:
+class TrainState:
     """What must be known to go on as if nothing had happened, beside weights and optimizer."""
 
     step: int = 0
     """Updates done."""
-    position: Position = field(default_factory=Position)
+    position: DataPosition = field(default_factory=DataPosition)
     """Where the data go on."""
     best: float = float("inf")
     """The lowest loss of a validation."""
@@ -39,9 +39,9 @@ class Progress:
         return asdict(self)
 
     @classmethod
-    def from_dict(cls, data: dict[str, Any]) -> "Progress":
+    def from_dict(cls, data: dict[str, Any]) -> "TrainState":
         """From plain data."""
-        return cls(**data | {"position": Position(**data["position"])})
+        return cls(**data | {"position": DataPosition(**data["position"])})
 
 
 @dataclass(frozen=True)
@@ -50,25 +50,25 @@ class Outcome:
 
     ending: str
     """done, stopped (nothing got better), diverged or interrupted."""
-    progress: Progress
-    why: str = ""
+    progress: TrainState
+    reason: str = ""
     """The reason in words, where it is not done."""
 
 
-class Watcher:
+class TrainCallback:
     """Whoever follows a run; every method may stay as it is."""
 
-    def began(self, progress: Progress, facts: dict[str, Any]) -> None:
+    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
         """The run begins, or goes on from a checkpoint."""
 
-    def said(self, words: str) -> None:
+    def on_message(self, text: str) -> None:
         """Something a person should know."""
 
-    def stepped(self, progress: Progress, loss: float) -> None:
+    def on_step_end(self, progress: TrainState, loss: float) -> None:
         """An update was done."""
 
-    def measured(self, rows: list[Row]) -> None:
+    def on_rows(self, rows: list[Row]) -> None:
         """Rows were written."""
 
-    def ended(self, outcome: Outcome) -> None:
+    def on_train_end(self, outcome: Outcome) -> None:
         """It is over."""

@@ -17,7 +17,7 @@ from addnorm.train.recipe import Recipe
 
 
 @dataclass(frozen=True)
-class Run:
+class TrainedRun:
     """The folder of a run, with the model ready to answer."""
 
     folder: Path
@@ -30,7 +30,7 @@ class Run:
     step: int
     """The step of the checkpoint."""
     device: torch.device
-    best: bool = True
+    is_best: bool = True
     """Whether that is the best checkpoint; False if one had to be passed over, being damaged."""
 
     @property
@@ -46,7 +46,7 @@ class Run:
         task: str | None = None,
         device: str = "auto",
         which: Literal["best", "last"] = "best",
-    ) -> "Run":
+    ) -> "TrainedRun":
         """Read a run; refuses one of another task, if that is given. which: of its checkpoints."""
         folder = Path(folder)
         recipe = files.read_config(folder)
@@ -54,7 +54,7 @@ class Run:
             raise UserError(
                 f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"
             )
-        found, best = checkpoint_of(folder, which)
+        found, best = find_checkpoint(folder, which)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
         if found.state["tokenizer"] != tokenizer.digest:
@@ -68,7 +68,7 @@ class Run:
                 "again, which writes it anew"
             )
         chosen = pick_device(device)
-        model = build(Config.of(**_windows(facts["model"])))
+        model = build(Config.from_kwargs(**_window_to_tuple(facts["model"])))
         model.load_state_dict(found.tensors["model"])
         model.load_state_dict(found.tensors.get("average", {}), strict=False)
         for stack in model.stacks:
@@ -85,24 +85,24 @@ class Run:
         )
 
 
-def checkpoint_of(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:
+def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:
     """The best checkpoint of a run, or the last; the newest that is whole if there is no best. And
     whether none had to be passed over.
     """
     kept = folder / files.CHECKPOINTS
-    newest = next(checkpoints.valid(kept), None)
+    newest = next(checkpoints.iter_valid_checkpoints(kept), None)
     if newest is None:
-        state = "every one is damaged" if checkpoints.steps(kept) else "training has not begun"
+        state = "every one is damaged" if checkpoints.list_steps(kept) else "training has not begun"
         raise UserError(
             f"{folder} has no checkpoint ({state}); give its `addnorm train` command again"
         )
     best = newest.state["progress"]["best_step"] if which == "best" else newest.step
     best = best or newest.step
     found = newest if best == newest.step else checkpoints.load(kept, best)
-    return found or newest, found is not None and checkpoints.steps(kept)[0] == newest.step
+    return found or newest, found is not None and checkpoints.list_steps(kept)[0] == newest.step
 
 
-def _windows(values: dict[str, object]) -> dict[str, object]:
+def _window_to_tuple(values: dict[str, object]) -> dict[str, object]:
     """JSON has lists where a config wants tuples."""
     window = values.get("window")
     return values | ({"window": tuple(window)} if isinstance(window, list) else {})

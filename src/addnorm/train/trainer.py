@@ -12,22 +12,22 @@ from torch import Tensor, nn
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
-from addnorm.data.batches import Batch, Batches, Position
-from addnorm.kernels.precision import wide
+from addnorm.data.batches import Batch, BatchIterator, DataPosition
+from addnorm.kernels.precision import widest_float
 from addnorm.measure import Monitor, Nonfinite, SpikeDetector, first_nonfinite
-from addnorm.measure.sites import unwrapped
+from addnorm.measure.sites import unwrap_model
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
-from addnorm.train.checkpointer import Keeper
-from addnorm.train.distributed import joined, quiet, whole
-from addnorm.train.objective import Means
+from addnorm.train.checkpointer import Checkpointer
+from addnorm.train.distributed import full_tensor, init_distributed, no_sync
+from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
-from addnorm.train.session import Session, prepare
-from addnorm.train.throughput import Bell, Clock, stoppable
-from addnorm.train.train_state import Outcome, Progress, Watcher
-from addnorm.train.validation import precision, validate
+from addnorm.train.session import Session, build_session
+from addnorm.train.throughput import StopFlag, Throughput, graceful_shutdown
+from addnorm.train.train_state import Outcome, TrainCallback, TrainState
+from addnorm.train.validation import autocast_context, validate
 
-PATIENCE = 20
+MAX_SPIKES = 20
 """Updates skipped in a row, or rewinds, after which a run has diverged."""
 
 
@@ -35,7 +35,7 @@ def train(
     recipe: Recipe,
     folder: str | Path,
     *,
-    watcher: Watcher | None = None,
+    callback: TrainCallback | None = None,
     until: int | None = None,
 ) -> Outcome:
     """Train what a recipe says into a folder; a run that is there already goes on.
@@ -44,14 +44,14 @@ def train(
     `torchrun` all processes call it alike. until: a step at which it pauses, as if interrupted.
     """
     folder = Path(folder)
-    with joined(recipe.device) as world, ExitStack() as held:
-        world.first_does(lambda: held.enter_context(files.locked(folder)))
-        watcher = watcher if watcher is not None and world.first else Watcher()
-        session = prepare(recipe, folder, world, said=watcher.said)
+    with init_distributed(recipe.device) as world, ExitStack() as held:
+        world.run_on_main(lambda: held.enter_context(files.folder_lock(folder)))
+        callback = callback if callback is not None and world.is_main else TrainCallback()
+        session = build_session(recipe, folder, world, on_message=callback.on_message)
         try:
-            return Trainer(session, watcher).run(until)
+            return Trainer(session, callback).run(until)
         except OSError as problem:
-            kept = checkpoints.steps(folder / files.CHECKPOINTS)
+            kept = checkpoints.list_steps(folder / files.CHECKPOINTS)
             safe = f"the checkpoint of step {kept[0]} is safe" if kept else "nothing is lost"
             where = f"{problem.filename}: " if problem.filename else ""
             raise UserError(
@@ -63,106 +63,110 @@ def train(
 class Trainer:
     """One run, from its last checkpoint to its end."""
 
-    def __init__(self, session: Session, watcher: Watcher) -> None:
-        self.session, self.watcher = session, watcher
+    def __init__(self, session: Session, callback: TrainCallback) -> None:
+        self.session, self.callback = session, callback
         self.recipe, self.world = session.recipe, session.world
-        self.keeper = Keeper(session, watcher)
+        self.checkpointer = Checkpointer(session, callback)
         self.detector = SpikeDetector()
         every = self.recipe.monitor_every
         self.monitor = Monitor(session.model, every=every) if every else None
         self.rows: list[Row] = []
-        self.told: dict[str, str] = {}
+        self.reported_skips: dict[str, str] = {}
         self.loss = 0.0
         """The last one; not finite if something is broken."""
         self.weights = [weight for weight in session.model.parameters() if weight.requires_grad]
 
     def run(self, until: int | None = None) -> Outcome:
         """Go on to the end, or to a step at which to pause."""
-        self._set(self.keeper.resume())
+        self._set_progress(self.checkpointer.resume())
         self.session.objective.train()  # not at each step: a deep stack has a thousand modules
-        with stoppable() as bell:  # first of all: whoever hears that it began may ask for an end
-            self.watcher.began(self.progress, self.session.facts())
-            self.clock = Clock(self.progress)
+        with (
+            graceful_shutdown() as bell
+        ):  # first of all: whoever hears that it began may ask for an end
+            self.callback.on_train_start(self.progress, self.session.summarize())
+            self.throughput = Throughput(self.progress)
             if not self.progress.step and self.recipe.on_spike == "rewind":
                 self._save()
             outcome = self._loop(bell, until)
-        self.watcher.ended(outcome)
+        self.callback.on_train_end(outcome)
         return outcome
 
-    def _loop(self, bell: Bell, until: int | None) -> Outcome:
+    def _loop(self, bell: StopFlag, until: int | None) -> Outcome:
         stream = self.session.batches.stream(self.progress.position)
         while self.progress.step < self.recipe.steps:
             if until is not None and self.progress.step >= until:
-                return self._close("interrupted", f"paused after step {self.progress.step}")
+                return self._finish("interrupted", f"paused after step {self.progress.step}")
             if self.recipe.patience and self.progress.stale >= self.recipe.patience:
                 why = f"no validation was better than that of step {self.progress.best_step}"
-                return self._close("stopped", why)
+                return self._finish("stopped", why)
             now = self.progress
             trouble = self._step(stream)
             if trouble:
-                return self._close("diverged", trouble)
+                return self._finish("diverged", trouble)
             if self.progress is now:  # else it went back to where all this was done already
                 self._after_step()
-            if self.world.agreed(bell.rung):
-                return self._close("interrupted", f"after step {self.progress.step}")
+            if self.world.any_process(bell.requested):
+                return self._finish("interrupted", f"after step {self.progress.step}")
         if not math.isfinite(self.loss):
-            return self._close("diverged", f"the last loss was {self.loss}")
-        return self._close("done")
+            return self._finish("diverged", f"the last loss was {self.loss}")
+        return self._finish("done")
 
-    def _step(self, stream: Iterator[tuple[Batch, Position]]) -> str:
+    def _step(self, stream: Iterator[tuple[Batch, DataPosition]]) -> str:
         """One update; returns why there cannot be another, or nothing."""
         step = self.progress.step + 1
         drawn = [next(stream) for _ in range(self.recipe.accumulate)]
         self.progress.position = drawn[-1][1]
-        self._tell(self.session.batches)
+        self._report_skipped(self.session.batches)
         batches = [batch for batch, _ in drawn]
-        sums = self._backward(batches, step)
+        sums = self._forward_backward(batches, step)
         if self.monitor is not None:
-            given, masks = self.session.call(batches[0]) if self.monitor.due(step) else ((), {})
+            given, masks = (
+                self.session.model_inputs(batches[0]) if self.monitor.is_due(step) else ((), {})
+            )
             self.monitor.before_update(step, *given, **masks)
         norm = self._gradient_norm()
         finite = math.isfinite(sums.loss) and math.isfinite(norm)
         self.loss = sums.loss if finite else math.nan
-        judged = self.detector.judge(self.loss)
+        judged = self.detector.update(self.loss)
         if judged == "diverged" or (judged == "spike" and self.recipe.on_spike != "log"):
-            return self._avoid(step, batches, sums.loss)
+            return self._handle_spike(step, batches, sums.loss)
         if judged == "spike":
-            self._row("spike", sums.loss, step=step)
+            self._log_row("spike", sums.loss, step=step)
         self.progress.skipped = 0
-        lr = self._update(step)
+        lr = self._optimizer_step(step)
         tokens = sum(batch.tokens for batch in batches)
         self.progress.step, self.progress.tokens = step, self.progress.tokens + tokens
-        self.progress.seconds = self.clock.tick(tokens)
-        if self._logs(step):
-            self._row("loss", sums.loss, split="train")
-            if self.monitor is None or not self.monitor.due(step):
-                self._row("gradient_norm", norm)
-            self._row("lr", lr)
-            self._row("tokens_per_second", self.clock.rate())
-        self.watcher.stepped(self.progress, sums.loss)
+        self.progress.seconds = self.throughput.add_tokens(tokens)
+        if self._is_log_step(step):
+            self._log_row("loss", sums.loss, split="train")
+            if self.monitor is None or not self.monitor.is_due(step):
+                self._log_row("gradient_norm", norm)
+            self._log_row("lr", lr)
+            self._log_row("tokens_per_second", self.throughput.tokens_per_second())
+        self.callback.on_step_end(self.progress, sums.loss)
         return ""
 
-    def _backward(self, batches: list[Batch], step: int) -> Means:
+    def _forward_backward(self, batches: list[Batch], step: int) -> LossMeans:
         """Gradients of the mean loss over all batches and processes."""
         world = self.world
         self._seed(step)
         self.session.optimizer.zero_grad()
         asked = sum(batch.count for batch in batches)
-        totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
+        totals = torch.zeros(3, dtype=widest_float(world.device), device=world.device)
         for number, batch in enumerate(batches):
             last = number == len(batches) - 1
-            with nullcontext() if last else quiet(self.session.objective):
-                loss, sums = self._answered(batch, self.session.objective)
+            with nullcontext() if last else no_sync(self.session.objective):
+                loss, sums = self._forward_loss(batch, self.session.objective)
                 # Processes average their gradients; each is to give its part of one sum.
                 (loss * (world.size / asked)).backward()  # type: ignore[no-untyped-call]
             totals += sums
-        return Means(*world.total(totals).tolist())
+        return LossMeans(*world.all_reduce(totals).tolist())
 
-    def _answered(self, batch: Batch, objective: nn.Module) -> tuple[Tensor, Tensor]:
+    def _forward_loss(self, batch: Batch, objective: nn.Module) -> tuple[Tensor, Tensor]:
         """Loss and sums of this process' part of a batch."""
-        part = batch.part(self.world.rank, self.world.size).to(self.world.device)
-        with precision(self.recipe, self.world):
-            loss, sums = objective(*part.sides)
+        part = batch.shard(self.world.rank, self.world.size).to(self.world.device)
+        with autocast_context(self.recipe, self.world):
+            loss, sums = objective(*part.inputs_and_targets)
         return loss, sums
 
     def _seed(self, step: int) -> None:
@@ -178,50 +182,50 @@ class Trainer:
 
     def _gradient_norm(self) -> float:
         bound = self.recipe.clip if self.recipe.clip is not None else math.inf
-        return float(whole(torch.nn.utils.clip_grad_norm_(self.weights, bound)))
+        return float(full_tensor(torch.nn.utils.clip_grad_norm_(self.weights, bound)))
 
-    def _update(self, step: int) -> float:
+    def _optimizer_step(self, step: int) -> float:
         """Move the weights; the learning rate of that."""
         session = self.session
         lr = session.optimizer.set_lr(session.schedule.factor(step, self.recipe.steps))
         session.optimizer.step()
         session.model.after_step()
-        if session.average is not None:
-            session.average.update(step)
+        if session.ema is not None:
+            session.ema.update(step)
         if self.monitor is not None:
             self.rows += self.monitor.after_update()
         return lr
 
-    def _avoid(self, step: int, batches: list[Batch], loss: float) -> str:
+    def _handle_spike(self, step: int, batches: list[Batch], loss: float) -> str:
         """What the recipe wants instead of an update on a spike; returns why that is no use."""
         was, where, words = self.progress, {}, f"loss {loss:.4g} at step {step}"
         if not math.isfinite(self.loss):
-            culprit = self._culprit(batches, step)
-            words += f": {culprit.sentence if culprit else 'not finite, but not when done again'}"
-            where = culprit.place if culprit else {}
+            culprit = self._locate_nonfinite(batches, step)
+            words += f": {culprit.message if culprit else 'not finite, but not when done again'}"
+            where = culprit.location if culprit else {}
         lost = self.recipe.on_spike == "log"
         if self.recipe.on_spike == "skip":
             was.step, was.skipped = step, was.skipped + 1
-            lost = was.skipped > PATIENCE
+            lost = was.skipped > MAX_SPIKES
         elif self.recipe.on_spike == "rewind":
-            lost = was.rewinds >= PATIENCE
-        self._row("diverged" if lost else self.recipe.on_spike, loss, step=step, **where)
-        self.watcher.said(words)
+            lost = was.rewinds >= MAX_SPIKES
+        self._log_row("diverged" if lost else self.recipe.on_spike, loss, step=step, **where)
+        self.callback.on_message(words)
         if self.recipe.on_spike == "rewind" and not lost:
             self._flush()
-            self._set(self.keeper.last())
+            self._set_progress(self.checkpointer.rewind())
             self.progress.position, self.progress.rewinds = was.position, was.rewinds + 1
             self.progress.rows = was.rows
-            self.watcher.said(f"went back to step {self.progress.step}; the data go on")
+            self.callback.on_message(f"went back to step {self.progress.step}; the data go on")
         return words if lost else ""
 
-    def _culprit(self, batches: list[Batch], step: int) -> Nonfinite | None:
+    def _locate_nonfinite(self, batches: list[Batch], step: int) -> Nonfinite | None:
         """Where the first NaN arose, by doing the step again with the same chance."""
-        objective = unwrapped(self.session.objective)  # no gradients are averaged for this
+        objective = unwrap_model(self.session.objective)  # no gradients are averaged for this
 
         def again() -> Tensor:
             self._seed(step)
-            return torch.stack([self._answered(batch, objective)[0] for batch in batches]).sum()
+            return torch.stack([self._forward_loss(batch, objective)[0] for batch in batches]).sum()
 
         return first_nonfinite(self.session.model, again)
 
@@ -231,50 +235,50 @@ class Trainer:
         last = step == recipe.steps
         due = bool(recipe.valid_every) and (step % recipe.valid_every == 0 or last)
         better = due and self._validate()
-        if self._logs(step):
+        if self._is_log_step(step):
             self._flush()
         if step % recipe.save_every == 0 or last or better:
             self._save()
 
-    def _logs(self, step: int) -> bool:
+    def _is_log_step(self, step: int) -> bool:
         return step in (1, self.recipe.steps) or step % self.recipe.log_every == 0
 
     def _validate(self) -> bool:
         """The loss on what was held out; whether it is the lowest so far."""
-        if self.session.held_out is None:
+        if self.session.valid_batches is None:
             return False
-        sums = validate(self.session, self.session.held_out)
-        self._tell(self.session.held_out)
+        sums = validate(self.session, self.session.valid_batches)
+        self._report_skipped(self.session.valid_batches)
         self.loss = sums.loss if not math.isfinite(sums.loss) else self.loss
-        self._row("loss", sums.loss, split="valid")
+        self._log_row("loss", sums.loss, split="valid")
         name, value = (
             ("accuracy", sums.accuracy)
             if self.recipe.task == "classify"
             else ("perplexity", math.exp(min(sums.loss, 700.0)))
         )
-        self._row(name, value, split="valid")
+        self._log_row(name, value, split="valid")
         better = sums.loss < self.progress.best
         if better:
             self.progress.best, self.progress.best_step = sums.loss, self.progress.step
         self.progress.stale = 0 if better else self.progress.stale + 1
         return better
 
-    def _close(self, ending: str, why: str = "") -> Outcome:
+    def _finish(self, ending: str, reason: str = "") -> Outcome:
         """The last checkpoint and the last rows; a diverged run keeps the checkpoints it had."""
-        self._row("ended", self.progress.step, ending=ending)
+        self._log_row("ended", self.progress.step, ending=ending)
         self._flush()
-        if ending != "diverged" and self.keeper.saved != self.progress.step:
+        if ending != "diverged" and self.checkpointer.last_saved_step != self.progress.step:
             self._save()
-        return Outcome(ending, self.progress, why)
+        return Outcome(ending, self.progress, reason)
 
-    def _tell(self, data: Batches) -> None:
+    def _report_skipped(self, data: BatchIterator) -> None:
         """Say what was left out or cut, whenever there is more of it."""
-        words = data.told()
-        if words != self.told.get(data.split, ""):
-            self.told[data.split] = words
-            self.watcher.said(f"of the {data.split} part so far: {words}")
+        words = data.describe_skipped()
+        if words != self.reported_skips.get(data.split, ""):
+            self.reported_skips[data.split] = words
+            self.callback.on_message(f"of the {data.split} part so far: {words}")
 
-    def _set(self, progress: Progress) -> None:
+    def _set_progress(self, progress: TrainState) -> None:
         self.progress = progress
         if progress.detector:
             self.detector = SpikeDetector.from_dict(progress.detector)
@@ -282,15 +286,15 @@ class Trainer:
     def _save(self) -> None:
         self._flush()
         self.progress.detector = self.detector.to_dict()
-        self.keeper.save(self.progress)
+        self.checkpointer.save(self.progress)
 
-    def _row(self, name: str, value: float, *, step: int | None = None, **where: Any) -> None:
+    def _log_row(self, name: str, value: float, *, step: int | None = None, **fields: Any) -> None:
         at = self.progress.step if step is None else step
-        self.rows.append({"step": at, "name": name, "value": value, **where})
+        self.rows.append({"step": at, "name": name, "value": value, **fields})
 
     def _flush(self) -> None:
         """Rows to the file and to the watcher; their length is part of the progress."""
         rows, self.rows = self.rows, []
-        if self.world.first and rows:
-            self.progress.rows = self.keeper.write(rows)
-            self.watcher.measured(rows)
+        if self.world.is_main and rows:
+            self.progress.rows = self.checkpointer.append_rows(rows)
+            self.callback.on_rows(rows)

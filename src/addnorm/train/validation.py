@@ -6,39 +6,39 @@ from typing import Any
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.data.batches import Batches
-from addnorm.kernels.precision import wide
+from addnorm.data.batches import BatchIterator
+from addnorm.kernels.precision import widest_float
 from addnorm.train.distributed import World
-from addnorm.train.objective import Means
+from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session
 
 
 @torch.no_grad()
-def validate(session: Session, batches: Batches) -> Means:
+def validate(session: Session, batches: BatchIterator) -> LossMeans:
     """Means over one pass, without dropout, with the average of the weights where there is one."""
     world = session.world
-    totals = torch.zeros(3, dtype=wide(world.device), device=world.device)
+    totals = torch.zeros(3, dtype=widest_float(world.device), device=world.device)
     session.objective.eval()
     try:
-        with nullcontext() if session.average is None else session.average.applied():
+        with nullcontext() if session.ema is None else session.ema.swapped_in():
             for batch, _ in batches.epoch():
-                part = batch.part(world.rank, world.size).to(world.device)
-                with precision(session.recipe, world):
-                    totals += session.objective(*part.sides)[1]
+                part = batch.shard(world.rank, world.size).to(world.device)
+                with autocast_context(session.recipe, world):
+                    totals += session.objective(*part.inputs_and_targets)[1]
     finally:
         session.objective.train()
-    means = Means(*world.total(totals).tolist())
+    means = LossMeans(*world.all_reduce(totals).tolist())
     if not means.count:
         raise UserError(
-            f"nothing in {batches.path} can be used: {batches.told() or 'it is too short'}; wanted "
-            f"sentences of at most {batches.longest} tokens: try a larger max_length, or "
+            f"nothing in {batches.path} can be used: {batches.describe_skipped() or 'it is too short'}; wanted "
+            f"sentences of at most {batches.max_length} tokens: try a larger max_length, or "
             "valid_every=0"
         )
     return means
 
 
-def precision(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
+def autocast_context(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
     """Where a model is called: autocast, if the recipe says so."""
     if recipe.dtype == "float32":
         return nullcontext()

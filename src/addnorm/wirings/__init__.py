@@ -21,7 +21,7 @@ from addnorm.wirings.ln_scaling import LNScaling
 from addnorm.wirings.mhc import MHC
 from addnorm.wirings.mix_ln import MixLN
 from addnorm.wirings.ngpt import NGPT
-from addnorm.wirings.none import Plain
+from addnorm.wirings.none import PlainResidual
 from addnorm.wirings.normformer import NormFormer
 from addnorm.wirings.parallel import Parallel
 from addnorm.wirings.post_ln import PostLN
@@ -59,7 +59,7 @@ __all__ = [
     "NGPT",
     "NormFormer",
     "Parallel",
-    "Plain",
+    "PlainResidual",
     "PostLN",
     "PreLN",
     "ReZero",

@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import Observer, State, parameter, register
-from addnorm.wirings.post_norm import NormedSum
+from addnorm.wirings.base import Observer, State, empty_parameter, register
+from addnorm.wirings.post_norm import PostNorm
 
 
 @register(
@@ -27,7 +27,7 @@ from addnorm.wirings.post_norm import NormedSum
         reduces_to=(("admin(start=linear)", "post_ln"), ("admin", "post_ln")),
     )
 )
-class Admin(NormedSum):
+class Admin(PostNorm):
     """Post-LN with a learned scale on the skip, which starts from a profiling pass.
 
     x_next = N(omega * x + f(x))
@@ -60,8 +60,8 @@ class Admin(NormedSum):
     ) -> None:
         super().__init__(plan)
         self.start = start
-        self.norms = self.site_norms()
-        self.omega = parameter(len(plan.sites), plan.dim)
+        self.norms = self.make_site_norms()
+        self.omega = empty_parameter(len(plan.sites), plan.dim)
         self.calibrated: Tensor
         self.register_buffer("calibrated", torch.empty((), dtype=torch.bool))
         self.reset_parameters()

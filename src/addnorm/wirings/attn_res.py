@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Count
 from addnorm.norms.base import statistics_dtype
-from addnorm.wirings.base import State, Wiring, parameter, precisely, register
+from addnorm.wirings.base import State, Wiring, autocast_disabled, empty_parameter, register
 
 
 @register(
@@ -48,7 +48,7 @@ class AttnRes(Wiring):
     raw, nothing is divided by sqrt(dim).
     """
 
-    leaves = None
+    num_state_tensors = None
 
     # NOTE[DIFF]: the eps inside RMS is 1e-6, whatever the stack's norm has.
     def __init__(
@@ -63,9 +63,9 @@ class AttnRes(Wiring):
             raise UserError(f"attn_res(form=full) has no blocks, got block={block}; leave it out")
         self.form = form
         self.block = block or -(-plan.depth // 8)
-        self.norms = self.site_norms()
-        self.w = parameter(len(plan.sites), plan.dim)
-        self.g = parameter(len(plan.sites), plan.dim)
+        self.norms = self.make_site_norms()
+        self.w = empty_parameter(len(plan.sites), plan.dim)
+        self.g = empty_parameter(len(plan.sites), plan.dim)
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
@@ -77,18 +77,18 @@ class AttnRes(Wiring):
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """A mixture of all sources; a new block puts the running sum among the finished ones."""
         running, *finished = state
-        h = self._mixture(state, site.index - 1) if finished else running
-        return self.norm(site)(h), ((*state, running) if self._opens(site) else state)
+        h = self._mix_sources(state, site.index - 1) if finished else running
+        return self.norm(site)(h), ((*state, running) if self._starts_block(site) else state)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add to the running sum, or begin a new one."""
         running, *finished = state
         begun = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
-        return (begun if self._opens(site) else running + branch), *finished
+        return (begun if self._starts_block(site) else running + branch), *finished
 
     def close(self, state: State) -> Tensor:
         """One more mixture, normalized."""
-        return self.final(self._mixture(state, len(self.plan.sites) - 1))
+        return self.apply_final_norm(self._mix_sources(state, len(self.plan.sites) - 1))
 
     def trunk(self, state: State) -> Tensor:
         """The plain sum of all sources, which is the stream of Pre-LN."""
@@ -98,13 +98,13 @@ class AttnRes(Wiring):
         """Queries and gains are vectors."""
         return super().no_decay() | {"w", "g"}
 
-    def _opens(self, site: Site) -> bool:
+    def _starts_block(self, site: Site) -> bool:
         """Whether a block begins here; in the full form every sub-layer is one."""
         return self.form == "full" or (site.first and site.layer % self.block == 0)
 
-    def _mixture(self, sources: State, number: int) -> Tensor:
+    def _mix_sources(self, sources: State, number: int) -> Tensor:
         values = torch.stack(sources, -2)  # (..., sources, dim)
-        with precisely(values):
+        with autocast_disabled(values):
             exact = values.to(statistics_dtype(values))
             keys = exact * torch.rsqrt(exact.square().mean(-1, keepdim=True) + 1e-6)
             scores = (keys * (self.w[number] * self.g[number])).sum(-1, keepdim=True)

@@ -38,14 +38,14 @@ class B2T(Wiring):
 
     # The released recipe: 4000 steps of warm-up (methods 1, 3.8).
     schedule = "inverse_sqrt(warmup=0.1)"
-    leaves = 2
+    num_state_tensors = 2
 
     # NOTE[DIFF]: the division of all start weights by sqrt(depth) stands in the released code; that
     # the paper has it was not verified. rescale=False leaves it out.
     def __init__(self, plan: Plan, *, rescale: bool = True) -> None:
         super().__init__(plan)
         self.rescale = rescale
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
 
     def open(self, x: Tensor) -> State:
         """The stream, and the bottom of the layer to come."""

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.calls import Call
-from addnorm.core.errors import InnerNormsLeftOut, UserError
+from addnorm.core.errors import InnerNormsIgnoredWarning, UserError
 from addnorm.core.plan import Plan, Plugs, Shape, Site
 from addnorm.core.registry import Registry
-from addnorm.kernels.add_norm.ops import add_then_norm, faster
-from addnorm.kernels.hooks import watched
+from addnorm.kernels.add_norm.ops import add_norm_with_sum, native_is_faster
+from addnorm.kernels.hooks import has_hooks
 from addnorm.norms.base import Norm, make_norm
 from addnorm.norms.base import registry as norms
 
@@ -24,7 +24,7 @@ Branch = Callable[[Tensor], Tensor]
 Observer = Callable[[Site, State, Tensor], None]
 
 
-class Dropping(ABC):
+class DropoutBranch(ABC):
     """A branch whose dropout can be told apart: called, it is dropout(raw(h), rate)."""
 
     @property
@@ -34,11 +34,11 @@ class Dropping(ABC):
 
     @property
     @abstractmethod
-    def watched(self) -> bool:
+    def has_hooks(self) -> bool:
         """Whether somebody looks at the dropout."""
 
     @abstractmethod
-    def raw(self, h: Tensor) -> Tensor:
+    def apply_sublayer(self, h: Tensor) -> Tensor:
         """What the sub-layer makes of `h`."""
 
     @abstractmethod
@@ -74,9 +74,9 @@ class Wiring(nn.Module, ABC):
     """The learning rate's schedule where the user does not say: a call string of
     `train/schedules/base.py`, spans as shares, since the runs of papers are longer than most.
     """
-    alone: bool = True
+    tokenwise: bool = True
     """Whether its verbs act on each token alone, as they should; not where a draw is a sample's."""
-    leaves: int | None = 1
+    num_state_tensors: int | None = 1
     """Tensors in the state between two layers; None where they get more from layer to layer."""
 
     final_norm: Norm | None
@@ -121,7 +121,7 @@ class Wiring(nn.Module, ABC):
         """Norms and scales inside the sub-layer."""
         return Plugs()
 
-    def norms_sum(self, site: Site) -> bool:
+    def has_post_norm(self, site: Site) -> bool:
         """Whether the norm of a site stands behind its add, as in Post-LN."""
         return False
 
@@ -164,7 +164,7 @@ class Wiring(nn.Module, ABC):
             return call
         return Call(call.name, {"cond_dim": self.plan.dim, **call.options})
 
-    def site_norms(self) -> nn.ModuleList:
+    def make_site_norms(self) -> nn.ModuleList:
         """A norm for every site."""
         return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
 
@@ -175,11 +175,11 @@ class Wiring(nn.Module, ABC):
                 norm.reset_parameters()
                 norm.set_gain(value)
 
-    def norm(self, site: Site, family: str = "norms") -> Branch:
+    def norm(self, site: Site, list_name: str = "norms") -> Branch:
         """The norm of a site, from a list made by `site_norms`, to be called with a tensor."""
-        return self.bind(getattr(self, family)[site.index])
+        return self.bind(getattr(self, list_name)[site.index])
 
-    def sum_and_norm(
+    def add_and_norm(
         self,
         x: Tensor,
         h: Tensor,
@@ -191,16 +191,18 @@ class Wiring(nn.Module, ABC):
         """s = scale * x + branch(h) and N(s), by one kernel; None where there is none for this norm
         or these tensors, or where somebody looks at the norm or the dropout.
         """
-        if not isinstance(branch, Dropping) or not isinstance(norm, Norm):
+        if not isinstance(branch, DropoutBranch) or not isinstance(norm, Norm):
             return None
-        formula = norm.formula()
-        if formula is None or not faster(formula, branch.rate, x):
+        formula = norm.kernel_params()
+        if formula is None or not native_is_faster(formula, branch.rate, x):
             return None
-        if watched(norm) or branch.watched:
+        if has_hooks(norm) or branch.has_hooks:
             return None
-        return add_then_norm(x, branch.raw(h), formula, scale=scale, rate=branch.rate)
+        return add_norm_with_sum(
+            x, branch.apply_sublayer(h), formula, scale=scale, rate=branch.rate
+        )
 
-    def final(self, x: Tensor) -> Tensor:
+    def apply_final_norm(self, x: Tensor) -> Tensor:
         """The final norm, kept as `final_norm`, applied."""
         return x if self.final_norm is None else self.bind(self.final_norm)(x)
 
@@ -210,7 +212,7 @@ class Wiring(nn.Module, ABC):
             return norm
         return partial(norm, mask=self._mask, cond=self._cond)
 
-    def within(self, mask: Tensor | None, cond: Tensor | None) -> "Wiring":
+    def with_context(self, mask: Tensor | None, cond: Tensor | None) -> "Wiring":
         """This wiring for one forward: the same parameters, with norms that know its mask and
         condition.
 
@@ -225,17 +227,17 @@ class Wiring(nn.Module, ABC):
         bound.__dict__.update(self.__dict__)
         bound._mask, bound._cond = mask, cond
         bound._modules = {
-            name: child.within(mask, cond) if isinstance(child, Wiring) else child
+            name: child.with_context(mask, cond) if isinstance(child, Wiring) else child
             for name, child in self._modules.items()
         }
         return bound
 
-    def insides(self, *, but: tuple[str, ...] = ()) -> Iterator[tuple[Site, Shape]]:
+    def pluggable_sites(self, *, exclude: tuple[str, ...] = ()) -> Iterator[tuple[Site, Shape]]:
         """Sites with a place for plugs, kinds in `but` left out; warns of those that have none."""
         closed = [
             site
             for site in self.plan.sites
-            if self.plan.nature(site) not in but and self.plan.shape(site) is None
+            if self.plan.sublayer_kind(site) not in exclude and self.plan.shape(site) is None
         ]
         if closed:
             name = type(self).__name__
@@ -244,16 +246,16 @@ class Wiring(nn.Module, ABC):
                 f"{len(self.plan.sites)} sub-layers are plain "
                 f"modules without a place for them and get only the part of {name} around them. "
                 "Derive them from addnorm.sublayers.Sublayer to take part",
-                InnerNormsLeftOut,
+                InnerNormsIgnoredWarning,
                 stacklevel=2,
             )
         for site in self.plan.sites:
             shape = self.plan.shape(site)
-            if shape is not None and self.plan.nature(site) not in but:
+            if shape is not None and self.plan.sublayer_kind(site) not in exclude:
                 yield site, shape
 
 
-class Part(nn.Module, ABC):
+class WiringModule(nn.Module, ABC):
     """A piece of a wiring with parameters of its own."""
 
     @abstractmethod
@@ -261,17 +263,17 @@ class Part(nn.Module, ABC):
         """Put them at their start values."""
 
 
-def precisely(x: Tensor) -> AbstractContextManager[Any]:
+def autocast_disabled(x: Tensor) -> AbstractContextManager[Any]:
     """Where coefficients are computed: autocast must not round them."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
-def mixed(weights: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
+def weighted_sum(weights: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
     """The sum of tensors, each with its scalar weight."""
     terms = [weight * tensor for weight, tensor in zip(weights.unbind(), tensors, strict=True)]
     return torch.stack(terms).sum(0) if len(terms) > 1 else terms[0]
 
 
-def parameter(*shape: int) -> nn.Parameter:
+def empty_parameter(*shape: int) -> nn.Parameter:
     """A parameter without a value yet; `reset_parameters` gives the start value."""
     return nn.Parameter(torch.empty(shape))

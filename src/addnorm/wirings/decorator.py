@@ -14,8 +14,8 @@ class Decorator(Wiring):
     def __init__(self, plan: Plan, inner: str) -> None:
         super().__init__(plan)
         self.inner = make_wiring(inner, plan)
-        self.scheme, self.leaves = self.inner.scheme, self.inner.leaves
-        self.schedule, self.alone = self.inner.schedule, self.inner.alone
+        self.scheme, self.num_state_tensors = self.inner.scheme, self.inner.num_state_tensors
+        self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
 
     def open(self, x: Tensor) -> State:
         """As inside."""

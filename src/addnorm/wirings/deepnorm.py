@@ -6,7 +6,7 @@ from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Positive
 from addnorm.wirings.base import register
-from addnorm.wirings.post_norm import NormedSum
+from addnorm.wirings.post_norm import PostNorm
 
 
 @register(
@@ -19,7 +19,7 @@ from addnorm.wirings.post_norm import NormedSum
         reduces_to=(("deepnorm(alpha=1.0, beta=1.0)", "post_ln"),),
     )
 )
-class DeepNorm(NormedSum):
+class DeepNorm(PostNorm):
     """Post-LN with a constant on the skip and one on the start weights.
 
     x_next = N(alpha * x + f(x))
@@ -53,7 +53,7 @@ class DeepNorm(NormedSum):
             rule = len(plan.sites) ** 0.25, (4 * len(plan.sites)) ** -0.25
         self.alpha = rule[0] if alpha is None else alpha
         self.beta = rule[1] if beta is None else beta
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
 
     def scale(self, site: Site) -> float | Tensor | None:
         """Alpha."""

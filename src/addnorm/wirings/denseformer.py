@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Count
-from addnorm.wirings.base import State, Wiring, mixed, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register, weighted_sum
 
 
 @register(
@@ -41,15 +41,15 @@ class DenseFormer(Wiring):
 
     # The released recipe: a warm-up of 2 % of the run (config/base.py).
     schedule = "cosine(warmup=0.02)"
-    leaves = None
+    num_state_tensors = None
 
     def __init__(self, plan: Plan, *, dilation: Count = 1, period: Count = 1) -> None:
         super().__init__(plan)
         self.dilation, self.period = dilation, period
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.a = nn.ParameterDict(
             {
-                str(layer): parameter(len(self._sources(layer)))
+                str(layer): empty_parameter(len(self._source_layers(layer)))
                 for layer in range(1, plan.depth + 1)
                 if layer % period == 0
             }
@@ -57,7 +57,7 @@ class DenseFormer(Wiring):
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
-    def _sources(self, layer: int) -> range:
+    def _source_layers(self, layer: int) -> range:
         """The layers that an average reads, the newest last."""
         return range(layer % self.dilation, layer + 1, self.dilation)
 
@@ -83,9 +83,11 @@ class DenseFormer(Wiring):
             history.append(x)
             layer = site.layer + 1
             if str(layer) in self.a:
-                x = mixed(self.a[str(layer)], tuple(history[j] for j in self._sources(layer)))
+                x = weighted_sum(
+                    self.a[str(layer)], tuple(history[j] for j in self._source_layers(layer))
+                )
         return x, *history
 
     def close(self, state: State) -> Tensor:
         """The last average, normalized."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

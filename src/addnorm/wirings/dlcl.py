@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import State, Wiring, mixed, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register, weighted_sum
 
 
 @register(
@@ -39,7 +39,7 @@ class DLCL(Wiring):
 
     # The released recipe warms up for 16000 steps, four times Vaswani's (methods 1, 3.5).
     schedule = "inverse_sqrt(warmup=0.2)"
-    leaves = None
+    num_state_tensors = None
 
     # NOTE[DIFF]: with place=pre the released code normalizes the last combination once more, though
     # its terms are normalized already; so does this. final_norm=False gives the bare combination.
@@ -59,10 +59,10 @@ class DLCL(Wiring):
                 "dlcl(place=post) normalizes its last combination already; leave final_norm out"
             )
         self.place, self.start = place, start
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.history_norms = nn.ModuleList(self.make_norm() for _ in range(plan.depth))
         self.final_norm = self.make_norm() if final_norm is not False and place == "pre" else None
-        self.weight = parameter(plan.depth + 1, plan.depth + 1)
+        self.weight = empty_parameter(plan.depth + 1, plan.depth + 1)
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -80,7 +80,7 @@ class DLCL(Wiring):
         """At a layer's first sub-layer the stream becomes the combination of its history."""
         x, *history = state
         if site.first:
-            x = self._combination(tuple(history))
+            x = self._combine_history(tuple(history))
         h = self.norm(site)(x) if self.place == "pre" else x
         return h, (x, *history)
 
@@ -96,15 +96,15 @@ class DLCL(Wiring):
 
     def close(self, state: State) -> Tensor:
         """One more combination."""
-        return self.final(self._combination(state[1:]))
+        return self.apply_final_norm(self._combine_history(state[1:]))
 
     def no_decay(self) -> set[str]:
         """The mixture is no weight matrix."""
         return super().no_decay() | {"weight"}
 
-    def _combination(self, history: State) -> Tensor:
+    def _combine_history(self, history: State) -> Tensor:
         row = len(history) - 1
-        x = mixed(self.weight[row, : row + 1], history)
+        x = weighted_sum(self.weight[row, : row + 1], history)
         embedding_only = row == 0
         return (
             x

@@ -5,7 +5,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import InnerCall, Share
+from addnorm.core.registry import Fraction, InnerCall
 from addnorm.wirings.base import State, register
 from addnorm.wirings.decorator import Decorator
 
@@ -38,9 +38,9 @@ class DropPath(Decorator):
     sub-layers of a layer it would be LayerDrop.
     """
 
-    def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Share = 0.1) -> None:
+    def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Fraction = 0.1) -> None:
         super().__init__(plan, inner)
-        self.rate, self.alone = rate, False
+        self.rate, self.tokenwise = rate, False
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Drop or rescale the branch, then write it as inside."""

@@ -43,7 +43,7 @@ class FalsePreLN(Wiring):
 
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm() if final_norm else None
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
@@ -58,4 +58,4 @@ class FalsePreLN(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -55,13 +55,13 @@ class Fixup(Wiring):
     # model's.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.shift = parameter(len(plan.sites))
-        self.scale = parameter(len(plan.sites))
-        inside = [str(site.index) for site, _ in self.insides(but=("self", "cross"))]
-        self.hidden_shift = nn.ParameterDict({key: parameter() for key in inside})
-        self.inner_shift = nn.ParameterDict({key: parameter() for key in inside})
-        self.end_shift = parameter()
-        self.end_scale = parameter() if plan.role.startswith("encoder") else None
+        self.shift = empty_parameter(len(plan.sites))
+        self.scale = empty_parameter(len(plan.sites))
+        inside = [str(site.index) for site, _ in self.pluggable_sites(exclude=("self", "cross"))]
+        self.hidden_shift = nn.ParameterDict({key: empty_parameter() for key in inside})
+        self.inner_shift = nn.ParameterDict({key: empty_parameter() for key in inside})
+        self.end_shift = empty_parameter()
+        self.end_scale = empty_parameter() if plan.role.startswith("encoder") else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -93,8 +93,8 @@ class Fixup(Wiring):
         if key not in self.hidden_shift:
             return Plugs()
         return Plugs(
-            hidden=partial(_minus, self.hidden_shift[key]),
-            inner=partial(_minus, self.inner_shift[key]),
+            hidden=partial(_subtract_shift, self.hidden_shift[key]),
+            inner=partial(_subtract_shift, self.inner_shift[key]),
         )
 
     def gain(self, role: str, site: Site | None = None) -> float:
@@ -102,14 +102,14 @@ class Fixup(Wiring):
         if role in ("out", "ffn_out"):
             return 0.0
         powers = {"query": -1 / 6, "key": -1 / 6, "value": -1 / 6, "ffn_in": -1 / 2}
-        return self.branches ** powers[role] if role in powers else 1.0
+        return self.num_branches ** powers[role] if role in powers else 1.0
 
     @property
-    def branches(self) -> int:
+    def num_branches(self) -> int:
         """Residual branches of this stack and its partner."""
         partner = {"encoder": 3, "decoder": 2}.get(self.plan.role, 0)
         return len(self.plan.sites) + partner * (self.plan.other_depth or 0)
 
 
-def _minus(shift: Tensor, x: Tensor) -> Tensor:
+def _subtract_shift(shift: Tensor, x: Tensor) -> Tensor:
     return x - shift

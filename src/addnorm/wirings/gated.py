@@ -9,9 +9,9 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Finite
-from addnorm.wirings.base import Part, State, Wiring, register
+from addnorm.wirings.base import State, Wiring, WiringModule, register
 
-MAPS = {
+GATE_MAPS = {
     "gru": ("reset_y", "reset_x", "update_y", "update_x", "candidate_y", "candidate_x"),
     "highway": ("gate",),
     "input": ("gate",),
@@ -66,7 +66,7 @@ class Gated(Wiring):
         if gate == "input" and bias is not None:
             raise UserError(f"gated(gate=input) has no bias to start at {bias}; leave bias out")
         bias = 2.0 if bias is None else bias
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.gates = nn.ModuleList(_Gate(gate, plan.dim, bias) for _ in plan.sites)
         self.final_norm = self.make_norm()
 
@@ -81,16 +81,18 @@ class Gated(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
 
-class _Gate(Part):
+class _Gate(WiringModule):
     """One gate of the paper."""
 
     def __init__(self, kind: str, dim: int, bias: float) -> None:
         super().__init__()
         self.kind, self.start = kind, bias
-        self.maps = nn.ModuleDict({name: nn.Linear(dim, dim, bias=False) for name in MAPS[kind]})
+        self.maps = nn.ModuleDict(
+            {name: nn.Linear(dim, dim, bias=False) for name in GATE_MAPS[kind]}
+        )
         self.bias = nn.Parameter(torch.empty(dim)) if kind != "input" else None
         self.reset_parameters()
 

@@ -9,7 +9,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import InnerCall
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 from addnorm.wirings.decorator import Decorator
 
 
@@ -58,13 +58,13 @@ class GPAS(Decorator):
         place: Literal["own", "stream", "skip"] = "own",
     ) -> None:
         super().__init__(plan, inner)
-        if self.leaves != 1 or type(self.inner).trunk is not Wiring.trunk:
+        if self.num_state_tensors != 1 or type(self.inner).trunk is not Wiring.trunk:
             raise UserError(
                 f"gpas scales one stream, and {inner} has several; choose an inner wiring of one, "
                 "such as pre_ln, sandwich, deepnorm or mix_ln"
             )
         self.place, self.per = place, per
-        self.g = parameter(plan.depth if per == "layer" else len(plan.sites))
+        self.g = empty_parameter(plan.depth if per == "layer" else len(plan.sites))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -73,12 +73,12 @@ class GPAS(Decorator):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Scale the skip before the add, or the stream behind it."""
-        own = "skip" if self.inner.norms_sum(site) else "stream"
+        own = "skip" if self.inner.has_post_norm(site) else "stream"
         if (own if self.place == "own" else self.place) == "skip":
-            return self.inner.write((self._scaled(state[0], site),), site, branch)
+            return self.inner.write((self._scale_stream(state[0], site),), site, branch)
         (x,) = self.inner.write(state, site, branch)
-        return (self._scaled(x, site),)
+        return (self._scale_stream(x, site),)
 
-    def _scaled(self, x: Tensor, site: Site) -> Tensor:
+    def _scale_stream(self, x: Tensor, site: Site) -> Tensor:
         g = self.g[site.layer if self.per == "layer" else site.index]
         return x - F.silu(g) * x.detach()

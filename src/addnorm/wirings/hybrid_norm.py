@@ -44,31 +44,31 @@ class HybridNorm(Wiring):
         super().__init__(plan)
         self.first = first
         self.norms = nn.ModuleDict(
-            {str(site.index): self.make_norm() for site in plan.sites if self._normed(site)}
+            {str(site.index): self.make_norm() for site in plan.sites if self._has_input_norm(site)}
         )
         self.head_norms = nn.ModuleDict(
             {
                 f"{part}_{site.index}": self.make_norm(shape.head_dim)
-                for site, shape in self.insides()
+                for site, shape in self.pluggable_sites()
                 if shape.heads
                 for part in ("query", "key", "value")
             }
         )
         self.final_norm = self.make_norm()
 
-    def _pre(self, site: Site) -> bool:
+    def _is_pre_norm(self, site: Site) -> bool:
         return self.first == "pre" and site.layer == 0
 
-    def _normed(self, site: Site) -> bool:
-        return self.plan.nature(site) == "ffn" or self._pre(site)
+    def _has_input_norm(self, site: Site) -> bool:
+        return self.plan.sublayer_kind(site) == "ffn" or self._is_pre_norm(site)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream; a feed-forward reads it normalized, and its skip carries that too."""
         (x,) = state
-        if not self._normed(site):
+        if not self._has_input_norm(site):
             return x, state
         u = self.bind(self.norms[str(site.index)])(x)
-        return u, (state if self._pre(site) else (u,))
+        return u, (state if self._is_pre_norm(site) else (u,))
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add."""
@@ -76,21 +76,23 @@ class HybridNorm(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
         """The norms inside attention."""
         if f"query_{site.index}" not in self.head_norms:
             return Plugs()
-        own = self._mask if self.plan.nature(site) == "self" else None  # a memory has its own
+        own = (
+            self._mask if self.plan.sublayer_kind(site) == "self" else None
+        )  # a memory has its own
         norms = self.head_norms
         return Plugs(
-            query=self._over_heads(norms[f"query_{site.index}"], self._mask),
-            key=self._over_heads(norms[f"key_{site.index}"], own),
-            value=self._over_heads(norms[f"value_{site.index}"], own),
+            query=self._norm_over_heads(norms[f"query_{site.index}"], self._mask),
+            key=self._norm_over_heads(norms[f"key_{site.index}"], own),
+            value=self._norm_over_heads(norms[f"value_{site.index}"], own),
         )
 
-    def _over_heads(self, norm: nn.Module, mask: Tensor | None) -> Branch:
+    def _norm_over_heads(self, norm: nn.Module, mask: Tensor | None) -> Branch:
         """A norm for (B, H, L, K): every head has the mask and the condition of its tokens."""
         cond = self._cond
         if mask is None and cond is None:

@@ -8,7 +8,14 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Count, Positive
 from addnorm.norms.base import make_norm, statistics_dtype
-from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, register
+from addnorm.wirings.base import (
+    State,
+    Wiring,
+    WiringModule,
+    autocast_disabled,
+    empty_parameter,
+    register,
+)
 
 
 @register(
@@ -60,12 +67,12 @@ class HyperConnections(Wiring):
                 "hyper(dynamic=False) has nothing that tanh could bound; leave tanh out"
             )
         self.streams, self.out_gain = streams, out_gain
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.mixers = nn.ModuleList(
             _Mixer(
                 site.index % streams,
                 streams,
-                _Dynamic(plan.dim, streams, tanh is not False) if dynamic else None,
+                _DynamicCoefficients(plan.dim, streams, tanh is not False) if dynamic else None,
             )
             for site in plan.sites
         )
@@ -79,7 +86,7 @@ class HyperConnections(Wiring):
         """One mixture for the sub-layer, and the streams mixed among themselves."""
         (streams,) = state
         mixing, writing = self.mixers[site.index](streams)
-        with precisely(streams):
+        with autocast_disabled(streams):
             mixtures = mixing.transpose(-1, -2).to(streams.dtype) @ streams  # (..., 1 + n, dim)
         h, kept = mixtures[..., 0, :], mixtures[..., 1:, :]
         return self.norm(site)(h), (kept, writing.to(streams.dtype))
@@ -91,7 +98,7 @@ class HyperConnections(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The sum of the streams, normalized."""
-        return self.final(state[0].sum(-2))
+        return self.apply_final_norm(state[0].sum(-2))
 
     def trunk(self, state: State) -> Tensor:
         """The mean of the streams."""
@@ -106,14 +113,16 @@ class HyperConnections(Wiring):
         return {name for name, _ in self.named_parameters() if not name.endswith("_map")}
 
 
-class _Mixer(Part):
+class _Mixer(WiringModule):
     """Coefficients of one site: (Am | Ar) as (..., n, 1 + n), B as (..., n)."""
 
-    def __init__(self, hot: int, streams: int, dynamic: "_Dynamic | None") -> None:
+    def __init__(
+        self, initial_stream: int, streams: int, dynamic: "_DynamicCoefficients | None"
+    ) -> None:
         super().__init__()
-        self.hot = hot
-        self.mixing = parameter(streams, 1 + streams)
-        self.writing = parameter(streams)
+        self.initial_stream = initial_stream
+        self.mixing = empty_parameter(streams, 1 + streams)
+        self.writing = empty_parameter(streams)
         self.dynamic = dynamic
         self.reset_parameters()
 
@@ -121,7 +130,7 @@ class _Mixer(Part):
         """Read one stream, keep all as they are, write to all alike."""
         with torch.no_grad():
             self.mixing.zero_()
-            self.mixing[self.hot, 0] = 1
+            self.mixing[self.initial_stream, 0] = 1
             nn.init.eye_(self.mixing[:, 1:])
             self.writing.fill_(1)
 
@@ -133,17 +142,17 @@ class _Mixer(Part):
         return self.mixing + mixing, self.writing + writing
 
 
-class _Dynamic(Part):
+class _DynamicCoefficients(WiringModule):
     """What each token adds to the coefficients, in float32 or better."""
 
     def __init__(self, dim: int, streams: int, tanh: bool) -> None:
         super().__init__()
         self.bounded = nn.Tanh() if tanh else nn.Identity()
         self.norm = make_norm("layer", dim)
-        self.mixing_map = parameter(dim, 1 + streams)
-        self.writing_map = parameter(dim, 1)
-        self.mixing_scale = parameter()
-        self.writing_scale = parameter()
+        self.mixing_map = empty_parameter(dim, 1 + streams)
+        self.writing_map = empty_parameter(dim, 1)
+        self.mixing_scale = empty_parameter()
+        self.writing_scale = empty_parameter()
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
@@ -155,7 +164,7 @@ class _Dynamic(Part):
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
         """Two terms, (..., n, 1 + n) and (..., n)."""
-        with precisely(streams):
+        with autocast_disabled(streams):
             seen = self.norm(streams.to(statistics_dtype(streams)))
             mixing = self.bounded(seen @ self.mixing_map.to(seen.dtype))
             writing = self.bounded(seen @ self.writing_map.to(seen.dtype)).squeeze(-1)

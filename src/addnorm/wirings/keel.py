@@ -41,8 +41,8 @@ class Keel(Wiring):
     def __init__(self, plan: Plan, *, alpha: Positive | None = None) -> None:
         super().__init__(plan)
         self.alpha = float(len(plan.sites)) if alpha is None else alpha
-        self.norms = self.site_norms()
-        self.inner_norms = self.site_norms()
+        self.norms = self.make_site_norms()
+        self.inner_norms = self.make_site_norms()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream, normalized."""
@@ -53,7 +53,7 @@ class Keel(Wiring):
         (x,) = state
         return (self.norm(site)(self.alpha * x + branch),)
 
-    def norms_sum(self, site: Site) -> bool:
+    def has_post_norm(self, site: Site) -> bool:
         """Always."""
         return True
 

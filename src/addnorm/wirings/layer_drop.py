@@ -6,7 +6,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import InnerCall, Share
+from addnorm.core.registry import Fraction, InnerCall
 from addnorm.wirings.base import State, register
 from addnorm.wirings.decorator import Decorator
 
@@ -36,10 +36,10 @@ class LayerDrop(Decorator):
 
     # NOTE[DIFF]: a dropped layer is computed and then thrown away, so that the graph is the same
     # for every coin and can be compiled; the released code saves its time.
-    def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Share = 0.1) -> None:
+    def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Fraction = 0.1) -> None:
         super().__init__(plan, inner)
         self.rate = rate
-        if self.leaves is None:
+        if self.num_state_tensors is None:
             raise UserError(
                 f"layer_drop cannot wrap {inner}: it keeps a history, in which a dropped "
                 "layer would leave a gap; "
@@ -52,7 +52,7 @@ class LayerDrop(Decorator):
             return self.inner.read(state, site)
         if site.first:
             state = (torch.rand((), device=state[0].device) >= self.rate, *state, *state)
-        before, now = self._parts(state)
+        before, now = self._split_state(state)
         h, now = self.inner.read(now, site)
         return h, (*before, *now)
 
@@ -60,7 +60,7 @@ class LayerDrop(Decorator):
         """As inside; in training a layer's last site obeys the coin."""
         if not self.training:
             return self.inner.write(state, site, branch)
-        before, now = self._parts(state)
+        before, now = self._split_state(state)
         now = self.inner.write(now, site, branch)
         if not site.last:
             return (*before, *now)
@@ -69,10 +69,10 @@ class LayerDrop(Decorator):
 
     def trunk(self, state: State) -> Tensor:
         """The inner trunk, also in the middle of a layer."""
-        inside = self._parts(state)[1] if len(state) != self.leaves else state
+        inside = self._split_state(state)[1] if len(state) != self.num_state_tensors else state
         return self.inner.trunk(inside)
 
-    def _parts(self, state: State) -> tuple[State, State]:
+    def _split_state(self, state: State) -> tuple[State, State]:
         """The coin with the state before the layer, and the state inside it."""
-        before = 1 + (self.leaves or 0)
+        before = 1 + (self.num_state_tensors or 0)
         return state[:before], state[before:]

@@ -4,8 +4,8 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import NotNegative
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.core.registry import NonNegative
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -37,12 +37,12 @@ class LayerScale(Wiring):
 
     # NOTE[DIFF]: the start follows the paper's rule by depth; the released presets agree at 24
     # layers and more (but 1e-5 for one model of 36), while the constructor's default there is 1e-4.
-    def __init__(self, plan: Plan, *, start: NotNegative | None = None) -> None:
+    def __init__(self, plan: Plan, *, start: NonNegative | None = None) -> None:
         super().__init__(plan)
         rule = 0.1 if plan.depth <= 18 else 1e-5 if plan.depth <= 24 else 1e-6
         self.start = rule if start is None else start
-        self.norms = self.site_norms()
-        self.gamma = parameter(len(plan.sites), plan.dim)
+        self.norms = self.make_site_norms()
+        self.gamma = empty_parameter(len(plan.sites), plan.dim)
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
@@ -61,7 +61,7 @@ class LayerScale(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
     def no_decay(self) -> set[str]:
         """Gamma is a scale."""

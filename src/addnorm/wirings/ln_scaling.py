@@ -35,7 +35,7 @@ class LNScaling(Wiring):
     # follows it. initialise(scheme="gpt2") draws as the release does.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
@@ -49,4 +49,4 @@ class LNScaling(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

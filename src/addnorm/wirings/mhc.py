@@ -7,9 +7,16 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Count, NotNegative
+from addnorm.core.registry import Count, NonNegative
 from addnorm.norms.base import statistics_dtype
-from addnorm.wirings.base import Part, State, Wiring, parameter, precisely, register
+from addnorm.wirings.base import (
+    State,
+    Wiring,
+    WiringModule,
+    autocast_disabled,
+    empty_parameter,
+    register,
+)
 
 
 @register(
@@ -62,7 +69,7 @@ class MHC(Wiring):
         *,
         streams: Count = 4,
         iterations: Count = 20,
-        gate: NotNegative = 0.01,
+        gate: NonNegative = 0.01,
         start: Literal["flat", "one_hot"] = "flat",
         direction: Literal["transposed", "plain"] = "transposed",
         end: Literal["learned", "mean", "sum"] = "learned",
@@ -70,13 +77,13 @@ class MHC(Wiring):
         super().__init__(plan)
         self.streams, self.iterations = streams, iterations
         self.direction, self.end = direction, end
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.mixers = nn.ModuleList(
             _Gates(
                 streams * plan.dim,
                 [streams, streams, streams**2],
                 gate=gate,
-                hot=site.index % streams if start == "one_hot" else None,
+                initial_stream=site.index % streams if start == "one_hot" else None,
             )
             for site in plan.sites
         )
@@ -91,7 +98,7 @@ class MHC(Wiring):
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """One mixture for the sub-layer, and the streams mixed among themselves."""
         (streams,) = state
-        with precisely(streams):
+        with autocast_disabled(streams):
             pre, post, mixing = self.mixers[site.index](streams)
             n = self.streams
             matrix = sinkhorn(mixing.unflatten(-1, (n, n)), self.iterations)
@@ -110,40 +117,42 @@ class MHC(Wiring):
         """A learned sum of the streams, or a plain one, normalized."""
         (streams,) = state
         if self.end_mixer is None:
-            return self.final(streams.mean(-2) if self.end == "mean" else streams.sum(-2))
-        with precisely(streams):
+            return self.apply_final_norm(
+                streams.mean(-2) if self.end == "mean" else streams.sum(-2)
+            )
+        with autocast_disabled(streams):
             (weights,) = self.end_mixer(streams)
             weights = weights.sigmoid().to(streams.dtype)
-        return self.final((weights.unsqueeze(-1) * streams).sum(-2))
+        return self.apply_final_norm((weights.unsqueeze(-1) * streams).sum(-2))
 
     def trunk(self, state: State) -> Tensor:
         """The mean of the streams."""
         return state[0].mean(-2)
 
 
-class _Gates(Part):
+class _Gates(WiringModule):
     """a_g * RMS(vec(H)) Phi_g + b_g for several groups g."""
 
     def __init__(
-        self, width: int, groups: list[int], *, gate: float, hot: int | None = None
+        self, width: int, groups: list[int], *, gate: float, initial_stream: int | None = None
     ) -> None:
         super().__init__()
-        self.groups, self.gate, self.hot = groups, gate, hot
-        self.phi = parameter(width, sum(groups))
-        self.a = parameter(len(groups))
-        self.b = parameter(sum(groups))
+        self.groups, self.gate, self.initial_stream = groups, gate, initial_stream
+        self.phi = empty_parameter(width, sum(groups))
+        self.a = empty_parameter(len(groups))
+        self.b = empty_parameter(sum(groups))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
         """Small gates on random maps; or on none, with biases that tell the streams apart."""
         nn.init.constant_(self.a, self.gate)
         nn.init.zeros_(self.b)
-        if self.hot is None:
+        if self.initial_stream is None:
             nn.init.xavier_uniform_(self.phi)
             return
         nn.init.zeros_(self.phi)
         n = self.groups[0]
-        one = torch.eye(n)[self.hot] * 2 - 1
+        one = torch.eye(n)[self.initial_stream] * 2 - 1
         mixing = (torch.eye(n).flatten() - 1) * 8
         with torch.no_grad():
             self.b.copy_(torch.cat([one, one, mixing]))

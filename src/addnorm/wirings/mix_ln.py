@@ -4,7 +4,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import Share
+from addnorm.core.registry import Fraction
 from addnorm.wirings.base import State, Wiring, register
 
 
@@ -48,27 +48,27 @@ class MixLN(Wiring):
 
     # NOTE[DIFF]: the release also starts embeddings at a deviation of sqrt(2 / 5); that is the
     # model's.
-    def __init__(self, plan: Plan, *, post: Share = 0.25) -> None:
+    def __init__(self, plan: Plan, *, post: Fraction = 0.25) -> None:
         super().__init__(plan)
-        self.post_layers = int(round(post * plan.depth, 6))  # 0.29 * 100 is 28.999...
-        self.norms = self.site_norms()
+        self.num_post_layers = int(round(post * plan.depth, 6))  # 0.29 * 100 is 28.999...
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         """The stream, normalized in the upper layers."""
         (x,) = state
-        return (x if self.norms_sum(site) else self.norm(site)(x)), state
+        return (x if self.has_post_norm(site) else self.norm(site)(x)), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Add, and normalize in the lower layers."""
         (x,) = state
         total = x + branch
-        return (self.norm(site)(total) if self.norms_sum(site) else total,)
+        return (self.norm(site)(total) if self.has_post_norm(site) else total,)
 
-    def norms_sum(self, site: Site) -> bool:
+    def has_post_norm(self, site: Site) -> bool:
         """In the lower layers."""
-        return site.layer < self.post_layers
+        return site.layer < self.num_post_layers
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Site
 from addnorm.core.registry import Positive
-from addnorm.norms.statistics import unit
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.norms.statistics import l2_normalize
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
-READS = ("query", "key", "value", "ffn_in", "embed")
-WRITES = ("out", "ffn_out")
+INPUT_ROLES = ("query", "key", "value", "ffn_in", "embed")
+OUTPUT_ROLES = ("out", "ffn_out")
 
 
 @register(
@@ -71,18 +71,18 @@ class NGPT(Wiring):
     ) -> None:
         super().__init__(plan)
         self.alpha, self.skip, self.root = alpha, skip, root
-        inside = dict(self.insides())
-        self.a = parameter(len(plan.sites), plan.dim)
+        inside = dict(self.pluggable_sites())
+        self.a = empty_parameter(len(plan.sites), plan.dim)
         self.s_qk = nn.ParameterDict(
             {
-                str(site.index): parameter(shape.key_heads, shape.head_dim)
+                str(site.index): empty_parameter(shape.key_heads, shape.head_dim)
                 for site, shape in inside.items()
                 if shape.heads
             }
         )
         self.s_uv = nn.ParameterDict(
             {
-                str(site.index): parameter(shape.hidden)
+                str(site.index): empty_parameter(shape.hidden)
                 for site, shape in inside.items()
                 if not shape.heads
             }
@@ -102,9 +102,9 @@ class NGPT(Wiring):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         """Turn the stream towards the branch."""
-        x = unit(state[0]) if self.skip == "unit" else state[0]
+        x = l2_normalize(state[0]) if self.skip == "unit" else state[0]
         a = (self.a[site.index] * (self.alpha * self.plan.dim**0.5)).abs()
-        return (unit(x + a * (unit(branch) - x)),)
+        return (l2_normalize(x + a * (l2_normalize(branch) - x)),)
 
     def close(self, state: State) -> Tensor:
         """The stream, which is a unit vector."""
@@ -115,32 +115,32 @@ class NGPT(Wiring):
         key, root = str(site.index), self.plan.dim**0.5
         shape = self.plan.shape(site)
         if key in self.s_qk and shape is not None:
-            match = partial(_match, self.s_qk[key] * root)
+            match = partial(_normalize_query_key, self.s_qk[key] * root)
             return Plugs(match=match, logit_scale=shape.head_dim**0.5)
         if key in self.s_uv and shape is not None:
             roots = self.s_uv[key].new_full((shape.hidden,), root)
             if self.root == "gate" and shape.hidden > shape.inner:
                 roots[: shape.inner] = 1  # the half that is not activated comes first
-            return Plugs(hidden=partial(_times, self.s_uv[key] * roots))
+            return Plugs(hidden=partial(_multiply, self.s_uv[key] * roots))
         return Plugs()
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
         """Every vector of a weight matrix that meets the stream gets length 1."""
         for role, weight in weights:
-            if role in READS + WRITES:
-                weight.copy_(unit(weight, -1 if role in READS else 0))
+            if role in INPUT_ROLES + OUTPUT_ROLES:
+                weight.copy_(l2_normalize(weight, -1 if role in INPUT_ROLES else 0))
 
     def no_decay(self) -> set[str]:
         """Nothing decays."""
         return {name for name, _ in self.named_parameters()}
 
 
-def _match(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
+def _normalize_query_key(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
     """Both (B, H, L, K); a group of queries shares the scale of its key head."""
     scale = scale.unsqueeze(-2)
     groups = query.shape[-3] // key.shape[-3]
-    return unit(query) * scale.repeat_interleave(groups, 0), unit(key) * scale
+    return l2_normalize(query) * scale.repeat_interleave(groups, 0), l2_normalize(key) * scale
 
 
-def _times(scale: Tensor, x: Tensor) -> Tensor:
+def _multiply(scale: Tensor, x: Tensor) -> Tensor:
     return x * scale

@@ -16,7 +16,7 @@ from addnorm.wirings.base import State, Wiring, register
         summary="The control: what is left of Add & Norm without the norm.",
     )
 )
-class Plain(Wiring):
+class PlainResidual(Wiring):
     """Add the branch, nothing else.
 
     x_next = x + f(x)

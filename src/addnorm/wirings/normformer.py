@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Plugs, Shape, Site
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -57,32 +57,39 @@ class NormFormer(Wiring):
     ) -> None:
         super().__init__(plan)
         self.head_scale = head_scale
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.outer_norms = nn.ModuleDict(
-            {str(site.index): self.make_norm() for site in plan.sites if plan.nature(site) != "ffn"}
+            {
+                str(site.index): self.make_norm()
+                for site in plan.sites
+                if plan.sublayer_kind(site) != "ffn"
+            }
         )
-        inside = dict(self.insides())
+        inside = dict(self.pluggable_sites())
         self.inner_norms = nn.ModuleDict(
             {
                 str(site.index): self.make_norm(shape.inner)
                 for site, shape in inside.items()
-                if plan.nature(site) == "ffn"
+                if plan.sublayer_kind(site) == "ffn"
             }
         )
         self.g = nn.ParameterDict(
-            {str(site.index): parameter(shape.heads) for site, shape in self._headed(inside)}
+            {
+                str(site.index): empty_parameter(shape.heads)
+                for site, shape in self._sites_with_heads(inside)
+            }
         )
         self.res = nn.ParameterDict(
             {
-                str(site.index): parameter(plan.dim)
+                str(site.index): empty_parameter(plan.dim)
                 for site in plan.sites
-                if res_scale and plan.nature(site) == "ffn"
+                if res_scale and plan.sublayer_kind(site) == "ffn"
             }
         )
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
-    def _headed(self, inside: dict[Site, Shape]) -> list[tuple[Site, Shape]]:
+    def _sites_with_heads(self, inside: dict[Site, Shape]) -> list[tuple[Site, Shape]]:
         wanted = self.head_scale != "none"
         return [item for item in inside.items() if wanted and item[1].heads]
 
@@ -109,17 +116,17 @@ class NormFormer(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
         """Scaled heads in attention, the inner norm in a feed-forward."""
         key = str(site.index)
         scaled = key in self.g and self.head_scale == "pre"
         return Plugs(
-            heads=partial(_times, self.g[key]) if scaled else None,
+            heads=partial(_scale_heads, self.g[key]) if scaled else None,
             inner=self.bind(self.inner_norms[key]) if key in self.inner_norms else None,
         )
 
 
-def _times(g: Tensor, heads: Tensor) -> Tensor:
+def _scale_heads(g: Tensor, heads: Tensor) -> Tensor:
     return heads * g[:, None, None]  # (B, H, L, K)

@@ -40,7 +40,7 @@ class Parallel(Wiring):
     Chowdhery et al. 2022, section 2; first in GPT-J, Wang and Komatsuzaki 2021.
     """
 
-    leaves = 2
+    num_state_tensors = 2
 
     def __init__(self, plan: Plan, *, norms: Literal["shared", "own"] = "shared") -> None:
         super().__init__(plan)
@@ -70,4 +70,4 @@ class Parallel(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

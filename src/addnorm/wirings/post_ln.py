@@ -5,7 +5,7 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan
 from addnorm.wirings.base import State, register
-from addnorm.wirings.post_norm import NormedSum
+from addnorm.wirings.post_norm import PostNorm
 
 
 @register(
@@ -20,7 +20,7 @@ from addnorm.wirings.post_norm import NormedSum
         reduces_to=(("post_ln", "post_ln(final_norm=True)"),),
     )
 )
-class PostLN(NormedSum):
+class PostLN(PostNorm):
     """Normalize after the add.
 
     x_next = N(x + f(x))
@@ -40,9 +40,9 @@ class PostLN(NormedSum):
 
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm() if final_norm else None
 
     def close(self, state: State) -> Tensor:
         """The stream, which the last site normalized."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

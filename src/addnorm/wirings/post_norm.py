@@ -6,7 +6,7 @@ from addnorm.core.plan import Site
 from addnorm.wirings.base import Branch, State, Wiring
 
 
-class NormedSum(Wiring):
+class PostNorm(Wiring):
     """Add, then normalize.
 
     x_next = N(s * x + f(x))
@@ -36,12 +36,12 @@ class NormedSum(Wiring):
         """The same, by one kernel where there is one."""
         (x,) = state
         scale = self.scale(site)
-        made = self.sum_and_norm(
+        made = self.add_and_norm(
             x, x, branch, norm=self.norms[site.index], scale=1.0 if scale is None else scale
         )
         return super().step(state, site, branch) if made is None else made[1:]
 
-    def norms_sum(self, site: Site) -> bool:
+    def has_post_norm(self, site: Site) -> bool:
         """Always."""
         return True
 

@@ -46,7 +46,7 @@ class PreLN(Wiring):
         super().__init__(plan)
         self.init = init
         self.scheme = "gpt2" if init == "gpt2" else Wiring.scheme
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         if not first_norm:
             self.norms[0] = make_norm("none", plan.dim)
         self.final_norm = self.make_norm()
@@ -66,13 +66,13 @@ class PreLN(Wiring):
         h, (x,) = self.read(state, site)
         after = site.index + 1
         norm = self.norms[after] if after < len(self.norms) else self.final_norm
-        made = self.sum_and_norm(x, h, branch, norm=norm)
+        made = self.add_and_norm(x, h, branch, norm=norm)
         return self.write((x,), site, branch(h)) if made is None else made
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
         x, *ready = state
-        return ready[0] if ready else self.final(x)
+        return ready[0] if ready else self.apply_final_norm(x)
 
     def gain(self, role: str, site: Site | None = None) -> float:
         """Output matrices shrink with the number of additions: the stream's variance stays."""

@@ -4,7 +4,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import NotNegative
+from addnorm.core.registry import NonNegative
 from addnorm.wirings.base import State, Wiring, register
 
 
@@ -42,10 +42,10 @@ class ResPost(Wiring):
     # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks begin as the
     # identity. Swin V2's extra norm on the stream every six layers of its largest model is left
     # out.
-    def __init__(self, plan: Plan, *, start: NotNegative = 1.0) -> None:
+    def __init__(self, plan: Plan, *, start: NonNegative = 1.0) -> None:
         super().__init__(plan)
         self.start = start
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
@@ -65,4 +65,4 @@ class ResPost(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

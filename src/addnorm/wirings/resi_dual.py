@@ -4,7 +4,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import NotNegative, Positive
+from addnorm.core.registry import NonNegative, Positive
 from addnorm.wirings.base import State, Wiring, register
 
 
@@ -39,13 +39,13 @@ class ResiDual(Wiring):
 
     # The released recipe for WMT: 4000 steps of warm-up in 50000 (hydra_config/wmt.yaml).
     schedule = "inverse_sqrt(warmup=0.1)"
-    leaves = 2
+    num_state_tensors = 2
 
     # NOTE[DIFF]: the released N_final has eps 1e-7; here that of the stack's norm.
-    def __init__(self, plan: Plan, *, scale: Positive = 1.0, share: NotNegative = 1.0) -> None:
+    def __init__(self, plan: Plan, *, scale: Positive = 1.0, share: NonNegative = 1.0) -> None:
         super().__init__(plan)
         self.scale, self.share = scale, share
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
@@ -64,4 +64,4 @@ class ResiDual(Wiring):
     def close(self, state: State) -> Tensor:
         """Both streams, the collecting one normalized."""
         x, r = state
-        return self.share * x + self.final(r)
+        return self.share * x + self.apply_final_norm(r)

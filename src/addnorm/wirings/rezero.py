@@ -6,7 +6,7 @@ from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -45,8 +45,8 @@ class ReZero(Wiring):
     ) -> None:
         super().__init__(plan)
         self.per = per
-        self.alpha = parameter(plan.depth if per == "layer" else len(plan.sites))
-        self.norms = self.site_norms() if post_norm else None
+        self.alpha = empty_parameter(plan.depth if per == "layer" else len(plan.sites))
+        self.norms = self.make_site_norms() if post_norm else None
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

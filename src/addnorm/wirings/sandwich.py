@@ -4,7 +4,7 @@ from torch import Tensor
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.core.registry import NotNegative
+from addnorm.core.registry import NonNegative
 from addnorm.wirings.base import State, Wiring, register
 
 
@@ -39,11 +39,11 @@ class Sandwich(Wiring):
     # matrices smaller; the first is numerics, the second has no effect behind N_out. Both are left
     # out.
     # NOTE[DIFF]: Peri-LN may normalize the embedding as well; that is the model's.
-    def __init__(self, plan: Plan, *, start: NotNegative = 1.0) -> None:
+    def __init__(self, plan: Plan, *, start: NonNegative = 1.0) -> None:
         super().__init__(plan)
         self.start = start
-        self.norms = self.site_norms()
-        self.outer_norms = self.site_norms()
+        self.norms = self.make_site_norms()
+        self.outer_norms = self.make_site_norms()
         self.final_norm = self.make_norm()
         self.reset_parameters()
 
@@ -63,4 +63,4 @@ class Sandwich(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])

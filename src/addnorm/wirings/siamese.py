@@ -43,15 +43,15 @@ class Siamese(Wiring):
     Li et al. 2026, from the released vision model.
     """
 
-    leaves = 2
+    num_state_tensors = 2
 
     # NOTE[DIFF]: the released divisor is sqrt(2 * layer), for two sub-layers a layer; for other
     # sizes sqrt(S * layer) is ours.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
-        self.post_norms = self.site_norms()
-        self.pre_norms = self.site_norms()
+        self.norms = self.make_site_norms()
+        self.post_norms = self.make_site_norms()
+        self.pre_norms = self.make_site_norms()
         self.end_post_norm = self.make_norm()
         self.end_pre_norm = self.make_norm()
         self.final_norm = self.make_norm()
@@ -74,4 +74,6 @@ class Siamese(Wiring):
     def close(self, state: State) -> Tensor:
         """Both streams, each normalized, and their sum normalized again."""
         p, q = state
-        return self.final(self.bind(self.end_post_norm)(p) + self.bind(self.end_pre_norm)(q))
+        return self.apply_final_norm(
+            self.bind(self.end_post_norm)(p) + self.bind(self.end_pre_norm)(q)
+        )

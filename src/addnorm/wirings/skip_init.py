@@ -5,7 +5,7 @@ from torch import Tensor, nn
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Finite
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -39,7 +39,7 @@ class SkipInit(Wiring):
     def __init__(self, plan: Plan, *, start: Finite = 0.0) -> None:
         super().__init__(plan)
         self.start = start
-        self.a = parameter(len(plan.sites))
+        self.a = empty_parameter(len(plan.sites))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:

@@ -43,11 +43,11 @@ class SubLN(Wiring):
     # = 0.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
         self.inner_norms = nn.ModuleDict(
             {
                 str(site.index): self.make_norm(shape.inner)
-                for site, shape in self.insides(but=("cross",))
+                for site, shape in self.pluggable_sites(exclude=("cross",))
             }
         )
         self.final_norm = self.make_norm()
@@ -63,7 +63,7 @@ class SubLN(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
         """The inner norm."""
@@ -74,7 +74,7 @@ class SubLN(Wiring):
     def gain(self, role: str, site: Site | None = None) -> float:
         """The rule of the paper, outside cross-attention."""
         if role not in ("value", "out", "ffn_in", "ffn_out") or (
-            site is not None and self.plan.nature(site) == "cross"
+            site is not None and self.plan.sublayer_kind(site) == "cross"
         ):
             return 1.0
         own = math.log(max(len(self.plan.sites), 2))

@@ -9,7 +9,7 @@ from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.plan import Plan, Site
 from addnorm.core.registry import Finite
-from addnorm.wirings.base import State, Wiring, parameter, register
+from addnorm.wirings.base import State, Wiring, empty_parameter, register
 
 
 @register(
@@ -46,7 +46,7 @@ class USkips(Wiring):
     mix=concat: Bao et al. 2022, section 3.2; mix=add: modded-nanogpt, record of November 2024.
     """
 
-    leaves = None
+    num_state_tensors = None
 
     # NOTE[DIFF]: U-ViT's released form is mix=concat; its matrices at 0.02 all but erase the stream
     # at small widths, so that the additive form of modded-nanogpt is the default, without the
@@ -61,8 +61,8 @@ class USkips(Wiring):
             )
         self.start = 1.0 if start is None else start
         self.pairs = plan.depth // 2
-        self.norms = self.site_norms()
-        self.w = parameter(self.pairs) if mix == "add" else None
+        self.norms = self.make_site_norms()
+        self.w = empty_parameter(self.pairs) if mix == "add" else None
         concat = range(self.pairs if mix == "concat" else 0)
         self.maps = nn.ModuleList(nn.Linear(2 * plan.dim, plan.dim) for _ in concat)
         self.final_norm = self.make_norm()
@@ -83,7 +83,7 @@ class USkips(Wiring):
         x, *waiting = state
         partner = self.plan.depth - 1 - site.layer
         if site.first and partner < self.pairs:
-            x = self._joined(x, waiting.pop(), partner)
+            x = self._merge_skip(x, waiting.pop(), partner)
         return self.norm(site)(x), (x, *waiting)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
@@ -94,9 +94,9 @@ class USkips(Wiring):
 
     def close(self, state: State) -> Tensor:
         """The stream, normalized at last."""
-        return self.final(state[0])
+        return self.apply_final_norm(state[0])
 
-    def _joined(self, x: Tensor, skip: Tensor, pair: int) -> Tensor:
+    def _merge_skip(self, x: Tensor, skip: Tensor, pair: int) -> Tensor:
         return (
             x + self.w[pair] * skip
             if self.w is not None

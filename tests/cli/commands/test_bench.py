@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from addnorm.bench import Bench
+from addnorm.bench import Benchmark
 from addnorm.bench import doctor as doctors
 from addnorm.cli.main import main
 from addnorm.core.errors import UserError
@@ -13,7 +13,7 @@ from addnorm.core.errors import UserError
 @pytest.fixture
 def quick(monkeypatch):
     def benches():
-        yield Bench(
+        yield Benchmark(
             "quick",
             lambda: {"addnorm": lambda: None, "slow": lambda: sum(range(20000))},
             {"slow": 2.0},
@@ -22,7 +22,7 @@ def quick(monkeypatch):
         def absent():
             raise UserError("no peer here; try pip install peer")
 
-        yield Bench("absent", absent, {})
+        yield Benchmark("absent", absent, {})
 
     monkeypatch.setattr(doctors, "benches", benches)
 

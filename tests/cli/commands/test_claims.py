@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
+from addnorm.cli.reproduce_commands.claims import VERDICT_COLUMNS, _render_table
 from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.checks import Check
-from addnorm.cli.commands.claims import VERDICTS, _shown
 from addnorm.comparison.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
@@ -21,7 +21,7 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 def no_vega(monkeypatch):
     """Vega's script and still pictures take seconds to make."""
     monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.html.page.Chart.still", "a still picture")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
 
 def test_the_list_has_every_claim_with_statement_paper_and_cost(addnorm):
@@ -163,7 +163,9 @@ def test_a_wrong_number_of_workers_is_refused_also_where_nothing_trains(addnorm,
 
 def test_on_a_narrow_terminal_every_claim_has_lines_of_its_own():
     console = Console(width=60, file=io.StringIO(), force_terminal=True)
-    console.print(*_shown(console, VERDICTS, [("a_claim", "held", "It is so. " * 12, "Held.")]))
+    console.print(
+        *_render_table(console, VERDICT_COLUMNS, [("a_claim", "held", "It is so. " * 12, "Held.")])
+    )
     lines = console.file.getvalue().splitlines()
     assert len(lines) > 4 and "a_claim" in lines[0] and "held" in lines[1]
     assert all(len(line.rstrip()) <= 72 for line in lines)

@@ -5,9 +5,9 @@ import json
 
 import pytest
 import typer
+from addnorm.cli.reproduce_commands.data import data as group
 
 from addnorm.cli import main as commands
-from addnorm.cli.commands.data import data as group
 from addnorm.data.corpus import Corpus
 
 

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
+from addnorm.cli.reproduce_commands.doctor import _render_report
 from rich.console import Console
 
 import addnorm
-from addnorm.cli.commands.doctor import _text
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
 from tests.decode.sample_runs import records
@@ -165,13 +165,13 @@ def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys,
 
 
 def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
-    from addnorm.doctor.loading.targets import imported
+    from addnorm.doctor.loading.targets import import_target
 
     (tmp_path / "taken.py").write_text("class Own: pass\n")
     (tmp_path / "taken_by.py").write_text("from taken import Own\n")
-    own = imported("taken.py:Own", "")
-    assert own is imported("./taken.py:Own", "") is imported("taken_by.py:Own", "")
-    assert own is imported("taken:Own", "")
+    own = import_target("taken.py:Own", "")
+    assert own is import_target("./taken.py:Own", "") is import_target("taken_by.py:Own", "")
+    assert own is import_target("taken:Own", "")
 
 
 def test_a_forward_without_inputs_needs_none(capsys):
@@ -342,7 +342,7 @@ def test_nothing_is_cut_at_any_width(width):
             "largest_gradient": 2.375, "finite": True}  # fmt: skip
     out = io.StringIO()
     console = Console(file=out, width=width, markup=False, highlight=False)
-    console.print(*_text(replace(report, stress=(runs,)), console), sep="\n")
+    console.print(*_render_report(replace(report, stress=(runs,)), console), sep="\n")
     shown = out.getvalue()
     assert "\u2026" not in shown and max(map(len, shown.splitlines())) <= width
     words = shown.split()

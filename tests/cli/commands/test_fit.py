@@ -10,7 +10,7 @@ import pytest
 import yaml
 
 from addnorm.tabular import load
-from addnorm.tabular.task_setup import halves
+from addnorm.tabular.task_setup import split_rows
 from tests.tabular.sample_tables import mixed
 
 QUICK = ("dim=8", "depth=1", "heads=2", "max_epochs=2")
@@ -219,7 +219,7 @@ def test_a_place_that_cannot_be_written_is_refused_before_training(
 
 def test_types_are_those_of_the_whole_file_however_it_is_divided(addnorm, tmp_path):
     """One odd cell, or the only one, may stand among the rows that are held out."""
-    rows, held = 60, halves(pd.Series(range(60)), 0.2, classify=False)[1]
+    rows, held = 60, split_rows(pd.Series(range(60)), 0.2, classify=False)[1]
     frame = pd.DataFrame({"a": range(rows), "y": [1.5 * each + 0.25 for each in range(rows)]})
     frame["odd"] = [str(each) for each in range(rows)]
     frame.loc[held[0], "odd"] = "none of them"
@@ -251,7 +251,7 @@ def test_a_fit_is_kept_when_its_rival_fails(addnorm, tmp_path, monkeypatch):
     def fails(*_args, **_options):
         raise ValueError("The least populated class in y has only 1 member")
 
-    monkeypatch.setattr(run, "boosted", fails)
+    monkeypatch.setattr(run, "gradient_boosting_scores", fails)
     frame, y = mixed(60)
     frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
     out = tmp_path / "run"

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from addnorm.cli.registries import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, get_registry
 
 KEYS = {
     *("name", "title", "formula", "paper", "summary", "needs", "reduces_to", "undefined"),
@@ -17,20 +17,20 @@ def test_json_is_the_list_of_cards(addnorm, family):
     done = addnorm("list", family, "--json")
     assert (done.code, done.err) == (0, "")
     cards = json.loads(done.out, parse_constant=pytest.fail)
-    assert [card["name"] for card in cards] == list(registry_of(family))
+    assert [card["name"] for card in cards] == list(get_registry(family))
     assert all(set(card) == KEYS for card in cards)
 
 
 def test_there_are_as_many_as_promised():
-    assert len(registry_of("norms")) >= 14
-    assert len(registry_of("wirings")) >= 30
+    assert len(get_registry("norms")) >= 14
+    assert len(get_registry("wirings")) >= 30
 
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_without_a_terminal_every_member_is_one_whole_line(addnorm, monkeypatch, family):
     monkeypatch.setenv("COLUMNS", "30")  # of no concern to a pipe
     lines = addnorm("list", family).out.splitlines()
-    cards = registry_of(family).cards()
+    cards = get_registry(family).cards()
     assert len(lines) == len(cards)
     for line, card in zip(lines, cards, strict=True):
         assert line.split()[0] == card.name
@@ -46,14 +46,14 @@ def test_on_a_terminal_it_fits_and_nothing_is_lost(terminal, family, columns):
     assert max(map(len, done.out.splitlines())) <= columns
     assert "…" not in done.out
     words = done.out.split()
-    for card in registry_of(family).cards():
+    for card in get_registry(family).cards():
         assert card.name in words
         assert set("".join(card.formula.split())) <= set(done.out)
 
 
 def test_on_a_terminal_formulas_are_whole(terminal):
     """Wrapped, but with every word in its order."""
-    card = registry_of("norms").card("layer")
+    card = get_registry("norms").card("layer")
     for columns in (40, 60):
         assert card.formula in " ".join(terminal(columns, "list", "norms").out.split())
     assert card.formula in terminal(120, "list", "norms").out
@@ -62,11 +62,11 @@ def test_on_a_terminal_formulas_are_whole(terminal):
 def test_without_a_family_the_families_are_counted(addnorm):
     done = addnorm("list")
     assert [line.split()[:2] for line in done.out.splitlines()] == [
-        [family, str(len(registry_of(family)))] for family in FAMILIES
+        [family, str(len(get_registry(family)))] for family in FAMILIES
     ]
     assert json.loads(addnorm("list", "--json").out)[0] == {
         "family": "norms",
-        "count": len(registry_of("norms")),
+        "count": len(get_registry("norms")),
     }
 
 

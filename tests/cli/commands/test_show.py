@@ -4,15 +4,15 @@ import json
 
 import pytest
 
-from addnorm.cli.registries import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, get_registry
 
-MEMBERS = [(family, name) for family in FAMILIES for name in registry_of(family)]
+MEMBERS = [(family, name) for family in FAMILIES for name in get_registry(family)]
 
 
 @pytest.mark.parametrize(("family", "name"), MEMBERS)
 def test_everything_the_card_holds_is_shown(addnorm, family, name):
     done = addnorm("show", name)
-    card = registry_of(family).card(name)
+    card = get_registry(family).card(name)
     assert (done.code, done.err) == (0, "")
     said = [card.title, card.summary, card.paper, card.undefined, *card.needs, *card.departures]
     said += [line for line in card.formula.split("; ")]
@@ -28,7 +28,7 @@ def test_everything_the_card_holds_is_shown(addnorm, family, name):
 def test_json_holds_the_card_the_call_and_its_values(addnorm, family, name):
     cards = json.loads(addnorm("show", name, "--json").out)
     (card,) = [card for card in cards if card["family"] == family]
-    plain = json.loads(json.dumps(registry_of(family).card(name).to_dict()))
+    plain = json.loads(json.dumps(get_registry(family).card(name).to_dict()))
     assert card == plain | {"family": family, "call": name, "values": plain["options"]}
 
 

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from addnorm.decode import Options, translate
+from addnorm.decode import DecodingOptions, translate
 from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\na bad bed"
@@ -14,7 +14,7 @@ SHORT = ("--max-new", "6", "--beam", "3")
 
 def test_one_line_out_for_each_line_in(ask, runs):
     done = ask("translate", "translate", *SHORT, lines=LINES)
-    options = Options(beam=3, max_new=6)
+    options = DecodingOptions(beam=3, max_new=6)
     wanted = translate(runs["translate"], ["ab cab", "", "dad", "a bad bed"], options)
     assert done.out == "".join(f"{each[0].text}\n" for each in wanted)
     assert (done.code, done.err) == (0, "")

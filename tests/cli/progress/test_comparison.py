@@ -9,7 +9,7 @@ from rich.console import Console
 
 from addnorm.cli.progress import comparison
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.spec import Comparison
 from tests.comparison.synthetic_study import BASELINE, made_up
@@ -29,17 +29,17 @@ def study(tmp_path):
 def begun(kind, study, width=80):
     talk = kind()
     talk.console = Console(file=io.StringIO(), width=width, height=20, soft_wrap=True)
-    comparison.Talk.began(talk, study, 2)
+    comparison.ComparisonReporter.on_comparison_start(talk, study, 2)
     return talk
 
 
 def end(talk, cell, loss, ending="done", why=""):
-    talk.happened(Event(job(cell), "began"))
-    talk.happened(Event(job(cell), "ended", 200, loss, Finished(ending, why, loss=loss)))
+    talk.on_cell_event(Event(job(cell), "began"))
+    talk.on_cell_event(Event(job(cell), "ended", 200, loss, CellResult(ending, why, loss=loss)))
 
 
 def test_a_new_best_shows_that_others_are_stuck(study):
-    talk = begun(comparison.Lines, study)
+    talk = begun(comparison.LogLines, study)
     first, second = SPEC.cells()[:2]
     end(talk, first, BASELINE - 0.3)
     row = talk.tallies[("post_ln", 2)]
@@ -50,7 +50,7 @@ def test_a_new_best_shows_that_others_are_stuck(study):
 
 
 def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
-    talk = begun(comparison.Lines, study)
+    talk = begun(comparison.LogLines, study)
     for cell, ending in zip(SPEC.cells(), ("crashed", "diverged"), strict=False):
         end(talk, cell, float("nan"), ending, "out of memory")
     assert talk.tallies[("post_ln", 2)].failed == 2
@@ -60,23 +60,25 @@ def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
 def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
-    talk = begun(comparison.Lines, study)
-    assert comparison.clock(talk.left()) == "?"
+    talk = begun(comparison.LogLines, study)
+    assert comparison.format_duration(talk.remaining_seconds()) == "?"
     cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
-    talk.happened(Event(job(cell), "began"))
-    talk.happened(Event(job(cell), "stepped", 1, 3.0))
+    talk.on_cell_event(Event(job(cell), "began"))
+    talk.on_cell_event(Event(job(cell), "stepped", 1, 3.0))
     now[0] += 99.0
-    talk.happened(Event(job(cell), "stepped", 100, 3.0))
+    talk.on_cell_event(Event(job(cell), "stepped", 100, 3.0))
     # 99 steps of 2 layers took 99 seconds; 4 cells of 2 layers and 4 of 4 are left, less 100 steps
-    assert talk.left() == pytest.approx((4 * 200 * 2 + 4 * 200 * 4 - 100 * 2) * 99 / (99 * 2))
+    assert talk.remaining_seconds() == pytest.approx(
+        (4 * 200 * 2 + 4 * 200 * 4 - 100 * 2) * 99 / (99 * 2)
+    )
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
 def test_the_table_fits_the_terminal(study, width):
-    talk = begun(comparison.Board, study, width)
+    talk = begun(comparison.LiveTable, study, width)
     end(talk, SPEC.cells()[0], 0.5)
     sheet = Console(file=io.StringIO(), width=width)
-    sheet.print(talk._drawn())
+    sheet.print(talk._render_table())
     lines = sheet.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert any("post_ln" in line and "1/2" in line and "0.500" in line for line in lines)
@@ -86,11 +88,11 @@ def test_the_table_fits_the_terminal(study, width):
 def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
     many = Comparison.of({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
-    talk = begun(comparison.Board, study)
+    talk = begun(comparison.LiveTable, study)
     for cell in many.cells()[:2]:
         end(talk, cell, 0.5)
     sheet = Console(file=io.StringIO(), width=80)
-    sheet.print(talk._drawn())
+    sheet.print(talk._render_table())
     lines = sheet.file.getvalue().splitlines()
     assert len(lines) <= 20
     assert "more rows" in sheet.file.getvalue()
@@ -100,6 +102,6 @@ def test_what_is_done_already_is_counted(tmp_path):
     folder = made_up(
         tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
     )
-    talk = begun(comparison.Lines, Study.open(folder))
+    talk = begun(comparison.LogLines, Study.open(folder))
     assert "going on: 4 of 8 are done already" in talk.console.file.getvalue()
     assert all(tally.done == 1 for tally in talk.tallies.values())

@@ -8,7 +8,7 @@ import pytest
 from rich.console import Console
 
 from addnorm.cli.progress import training as shown
-from addnorm.train.train_state import Outcome, Progress
+from addnorm.train.train_state import Outcome, TrainState
 from tests.train.cases import recipe
 
 FACTS = {"parameters": 1234, "device": "cpu", "recommended": ""}
@@ -22,9 +22,9 @@ def bar_fixture(tmp_path, monkeypatch):
     def make(columns, *, steps=1500, loss=3.25, rate=12_345.0):
         screen = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
         monkeypatch.setattr(shown, "Console", lambda **options: screen)
-        bars.append(shown.Bar(recipe("corpus", steps=steps), tmp_path))
-        bars[-1].began(Progress(), FACTS)
-        bars[-1].stepped(Progress(step=450, tokens=10), loss)
+        bars.append(shown.ProgressBarReporter(recipe("corpus", steps=steps), tmp_path))
+        bars[-1].began(TrainState(), FACTS)
+        bars[-1].on_step_end(TrainState(step=450, tokens=10), loss)
         bars[-1].bar.update(bars[-1].line, rate=rate)  # else a clock would decide
         return bars[-1]
 
@@ -69,7 +69,7 @@ def test_at_every_width_what_is_there_is_whole(bar, columns):
     for words in sorted(whole, key=len, reverse=True):
         rest = rest.replace(words, "", 1)
     assert rest.strip() == ""
-    assert place == 0 or (place >= shown.BAR + 1 and len(line) == columns)
+    assert place == 0 or (place >= shown.MIN_BAR_WIDTH + 1 and len(line) == columns)
 
 
 def test_a_narrow_window_that_grows_shows_more(bar):
@@ -79,7 +79,7 @@ def test_a_narrow_window_that_grows_shows_more(bar):
     assert "12,345 tok/s" in line_of(made)
 
 
-@pytest.mark.parametrize("kind", [shown.Bar, shown.Lines])
+@pytest.mark.parametrize("kind", [shown.ProgressBarReporter, shown.LogLines])
 def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatch, capsys):
     said = []
 
@@ -89,13 +89,13 @@ def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatc
 
     monkeypatch.setattr("addnorm.report.run_page.write_training_report", write)
     talk = kind(recipe("corpus"), tmp_path)
-    talk.ended(Outcome("done", Progress(step=12, tokens=100, seconds=1.0)))
+    talk.ended(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
     talk.close()
     assert [words.strip() for words in said] == [f"addnorm: writing {tmp_path / 'report.html'}"]
     assert "ended" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [shown.Bar, shown.Lines])
+@pytest.mark.parametrize("kind", [shown.ProgressBarReporter, shown.LogLines])
 def test_words_can_be_said_before_it_begins(kind, tmp_path, capsys):
     """A tokenizer is trained before there is a model."""
     talk = kind(recipe("corpus"), tmp_path)

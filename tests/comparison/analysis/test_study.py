@@ -36,18 +36,18 @@ def test_stable_ranges_are_those_where_every_seed_trained(tmp_path):
         return "diverged" if unlucky else usual_fate(cell)
 
     study = studied(tmp_path, fate)
-    assert [each.told() for each in line_of(study, "post_ln", 6).stable] == [
+    assert [each.format() for each in line_of(study, "post_ln", 6).stable] == [
         "none",
         "0.001 to 0.003",
     ]
-    assert [each.told() for each in line_of(study, "b2t", 6).stable] == ["0.003", "0.003"]
+    assert [each.format() for each in line_of(study, "b2t", 6).stable] == ["0.003", "0.003"]
 
 
 def test_a_gap_in_the_range_is_told(tmp_path):
     study = studied(
         tmp_path, lambda cell: "stuck" if cell.lr == 3e-3 else "trained", wiring="pre_ln"
     )
-    assert study.summary[0].stable[0].told() == "0.001, 0.01"
+    assert study.summary[0].stable[0].format() == "0.001, 0.01"
 
 
 def test_luck_is_not_a_recommendation(tmp_path):

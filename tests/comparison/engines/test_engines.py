@@ -9,21 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
+from addnorm.comparison.engines.local_shard import LocalEngine
 from safetensors import SafetensorError
 
-from addnorm.comparison.cell import NoRoom, work
-from addnorm.comparison.cell_result import Finished, beside
+from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import make_engine
-from addnorm.comparison.engines.local import LocalEngine
-from addnorm.comparison.halving import cut
+from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import Audience, compare
+from addnorm.comparison.run import ComparisonCallback, compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows, write_rows
-from addnorm.train.run_folder import alone
-from addnorm.train.trained_run import Run
+from addnorm.train.run_folder import try_lock
+from addnorm.train.trained_run import TrainedRun
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
 TIMED = ("tokens_per_second",)
@@ -41,14 +41,14 @@ def rows_of(folder):
     }
 
 
-class Hook(Audience):
+class Hook(ComparisonCallback):
     """Does something when a cell has made its first step."""
 
     def __init__(self, act):
         self.act, self.acted = act, False
 
-    def happened(self, event):
-        if event.what == "stepped" and event.step and not self.acted:
+    def on_cell_event(self, event):
+        if event.kind == "stepped" and event.step and not self.acted:
             self.acted = True
             self.act(event)
 
@@ -80,18 +80,18 @@ def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
     assert not list(tmp_path.glob("cells/*/checkpoints"))
     assert json.loads((tmp_path / "result.json").read_text())["complete"]
 
-    class Nobody(Audience):
-        def happened(self, event):
+    class Nobody(ComparisonCallback):
+        def on_cell_event(self, event):
             raise AssertionError(f"{event.job.name} ran again")
 
-    assert compare(spec, tmp_path, audience=Nobody()).cells == study.cells
+    assert compare(spec, tmp_path, callback=Nobody()).cells == study.cells
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
     spec = tiny(steps=400, seeds=2)
     hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
     first, second = study.cells
     assert (first.state, second.end.ending) == ("crashed", "done")
     assert "SIGKILL" in first.end.why
@@ -103,7 +103,7 @@ def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
 def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
     study = compare(
-        tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, limit=3.0), audience=hook
+        tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, timeout=3.0), callback=hook
     )
     assert study.cells[0].state == "crashed"
     assert study.cells[0].end.why.startswith("hung")
@@ -114,7 +114,7 @@ def test_interrupted_and_continued_gives_the_rows_of_an_unbroken_comparison(tmp_
     spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
     whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
     hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
-    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), audience=hook)
+    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
     assert hook.acted
     assert not broken.complete
     compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
@@ -143,7 +143,7 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
         thread.start()
         thread.join()
 
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), audience=Hook(second))
+    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
     assert study.complete
     assert refused and "another process is comparing into" in refused[0]
 
@@ -154,7 +154,7 @@ def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
         "from addnorm.comparison.run import compare\n"
         "from addnorm.comparison.spec import Comparison\n"
         "if __name__ == '__main__':\n"
-        f"    compare(Comparison.of({tiny(steps=5000).flat()!r}), {str(tmp_path / 'runs')!r})\n"
+        f"    compare(Comparison.of({tiny(steps=5000).to_flat_dict()!r}), {str(tmp_path / 'runs')!r})\n"
     )
     (tmp_path / "lead.py").write_text(code)
     import subprocess
@@ -189,17 +189,17 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
     whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
 
-    class Rung(Audience):
+    class Rung(ComparisonCallback):
         """Interrupts when the first rung has been cut."""
 
         done = False
 
-        def happened(self, event):
+        def on_cell_event(self, event):
             if not self.done and event.end is not None and event.end.ending == "cut":
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert not compare(spec, tmp_path / "broken", audience=Rung()).complete
+    assert not compare(spec, tmp_path / "broken", callback=Rung()).complete
     broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
     ends = [
         [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
@@ -213,7 +213,7 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
 @pytest.mark.slow
 def test_a_cell_that_is_asked_to_stop_from_outside_is_a_result(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
-    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), audience=hook)
+    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
     assert study.cells[0].state == "crashed"
     assert "SIGTERM" in study.cells[0].end.why
 
@@ -229,9 +229,9 @@ def test_halving_puts_what_diverged_last(tmp_path):
         ]
         write_rows(own / "rows.jsonl", rows)
         if ending:
-            Finished(ending, "loss nan").save(own)
-    assert cut(spec, tmp_path, 10) == []  # the worse half has ended by itself
-    assert cut(spec, tmp_path, 10) == []
+            CellResult(ending, "loss nan").save(own)
+    assert stop_worse_half(spec, tmp_path, 10) == []  # the worse half has ended by itself
+    assert stop_worse_half(spec, tmp_path, 10) == []
 
 
 def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
@@ -242,25 +242,25 @@ def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
              "split": "train"} for step in range(1, 30)
         ]  # fmt: skip
         write_rows(tmp_path / "cells" / cell.name / "rows.jsonl", rows)
-    assert [cell.lr for cell, _ in cut(spec, tmp_path, 10)] == [1e-2, 1e-1]
-    assert cut(spec, tmp_path, 10) == []
-    assert [cell.lr for cell, _ in cut(spec, tmp_path, 20)] == [1e-4]
+    assert [cell.lr for cell, _ in stop_worse_half(spec, tmp_path, 10)] == [1e-2, 1e-1]
+    assert stop_worse_half(spec, tmp_path, 10) == []
+    assert [cell.lr for cell, _ in stop_worse_half(spec, tmp_path, 20)] == [1e-4]
 
 
 def test_a_cell_waits_for_another_process_and_takes_its_end(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    monkeypatch.setattr("addnorm.comparison.cell.PATIENCE", 0.3)
-    with alone(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
+    monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
+    with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
         assert ours
-        assert work(job, lambda step, loss: None) is None  # it is at work, and does not end
-        Finished("done", loss=1.0).save(job.folder)
-        assert work(job, lambda step, loss: None).loss == 1.0
+        assert run_cell(job, lambda step, loss: None) is None  # it is at work, and does not end
+        CellResult("done", loss=1.0).save(job.folder)
+        assert run_cell(job, lambda step, loss: None).loss == 1.0
 
 
 def test_scores_that_are_no_numbers_do_not_lose_a_cell(tmp_path):
-    Finished("done", loss=1.0, scores={"word_perplexity": math.inf, "bleu": 3.0}).save(tmp_path)
-    assert Finished.read(tmp_path).scores == {"bleu": 3.0}
+    CellResult("done", loss=1.0, scores={"word_perplexity": math.inf, "bleu": 3.0}).save(tmp_path)
+    assert CellResult.read(tmp_path).scores == {"bleu": 3.0}
 
 
 def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
@@ -268,7 +268,7 @@ def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
     job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     asked = []
-    original = Run.open
+    original = TrainedRun.open
 
     def opened(folder, **options):
         run = original(folder, **options)
@@ -276,8 +276,8 @@ def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("addnorm.comparison.tasks.text.Run.open", opened)
-        end = work(job, lambda step, loss: None)
+        patch.setattr("addnorm.comparison.tasks.text.TrainedRun.open", opened)
+        end = run_cell(job, lambda step, loss: None)
     assert end.ending == "done"
     assert asked == [10]
 
@@ -311,9 +311,9 @@ def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
 
         monkeypatch.setattr("addnorm.comparison.tasks.text.train", fail)
         job.folder.parent.mkdir(parents=True, exist_ok=True)
-        beside(job.folder, "json").unlink(missing_ok=True)
-        assert work(job, lambda step, loss: None) == Finished.read(job.folder)
-        assert (Finished.read(job.folder).ending, Finished.read(job.folder).why) == (
+        sidecar_path(job.folder, "json").unlink(missing_ok=True)
+        assert run_cell(job, lambda step, loss: None) == CellResult.read(job.folder)
+        assert (CellResult.read(job.folder).ending, CellResult.read(job.folder).why) == (
             "crashed",
             words,
         )
@@ -331,9 +331,9 @@ def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
 
     monkeypatch.setattr("addnorm.comparison.tasks.text.train", full)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    with pytest.raises(NoRoom):
-        work(job, lambda step, loss: None)
-    assert Finished.read(job.folder) is None
+    with pytest.raises(DiskFullError):
+        run_cell(job, lambda step, loss: None)
+    assert CellResult.read(job.folder) is None
 
 
 def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeypatch):
@@ -343,8 +343,8 @@ def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeyp
     monkeypatch.setattr("addnorm.models.base.save_file", full)
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    with pytest.raises(NoRoom):
-        work(job, lambda step, loss: None)
+    with pytest.raises(DiskFullError):
+        run_cell(job, lambda step, loss: None)
 
 
 def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
@@ -353,10 +353,10 @@ def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
     from dataclasses import replace
 
     paused = replace(job, until=2)
-    assert work(paused, lambda step, loss: None) is None
+    assert run_cell(paused, lambda step, loss: None) is None
     (tmp_path / "data").rename(tmp_path / "moved")
     recipe = job.recipe.model_copy(update={"data": str(tmp_path / "moved")})
-    assert work(replace(job, recipe=recipe), lambda step, loss: None).ending == "done"
+    assert run_cell(replace(job, recipe=recipe), lambda step, loss: None).ending == "done"
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,8 @@
 """A real Ray on this machine gives the rows that local processes give."""
 
 import pytest
+from addnorm.comparison.engines.local_shard import LocalEngine
 
-from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.run import compare
 from addnorm.core.errors import UserError
 from tests.comparison.engines.test_engines import rows_of, tiny

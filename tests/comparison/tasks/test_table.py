@@ -10,16 +10,16 @@ import pytest
 import yaml
 
 from addnorm.comparison import Comparison, Study, compare
-from addnorm.comparison.cell_result import Finished
-from addnorm.comparison.job import Job, Pulse
-from addnorm.comparison.shared_data import Ground, check_data, prepare
+from addnorm.comparison.cell_result import CellResult
+from addnorm.comparison.job import Heartbeat, Job
+from addnorm.comparison.shared_data import SharedData, check_data, prepare
 from addnorm.comparison.spec import task_keys
-from addnorm.comparison.tasks import task_of
-from addnorm.comparison.tasks.table_data import Parted
+from addnorm.comparison.tasks import get_task
+from addnorm.comparison.tasks.table_data import TableSplits
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.report.comparison.page import write_comparison_report
-from addnorm.tabular.task_setup import halves
+from addnorm.tabular.task_setup import split_rows
 from tests.claims.shared_folder import Here
 
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}
@@ -49,26 +49,26 @@ def test_a_task_may_name_a_table():
     assert task_keys("table:a/b.csv") == {"task": "table", "data": "a/b.csv"}
     spec = Comparison.of({"task": "table", "target": "y"})
     assert ({cell.depth for cell in spec.cells()}, spec.steps) == ({2}, 400)
-    assert Comparison.of(yaml.safe_load(spec.yaml())) == spec
+    assert Comparison.of(yaml.safe_load(spec.to_yaml())) == spec
 
 
 def test_every_row_stands_in_one_part(table):
-    parted = Parted.of(spec_of(table))
+    parted = TableSplits.from_spec(spec_of(table))
     assert parted.counts == {"train": 56, "valid": 12, "test": 12}
     whole = pd.concat(parted.parts.values())
     assert sorted(whole.index) == list(range(80))
-    again = Parted.of(spec_of(table, seeds=5, wiring="b2t"))
+    again = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
     assert all(again.parts[name].equals(part) for name, part in parted.parts.items())
     share = frame()["y"].eq("yes").mean()
     assert parted.parts["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
 
 
 def test_no_more_rows_are_kept_than_the_steps_see(table):
-    assert Parted.of(spec_of(table, steps=2, batch_size=10)).counts["train"] == 20
+    assert TableSplits.from_spec(spec_of(table, steps=2, batch_size=10)).counts["train"] == 20
 
 
 def test_the_baseline_knows_the_shares_of_classes(table):
-    parted = Parted.of(spec_of(table))
+    parted = TableSplits.from_spec(spec_of(table))
     train, valid = (parted.parts[part]["y"] for part in ("train", "valid"))
     share = {name: (train.eq(name).sum() + 1) / (len(train) + 2) for name in ("yes", "no")}
     assert parted.baseline() == pytest.approx(-np.mean([math.log(share[y]) for y in valid]))
@@ -76,7 +76,7 @@ def test_the_baseline_knows_the_shares_of_classes(table):
 
 def test_the_baseline_knows_the_mean_of_numbers(tmp_path):
     frame().drop(columns="y").to_parquet(tmp_path / "t.parquet")
-    parted = Parted.of(spec_of(tmp_path / "t.parquet", target="number"))
+    parted = TableSplits.from_spec(spec_of(tmp_path / "t.parquet", target="number"))
     train, valid = (parted.parts[part]["number"] for part in ("train", "valid"))
     wanted = ((valid - train.mean()) ** 2).mean() / train.var(ddof=0)
     assert parted.kind == "regress" and parted.baseline() == pytest.approx(wanted, rel=1e-5)
@@ -86,7 +86,7 @@ def test_a_comparison_on_a_table_from_its_file_to_its_page(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln,post_ln", seeds=1, steps=40, missing=0.5, noise="0.2,0.4")
     study = compare(spec, tmp_path / "out", engine=Here())
     assert [each.state for each in study.cells] == ["trained", "trained"]
-    assert study.score == "accuracy" and study.ground.about["target"] == "y"
+    assert study.score == "accuracy" and study.shared_data.about["target"] == "y"
     end = study.cells[0].end
     assert list(end.scores) == [
         *("accuracy", "accuracy, missing 0.5", "accuracy, noise 0.2", "accuracy, noise 0.4"),
@@ -98,7 +98,7 @@ def test_a_comparison_on_a_table_from_its_file_to_its_page(table, tmp_path):
     page = write_comparison_report(tmp_path / "out").read_text()
     assert "2 arms on a table" in page and "addnorm fit" in page and "how the target is" in page
     assert Study.open(tmp_path / "out").verdict == study.verdict
-    assert prepare(spec, tmp_path / "out") == Ground.read(tmp_path / "out")
+    assert prepare(spec, tmp_path / "out") == SharedData.read(tmp_path / "out")
     table.write_text(table.read_text() + "0.5,x,yes\n")
     with pytest.raises(UserError, match=r"data.csv was changed since this comparison began"):
         prepare(spec, tmp_path / "out")
@@ -115,7 +115,7 @@ def test_numbers_are_scored_by_the_variance_that_is_explained(tmp_path):
 
 def cell_of(spec, folder, **changes):
     """The first cell as a job, prepared."""
-    task, (cell, *_) = task_of("table"), spec.cells()
+    task, (cell, *_) = get_task("table"), spec.cells()
     ground = task.prepare(spec, folder)
     own = folder / "cells" / cell.name
     own.mkdir(parents=True, exist_ok=True)
@@ -124,29 +124,35 @@ def cell_of(spec, folder, **changes):
 
 
 def test_a_cell_that_was_interrupted_ends_with_the_same_bits(table, tmp_path):
-    spec, task = spec_of(table, wiring="pre_ln"), task_of("table")
-    whole = task.finished(cell_of(spec, tmp_path / "one"), Pulse(lambda step, loss: None))
+    spec, task = spec_of(table, wiring="pre_ln"), get_task("table")
+    whole = task.train_and_score(
+        cell_of(spec, tmp_path / "one"), Heartbeat(lambda step, loss: None)
+    )
     job = cell_of(spec, tmp_path / "two")
 
     def asked(step, loss):
         if step >= 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
-    assert task.finished(job, Pulse(asked)) is None and Finished.read(job.folder) is None
-    again = task.finished(job, Pulse(lambda step, loss: None))
+    assert (
+        task.train_and_score(job, Heartbeat(asked)) is None and CellResult.read(job.folder) is None
+    )
+    again = task.train_and_score(job, Heartbeat(lambda step, loss: None))
     assert (again.loss, again.scores, again.step) == (whole.loss, whole.scores, whole.step)
 
 
 def test_a_cell_pauses_where_halving_looks(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln", mode="halving")
     job = cell_of(spec, tmp_path, until=4)
-    assert task_of("table").finished(job, Pulse(lambda step, loss: None)) is None
+    assert get_task("table").train_and_score(job, Heartbeat(lambda step, loss: None)) is None
     assert [row["step"] for row in read_rows(job.folder / "rows.jsonl")] == [2, 2, 4, 4]
 
 
 def test_a_loss_that_is_no_number_is_a_result(table, tmp_path):
     spec = spec_of(table, wiring="none", lr=1e30, schedule="none", optimizer="adamw(eps=1e-300)")
-    end = task_of("table").finished(cell_of(spec, tmp_path), Pulse(lambda step, loss: None))
+    end = get_task("table").train_and_score(
+        cell_of(spec, tmp_path), Heartbeat(lambda step, loss: None)
+    )
     assert end.ending == "diverged" and "a loss was not finite in pass" in end.why
 
 
@@ -198,14 +204,16 @@ def test_tables_that_cannot_be_compared_on(tmp_path, made, told):
 
 def test_types_are_those_of_all_parts_together(tmp_path):
     """A cell that is no number, or the only one, may stand in a part that is not trained on."""
-    held = halves(frame()["y"], 0.3, classify=True)[1]
+    held = split_rows(frame()["y"], 0.3, classify=True)[1]
     odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
     odd.loc[held[0], ["a", "only"]] = "none", 1.5
     odd.to_csv(tmp_path / "t.csv", index=False)
     spec = spec_of(tmp_path / "t.csv", wiring="pre_ln", seeds=1)
     types = {"a": "string", "b": "categorical", "number": "numeric", "only": "numeric"}
-    assert Parted.of(spec).types == types
-    end = task_of("table").finished(cell_of(spec, tmp_path), Pulse(lambda step, loss: None))
+    assert TableSplits.from_spec(spec).types == types
+    end = get_task("table").train_and_score(
+        cell_of(spec, tmp_path), Heartbeat(lambda step, loss: None)
+    )
     assert end.ending == "done"
 
 
@@ -218,7 +226,7 @@ def test_the_baseline_stands_on_the_scale_of_the_cells(tmp_path):
         ).baseline
         for scaling in ("standard", "quantile")
     }
-    parted = Parted.of(spec_of(tmp_path / "t.csv", target="number"))
+    parted = TableSplits.from_spec(spec_of(tmp_path / "t.csv", target="number"))
     assert found == {scaling: pytest.approx(parted.baseline(scaling)) for scaling in found}
     assert found["standard"] != pytest.approx(found["quantile"])
 
@@ -226,4 +234,4 @@ def test_the_baseline_stands_on_the_scale_of_the_cells(tmp_path):
 def test_tiny_classes_do_not_stop_the_parting(tmp_path):
     many = frame().assign(y=[f"c{n // 2}" for n in range(80)])
     many.to_csv(tmp_path / "t.csv", index=False)
-    assert sum(Parted.of(spec_of(tmp_path / "t.csv")).counts.values()) == 80
+    assert sum(TableSplits.from_spec(spec_of(tmp_path / "t.csv")).counts.values()) == 80

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers import streams
-from addnorm.data.readers.columns import column_parts, records, task_of
-from addnorm.data.record_counts import Counts
+from addnorm.data.readers.columns import infer_task, read_records, split_files
+from addnorm.data.record_counts import RecordCounts
 
 ROWS = [("good film", "1"), ("böse", "0"), ("so so", "1")]
 COLUMNS = {"text": "sentence", "label": "label"}
@@ -30,8 +30,8 @@ def put(folder, name, data):
 
 
 def read(*paths, columns=COLUMNS, **options):
-    counts = Counts()
-    found = list(records(paths, columns, counts=counts, **options))
+    counts = RecordCounts()
+    found = list(read_records(paths, columns, counts=counts, **options))
     counts.keep("train", len(found))
     counts.to_dict()  # adds up, or complains
     return found, counts
@@ -94,7 +94,7 @@ def test_rows_that_are_no_use_are_counted(tmp_path):
     found, counts = read(path, columns={"source": "a", "target": "b"})
     assert found == [{"source": "1", "target": "2"}, {"source": "9", "target": "10"}]
     assert counts.dropped == {"empty": 2, "other number of columns": 2, "invalid UTF-8": 1}
-    assert counts.first["invalid UTF-8"] == f"{path}, line 7"
+    assert counts.first_locations["invalid UTF-8"] == f"{path}, line 7"
     replaced, counts = read(path, columns={"source": "a", "target": "b"}, errors="replace")
     assert replaced[1] == {"source": "b\ufffdd", "target": "8"}
     assert counts.notes == {"cells with invalid UTF-8, its bytes replaced": 1}
@@ -182,32 +182,32 @@ def test_an_unknown_format_is_refused(tmp_path):
 )
 def test_the_columns_say_the_task(chosen, task):
     everything = dict.fromkeys(("source", "target", "text", "label"))
-    assert task_of(everything | dict.fromkeys(chosen, "x")) == (task, dict.fromkeys(chosen, "x"))
+    assert infer_task(everything | dict.fromkeys(chosen, "x")) == (task, dict.fromkeys(chosen, "x"))
 
 
 @pytest.mark.parametrize("chosen", [(), ("source",), ("label",), ("source", "target", "text")])
 def test_columns_for_no_task_are_refused(chosen):
     with pytest.raises(UserError, match=r"got (no column|--.*); wanted --source and --target"):
-        task_of(dict.fromkeys(chosen, "x"))
+        infer_task(dict.fromkeys(chosen, "x"))
 
 
 def test_a_folder_with_named_files_has_parts(tmp_path):
     for name in ("train-0.jsonl", "train-1.jsonl", "dev.tsv.gz", "test.csv", "README.md", "x.tsv"):
         put(tmp_path, name, "")
     names = lambda parts: {k: [path.name for path in v] for k, v in parts.items()}  # noqa: E731
-    parts = column_parts(tmp_path, {"valid": None, "test": None})
+    parts = split_files(tmp_path, {"valid": None, "test": None})
     assert names(parts) == {
         "train": ["train-0.jsonl", "train-1.jsonl"],
         "valid": ["dev.tsv.gz"],
         "test": ["test.csv"],
     }
     other = put(tmp_path, "other.tsv", "")
-    parts = column_parts(tmp_path, {"valid": "0.1", "test": str(other)})
+    parts = split_files(tmp_path, {"valid": "0.1", "test": str(other)})
     assert set(parts) == {"train", "test"} and parts["test"] == [other]
     for path in tmp_path.glob("train*"):
         path.unlink()
     with pytest.raises(UserError, match="is no table: wanted a folder that `datasets` saved"):
-        column_parts(tmp_path, {})
+        split_files(tmp_path, {})
 
 
 def saved(folder, *, parts):
@@ -226,14 +226,14 @@ def saved(folder, *, parts):
 def test_a_folder_of_datasets_is_recognised(tmp_path):
     saved(tmp_path, parts=["train", "validation"])
     (tmp_path / "dataset_dict.json").write_text('{"splits": ["train", "validation"]}')
-    assert column_parts(tmp_path, {}) == {
+    assert split_files(tmp_path, {}) == {
         split: [tmp_path / name / "data-00000-of-00001.arrow"]
         for split, name in (("train", "train"), ("valid", "validation"))
     }
-    assert set(column_parts(tmp_path / "train", {})) == {"train"}
+    assert set(split_files(tmp_path / "train", {})) == {"train"}
     (tmp_path / "train" / "state.json").write_text("{}")
     with pytest.raises(UserError, match=r"state.json cannot be read \(KeyError"):
-        column_parts(tmp_path, {})
+        split_files(tmp_path, {})
 
 
 @pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
@@ -262,9 +262,9 @@ def test_parquet_and_arrow_give_the_same_records(tmp_path):
     path = tmp_path / "set" / "train" / "data-00000-of-00001.arrow"
     with arrow.OSFile(str(path), "wb") as sink, arrow.ipc.new_stream(sink, table.schema) as out:
         out.write_table(table)
-    paths = column_parts(tmp_path / "set", {})["train"]
+    paths = split_files(tmp_path / "set", {})["train"]
     found, counts = read(*paths, columns={"text": "text", "label": "label"})
     assert found == [{"text": "a", "label": "good"}, {"text": "c", "label": "bad"}]
-    assert counts.first == {"empty": f"{path}, row 2"}
+    assert counts.first_locations == {"empty": f"{path}, row 2"}
     with pytest.raises(UserError, match="cannot be read as an Arrow stream"):
         read(put(tmp_path, "b.arrow", "no arrow"))

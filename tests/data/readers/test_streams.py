@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers import streams
-from addnorm.data.readers.streams import bounded, lines, one_line, settled
-from addnorm.data.record_counts import Counts
+from addnorm.data.readers.streams import decode_line, read_lines, single_line, split_paragraphs
+from addnorm.data.record_counts import RecordCounts
 
 PACK = {"plain": bytes, "gz": gzip.compress, "xz": lzma.compress}
 
@@ -25,7 +25,7 @@ def put(folder, data, name="text"):
 
 
 def texts(path, **options):
-    return [line.text for line in lines(path, **options)]
+    return [line.text for line in read_lines(path, **options)]
 
 
 @pytest.mark.parametrize("pack", PACK)
@@ -44,11 +44,11 @@ def test_only_line_feeds_end_a_line(tmp_path_factory, written):
 
 
 def test_separators_inside_a_line_become_blanks_and_are_counted():
-    counts = Counts()
-    assert one_line("a\u2028b\x0bc\rd\x00e\x85f", counts) == "a b c d e f"
-    assert one_line("plain", counts) == "plain"
+    counts = RecordCounts()
+    assert single_line("a\u2028b\x0bc\rd\x00e\x85f", counts) == "a b c d e f"
+    assert single_line("plain", counts) == "plain"
     assert counts.notes == {"line separators inside a line, now blanks": 1}
-    assert len(one_line("".join(map(chr, range(0x3000))), counts).splitlines()) == 1
+    assert len(single_line("".join(map(chr, range(0x3000))), counts).splitlines()) == 1
 
 
 def test_a_byte_order_mark_is_no_text(tmp_path):
@@ -63,13 +63,13 @@ def test_an_empty_file_has_no_lines(tmp_path):
 
 def test_invalid_utf8_is_dropped_replaced_or_refused(tmp_path):
     path = put(tmp_path, b"fine\nb\xffd\n")
-    good, bad = lines(path)
-    assert (good.valid, bad.valid, bad.number) == (True, False, 2)
-    assert settled(good, "refuse", path=path) == "fine"
-    assert settled(bad, "drop", path=path) is None
-    assert settled(bad, "replace", path=path) == "b\ufffdd"
+    good, bad = read_lines(path)
+    assert (good.is_valid, bad.is_valid, bad.number) == (True, False, 2)
+    assert decode_line(good, "refuse", path=path) == "fine"
+    assert decode_line(bad, "drop", path=path) is None
+    assert decode_line(bad, "replace", path=path) == "b\ufffdd"
     with pytest.raises(UserError, match=r"line 2 is no UTF-8; try --errors drop"):
-        settled(bad, "refuse", path=path)
+        decode_line(bad, "refuse", path=path)
 
 
 @pytest.mark.parametrize("pack", PACK)
@@ -77,8 +77,8 @@ def test_a_giant_line_is_cut_and_the_next_one_is_whole(tmp_path, monkeypatch, pa
     monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
     monkeypatch.setattr(streams, "MAX_BYTES", 40)
     path = put(tmp_path, PACK[pack](f"short\n{'ä' * 100}\nafter\n{'b' * 11}\n".encode()))
-    found = list(lines(path))
-    assert [line.long for line in found] == [False, True, False, True]
+    found = list(read_lines(path))
+    assert [line.is_truncated for line in found] == [False, True, False, True]
     assert [line.number for line in found] == [1, 2, 3, 4]
     assert (found[1].text, found[2].text) == ("ä" * 10, "after")
 
@@ -90,15 +90,15 @@ def test_the_pieces_of_a_giant_line_are_the_line(tmp_path_factory, text, ended):
         patch.setattr(streams, "MAX_BYTES", 40)
         end = "\nlast" if ended else ""
         path = put(tmp_path_factory.mktemp("giant"), f"first\n{text}{end}".encode())
-        found = [line for line in lines(path, pieces=True) if line.number == 2]
+        found = [line for line in read_lines(path, split_long=True) if line.number == 2]
     assert "".join(line.text for line in found) == text
-    assert all(len(line.text) <= 10 and line.valid for line in found)
+    assert all(len(line.text) <= 10 and line.is_valid for line in found)
 
 
 def test_paragraphs_end_at_blank_lines_and_are_bounded(monkeypatch):
-    assert list(bounded(["", "a", " b", " ", "", "c"])) == ["a\n b", "c"]
+    assert list(split_paragraphs(["", "a", " b", " ", "", "c"])) == ["a\n b", "c"]
     monkeypatch.setattr(streams, "MAX_CHARACTERS", 6)
-    assert list(bounded(["aaa", "bbb", "cc"])) == ["aaa", "bbb\ncc"]
+    assert list(split_paragraphs(["aaa", "bbb", "cc"])) == ["aaa", "bbb\ncc"]
 
 
 @pytest.mark.parametrize("pack", ["gz", "xz"])

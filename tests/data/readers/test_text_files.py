@@ -4,8 +4,8 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers import streams
-from addnorm.data.readers.text_files import file_parts, pairs, texts
-from addnorm.data.record_counts import Counts
+from addnorm.data.readers.text_files import read_aligned_lines, read_splits, read_texts
+from addnorm.data.record_counts import RecordCounts
 
 
 def put(folder, name, data):
@@ -15,7 +15,7 @@ def put(folder, name, data):
 
 
 def read(function, *paths, **options):
-    counts = Counts()
+    counts = RecordCounts()
     found = list(function(*paths, counts=counts, **{"errors": "drop", **options}))
     counts.keep("train", len(found))
     counts.to_dict()  # adds up, or complains
@@ -25,40 +25,45 @@ def read(function, *paths, **options):
 def test_line_n_goes_with_line_n_whatever_is_in_between(tmp_path):
     source = put(tmp_path, "a", b"one\r\n\ntwo\x0b2\nb\xffd\nfour\n \nsix")
     target = put(tmp_path, "b", "eins\nleer\nzwei\u2028\nkaputt\nvier\r\nleer\nsechs\n")
-    found, counts = read(pairs, source, target)
+    found, counts = read(read_aligned_lines, source, target)
     assert [(pair["source"], pair["target"]) for pair in found] == [
         *(("one", "eins"), ("two 2", "zwei"), ("four", "vier"), ("six", "sechs"))
     ]
     assert counts.read == 7
     assert counts.dropped == {"empty": 2, "invalid UTF-8": 1}
-    assert counts.first == {"empty": f"{source}, line 2", "invalid UTF-8": f"{source}, line 4"}
+    assert counts.first_locations == {
+        "empty": f"{source}, line 2",
+        "invalid UTF-8": f"{source}, line 4",
+    }
 
 
 def test_invalid_utf8_may_stay_with_marks_and_is_told(tmp_path):
     source, target = put(tmp_path, "a", b"b\xffd\n"), put(tmp_path, "b", "schlecht\n")
-    found, counts = read(pairs, source, target, errors="replace")
+    found, counts = read(read_aligned_lines, source, target, errors="replace")
     assert found == [{"source": "b\ufffdd", "target": "schlecht"}]
     assert counts.notes == {"lines with invalid UTF-8, its bytes replaced": 1}
     with pytest.raises(UserError, match="line 1 is no UTF-8"):
-        read(pairs, source, target, errors="refuse")
+        read(read_aligned_lines, source, target, errors="refuse")
 
 
 def test_unequal_line_counts_are_refused_with_both(tmp_path):
     source, target = put(tmp_path, "a", "1\n2\n3"), put(tmp_path, "b", "1\n" * 1200)
     with pytest.raises(UserError, match=r"a has 3 lines and .*b has 1,200; wanted equally many"):
-        read(pairs, source, target)
+        read(read_aligned_lines, source, target)
     with pytest.raises(UserError, match=r"b has 1,200 lines and .*a has 3; wanted equally many"):
-        read(pairs, target, source)
+        read(read_aligned_lines, target, source)
 
 
 def test_giant_lines_are_counted_in_pairs_and_cut_in_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
     monkeypatch.setattr(streams, "MAX_BYTES", 40)
     path = put(tmp_path, "a", f"one\n{'word ' * 20}\nthree\n")
-    found, counts = read(pairs, path, path)
+    found, counts = read(read_aligned_lines, path, path)
     assert [pair["source"] for pair in found] == ["one", "three"]
-    assert counts.dropped == {"too long": 1} and counts.first == {"too long": f"{path}, line 2"}
-    found, counts = read(texts, path)
+    assert counts.dropped == {"too long": 1} and counts.first_locations == {
+        "too long": f"{path}, line 2"
+    }
+    found, counts = read(read_texts, path)
     assert "".join(record["text"] for record in found) == f"one{'word ' * 20}three"
     assert counts.read == len(found) == 12
     assert counts.notes == {"pieces that giant lines were cut into": 9}
@@ -66,14 +71,14 @@ def test_giant_lines_are_counted_in_pairs_and_cut_in_texts(tmp_path, monkeypatch
 
 def test_lines_of_a_text_keep_their_white_space(tmp_path):
     path = put(tmp_path, "a", " = Title = \n\n\tx\x0c\n  \n")
-    found, counts = read(texts, path)
+    found, counts = read(read_texts, path)
     assert [record["text"] for record in found] == [" = Title = ", "\tx "]
     assert counts.dropped == {"empty": 2}
 
 
 def test_paragraphs_end_at_blank_lines(tmp_path):
     path = put(tmp_path, "a", b"one\n  two\n\n\nthr\xffee\nfour\n")
-    found, counts = read(texts, path, paragraphs=True)
+    found, counts = read(read_texts, path, paragraphs=True)
     assert [record["text"] for record in found] == ["one\n  two", "four"]
     assert counts.dropped == {"invalid UTF-8": 1}
 
@@ -103,9 +108,9 @@ def test_files_that_do_not_fit_together_are_refused(sides, alone, options, words
         return tuple(Path(name) if name.strip() else None for name in f"{pair:<2}")
 
     with pytest.raises(UserError, match=words):
-        file_parts(
+        read_splits(
             {split: side(pair) for split, pair in sides.items()},
             {split: Path(name) for split, name in alone.items()},
-            counts=Counts(),
+            counts=RecordCounts(),
             **options,
         )

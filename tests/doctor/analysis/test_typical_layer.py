@@ -2,10 +2,10 @@
 
 import pytest
 import torch
+from addnorm.report.build_arm_diagram.doctor import doctor_diagram
 from torch import nn
 
 import addnorm
-from addnorm.report.diagram.doctor import drawing
 from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
 
 NORM, LOOK, MLP = (
@@ -48,7 +48,7 @@ def test_a_skip_after_the_norm_is_drawn_behind_it():
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_the_picture_has_every_piece(theme):
     report = addnorm.doctor(Model(stack(PostBlock, alpha=1.5)), ids(), rules=())
-    text = drawing(report, theme=theme)
+    text = doctor_diagram(report, theme=theme)
     assert text.startswith("<svg") and text.rstrip().endswith("</svg>")
     for word in ("Self-attention", "Feed-forward", "LayerNorm", "1.5", "3"):
         assert word in text

@@ -8,8 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addnorm.doctor.graph.axis_layout import Part, axis_of, fresh, origins, regrouped, sized
-from addnorm.doctor.graph.contractions import letters
+from addnorm.doctor.graph.axis_layout import (
+    AxisFactor,
+    collect_origins,
+    identity_layout,
+    make_axis,
+    reshape_layout,
+    resize_axis,
+)
+from addnorm.doctor.graph.contractions import to_einsum
 
 
 def moved(before, after):
@@ -31,26 +38,26 @@ def test_a_reshape_takes_axes_where_their_entries_go(data):
         after.append(data.draw(st.sampled_from([n for n in range(1, left + 1) if left % n == 0])))
         left //= after[-1]
     after = (*after, left)
-    layout = regrouped(fresh(before), after)
+    layout = reshape_layout(identity_layout(before), after)
     assert [math.prod(part.size for part in axis) for axis in layout] == list(after)
     for axis, wanted in zip(layout, moved(before, after), strict=True):
-        assert wanted <= origins([axis])
+        assert wanted <= collect_origins([axis])
 
 
 def test_a_reshape_and_its_way_back_are_exact():
     before = (2, 6, 12)
-    there = regrouped(fresh(before), (2, 3, 2, 4, 3))
-    assert [sorted(origins([axis])) for axis in there] == [[-3], [-2], [-2], [-1], [-1]]
-    flat = regrouped(there, (144,))
-    assert [origins([a]) for a in regrouped(flat, before)] == [{-3}, {-2}, {-1}]
+    there = reshape_layout(identity_layout(before), (2, 3, 2, 4, 3))
+    assert [sorted(collect_origins([axis])) for axis in there] == [[-3], [-2], [-2], [-1], [-1]]
+    flat = reshape_layout(there, (144,))
+    assert [collect_origins([a]) for a in reshape_layout(flat, before)] == [{-3}, {-2}, {-1}]
 
 
 def test_more_entries_by_a_multiple_are_copies():
-    copied = sized(axis_of({-2}, 6), 12)
-    assert copied == (Part(frozenset({-2}), 6), Part(frozenset(), 2))
-    assert sized(axis_of({-2}, 6), 5) == axis_of({-2}, 5)
-    assert sized(axis_of({-2}, 6), 6) == axis_of({-2}, 6)
-    assert axis_of({-2}, 1) == axis_of({-2}, 0) == ()
+    copied = resize_axis(make_axis({-2}, 6), 12)
+    assert copied == (AxisFactor(frozenset({-2}), 6), AxisFactor(frozenset(), 2))
+    assert resize_axis(make_axis({-2}, 6), 5) == make_axis({-2}, 5)
+    assert resize_axis(make_axis({-2}, 6), 6) == make_axis({-2}, 6)
+    assert make_axis({-2}, 1) == make_axis({-2}, 0) == ()
 
 
 @pytest.mark.parametrize(
@@ -71,15 +78,15 @@ def test_more_entries_by_a_multiple_are_copies():
 def test_a_product_is_the_einsum_that_it_is_spelt_as(op, call, shapes, detail):
     torch.manual_seed(0)
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
-    terms, out = letters(op, shapes, detail=detail)
+    terms, out = to_einsum(op, shapes, detail=detail)
     spelt = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
     torch.testing.assert_close(spelt, call(*tensors, **detail))
 
 
 def test_dots_and_a_result_that_is_not_told_are_spelt_out():
-    assert letters("einsum", [(2, 3, 4), (4, 5)], detail={"equation": "...d, df -> ...f"}) == (
+    assert to_einsum("einsum", [(2, 3, 4), (4, 5)], detail={"equation": "...d, df -> ...f"}) == (
         ["21d", "df"], "21f"
     )  # fmt: skip
-    assert letters("einsum", [(3, 4), (4, 5)], detail={"equation": "td,df"})[1] == "ft"
-    assert letters("einsum", [(3, 4)], detail={"equation": "td,df"}) is None
-    assert letters("mul", [(3, 4), (3, 4)], detail={}) is None
+    assert to_einsum("einsum", [(3, 4), (4, 5)], detail={"equation": "td,df"})[1] == "ft"
+    assert to_einsum("einsum", [(3, 4)], detail={"equation": "td,df"}) is None
+    assert to_einsum("mul", [(3, 4), (3, 4)], detail={}) is None

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from addnorm.doctor.model_trace import visiting
+from addnorm.doctor.model_trace import trace_model
 from tests.doctor.models.tiny import DIM
 
 
@@ -45,20 +45,20 @@ def walked(block, length):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(DIM, DIM), block(), nn.LayerNorm(DIM))
     x = torch.randn(2, length, DIM)
-    with visiting(model, x) as visit:
-        return visit.recorder.graph, [r.pre for r in visit.anatomy.blocks()]
+    with trace_model(model, x) as visit:
+        return visit.recorder.graph, [r.has_pre_norm for r in visit.analysis.blocks()]
 
 
 def test_a_scan_is_walked_in_proportion_to_its_length():
     short, long = walked(Scan, 30), walked(Scan, 120)
     assert short[1] == long[1] == [True]
-    assert long[0].walked < 6 * short[0].walked
+    assert long[0].walk_steps < 6 * short[0].walk_steps
 
 
 def test_walks_are_cut_short_when_they_were_too_many_and_that_is_noted(monkeypatch):
-    monkeypatch.setattr("addnorm.doctor.graph.graph.MOST", 2000)
+    monkeypatch.setattr("addnorm.doctor.graph.graph.MAX_WALK_STEPS", 2000)
     graph, _ = walked(Cell, 80)
-    assert graph.tired
+    assert graph.over_budget
     model = nn.Sequential(nn.Linear(DIM, DIM), Cell(), nn.LayerNorm(DIM))
     report = addnorm.doctor(model, torch.randn(2, 80, DIM), rules=())
     assert any("only ways of at most 300 operations" in note for note in report.notes)

@@ -7,7 +7,7 @@ import pytest
 from torch import nn
 
 from addnorm.core.errors import UserError
-from addnorm.doctor.loading.example_inputs import guessed, parsed
+from addnorm.doctor.loading.example_inputs import guess_inputs, parse_input_specs
 from addnorm.doctor.loading.targets import build_optimizer, build_target
 
 MODULE = """
@@ -82,7 +82,7 @@ def test_layers_that_would_change_nothing_are_refused(folder):
 )
 def test_inputs_that_cannot_be_are_refused(spec, words):
     with pytest.raises(UserError, match=words):
-        parsed([spec])
+        parse_input_specs([spec])
 
 
 def test_where_no_guess_runs_the_model_itself_is_quoted():
@@ -95,7 +95,7 @@ def test_where_no_guess_runs_the_model_itself_is_quoted():
             raise KeyError("my own failure")
 
     with pytest.raises(UserError, match=r"guesses \(the last one: KeyError: 'my own failure'\)"):
-        guessed(Failing())
+        guess_inputs(Failing())
 
 
 def test_inputs_that_are_taken_by_name_only_are_guessed_by_name():
@@ -107,7 +107,7 @@ def test_inputs_that_are_taken_by_name_only_are_guessed_by_name():
         def forward(self, *, tokens):
             return self.table(tokens)
 
-    assert list(guessed(Named())) == ["tokens"]
+    assert list(guess_inputs(Named())) == ["tokens"]
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import addnorm
-from addnorm.doctor.trace.causal_masks import begins
+from addnorm.doctor.trace.causal_masks import causal_offset
 from tests.doctor.models.tiny import DIM, HEADS, LENGTH, FeedForward, Model, ids, rules
 
 T = LENGTH
@@ -23,13 +23,13 @@ class Look(nn.Module):
 
     def __init__(self, weigh):
         super().__init__()
-        self.qkv, self.out, self.weigh = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), weigh
+        self.qkv, self.out, self.sum_weights = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), weigh
         self.table = nn.Parameter(torch.randn(HEADS, 2 * T))
 
     def forward(self, x):
         b, t, d = x.shape
         q, k, v = self.qkv(x).view(b, t, 3, HEADS, d // HEADS).permute(2, 0, 3, 1, 4)
-        y = self.weigh(self, q @ k.mT / math.sqrt(d // HEADS)) @ v
+        y = self.sum_weights(self, q @ k.mT / math.sqrt(d // HEADS)) @ v
         return self.out(y.transpose(1, 2).reshape(b, t, d))
 
 
@@ -48,10 +48,10 @@ class Block(nn.Module):
     def __init__(self, look):
         super().__init__()
         self.look, self.mlp = look, FeedForward()
-        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, x):
-        x = x + self.look(self.one(x))
+        x = x + self.look(self.left_rank(x))
         return x + self.mlp(self.two(x))
 
 
@@ -184,15 +184,15 @@ def test_a_triangle_of_features_is_no_mask_of_tokens():
 
 
 def test_where_a_mask_begins():
-    assert begins(later()) == begins(~later()) == 1
-    assert begins(later(2).float() * -1e9) == 2
-    assert begins(torch.full((T, T), -math.inf).triu(1)) == 1
-    assert begins(later(3)) == 0
-    assert begins(torch.ones(T, T)) == begins(torch.zeros(T, T)) == 0
-    assert begins(later().int()) == 0, "indices are no mask"
-    assert begins(torch.ones(3, 3).tril()) == 0, "too small to tell"
+    assert causal_offset(later()) == causal_offset(~later()) == 1
+    assert causal_offset(later(2).float() * -1e9) == 2
+    assert causal_offset(torch.full((T, T), -math.inf).triu(1)) == 1
+    assert causal_offset(later(3)) == 0
+    assert causal_offset(torch.ones(T, T)) == causal_offset(torch.zeros(T, T)) == 0
+    assert causal_offset(later().int()) == 0, "indices are no mask"
+    assert causal_offset(torch.ones(3, 3).tril()) == 0, "too small to tell"
     padded = later().expand(2, 1, T, T).clone()
     padded[1, :, :, -2:] = True
-    assert begins(padded) == 1
+    assert causal_offset(padded) == 1
     both = torch.stack([later(), ~later() & later()])
-    assert begins(both) == 0, "one of two heads only"
+    assert causal_offset(both) == 0, "one of two heads only"

@@ -8,7 +8,7 @@ from torch import nn
 
 import addnorm
 from addnorm.core.errors import UserError
-from addnorm.doctor.loading.example_inputs import guessed
+from addnorm.doctor.loading.example_inputs import guess_inputs
 
 
 class Leaves(nn.Module):
@@ -25,20 +25,24 @@ class Block(nn.Module):
 
     def __init__(self, value=0.0):
         super().__init__()
-        self.norm, self.linear, self.final = nn.LayerNorm(8), nn.Linear(8, 8), nn.LayerNorm(8)
+        self.norm, self.linear, self.apply_final_norm = (
+            nn.LayerNorm(8),
+            nn.Linear(8, 8),
+            nn.LayerNorm(8),
+        )
         self.head = nn.Linear(8, 5)
         with torch.no_grad():
             self.head.weight[0, 0] = value
 
     def forward(self, x):
-        return self.head(self.final(x + self.linear(self.norm(x))))
+        return self.head(self.apply_final_norm(x + self.linear(self.norm(x))))
 
 
 def test_a_forward_that_leaves_the_program_is_a_mistake():
     with pytest.raises(UserError, match="SystemExit"):
         addnorm.doctor(Leaves(), torch.ones(2, 4))
     with pytest.raises(UserError, match="SystemExit"):
-        guessed(Leaves())
+        guess_inputs(Leaves())
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])

@@ -24,7 +24,7 @@ class Restless(nn.Module):
         self.fails = fails
 
     def forward(self, x):
-        self.calls += 1
+        self.call_counts += 1
         with torch.no_grad():
             self.out.weight.mul_(1.5)
             self.out.weight.data.add_(torch.randn(()))
@@ -130,7 +130,7 @@ def test_a_scripted_part_leaves_no_trace():
 
 
 def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
-    from addnorm.doctor.trace.state_guard import Guard
+    from addnorm.doctor.trace.state_guard import StateGuard
 
     def broken(self):
         raise AttributeError("cannot")
@@ -139,7 +139,7 @@ def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
     model.table.weight.requires_grad_(False)
     model.head.weight.grad = torch.ones_like(model.head.weight)
     model.train()
-    monkeypatch.setattr(Guard, "restore", broken)
+    monkeypatch.setattr(StateGuard, "restore", broken)
     with pytest.raises(AttributeError, match="cannot"):
         addnorm.doctor(model, ids())
     assert model.training and not model.table.weight.requires_grad
@@ -272,10 +272,10 @@ class Counting(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(DIM))
         self.register_buffer("size", torch.ones(DIM))
-        self.calls = 0
+        self.call_counts = 0
 
     def forward(self, x):
-        self.calls += 1
+        self.call_counts += 1
         self.mean.resize_(x.shape[0]).add_(1)
         return x
 
@@ -287,7 +287,7 @@ def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
     part.register_forward_hook(lambda *_: heard.append(1))
     before = state(part)
     assert not behaves_as_norm(part, set())
-    assert (state(part), part.calls, heard) == (before, 0, [])
+    assert (state(part), part.call_counts, heard) == (before, 0, [])
 
 
 def test_a_spectral_norm_keeps_its_vectors():
@@ -334,11 +334,11 @@ def test_a_model_that_learns_in_its_backward_pass_learns_nothing(how):
 
 
 def test_guessing_inputs_leaves_no_trace():
-    from addnorm.doctor.loading.example_inputs import guessed
+    from addnorm.doctor.loading.example_inputs import guess_inputs
 
     model = Restless()
     before = state(model)
-    guessed(model)
+    guess_inputs(model)
     assert state(model) == before
 
 

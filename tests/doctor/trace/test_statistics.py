@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 import addnorm
-from addnorm.doctor.model_trace import visiting
-from addnorm.doctor.trace.statistics import _triangular
+from addnorm.doctor.model_trace import trace_model
+from addnorm.doctor.trace.statistics import _is_causal_mask
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack, vectors
 
 
@@ -133,18 +133,18 @@ def linear(seed):
 @pytest.mark.parametrize("low", [-1e4, -1e9])
 def test_a_mask_is_what_lies_far_below_the_rest_of_its_row(low):
     model = Masked(low)
-    with visiting(model, vectors()) as visit:
-        (found,) = visit.recorder.signs.attentions
+    with trace_model(model, vectors()) as visit:
+        (found,) = visit.recorder.stats.attentions
         seen = model.logits.detach().tril()[:1].abs().max()
-    assert found.causal and found.largest == pytest.approx(float(seen), rel=1e-5)
+    assert found.is_causal and found.max_logit == pytest.approx(float(seen), rel=1e-5)
 
 
 def test_no_mask_is_not_causal_and_rows_without_a_key_are_masked():
-    with visiting(Masked(0.0), vectors()) as visit:
-        assert not visit.recorder.signs.attentions[0].causal
+    with trace_model(Masked(0.0), vectors()) as visit:
+        assert not visit.recorder.stats.attentions[0].is_causal
     mask = torch.full((4, 4), -1e9).triu(1)
     mask[0] = -1e9
-    assert _triangular(mask) and not _triangular(torch.zeros(4, 4))
+    assert _is_causal_mask(mask) and not _is_causal_mask(torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("first", [True, False])

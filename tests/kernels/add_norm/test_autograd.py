@@ -8,17 +8,17 @@ from torch.utils.checkpoint import checkpoint
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import autograd  # noqa: F401, registers the operators
 from addnorm.kernels.add_norm import ops as module
-from addnorm.kernels.add_norm.ops import add_norm, add_then_norm
-from addnorm.kernels.add_norm.reference import Formula
+from addnorm.kernels.add_norm.ops import add_norm, add_norm_with_sum
+from addnorm.kernels.add_norm.reference import NormParams
 
-pytestmark = pytest.mark.skipif(not library.levels(), reason=library.available().why)
+pytestmark = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
 
 
 @pytest.fixture(autouse=True)
 def no_size_is_too_small(monkeypatch):
-    monkeypatch.setattr(module, "LEAST", 1)
-    monkeypatch.setattr(module, "LEAST_BARE", 1)
-    monkeypatch.setattr(module, "LEAST_HALF", 1)
+    monkeypatch.setattr(module, "MIN_NATIVE_FEATURES", 1)
+    monkeypatch.setattr(module, "MIN_NATIVE_FEATURES_BARE", 1)
+    monkeypatch.setattr(module, "MIN_NATIVE_FEATURES_HALF", 1)
 
 
 def drawn(*shape, seed=0, dtype=torch.float32):
@@ -44,7 +44,7 @@ def test_the_operator_keeps_the_rules_of_torch(rms, vector, rate, dtype):
 
 
 def two_sites(x, f, formula, scale):
-    s, y = add_then_norm(x, f, formula, scale=scale, rate=0.3)
+    s, y = add_norm_with_sum(x, f, formula, scale=scale, rate=0.3)
     return s + add_norm(y, f * 2, formula, rate=0.3) + add_norm(x, f, formula, rate=0.3)
 
 
@@ -60,7 +60,7 @@ def recomputed(x, f, formula, scale):
 def test_compiled_it_gives_the_numbers_of_the_eager_program(function, backend):
     x, f, weight, bias = drawn(40, 32), drawn(40, 32, seed=1), drawn(32, seed=2), drawn(32, seed=3)
     scale = drawn(32, seed=4)
-    formula = Formula(False, weight, bias, 1e-5)
+    formula = NormParams(False, weight, bias, 1e-5)
     torch._dynamo.reset()
     made = []
     for run in (function, torch.compile(function, backend=backend, fullgraph=True)):
@@ -74,10 +74,10 @@ def test_compiled_it_gives_the_numbers_of_the_eager_program(function, backend):
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 def test_compiled_sites_draw_for_themselves():
-    x, f, formula = torch.zeros(40, 32), torch.ones(40, 32), Formula(True, None, None, 1e-5)
+    x, f, formula = torch.zeros(40, 32), torch.ones(40, 32), NormParams(True, None, None, 1e-5)
 
     def run(x, f):
-        return [add_then_norm(x, f, formula, rate=0.5)[0] * 2 for _ in range(2)]
+        return [add_norm_with_sum(x, f, formula, rate=0.5)[0] * 2 for _ in range(2)]
 
     torch._dynamo.reset()
     torch.manual_seed(0)

@@ -8,16 +8,18 @@ from torch import nn
 
 from addnorm.kernels import library
 from addnorm.kernels.attention import native
-from addnorm.kernels.attention.reference import Bounds
+from addnorm.kernels.attention.reference import SequenceOffsets
 from addnorm.kernels.attention.varlen import varlen_attention
 from tests.kernels.attention.test_varlen import agree, drawn, ours
 
-LEVELS = library.levels() or [pytest.param("", marks=pytest.mark.skip(library.available().why))]
+LEVELS = library.levels() or [
+    pytest.param("", marks=pytest.mark.skip(library.get_availability().reason))
+]
 
 
 @pytest.fixture(params=LEVELS, autouse=True)
 def level(request):
-    with library.using(request.param):
+    with library.use_level(request.param):
         yield request.param
 
 
@@ -99,13 +101,15 @@ def test_what_is_not_finite_goes_as_in_torch_with_few_keys_and_many(where, value
 def test_all_hidden_but_oneself_and_all_equal():
     """The first query of a causal sequence has one key, whatever the others are."""
     q, k, v, _ = drawn([9], [9], dim=16)
-    y = varlen_attention(q, k, v, *2 * (Bounds.of([9]),), causal=True, scale=50.0)
+    y = varlen_attention(
+        q, k, v, *2 * (SequenceOffsets.from_lengths([9]),), causal=True, scale=50.0
+    )
     torch.testing.assert_close(y[:, 0], v.repeat_interleave(2, 0)[:, 0])
 
 
 def test_the_answer_of_the_backward_lies_as_that_of_the_forward():
     q, k, v, upstream = drawn([6, 3], [6, 3])
-    starts = Bounds.of([6, 3]).starts
+    starts = SequenceOffsets.from_lengths([6, 3]).starts
     out, lse = native.forward(q, k, v, starts, starts, True, 0.5)
     grads = native.backward(upstream, (q, k, v, starts, starts, out, lse), True, 0.5)
     assert lse.shape == q.shape[:2]

@@ -13,15 +13,22 @@ from torch import nn
 from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.attention import native
-from addnorm.kernels.attention.varlen import WIDEST, Bounds, can, varlen_attention
+from addnorm.kernels.attention.varlen import (
+    MAX_HEAD_DIM,
+    SequenceOffsets,
+    can_use_varlen_native,
+    varlen_attention,
+)
 
 WAYS = (*library.levels(), "off")
-needs_native = pytest.mark.skipif(not library.available(), reason=library.available().why)
+needs_native = pytest.mark.skipif(
+    not library.get_availability(), reason=library.get_availability().reason
+)
 
 
 @pytest.fixture(params=WAYS)
 def way(request):
-    with library.using(request.param):
+    with library.use_level(request.param):
         yield request.param
 
 
@@ -53,7 +60,14 @@ def drawn(lengths, key_lengths, *, heads=4, kv_heads=2, dim=12, dtype=torch.floa
 
 
 def ours(q, k, v, lengths, key_lengths, **how):
-    return varlen_attention(q, k, v, Bounds.of(lengths), Bounds.of(key_lengths), **how)
+    return varlen_attention(
+        q,
+        k,
+        v,
+        SequenceOffsets.from_lengths(lengths),
+        SequenceOffsets.from_lengths(key_lengths),
+        **how,
+    )
 
 
 def agree(given, lengths, key_lengths, *, causal, scale=0.3, rtol=1e-4, atol=1e-5):
@@ -76,7 +90,7 @@ lengths_of_sequences = st.lists(st.integers(0, 40), max_size=5)
 @given(lengths_of_sequences, st.sampled_from([1, 5, 8, 16, 33]), st.booleans(), st.integers(0, 99))
 @pytest.mark.parametrize("level", WAYS)
 def test_any_lengths_of_self_attention(level, lengths, dim, causal, seed):
-    with library.using(level):
+    with library.use_level(level):
         agree(drawn(lengths, lengths, dim=dim, seed=seed), lengths, lengths, causal=causal)
 
 
@@ -85,7 +99,7 @@ def test_any_lengths_of_self_attention(level, lengths, dim, causal, seed):
 @pytest.mark.parametrize("level", WAYS)
 def test_any_lengths_of_cross_attention(level, pairs, seed):
     lengths, key_lengths = [list(each) for each in zip(*pairs, strict=True)] or ([], [])
-    with library.using(level):
+    with library.use_level(level):
         given = drawn(lengths, key_lengths, heads=3, kv_heads=3, dim=10, seed=seed)
         agree(given, lengths, key_lengths, causal=False)
 
@@ -226,7 +240,7 @@ def test_threads_change_no_bit(level, causal):
         for threads in (1, 2, 3):
             torch.set_num_threads(threads)
             mine = [each.detach().requires_grad_() for each in inputs]
-            with library.using(level):
+            with library.use_level(level):
                 y = ours(*mine, lengths, lengths, causal=causal, scale=0.2)
                 results.append((y, *torch.autograd.grad(y, mine, upstream)))
     finally:
@@ -245,12 +259,12 @@ def test_a_child_of_a_fork_computes_the_same():
     torch.set_num_threads(2)
     try:
         wanted = ours(q, k, v, lengths, lengths, scale=1.0)  # starts the threads
-        bounds = Bounds.of(lengths)
+        bounds = SequenceOffsets.from_lengths(lengths)
         child = os.fork()
         if not child:
             signal.alarm(60)  # ends it if it hangs
             same = varlen_attention(q, k, v, bounds, bounds, scale=1.0).equal(wanted)
-            os._exit(0 if same else 1)
+            os._find_exit_norm(0 if same else 1)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
     finally:
         torch.set_num_threads(before)
@@ -259,7 +273,7 @@ def test_a_child_of_a_fork_computes_the_same():
 def test_gradients_of_the_definition():
     given = drawn([3, 0, 4], [2, 1, 5], heads=2, kv_heads=1, dim=3, dtype=torch.float64)
     inputs = tuple(each.detach().requires_grad_() for each in given[:3])
-    assert not can(*inputs)
+    assert not can_use_varlen_native(*inputs)
     assert torch.autograd.gradcheck(
         lambda q, k, v: ours(q, k, v, [3, 0, 4], [2, 1, 5], scale=0.7), inputs
     )
@@ -287,18 +301,21 @@ def test_gradients_of_gradients_are_those_of_the_definition():
 def test_the_operators_are_what_torch_wants_of_operators(dtype):
     q, k, v, _ = drawn([5, 2], [4, 3], dtype=dtype)
     q, k, v = (each.detach().requires_grad_() for each in (q, k, v))
-    starts = Bounds.of([5, 2]).starts, Bounds.of([4, 3]).starts
+    starts = (
+        SequenceOffsets.from_lengths([5, 2]).starts,
+        SequenceOffsets.from_lengths([4, 3]).starts,
+    )
     torch.library.opcheck(torch.ops.addnorm.varlen_attention, (q, k, v, *starts, False, 0.5))
 
 
 @needs_native
 @pytest.mark.slow
 def test_a_compiled_graph_has_the_operator():
-    bounds = Bounds.of([5, 2])
+    bounds = SequenceOffsets.from_lengths([5, 2])
     *inputs, upstream = drawn([5, 2], [5, 2])
 
     def attention(q, k, v):
-        assert not can(q, k, v)
+        assert not can_use_varlen_native(q, k, v)
         return 2 * varlen_attention(q, k, v, bounds, bounds, causal=True, scale=0.5)
 
     compiled = torch.compile(attention, backend="aot_eager", fullgraph=True)
@@ -316,7 +333,7 @@ def test_a_compiled_graph_has_the_operator():
 
 def test_autocast_and_checkpoints(way):
     *inputs, upstream = drawn([6, 9], [6, 9])
-    bounds = Bounds.of([6, 9])
+    bounds = SequenceOffsets.from_lengths([6, 9])
 
     def run(q, k, v):
         return varlen_attention(q, k, v, bounds, bounds, causal=True, scale=0.5)
@@ -338,16 +355,16 @@ def test_autocast_and_checkpoints(way):
 @needs_native
 def test_what_the_library_takes():
     q, k, v, _ = drawn([3], [3])
-    assert can(q, k, v)
-    assert can(q.bfloat16(), k.bfloat16(), v.bfloat16())
-    assert not can(q.half(), k.half(), v.half())
-    assert not can(q.double(), k.double(), v.double())
-    assert not can(q, k, v.bfloat16())
-    assert not can(q.to("meta"), k.to("meta"), v.to("meta"))
-    wide = torch.zeros(1, 2, WIDEST + 1)
-    assert not can(wide, wide, wide)
-    with library.using("off"):
-        assert not can(q, k, v)
+    assert can_use_varlen_native(q, k, v)
+    assert can_use_varlen_native(q.bfloat16(), k.bfloat16(), v.bfloat16())
+    assert not can_use_varlen_native(q.half(), k.half(), v.half())
+    assert not can_use_varlen_native(q.double(), k.double(), v.double())
+    assert not can_use_varlen_native(q, k, v.bfloat16())
+    assert not can_use_varlen_native(q.to("meta"), k.to("meta"), v.to("meta"))
+    wide = torch.zeros(1, 2, MAX_HEAD_DIM + 1)
+    assert not can_use_varlen_native(wide, wide, wide)
+    with library.use_level("off"):
+        assert not can_use_varlen_native(q, k, v)
 
 
 @pytest.mark.parametrize(
@@ -362,14 +379,14 @@ def test_what_the_library_takes():
 )
 def test_starts_that_cannot_be(way, starts, message):
     x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
-    bounds = Bounds(torch.tensor(starts, dtype=torch.int32), 5)
+    bounds = SequenceOffsets(torch.tensor(starts, dtype=torch.int32), 5)
     with pytest.raises(UserError, match=message):
         varlen_attention(x, x, x, bounds, bounds, scale=1.0)
 
 
 def test_other_mistakes(way):
     x = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0))
-    whole, parts = Bounds.of([5]), Bounds.of([2, 3])
+    whole, parts = SequenceOffsets.from_lengths([5]), SequenceOffsets.from_lengths([2, 3])
     with pytest.raises(UserError, match="as many keys as queries in every sequence"):
         ours(x, x, x, [2, 3], [3, 2], causal=True, scale=1.0)
     with pytest.raises(UserError, match="2 starts of queries and 3 of keys"):

@@ -42,7 +42,9 @@ def browser(path):
 
 
 def live(browser):
-    browser.until("!document.querySelector('.still') && !document.querySelector('.live.waiting')")
+    browser.pause_step(
+        "!document.querySelector('.still') && !document.querySelector('.live.waiting')"
+    )
 
 
 def lines(browser, board=0, figure=0):
@@ -74,19 +76,19 @@ def test_an_arm_is_switched_off_and_on_by_mouse_and_by_keyboard(browser):
     )
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-    browser.until(f"!{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
-    browser.until(f"!{LINES.format(board=0, figure=1)}.includes('var(--arm1)')")
+    browser.pause_step(f"!{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
+    browser.pause_step(f"!{LINES.format(board=0, figure=1)}.includes('var(--arm1)')")
     assert set(lines(browser)) == {"var(--arm0)", "var(--arm2)"}
     assert "var(--arm1)" in lines(browser, board=1), "other boards keep theirs"
     press(browser, ".board [value=pre_ln]")
-    browser.until(f"{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
+    browser.pause_step(f"{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
     live(browser)
 
 
 def test_a_log_scale_comes_on_demand_and_says_what_it_leaves_out(browser):
     before = browser.run(TICKS)
     press(browser, ".board [name=log]")
-    browser.until(f"String({TICKS}) !== {','.join(before)!r}")
+    browser.pause_step(f"String({TICKS}) !== {','.join(before)!r}")
     live(browser)
     assert browser.run("document.querySelector('.board figure').made.spec.layer[0].encoding.y"
                        ".scale.type") == "log"  # fmt: skip
@@ -99,7 +101,7 @@ def test_a_log_scale_comes_on_demand_and_says_what_it_leaves_out(browser):
         "figure.querySelector('script').textContent = JSON.stringify(spec); })()"
     )
     choose(browser, 1, "stack", "encoder")
-    browser.until("document.querySelectorAll('.board .lost')[1].textContent !== ''")
+    browser.pause_step("document.querySelectorAll('.board .lost')[1].textContent !== ''")
     live(browser)
     said = browser.run("document.querySelectorAll('.board .lost')[1].textContent")
     assert said == (
@@ -112,7 +114,7 @@ def test_another_setting_shows_other_curves(browser):
     first = browser.run(f"[...new Set({shown}.map(row => row.at))]")
     assert first == ["depth 3, lr 0.001, no warm-up"]
     choose(browser, 0, "show", "depth-2-lr-0.01-warm-up-50")
-    browser.until(f"{shown}.every(row => row.at === 'depth 2, lr 0.01, warm-up 50')")
+    browser.pause_step(f"{shown}.every(row => row.at === 'depth 2, lr 0.01, warm-up 50')")
     live(browser)
     crosses = (
         "document.querySelectorAll('.board figure')[0].querySelectorAll('.live g.mark-symbol')"
@@ -139,10 +141,10 @@ def test_the_pointer_gets_the_values_of_one_point(browser, board, told):
     )
     for step in range(4):
         browser.press(x + 9 * step, y + 4 * step)
-    browser.until("!!document.querySelector('#vg-tooltip-element.visible')")
+    browser.pause_step("!!document.querySelector('#vg-tooltip-element.visible')")
     said = browser.run("document.querySelector('#vg-tooltip-element').innerText")
     assert re.fullmatch(ARM + told, " ".join(said.split())), said
-    browser.until(f"[...{chart}.querySelectorAll('path[fill=\"var(--ink)\"]')]"
+    browser.pause_step(f"[...{chart}.querySelectorAll('path[fill=\"var(--ink)\"]')]"
                   ".filter(each => each.getAttribute('opacity') === '1').length === 1")  # fmt: skip
 
 
@@ -161,7 +163,7 @@ def test_the_page_is_looked_at(path, tmp_path, width, theme):
         assert small == (width < 760), "a phone gets cards instead of a wide table"
         cut = "filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
         assert browser.run(f"[...document.querySelectorAll('.stacked td')].{cut}") == []
-        browser.picture(tmp_path / f"page-{width}-{theme}.png")
+        browser.svg_text(tmp_path / f"page-{width}-{theme}.png")
         assert (tmp_path / f"page-{width}-{theme}.png").stat().st_size > 50_000
         assert browser.complaints == []
         assert set(browser.requests) == {path.as_uri()}

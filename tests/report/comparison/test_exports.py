@@ -53,7 +53,7 @@ def test_texts_with_commas_quotes_and_lines_come_back(study, tmp_path):
 
 
 def test_a_comparison_without_rows_has_tables(tmp_path):
-    (tmp_path / files.SPEC).write_text(Comparison.of(SPEC).yaml())
+    (tmp_path / files.SPEC).write_text(Comparison.of(SPEC).to_yaml())
     cells, summary, rows = map(read, write_csvs(Study.open(tmp_path), tmp_path / "out"))
     assert {line["state"] for line in cells} == {"waiting"}
     assert len(summary) == 2 and rows == []

@@ -6,15 +6,23 @@ from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
+from addnorm.report.build_arm_diagram.blocks import build_block_diagram
+from addnorm.report.build_arm_diagram.draw import check_output_file, draw, render_png, save
+from addnorm.report.build_arm_diagram.graph import ROUND_KINDS
+from addnorm.report.build_arm_diagram.layout import (
+    FONT_SIZE,
+    SMALL_FONT_SIZE,
+    TINY_FONT_SIZE,
+    Box,
+    Diagram,
+    compute_layout,
+    format_note,
+)
+from addnorm.report.build_arm_diagram.render_svg import render_svg
+from addnorm.report.build_arm_diagram.symbols import format_formula
+from addnorm.report.build_arm_diagram.text_metrics import shorten, text_width, wrap
 
-from addnorm.core.errors import UnknownName, UserError
-from addnorm.report.diagram.blocks import block
-from addnorm.report.diagram.draw import check_target, draw, png, save
-from addnorm.report.diagram.graph import ROUND
-from addnorm.report.diagram.layout import FONT, SMALL, TINY, Box, Diagram, layout, note
-from addnorm.report.diagram.svg import svg
-from addnorm.report.diagram.symbols import formula
-from addnorm.report.diagram.text_metrics import shorten, width, wrap
+from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.wirings import registry
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -23,7 +31,7 @@ EITHER = pytest.mark.parametrize("decoder", [False, True], ids=["encoder", "deco
 
 @cache
 def drawn(name: str, decoder: bool) -> Diagram:
-    return layout(block(name, decoder=decoder))
+    return compute_layout(build_block_diagram(name, decoder=decoder))
 
 
 def overlap(a: Box, b: Box) -> bool:
@@ -58,10 +66,15 @@ def test_nothing_overlaps_and_everything_is_on_the_canvas(name, decoder):
         assert all(diagram.left <= x <= diagram.right for x, _ in line.points)
         assert all(diagram.top <= y <= diagram.bottom for _, y in line.points)
     for box in diagram.boxes:
-        if box.node.kind not in (*ROUND, "input", "output"):
-            assert width(box.node.label, SMALL if box.node.kind == "scale" else FONT) < box.w
-            assert width(note(box.node), TINY) < box.w
-    root = ElementTree.fromstring(svg([diagram]))
+        if box.node.kind not in (*ROUND_KINDS, "input", "output"):
+            assert (
+                text_width(
+                    box.node.label, SMALL_FONT_SIZE if box.node.kind == "scale" else FONT_SIZE
+                )
+                < box.w
+            )
+            assert text_width(format_note(box.node), TINY_FONT_SIZE) < box.w
+    root = ElementTree.fromstring(render_svg([diagram]))
     wide, high = float(root.get("width", 0)), float(root.get("height", 0))
     assert diagram.right - diagram.left < wide
     assert diagram.bottom - diagram.top < high
@@ -78,7 +91,7 @@ def spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
         for text in group.findall(f"{SVG}text"):
             words = "".join(text.itertext())
             bold = text.get("font-weight") is not None
-            wide = width(words, float(text.get("font-size", 14)), bold=bold)
+            wide = text_width(words, float(text.get("font-size", 14)), bold=bold)
             start = {"middle": wide / 2, "end": wide}[text.get("text-anchor", "")]
             left = float(text.get("x", 0)) + dx - start
             found.append((words, left, left + wide, float(text.get("y", 0)) + dy))
@@ -88,7 +101,7 @@ def spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
 @EITHER
 @pytest.mark.parametrize("name", registry)
 def test_every_word_is_inside_the_canvas(name, decoder):
-    root = ElementTree.fromstring(svg([drawn(name, decoder)]))
+    root = ElementTree.fromstring(render_svg([drawn(name, decoder)]))
     wide, high = float(root.get("width", 0)), float(root.get("height", 0))
     words = spans(root)
     assert len(words) == len(list(root.iter(f"{SVG}text")))
@@ -96,7 +109,7 @@ def test_every_word_is_inside_the_canvas(name, decoder):
 
 
 def test_words_of_neighbours_do_not_meet():
-    root = ElementTree.fromstring(svg([drawn(name, False) for name in registry]))
+    root = ElementTree.fromstring(render_svg([drawn(name, False) for name in registry]))
     rows: dict[float, list[tuple[float, float, str]]] = {}
     for words, left, right, y in spans(root):
         rows.setdefault(round(y), []).append((left, right, words))
@@ -109,7 +122,7 @@ def test_a_picture_says_in_words_what_it_shows():
     root = ElementTree.fromstring(draw(["post_ln", "b2t"]))
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None and title.text == "Block diagrams: Post-LN, B2T connection"
-    assert desc is not None and formula(registry.card("b2t").formula) in (desc.text or "")
+    assert desc is not None and format_formula(registry.card("b2t").formula) in (desc.text or "")
     words = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
     assert words.count("Norm") == 4
     assert words.count("Self-attention") == 2
@@ -141,8 +154,8 @@ def test_svg_and_png_are_written_whole(tmp_path):
     save(picture, tmp_path / "a.svg")
     save(picture, tmp_path / "a.PNG")
     assert (tmp_path / "a.svg").read_text(encoding="utf-8") == picture
-    assert (tmp_path / "a.PNG").read_bytes() == png(picture)
-    assert png(picture).startswith(b"\x89PNG")
+    assert (tmp_path / "a.PNG").read_bytes() == render_png(picture)
+    assert render_png(picture).startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.svg"]
 
 
@@ -157,7 +170,7 @@ def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
 
 
 def test_mistakes_are_told(tmp_path):
-    with pytest.raises(UnknownName, match="did you mean 'post_ln'"):
+    with pytest.raises(UnknownNameError, match="did you mean 'post_ln'"):
         draw(["postln"])
     with pytest.raises(UserError, match="a list of wirings is wanted"):
         draw([])
@@ -166,15 +179,15 @@ def test_mistakes_are_told(tmp_path):
     with pytest.raises(UserError, match="counted from 1"):
         draw(["post_ln"], depth=0)
     with pytest.raises(UserError, match=r"ending in \.svg or \.png; try a\.svg"):
-        check_target(tmp_path / "a.pdf")
+        check_output_file(tmp_path / "a.pdf")
     with pytest.raises(UserError, match="there is no folder"):
-        check_target(tmp_path / "no" / "a.svg")
+        check_output_file(tmp_path / "no" / "a.svg")
     (tmp_path / "b.svg").mkdir()
     with pytest.raises(UserError, match="is a folder, wanted a file"):
-        check_target(tmp_path / "b.svg")
+        check_output_file(tmp_path / "b.svg")
 
 
 def test_text_is_wrapped_at_statements_and_shortened_at_commas():
     assert wrap("x <- a; y = b", 10, 1000) == ["x <- a;", "y = b"]
-    assert all(width(line, 10) <= 80 for line in wrap("word " * 30, 10, 80))
+    assert all(text_width(line, 10) <= 80 for line in wrap("word " * 30, 10, 80))
     assert shorten("one", 10, 5) == "one, …"

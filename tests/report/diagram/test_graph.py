@@ -2,16 +2,21 @@
 
 import pytest
 import torch
+from addnorm.report.build_arm_diagram.blocks import (
+    DECODER_KINDS,
+    ENCODER_KINDS,
+    build_block_diagram,
+    find_nodes,
+)
+from addnorm.report.build_arm_diagram.draw import draw
+from addnorm.report.build_arm_diagram.graph import Graph, Node
+from addnorm.report.build_arm_diagram.layout import compute_layout
+from addnorm.report.build_arm_diagram.placeholders import build_sublayers
+from addnorm.report.build_arm_diagram.recorder import record
 from torch import Tensor, nn
 
 from addnorm.core.cards import Card
 from addnorm.core.plan import Plan, Site
-from addnorm.report.diagram.blocks import DECODER, ENCODER, block, nodes_of
-from addnorm.report.diagram.draw import draw
-from addnorm.report.diagram.graph import Graph, Node
-from addnorm.report.diagram.layout import layout
-from addnorm.report.diagram.placeholders import sublayers
-from addnorm.report.diagram.recorder import record
 from addnorm.stacks.stack import Stack
 from addnorm.wirings import State, Wiring, registry
 
@@ -22,50 +27,53 @@ def sources(graph: Graph, node: Node) -> list[str]:
 
 
 def test_post_ln_normalizes_the_sum():
-    graph = block("post_ln").graph
-    norms, adds = nodes_of(graph, "norm"), nodes_of(graph, "add")
+    graph = build_block_diagram("post_ln").graph
+    norms, adds = find_nodes(graph, "norm"), find_nodes(graph, "add")
     assert [sources(graph, norm) for norm in norms] == [["add"], ["add"]]
     assert [sources(graph, add) for add in adds] == [["input", "sublayer"], ["norm", "sublayer"]]
-    assert sources(graph, nodes_of(graph, "output")[0]) == ["norm"]
+    assert sources(graph, find_nodes(graph, "output")[0]) == ["norm"]
 
 
 def test_pre_ln_normalizes_the_branch_and_once_at_the_end():
-    graph = block("pre_ln").graph
-    assert [sources(graph, f) for f in nodes_of(graph, "sublayer")] == [["norm"], ["norm"]]
-    first, second = nodes_of(graph, "add")
+    graph = build_block_diagram("pre_ln").graph
+    assert [sources(graph, f) for f in find_nodes(graph, "sublayer")] == [["norm"], ["norm"]]
+    first, second = find_nodes(graph, "add")
     assert sources(graph, first) == ["input", "sublayer"]
     assert sources(graph, second) == ["add", "sublayer"]
-    assert [norm.layer for norm in nodes_of(graph, "norm")] == [0, 0, -2]
+    assert [norm.layer for norm in find_nodes(graph, "norm")] == [0, 0, -2]
 
 
 def test_b2t_adds_the_input_of_the_layer_at_its_end():
-    graph = block("b2t", decoder=True).graph
-    *inner, last = nodes_of(graph, "add")
+    graph = build_block_diagram("b2t", decoder=True).graph
+    *inner, last = find_nodes(graph, "add")
     assert sources(graph, last) == ["input", "norm", "sublayer"]
     assert [len(add.inputs) for add in inner] == [2, 2]
 
 
 def test_deepnorm_scales_the_skip_by_its_number():
-    graph = block("deepnorm", depth=6).graph
-    assert [scale.label for scale in nodes_of(graph, "scale")] == ["α = 1.86"] * 2  # noqa: RUF001
-    assert all("scale" in sources(graph, add) for add in nodes_of(graph, "add"))
+    graph = build_block_diagram("deepnorm", depth=6).graph
+    assert [scale.label for scale in find_nodes(graph, "scale")] == ["α = 1.86"] * 2  # noqa: RUF001
+    assert all("scale" in sources(graph, add) for add in find_nodes(graph, "add"))
 
 
 def test_numbers_that_change_with_depth_show_both_ends():
-    labels = {scale.label for scale in nodes_of(block("ln_scaling", depth=4).graph, "scale")}
+    labels = {
+        scale.label
+        for scale in find_nodes(build_block_diagram("ln_scaling", depth=4).graph, "scale")
+    }
     assert labels == {"× 1 … 0.5"}  # noqa: RUF001
 
 
 def test_equal_layers_are_drawn_once_and_different_ones_apart():
-    assert block("post_ln", depth=5).repeats == (5,)
-    assert sum(block("mix_ln(post=0.5)", depth=4).repeats) == 4
-    assert len(block("mix_ln(post=0.5)", depth=4).repeats) == 2
-    assert block("post_ln", layers=2).repeats == (1, 1)
-    assert len(nodes_of(block("post_ln", layers=2).graph, "sublayer")) == 4
+    assert build_block_diagram("post_ln", depth=5).repeats == (5,)
+    assert sum(build_block_diagram("mix_ln(post=0.5)", depth=4).repeats) == 4
+    assert len(build_block_diagram("mix_ln(post=0.5)", depth=4).repeats) == 2
+    assert build_block_diagram("post_ln", layers=2).repeats == (1, 1)
+    assert len(find_nodes(build_block_diagram("post_ln", layers=2).graph, "sublayer")) == 4
 
 
 def test_norms_inside_a_sublayer_are_named_in_its_box():
-    notes = [f.note for f in nodes_of(block("sub_ln").graph, "sublayer")]
+    notes = [f.note for f in find_nodes(build_block_diagram("sub_ln").graph, "sublayer")]
     assert notes == ["norm: inner", "norm: inner"]
 
 
@@ -74,7 +82,7 @@ class Miswired(Wiring):
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
-        self.norms = self.site_norms()
+        self.norms = self.make_site_norms()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
         return state[0], state
@@ -125,31 +133,34 @@ def registered(monkeypatch):
 
 
 def test_a_wrong_wiring_with_the_right_card_draws_differently(registered):
-    wrong = block(registered(Miswired))
-    assert wrong.formula == block("post_ln").formula
-    assert [sources(wrong.graph, n) for n in nodes_of(wrong.graph, "norm")] == [["sublayer"]] * 2
+    wrong = build_block_diagram(registered(Miswired))
+    assert wrong.formula == build_block_diagram("post_ln").formula
+    assert [sources(wrong.graph, n) for n in find_nodes(wrong.graph, "norm")] == [["sublayer"]] * 2
     assert draw([wrong.call]) != draw(["post_ln"])
 
 
 def test_a_stream_added_twice_and_a_state_for_the_next_layer_are_both_seen(registered):
-    graph = block(registered(Twice)).graph
-    assert sources(graph, nodes_of(graph, "add")[0]) == ["input", "input", "sublayer"]
-    ends = {end.label: sources(graph, end) for end in nodes_of(graph, "output")}
+    graph = build_block_diagram(registered(Twice)).graph
+    assert sources(graph, find_nodes(graph, "add")[0]) == ["input", "input", "sublayer"]
+    ends = {end.label: sources(graph, end) for end in find_nodes(graph, "output")}
     assert ends == {"y": ["add"], "next layer": ["scale"]}
-    drawn = layout(block("twice"))
+    drawn = compute_layout(build_block_diagram("twice"))
     assert len({line.points for line in drawn.lines}) == len(drawn.lines)
 
 
 def test_what_escapes_the_recorder_is_refused(registered):
     with pytest.raises(RuntimeError, match="does something that its recorded operations do not"):
-        block(registered(Hidden))
+        build_block_diagram(registered(Hidden))
 
 
 @pytest.mark.parametrize("name", registry)
 def test_replaying_the_record_on_another_input_gives_what_the_stack_gives(name):
     torch.manual_seed(0)
-    for kinds, role, other in ((ENCODER, "encoder_only", None), (DECODER, "decoder", 2)):
-        parts: list[nn.Module] = list(sublayers(kinds, 2, 8))
+    for kinds, role, other in (
+        (ENCODER_KINDS, "encoder_only", None),
+        (DECODER_KINDS, "decoder", 2),
+    ):
+        parts: list[nn.Module] = list(build_sublayers(kinds, 2, 8))
         stack = Stack(parts, dim=8, wiring=name, kinds=kinds, role=role, other_depth=other).eval()
         x, another, memory = torch.randn(3, 2, 3, 8).unbind()
         context = {"memory": memory} if other else {}

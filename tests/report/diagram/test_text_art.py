@@ -1,15 +1,15 @@
 """Block diagrams in characters."""
 
 import pytest
+from addnorm.report.build_arm_diagram.blocks import build_block_diagram
+from addnorm.report.build_arm_diagram.layout import compute_layout
+from addnorm.report.build_arm_diagram.text_art import render_text
 
-from addnorm.report.diagram.blocks import block
-from addnorm.report.diagram.layout import layout
-from addnorm.report.diagram.text_art import typed
 from addnorm.wirings import registry
 
 
 def drawn(call: str) -> str:
-    return typed(layout(block(call)))
+    return render_text(compute_layout(build_block_diagram(call)))
 
 
 def test_post_ln_is_the_figure_of_the_paper():
@@ -36,7 +36,7 @@ def test_b2t_has_its_skip_around_the_layer():
 @pytest.mark.parametrize("name", registry)
 def test_every_label_of_every_wiring_is_whole(name):
     """Nothing is overwritten: each box and sign of the graph can be read in the text."""
-    picture = block(name)
+    picture = build_block_diagram(name)
     text = drawn(name)
     wanted: dict[str, int] = {}
     for node in picture.graph.values():

@@ -4,20 +4,20 @@ import re
 from pathlib import Path
 
 import pytest
+from addnorm.report.build_arm_diagram.draw import draw
 
 from addnorm.core.errors import UserError
-from addnorm.report.charts.run import curve
-from addnorm.report.diagram.draw import draw
+from addnorm.report.charts.run import plot_curve
 from addnorm.report.html.page import (
     PALETTE,
+    CollapsibleText,
     Column,
     Facts,
-    Fold,
+    Figure,
     Note,
-    Picture,
     Section,
     Table,
-    page,
+    render_page,
     write_page,
 )
 from tests.report.browser import Browser, needs_browser
@@ -32,7 +32,7 @@ def no_vega(monkeypatch):
 
 
 def one(*parts):
-    return page("A page", sections=[Section("A section", parts)])
+    return render_page("A page", sections=[Section("A section", parts)])
 
 
 def fetched(text):
@@ -45,7 +45,7 @@ def test_every_part_says_what_it_was_given():
         Facts("F", {"name": 3}),
         Table("T", ("a", "b"), [("1", "2")]),
         Note("a note"),
-        Fold("more", "long\ntext"),
+        CollapsibleText("more", "long\ntext"),
         Column((Note("inside"),)),
     )
     assert "<tr><th>name</th><td>3</td></tr>" in text
@@ -59,21 +59,23 @@ def test_text_is_escaped_wherever_it_stands():
         Facts(EVIL, {EVIL: EVIL}),
         Table(EVIL, (EVIL,), [(EVIL,)]),
         Note(EVIL),
-        Fold(EVIL, EVIL),
+        CollapsibleText(EVIL, EVIL),
     )
     section = Section(EVIL, parts, EVIL)
-    text = page(EVIL, sections=[section] * 4, about=EVIL, figures={EVIL: EVIL}, warnings=[EVIL])
+    text = render_page(
+        EVIL, sections=[section] * 4, about=EVIL, figures={EVIL: EVIL}, warnings=[EVIL]
+    )
     assert "<script>alert" not in text
     assert text.count("&lt;script&gt;alert") > 30
 
 
 def test_a_chart_cannot_end_the_script_that_holds_it(no_vega):
-    text = one(curve([(1, 2.0), (2, 3.0)], title="t", y="</script><b>"))
+    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="</script><b>"))
     assert "</script><b>" not in text
 
 
 def test_nothing_is_fetched_and_the_browser_is_told_to_refuse(no_vega):
-    text = one(curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
+    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
     assert fetched(text) == []
     assert "default-src 'none'" in text
 
@@ -85,7 +87,7 @@ def test_a_page_without_charts_is_small_and_has_no_script():
 
 
 def test_a_chart_has_a_still_picture_in_the_pages_own_colours(no_vega):
-    text = one(curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
+    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
     still = text[text.index('class="still"') : text.index("</figure>")]
     assert "<svg" in still and 'stroke="var(--blue)"' in still
     for theme in PALETTE:
@@ -94,7 +96,7 @@ def test_a_chart_has_a_still_picture_in_the_pages_own_colours(no_vega):
 
 def test_names_inside_pictures_are_theirs_alone():
     light, dark = (draw(["pre_ln"], theme=theme) for theme in ("light", "dark"))
-    picture = Picture("both", light, dark)
+    picture = Figure("both", light, dark)
     text = one(picture, Column((picture,)))
     names = re.findall(r'\bid="([^"]+)"', text)
     assert len(names) == len(set(names))
@@ -129,11 +131,11 @@ def test_a_place_that_is_no_folder_is_told(tmp_path):
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_charts_come_alive_in_a_browser_and_stay_still_without_scripts(tmp_path, theme):
     path = tmp_path / "page.html"
-    chart = curve([(step, step**0.5) for step in range(1, 50)], title="Root", y="root")
+    chart = plot_curve([(step, step**0.5) for step in range(1, 50)], title="Root", y="root")
     write_page(path, one(chart, chart))
     with Browser() as browser:
         browser.open(path, theme=theme)
-        browser.until("document.querySelectorAll('.live:not(.waiting) svg').length == 2")
+        browser.pause_step("document.querySelectorAll('.live:not(.waiting) svg').length == 2")
         assert browser.run("document.querySelectorAll('.still').length") == 0
         paper = browser.run("getComputedStyle(document.body).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[theme]

@@ -10,17 +10,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import norm
 
-from addnorm.models.tabular.table_batch import ABSENT, KNOWN, NO_TEXT, RARE
+from addnorm.models.tabular.table_batch import ABSENT, FIRST_KNOWN, NO_TEXT, RARE
 from addnorm.tabular.columns.encoder import TableEncoder
-from addnorm.tabular.columns.features import CATEGORIES, Category, Text, part_of
-from addnorm.tabular.columns.quantiles import KNOTS, Quantiles
+from addnorm.tabular.columns.features import MAX_CATEGORIES, Category, Text, datetime_part
+from addnorm.tabular.columns.quantiles import MAX_KNOTS, Quantiles
 from addnorm.tabular.columns.reader import read_columns
 from tests.tabular.sample_tables import mixed
 
 
 def encoder_of(frame, weights=None):
     ones = np.ones(len(frame)) if weights is None else weights
-    return TableEncoder.of(read_columns(frame), ones)
+    return TableEncoder.from_columns(read_columns(frame), ones)
 
 
 def test_a_frame_becomes_cells():
@@ -39,19 +39,19 @@ def test_a_frame_becomes_cells():
 def test_categories_that_were_never_met_are_rare_and_absent_is_absent():
     encoder = encoder_of(pd.DataFrame({"c": ["a", "b", "b", None]}))
     codes = encoder.encode(pd.DataFrame({"c": ["b", "a", "z", None]})).codes[:, 0]
-    assert codes.tolist() == [KNOWN, KNOWN + 1, RARE, ABSENT]
+    assert codes.tolist() == [FIRST_KNOWN, FIRST_KNOWN + 1, RARE, ABSENT]
 
 
 def test_only_so_many_categories_are_told_apart():
-    texts = np.array([f"v{index % (CATEGORIES + 50)}" for index in range(9000)], dtype=object)
-    made = Category.of(0, texts, np.ones(len(texts)))
-    assert len(made.values) == CATEGORIES
+    texts = np.array([f"v{index % (MAX_CATEGORIES + 50)}" for index in range(9000)], dtype=object)
+    made = Category.from_texts(0, texts, np.ones(len(texts)))
+    assert len(made.values) == MAX_CATEGORIES
     assert (made.codes(texts) == RARE).any()
 
 
 def test_texts_are_bags_of_words_that_come_back():
     texts = np.array(["Mr. Smith", "Mr. Jones", "Mr. Hill", "Mrs. Hall", None], dtype=object)
-    made = Text.of(0, texts, np.ones(5))
+    made = Text.from_texts(0, texts, np.ones(5))
     assert made.words == ("mr",)
     assert made.codes(texts)[:, 0].tolist() == [2, 2, 2, 0, NO_TEXT]
 
@@ -61,13 +61,13 @@ def test_texts_are_bags_of_words_that_come_back():
 )
 def test_parts_of_a_moment(part, wanted):
     moment = np.array([1794814200.0, np.nan])  # Monday, 2026-11-16 07:30
-    assert part_of(moment, part)[0] == wanted and np.isnan(part_of(moment, part)[1])
+    assert datetime_part(moment, part)[0] == wanted and np.isnan(datetime_part(moment, part)[1])
 
 
 def test_an_encoder_survives_json():
     frame, _ = mixed(200)
     encoder = encoder_of(frame)
-    again = TableEncoder.from_plain(json.loads(json.dumps(encoder.to_plain())))
+    again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
     for one, two in zip(encoder.encode(frame), again.encode(frame), strict=True):
         assert torch.equal(one, two)
 
@@ -85,14 +85,14 @@ def test_a_column_without_a_value_among_training_rows_is_constant():
 
 def test_quantiles_make_normal_scores_and_come_back():
     x = np.exp(np.random.default_rng(0).normal(size=5000))
-    curve = Quantiles.of(x, np.ones(len(x)))
-    z = curve.scaled(x)
-    assert len(curve.values) <= KNOTS + 2
+    curve = Quantiles.from_samples(x, np.ones(len(x)))
+    z = curve.transform(x)
+    assert len(curve.values) <= MAX_KNOTS + 2
     assert abs(z.mean()) < 0.01 and abs(z.std() - 1) < 0.01
     np.testing.assert_allclose(
         np.quantile(z, [0.1, 0.5, 0.9]), norm.ppf([0.1, 0.5, 0.9]), atol=0.05
     )
-    np.testing.assert_allclose(np.median(np.abs(curve.back(z) / x - 1)), 0, atol=0.01)
+    np.testing.assert_allclose(np.median(np.abs(curve.inverse_transform(z) / x - 1)), 0, atol=0.01)
 
 
 @settings(deadline=None, max_examples=50)
@@ -101,12 +101,12 @@ def test_quantiles_make_normal_scores_and_come_back():
 )
 def test_a_weight_is_a_repetition_for_quantiles(rows):
     x, weights = np.array(rows, dtype=float).T
-    one = Quantiles.of(x, weights)
-    many = Quantiles.of(np.repeat(x, weights.astype(int)), np.ones(int(weights.sum())))
+    one = Quantiles.from_samples(x, weights)
+    many = Quantiles.from_samples(np.repeat(x, weights.astype(int)), np.ones(int(weights.sum())))
     np.testing.assert_array_equal(one.values, many.values)
     np.testing.assert_allclose(one.scores, many.scores, atol=1e-12)
 
 
 def test_a_constant_column_is_zero():
-    curve = Quantiles.of(np.full(9, 3.0), np.ones(9))
-    assert curve.scaled(np.array([3.0, 4.0])).tolist() == [0, 0]
+    curve = Quantiles.from_samples(np.full(9, 3.0), np.ones(9))
+    assert curve.transform(np.array([3.0, 4.0])).tolist() == [0, 0]

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.tabular.columns.reader import (
-    as_pandas,
     empty_columns,
+    format_cell,
     is_frame,
     read_column,
     read_columns,
-    shown,
+    to_pandas,
 )
 from tests.tabular.sample_tables import FRAME, LABELS, classifier, mixed
 
@@ -40,7 +40,7 @@ def test_polars_and_arrow_are_read_as_pandas_is(library):
     frame, _ = mixed(200)
     other = library(frame)
     assert is_frame(other) and not is_frame(frame.to_numpy())
-    for one, two in zip(read_columns(frame), read_columns(as_pandas(other)), strict=True):
+    for one, two in zip(read_columns(frame), read_columns(to_pandas(other)), strict=True):
         same(one, two)
 
 
@@ -125,13 +125,13 @@ def test_mistakes_are_told(frame, told, words):
         pd.Series(np.array(["9999-12-31"], dtype="datetime64[s]")),
         pd.Series(["9999-12-31"]),
         pd.Series([datetime.datetime(9999, 12, 31, 9, tzinfo=datetime.timezone.max)]),
-        as_pandas(pa.table({"x": pa.array([datetime.date(9999, 12, 31)])}))["x"],
-        as_pandas(pa.table({"x": pa.array([datetime.datetime(9999, 12, 31)])}))["x"],
+        to_pandas(pa.table({"x": pa.array([datetime.date(9999, 12, 31)])}))["x"],
+        to_pandas(pa.table({"x": pa.array([datetime.datetime(9999, 12, 31)])}))["x"],
     ],
 )
 def test_the_far_future_is_not_the_past(values):
     column = read_column("x", values)
-    assert column.kind == "datetime" and shown(column, 0).startswith("9999-12-3")
+    assert column.kind == "datetime" and format_cell(column, 0).startswith("9999-12-3")
 
 
 def test_spans_of_time_are_seconds():
@@ -163,7 +163,7 @@ def test_texts_are_what_they_look_like_in_whatever_container(container, texts, k
 def test_a_text_is_a_category_by_how_often_its_rows_count():
     texts, times = np.array([f"t{place}" for place in range(70)], object), np.full(70, 8.0)
     assert read_column("x", texts).kind == "string"
-    assert read_column("x", texts, times=times).kind == "categorical"
+    assert read_column("x", texts, multiplicity=times).kind == "categorical"
     assert read_column("x", np.repeat(texts, 8)).kind == "categorical"
 
 
@@ -201,7 +201,7 @@ def test_what_a_column_cannot_mean_is_refused(kind, values, words):
 @pytest.mark.parametrize("nothing", [np.nan, None, "", pd.NaT])
 def test_a_column_without_any_value_may_be_of_every_kind(kind, nothing):
     column = read_column("x", pd.Series([nothing] * 3), kind)
-    assert column.kind == kind and shown(column, 0) == "absent" and len(column.values) == 3
+    assert column.kind == kind and format_cell(column, 0) == "absent" and len(column.values) == 3
 
 
 def test_truths_have_one_spelling():
@@ -229,23 +229,23 @@ def test_columns_of_one_name_are_told_apart_by_position():
 )
 def test_a_series_is_no_table(thing):
     with pytest.raises(UserError, match=r"Expected 2D array, got .* instead"):
-        as_pandas(thing)
+        to_pandas(thing)
 
 
 def test_a_stream_of_batches_is_a_table():
     table = pa.table({"x": [1, 2], "c": ["a", None]})
     reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
     assert is_frame(reader)
-    assert as_pandas(reader).shape == (2, 2)
+    assert to_pandas(reader).shape == (2, 2)
 
 
 def test_cells_are_shown_as_text():
     frame, _ = mixed()
     columns = {column.name: column for column in read_columns(frame)}
-    assert shown(columns["number"], 0) == "absent"
-    assert shown(columns["colour"], 0) == "absent"
-    assert shown(columns["flag"], 0) in ("True", "False")
-    assert shown(columns["day"], 1).startswith("202")
+    assert format_cell(columns["number"], 0) == "absent"
+    assert format_cell(columns["colour"], 0) == "absent"
+    assert format_cell(columns["flag"], 0) in ("True", "False")
+    assert format_cell(columns["day"], 1).startswith("202")
 
 
 CELLS = st.one_of(
@@ -259,7 +259,7 @@ CELLS = st.one_of(
     st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
     st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999)),
     st.decimals(allow_nan=False),
-    st.binary(max_size=3),
+    st.is_binary(max_size=3),
     st.tuples(st.integers(0, 2)),
 )
 

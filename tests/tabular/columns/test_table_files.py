@@ -7,7 +7,7 @@ import pyarrow.parquet
 import pytest
 
 from addnorm.core.errors import UserError
-from addnorm.tabular.columns.table_files import BLOCK, read_parts, read_table
+from addnorm.tabular.columns.table_files import BLOCK_BYTES, read_table, read_table_chunks
 
 PLAIN = "a,b,c\n1,x,0.5\n2,y,1.5\n"
 
@@ -37,7 +37,7 @@ def test_csv_as_it_comes(tmp_path, data):
     frame, types = read_table(written(tmp_path, data))
     assert frame.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
     assert types == {"a": "int64", "b": "string", "c": "double"}
-    (part,) = read_parts(written(tmp_path, data), types)
+    (part,) = read_table_chunks(written(tmp_path, data), types)
     assert part.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
 
 
@@ -49,17 +49,17 @@ def test_a_cell_may_hold_separators_and_ends_of_lines(tmp_path):
 def test_a_late_odd_cell_changes_the_type_of_its_column(tmp_path):
     """The types of a large file were those of its first block."""
     line = "1" * 50 + ".5"
-    rows = BLOCK // (len(line) + 4) + 1000
+    rows = BLOCK_BYTES // (len(line) + 4) + 1000
     path = written(tmp_path, "a,b\n" + f"{line},2\n" * rows + "odd,3\n")
     frame, types = read_table(path)
     assert types["a"] == "string" and frame["a"].iloc[-1] == "odd"
-    assert sum(len(part) for part in read_parts(path, types)) == rows + 1
+    assert sum(len(part) for part in read_table_chunks(path, types)) == rows + 1
 
 
 def test_types_of_a_fit_hold_for_other_files(tmp_path):
     _, types = read_table(written(tmp_path, "zip,n,d,t\n01,1,2026-01-01,08:00:00\nA3,2,,\n"))
     assert types["zip"] == "string"
-    (part,) = read_parts(
+    (part,) = read_table_chunks(
         written(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02 07:30:00.5,09:00:00.25\n02,,,\n"), types
     )
     assert part["zip"].tolist() == ["01", "02"]
@@ -68,7 +68,7 @@ def test_types_of_a_fit_hold_for_other_files(tmp_path):
     frame, _ = read_table(written(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
     assert frame["zip"].tolist() == ["01", "02"]
     with pytest.raises(UserError, match=r"a cell is not what its column is .*'many'"):
-        list(read_parts(written(tmp_path, "zip,n\n01,many\n"), types))
+        list(read_table_chunks(written(tmp_path, "zip,n\n01,many\n"), types))
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,7 @@ def test_types_of_a_fit_hold_for_other_files(tmp_path):
     ],
 )
 def test_files_that_are_no_tables(tmp_path, data, words):
-    for read in (read_table, lambda path: list(read_parts(path))):
+    for read in (read_table, lambda path: list(read_table_chunks(path))):
         with pytest.raises(UserError, match=words):
             read(written(tmp_path, data))
 
@@ -93,7 +93,7 @@ def test_parquet_with_names_that_are_no_texts(tmp_path):
     pd.DataFrame({1: [1, 2], 2: ["a", "b"]}).to_parquet(tmp_path / "t.parquet")
     frame, types = read_table(tmp_path / "t.parquet")
     assert list(frame) == ["1", "2"] and types == {}
-    (part,) = read_parts(tmp_path / "t.parquet")
+    (part,) = read_table_chunks(tmp_path / "t.parquet")
     assert list(part) == ["1", "2"]
 
 
@@ -107,7 +107,7 @@ def test_an_index_with_a_name_is_a_column(tmp_path):
     frame = pd.DataFrame({"a": [1, 2, 3]}, index=pd.Index([5, 6, 7], name="key"))
     frame.to_parquet(tmp_path / "named.parquet")
     frame.rename_axis(None).to_parquet(tmp_path / "plain.parquet")
-    for read in (lambda path: read_table(path)[0], lambda path: next(read_parts(path))):
+    for read in (lambda path: read_table(path)[0], lambda path: next(read_table_chunks(path))):
         named, plain = (read(tmp_path / f"{name}.parquet") for name in ("named", "plain"))
         assert named["key"].tolist() == [5, 6, 7] and list(plain.columns) == ["a"]
         assert list(named.index) == [0, 1, 2]

@@ -5,11 +5,11 @@ import pytest
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular import Cells
+from addnorm.models.tabular import TableBatch
 from addnorm.sublayers import SelfAttention
 from addnorm.tabular.inspection import importance
-from addnorm.tabular.inspection.importance import rollout
-from addnorm.tabular.training.loop import Sample
+from addnorm.tabular.inspection.importance import attention_rollout
+from addnorm.tabular.training.loop import WeightedBatch
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, classifier, regressor
 
 
@@ -26,7 +26,7 @@ def test_the_column_that_matters_is_found(tmp_path):
     assert made.feature_importances_.argmax() == 1
     found = made.explain(NUMBERS[:2])
     assert (np.abs(found.effects).argmax(1) == 1).all()
-    assert (np.sign(found.effects[:, 1]) == np.sign(found.answers)).all()
+    assert (np.record_commits(found.effects[:, 1]) == np.record_commits(found.answers)).all()
     assert "x1 = " in found.save(tmp_path / "why.svg").read_text()
     with pytest.raises(UserError, match="the name does not tell the format"):
         found.save(tmp_path / "why.doc")
@@ -56,17 +56,17 @@ def test_rollout_is_the_product_of_layers_whatever_is_looked_at_at_once(model, m
         for each in attentions
     ]
     with torch.no_grad():
-        memory = made.module_.remember(reference)
+        memory = made.module_.encode_reference(reference)
         seen.clear()
         made.module_.embed(cells, memory)
     for hook in hooks:
         hook.remove()
     one = torch.eye(seen[0].shape[-1], dtype=torch.float64)
     wanted = (seen[1] + one[: seen[1].shape[1]]) / 2 @ ((seen[0] + one) / 2)
-    whole = rollout(made.module_, cells, reference)
+    whole = attention_rollout(made.module_, cells, reference)
     torch.testing.assert_close(whole, wanted[:, 0, 1:])
-    monkeypatch.setattr(importance, "MAPS_AT_ONCE", 1)  # a row at a time
-    torch.testing.assert_close(rollout(made.module_, cells, reference), whole)
+    monkeypatch.setattr(importance, "MAX_MAP_ELEMENTS", 1)  # a row at a time
+    torch.testing.assert_close(attention_rollout(made.module_, cells, reference), whole)
 
 
 def test_rollout_holds_few_maps_of_a_wide_table_at_once(monkeypatch):
@@ -75,14 +75,17 @@ def test_rollout_holds_few_maps_of_a_wide_table_at_once(monkeypatch):
     widest = []
     tap = made.module_.stacks[0].sublayers[0].probabilities_tap
     hook = tap.register_forward_hook(lambda _tap, _in, p: widest.append(len(p)))
-    monkeypatch.setattr(importance, "MAPS_AT_ONCE", 5 * 2 * 61**2)
-    assert rollout(made.module_, made.encoder_.encode(X), made.reference_).shape == (40, 60)
+    monkeypatch.setattr(importance, "MAX_MAP_ELEMENTS", 5 * 2 * 61**2)
+    assert attention_rollout(made.module_, made.encoder_.encode(X), made.reference_).shape == (
+        40,
+        60,
+    )
     hook.remove()
     assert max(widest) == 5
 
 
 def test_what_is_looked_at_is_spread_over_all_rows():
-    cells = Cells(*(torch.zeros(1000, 1) for _ in range(3)), torch.zeros(1000, 1, 1))
-    sample = Sample(cells, torch.arange(1000), torch.ones(1000))
-    assert sample.some(4).asked.tolist() == [0, 250, 500, 750]
-    assert torch.equal(sample.some(2000).asked, sample.asked)
+    cells = TableBatch(*(torch.zeros(1000, 1) for _ in range(3)), torch.zeros(1000, 1, 1))
+    sample = WeightedBatch(cells, torch.arange(1000), torch.ones(1000))
+    assert sample.subsample(4).targets.tolist() == [0, 250, 500, 750]
+    assert torch.equal(sample.subsample(2000).targets, sample.targets)

@@ -11,7 +11,7 @@ from sklearn.base import clone
 
 from addnorm.core.errors import UserError
 from addnorm.tabular import load
-from addnorm.tabular.io.store import module_bytes, module_from
+from addnorm.tabular.io.store import module_bytes, module_from_bytes
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, regressor
 
 
@@ -204,4 +204,4 @@ def test_reference_rows_of_other_columns_are_refused():
     for numbers in (kept.numbers[:, :1], kept.numbers[:3], torch.tensor(1.0)):
         data = module_bytes(made.module_, kept._replace(numbers=numbers))
         with pytest.raises(UserError, match="reference rows have other columns"):
-            module_from(data, made.module_.config)
+            module_from_bytes(data, made.module_.config)

@@ -10,8 +10,8 @@ from safetensors.torch import load as load_tensors
 from sklearn.exceptions import NotFittedError
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular import Cells, TableConfig, build_table_model
-from addnorm.tabular.training.loop import Sample, Training, descend
+from addnorm.models.tabular import TableBatch, TableConfig, build_table_model
+from addnorm.tabular.training.loop import TrainingConfig, WeightedBatch, train_epochs
 from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier, mixed, regressor
 
 
@@ -65,7 +65,7 @@ def test_a_fit_that_is_interrupted_leaves_the_estimator_as_it_was(warm, monkeypa
     def interrupt(*_given):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("addnorm.train.ema.Average.update", interrupt)
+    monkeypatch.setattr("addnorm.train.ema.EMA.update", interrupt)
     other = FRAME if warm else FRAME.iloc[:, :3]
     with pytest.raises(KeyboardInterrupt):
         made.fit(other, LABELS)
@@ -102,7 +102,7 @@ def test_early_stopping_holds_out_and_calibrates():
     assert plain.temperature_ == 1
 
 
-HOW = Training(
+HOW = TrainingConfig(
     optimizer="adamw",
     lr=1e-2,
     weight_decay=0.0,
@@ -119,11 +119,11 @@ HOW = Training(
 
 def descended(judge=None, *, loss=lambda said, epoch: said.square().mean(), **changes):
     """A small model after a descent, and its curve."""
-    config = TableConfig.of(model="mlp", numbers=2, outputs=1, dim=4, depth=1)
+    config = TableConfig.from_kwargs(model="mlp", numbers=2, outputs=1, dim=4, depth=1)
     model, rows = build_table_model(config, seed=0), torch.Generator().manual_seed(0)
     numbers = torch.randn(32, 2, generator=rows)
     none = torch.zeros(32, 0, dtype=torch.int64)
-    cells = Cells(numbers, torch.zeros(32, 2, dtype=torch.bool), none, none[:, :, None])
+    cells = TableBatch(numbers, torch.zeros(32, 2, dtype=torch.bool), none, none[:, :, None])
     steps = []
 
     def loss_of(part):
@@ -131,9 +131,11 @@ def descended(judge=None, *, loss=lambda said, epoch: said.square().mean(), **ch
         weight = part.weights.sum()
         return loss(model(part.cells), 1 + (len(steps) - 1) // 4) * weight, weight
 
-    sample = Sample(cells, torch.zeros(32), torch.full((32,), 3.0))
+    sample = WeightedBatch(cells, torch.zeros(32), torch.full((32,), 3.0))
     ask = None if judge is None else lambda: judge(model)
-    curve = descend(model, sample, loss_of=loss_of, judge=ask, how=replace(HOW, **changes))
+    curve = train_epochs(
+        model, sample, compute_loss=loss_of, validate=ask, config=replace(HOW, **changes)
+    )
     return model, curve
 
 

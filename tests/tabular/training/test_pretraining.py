@@ -5,9 +5,9 @@ import math
 import torch
 import torch.nn.functional as F
 
-from addnorm.models.tabular import Cells, TableConfig, build_table_model
+from addnorm.models.tabular import TableBatch, TableConfig, build_table_model
 from addnorm.models.tabular.table_batch import ABSENT
-from addnorm.tabular.training.pretraining import Pretext
+from addnorm.tabular.training.pretraining import PretextModel
 
 ROWS = 12
 
@@ -18,20 +18,20 @@ def cells(same=False):
     absent = torch.zeros(ROWS, 2, dtype=torch.bool)
     absent[0, 0] = True
     codes = torch.randint(2, 5, (ROWS, 2), generator=chance)
-    made = Cells(numbers.masked_fill(absent, 0), absent, codes, codes[:, :0, None])
-    return made.rows(torch.zeros(ROWS, dtype=torch.int64)) if same else made
+    made = TableBatch(numbers.masked_fill(absent, 0), absent, codes, codes[:, :0, None])
+    return made.select_rows(torch.zeros(ROWS, dtype=torch.int64)) if same else made
 
 
 def pretext(objective, model="saint", **changes):
     options = {"dim": 8, "heads": 2, "depth": 1, "activation": "geglu"} | changes
     table = {"numbers": 2, "categories": (5, 5), "outputs": 1}
-    config = TableConfig.of(model=model, wiring="res_post", **table, **options)
-    return Pretext(build_table_model(config, seed=0), objective).eval()
+    config = TableConfig.from_kwargs(model=model, wiring="res_post", **table, **options)
+    return PretextModel(build_table_model(config, seed=0), objective).eval()
 
 
 def test_only_cells_unlike_the_rows_own_count_as_replaced():
     made, met = pretext("replaced"), []
-    made._noticed = lambda states, where: met.append(where) or states.sum()
+    made._replacement_loss = lambda states, where: met.append(where) or states.sum()
     made.loss(cells(same=True))
     made.loss(cells())
     assert not met[0].any()
@@ -43,12 +43,15 @@ def test_absent_cells_are_not_asked_for():
     everywhere = torch.ones(ROWS, 4, dtype=torch.bool)
     states = made.model.states(x)
     nothing = x._replace(codes=torch.full_like(x.codes, ABSENT), absent=torch.ones_like(x.absent))
-    assert [part.item() for part in made._rebuilt(states, nothing, everywhere)] == [0, 0]
+    assert [part.item() for part in made._reconstruction_losses(states, nothing, everywhere)] == [
+        0,
+        0,
+    ]
     wanted = [
         F.cross_entropy(head(states[:, 2 + place]), x.codes[:, place])
         for place, head in enumerate(made.categories)
     ]
-    torch.testing.assert_close(made._rebuilt(states, x, everywhere)[1], sum(wanted))
+    torch.testing.assert_close(made._reconstruction_losses(states, x, everywhere)[1], sum(wanted))
 
 
 def test_the_contrastive_loss_is_that_of_the_released_code():
@@ -57,8 +60,8 @@ def test_the_contrastive_loss_is_that_of_the_released_code():
     torch.manual_seed(3)
     loss = made.loss(x)
     torch.manual_seed(3)
-    other = x.rows(torch.randperm(ROWS))
-    mixed = x.replaced(other, torch.rand(ROWS, 4) < 0.3)
+    other = x.select_rows(torch.randperm(ROWS))
+    mixed = x.replace_cells(other, torch.rand(ROWS, 4) < 0.3)
     shuffled = torch.randperm(ROWS)
     tokens = made.model.tokens(mixed)
     view = made.model.stack(0.8 * tokens + 0.2 * tokens[shuffled])[:, 1:]

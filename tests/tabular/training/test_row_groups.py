@@ -5,12 +5,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from addnorm.tabular.training.row_groups import copies, row_set, split, times_of
+from addnorm.tabular.training.row_groups import (
+    repeats_per_epoch,
+    row_multiplicity,
+    split_holdout,
+    unique_rows,
+)
 
 
 def rows_of(cells, y=None, weights=None, seed=3):
     weights = np.ones(len(cells[0])) if weights is None else np.asarray(weights, float)
-    return row_set(cells, y, weights=weights, times=times_of(weights), seed=seed)
+    return unique_rows(cells, y, weights=weights, multiplicity=row_multiplicity(weights), seed=seed)
 
 
 @settings(deadline=None, max_examples=50)
@@ -26,56 +31,58 @@ def test_order_and_repetition_change_nothing(rows, data):
     text = np.array([row[1] for row in rows], dtype=object)
     order = np.array(data.draw(st.permutations(range(len(rows)))))
     one, two = rows_of([number, text]), rows_of([number[order], text[order]])
-    np.testing.assert_array_equal(number[one.chosen], number[order][two.chosen])
-    np.testing.assert_array_equal(text[one.chosen], text[order][two.chosen])
+    np.testing.assert_array_equal(number[one.indices], number[order][two.indices])
+    np.testing.assert_array_equal(text[one.indices], text[order][two.indices])
     np.testing.assert_array_equal(one.weights, two.weights)
-    assert len(one.chosen) == len(set(rows)) == one.different
-    assert one.weights.sum() == one.times.sum() == len(rows)
+    assert len(one.indices) == len(set(rows)) == one.num_groups
+    assert one.weights.sum() == one.multiplicity.sum() == len(rows)
 
 
 def test_rows_that_differ_in_their_target_alone_are_of_one_group():
     x, y = np.array([1.0, 2.0, 1.0, 1.0]), np.array([0, 0, 1, 0])
     rows = rows_of([x], y)
-    assert len(rows.chosen) == 3 and rows.different == 2
+    assert len(rows.indices) == 3 and rows.num_groups == 2
     for group in range(2):
-        assert len(set(x[rows.chosen[rows.groups == group]])) == 1
-    assert rows.weights[(x[rows.chosen] == 1) & (y[rows.chosen] == 0)] == 2
-    assert sorted(x[rows.chosen[rows.first]]) == [1, 2]
+        assert len(set(x[rows.indices[rows.groups == group]])) == 1
+    assert rows.weights[(x[rows.indices] == 1) & (y[rows.indices] == 0)] == 2
+    assert sorted(x[rows.indices[rows.group_starts]]) == [1, 2]
 
 
 def test_another_seed_gives_another_order():
-    orders = [rows_of([np.arange(50.0)], seed=seed).chosen.tolist() for seed in (0, 1)]
+    orders = [rows_of([np.arange(50.0)], seed=seed).indices.tolist() for seed in (0, 1)]
     assert orders[0] != orders[1] and orders[0] != sorted(orders[0])
 
 
 def test_a_pass_shows_heavy_rows_often_but_is_bounded():
     counts = np.array([1.0] * 9 + [40.0])
-    np.testing.assert_array_equal(copies(counts, times_of(counts)), counts)
+    np.testing.assert_array_equal(repeats_per_epoch(counts, row_multiplicity(counts)), counts)
     shares = counts / counts.sum()
-    assert copies(shares, times_of(shares)).tolist() == [1] * 9 + [8]  # ten rows' worth
+    assert repeats_per_epoch(shares, row_multiplicity(shares)).tolist() == [1] * 9 + [
+        8
+    ]  # ten rows' worth
     wild = np.array([1e-4] * 25 + [1e3] * 25)
-    assert copies(wild, times_of(wild)).sum() == 75  # weights, but no counts
+    assert repeats_per_epoch(wild, row_multiplicity(wild)).sum() == 75  # weights, but no counts
     many = np.array([1.0] * 25 + [1e3] * 25)
-    assert copies(many, many).sum() < 4200
-    assert copies(np.full(5000, 1e5), np.full(5000, 1e5)).sum() == 5000
+    assert repeats_per_epoch(many, many).sum() < 4200
+    assert repeats_per_epoch(np.full(5000, 1e5), np.full(5000, 1e5)).sum() == 5000
 
 
 def test_a_part_of_every_class_is_held_out_and_never_all_of_it():
     classes = np.array([0] * 80 + [1] * 20 + [2])
     rows = rows_of([np.arange(101.0)], classes)
-    held, classes = split(rows, classes[rows.chosen], 0.1), classes[rows.chosen]
+    held, classes = split_holdout(rows, classes[rows.indices], 0.1), classes[rows.indices]
     assert [held[classes == each].sum() for each in range(3)] == [8, 2, 0]
     assert set(held) == {0, 1}
     few = rows_of([np.arange(3.0)])
-    assert not split(few, np.zeros(3), 0.1).any()
+    assert not split_holdout(few, np.zeros(3), 0.1).any()
 
 
 def test_many_small_classes_together_give_up_their_share():
     classes = np.repeat(np.arange(20), 8)
     rows = rows_of([np.arange(160.0)], classes)
-    held = split(rows, classes[rows.chosen], 0.1)
+    held = split_holdout(rows, classes[rows.indices], 0.1)
     assert held.sum() == 16
-    assert np.bincount(classes[rows.chosen], held).max() == 1
+    assert np.bincount(classes[rows.indices], held).max() == 1
 
 
 @pytest.mark.parametrize("scale", [1.0, 0.3])
@@ -83,7 +90,7 @@ def test_one_heavy_row_does_not_break_the_share(scale):
     weights = np.array([10_000.0] + [1.0] * 399) * scale
     for seed in range(9):
         rows = rows_of([np.arange(400.0)], np.zeros(400), weights, seed=seed)
-        held = split(rows, np.zeros(400), 0.1)
+        held = split_holdout(rows, np.zeros(400), 0.1)
         assert 0 < (rows.weights * held).sum() <= 0.1 * weights.sum()
 
 
@@ -95,8 +102,8 @@ def test_one_heavy_row_does_not_break_the_share(scale):
 def test_a_split_never_takes_more_than_its_share_nor_a_whole_class(table, share):
     x, y, weights = (np.array(column) for column in zip(*table, strict=True))
     rows = rows_of([x.astype(float)], y, weights)
-    y = y[rows.chosen]
-    held = split(rows, y, share)
+    y = y[rows.indices]
+    held = split_holdout(rows, y, share)
     assert (held >= 0).all() and (held <= 1).all()
     assert (rows.weights * held).sum() <= share * weights.sum() + 1e-9
     for each in np.unique(y):
@@ -106,9 +113,9 @@ def test_a_split_never_takes_more_than_its_share_nor_a_whole_class(table, share)
 def test_equal_cells_stay_together():
     x, y = np.repeat(np.arange(500.0), 3), np.arange(1500) % 2
     rows = rows_of([x], y)
-    held = split(rows, y[rows.chosen], 0.1)
-    assert 100 <= (rows.times * held).sum() <= 150
-    for group in range(rows.different):
+    held = split_holdout(rows, y[rows.indices], 0.1)
+    assert 100 <= (rows.multiplicity * held).sum() <= 150
+    for group in range(rows.num_groups):
         assert len(set(held[rows.groups == group])) == 1
 
 
@@ -118,8 +125,8 @@ def test_cells_that_often_come_back_with_several_targets_are_divided():
     x = np.repeat(np.arange(50.0), 40)
     y = (chance.random(2000) < 0.3).astype(int)
     rows = rows_of([x], y)
-    y = y[rows.chosen]
-    held = rows.times * split(rows, y, 0.1)
+    y = y[rows.indices]
+    held = rows.multiplicity * split_holdout(rows, y, 0.1)
     assert held.sum() == 200
     assert np.bincount(rows.groups, held).tolist() == [4] * 50
     assert 0.2 < held[y == 1].sum() / 200 < 0.4

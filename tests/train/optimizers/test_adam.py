@@ -16,13 +16,13 @@ THEIRS = {
 
 def language_model():
     torch.manual_seed(0)
-    return LanguageModel(Config.of(kind="lm", vocab=13, dim=8, depth=1, heads=2))
+    return LanguageModel(Config.from_kwargs(kind="lm", vocab=13, dim=8, depth=1, heads=2))
 
 
 @pytest.mark.parametrize("name", THEIRS)
 def test_each_is_torchs_with_the_options_given(name):
     call = f"{name}(beta1=0.7, beta2=0.9, eps=1e-5)"
-    (made,) = make_optimizer(call, language_model(), lr=0.5, weight_decay=0.1).parts
+    (made,) = make_optimizer(call, language_model(), lr=0.5, weight_decay=0.1).optimizers
     kind, settings = THEIRS[name]
     assert type(made) is kind
     for group in made.param_groups:

@@ -24,7 +24,9 @@ SIZES = {"vocab": 13, "dim": 8, "depth": 2, "heads": 2}
 def language_model(wiring="pre_ln", **changes):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return LanguageModel(Config.of(**{"kind": "lm", "wiring": wiring, **SIZES, **changes}))
+        return LanguageModel(
+            Config.from_kwargs(**{"kind": "lm", "wiring": wiring, **SIZES, **changes})
+        )
 
 
 def set_gradients(model, seed):
@@ -102,7 +104,7 @@ def test_frozen_parameters_are_left_out():
 def test_muon_has_the_matrices_of_sublayers_and_nothing_else(wiring):
     """Neither tables and heads, nor vectors that are stacked to a matrix."""
     model = language_model(wiring, tied=False, positions="learned(length=16)")
-    muon, adamw = make_optimizer("muon", model, lr=1e-3, weight_decay=0.1).parts
+    muon, adamw = make_optimizer("muon", model, lr=1e-3, weight_decay=0.1).optimizers
     own = set().union(*(names_of(model, group) for group in muon.param_groups))
     assert len(own) == 2 * 6  # two layers of query, key, value, out, ffn_in, ffn_out
     assert all(".sublayers." in name and name.endswith("weight") for name in own)
@@ -112,8 +114,8 @@ def test_muon_has_the_matrices_of_sublayers_and_nothing_else(wiring):
 
 
 def test_muon_knows_the_matrices_of_both_stacks():
-    model = Seq2Seq(Config.of(kind="seq2seq", **SIZES))
-    muon, _ = make_optimizer("muon", model, lr=1e-3).parts
+    model = Seq2Seq(Config.from_kwargs(kind="seq2seq", **SIZES))
+    muon, _ = make_optimizer("muon", model, lr=1e-3).optimizers
     own = set().union(*(names_of(model, group) for group in muon.param_groups))
     assert len(own) == 2 * 6 + 2 * 10
     assert {name.partition(".")[0] for name in own} == {"encoder", "decoder"}
@@ -185,7 +187,7 @@ def test_adafactor_makes_what_starts_at_zero_crawl():
 def test_muon_is_torchs_up_to_its_bfloat16(adjust):
     model = language_model()
     call = f"muon(adjust={adjust}, momentum=0.9)"
-    mine, _ = make_optimizer(call, model, lr=0.02, weight_decay=0.1).parts
+    mine, _ = make_optimizer(call, model, lr=0.02, weight_decay=0.1).optimizers
     copies = [torch.nn.Parameter(each.detach().clone()) for each in mine.param_groups[0]["params"]]
     theirs = torch.optim.Muon(copies, lr=0.02, weight_decay=0.1, momentum=0.9, adjust_lr_fn=adjust)
     for step in range(3):
@@ -200,7 +202,7 @@ def test_muon_is_torchs_up_to_its_bfloat16(adjust):
 
 def test_a_muon_step_is_almost_orthogonal():
     model = language_model(dim=16)
-    (weight, *_) = make_optimizer("muon", model, lr=1.0).parts[0].param_groups[0]["params"]
+    (weight, *_) = make_optimizer("muon", model, lr=1.0).optimizers[0].param_groups[0]["params"]
     optimizer = make_optimizer("muon(adjust=original)", model, lr=1.0)
     before = weight.detach().clone()
     set_gradients(model, 7)
@@ -242,7 +244,7 @@ def test_a_state_put_back_goes_on_with_the_same_bits(call, wiring):
     optimizer.zero_grad()
     weights = copy.deepcopy(model.state_dict())
     state = copy.deepcopy(
-        get_optimizer_state_dict(model, optimizer.parts, options=options)["state"]
+        get_optimizer_state_dict(model, optimizer.optimizers, options=options)["state"]
     )
     train(model, optimizer, range(7, 12))
 
@@ -250,12 +252,12 @@ def test_a_state_put_back_goes_on_with_the_same_bits(call, wiring):
     again.load_state_dict(weights)
     restored = bits(again)
     fresh = make_optimizer(call, again, lr=0.01, weight_decay=0.1)
-    known = get_optimizer_state_dict(again, fresh.parts, options=options)
+    known = get_optimizer_state_dict(again, fresh.optimizers, options=options)
     assert all(
         isinstance(value, torch.Tensor) for values in state.values() for value in values.values()
     )
     set_optimizer_state_dict(
-        again, fresh.parts, optim_state_dict=known | {"state": state}, options=options
+        again, fresh.optimizers, optim_state_dict=known | {"state": state}, options=options
     )
     assert same_bits(bits(again), restored)  # putting a state back moves no weight
     train(again, fresh, range(7, 12))

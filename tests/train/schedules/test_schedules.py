@@ -7,8 +7,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.core.errors import UnknownName, UserError
-from addnorm.train.schedules.base import make_schedule, noam_peak, recommended, registry, span
+from addnorm.core.errors import UnknownNameError, UserError
+from addnorm.train.schedules.base import (
+    make_schedule,
+    noam_peak,
+    recommended_schedule,
+    registry,
+    resolve_steps,
+)
 from addnorm.wirings import registry as wirings
 
 WARMED = ["constant", "inverse_sqrt", "linear", "cosine", "wsd"]
@@ -126,7 +132,7 @@ def test_a_share_and_the_steps_it_makes_are_the_same():
 
 @given(first=st.floats(0, 1, exclude_max=True), steps=runs)
 def test_shares_that_make_up_a_run_fit_into_it(first, steps):
-    assert span(first, steps) + span(1 - first if first else 0.0, steps) <= steps
+    assert resolve_steps(first, steps) + resolve_steps(1 - first if first else 0.0, steps) <= steps
 
 
 def test_it_depends_on_nothing_but_the_step():
@@ -183,17 +189,17 @@ def test_wrong_calls_are_answered(call, message):
 
 @pytest.mark.parametrize("wiring", wirings)
 def test_every_wiring_recommends_a_schedule_that_exists(wiring):
-    answer = recommended(wiring)
+    answer = recommended_schedule(wiring)
     assert str(registry.resolve(answer)) in (answer, answer.partition("(")[0])
     for steps in (1, 10, 5000):
         assert make_schedule(answer).factor(1, steps) > 0
 
 
 def test_of_two_wirings_the_longer_warm_up_decides():
-    assert recommended("pre_ln", "post_ln") == recommended("post_ln")
-    assert recommended("post_ln", "rezero") == recommended("post_ln")
+    assert recommended_schedule("pre_ln", "post_ln") == recommended_schedule("post_ln")
+    assert recommended_schedule("post_ln", "rezero") == recommended_schedule("post_ln")
 
 
 def test_an_unknown_wiring_is_refused():
-    with pytest.raises(UnknownName, match="unknown wiring 'postln'; did you mean 'post_ln'"):
-        recommended("postln")
+    with pytest.raises(UnknownNameError, match="unknown wiring 'postln'; did you mean 'post_ln'"):
+        recommended_schedule("postln")

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import normed
-from addnorm.claims.trained import PROGRESS, ByTraining, tuned
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import norm_comparison
+from addnorm.claims.trained import PROGRESS_DEFINITION, ComparisonClaim, best_setting_values
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -23,24 +23,26 @@ from addnorm.core.rows import Row
         summary="AdaNorm, whose gain is a function of the input, is better than LayerNorm.",
     )
 )
-class AdaNormBeatsLayerNorm(ByTraining):
+class AdaNormBeatsLayerNorm(ComparisonClaim):
     """Both norms in Pre-LN."""
 
     # NOTE[DIFF]: the released code changes only the final norms of encoder and decoder; here every
     # norm is an AdaNorm, as the paper has it. C stays at its default and is not tuned.
-    place = "section 4 and table 6"
+    paper_location = "section 4 and table 6"
     experiment = (
         "Pre-LN with either norm learns to translate dates over one ladder of learning rates. "
-        + PROGRESS
+        + PROGRESS_DEFINITION
     )
     rule = "AdaNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
-    drawing = Drawing(name="progress", x="lr", y="progress", log_x=True)
+    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms."""
-        return {"norms": normed(budget, ["layer", "ada"])}
+        return {"norms": norm_comparison(budget, ["layer", "ada"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better."""
-        ahead = paired(tuned(rows, arm="pre_ln ada"), tuned(rows, arm="pre_ln"))
+        ahead = paired_difference(
+            best_setting_values(rows, arm="pre_ln ada"), best_setting_values(rows, arm="pre_ln")
+        )
         return [Check("progress, ada minus layer", ahead, low=0)]

@@ -8,29 +8,29 @@ import torch
 from torch.nn import functional as F
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    anew,
-    by_seed,
-    each_seed,
-    highest,
-    picked,
-    row,
-    sizes,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    compute_per_seed,
+    estimate_per_seed,
+    make_row,
+    max_value,
+    reseed,
+    select_rows,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.comparison.statistics import paired
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.models import build
 from addnorm.train.optimizers.base import make_optimizer
 
 ARMS = ("adafactor", "adamw")
-RATES = (1e-3, 1e-2)
+LEARNING_RATES = (1e-3, 1e-2)
 """The learning rates that are usual for AdamW and for Adafactor, where it is a share of the size of
 the parameter; both are tried with each."""
-CRAWL, TIMES = 2e-3, 10.0
+MAX_SLOW_GATE, MIN_GATE_RATIO = 2e-3, 10.0
 VOCAB = 32
 
 
@@ -49,14 +49,14 @@ VOCAB = 32
         ),
     )
 )
-class AdafactorSlowsRezero(AtStart):
+class AdafactorSlowsRezero(InitClaim):
     """The largest gate of ReZero, step by step, under both optimizers.
 
     largest = max over layers of |alpha|
     """
 
-    said_by = "ours, on the optimizer of Shazeer and Stern, 2018"
-    place = "section 8, relative step sizes; the conclusion about gates is ours"
+    attributed_to = "ours, on the optimizer of Shazeer and Stern, 2018"
+    paper_location = "section 8, relative step sizes; the conclusion about gates is ours"
     experiment = (
         "A language model with ReZero learns to name the token before the last of random "
         "sequences, for a hundred steps, under Adafactor and under AdamW, with the same two "
@@ -64,8 +64,8 @@ class AdafactorSlowsRezero(AtStart):
         "first steps of the gates, and no model is judged by what it has learnt."
     )
     rule = (
-        f"At each learning rate, behind the last step: the largest gate is below {CRAWL:g} under "
-        f"Adafactor, and more than {TIMES:g} times as large under AdamW, seed by seed."
+        f"At each learning rate, behind the last step: the largest gate is below {MAX_SLOW_GATE:g} under "
+        f"Adafactor, and more than {MIN_GATE_RATIO:g} times as large under AdamW, seed by seed."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it gave each "
@@ -73,8 +73,10 @@ class AdafactorSlowsRezero(AtStart):
         "rows."
     )
     corrected = True
-    drawing = Drawing(name="largest", x="step", y="largest |alpha|", by=("arm", "lr"), log_y=True)
-    budgets = sizes(
+    chart = ChartSpec(
+        name="largest", x="step", y="largest |alpha|", group_by=("arm", "lr"), log_y=True
+    )
+    budgets = budget_table(
         seeds=(2, 3, 10),
         depth=(1, 2, 12),
         dim=(16, 32, 128),
@@ -86,27 +88,27 @@ class AdafactorSlowsRezero(AtStart):
     def cost(self, budget: Budget) -> str:
         """Steps of a small model."""
         at = self.budgets[budget]
-        return f"{len(ARMS) * len(RATES) * at['seeds']} runs of {at['steps']} steps"
+        return f"{len(ARMS) * len(LEARNING_RATES) * at['seeds']} runs of {at['steps']} steps"
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """A short training under each optimizer."""
-        for optimizer, lr in product(ARMS, RATES):
-            anew(at["seed"])
+        for optimizer, lr in product(ARMS, LEARNING_RATES):
+            reseed(settings["seed"])
             model = build(
-                kind="lm", vocab=VOCAB, dim=at["dim"], depth=at["depth"], heads=2,
+                kind="lm", vocab=VOCAB, dim=settings["dim"], depth=settings["depth"], heads=2,
                 wiring="rezero", embed_scale="sqrt_dim",
             )  # fmt: skip
             (alpha,) = (p for name, p in model.named_parameters() if name.endswith("alpha"))
             steps = make_optimizer(optimizer, model, lr=lr)
-            for step in range(1, at["steps"] + 1):
-                ids = torch.randint(VOCAB, (16, at["length"]))
+            for step in range(1, settings["steps"] + 1):
+                ids = torch.randint(VOCAB, (16, settings["length"]))
                 steps.zero_grad()
                 logits = model(ids)[:, 1:]
                 loss = F.cross_entropy(logits.flatten(0, 1), ids[:, :-1].flatten())
                 loss.backward()  # type: ignore[no-untyped-call]
                 steps.step()
-                if step % at["every"] == 0:
-                    yield row(
+                if step % settings["every"] == 0:
+                    yield make_row(
                         "largest", alpha.detach().abs().max(), arm=optimizer, lr=lr, step=step
                     )
 
@@ -114,20 +116,26 @@ class AdafactorSlowsRezero(AtStart):
         """Behind the last step."""
         last = max((each["step"] for each in rows), default=0)
         checks = []
-        for lr in RATES:
-            own, other = (picked(rows, "largest", arm=arm, step=last, lr=lr) for arm in ARMS)
-            more = paired(by_seed(other, _ln), by_seed(own, _ln))
+        for lr in LEARNING_RATES:
+            own, other = (select_rows(rows, "largest", arm=arm, step=last, lr=lr) for arm in ARMS)
+            more = paired_difference(
+                compute_per_seed(other, _log_value), compute_per_seed(own, _log_value)
+            )
             told = f"lr {lr:g}, behind {last} steps"
             checks += [
-                Check(f"{told}: adafactor, largest |alpha|", each_seed(own, highest), high=CRAWL),
+                Check(
+                    f"{told}: adafactor, largest |alpha|",
+                    estimate_per_seed(own, max_value),
+                    high=MAX_SLOW_GATE,
+                ),
                 Check(
                     f"{told}: ln |alpha|, adamw minus adafactor",
                     more,
-                    low=round(math.log(TIMES), 6),
+                    low=round(math.log(MIN_GATE_RATIO), 6),
                 ),
             ]
         return checks
 
 
-def _ln(rows: list[Row]) -> float:
+def _log_value(rows: list[Row]) -> float:
     return math.log(max(rows[0]["value"], 1e-30))

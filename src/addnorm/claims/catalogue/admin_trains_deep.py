@@ -1,7 +1,7 @@
 """Admin trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -20,8 +20,8 @@ from addnorm.core.cards import Card
         ),
     )
 )
-class AdminTrainsDeep(Remedy):
+class AdminTrainsDeep(DeepRemedyClaim):
     """Admin beside Post-LN."""
 
     arm = "admin"
-    place = "section 5.2 and table 3"
+    paper_location = "section 5.2 and table 3"

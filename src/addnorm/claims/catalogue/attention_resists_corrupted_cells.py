@@ -4,23 +4,29 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Desk, Drawing, register
-from addnorm.claims.experiments import HIGH
-from addnorm.claims.tables import TARGET
-from addnorm.claims.trained import ON_TABLES, TRAINS, ByTraining, at_best, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
+from addnorm.claims.experiments import SHALLOW_LRS
+from addnorm.claims.tables import TARGET_COLUMN
+from addnorm.claims.trained import (
+    TABLE_PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_rows,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-SHARES = [0.2, 0.4, 0.6]
+CORRUPTED_FRACTIONS = [0.2, 0.4, 0.6]
 MODELS = {
     "Transformer": {"model": "ft_transformer", "wiring": ["pre_ln(first_norm=False)"]},
     "MLP": {"model": "mlp", "wiring": ["pre_ln"]},
 }
 TABLES = {"views": "views-gaps", "breast cancer": "breast_cancer-gaps"}
-SPOILT = ("missing", "noise")
+CORRUPTIONS = ("missing", "noise")
 
 
 @register(
@@ -38,7 +44,7 @@ SPOILT = ("missing", "noise")
         ),
     )
 )
-class AttentionResistsCorruptedCells(ByTraining):
+class AttentionResistsCorruptedCells(ComparisonClaim):
     """Both models on held-out rows, some of whose cells are absent or those of other rows.
 
     kept = accuracy on spoilt rows / accuracy on the rows as they are
@@ -48,36 +54,50 @@ class AttentionResistsCorruptedCells(ByTraining):
     # here numbers and categories, for FT-Transformer, which reads both, and accuracy. The paper
     # puts the mean embedding in the place of a missing one; here a tenth of all cells is absent in
     # training, so that both models know what absence is.
-    place = "section 3.3, figures 4 and 5"
+    paper_location = "section 3.3, figures 4 and 5"
     experiment = (
         "FT-Transformer and a residual MLP learn two tables with a tenth of their cells absent: "
         "breast cancer, which comes with scikit-learn, and a made one, whose twelve columns are "
         "noisy views of four hidden numbers; over one ladder of learning rates. Then 20, 40 and "
         "60 % of the cells of held-out rows are taken away, or replaced by those of other rows. "
-        + ON_TABLES
+        + TABLE_PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: both models make progress above {TRAINS:g} on both tables. Seed by seed, the "
+        f"Premise: both models make progress above {TRAINED_THRESHOLD:g} on both tables. Seed by seed, the "
         "mean over tables and shares: the Transformer keeps a larger part of its accuracy than the "
         "MLP, with missing cells and with noise: both differences are above 0."
     )
     pilot = "no cell of this claim; the ladder is that of the other claim about tables."
-    drawing = Drawing(name="accuracy", x="share", y="accuracy", by=("study", "what"))
-    wanted = ("progress", "score")
+    chart = ChartSpec(name="accuracy", x="share", y="accuracy", group_by=("study", "what"))
+    row_names = ("progress", "score")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Both models on every table."""
         at: dict[Budget, dict[str, Any]] = {
             "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
-            "standard": {"dim": 32, "heads": 4, "depth": 2, "steps": 200, "seeds": 5, "lr": HIGH},
-            "full": {"dim": 96, "heads": 8, "depth": 3, "steps": 3000, "seeds": 10, "lr": HIGH},
+            "standard": {
+                "dim": 32,
+                "heads": 4,
+                "depth": 2,
+                "steps": 200,
+                "seeds": 5,
+                "lr": SHALLOW_LRS,
+            },
+            "full": {
+                "dim": 96,
+                "heads": 8,
+                "depth": 3,
+                "steps": 3000,
+                "seeds": 10,
+                "lr": SHALLOW_LRS,
+            },
         }
         same: dict[str, Any] = {
-            "task": "table", "target": TARGET, "batch_size": 64, "missing": SHARES, "noise": SHARES,
+            "task": "table", "target": TARGET_COLUMN, "batch_size": 64, "missing": CORRUPTED_FRACTIONS, "noise": CORRUPTED_FRACTIONS,
         }  # fmt: skip
         wide = {"dim": 2 * at[budget]["dim"]}  # an MLP of as many parameters, about
         return {
-            _study(table, model): Comparison.of(
+            _study_name(table, model): Comparison.of(
                 same | at[budget] | choice | (wide if model == "MLP" else {})
             )
             for table in TABLES
@@ -86,51 +106,60 @@ class AttentionResistsCorruptedCells(ByTraining):
 
     def tables(self, budget: Budget) -> Mapping[str, str]:
         """A table for both models."""
-        return {_study(name, model): made for name, made in TABLES.items() for model in MODELS}
+        return {_study_name(name, model): made for name, made in TABLES.items() for model in MODELS}
 
-    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+    def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
         """Progress of all cells; accuracies where an arm is judged."""
-        made = super().rows(budget, desk)
+        made = super().rows(budget, workspace)
         progress = [row for row in made if row["name"] == "progress"]
         return progress + [
-            told for study in self.tables(budget) for row in at_best(made, study=study)
-            for told in _spoilt(row)
+            told for study in self.tables(budget) for row in best_setting_rows(made, study=study)
+            for told in _accuracy_rows(row)
         ]  # fmt: skip
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Less is lost."""
-        trained = {study: tuned(rows, study=study) for study in self.tables("standard")}
+        trained = {
+            study: best_setting_values(rows, study=study) for study in self.tables("standard")
+        }
         checks = [
-            Check(f"{study}: progress", over_seeds(found), low=TRAINS, premise=True)
+            Check(
+                f"{study}: progress",
+                estimate_over_seeds(found),
+                low=TRAINED_THRESHOLD,
+                premise=True,
+            )
             for study, found in trained.items()
         ]
-        for what in SPOILT:
-            ours, theirs = (_kept(rows, model, what) for model in MODELS)
+        for what in CORRUPTIONS:
+            ours, theirs = (_retained_accuracy(rows, model, what) for model in MODELS)
             checks.append(
-                Check(f"{what}: kept by Transformer minus MLP", paired(ours, theirs), low=0)
+                Check(
+                    f"{what}: kept by Transformer minus MLP", paired_difference(ours, theirs), low=0
+                )
             )
             checks += [
-                Check(f"{what}: kept by {model}", over_seeds(kept))
+                Check(f"{what}: kept by {model}", estimate_over_seeds(kept))
                 for model, kept in zip(MODELS, (ours, theirs), strict=True)
             ]
         return checks
 
 
-def _study(table: str, model: str) -> str:
+def _study_name(table: str, model: str) -> str:
     return f"{table}, {model}"
 
 
-def _spoilt(row: Row) -> list[Row]:
+def _accuracy_rows(row: Row) -> list[Row]:
     """A score as accuracies: whole rows stand at share 0 of both kinds."""
     if row["name"] != "score":
         return []
     where = {name: value for name, value in row.items() if name != "which"}
     kind, _, share = str(row["which"]).removeprefix("accuracy, ").partition(" ")
-    kinds, at = (SPOILT, 0.0) if kind == "accuracy" else ((kind,), float(share))
+    kinds, at = (CORRUPTIONS, 0.0) if kind == "accuracy" else ((kind,), float(share))
     return [where | {"name": "accuracy", "what": each, "share": at} for each in kinds]
 
 
-def _kept(rows: Sequence[Row], model: str, what: str) -> dict[int, float]:
+def _retained_accuracy(rows: Sequence[Row], model: str, what: str) -> dict[int, float]:
     """By seed: the part of its accuracy that a model keeps, mean over tables and shares."""
     found: dict[tuple[int, str], dict[float, float]] = {}
     for row in rows:

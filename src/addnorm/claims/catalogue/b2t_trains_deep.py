@@ -1,7 +1,7 @@
 """B2T trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -20,8 +20,8 @@ from addnorm.core.cards import Card
         ),
     )
 )
-class B2tTrainsDeep(Remedy):
+class B2tTrainsDeep(DeepRemedyClaim):
     """B2T beside Post-LN."""
 
     arm = "b2t"
-    place = "sections 4 and 5"
+    paper_location = "sections 4 and 5"

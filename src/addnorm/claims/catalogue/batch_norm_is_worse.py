@@ -3,17 +3,23 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import AGAIN, HIGH
-from addnorm.claims.trained import GUIDE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import SECOND_ROUND, SHALLOW_LRS
+from addnorm.claims.trained import (
+    PROGRESS_DEFINITION,
+    TRAINED_GUIDE,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
 LARGE, SMALL = "large batches", "small batches"
-RATES = [*HIGH, 0.1]
+LEARNING_RATES = [*SHALLOW_LRS, 0.1]
 
 
 @register(
@@ -28,21 +34,21 @@ RATES = [*HIGH, 0.1]
         summary="BatchNorm in an encoder is worse than LayerNorm, and breaks at small batches.",
     )
 )
-class BatchNormIsWorse(ByTraining):
+class BatchNormIsWorse(ComparisonClaim):
     """Both norms in a Pre-LN encoder, at two sizes of batch."""
 
     # NOTE[DIFF]: the paper trains translators and language models; here a classifier, because in a
     # causal stack BatchNorm would show later tokens.
-    place = "section 1, table 1 and section 3"
+    paper_location = "section 1, table 1 and section 3"
     experiment = (
         "A Pre-LN encoder with either norm learns to tell from a docstring to which package of "
         "Python's library it belongs, over one ladder of learning rates, with batches of two "
-        "sizes and as many updates. " + PROGRESS.replace("each token", "each package")
+        "sizes and as many updates. " + PROGRESS_DEFINITION.replace("each token", "each package")
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINS:g} at small batches, too. Seed by seed: "
+        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g} at small batches, too. Seed by seed: "
         "at large batches LayerNorm makes more progress than BatchNorm; at small ones BatchNorm "
-        f"breaks: it makes less than {TRAINS:g} of the progress of LayerNorm."
+        f"breaks: it makes less than {TRAINED_THRESHOLD:g} of the progress of LayerNorm."
     )
     pilot = (
         "a first round by the same rule, letter by letter, in which nobody learnt anything; then "
@@ -50,17 +56,36 @@ class BatchNormIsWorse(ByTraining):
         "both learnt. Then the steps were doubled, and a rate and seeds added; those that are told "
         "here nobody had seen."
     )
-    drawing = Drawing(
-        name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True, guides=GUIDE
+    chart = ChartSpec(
+        name="progress",
+        x="lr",
+        y="progress",
+        group_by=("arm", "study"),
+        log_x=True,
+        guides=TRAINED_GUIDE,
     )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms at two sizes of batch."""
         at: dict[Budget, dict[str, Any]] = {
             "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
-            "standard": {"dim": 32, "heads": 2, "depth": 2, "steps": 300, "seeds": 5, "lr": RATES}
-            | AGAIN,
-            "full": {"dim": 128, "heads": 4, "depth": 6, "steps": 2000, "seeds": 8, "lr": RATES},
+            "standard": {
+                "dim": 32,
+                "heads": 2,
+                "depth": 2,
+                "steps": 300,
+                "seeds": 5,
+                "lr": LEARNING_RATES,
+            }
+            | SECOND_ROUND,
+            "full": {
+                "dim": 128,
+                "heads": 4,
+                "depth": 6,
+                "steps": 2000,
+                "seeds": 8,
+                "lr": LEARNING_RATES,
+            },
         }
         same: dict[str, Any] = {
             "task": "classify", "wiring": ["pre_ln"], "norm": ["layer", "batch"], "score": 0,
@@ -75,12 +100,23 @@ class BatchNormIsWorse(ByTraining):
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Worse, and broken."""
         layer, batch = (
-            {study: tuned(rows, study=study, arm=arm) for study in (LARGE, SMALL)}
+            {study: best_setting_values(rows, study=study, arm=arm) for study in (LARGE, SMALL)}
             for arm in ("pre_ln", "pre_ln batch")
         )
-        share = {seed: TRAINS * value for seed, value in layer[SMALL].items()}
+        share = {seed: TRAINED_THRESHOLD * value for seed, value in layer[SMALL].items()}
         return [
-            Check(f"progress of layer at {SMALL}", over_seeds(layer[SMALL]), TRAINS, premise=True),
-            Check(f"{LARGE}: layer minus batch", paired(layer[LARGE], batch[LARGE]), low=0),
-            Check(f"{SMALL}: batch minus {TRAINS:g} of layer", paired(batch[SMALL], share), high=0),
+            Check(
+                f"progress of layer at {SMALL}",
+                estimate_over_seeds(layer[SMALL]),
+                TRAINED_THRESHOLD,
+                premise=True,
+            ),
+            Check(
+                f"{LARGE}: layer minus batch", paired_difference(layer[LARGE], batch[LARGE]), low=0
+            ),
+            Check(
+                f"{SMALL}: batch minus {TRAINED_THRESHOLD:g} of layer",
+                paired_difference(batch[SMALL], share),
+                high=0,
+            ),
         ]

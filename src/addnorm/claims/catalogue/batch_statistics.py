@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    anew,
-    by_seed,
-    highest,
-    picked,
-    row,
-    sizes,
-    stack_of,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    compute_per_seed,
+    make_encoder,
+    make_row,
+    max_value,
+    reseed,
+    select_rows,
 )
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Drawing, register
-from addnorm.comparison.statistics import paired
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.stacks import Encoder
 
-DRIFTS = 0.1
+DRIFT_THRESHOLD = 0.1
 """Drift that counts, where every feature has a deviation of about 1."""
 
 
@@ -42,7 +42,7 @@ DRIFTS = 0.1
         ),
     )
 )
-class BatchStatistics(AtStart):
+class BatchStatistics(InitClaim):
     """How far the mean token moves, when sequences are longer than those seen before.
 
     drift = sqrt(mean over features of (m(length) - m(seen)) ** 2)
@@ -53,7 +53,7 @@ class BatchStatistics(AtStart):
 
     # NOTE[DIFF]: the paper has recurrent networks in mind, whose statistics are kept for each step
     # of time; here a Transformer's, which are common to all places.
-    place = "sections 1 and 3.1"
+    paper_location = "sections 1 and 3.1"
     experiment = (
         "Post-LN encoders with sinusoidal positions, one with BatchNorm and one with LayerNorm, "
         "read many batches of short sequences in training mode, so that BatchNorm's running "
@@ -61,8 +61,8 @@ class BatchStatistics(AtStart):
         "of lengths seen and not seen before. Both are measured by the same number."
     )
     rule = (
-        f"At the largest length BatchNorm's drift is above {DRIFTS:g} and more than {DRIFTS:g} "
-        f"above LayerNorm's, seed by seed, and LayerNorm's is below {DRIFTS:g}."
+        f"At the largest length BatchNorm's drift is above {DRIFT_THRESHOLD:g} and more than {DRIFT_THRESHOLD:g} "
+        f"above LayerNorm's, seed by seed, and LayerNorm's is below {DRIFT_THRESHOLD:g}."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it measured "
@@ -70,8 +70,8 @@ class BatchStatistics(AtStart):
         "the rule of today had seen those rows."
     )
     corrected = True
-    drawing = Drawing(name="drift", x="length", y="drift of the mean token", log_x=True)
-    budgets = sizes(
+    chart = ChartSpec(name="drift", x="length", y="drift of the mean token", log_x=True)
+    budgets = budget_table(
         seeds=(2, 8, 16),
         dim=(16, 64, 256),
         batches=(20, 200, 500),
@@ -79,37 +79,45 @@ class BatchStatistics(AtStart):
         lengths=([8, 32], [32, 64, 128, 256], [64, 128, 256, 512, 1024]),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """Settle, then look."""
         for norm in ("batch", "layer"):
-            anew(at["seed"])
-            table = torch.randn(64, at["dim"])
-            stack = stack_of("post_ln", 2, at["dim"], norm=norm, positions="sinusoid")
+            reseed(settings["seed"])
+            table = torch.randn(64, settings["dim"])
+            stack = make_encoder("post_ln", 2, settings["dim"], norm=norm, positions="sinusoid")
             stack.train()
-            for _ in range(at["batches"]):
-                _read(stack, table, at["seen"])
+            for _ in range(settings["batches"]):
+                _run_stack(stack, table, settings["seen"])
             stack.eval()
-            usual = _read(stack, table, at["seen"], sequences=64).mean((0, 1))
-            for length in at["lengths"]:
-                mean = _read(stack, table, length, sequences=32).mean((0, 1))
+            usual = _run_stack(stack, table, settings["seen"], sequences=64).mean((0, 1))
+            for length in settings["lengths"]:
+                mean = _run_stack(stack, table, length, sequences=32).mean((0, 1))
                 drift = (mean - usual).square().mean().sqrt()
-                yield row("drift", drift, arm=norm, length=length)
+                yield make_row("drift", drift, arm=norm, length=length)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Beyond what is seen."""
         longest = max((each["length"] for each in rows), default=0)
         batch, layer = (
-            by_seed(picked(rows, "drift", arm=arm, length=longest), highest)
+            compute_per_seed(select_rows(rows, "drift", arm=arm, length=longest), max_value)
             for arm in ("batch", "layer")
         )
         return [
-            Check(f"batch: drift at length {longest}", over_seeds(batch), low=DRIFTS),
-            Check("the same, batch minus layer", paired(batch, layer), low=DRIFTS),
-            Check(f"layer: drift at length {longest}", over_seeds(layer), high=DRIFTS),
+            Check(
+                f"batch: drift at length {longest}", estimate_over_seeds(batch), low=DRIFT_THRESHOLD
+            ),
+            Check(
+                "the same, batch minus layer", paired_difference(batch, layer), low=DRIFT_THRESHOLD
+            ),
+            Check(
+                f"layer: drift at length {longest}",
+                estimate_over_seeds(layer),
+                high=DRIFT_THRESHOLD,
+            ),
         ]
 
 
 @torch.no_grad()
-def _read(stack: Encoder, table: Tensor, length: int, sequences: int = 8) -> Tensor:
+def _run_stack(stack: Encoder, table: Tensor, length: int, sequences: int = 8) -> Tensor:
     y: Tensor = stack(table[torch.randint(len(table), (sequences, length))])
     return y

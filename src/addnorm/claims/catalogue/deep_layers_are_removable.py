@@ -10,26 +10,34 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from addnorm.claims.at_init import Sizes, by_seed, row, sizes
-from addnorm.claims.cell_cache import shortened
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Desk, Drawing, register
-from addnorm.claims.experiments import LOW
-from addnorm.claims.progress import Pace
-from addnorm.claims.trained import DATA, PROGRESS, TRAINS, Trained, at_best, gone, tuned
-from addnorm.comparison.statistics import paired
-from addnorm.comparison.tasks.text_data import unigram
+from addnorm.claims.at_init import BudgetSettings, budget_table, compute_per_seed, make_row
+from addnorm.claims.cell_cache import small_demo_corpus
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
+from addnorm.claims.experiments import DEEP_LRS
+from addnorm.claims.progress import ProgressTimer
+from addnorm.claims.trained import (
+    DATA_FOLDER,
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    TrainedClaim,
+    best_setting_rows,
+    best_setting_values,
+    clipped_progress,
+)
+from addnorm.comparison.statistics import paired_difference
+from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.data.batches import Batch, Batches
+from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.train.objective import Objective
 from addnorm.train.recipe import Recipe
-from addnorm.train.train_state import Watcher
-from addnorm.train.trained_run import Run
+from addnorm.train.train_state import TrainCallback
+from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 
-QUARTER = 4
+NUM_LAYER_GROUPS = 4
 
 
 @register(
@@ -44,19 +52,19 @@ QUARTER = 4
         ),
     )
 )
-class DeepLayersAreRemovable(Trained):
+class DeepLayersAreRemovable(TrainedClaim):
     """What it costs to take one layer out of a trained model.
 
     harm_l = loss on held-out text with the branches of layer l set to 0, minus the loss with all
     """
 
     # NOTE[DIFF]: the paper takes layers out of released models of billions of parameters.
-    place = "section 2 and figure 1"
+    paper_location = "section 2 and figure 1"
     experiment = (
         "Language models with Pre-LN, and with Post-LN beside it, are trained on the documentation "
         "of Python, letter by letter, over one ladder of learning rates, with a warm-up of a "
         "quarter of the steps. Then each layer is taken out by itself, and the loss on some "
-        "held-out text is compared with that of the whole model. " + PROGRESS
+        "held-out text is compared with that of the whole model. " + PROGRESS_DEFINITION
     )
     pilot = (
         "at the standard budget, a first round of three seeds by the same rule, undecided, in "
@@ -64,16 +72,16 @@ class DeepLayersAreRemovable(Trained):
         "are new seeds, more of them, one more rate, and one schedule for both."
     )
     rule = (
-        f"Premise: Pre-LN makes progress above {TRAINS:g}. Seed by seed: in Pre-LN the mean harm "
+        f"Premise: Pre-LN makes progress above {TRAINED_THRESHOLD:g}. Seed by seed: in Pre-LN the mean harm "
         "of the first quarter of the layers minus that of the last quarter is above 0, and above "
         "the same of Post-LN."
     )
-    drawing = Drawing(
-        name="harm", x="layer", y="loss without it, minus with it (nats)", by=("arm", "lr")
+    chart = ChartSpec(
+        name="harm", x="layer", y="loss without it, minus with it (nats)", group_by=("arm", "lr")
     )
-    budgets = sizes(
+    budgets = budget_table(
         arms=(["pre_ln", "post_ln"],) * 3,
-        rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], LOW),
+        rates=([2e-3], [5e-4, 2e-3, 8e-3, 3.2e-2], DEEP_LRS),
         seeds=(1, 6, 5),
         first_seed=(0, 200, 0),
         depth=(4, 12, 24),
@@ -96,48 +104,52 @@ class DeepLayersAreRemovable(Trained):
         runs = len(at["arms"]) * len(at["rates"]) * at["seeds"]
         return f"{runs:,} runs of {at['steps']:,} steps"
 
-    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+    def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
         """Train with each seed, or go on, and take layers out."""
         at = self.budgets[budget]
-        data = shortened(desk.studies.parent / DATA, "lm", at["records"])
+        data = small_demo_corpus(workspace.studies.parent / DATA_FOLDER, "lm", at["records"])
         seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
         every = list(product(seeds, at["arms"], at["rates"]))
-        pace = Pace(desk.said, total=len(every) * at["steps"], unit="steps")
+        pace = ProgressTimer(workspace.on_message, total=len(every) * at["steps"], unit="steps")
         runs = {}
         for number, (seed, arm, lr) in enumerate(every):
-            pace.starting(number * at["steps"])
+            pace.start_training(number * at["steps"])
             own = {"arm": arm, "lr": lr, "seed": seed}
-            runs[arm, lr, seed] = _trained(at, data, desk.folder, own, pace)
+            runs[arm, lr, seed] = _train_run(at, data, workspace.folder, own, pace)
         losses = (each.loss for each in runs.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
         made: list[Row] = []
         for (arm, lr, seed), each in runs.items():
             where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
             where |= {"lr": lr, "seed": seed}
-            way = gone(each.loss, baseline=each.baseline, best=best)
-            made += [row("progress", way, **where)]
-            made += [row("harm", value, layer=n, **where) for n, value in enumerate(each.harm, 1)]
+            way = clipped_progress(each.loss, baseline=each.baseline, best=best)
+            made += [make_row("progress", way, **where)]
+            made += [
+                make_row("harm", value, layer=n, **where) for n, value in enumerate(each.harm, 1)
+            ]
         return made
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """First quarter against last."""
-        pre, post = (_falls(at_best(rows, arm=arm)) for arm in ("pre_ln", "post_ln"))
-        trained = over_seeds(tuned(rows, arm="pre_ln"))
+        pre, post = (
+            _harm_difference(best_setting_rows(rows, arm=arm)) for arm in ("pre_ln", "post_ln")
+        )
+        trained = estimate_over_seeds(best_setting_values(rows, arm="pre_ln"))
         what = "harm in nats, first quarter minus last"
         return [
-            Check("progress of pre_ln", trained, low=TRAINS, premise=True),
-            Check(f"pre_ln: {what}", over_seeds(pre), low=0),
-            Check(f"{what}: pre_ln minus post_ln", paired(pre, post), low=0),
+            Check("progress of pre_ln", trained, low=TRAINED_THRESHOLD, premise=True),
+            Check(f"pre_ln: {what}", estimate_over_seeds(pre), low=0),
+            Check(f"{what}: pre_ln minus post_ln", paired_difference(pre, post), low=0),
         ]
 
 
-def _falls(rows: Sequence[Row]) -> dict[int, float]:
+def _harm_difference(rows: Sequence[Row]) -> dict[int, float]:
     """By seed: mean harm of the first quarter of the layers minus that of the last."""
     own = [each for each in rows if each["name"] == "harm"]
     count = max((each["layer"] for each in own), default=0)
-    few = max(1, count // QUARTER)
+    few = max(1, count // NUM_LAYER_GROUPS)
     first, last = (
-        by_seed([each for each in own if start <= each["layer"] < start + few], _mean)
+        compute_per_seed([each for each in own if start <= each["layer"] < start + few], _mean)
         for start in (1, count - few + 1)
     )
     return {seed: first[seed] - last[seed] for seed in first}
@@ -153,55 +165,59 @@ class Outcome(NamedTuple):
     """Of each layer; none if it diverged."""
 
 
-def _trained(
-    at: Sizes, data: Path, folder: Path, own: Mapping[str, Any], watcher: Watcher
+def _train_run(
+    settings: BudgetSettings,
+    data: Path,
+    folder: Path,
+    arm_settings: Mapping[str, Any],
+    callback: TrainCallback,
 ) -> Outcome:
-    recipe = _recipe(at, data, own)
-    run_folder = folder / "-".join(map(str, own.values()))
-    ending = train(recipe, run_folder, watcher=watcher).ending
+    recipe = _build_recipe(settings, data, arm_settings)
+    run_folder = folder / "-".join(map(str, arm_settings.values()))
+    ending = train(recipe, run_folder, callback=callback).ending
     if ending == "interrupted":
         raise KeyboardInterrupt
     if ending != "done":
         return Outcome(math.nan, math.nan, [])
-    run = Run.open(run_folder, which="last")
-    whole, harm = _harm(run, at)
-    return Outcome(whole, unigram(Corpus.open(data), run.tokenizer, recipe), harm)
+    run = TrainedRun.open(run_folder, which="last")
+    whole, harm = _measure_harm(run, settings)
+    return Outcome(whole, unigram_loss(Corpus.open(data), run.tokenizer, recipe), harm)
 
 
-def _recipe(at: Sizes, data: Path, own: Mapping[str, Any]) -> Recipe:
+def _build_recipe(settings: BudgetSettings, data: Path, arm_settings: Mapping[str, Any]) -> Recipe:
     keys = ("depth", "dim", "heads", "steps", "batch_tokens", "max_length")
     fixed = {"task": "lm", "tokenizer": "char", "dropout": 0.0, "data": str(data)}
-    fixed["schedule"] = f"constant(warmup={at['steps'] // 4})"
-    quiet = {"valid_every": 0, "monitor_every": 0, "save_every": at["steps"]}
-    varied = {"wiring": own["arm"], "lr": own["lr"], "seed": own["seed"]}
-    return Recipe.of(fixed | quiet | varied | {key: at[key] for key in keys})
+    fixed["schedule"] = f"constant(warmup={settings['steps'] // 4})"
+    quiet = {"valid_every": 0, "monitor_every": 0, "save_every": settings["steps"]}
+    varied = {"wiring": arm_settings["arm"], "lr": arm_settings["lr"], "seed": arm_settings["seed"]}
+    return Recipe.from_dict(fixed | quiet | varied | {key: settings[key] for key in keys})
 
 
-def _harm(run: Run, at: Sizes) -> tuple[float, list[float]]:
+def _measure_harm(run: TrainedRun, settings: BudgetSettings) -> tuple[float, list[float]]:
     """The loss of the whole model, and what it costs to take each layer out."""
-    spans = {"tokens": at["batch_tokens"], "longest": at["max_length"]}
+    spans = {"tokens": settings["batch_tokens"], "longest": settings["max_length"]}
     corpus = Corpus.open(run.recipe.data)
-    held_out = Batches(corpus, run.tokenizer, split="valid", **spans)
-    batches = [batch for batch, _ in islice(held_out.epoch(), at["batches"])]
+    held_out = BatchIterator(corpus, run.tokenizer, split="valid", **spans)
+    batches = [batch for batch, _ in islice(held_out.epoch(), settings["batches"])]
     (stack,) = run.model.stacks
-    whole, harm = _loss(run, batches), []
+    whole, harm = _mean_loss(run, batches), []
     for layer in range(stack.plan.depth):
         taps = [stack.taps.branch[s.index] for s in stack.plan.sites if s.layer == layer]
-        hooks = [tap.register_forward_hook(_silenced) for tap in taps]
-        harm.append(_loss(run, batches) - whole)
+        hooks = [tap.register_forward_hook(_zero_branch) for tap in taps]
+        harm.append(_mean_loss(run, batches) - whole)
         for hook in hooks:
             hook.remove()
     return whole, harm
 
 
-def _silenced(_tap: nn.Module, _inputs: Any, branch: Tensor) -> Tensor:
+def _zero_branch(_tap: nn.Module, _inputs: Any, branch: Tensor) -> Tensor:
     return torch.zeros_like(branch)
 
 
 @torch.no_grad()
-def _loss(run: Run, batches: Sequence[Batch]) -> float:
+def _mean_loss(run: TrainedRun, batches: Sequence[Batch]) -> float:
     objective = Objective(run.model, run.task).eval()
-    total = sum(float(objective(*batch.sides)[0]) for batch in batches)
+    total = sum(float(objective(*batch.inputs_and_targets)[0]) for batch in batches)
     return total / sum(batch.count for batch in batches)
 
 

@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
+from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, register
-from addnorm.claims.deep_remedy import BOTH_WAYS, PROGRESS_BY_LR, deep_experiment
-from addnorm.claims.experiments import deep
-from addnorm.claims.trained import LITTLE, TRAINS, ByTraining, tuned
+from addnorm.claims.deep_remedy import (
+    PROGRESS_BY_LR,
+    WITH_AND_WITHOUT_WARMUP,
+    describe_deep_experiment,
+)
+from addnorm.claims.experiments import deep_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -26,29 +35,31 @@ from addnorm.core.rows import Row
         summary="Post-LN of twelve layers or more does not train, where Pre-LN does.",
     )
 )
-class DeepPostLnFails(ByTraining):
+class DeepPostLnFails(ComparisonClaim):
     """Both wirings at one depth, tuned over learning rates and over warm-up."""
 
     # NOTE[DIFF]: the papers train encoders of 18 and 20 layers on WMT for days; here twelve layers
     # in encoder and decoder learn dates for minutes.
-    place = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
-    experiment = deep_experiment(f"Post-LN and Pre-LN, {BOTH_WAYS}")
+    paper_location = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
+    experiment = describe_deep_experiment(f"Post-LN and Pre-LN, {WITH_AND_WITHOUT_WARMUP}")
     rule = (
-        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
-        f"Post-LN at its best makes progress below {TRAINS:g}, and more than {LITTLE:g} below "
+        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINED_THRESHOLD:g}. "
+        f"Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} below "
         "Pre-LN, seed by seed."
     )
-    drawing = PROGRESS_BY_LR
+    chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two arms, each with and without warm-up."""
-        return {"deep": deep(budget, ["post_ln", "pre_ln"])}
+        return {"deep": deep_comparison(budget, ["post_ln", "pre_ln"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """One trains, the other does not."""
-        post, pre = (tuned(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
+        post, pre = (best_setting_values(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
-            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
-            Check("progress of post_ln", over_seeds(post), high=TRAINS),
-            Check("post_ln minus pre_ln", paired(post, pre), high=-LITTLE),
+            Check(
+                "progress of pre_ln", estimate_over_seeds(pre), low=TRAINED_THRESHOLD, premise=True
+            ),
+            Check("progress of post_ln", estimate_over_seeds(post), high=TRAINED_THRESHOLD),
+            Check("post_ln minus pre_ln", paired_difference(post, pre), high=-NEGLIGIBLE_PROGRESS),
         ]

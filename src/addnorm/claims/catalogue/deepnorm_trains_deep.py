@@ -1,7 +1,7 @@
 """DeepNorm trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -14,8 +14,8 @@ from addnorm.core.cards import Card
         summary="DeepNorm trains at a depth at which Post-LN does not.",
     )
 )
-class DeepnormTrainsDeep(Remedy):
+class DeepnormTrainsDeep(DeepRemedyClaim):
     """DeepNorm beside Post-LN."""
 
     arm = "deepnorm"
-    place = "section 4 and table 1"
+    paper_location = "section 4 and table 1"

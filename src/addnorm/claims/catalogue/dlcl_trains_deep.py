@@ -1,7 +1,7 @@
 """DLCL trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -20,10 +20,10 @@ from addnorm.core.cards import Card
         ),
     )
 )
-class DlclTrainsDeep(Remedy):
+class DlclTrainsDeep(DeepRemedyClaim):
     """DLCL beside Post-LN."""
 
     # NOTE[DIFF]: the arm is DLCL in its usual form, around Pre-LN layers; that Pre-LN alone trains
     # here, too, is to be seen beside it.
     arm = "dlcl"
-    place = "sections 3 and 5"
+    paper_location = "sections 3 and 5"

@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import FEW, normed
-from addnorm.claims.trained import PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.trained import (
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -24,44 +29,56 @@ from addnorm.core.rows import Row
         summary="DyT in place of LayerNorm helps when training data are few, hurts when many.",
     )
 )
-class DytHelpsSmallData(ByTraining):
+class DytHelpsSmallData(ComparisonClaim):
     """Both norms in Pre-LN on two sizes of corpus."""
 
     # NOTE[DIFF]: the study was read in a summary only, so that its settings are not known; alpha
     # starts at its default and is not tuned.
 
-    place = "its tables of validation loss by model size and tokens"
+    paper_location = "its tables of validation loss by model size and tokens"
     experiment = (
         "Pre-LN with either norm learns to translate dates, from all 5,000 pairs and, for longer, "
         "from a few, which it can learn by heart; over one ladder of learning rates each. "
-        + PROGRESS
+        + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINS:g}, on few pairs and on all. "
+        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}, on few pairs and on all. "
         "Seed by seed: DyT makes more progress than LayerNorm on few pairs, and less on all: the "
         "differences are above and below 0."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True)
+    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms on two corpora."""
         norms = ["layer", "dyt"]
-        return {"all": normed(budget, norms), "few": normed(budget, norms, few=True)}
+        return {
+            "all": norm_comparison(budget, norms),
+            "few": norm_comparison(budget, norms, small_corpus=True),
+        }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {**super().records(budget), "few": FEW[budget]}
+        return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better here, worse there."""
         few, every = (
-            paired(*(tuned(rows, study=s, arm=arm) for arm in ("pre_ln dyt", "pre_ln")))
+            paired_difference(
+                *(best_setting_values(rows, study=s, arm=arm) for arm in ("pre_ln dyt", "pre_ln"))
+            )
             for s in ("few", "all")
         )
-        layer = {study: tuned(rows, study=study, arm="pre_ln") for study in ("few", "all")}
+        layer = {
+            study: best_setting_values(rows, study=study, arm="pre_ln") for study in ("few", "all")
+        }
         return [
             *(
-                Check(f"progress of layer on {s} pairs", over_seeds(found), TRAINS, premise=True)
+                Check(
+                    f"progress of layer on {s} pairs",
+                    estimate_over_seeds(found),
+                    TRAINED_THRESHOLD,
+                    premise=True,
+                )
                 for s, found in layer.items()
             ),
             Check("progress on few pairs, dyt minus layer", few, low=0),

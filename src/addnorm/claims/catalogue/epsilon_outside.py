@@ -4,14 +4,23 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from addnorm.claims.at_init import AtStart, Sizes, each_seed, highest, lowest, picked, row, sizes
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_row,
+    max_value,
+    min_value,
+    select_rows,
+)
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.norms import make_norm
 
-NEAR = (0.99, 1.01)
+UNIT_GAIN_RANGE = (0.99, 1.01)
 POWERS = {"inside": 0.5, "outside": 1.0}
 
 
@@ -30,7 +39,7 @@ POWERS = {"inside": 0.5, "outside": 1.0}
         ),
     )
 )
-class EpsilonOutside(AtStart):
+class EpsilonOutside(InitClaim):
     """How much a LayerNorm multiplies the gradient of a constant token.
 
     gain = |d loss / d x| / |g - mean(g)|, g = d loss / d y
@@ -38,44 +47,44 @@ class EpsilonOutside(AtStart):
     x: (dim), all entries equal, as those of a padded token may be
     """
 
-    said_by = "ours, on the code of Rush et al., 2018"
-    place = "class LayerNorm of the Annotated Transformer; equation 4 of Ba et al."
+    attributed_to = "ours, on the code of Rush et al., 2018"
+    paper_location = "class LayerNorm of the Annotated Transformer; equation 4 of Ba et al."
     experiment = (
         "Constant tokens go through LayerNorm without gain and bias; a random gradient comes back. "
         "Its size, the mean taken off, is compared before and behind the norm, for several eps "
         "inside and outside of the root."
     )
     rule = (
-        f"gain * sqrt(eps) inside and gain * eps outside are {NEAR[0]:g} to {NEAR[1]:g} at every "
+        f"gain * sqrt(eps) inside and gain * eps outside are {UNIT_GAIN_RANGE[0]:g} to {UNIT_GAIN_RANGE[1]:g} at every "
         "eps."
     )
-    drawing = Drawing(name="gain", x="eps", y="gain of the gradient", log_x=True, log_y=True)
-    budgets = sizes(
+    chart = ChartSpec(name="gain", x="eps", y="gain of the gradient", log_x=True, log_y=True)
+    budgets = budget_table(
         seeds=(2, 5, 10),
         eps=([1e-3, 1e-5], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6], [1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-8]),
         dim=(16, 256, 1024),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """One backward pass for each spelling and eps."""
         for mode in POWERS:
-            for eps in at["eps"]:
+            for eps in settings["eps"]:
                 call = f"layer(affine=False, eps={eps}, eps_mode={mode})"
-                norm = make_norm(call, at["dim"]).double()
-                x = torch.randn(32, 1, dtype=torch.float64).expand(-1, at["dim"]).clone()
+                norm = make_norm(call, settings["dim"]).double()
+                x = torch.randn(32, 1, dtype=torch.float64).expand(-1, settings["dim"]).clone()
                 x.requires_grad_()
                 g = torch.randn(x.shape, dtype=torch.float64)
                 (found,) = torch.autograd.grad(norm(x), x, g)
                 gain = found.norm() / (g - g.mean(-1, keepdim=True)).norm()
-                yield row("gain", gain, arm=f"eps {mode}", eps=eps)
+                yield make_row("gain", gain, arm=f"eps {mode}", eps=eps)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """The power of eps, and its factor."""
         checks = []
         for mode, power in POWERS.items():
-            own = picked(rows, "gain", arm=f"eps {mode}")
+            own = select_rows(rows, "gain", arm=f"eps {mode}")
             shares = [{**each, "value": each["value"] * each["eps"] ** power} for each in own]
-            for which, of in (("smallest", lowest), ("largest", highest)):
+            for which, of in (("smallest", min_value), ("largest", max_value)):
                 what = f"eps {mode}: {which} gain * eps ** {power:g}"
-                checks.append(Check(what, each_seed(shares, of), *NEAR))
+                checks.append(Check(what, estimate_per_seed(shares, of), *UNIT_GAIN_RANGE))
         return checks

@@ -2,13 +2,22 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
+from addnorm.claims.checks import Check, estimate_over_seeds
 from addnorm.claims.claim import Budget, register
-from addnorm.claims.deep_remedy import BOTH_WAYS, PROGRESS_BY_LR, deep_experiment
-from addnorm.claims.experiments import deep
-from addnorm.claims.trained import LITTLE, TRAINS, ByTraining, tuned
+from addnorm.claims.deep_remedy import (
+    PROGRESS_BY_LR,
+    WITH_AND_WITHOUT_WARMUP,
+    describe_deep_experiment,
+)
+from addnorm.claims.experiments import deep_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -29,31 +38,53 @@ from addnorm.core.rows import Row
         ),
     )
 )
-class FalsePreLnIsPostLn(ByTraining):
+class FalsePreLnIsPostLn(ComparisonClaim):
     """The slip beside what it was meant to be and what it is."""
 
-    said_by = "ours, on the code of Somepalli et al., 2021"
-    place = "the released code of SAINT; issue 61165 of PyTorch"
-    experiment = deep_experiment(
-        f"Post-LN and the wrong Pre-LN {BOTH_WAYS}, the right Pre-LN without"
+    attributed_to = "ours, on the code of Somepalli et al., 2021"
+    paper_location = "the released code of SAINT; issue 61165 of PyTorch"
+    experiment = describe_deep_experiment(
+        f"Post-LN and the wrong Pre-LN {WITH_AND_WITHOUT_WARMUP}, the right Pre-LN without"
     )
     rule = (
-        f"Premises: Pre-LN at its best makes progress above {TRAINS:g}, and more than {LITTLE:g} "
-        f"above Post-LN. The wrong Pre-LN stays more than {LITTLE:g} below Pre-LN and differs from "
-        f"Post-LN by less than {LITTLE:g}, seed by seed."
+        f"Premises: Pre-LN at its best makes progress above {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} "
+        f"above Post-LN. The wrong Pre-LN stays more than {NEGLIGIBLE_PROGRESS:g} below Pre-LN and differs from "
+        f"Post-LN by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed."
     )
-    drawing = PROGRESS_BY_LR
+    chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """The slip and what it is, with and without warm-up; what it was meant to be, without."""
-        return {"deep": deep(budget, ["post_ln", "false_pre_ln"], cold=["pre_ln"], seeds=4)}
+        return {
+            "deep": deep_comparison(
+                budget, ["post_ln", "false_pre_ln"], arms_without_warmup=["pre_ln"], seeds=4
+            )
+        }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Unlike the one, like the other."""
-        post, pre, false = (tuned(rows, arm=a) for a in ("post_ln", "pre_ln", "false_pre_ln"))
+        post, pre, false = (
+            best_setting_values(rows, arm=a) for a in ("post_ln", "pre_ln", "false_pre_ln")
+        )
         return [
-            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
-            Check("pre_ln minus post_ln", paired(pre, post), low=LITTLE, premise=True),
-            Check("false_pre_ln minus pre_ln", paired(false, pre), high=-LITTLE),
-            Check("false_pre_ln minus post_ln", paired(false, post), -LITTLE, LITTLE),
+            Check(
+                "progress of pre_ln", estimate_over_seeds(pre), low=TRAINED_THRESHOLD, premise=True
+            ),
+            Check(
+                "pre_ln minus post_ln",
+                paired_difference(pre, post),
+                low=NEGLIGIBLE_PROGRESS,
+                premise=True,
+            ),
+            Check(
+                "false_pre_ln minus pre_ln",
+                paired_difference(false, pre),
+                high=-NEGLIGIBLE_PROGRESS,
+            ),
+            Check(
+                "false_pre_ln minus post_ln",
+                paired_difference(false, post),
+                -NEGLIGIBLE_PROGRESS,
+                NEGLIGIBLE_PROGRESS,
+            ),
         ]

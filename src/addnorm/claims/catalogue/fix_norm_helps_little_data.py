@@ -2,12 +2,17 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import FEW, normed
-from addnorm.claims.trained import PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.trained import (
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -31,7 +36,7 @@ NORMS = {"layer": "pre_ln", "scale": "pre_ln scale"}
         ),
     )
 )
-class FixNormHelpsLittleData(ByTraining):
+class FixNormHelpsLittleData(ComparisonClaim):
     """Pre-LN with either norm, with word vectors as they are and of one length.
 
     x = sqrt(dim) * e_w + position,    logit_w = h . e_w,    e_w = w / |w| or w
@@ -39,44 +44,51 @@ class FixNormHelpsLittleData(ByTraining):
 
     # NOTE[DIFF]: the paper translates five pairs of languages with 10,000 to 133,000 sentences,
     # with dropout and label smoothing; here dates, from a few pairs that can be learnt by heart.
-    place = "sections 2.3 and 4.2, table 2"
+    paper_location = "sections 2.3 and 4.2, table 2"
     experiment = (
         "Pre-LN with LayerNorm and with ScaleNorm learns to translate dates from a few pairs, "
         "which it can learn by heart; with usual word vectors, and with FixNorm, which gives each "
-        "the length 1 wherever it is used, over one ladder of learning rates. " + PROGRESS
+        "the length 1 wherever it is used, over one ladder of learning rates. "
+        + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm with usual word vectors makes progress above {TRAINS:g}. Seed by "
+        f"Premise: LayerNorm with usual word vectors makes progress above {TRAINED_THRESHOLD:g}. Seed by "
         "seed: FixNorm makes more progress than usual word vectors, with LayerNorm in the stack "
         "and with ScaleNorm: both differences are above 0. FixNorm and ScaleNorm together against "
         "neither is told and not judged."
     )
     pilot = "no cell with FixNorm; the settings are those of ScaleNorm's claim."
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True)
+    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms, with both kinds of word vectors."""
         return {
-            PLAIN: normed(budget, list(NORMS), few=True),
-            FIXED: normed(budget, list(NORMS), few=True, table_norm="fixnorm"),
+            PLAIN: norm_comparison(budget, list(NORMS), small_corpus=True),
+            FIXED: norm_comparison(budget, list(NORMS), small_corpus=True, table_norm="fixnorm"),
         }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return dict.fromkeys(self.comparisons(budget), FEW[budget])
+        return dict.fromkeys(self.comparisons(budget), SMALL_CORPUS_RECORDS[budget])
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better with either norm."""
         plain, fixed = (
-            {norm: tuned(rows, study=study, arm=arm) for norm, arm in NORMS.items()}
+            {norm: best_setting_values(rows, study=study, arm=arm) for norm, arm in NORMS.items()}
             for study in (PLAIN, FIXED)
         )
-        usual = over_seeds(plain["layer"])
-        both = paired(fixed["scale"], plain["layer"])
+        usual = estimate_over_seeds(plain["layer"])
+        both = paired_difference(fixed["scale"], plain["layer"])
         return [
-            Check("progress of layer, usual word vectors", usual, low=TRAINS, premise=True),
+            Check(
+                "progress of layer, usual word vectors", usual, low=TRAINED_THRESHOLD, premise=True
+            ),
             *(
-                Check(f"{norm}: fixnorm minus usual", paired(fixed[norm], plain[norm]), low=0)
+                Check(
+                    f"{norm}: fixnorm minus usual",
+                    paired_difference(fixed[norm], plain[norm]),
+                    low=0,
+                )
                 for norm in NORMS
             ),
             Check("fixnorm with scale minus usual with layer", both),

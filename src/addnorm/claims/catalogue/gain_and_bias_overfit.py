@@ -2,16 +2,23 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import FEW, normed
-from addnorm.claims.trained import LITTLE, PROGRESS, TRAINS, ByTraining, at_best, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_rows,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-SIMPLE = "layer(affine=False)"
+WITHOUT_AFFINE = "layer(affine=False)"
 
 
 @register(
@@ -28,54 +35,70 @@ SIMPLE = "layer(affine=False)"
         ),
     )
 )
-class GainAndBiasOverfit(ByTraining):
+class GainAndBiasOverfit(ComparisonClaim):
     """Both forms of LayerNorm on much data and on little.
 
     gap = validation loss - training loss, at the end
     """
 
-    place = "section 3.1 and table 2"
+    paper_location = "section 3.1 and table 2"
     experiment = (
         "Pre-LN with and without gain and bias in its norms learns to translate dates, from all "
         "5,000 pairs and, for longer, from a few, which it can learn by heart; over one ladder of "
-        "learning rates each. " + PROGRESS
+        "learning rates each. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: with gain and bias it makes progress above {TRAINS:g}, on all pairs and on few. "
-        f"Without them it makes less than {LITTLE:g} less; and on few pairs, both at the setting "
+        f"Premise: with gain and bias it makes progress above {TRAINED_THRESHOLD:g}, on all pairs and on few. "
+        f"Without them it makes less than {NEGLIGIBLE_PROGRESS:g} less; and on few pairs, both at the setting "
         "that is best with them, the gap between validation and training loss is smaller, seed by "
         "seed."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "study"), log_x=True)
-    wanted = ("progress", "loss", "train_loss")
+    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
+    row_names = ("progress", "loss", "train_loss")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms on two corpora."""
-        norms = ["layer", SIMPLE]
-        return {"all": normed(budget, norms), "few": normed(budget, norms, few=True)}
+        norms = ["layer", WITHOUT_AFFINE]
+        return {
+            "all": norm_comparison(budget, norms),
+            "few": norm_comparison(budget, norms, small_corpus=True),
+        }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {**super().records(budget), "few": FEW[budget]}
+        return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """As good everywhere, and a smaller gap where there is one."""
-        arms = (f"pre_ln {SIMPLE}", "pre_ln")
+        arms = (f"pre_ln {WITHOUT_AFFINE}", "pre_ln")
         checks = []
         for study in ("all", "few"):
-            bare, usual = (tuned(rows, study=study, arm=arm) for arm in arms)
+            bare, usual = (best_setting_values(rows, study=study, arm=arm) for arm in arms)
             told = f"progress on {study} pairs"
             checks += [
-                Check(f"{told}, with gain and bias", over_seeds(usual), low=TRAINS, premise=True),
-                Check(f"{told}, without minus with", paired(bare, usual), low=-LITTLE),
+                Check(
+                    f"{told}, with gain and bias",
+                    estimate_over_seeds(usual),
+                    low=TRAINED_THRESHOLD,
+                    premise=True,
+                ),
+                Check(
+                    f"{told}, without minus with",
+                    paired_difference(bare, usual),
+                    low=-NEGLIGIBLE_PROGRESS,
+                ),
             ]
-        gaps = paired(*(_gap(rows, arm, like=arms[1]) for arm in arms))
+        gaps = paired_difference(
+            *(_generalization_gap(rows, arm, reference_arm=arms[1]) for arm in arms)
+        )
         return [*checks, Check("gap on few pairs in nats, without minus with", gaps, high=0)]
 
 
-def _gap(rows: Sequence[Row], arm: str, *, like: str) -> dict[int, float]:
+def _generalization_gap(rows: Sequence[Row], arm: str, *, reference_arm: str) -> dict[int, float]:
     """By seed: the gap of an arm at the learning rate that is best for another."""
-    rates = {row["seed"]: row["lr"] for row in at_best(rows, study="few", arm=like)}
+    rates = {
+        row["seed"]: row["lr"] for row in best_setting_rows(rows, study="few", arm=reference_arm)
+    }
     own = [row for row in rows if (row["study"], row["arm"]) == ("few", arm)]
     valid, train = (
         {

@@ -4,10 +4,19 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from addnorm.claims.at_init import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Drawing, register
-from addnorm.comparison.statistics import paired
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    compute_per_seed,
+    make_row,
+    reseed,
+    select_rows,
+    slope,
+)
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.stacks import Decoder, Encoder
@@ -35,7 +44,7 @@ ARMS = {
         ),
     )
 )
-class GradientProduct(AtStart):
+class GradientProduct(InitClaim):
     """The gradient at the lowest place of the stream, as a share of that at the highest.
 
     ratio = |d E / d x_0| / |d E / d x_L|
@@ -44,7 +53,7 @@ class GradientProduct(AtStart):
     x_L: (B, L, dim), the stream that the last layer leaves, before any final norm
     """
 
-    place = "section 2.2, equations 5 and 6"
+    paper_location = "section 2.2, equations 5 and 6"
     experiment = (
         "Encoders, and decoders that read Gaussian vectors in place of an encoder's output, are at "
         "their start; the error is a random linear function of what comes out. The gradient with "
@@ -63,10 +72,10 @@ class GradientProduct(AtStart):
         "undecided; these are new ones, and more."
     )
     corrected = True
-    drawing = Drawing(
+    chart = ChartSpec(
         name="ratio", x="depth", y="gradient at the lowest / at the highest layer", log_y=True
     )
-    budgets = sizes(
+    budgets = budget_table(
         seeds=(2, 32, 32),
         first_seed=(0, 100, 0),
         depths=([2, 4], [6, 12, 18, 24, 36], [6, 12, 18, 24, 36, 48, 72]),
@@ -74,32 +83,32 @@ class GradientProduct(AtStart):
         length=(8, 32, 64),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """One backward pass for each wiring and depth."""
         for arm, (kind, wiring) in ARMS.items():
-            for depth in at["depths"]:
-                anew(at["seed"])
-                x, memory, asked = torch.randn(3, 4, at["length"], at["dim"])
+            for depth in settings["depths"]:
+                reseed(settings["seed"])
+                x, memory, asked = torch.randn(3, 4, settings["length"], settings["dim"])
                 x.requires_grad_()
-                heads = max(1, at["dim"] // 16)
+                heads = max(1, settings["dim"] // 16)
                 pair = {"other_depth": depth} if kind is Decoder else {}
-                stack = kind(dim=at["dim"], depth=depth, heads=heads, wiring=wiring, **pair)
+                stack = kind(dim=settings["dim"], depth=depth, heads=heads, wiring=wiring, **pair)
                 with stack.taps.record() as tape:
                     y = stack(x, **({"memory": memory} if pair else {}))
                 low, high = torch.autograd.grad((y * asked).mean(), (x, tape["stream"][-1]))
-                yield row("ratio", low.norm() / high.norm(), arm=arm, depth=depth)
+                yield make_row("ratio", low.norm() / high.norm(), arm=arm, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Slopes of all, and how they differ."""
         of = slope("depth", log_y=True)
-        slopes = {arm: by_seed(picked(rows, "ratio", arm=arm), of) for arm in ARMS}
+        slopes = {arm: compute_per_seed(select_rows(rows, "ratio", arm=arm), of) for arm in ARMS}
         checks = []
         for kind in ("encoder", "decoder"):
             post, pre = (slopes[f"{wiring} {kind}"] for wiring in ("post_ln", "pre_ln"))
             told = f"{kind}: slope of ln(ratio) a layer"
             checks += [
-                Check(f"{told}, post_ln", over_seeds(post), high=0),
-                Check(f"{told}, post_ln minus pre_ln", paired(post, pre), high=0),
-                Check(f"{told}, pre_ln", over_seeds(pre), low=0),
+                Check(f"{told}, post_ln", estimate_over_seeds(post), high=0),
+                Check(f"{told}, post_ln minus pre_ln", paired_difference(post, pre), high=0),
+                Check(f"{told}, pre_ln", estimate_over_seeds(pre), low=0),
             ]
         return checks

@@ -5,14 +5,23 @@ from collections.abc import Iterator, Sequence
 import torch
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import AtStart, Sizes, anew, each_seed, picked, row, sizes, slope
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_row,
+    reseed,
+    select_rows,
+    slope,
+)
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.models import build
 
-FLAT, FALL, WIDTH = 0.0, -0.5, 0.1
+POST_LN_SLOPE, PRE_LN_SLOPE, SLOPE_TOLERANCE = 0.0, -0.5, 0.1
 
 
 @register(
@@ -30,7 +39,7 @@ FLAT, FALL, WIDTH = 0.0, -0.5, 0.1
         ),
     )
 )
-class LastGradient(AtStart):
+class LastGradient(InitClaim):
     """Slopes of the gradient's norm over depth, both logarithmic.
 
     slope = d ln |d loss / d W_2| / d ln depth
@@ -40,7 +49,7 @@ class LastGradient(AtStart):
 
     # NOTE[DIFF]: the theorem is about a single head without queries and keys, and matrices as wide
     # as the stream; here the usual layers at their usual start, as the paper's own figure has them.
-    place = "section 3.3, theorem 1 and figure 3"
+    paper_location = "section 3.3, theorem 1 and figure 3"
     experiment = (
         "Language models that differ in depth and in nothing else, at their start, read random "
         "tokens and are asked for random tokens. After one backward pass the norm of the gradient "
@@ -48,17 +57,17 @@ class LastGradient(AtStart):
         "logarithm over the logarithm of depth."
     )
     rule = (
-        f"Post-LN: the slope lies within {WIDTH:g} of {FLAT:g}. Pre-LN: within {WIDTH:g} of "
-        f"{FALL:g}."
+        f"Post-LN: the slope lies within {SLOPE_TOLERANCE:g} of {POST_LN_SLOPE:g}. Pre-LN: within {SLOPE_TOLERANCE:g} of "
+        f"{PRE_LN_SLOPE:g}."
     )
     pilot = (
         "a first run of eight seeds and a second of 32 by the same rule, both undecided; these are "
         "new ones, and more."
     )
-    drawing = Drawing(
+    chart = ChartSpec(
         name="gradient", x="depth", y="norm of the last W_2's gradient", log_x=True, log_y=True
     )
-    budgets = sizes(
+    budgets = budget_table(
         seeds=(2, 96, 96),
         first_seed=(0, 100, 0),
         depths=([2, 4], [8, 16, 32, 64], [8, 16, 32, 64, 128]),
@@ -67,23 +76,23 @@ class LastGradient(AtStart):
         length=(8, 16, 64),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """One backward pass for each wiring and depth."""
         for wiring in ("post_ln", "pre_ln"):
-            for depth in at["depths"]:
-                anew(at["seed"])
-                ids = torch.randint(at["vocab"], (8, at["length"]))
-                asked = torch.randint(at["vocab"], ids.shape)
-                heads = at["dim"] // 16
+            for depth in settings["depths"]:
+                reseed(settings["seed"])
+                ids = torch.randint(settings["vocab"], (8, settings["length"]))
+                asked = torch.randint(settings["vocab"], ids.shape)
+                heads = settings["dim"] // 16
                 model = build(
-                    kind="lm", vocab=at["vocab"], dim=at["dim"], depth=depth, heads=heads,
+                    kind="lm", vocab=settings["vocab"], dim=settings["dim"], depth=depth, heads=heads,
                     wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
                 loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
                 loss.backward()  # type: ignore[no-untyped-call]
                 weights = [w for role, w in model.stacks[0].weights() if role == "ffn_out"]
                 assert weights[-1].grad is not None
-                yield row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)
+                yield make_row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Both slopes."""
@@ -91,9 +100,9 @@ class LastGradient(AtStart):
         return [
             Check(
                 f"slope of {arm}, ln gradient over ln depth",
-                each_seed(picked(rows, "gradient", arm=arm), of),
-                wanted - WIDTH,
-                wanted + WIDTH,
+                estimate_per_seed(select_rows(rows, "gradient", arm=arm), of),
+                wanted - SLOPE_TOLERANCE,
+                wanted + SLOPE_TOLERANCE,
             )
-            for arm, wanted in (("post_ln", FLAT), ("pre_ln", FALL))
+            for arm, wanted in (("post_ln", POST_LN_SLOPE), ("pre_ln", PRE_LN_SLOPE))
         ]

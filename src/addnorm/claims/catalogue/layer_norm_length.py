@@ -4,16 +4,25 @@ from collections.abc import Iterator, Sequence
 
 import torch
 
-from addnorm.claims.at_init import AtStart, Sizes, each_seed, highest, picked, row, sizes, slope
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_row,
+    max_value,
+    select_rows,
+    slope,
+)
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.norms import make_norm
 
-ZERO = 1e-4
-POWER = (0.99, 1.01)
-SHARE = (0.999, 1.001)
+MAX_ABS_MEAN = 1e-4
+SLOPE_RANGE = (0.99, 1.01)
+SQUARE_RATIO_RANGE = (0.999, 1.001)
 
 
 @register(
@@ -32,7 +41,7 @@ SHARE = (0.999, 1.001)
         ),
     )
 )
-class LayerNormLength(AtStart):
+class LayerNormLength(InitClaim):
     """Sum and square of tokens behind LayerNorm, before it has learnt a gain and a bias.
 
     sum = |y . 1| / dim, square = y . y
@@ -40,41 +49,49 @@ class LayerNormLength(AtStart):
     y: (dim), a token; the largest sum and the mean square over all of them
     """
 
-    place = "appendix C of Xiong et al.; section 2 of Sukhbaatar et al."
+    paper_location = "appendix C of Xiong et al.; section 2 of Sukhbaatar et al."
     experiment = (
         "Random tokens, neither centred nor scaled, go through LayerNorm at several widths. A "
         "line is laid through ln(y . y) over ln(dim): its slope is 1 if y . y = dim and 0.5 if it "
         "is sqrt(dim)."
     )
     rule = (
-        f"|y . 1| / dim is {ZERO:g} or less for every token, the slope is {POWER[0]:g} to "
-        f"{POWER[1]:g}, and y . y / dim is {SHARE[0]:g} to {SHARE[1]:g} at the largest width."
+        f"|y . 1| / dim is {MAX_ABS_MEAN:g} or less for every token, the slope is {SLOPE_RANGE[0]:g} to "
+        f"{SLOPE_RANGE[1]:g}, and y . y / dim is {SQUARE_RATIO_RANGE[0]:g} to {SQUARE_RATIO_RANGE[1]:g} at the largest width."
     )
-    drawing = Drawing(name="square", x="dim", y="y . y", log_x=True, log_y=True)
-    budgets = sizes(
+    chart = ChartSpec(name="square", x="dim", y="y . y", log_x=True, log_y=True)
+    budgets = budget_table(
         seeds=(2, 8, 16),
         dims=([16, 64], [16, 64, 256, 1024], [16, 64, 256, 1024, 4096]),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """Tokens of each width; what the quoted text would have is drawn beside them."""
-        for dim in at["dims"]:
+        for dim in settings["dims"]:
             y = make_norm("layer", dim)(3 + 5 * torch.randn(256, dim)).detach()
-            yield row("sum", (y.sum(-1) / dim).abs().max(), arm="layer", dim=dim)
-            yield row("square", y.square().sum(-1).mean(), arm="layer", dim=dim)
-            yield row("square", dim**0.5, arm="sqrt(dim), as quoted", dim=dim)
+            yield make_row("sum", (y.sum(-1) / dim).abs().max(), arm="layer", dim=dim)
+            yield make_row("square", y.square().sum(-1).mean(), arm="layer", dim=dim)
+            yield make_row("square", dim**0.5, arm="sqrt(dim), as quoted", dim=dim)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """The sum, the power of dim, and its factor."""
-        own = picked(rows, "square", arm="layer")
+        own = select_rows(rows, "square", arm="layer")
         dim = max((each["dim"] for each in own), default=1)
         share = [{**each, "value": each["value"] / dim} for each in own if each["dim"] == dim]
         return [
-            Check("largest |y . 1| / dim", each_seed(picked(rows, "sum"), highest), high=ZERO),
+            Check(
+                "largest |y . 1| / dim",
+                estimate_per_seed(select_rows(rows, "sum"), max_value),
+                high=MAX_ABS_MEAN,
+            ),
             Check(
                 "slope of ln(y . y) over ln(dim)",
-                each_seed(own, slope("dim", log_x=True, log_y=True)),
-                *POWER,
+                estimate_per_seed(own, slope("dim", log_x=True, log_y=True)),
+                *SLOPE_RANGE,
             ),
-            Check(f"y . y / dim at dim {dim}", each_seed(share, highest), *SHARE),
+            Check(
+                f"y . y / dim at dim {dim}",
+                estimate_per_seed(share, max_value),
+                *SQUARE_RATIO_RANGE,
+            ),
         ]

@@ -7,10 +7,19 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import AtStart, Sizes, anew, by_seed, picked, row, sizes, slope
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    compute_per_seed,
+    make_row,
+    reseed,
+    select_rows,
+    slope,
+)
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
-from addnorm.comparison.statistics import paired
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.models import Model, build
@@ -32,7 +41,7 @@ from addnorm.train.optimizers.base import make_optimizer
         ),
     )
 )
-class OneUpdate(AtStart):
+class OneUpdate(InitClaim):
     """How far the normalized output moves in one step.
 
     change = mean((n(y') - n(y)) ** 2)
@@ -43,7 +52,7 @@ class OneUpdate(AtStart):
 
     # NOTE[DIFF]: the paper moves every weight by a small random amount; here the step is the one
     # that training would make.
-    place = "section 4.2, theorem 2 and figure 7"
+    paper_location = "section 4.2, theorem 2 and figure 7"
     experiment = (
         "A language model at its start makes one step of Adam on random tokens. The stack's "
         "output on other random tokens, brought to one size, is compared before and after."
@@ -52,10 +61,10 @@ class OneUpdate(AtStart):
         "At the largest depth ln(change) of Post-LN is above that of Pre-LN, and it grows more "
         "steeply with ln(depth): both differences, seed by seed, are above 0."
     )
-    drawing = Drawing(
+    chart = ChartSpec(
         name="change", x="depth", y="mean square change of the output", log_x=True, log_y=True
     )
-    budgets = sizes(
+    budgets = budget_table(
         seeds=(2, 8, 16),
         depths=([2, 4], [3, 6, 12, 24], [3, 6, 12, 24, 48]),
         dim=(16, 64, 256),
@@ -63,32 +72,34 @@ class OneUpdate(AtStart):
         lr=1e-4,
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """One step for each wiring and depth."""
-        vocab, heads = 64, at["dim"] // 16
+        vocab, heads = 64, settings["dim"] // 16
         for wiring in ("post_ln", "pre_ln"):
-            for depth in at["depths"]:
-                anew(at["seed"])
-                ids, asked, others = torch.randint(vocab, (3, 8, at["length"]))
+            for depth in settings["depths"]:
+                reseed(settings["seed"])
+                ids, asked, others = torch.randint(vocab, (3, 8, settings["length"]))
                 model = build(
-                    kind="lm", vocab=vocab, dim=at["dim"], depth=depth, heads=heads,
+                    kind="lm", vocab=vocab, dim=settings["dim"], depth=depth, heads=heads,
                     wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
                 before = _output(model, others)
                 loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
                 loss.backward()  # type: ignore[no-untyped-call]
-                make_optimizer("adamw", model, lr=at["lr"]).step()
+                make_optimizer("adamw", model, lr=settings["lr"]).step()
                 change = (_output(model, others) - before).square().mean()
-                yield row("change", change, arm=wiring, depth=depth)
+                yield make_row("change", change, arm=wiring, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """How much more, and how much steeper."""
         deep = max((each["depth"] for each in rows), default=0)
-        post, pre = (picked(rows, "change", arm=arm) for arm in ("post_ln", "pre_ln"))
+        post, pre = (select_rows(rows, "change", arm=arm) for arm in ("post_ln", "pre_ln"))
         of = slope("depth", log_x=True, log_y=True)
         there = [[each for each in arm if each["depth"] == deep] for arm in (post, pre)]
-        more = paired(*(by_seed(each, lambda one: math.log(one[0]["value"])) for each in there))
-        steeper = paired(by_seed(post, of), by_seed(pre, of))
+        more = paired_difference(
+            *(compute_per_seed(each, lambda one: math.log(one[0]["value"])) for each in there)
+        )
+        steeper = paired_difference(compute_per_seed(post, of), compute_per_seed(pre, of))
         return [
             Check(f"ln change at {deep} layers, post_ln minus pre_ln", more, low=0),
             Check("slope of ln change over ln depth, post_ln minus pre_ln", steeper, low=0),

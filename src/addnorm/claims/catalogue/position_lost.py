@@ -6,18 +6,27 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from addnorm.claims.at_init import AtStart, Sizes, each_seed, highest, picked, row, sizes, stack_of
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_encoder,
+    make_row,
+    max_value,
+    select_rows,
+)
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.sublayers import make_positions
 
-LOST, KEPT = 2.0, 0.5
+MAX_CHANCE_RATIO, MIN_ACCURACY = 2.0, 0.5
 """Times chance; share that is right."""
-FINE = 1e-2
+PROBE_RESOLUTION = 1e-2
 """The finest difference that the probe uses, as a share of the size of what it reads."""
-BARE, SKIPS = "no skip", "with skips"
+NO_SKIPS, WITH_SKIPS = "no skip", "with skips"
 
 
 @register(
@@ -35,7 +44,7 @@ BARE, SKIPS = "no skip", "with skips"
         ),
     )
 )
-class PositionLost(AtStart):
+class PositionLost(InitClaim):
     """How often a linear probe names the position of a token it has not seen before.
 
     probe = argmin_W |X W - P|^2 + FINE^2 * mean(X^2) * n * |W|^2
@@ -46,20 +55,20 @@ class PositionLost(AtStart):
 
     # NOTE[DIFF]: the lecture shows attention maps of trained translators; here models at their
     # start are asked.
-    place = "the slide on residuals and positions"
+    paper_location = "the slide on residuals and positions"
     experiment = (
         "Random tokens with sinusoidal positions go through layers at their start, once with "
         "skips as in Post-LN and once without. Behind each attention a ridge regression learns to "
         "name the position of a token from one half of the sequences, and is asked about the "
-        f"other half; differences below {FINE:g} of the size of the vectors are of little use to "
+        f"other half; differences below {PROBE_RESOLUTION:g} of the size of the vectors are of little use to "
         "it."
     )
     rule = (
-        f"Behind the first attention the share of right answers is at most {LOST:g} times chance "
-        f"without skips, and {KEPT:g} or more with them."
+        f"Behind the first attention the share of right answers is at most {MAX_CHANCE_RATIO:g} times chance "
+        f"without skips, and {MIN_ACCURACY:g} or more with them."
     )
-    drawing = Drawing(name="right", x="layer", y="positions named rightly")
-    budgets = sizes(
+    chart = ChartSpec(name="right", x="layer", y="positions named rightly")
+    budgets = budget_table(
         seeds=(2, 8, 16),
         depth=(2, 4, 12),
         dim=(16, 128, 512),
@@ -67,40 +76,52 @@ class PositionLost(AtStart):
         sequences=(16, 256, 512),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """A probe behind each attention; layer 0 is the embedding."""
-        dim, length, vocab = at["dim"], at["length"], 64
-        stack = stack_of("post_ln", at["depth"], dim)
+        dim, length, vocab = settings["dim"], settings["length"], 64
+        stack = make_encoder("post_ln", settings["depth"], dim)
         positions = make_positions("sinusoid", dim=dim, heads=1, head_dim=dim, causal=False)
         table = torch.randn(vocab, dim)
-        ids = torch.randint(vocab, (at["sequences"], length))
+        ids = torch.randint(vocab, (settings["sequences"], length))
         start = positions.add(table[ids], torch.arange(length).expand_as(ids))
-        for arm in (BARE, SKIPS):
+        for arm in (NO_SKIPS, WITH_SKIPS):
             x = F.layer_norm(start, (dim,))
-            yield row("right", _right(x), arm=arm, layer=0, chance=1 / length)
+            yield make_row("right", _probe_accuracy(x), arm=arm, layer=0, chance=1 / length)
             for site, sublayer in enumerate(stack.sublayers):
                 with torch.no_grad():
-                    x = F.layer_norm(sublayer(x) + x * (arm == SKIPS), (dim,))
+                    x = F.layer_norm(sublayer(x) + x * (arm == WITH_SKIPS), (dim,))
                 if site % 2 == 0:
                     layer = site // 2 + 1
-                    yield row("right", _right(x), arm=arm, layer=layer, chance=1 / length)
+                    yield make_row(
+                        "right", _probe_accuracy(x), arm=arm, layer=layer, chance=1 / length
+                    )
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Behind the first attention."""
-        bare, kept = (picked(rows, "right", arm=arm, layer=1) for arm in (BARE, SKIPS))
+        bare, kept = (
+            select_rows(rows, "right", arm=arm, layer=1) for arm in (NO_SKIPS, WITH_SKIPS)
+        )
         times = [{**each, "value": each["value"] / each["chance"]} for each in bare]
         return [
-            Check("no skip: right answers, times chance", each_seed(times, highest), high=LOST),
-            Check("with skips: share of right answers", each_seed(kept, highest), low=KEPT),
+            Check(
+                "no skip: right answers, times chance",
+                estimate_per_seed(times, max_value),
+                high=MAX_CHANCE_RATIO,
+            ),
+            Check(
+                "with skips: share of right answers",
+                estimate_per_seed(kept, max_value),
+                low=MIN_ACCURACY,
+            ),
         ]
 
 
-def _right(x: Tensor) -> float:
+def _probe_accuracy(x: Tensor) -> float:
     """Learn from the first half of the sequences, answer the second."""
     learn, ask = x.double().chunk(2)
     sequences, length, dim = learn.shape
     X, P = learn.flatten(0, 1), torch.eye(length, dtype=x.double().dtype).repeat(sequences, 1)
-    ridge = FINE**2 * X.square().mean() * len(X)
+    ridge = PROBE_RESOLUTION**2 * X.square().mean() * len(X)
     W = torch.linalg.solve(X.T @ X + ridge * torch.eye(dim, dtype=X.dtype), X.T @ P)
     answers = (ask @ W).argmax(-1)
     return (answers == torch.arange(length)).double().mean().item()

@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import warmed
-from addnorm.claims.trained import GUIDE, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import warmup_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_GUIDE,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import Estimate, paired
+from addnorm.comparison.statistics import Estimate, paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -24,31 +31,38 @@ from addnorm.core.rows import Row
         summary="Post-LN needs a warm-up of the learning rate; Pre-LN trains as well without.",
     )
 )
-class PostLnNeedsWarmup(ByTraining):
+class PostLnNeedsWarmup(ComparisonClaim):
     """What warm-up brings to each wiring."""
 
     # NOTE[DIFF]: the paper trains on IWSLT14 with the inverse square root of the step behind the
     # warm-up; here the learning rate stays where it is.
-    place = "section 3.1 and figure 2; section 4"
+    paper_location = "section 3.1 and figure 2; section 4"
     experiment = (
         "Encoder and decoder of six layers each learn to translate dates, without warm-up and with "
-        "one of a quarter of the steps, over one ladder of learning rates. " + PROGRESS
+        "one of a quarter of the steps, over one ladder of learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: with warm-up both make progress above {TRAINS:g}. With warm-up Post-LN makes "
-        f"more than {LITTLE:g} more progress than without, seed by seed, and Pre-LN less than "
-        f"{LITTLE:g} more; each at its best learning rate."
+        f"Premise: with warm-up both make progress above {TRAINED_THRESHOLD:g}. With warm-up Post-LN makes "
+        f"more than {NEGLIGIBLE_PROGRESS:g} more progress than without, seed by seed, and Pre-LN less than "
+        f"{NEGLIGIBLE_PROGRESS:g} more; each at its best learning rate."
     )
-    drawing = Drawing(
-        name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True, guides=GUIDE
+    chart = ChartSpec(
+        name="progress",
+        x="lr",
+        y="progress",
+        group_by=("arm", "warmup"),
+        log_x=True,
+        guides=TRAINED_GUIDE,
     )
 
-    sides = ("study", "arm", "warmup")
+    group_fields = ("study", "arm", "warmup")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two arms, each with and without."""
         arms = ["post_ln", "pre_ln"]
-        return {"adamw": warmed(budget, arms, warm=[False, True], optimizer="adamw")}
+        return {
+            "adamw": warmup_comparison(budget, arms, with_warmup=[False, True], optimizer="adamw")
+        }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """The difference that it makes."""
@@ -56,19 +70,27 @@ class PostLnNeedsWarmup(ByTraining):
         trained = [
             Check(
                 f"{arm}: progress with warm-up",
-                over_seeds(tuned(warm, arm=arm)),
-                TRAINS,
+                estimate_over_seeds(best_setting_values(warm, arm=arm)),
+                TRAINED_THRESHOLD,
                 premise=True,
             )
             for arm in ("post_ln", "pre_ln")
         ]
         return [
             *trained,
-            Check("post_ln: with warm-up minus without", _brings(rows, "post_ln"), low=LITTLE),
-            Check("pre_ln: with warm-up minus without", _brings(rows, "pre_ln"), high=LITTLE),
+            Check(
+                "post_ln: with warm-up minus without",
+                _warmup_gain(rows, "post_ln"),
+                low=NEGLIGIBLE_PROGRESS,
+            ),
+            Check(
+                "pre_ln: with warm-up minus without",
+                _warmup_gain(rows, "pre_ln"),
+                high=NEGLIGIBLE_PROGRESS,
+            ),
         ]
 
 
-def _brings(rows: Sequence[Row], arm: str) -> Estimate | None:
+def _warmup_gain(rows: Sequence[Row], arm: str) -> Estimate | None:
     warm, cold = ([row for row in rows if bool(row["warmup"]) == side] for side in (True, False))
-    return paired(tuned(warm, arm=arm), tuned(cold, arm=arm))
+    return paired_difference(best_setting_values(warm, arm=arm), best_setting_values(cold, arm=arm))

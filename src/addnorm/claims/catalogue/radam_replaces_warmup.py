@@ -3,11 +3,17 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import warmed
-from addnorm.claims.trained import GUIDE, LITTLE, PROGRESS, ByTraining, tuned
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import warmup_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_GUIDE,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -26,41 +32,54 @@ WARM, COLD, RADAM = "adamw, warm-up", "adamw, none", "radam, none"
         summary="RAdam trains Post-LN without warm-up as well as Adam does with it.",
     )
 )
-class RadamReplacesWarmup(ByTraining):
+class RadamReplacesWarmup(ComparisonClaim):
     """Post-LN under Adam with and without warm-up, and under RAdam without."""
 
-    place = "sections 4 and 5.3; section 4 of Xiong et al. 2020, arXiv 2002.04745"
+    paper_location = "sections 4 and 5.3; section 4 of Xiong et al. 2020, arXiv 2002.04745"
     experiment = (
         "Post-LN of six layers each in encoder and decoder learns to translate dates, under AdamW "
         "with a warm-up of a quarter of the steps and without, and under RAdam without, over one "
-        "ladder of learning rates. " + PROGRESS
+        "ladder of learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: under AdamW warm-up brings more than {LITTLE:g}, so that there is something to "
-        f"replace. RAdam without warm-up makes more than {LITTLE:g} more progress than AdamW "
-        f"without, and less than {LITTLE:g} less than AdamW with warm-up, seed by seed, each at "
+        f"Premise: under AdamW warm-up brings more than {NEGLIGIBLE_PROGRESS:g}, so that there is something to "
+        f"replace. RAdam without warm-up makes more than {NEGLIGIBLE_PROGRESS:g} more progress than AdamW "
+        f"without, and less than {NEGLIGIBLE_PROGRESS:g} less than AdamW with warm-up, seed by seed, each at "
         "its best rate."
     )
-    drawing = Drawing(
-        name="progress", x="lr", y="progress", by=("study",), log_x=True, guides=GUIDE
+    chart = ChartSpec(
+        name="progress", x="lr", y="progress", group_by=("study",), log_x=True, guides=TRAINED_GUIDE
     )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """One arm, three times."""
         post = ["post_ln"]
         return {
-            WARM: warmed(budget, post, warm=[True], optimizer="adamw"),
-            COLD: warmed(budget, post, warm=[False], optimizer="adamw"),
-            RADAM: warmed(budget, post, warm=[False], optimizer="radam"),
+            WARM: warmup_comparison(budget, post, with_warmup=[True], optimizer="adamw"),
+            COLD: warmup_comparison(budget, post, with_warmup=[False], optimizer="adamw"),
+            RADAM: warmup_comparison(budget, post, with_warmup=[False], optimizer="radam"),
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better than none, as good as one."""
-        warm, cold, radam = (tuned(rows, study=study) for study in (WARM, COLD, RADAM))
+        warm, cold, radam = (
+            best_setting_values(rows, study=study) for study in (WARM, COLD, RADAM)
+        )
         return [
             Check(
-                "adamw, with warm-up minus without", paired(warm, cold), low=LITTLE, premise=True
+                "adamw, with warm-up minus without",
+                paired_difference(warm, cold),
+                low=NEGLIGIBLE_PROGRESS,
+                premise=True,
             ),
-            Check("radam minus adamw without warm-up", paired(radam, cold), low=LITTLE),
-            Check("radam minus adamw with warm-up", paired(radam, warm), low=-LITTLE),
+            Check(
+                "radam minus adamw without warm-up",
+                paired_difference(radam, cold),
+                low=NEGLIGIBLE_PROGRESS,
+            ),
+            Check(
+                "radam minus adamw with warm-up",
+                paired_difference(radam, warm),
+                low=-NEGLIGIBLE_PROGRESS,
+            ),
         ]

@@ -7,32 +7,32 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    by_seed,
-    each_seed,
-    highest,
-    picked,
-    row,
-    sizes,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    compute_per_seed,
+    estimate_per_seed,
+    make_encoder,
+    make_row,
+    max_value,
+    select_rows,
     slope,
-    stack_of,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
-from addnorm.comparison.statistics import paired
+from addnorm.claims.claim import ChartSpec, register
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-COLLAPSED = 0.99
-NONE, SKIPS = "no skip", "with skips"
-KINDS = {"attention alone": 1, "both kinds": 2}
+MIN_COLLAPSED_COSINE = 0.99
+NO_SKIPS, WITH_SKIPS = "no skip", "with skips"
+SUBLAYERS_PER_LAYER = {"attention alone": 1, "both kinds": 2}
 """How many of the two sub-layers of each layer are passed."""
 
 
-FIRST, OF = 4, slope("layer", log_y=True)
+NUM_SLOPE_LAYERS, LOG_SLOPE = 4, slope("layer", log_y=True)
 """Layers over which the slope is taken: further up rounding is all that is left."""
-LEAST = 1e-12
+MIN_COSINE_DISTANCE = 1e-12
 """Of 1 - cosine: what is below is rounding."""
 
 
@@ -51,7 +51,7 @@ LEAST = 1e-12
         ),
     )
 )
-class RankCollapse(AtStart):
+class RankCollapse(InitClaim):
     """The cosine between tokens of one sequence, layer by layer.
 
     cosine = mean over pairs s != t of x_s . x_t / (|x_s| |x_t|)
@@ -62,7 +62,7 @@ class RankCollapse(AtStart):
     # NOTE[DIFF]: the paper bounds the distance to a matrix of rank 1; the mean cosine is the same
     # question in a number that is easy to read. It has no norms, and here one follows every
     # sub-layer.
-    place = "theorem 2.2 and section 4.2"
+    paper_location = "theorem 2.2 and section 4.2"
     experiment = (
         "Gaussian tokens go through the same layers at their start four times: through the "
         "attentions alone and through attention and feed-forward, both without skips and with "
@@ -70,7 +70,7 @@ class RankCollapse(AtStart):
     )
     rule = (
         f"Without skips, through the attentions alone and through both kinds: the mean cosine "
-        f"behind the last layer is above {COLLAPSED:g}; and 1 - cosine falls faster than with "
+        f"behind the last layer is above {MIN_COLLAPSED_COSINE:g}; and 1 - cosine falls faster than with "
         "skips: the slope of its logarithm over the first layers, seed by seed, is lower. The "
         "cosine with skips is told and not judged."
     )
@@ -81,49 +81,58 @@ class RankCollapse(AtStart):
         "rows."
     )
     corrected = True
-    drawing = Drawing(name="cosine", x="layer", y="mean cosine between tokens")
-    budgets = sizes(
+    chart = ChartSpec(name="cosine", x="layer", y="mean cosine between tokens")
+    budgets = budget_table(
         seeds=(2, 8, 16),
         depth=(2, 12, 24),
         dim=(16, 128, 512),
         length=(8, 32, 64),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """Each way through the same layers."""
-        stack = stack_of("post_ln", at["depth"], at["dim"])
-        start = torch.randn(4, at["length"], at["dim"])
-        for kind, count in KINDS.items():
-            for skip in (NONE, SKIPS):
+        stack = make_encoder("post_ln", settings["depth"], settings["dim"])
+        start = torch.randn(4, settings["length"], settings["dim"])
+        for kind, count in SUBLAYERS_PER_LAYER.items():
+            for skip in (NO_SKIPS, WITH_SKIPS):
                 x = start.double()
-                for layer in range(at["depth"]):
+                for layer in range(settings["depth"]):
                     for sublayer in stack.double().sublayers[2 * layer : 2 * layer + count]:
                         with torch.no_grad():
                             branch = sublayer(x)
-                        x = F.layer_norm(branch + x * (skip == SKIPS), (at["dim"],))
+                        x = F.layer_norm(branch + x * (skip == WITH_SKIPS), (settings["dim"],))
                     arm = f"{kind}, {skip}"
-                    yield row("cosine", _cosine(x), arm=arm, layer=layer + 1)
-                    apart = (1 - _cosine(x)).clamp(min=LEAST)
-                    yield row("apart", apart, arm=arm, layer=layer + 1)
+                    yield make_row("cosine", _cosine(x), arm=arm, layer=layer + 1)
+                    apart = (1 - _cosine(x)).clamp(min=MIN_COSINE_DISTANCE)
+                    yield make_row("apart", apart, arm=arm, layer=layer + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Collapsed, and faster than with skips."""
         last = max((each["layer"] for each in rows), default=0)
         checks = []
-        for kind in KINDS:
-            bare, kept = (f"{kind}, {skip}" for skip in (NONE, SKIPS))
+        for kind in SUBLAYERS_PER_LAYER:
+            bare, kept = (f"{kind}, {skip}" for skip in (NO_SKIPS, WITH_SKIPS))
             there, slower = (
-                each_seed(picked(rows, "cosine", arm=arm, layer=last), highest)
+                estimate_per_seed(select_rows(rows, "cosine", arm=arm, layer=last), max_value)
                 for arm in (bare, kept)
             )
             falls = [
-                by_seed([e for e in picked(rows, "apart", arm=arm) if e["layer"] <= FIRST], OF)
+                compute_per_seed(
+                    [
+                        e
+                        for e in select_rows(rows, "apart", arm=arm)
+                        if e["layer"] <= NUM_SLOPE_LAYERS
+                    ],
+                    LOG_SLOPE,
+                )
                 for arm in (bare, kept)
             ]
             checks += [
-                Check(f"{bare}: mean cosine behind layer {last}", there, low=COLLAPSED),
+                Check(f"{bare}: mean cosine behind layer {last}", there, low=MIN_COLLAPSED_COSINE),
                 Check(
-                    f"{kind}: slope of ln(1 - cosine), no skip minus skips", paired(*falls), high=0
+                    f"{kind}: slope of ln(1 - cosine), no skip minus skips",
+                    paired_difference(*falls),
+                    high=0,
                 ),
                 Check(f"{kept}: mean cosine behind layer {last}", slower),
             ]

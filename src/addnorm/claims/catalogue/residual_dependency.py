@@ -5,23 +5,23 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    anew,
-    each_seed,
-    picked,
-    row,
-    sizes,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_encoder,
+    make_row,
+    reseed,
+    select_rows,
     slope,
-    stack_of,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.measure import forward_rows
 
-CONSTANT, HARMONIC = (-0.1, 0.1), (-1.25, -0.75)
+CONSTANT_SLOPE_RANGE, HARMONIC_SLOPE_RANGE = (-0.1, 0.1), (-1.25, -0.75)
 
 
 @register(
@@ -39,7 +39,7 @@ CONSTANT, HARMONIC = (-0.1, 0.1), (-1.25, -0.75)
         ),
     )
 )
-class ResidualDependency(AtStart):
+class ResidualDependency(InitClaim):
     """The slope of the dependency over the number of the site, both logarithmic.
 
     slope = d ln dep_i / d ln (i + 1)
@@ -49,34 +49,34 @@ class ResidualDependency(AtStart):
         have branches of different size
     """
 
-    place = "section 4.1, corollary 1"
+    paper_location = "section 4.1, corollary 1"
     experiment = (
         "Encoders at their start read Gaussian vectors; the residual dependency is measured at "
         "every feed-forward, and a line is laid through its logarithm over that of the site's "
         "number plus one."
     )
     rule = (
-        f"Post-LN: the slope is {CONSTANT[0]:g} to {CONSTANT[1]:g}. Pre-LN: it is "
-        f"{HARMONIC[0]:g} to {HARMONIC[1]:g}, where 1 / (i + 1) would have -1."
+        f"Post-LN: the slope is {CONSTANT_SLOPE_RANGE[0]:g} to {CONSTANT_SLOPE_RANGE[1]:g}. Pre-LN: it is "
+        f"{HARMONIC_SLOPE_RANGE[0]:g} to {HARMONIC_SLOPE_RANGE[1]:g}, where 1 / (i + 1) would have -1."
     )
-    drawing = Drawing(
+    chart = ChartSpec(
         name="dependency", x="number", y="Var[f] / Var[x + f]", log_x=True, log_y=True
     )
-    budgets = sizes(
+    budgets = budget_table(
         seeds=(2, 8, 16),
         depth=(3, 24, 48),
         dim=(16, 128, 512),
         length=(8, 32, 64),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """A forward of each wiring."""
         for wiring in ("post_ln", "pre_ln"):
-            anew(at["seed"])
-            x = torch.randn(4, at["length"], at["dim"])
-            stack = stack_of(wiring, at["depth"], at["dim"])
-            for each in picked(forward_rows(stack, x), "dependency", kind="ffn"):
-                yield row("dependency", each["value"], arm=wiring, number=each["site"] + 1)
+            reseed(settings["seed"])
+            x = torch.randn(4, settings["length"], settings["dim"])
+            stack = make_encoder(wiring, settings["depth"], settings["dim"])
+            for each in select_rows(forward_rows(stack, x), "dependency", kind="ffn"):
+                yield make_row("dependency", each["value"], arm=wiring, number=each["site"] + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Both slopes."""
@@ -85,8 +85,8 @@ class ResidualDependency(AtStart):
         return [
             Check(
                 f"slope of {arm}, ln dependency over ln (i + 1)",
-                each_seed(picked(moved, "dependency", arm=arm), of),
+                estimate_per_seed(select_rows(moved, "dependency", arm=arm), of),
                 *wanted,
             )
-            for arm, wanted in (("post_ln", CONSTANT), ("pre_ln", HARMONIC))
+            for arm, wanted in (("post_ln", CONSTANT_SLOPE_RANGE), ("pre_ln", HARMONIC_SLOPE_RANGE))
         ]

@@ -6,24 +6,24 @@ import torch
 from torch import Tensor
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    anew,
-    each_seed,
-    highest,
-    lowest,
-    picked,
-    row,
-    sizes,
-    stack_of,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_encoder,
+    make_row,
+    max_value,
+    min_value,
+    reseed,
+    select_rows,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-EXACT = 1e-6
-KEPT, FEW = (0.5, 2.0), 0.5
+TOLERANCE = 1e-6
+PRESERVED_RANGE, MAX_PRESERVED_FRACTION = (0.5, 2.0), 0.5
 """A signal that is neither halved nor doubled; and half of all directions."""
 
 
@@ -42,7 +42,7 @@ KEPT, FEW = (0.5, 2.0), 0.5
         ),
     )
 )
-class RezeroIdentity(AtStart):
+class RezeroIdentity(InitClaim):
     """Output and Jacobian of whole stacks.
 
     error = |x_L - x_0| / |x_0|
@@ -52,16 +52,16 @@ class RezeroIdentity(AtStart):
     J: (L * dim, L * dim), by its singular values
     """
 
-    place = "sections 3 and 4"
+    paper_location = "sections 3 and 4"
     experiment = (
         "Stacks at their start read a short sequence of Gaussian vectors. What comes out is "
         "compared with what went in, and the whole Jacobian is taken apart into singular values. "
         "Post-LN and Pre-LN are drawn beside ReZero."
     )
     rule = (
-        f"ReZero at every depth: the error is {EXACT:g} or less, and the smallest and the largest "
-        f"singular value are within {EXACT:g} of 1. Pre-LN and Post-LN at the largest depth: less "
-        f"than {FEW:g} of the singular values are within {KEPT[0]:g} to {KEPT[1]:g}."
+        f"ReZero at every depth: the error is {TOLERANCE:g} or less, and the smallest and the largest "
+        f"singular value are within {TOLERANCE:g} of 1. Pre-LN and Post-LN at the largest depth: less "
+        f"than {MAX_PRESERVED_FRACTION:g} of the singular values are within {PRESERVED_RANGE[0]:g} to {PRESERVED_RANGE[1]:g}."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it wanted a "
@@ -69,24 +69,24 @@ class RezeroIdentity(AtStart):
         "today had seen those rows."
     )
     corrected = True
-    drawing = Drawing(
+    chart = ChartSpec(
         name="singular", x="depth", y="singular values of the Jacobian",
-        by=("arm", "which"), log_x=True, log_y=True,
+        group_by=("arm", "which"), log_x=True, log_y=True,
     )  # fmt: skip
-    budgets = sizes(
+    budgets = budget_table(
         seeds=(2, 5, 10),
         depths=([1, 3], [3, 6, 12, 24, 48], [3, 6, 12, 24, 48, 96]),
         dim=(16, 32, 64),
         length=(3, 8, 12),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """The Jacobian of each wiring at each depth."""
         for wiring in ("rezero", "pre_ln", "post_ln"):
-            for depth in at["depths"]:
-                anew(at["seed"])
-                x = torch.randn(1, at["length"], at["dim"])
-                stack = stack_of(wiring, depth, at["dim"])
+            for depth in settings["depths"]:
+                reseed(settings["seed"])
+                x = torch.randn(1, settings["length"], settings["dim"])
+                stack = make_encoder(wiring, depth, settings["dim"])
 
                 def run(flat: Tensor, stack: torch.nn.Module = stack, like: Tensor = x) -> Tensor:
                     y: Tensor = stack(flat.view_as(like))
@@ -98,11 +98,13 @@ class RezeroIdentity(AtStart):
                     run, x.flatten(), vectorize=True
                 )
                 values = torch.linalg.svdvals(jacobian)
-                yield row("error", error, arm=wiring, depth=depth)
-                kept = ((values > KEPT[0]) & (values < KEPT[1])).double().mean()
-                yield row("kept", kept, arm=wiring, depth=depth)
+                yield make_row("error", error, arm=wiring, depth=depth)
+                kept = (
+                    ((values > PRESERVED_RANGE[0]) & (values < PRESERVED_RANGE[1])).double().mean()
+                )
+                yield make_row("kept", kept, arm=wiring, depth=depth)
                 for which, value in (("smallest", values[-1]), ("largest", values[0])):
-                    yield row("singular", value, arm=wiring, depth=depth, which=which)
+                    yield make_row("singular", value, arm=wiring, depth=depth, which=which)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Exactly one for ReZero, far from it for the others."""
@@ -111,17 +113,24 @@ class RezeroIdentity(AtStart):
         checks = [
             Check(
                 "rezero: largest error of the output",
-                each_seed(picked(rows, "error", **own), highest),
-                high=EXACT,
+                estimate_per_seed(select_rows(rows, "error", **own), max_value),
+                high=TOLERANCE,
             )
         ]
-        for which, of in (("smallest", lowest), ("largest", highest)):
-            found = each_seed(picked(rows, "singular", which=which, **own), of)
+        for which, of in (("smallest", min_value), ("largest", max_value)):
+            found = estimate_per_seed(select_rows(rows, "singular", which=which, **own), of)
             checks.append(
-                Check(f"rezero: {which} singular value, any depth", found, 1 - EXACT, 1 + EXACT)
+                Check(
+                    f"rezero: {which} singular value, any depth",
+                    found,
+                    1 - TOLERANCE,
+                    1 + TOLERANCE,
+                )
             )
         for arm in ("pre_ln", "post_ln"):
-            there = picked(rows, "kept", arm=arm, depth=deep)
+            there = select_rows(rows, "kept", arm=arm, depth=deep)
             what = f"{arm}: share of singular values that keep a signal at {deep} layers"
-            checks.append(Check(what, each_seed(there, highest), high=FEW))
+            checks.append(
+                Check(what, estimate_per_seed(there, max_value), high=MAX_PRESERVED_FRACTION)
+            )
         return checks

@@ -4,17 +4,17 @@ import math
 from collections.abc import Mapping, Sequence
 from itertools import pairwise
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.deep_remedy import BOTH_WAYS, deep_experiment
-from addnorm.claims.experiments import deep
-from addnorm.claims.trained import ByTraining, at_best
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.deep_remedy import WITH_AND_WITHOUT_WARMUP, describe_deep_experiment
+from addnorm.claims.experiments import deep_comparison
+from addnorm.claims.trained import ComparisonClaim, best_setting_rows
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-HALF = 0.5
+TARGET_PROGRESS = 0.5
 
 
 @register(
@@ -29,7 +29,7 @@ HALF = 0.5
         summary="Deep Transformers with ReZero converge in fewer steps than those with norms.",
     )
 )
-class RezeroIsFaster(ByTraining):
+class RezeroIsFaster(ComparisonClaim):
     """Steps until half of the way is behind an arm.
 
     steps = the step at which progress of the validation loss first reaches 0.5, interpolated
@@ -37,60 +37,68 @@ class RezeroIsFaster(ByTraining):
     """
 
     # NOTE[DIFF]: the paper counts steps to 1.2 bits per byte on enwik8 with twelve layers.
-    place = "section 5.1 and table 2"
-    experiment = deep_experiment(
-        f"ReZero without warm-up, Pre-LN {BOTH_WAYS}; the validation loss is taken every 15 steps "
+    paper_location = "section 5.1 and table 2"
+    experiment = describe_deep_experiment(
+        f"ReZero without warm-up, Pre-LN {WITH_AND_WITHOUT_WARMUP}; the validation loss is taken every 15 steps "
         "(100 in the full budget)"
     )
     rule = (
-        f"Premise: both arms reach progress {HALF:g} with more than half of the seeds, each at its "
+        f"Premise: both arms reach progress {TARGET_PROGRESS:g} with more than half of the seeds, each at its "
         "best setting. ReZero needs fewer steps to get there than Pre-LN: the difference of the "
         "logarithms, seed by seed, is below 0."
     )
     pilot = (
-        f"{ByTraining.pilot} Of the seeds told here the final losses of ReZero, and of Pre-LN "
+        f"{ComparisonClaim.pilot} Of the seeds told here the final losses of ReZero, and of Pre-LN "
         "without warm-up, had been seen in rezero_trains_deep, but no curve."
     )
-    drawing = Drawing(name="valid", x="step", y="progress", guides=((HALF, "half of the way"),))
-    wanted = ("progress", "valid")
+    chart = ChartSpec(
+        name="valid", x="step", y="progress", guides=((TARGET_PROGRESS, "half of the way"),)
+    )
+    row_names = ("progress", "valid")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """ReZero, which has no warm-up, and Pre-LN with and without."""
-        return {"deep": deep(budget, ["pre_ln"], cold=["rezero"], seeds=4, valid_every=15)}
+        return {
+            "deep": deep_comparison(
+                budget, ["pre_ln"], arms_without_warmup=["rezero"], seeds=4, valid_every=15
+            )
+        }
 
-    def drawn(self, rows: Sequence[Row]) -> Sequence[Row]:
+    def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
         """Each arm at its best setting."""
-        return [row for arm in ("rezero", "pre_ln") for row in at_best(rows, arm=arm)]
+        return [row for arm in ("rezero", "pre_ln") for row in best_setting_rows(rows, arm=arm)]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """How many steps fewer."""
-        found = {arm: _steps(at_best(rows, arm=arm)) for arm in ("rezero", "pre_ln")}
+        found = {
+            arm: _steps_to_target(best_setting_rows(rows, arm=arm)) for arm in ("rezero", "pre_ln")
+        }
         there = [
             Check(
-                f"{arm}: share of seeds that reach progress {HALF:g}",
-                over_seeds({seed: float(reached) for seed, (_, reached) in steps.items()}),
+                f"{arm}: share of seeds that reach progress {TARGET_PROGRESS:g}",
+                estimate_over_seeds({seed: float(reached) for seed, (_, reached) in steps.items()}),
                 low=0.5,
                 premise=True,
             )
             for arm, steps in found.items()
         ]
         logs = ({s: math.log(step) for s, (step, _) in found[a].items()} for a in found)
-        what = f"ln(steps to progress {HALF:g}), rezero minus pre_ln"
-        return [*there, Check(what, paired(*logs), high=0)]
+        what = f"ln(steps to progress {TARGET_PROGRESS:g}), rezero minus pre_ln"
+        return [*there, Check(what, paired_difference(*logs), high=0)]
 
 
-def _steps(rows: Sequence[Row]) -> dict[int, tuple[float, bool]]:
+def _steps_to_target(rows: Sequence[Row]) -> dict[int, tuple[float, bool]]:
     """By seed: the step at which half of the way is reached, or the last, and whether it is."""
     curves: dict[int, list[tuple[float, float]]] = {row["seed"]: [(0.0, 0.0)] for row in rows}
     total = max((row["steps"] for row in rows if row["name"] == "valid"), default=1)
     for row in rows:
         if row["name"] == "valid":
             curves[row["seed"]].append((row["step"], row["value"]))
-    return {seed: _reached(sorted(curve), total) for seed, curve in curves.items()}
+    return {seed: _interpolate_crossing(sorted(curve), total) for seed, curve in curves.items()}
 
 
-def _reached(curve: Sequence[tuple[float, float]], total: float) -> tuple[float, bool]:
+def _interpolate_crossing(curve: Sequence[tuple[float, float]], total: float) -> tuple[float, bool]:
     for (before, low), (after, high) in pairwise(curve):
-        if high >= HALF:
-            return before + (after - before) * (HALF - low) / (high - low), True
+        if high >= TARGET_PROGRESS:
+            return before + (after - before) * (TARGET_PROGRESS - low) / (high - low), True
     return total, False

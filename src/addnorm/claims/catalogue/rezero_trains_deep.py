@@ -1,7 +1,7 @@
 """ReZero trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -17,9 +17,9 @@ from addnorm.core.cards import Card
         summary="ReZero, without any norm or warm-up, trains at a depth at which Post-LN does not.",
     )
 )
-class RezeroTrainsDeep(Remedy):
+class RezeroTrainsDeep(DeepRemedyClaim):
     """ReZero beside Post-LN."""
 
     arm = "rezero"
-    warm = False
-    place = "section 5"
+    has_warmup = False
+    paper_location = "section 5"

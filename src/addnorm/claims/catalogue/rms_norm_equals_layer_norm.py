@@ -7,13 +7,27 @@ from typing import Any
 
 import torch
 
-from addnorm.claims.at_init import Sizes, anew, by_seed, picked, row, sizes, stack_of
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Desk, Drawing, register
-from addnorm.claims.experiments import normed
-from addnorm.claims.trained import LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.at_init import (
+    BudgetSettings,
+    budget_table,
+    compute_per_seed,
+    make_encoder,
+    make_row,
+    reseed,
+    select_rows,
+)
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, ClaimWorkspace, register
+from addnorm.claims.experiments import norm_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -29,65 +43,78 @@ ARMS = {"layer": "pre_ln", "rms": "pre_ln rms"}
         summary="RMSNorm trains as well as LayerNorm and takes less time.",
     )
 )
-class RmsNormEqualsLayerNorm(ByTraining):
+class RmsNormEqualsLayerNorm(ComparisonClaim):
     """Both norms in Pre-LN, their progress and their speed.
 
     speed = tokens a second of processor time, forward and backward
     """
 
-    place = "section 5 and tables 2 to 9"
+    paper_location = "section 5 and tables 2 to 9"
     experiment = (
         "Pre-LN with either norm learns to translate dates over one ladder of learning rates. "
         "Apart from that, encoders of either norm go forward and backward in turns, one pass of "
         "the one after one of the other, so that the load of the machine is the same for both. "
-        + PROGRESS
+        + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINS:g}. That of RMSNorm differs from it by "
-        f"less than {LITTLE:g}, seed by seed; and ln(speed) of RMSNorm is above that of LayerNorm, "
+        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}. That of RMSNorm differs from it by "
+        f"less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is above that of LayerNorm, "
         "round by round."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", log_x=True)
-    clock = sizes(rounds=(2, 12, 24), passes=(2, 10, 20), dim=(16, 128, 512), depth=(1, 4, 12))
+    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
+    timing_settings = budget_table(
+        rounds=(2, 12, 24), passes=(2, 10, 20), dim=(16, 128, 512), depth=(1, 4, 12)
+    )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms."""
-        return {"norms": normed(budget, ["layer", "rms"])}
+        return {"norms": norm_comparison(budget, ["layer", "rms"])}
 
     def settings(self, budget: Budget) -> dict[str, Any]:
         """The specs, and the sizes of what is timed."""
-        return super().settings(budget) | {"clock": dict(self.clock[budget])}
+        return super().settings(budget) | {"clock": dict(self.timing_settings[budget])}
 
-    def rows(self, budget: Budget, desk: Desk) -> list[Row]:
+    def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
         """Train, then time."""
-        return [*super().rows(budget, desk), *_timed(self.clock[budget])]
+        return [*super().rows(budget, workspace), *_measure_speed(self.timing_settings[budget])]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """As good, and faster."""
-        layer, rms = (tuned(rows, arm=arm) for arm in ARMS.values())
+        layer, rms = (best_setting_values(rows, arm=arm) for arm in ARMS.values())
         slow, fast = (
-            by_seed(picked(rows, "speed", arm=arm), lambda own: math.log(own[0]["value"]))
+            compute_per_seed(
+                select_rows(rows, "speed", arm=arm), lambda own: math.log(own[0]["value"])
+            )
             for arm in ARMS.values()
         )
         return [
-            Check("progress of layer", over_seeds(layer), low=TRAINS, premise=True),
-            Check("progress, rms minus layer", paired(rms, layer), -LITTLE, LITTLE),
-            Check("ln(speed), rms minus layer", paired(fast, slow), low=0),
+            Check(
+                "progress of layer", estimate_over_seeds(layer), low=TRAINED_THRESHOLD, premise=True
+            ),
+            Check(
+                "progress, rms minus layer",
+                paired_difference(rms, layer),
+                -NEGLIGIBLE_PROGRESS,
+                NEGLIGIBLE_PROGRESS,
+            ),
+            Check("ln(speed), rms minus layer", paired_difference(fast, slow), low=0),
         ]
 
 
-def _timed(at: Sizes) -> Iterator[Row]:
+def _measure_speed(settings: BudgetSettings) -> Iterator[Row]:
     """The speed of both norms, round by round; a round is a seed."""
-    anew(0)
-    x = torch.randn(8, 32, at["dim"])
-    stacks = {norm: stack_of("pre_ln", at["depth"], at["dim"], norm=norm) for norm in ARMS}
-    for seed in range(-1, at["rounds"]):
+    reseed(0)
+    x = torch.randn(8, 32, settings["dim"])
+    stacks = {
+        norm: make_encoder("pre_ln", settings["depth"], settings["dim"], norm=norm) for norm in ARMS
+    }
+    for seed in range(-1, settings["rounds"]):
         spent = dict.fromkeys(ARMS, 0.0)
-        for norm in [*ARMS] * at["passes"]:
+        for norm in [*ARMS] * settings["passes"]:
             begun = time.process_time()
             stacks[norm](x).square().mean().backward()
             spent[norm] += time.process_time() - begun
         if seed >= 0:  # the one before is to get warm
             for norm, seconds in spent.items():
-                rate = at["passes"] * x[..., 0].numel() / max(seconds, 1e-9)
-                yield row("speed", rate, study="clock", arm=ARMS[norm], seed=seed)
+                rate = settings["passes"] * x[..., 0].numel() / max(seconds, 1e-9)
+                yield make_row("speed", rate, study="clock", arm=ARMS[norm], seed=seed)

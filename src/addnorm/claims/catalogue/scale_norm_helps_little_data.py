@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import FEW, normed
-from addnorm.claims.trained import PROGRESS, ByTraining, tuned
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import SMALL_CORPUS_RECORDS, norm_comparison
+from addnorm.claims.trained import PROGRESS_DEFINITION, ComparisonClaim, best_setting_values
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -24,28 +24,30 @@ from addnorm.core.rows import Row
         summary="With little data ScaleNorm, which has one scalar, does better than LayerNorm.",
     )
 )
-class ScaleNormHelpsLittleData(ByTraining):
+class ScaleNormHelpsLittleData(ComparisonClaim):
     """Both norms in Pre-LN on few pairs."""
 
     # NOTE[DIFF]: the paper's best has FixNorm on the embedding table as well; here ScaleNorm alone,
     # and FixNorm in a claim of its own.
-    place = "section 4.2 and table 2"
+    paper_location = "section 4.2 and table 2"
     experiment = (
         "Pre-LN with either norm learns to translate dates from a few pairs, which it can learn by "
-        "heart, over one ladder of learning rates. " + PROGRESS
+        "heart, over one ladder of learning rates. " + PROGRESS_DEFINITION
     )
     rule = "ScaleNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
-    drawing = Drawing(name="progress", x="lr", y="progress", log_x=True)
+    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two norms."""
-        return {"few": normed(budget, ["layer", "scale"], few=True)}
+        return {"few": norm_comparison(budget, ["layer", "scale"], small_corpus=True)}
 
     def records(self, budget: Budget) -> Mapping[str, int]:
         """Few."""
-        return {**super().records(budget), "few": FEW[budget]}
+        return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Better."""
-        ahead = paired(tuned(rows, arm="pre_ln scale"), tuned(rows, arm="pre_ln"))
+        ahead = paired_difference(
+            best_setting_values(rows, arm="pre_ln scale"), best_setting_values(rows, arm="pre_ln")
+        )
         return [Check("progress on few pairs, scale minus layer", ahead, low=0)]

@@ -2,12 +2,19 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import shallow
-from addnorm.claims.trained import FIRST, LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import shallow_comparison
+from addnorm.claims.trained import (
+    FIRST_PILOT,
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -25,29 +32,36 @@ from addnorm.core.rows import Row
         summary="Where Post-LN trains at all, it ends at least as good as Pre-LN.",
     )
 )
-class ShallowPostLnIsAsGood(ByTraining):
+class ShallowPostLnIsAsGood(ComparisonClaim):
     """Both wirings at a depth at which both train."""
 
-    place = "section 1 and table 1 of Liu et al.; section 5 of Nguyen and Salazar"
+    paper_location = "section 1 and table 1 of Liu et al.; section 5 of Nguyen and Salazar"
     experiment = (
         "Encoder and decoder of two layers each learn to translate dates over one ladder of "
-        "learning rates, without and with a warm-up of a quarter of the steps. " + PROGRESS
+        "learning rates, without and with a warm-up of a quarter of the steps. "
+        + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINS:g}. "
-        f"Post-LN at its best makes less than {LITTLE:g} less than Pre-LN, seed by seed."
+        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINED_THRESHOLD:g}. "
+        f"Post-LN at its best makes less than {NEGLIGIBLE_PROGRESS:g} less than Pre-LN, seed by seed."
     )
-    pilot = FIRST
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("arm", "warmup"), log_x=True)
+    pilot = FIRST_PILOT
+    chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "warmup"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Two arms, each with and without warm-up."""
-        return {"shallow": shallow(budget, ["post_ln", "pre_ln"])}
+        return {"shallow": shallow_comparison(budget, ["post_ln", "pre_ln"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """No worse."""
-        post, pre = (tuned(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
+        post, pre = (best_setting_values(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
-            Check("progress of pre_ln", over_seeds(pre), low=TRAINS, premise=True),
-            Check("progress, post_ln minus pre_ln", paired(post, pre), low=-LITTLE),
+            Check(
+                "progress of pre_ln", estimate_over_seeds(pre), low=TRAINED_THRESHOLD, premise=True
+            ),
+            Check(
+                "progress, post_ln minus pre_ln",
+                paired_difference(post, pre),
+                low=-NEGLIGIBLE_PROGRESS,
+            ),
         ]

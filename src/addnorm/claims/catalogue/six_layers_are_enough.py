@@ -2,12 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from addnorm.claims.checks import Check, over_seeds
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import deep
-from addnorm.claims.trained import LITTLE, PROGRESS, TRAINS, ByTraining, tuned
+from addnorm.claims.checks import Check, estimate_over_seeds
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import deep_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_THRESHOLD,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
@@ -27,33 +33,44 @@ DEPTHS = [6, 12]
         summary="More than six layers bring little where the task is small.",
     )
 )
-class SixLayersAreEnough(ByTraining):
+class SixLayersAreEnough(ComparisonClaim):
     """Pre-LN at two depths."""
 
-    said_by = "ours, against Wang et al., 2019"
-    place = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
+    attributed_to = "ours, against Wang et al., 2019"
+    paper_location = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
     experiment = (
         "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "
         "in the same number of steps, over one ladder of learning rates, without warm-up and with "
-        "one of a quarter of the steps. " + PROGRESS
+        "one of a quarter of the steps. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: six layers make progress above {TRAINS:g}. Twelve layers make less than "
-        f"{LITTLE:g} more than six, seed by seed."
+        f"Premise: six layers make progress above {TRAINED_THRESHOLD:g}. Twelve layers make less than "
+        f"{NEGLIGIBLE_PROGRESS:g} more than six, seed by seed."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", by=("depth", "warmup"), log_x=True)
-    sides = ("study", "depth")
+    chart = ChartSpec(
+        name="progress", x="lr", y="progress", group_by=("depth", "warmup"), log_x=True
+    )
+    group_fields = ("study", "depth")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """One arm at both depths."""
-        return {"deep": deep(budget, ["pre_ln"], depths=DEPTHS)}
+        return {"deep": deep_comparison(budget, ["pre_ln"], depths=DEPTHS)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """What the second half brings."""
         depths = sorted({row["depth"] for row in rows}) or DEPTHS
         few, many = depths[0], depths[-1]
-        six, twelve = (tuned(rows, depth=depth) for depth in (few, many))
+        six, twelve = (best_setting_values(rows, depth=depth) for depth in (few, many))
         return [
-            Check(f"progress of {few} layers", over_seeds(six), low=TRAINS, premise=True),
-            Check(f"{many} layers minus {few}", paired(twelve, six), high=LITTLE),
+            Check(
+                f"progress of {few} layers",
+                estimate_over_seeds(six),
+                low=TRAINED_THRESHOLD,
+                premise=True,
+            ),
+            Check(
+                f"{many} layers minus {few}",
+                paired_difference(twelve, six),
+                high=NEGLIGIBLE_PROGRESS,
+            ),
         ]

@@ -1,19 +1,30 @@
 """What helps in LayerNorm are the gradients of its statistics, not forward normalization alone."""
 
 from collections.abc import Mapping, Sequence
+from typing import Any
 
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Budget, Drawing, register
-from addnorm.claims.experiments import normed
-from addnorm.claims.trained import GUIDE, LITTLE, PROGRESS, ByTraining, tuned
+from addnorm.claims.claim import Budget, ChartSpec, register
+from addnorm.claims.experiments import norm_comparison
+from addnorm.claims.trained import (
+    NEGLIGIBLE_PROGRESS,
+    PROGRESS_DEFINITION,
+    TRAINED_GUIDE,
+    ComparisonClaim,
+    best_setting_values,
+)
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.statistics import paired
+from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
-SIMPLE, DETACHED, NONE = "pre_ln layer(affine=False)", "pre_ln detach", "pre_ln none"
+WITHOUT_AFFINE, DETACHED, WITHOUT_NORM = (
+    "pre_ln layer(affine=False)",
+    "pre_ln detach",
+    "pre_ln none",
+)
 DEPTH = 6
-SHARE = 0.5
+MAX_RECOVERED_FRACTION = 0.5
 
 
 @register(
@@ -30,40 +41,56 @@ SHARE = 0.5
         ),
     )
 )
-class StatisticsGradientsMatter(ByTraining):
+class StatisticsGradientsMatter(ComparisonClaim):
     """LayerNorm without gain and bias, the same detached, and no norm at all."""
 
-    place = "section 3.2 and table 3"
+    paper_location = "section 3.2 and table 3"
     experiment = (
         "Pre-LN of six layers each, with LayerNorm without gain and bias, with the same norm whose "
         "mean and deviation are detached, and without norms learns to translate dates over one "
-        "ladder of learning rates. " + PROGRESS
+        "ladder of learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: the whole norm makes more than {LITTLE:g} more progress than none. "
+        f"Premise: the whole norm makes more than {NEGLIGIBLE_PROGRESS:g} more progress than none. "
         "Seed by seed: the detached norm makes less progress than the whole one; and of what the "
-        f"whole one brings over none it brings less than {SHARE:g} (detached - none minus "
-        f"{SHARE:g} * (whole - none) is below 0)."
+        f"whole one brings over none it brings less than {MAX_RECOVERED_FRACTION:g} (detached - none minus "
+        f"{MAX_RECOVERED_FRACTION:g} * (whole - none) is below 0)."
     )
     pilot = (
         "a first round by the same rule with three layers, where no norm costs nothing, so that "
         "the premise failed; then sixteen cells of six and twelve layers (seed 50), in which it "
         "does. The seeds that are told here nobody had seen."
     )
-    drawing = Drawing(name="progress", x="lr", y="progress", log_x=True, guides=GUIDE)
+    chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True, guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
         """Three norms, in a stack that is deep enough to need one."""
-        deeper = {} if budget == "smoke" else {"depth": DEPTH}
-        return {"norms": normed(budget, ["layer(affine=False)", "detach", "none"], **deeper)}  # type: ignore[arg-type]
+        deeper: dict[str, Any] = {} if budget == "smoke" else {"depth": DEPTH}
+        return {
+            "norms": norm_comparison(budget, ["layer(affine=False)", "detach", "none"], **deeper)
+        }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
         """Worse than the whole, and no better than half of it."""
-        whole, detached, none = (tuned(rows, arm=arm) for arm in (SIMPLE, DETACHED, NONE))
+        whole, detached, none = (
+            best_setting_values(rows, arm=arm) for arm in (WITHOUT_AFFINE, DETACHED, WITHOUT_NORM)
+        )
         shared = whole.keys() & none.keys()
-        half = {seed: none[seed] + SHARE * (whole[seed] - none[seed]) for seed in shared}
+        half = {
+            seed: none[seed] + MAX_RECOVERED_FRACTION * (whole[seed] - none[seed])
+            for seed in shared
+        }
         return [
-            Check("progress, whole minus none", paired(whole, none), low=LITTLE, premise=True),
-            Check("progress, detached minus whole", paired(detached, whole), high=0),
-            Check("progress, detached minus half of the way", paired(detached, half), high=0),
+            Check(
+                "progress, whole minus none",
+                paired_difference(whole, none),
+                low=NEGLIGIBLE_PROGRESS,
+                premise=True,
+            ),
+            Check("progress, detached minus whole", paired_difference(detached, whole), high=0),
+            Check(
+                "progress, detached minus half of the way",
+                paired_difference(detached, half),
+                high=0,
+            ),
         ]

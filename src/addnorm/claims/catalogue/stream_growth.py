@@ -5,26 +5,26 @@ from collections.abc import Iterator, Sequence
 import torch
 
 from addnorm.claims.at_init import (
-    AtStart,
-    Sizes,
-    anew,
-    each_seed,
-    highest,
-    lowest,
-    picked,
-    row,
-    sizes,
+    BudgetSettings,
+    InitClaim,
+    budget_table,
+    estimate_per_seed,
+    make_encoder,
+    make_row,
+    max_value,
+    min_value,
+    reseed,
+    select_rows,
     slope,
-    stack_of,
 )
 from addnorm.claims.checks import Check
-from addnorm.claims.claim import Drawing, register
+from addnorm.claims.claim import ChartSpec, register
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.stacks import Encoder
 
-SIMPLE, USUAL = "pre_ln, the paper's layers", "pre_ln, usual layers (not judged)"
-BOUNDS = {"lower bound": 1 / 2, "upper bound": 3 / 2}
+PAPER_LAYERS, STANDARD_LAYERS = "pre_ln, the paper's layers", "pre_ln, usual layers (not judged)"
+BOUND_SLOPES = {"lower bound": 1 / 2, "upper bound": 3 / 2}
 
 
 @register(
@@ -42,7 +42,7 @@ BOUNDS = {"lower bound": 1 / 2, "upper bound": 3 / 2}
         ),
     )
 )
-class StreamGrowth(AtStart):
+class StreamGrowth(InitClaim):
     """The mean square of the stream behind each layer.
 
     square = mean(x_l ** 2)
@@ -50,7 +50,7 @@ class StreamGrowth(AtStart):
     x_l: (B, L, dim), the stream behind layer l, the input having a mean square of 1
     """
 
-    place = "section 3.2, lemma 2"
+    paper_location = "section 3.2, lemma 2"
     experiment = (
         "An encoder of the paper's simplified layers (one head, queries and keys zero, value and "
         "feed-forward matrices dim x dim with entries of variance 1 / dim, no biases) reads "
@@ -69,8 +69,8 @@ class StreamGrowth(AtStart):
         "undecided, and 64, which held but made too large a file; these are new ones."
     )
     corrected = True
-    drawing = Drawing(name="square", x="layer", y="mean square of the stream")
-    budgets = sizes(
+    chart = ChartSpec(name="square", x="layer", y="mean square of the stream")
+    budgets = budget_table(
         seeds=(2, 24, 24),
         first_seed=(0, 200, 0),
         depth=(3, 32, 64),
@@ -78,45 +78,51 @@ class StreamGrowth(AtStart):
         length=(8, 64, 128),
     )
 
-    def measure(self, at: Sizes) -> Iterator[Row]:
+    def measure(self, settings: BudgetSettings) -> Iterator[Row]:
         """A forward of each; the bounds are drawn as arms."""
-        for arm in (SIMPLE, USUAL):
-            anew(at["seed"])
-            x = torch.randn(4, at["length"], at["dim"])
-            size = (at["depth"], at["dim"])
-            stack = _simplified(*size) if arm == SIMPLE else stack_of("pre_ln", *size)
+        for arm in (PAPER_LAYERS, STANDARD_LAYERS):
+            reseed(settings["seed"])
+            x = torch.randn(4, settings["length"], settings["dim"])
+            size = (settings["depth"], settings["dim"])
+            stack = (
+                _build_simplified_encoder(*size)
+                if arm == PAPER_LAYERS
+                else make_encoder("pre_ln", *size)
+            )
             with torch.no_grad(), stack.taps.record() as tape:
                 stack(x)
             start = x.square().mean()
-            for layer in range(1, at["depth"] + 1):
+            for layer in range(1, settings["depth"] + 1):
                 square = tape["stream"][2 * layer - 1].square().mean()
-                yield row("square", square / start, arm=arm, layer=layer)
-        for arm, share in BOUNDS.items() if at["seed"] == at["first_seed"] else ():
-            for layer in range(1, at["depth"] + 1):
-                yield row("square", 1 + share * layer, arm=arm, layer=layer)
+                yield make_row("square", square / start, arm=arm, layer=layer)
+        for arm, share in (
+            BOUND_SLOPES.items() if settings["seed"] == settings["first_seed"] else ()
+        ):
+            for layer in range(1, settings["depth"] + 1):
+                yield make_row("square", 1 + share * layer, arm=arm, layer=layer)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
         """Both bounds, and the growth between them."""
-        own = picked(rows, "square", arm=SIMPLE)
+        own = select_rows(rows, "square", arm=PAPER_LAYERS)
         low, high = (
             [{**each, "value": each["value"] / (1 + share * each["layer"])} for each in own]
-            for share in BOUNDS.values()
+            for share in BOUND_SLOPES.values()
         )
         added = [{**each, "value": each["value"] - 1} for each in own]
         return [
-            Check("smallest share of the lower bound", each_seed(low, lowest), low=1),
-            Check("largest share of the upper bound", each_seed(high, highest), high=1),
+            Check("smallest share of the lower bound", estimate_per_seed(low, min_value), low=1),
+            Check("largest share of the upper bound", estimate_per_seed(high, max_value), high=1),
             Check(
                 "power of the layer with which it grows",
-                each_seed(added, slope("layer", log_x=True, log_y=True)),
+                estimate_per_seed(added, slope("layer", log_x=True, log_y=True)),
             ),
         ]
 
 
-def _simplified(depth: int, dim: int) -> Encoder:
+def _build_simplified_encoder(depth: int, dim: int) -> Encoder:
     """The layers of the paper's proof."""
     stack = Encoder(dim=dim, depth=depth, heads=1, wiring="pre_ln", ffn_dim=dim, bias=False)
-    stack.initialise(scheme="unit")
+    stack.init_weights(scheme="unit")
     with torch.no_grad():
         for role, weight in stack.weights():
             if role in ("query", "key"):

@@ -1,7 +1,7 @@
 """T-Fixup trains where deep Post-LN does not."""
 
 from addnorm.claims.claim import register
-from addnorm.claims.deep_remedy import Remedy
+from addnorm.claims.deep_remedy import DeepRemedyClaim
 from addnorm.core.cards import Card
 
 
@@ -20,9 +20,9 @@ from addnorm.core.cards import Card
         ),
     )
 )
-class TFixupTrainsDeep(Remedy):
+class TFixupTrainsDeep(DeepRemedyClaim):
     """T-Fixup beside Post-LN."""
 
     arm = "t_fixup"
-    warm = False
-    place = "sections 3 and 4"
+    has_warmup = False
+    paper_location = "sections 3 and 4"

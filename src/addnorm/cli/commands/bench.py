@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from addnorm.bench import Bench, Limits, Row
+    from addnorm.bench import Benchmark, HardwareLimits, Row
 
 PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
 
@@ -31,56 +31,58 @@ def bench(
     json: Annotated[bool, typer.Option("--json", help="The rows as a JSON list.")] = False,
 ) -> None:
     """Measure speed against peers, in ratios of one run."""
-    from addnorm.bench import keep_memory, limits
-    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.bench import measure_limits, retain_freed_memory
+    from addnorm.cli.output import make_console, write_json, write_page
 
-    chosen, counts = _chosen(parts), threads or [1, 2][: os.cpu_count()]
-    keep_memory()
-    floor = [limits(count) for count in counts]
-    rows = list(_rows(chosen, counts, rounds))
+    chosen, counts = _select_parts(parts), threads or [1, 2][: os.cpu_count()]
+    retain_freed_memory()
+    floor = [measure_limits(count) for count in counts]
+    rows = list(_measure_rows(chosen, counts, rounds))
     if json:
-        for line in _machine(floor):
-            _say(line)
-        write_json([row.data() for row in rows])
+        for line in _describe_machine(floor):
+            _print_status(line)
+        write_json([row.to_dict() for row in rows])
         return
-    write_page(page(), *_told(floor, rows))
+    write_page(make_console(), *_render_results(floor, rows))
 
 
-def _chosen(parts: "list[str] | None") -> list[str]:
-    from addnorm.core.errors import UnknownName, unknown
+def _select_parts(parts: "list[str] | None") -> list[str]:
+    from addnorm.core.errors import UnknownNameError, unknown_name_message
 
     for part in parts or ():
         if part not in PARTS:
-            raise UnknownName(unknown("part", part, PARTS))
+            raise UnknownNameError(unknown_name_message("part", part, PARTS))
     return list(dict.fromkeys(parts or PARTS))
 
 
-def _rows(parts: list[str], threads: list[int], rounds: int | None) -> "Iterator[Row]":
-    from addnorm.bench import measured
+def _measure_rows(parts: list[str], threads: list[int], rounds: int | None) -> "Iterator[Row]":
+    from addnorm.bench import run_benchmark
     from addnorm.core.errors import UserError
 
     for part in parts:
-        for made in _benches(part):
+        for made in _load_benches(part):
             for count in threads:
-                _say(f"{made.name}, {made.dtype}, {count} thread{'s' * (count > 1)}")
+                _print_status(f"{made.name}, {made.dtype}, {count} thread{'s' * (count > 1)}")
                 try:
-                    yield from measured(made, threads=count, rounds=rounds)
+                    yield from run_benchmark(made, threads=count, rounds=rounds)
                 except UserError as problem:  # a peer that is not there
-                    _say(f"left out: {problem}")
+                    _print_status(f"left out: {problem}")
 
 
-def _say(words: str) -> None:
-    print(f"addnorm: {words}", file=sys.stderr, flush=True)
+def _print_status(text: str) -> None:
+    print(f"addnorm: {text}", file=sys.stderr, flush=True)
 
 
-def _benches(part: str) -> "Iterator[Bench]":
+def _load_benches(part: str) -> "Iterator[Benchmark]":
     from importlib import import_module
 
-    benches: Iterator[Bench] = import_module(f"addnorm.bench.{part}").benches()
+    benches: Iterator[Benchmark] = import_module(f"addnorm.bench.{part}").benches()
     return benches
 
 
-def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]":
+def _render_results(
+    hardware_limits: "list[HardwareLimits]", rows: "list[Row]"
+) -> "Iterator[RenderableType]":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
@@ -94,11 +96,11 @@ def _told(floor: "list[Limits]", rows: "list[Row]") -> "Iterator[RenderableType]
         table.add_row(row.name, row.peer, row.dtype, str(row.threads), ratio, goal)
     yield table
     yield ""
-    yield from _machine(floor)
+    yield from _describe_machine(hardware_limits)
 
 
-def _machine(floor: "list[Limits]") -> "Iterator[str]":
+def _describe_machine(hardware_limits: "list[HardwareLimits]") -> "Iterator[str]":
     from addnorm.kernels import library
 
-    yield "The machine itself: " + "; ".join(map(str, floor))
-    yield f"Kernels: {library.available().why}"
+    yield "The machine itself: " + "; ".join(map(str, hardware_limits))
+    yield f"Kernels: {library.get_availability().reason}"

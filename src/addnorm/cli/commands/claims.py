@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 claims = typer.Typer(help="Run published claims again and judge them.")
 
-LISTED = ("id", "statement", "paper", "how", "cost at standard")
-VERDICTS = ("id", "verdict", "statement", "what decides")
-ROOM = 100
+LIST_COLUMNS = ("id", "statement", "paper", "how", "cost at standard")
+VERDICT_COLUMNS = ("id", "verdict", "statement", "what decides")
+MIN_TABLE_WIDTH = 100
 """Columns below which a table is no longer read with ease."""
 Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
 Budget = Annotated[
@@ -30,7 +30,7 @@ Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim i
 def list_claims(json: Json = False) -> None:
     """Every claim: its name, what it says, who said it, and what it costs."""
     from addnorm.claims import BUDGETS, registry
-    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.output import make_console, write_json, write_page
 
     if json:
         told = []
@@ -44,8 +44,8 @@ def list_claims(json: Json = False) -> None:
                     "formula": card.formula,
                     "source": claim.source,
                     "paper": card.paper,
-                    "place": claim.place,
-                    "how": claim.how,
+                    "place": claim.paper_location,
+                    "how": claim.method,
                     "experiment": claim.experiment,
                     "rule": claim.rule,
                     "corrected": claim.corrected,
@@ -55,8 +55,8 @@ def list_claims(json: Json = False) -> None:
             )
         write_json(told)
         return
-    console = page()
-    write_page(console, *_shown(console, LISTED, _listed()))
+    console = make_console()
+    write_page(console, *_render_table(console, LIST_COLUMNS, _claim_rows()))
 
 
 @claims.command()
@@ -69,7 +69,7 @@ def run(
     json: Json = False,
 ) -> None:
     """Run some claims; the same command goes on where it was interrupted."""
-    _run(names, budget=budget, out=out, workers=workers, strict=strict, json=json)
+    _run_selected(names, budget=budget, out=out, workers=workers, strict=strict, json=json)
 
 
 @claims.command("all")
@@ -83,75 +83,75 @@ def run_all(
     """Run every claim; the same command goes on where it was interrupted."""
     from addnorm.claims import registry
 
-    _run(list(registry), budget=budget, out=out, workers=workers, strict=strict, json=json)
+    _run_selected(list(registry), budget=budget, out=out, workers=workers, strict=strict, json=json)
 
 
-def _run(
+def _run_selected(
     names: list[str], *, budget: str, out: Path, workers: int | None, strict: bool, json: bool
 ) -> None:
     from addnorm.claims import BUDGETS, run_claims
-    from addnorm.claims.runner import find
-    from addnorm.cli.output import page, write_json, write_page
-    from addnorm.cli.progress.claims import Talk
+    from addnorm.claims.runner import find_claims
+    from addnorm.cli.output import make_console, write_json, write_page
+    from addnorm.cli.progress.claims import ClaimsReporter
     from addnorm.comparison.engines import make_engine
-    from addnorm.core.errors import UnknownName, unknown
+    from addnorm.core.errors import UnknownNameError, unknown_name_message
     from addnorm.report.claims_page import write_claims_report
 
     known = next((each for each in BUDGETS if each == budget), None)
     if known is None:
-        raise UnknownName(unknown("budget", budget, BUDGETS))
-    training = any(claim.how == "by training" for claim in find(names))
+        raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))
+    training = any(claim.method == "by training" for claim in find_claims(names))
     wanted = training or workers is not None  # a wrong number of workers is refused in any case
     engine = make_engine("local", workers=workers) if wanted else None
-    talk = Talk()
+    talk = ClaimsReporter()
     try:
-        found = run_claims(names, out, budget=known, engine=engine, watch=talk)
+        found = run_claims(names, out, budget=known, engine=engine, callback=talk)
     except BaseException:
         talk.close()
-        if talk.ended_any:
+        if talk.has_results:
             with suppress(Exception):  # what went wrong first is what must be told
-                talk.said(f"the page: {write_claims_report(out)}")
+                talk.on_message(f"the page: {write_claims_report(out)}")
         raise
     talk.close()
-    if talk.ended_any:
-        talk.said(f"the page: {write_claims_report(out)}")
+    if talk.has_results:
+        talk.on_message(f"the page: {write_claims_report(out)}")
     if json:
-        write_json([_plain(result) for result in found.values()])
+        write_json([_result_to_dict(result) for result in found.values()])
     else:
-        console = page()
-        write_page(console, *_shown(console, VERDICTS, _verdicts(found)))
+        console = make_console()
+        write_page(console, *_render_table(console, VERDICT_COLUMNS, _verdicts(found)))
     answers = {result.answer for result in found.values()}
     if "crashed" in answers or (strict and "not held" in answers):
         raise typer.Exit(1)
 
 
-def _plain(result: "Result") -> dict[str, Any]:
+def _result_to_dict(result: "Result") -> dict[str, Any]:
     verdict = result.verdict.to_dict() if result.verdict else {"answer": result.answer}
     told = {"id": result.claim, "budget": result.budget, "why": result.why}
     return told | {"seconds": result.seconds} | verdict
 
 
-def _listed() -> list[tuple[str, ...]]:
+def _claim_rows() -> list[tuple[str, ...]]:
     from addnorm.claims import registry
 
     rows: list[tuple[str, ...]] = []
     for name in registry:
         card, claim = registry.card(name), registry.member(name)()
-        rows.append((name, card.summary, claim.source, claim.how, claim.cost("standard")))
+        rows.append((name, card.summary, claim.source, claim.method, claim.cost("standard")))
     return rows
 
 
-def _verdicts(found: "dict[str, Result]") -> list[tuple[str, ...]]:
+def _verdicts(results: "dict[str, Result]") -> list[tuple[str, ...]]:
     from addnorm.claims import registry
 
     rows: list[tuple[str, ...]] = []
-    for name, result in found.items():
+    for name, result in results.items():
         why = result.verdict.why if result.verdict else result.why
         rows.append((name, result.answer, registry.card(name).summary, why))
     return rows
 
 
-def _shown(
+def _render_table(
     console: "Console", head: tuple[str, ...], rows: list[tuple[str, ...]]
 ) -> "list[RenderableType]":
     """A table; where it would be too narrow to read, a few lines for each row."""
@@ -159,7 +159,7 @@ def _shown(
     from rich.table import Table
     from rich.text import Text
 
-    if console.width < ROOM:
+    if console.width < MIN_TABLE_WIDTH:
         parts: list[RenderableType] = []
         for name, *cells in rows:
             parts.append(Text(name, style="bold"))

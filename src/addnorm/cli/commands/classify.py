@@ -11,7 +11,7 @@ from addnorm.cli.options import Attention, Chunk, Device
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from addnorm.decode.inference import Labelled
+    from addnorm.decode.inference import LabelPrediction
 
 
 def classify(
@@ -33,36 +33,40 @@ def classify(
 ) -> None:
     """Label lines: one out for each in, in the same order."""
     from addnorm.cli import line_io as cli
-    from addnorm.decode.inference import Notes
+    from addnorm.decode.inference import InputWarnings
     from addnorm.decode.inference import classify as answer
 
-    texts, notes = cli.Lines(files or ()), Notes()
+    texts, notes = cli.InputLines(files or ()), InputWarnings()
     trained = cli.open_run(run, device)
-    size = cli.chunk_of(chunk, files or ())
-    answers = cli.with_lines(
+    size = cli.resolve_chunk(chunk, files or ())
+    answers = cli.pair_with_lines(
         texts,
         lambda asked: answer(trained, asked, batch_tokens=batch_tokens, chunk=size, notes=notes),
     )
     form = "json" if json else "scores" if scores else "text"
     write = partial(_write, labels=trained.labels, form=form)
     try:
-        cli.answer_lines(trained, answers, write, words="labelling", attention=attention)
+        cli.run_lines(trained, answers, write, description="labelling", attention=attention)
     finally:
-        cli.report(notes, texts)
+        cli.print_warnings(notes, texts)
 
 
 def _write(
-    number: int, line: str, verdict: "Labelled", *, labels: "Sequence[str]", form: str
+    number: int, line: str, prediction: "LabelPrediction", *, labels: "Sequence[str]", form: str
 ) -> None:
     from addnorm.cli.line_io import write_line, write_record
 
     if form == "json":
-        p = dict(zip(labels, verdict.probabilities, strict=False))  # none for an empty line
-        told = {"label": verdict.label, "probability": verdict.probability, "probabilities": p}
+        p = dict(zip(labels, prediction.probabilities, strict=False))  # none for an empty line
+        told = {
+            "label": prediction.label,
+            "probability": prediction.probability,
+            "probabilities": p,
+        }
         write_record({"line": number, "input": line, **told})
-    elif verdict.label is None:
+    elif prediction.label is None:
         write_line("")
     elif form == "scores":
-        write_line(verdict.label, f"{verdict.probability:.4f}")
+        write_line(prediction.label, f"{prediction.probability:.4f}")
     else:
-        write_line(verdict.label)
+        write_line(prediction.label)

@@ -12,9 +12,9 @@ if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
     from addnorm.comparison.spec import Comparison
 
-INTERRUPTED = 130
+EXIT_INTERRUPTED = 130
 
-Text = str | None
+OptionalStr = str | None
 AXES = "What is varied"
 WORK = "How it is carried out"
 
@@ -25,43 +25,45 @@ def compare(
         typer.Argument(metavar="KEY=VALUE", help="Keys of a recipe, for all cells: dim=128 ..."),
     ] = None,
     wiring: Annotated[
-        Text, typer.Option(help="Wirings: post_ln,pre_ln,b2t", rich_help_panel=AXES)
+        OptionalStr, typer.Option(help="Wirings: post_ln,pre_ln,b2t", rich_help_panel=AXES)
     ] = None,
-    norm: Annotated[Text, typer.Option(help="Norms: layer,rms", rich_help_panel=AXES)] = None,
-    depth: Annotated[Text, typer.Option(help="Layers: 6,12", rich_help_panel=AXES)] = None,
+    norm: Annotated[
+        OptionalStr, typer.Option(help="Norms: layer,rms", rich_help_panel=AXES)
+    ] = None,
+    depth: Annotated[OptionalStr, typer.Option(help="Layers: 6,12", rich_help_panel=AXES)] = None,
     warmup: Annotated[
-        Text,
+        OptionalStr,
         typer.Option(
             help="Steps of warm-up: 0,100; `own` adds each arm with the schedule it recommends.",
             rich_help_panel=AXES,
         ),
     ] = None,
     lr: Annotated[
-        Text,
+        OptionalStr,
         typer.Option(help="Learning rates: 1e-3,3e-3, or sweep.", rich_help_panel=AXES),
     ] = None,
     seeds: Annotated[
         int | None, typer.Option(help="How many seeds each setting gets.", rich_help_panel=AXES)
     ] = None,
     task: Annotated[
-        Text,
+        OptionalStr,
         typer.Option(
             help="translate, lm or classify on a demo corpus; table:FILE; or a recipe.yaml with "
             "data."
         ),
     ] = None,
     target: Annotated[
-        Text, typer.Option(metavar="COLUMN", help="The column of a table to predict.")
+        OptionalStr, typer.Option(metavar="COLUMN", help="The column of a table to predict.")
     ] = None,
     steps: Annotated[int | None, typer.Option(help="Updates of each cell.")] = None,
     schedule: Annotated[
-        Text, typer.Option(help="The schedule all arms share: constant, cosine, ...")
+        OptionalStr, typer.Option(help="The schedule all arms share: constant, cosine, ...")
     ] = None,
     score: Annotated[
         int | None, typer.Option(help="Held-out records each cell answers; 0 for none.")
     ] = None,
     mode: Annotated[
-        Text, typer.Option(help="fair, or halving: the worse settings of an arm end early.")
+        OptionalStr, typer.Option(help="fair, or halving: the worse settings of an arm end early.")
     ] = None,
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A study in YAML.")
@@ -78,7 +80,7 @@ def compare(
         str, typer.Option(help="local, or ray for a cluster.", rich_help_panel=WORK)
     ] = "local",
     address: Annotated[
-        Text, typer.Option(help="The address of the Ray cluster.", rich_help_panel=WORK)
+        OptionalStr, typer.Option(help="The address of the Ray cluster.", rich_help_panel=WORK)
     ] = None,
     limit: Annotated[
         float,
@@ -99,15 +101,15 @@ def compare(
     budget = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
     budget["target"] = target
     given = {name: value for name, value in (axes | budget).items() if value is not None}
-    spec = _spec(given, keys or [], task, config, demo=demo)
+    spec = _parse_spec(given, keys or [], task, config, demo=demo)
     if dry_run:
         from addnorm.comparison.shared_data import check_data
 
         spec.check()
         check_data(spec)
-        sys.stdout.write(spec.yaml())
+        sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import Board, Lines
+    from addnorm.cli.progress.comparison import LiveTable, LogLines
     from addnorm.comparison.engines import make_engine
     from addnorm.comparison.run import compare as run
     from addnorm.core.errors import UserError
@@ -115,40 +117,40 @@ def compare(
     if address is not None and engine != "ray":
         raise UserError("--address is that of a Ray cluster; add --engine ray, or leave it out")
     folder = out or Path("demo" if demo else "comparison")
-    audience = Board() if sys.stderr.isatty() else Lines()
+    audience = LiveTable() if sys.stderr.isatty() else LogLines()
     try:
         study = run(
             spec,
             folder,
-            engine=make_engine(engine, workers=workers, address=address, limit=limit),
-            audience=audience,
+            engine=make_engine(engine, workers=workers, address=address, timeout=limit),
+            callback=audience,
         )
     finally:
         audience.close()
-    _show(study, json=json)
+    _print_result(study, json=json)
     export(folder, png=png, csv=csv)
     if audience.interrupted:
-        raise typer.Exit(INTERRUPTED)
+        raise typer.Exit(EXIT_INTERRUPTED)
 
 
-def _spec(
-    given: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
+def _parse_spec(
+    options: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
 ) -> "Comparison":
     """The spec from a file, the options and the keys, of which the later ones win."""
-    from addnorm.comparison.demo import DEMO
+    from addnorm.comparison.demo import DEMO_SPEC
     from addnorm.comparison.spec import AXES, Comparison, read_spec, task_keys
     from addnorm.core.errors import UserError
-    from addnorm.core.key_values import read_pairs
+    from addnorm.core.key_values import parse_key_values
 
     if demo and (config is not None or task is not None):
         raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")
-    values: dict[str, Any] = dict(DEMO) if demo else read_spec(config) if config else {}
-    pairs = read_pairs(keys)
-    if twice := [name for name in given if name in pairs]:
+    values: dict[str, Any] = dict(DEMO_SPEC) if demo else read_spec(config) if config else {}
+    pairs = parse_key_values(keys)
+    if twice := [name for name in options if name in pairs]:
         raise UserError(
             f"{twice[0]} is given twice, as --{twice[0]} and as a key; keep one of them"
         )
-    more = (task_keys(task) if task else {}) | given | pairs
+    more = (task_keys(task) if task else {}) | options | pairs
     if "grids" in values and any(name in more for name in AXES):
         several = ", ".join(f"--{name}" for name in AXES if name in more)
         raise UserError(
@@ -158,12 +160,12 @@ def _spec(
     return Comparison.of(values | more)
 
 
-def _show(study: "Study", *, json: bool) -> None:
+def _print_result(study: "Study", *, json: bool) -> None:
     """The result on standard output."""
-    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.output import make_console, write_json, write_page
     from addnorm.cli.summary_table import summary_table
 
     if json:
         write_json(study.result())
         return
-    write_page(page(), summary_table(study), "", *study.verdict)
+    write_page(make_console(), summary_table(study), "", *study.verdict)

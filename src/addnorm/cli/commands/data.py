@@ -5,19 +5,19 @@ from typing import Annotated
 
 import typer
 
-from addnorm.cli.corpus_options import check, languages_of, planned, write
+from addnorm.cli.corpus_options import build_plan, check_output, describe_languages, write_corpus
 from addnorm.cli.data_options import (
     Column,
     Errors,
     File,
     Force,
-    From,
-    Held,
-    HeldOrFile,
+    Holdout,
+    HoldoutOrFile,
     Json,
     Out,
     Seed,
-    To,
+    SourceLanguage,
+    TargetLanguage,
     Unique,
 )
 
@@ -39,10 +39,10 @@ def files(
     paragraphs: Annotated[
         bool, typer.Option("--paragraphs", help="A text ends at a blank line, not at every line.")
     ] = False,
-    source: From = "",
-    target: To = "",
-    valid: Held = None,
-    test: Held = None,
+    source: SourceLanguage = "",
+    target: TargetLanguage = "",
+    valid: Holdout = None,
+    test: Holdout = None,
     seed: Seed = 0,
     unique: Unique = False,
     errors: Errors = "drop",
@@ -50,19 +50,19 @@ def files(
     json: Json = False,
 ) -> None:
     """Plain text: --src and --tgt for translation, --text for a language model."""
-    from addnorm.data.readers.text_files import file_parts
-    from addnorm.data.record_counts import Counts
+    from addnorm.data.readers.text_files import read_splits
+    from addnorm.data.record_counts import RecordCounts
 
     sides = {"train": (src, tgt), "valid": (valid_src, valid_tgt), "test": (test_src, test_tgt)}
     texts = {"train": text, "valid": valid_text, "test": test_text}
-    counts = Counts()
-    check(out, force=force, errors=errors)
-    task, parts = file_parts(sides, texts, paragraphs=paragraphs, errors=errors, counts=counts)
+    counts = RecordCounts()
+    check_output(out, force=force, errors=errors)
+    task, parts = read_splits(sides, texts, paragraphs=paragraphs, errors=errors, counts=counts)
     named = {split: list(map(str, pair)) for split, pair in sides.items() if pair[0]}
     named |= {split: [str(path)] for split, path in texts.items() if path}
-    about = {"source": "files", "files": named, **languages_of(source, target)}
-    plan = planned(parts, valid=valid, test=test, seed=seed, unique=unique)
-    write(out, task, parts=parts, counts=counts, plan=plan, about=about, json=json)
+    about = {"source": "files", "files": named, **describe_languages(source, target)}
+    plan = build_plan(parts, valid=valid, test=test, seed=seed, unique=unique)
+    write_corpus(out, task, splits=parts, counts=counts, plan=plan, about=about, json=json)
 
 
 @data.command()
@@ -78,8 +78,8 @@ def columns(
     target: Column = None,
     text: Column = None,
     label: Column = None,
-    valid: HeldOrFile = None,
-    test: HeldOrFile = None,
+    valid: HoldoutOrFile = None,
+    test: HoldoutOrFile = None,
     header: Annotated[
         bool | None,
         typer.Option(help="Whether the first line names the columns; not if they are numbers."),
@@ -87,8 +87,8 @@ def columns(
     format: Annotated[
         str | None, typer.Option("--format", help="tsv, csv, jsonl, parquet or arrow.")
     ] = None,
-    origin: From = "",
-    goal: To = "",
+    origin: SourceLanguage = "",
+    goal: TargetLanguage = "",
     seed: Seed = 0,
     unique: Unique = False,
     errors: Errors = "drop",
@@ -96,51 +96,53 @@ def columns(
     json: Json = False,
 ) -> None:
     """Columns of a table: --source and --target, --text, or --text and --label."""
-    from addnorm.data.readers.columns import column_parts, is_number, records, task_of
-    from addnorm.data.record_counts import Counts
+    from addnorm.data.readers.columns import infer_task, is_number, read_records, split_files
+    from addnorm.data.record_counts import RecordCounts
 
-    counts = Counts()
-    check(out, force=force, errors=errors)
+    counts = RecordCounts()
+    check_output(out, force=force, errors=errors)
     chosen = {"source": source, "target": target, "text": text, "label": label}
-    task, wanted = task_of(chosen)
-    paths = column_parts(table, {"valid": valid, "test": test})
+    task, wanted = infer_task(chosen)
+    paths = split_files(table, {"valid": valid, "test": test})
     about = {
         "source": "columns",
         "files": {split: list(map(str, files)) for split, files in paths.items()},
         "columns": wanted,
-        **languages_of(origin, goal),
+        **describe_languages(origin, goal),
     }
     parts = {
-        split: records(files, wanted, counts=counts, errors=errors, format=format, header=header)
+        split: read_records(
+            files, wanted, counts=counts, errors=errors, format=format, header=header
+        )
         for split, files in paths.items()
     }
     sizes = {"valid": valid, "test": test}
     sizes = {split: size for split, size in sizes.items() if size is None or is_number(size)}
-    plan = planned(parts, **sizes, seed=seed, unique=unique)
-    write(out, task, parts=parts, counts=counts, plan=plan, about=about, json=json)
+    plan = build_plan(parts, **sizes, seed=seed, unique=unique)
+    write_corpus(out, task, splits=parts, counts=counts, plan=plan, about=about, json=json)
 
 
 @data.command()
 def demo(
     out: Out,
     task: Annotated[str, typer.Option("--task", help="translate, lm or classify.")] = "translate",
-    source: From = "en",
-    target: To = "de",
+    source: SourceLanguage = "en",
+    target: TargetLanguage = "de",
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
     """A corpus out of what is installed: dates and numbers, Python's documentation, docstrings."""
-    from addnorm.core.errors import UserError, unknown
+    from addnorm.core.errors import UserError, unknown_name_message
     from addnorm.data.corpus import TASKS
     from addnorm.data.demo import make_demo
-    from addnorm.data.record_counts import Counts
+    from addnorm.data.record_counts import RecordCounts
 
     if task not in TASKS:
-        raise UserError(unknown("task", task, TASKS))
-    check(out, force=force)
+        raise UserError(unknown_name_message("task", task, TASKS))
+    check_output(out, force=force)
     splits, about = make_demo(task, seed=seed, languages=(source, target))
-    counts = Counts()
-    counts.saw(sum(map(len, splits.values())))
-    plan = planned(splits, seed=seed)
-    write(out, task, parts=splits, counts=counts, plan=plan, about=about, json=json)
+    counts = RecordCounts()
+    counts.add_read(sum(map(len, splits.values())))
+    plan = build_plan(splits, seed=seed)
+    write_corpus(out, task, splits=splits, counts=counts, plan=plan, about=about, json=json)

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
 
     from addnorm.doctor.report import Report
 
-NO = 1
-RATE = 1e-3
+EXIT_FINDINGS = 1
+DEFAULT_STRESS_LR = 1e-3
 """Learning rate of a stress run, if none is given."""
 LEVELS = ("info", "warning", "error", "never")
 
@@ -87,16 +87,16 @@ def doctor(
     Importing package.module runs its code: visit only what you trust. Nothing is downloaded and
     the model is left as it was. Exit 0 nothing found, 1 findings, 2 it could not run.
     """
-    from addnorm.core.errors import UserError, unknown
+    from addnorm.core.errors import UserError, unknown_name_message
 
     if fail_on not in LEVELS:
-        raise UserError(unknown("level", fail_on, LEVELS))
+        raise UserError(unknown_name_message("level", fail_on, LEVELS))
     if lr is not None and not stress:
         raise UserError(f"--lr {lr:g} is for --stress; add it, or leave --lr out")
     with redirect_stdout(sys.stderr):  # what the user's own code prints is no part of the report
-        report = _visit(
+        report = _diagnose(
             target, inputs or [], layers=layers, optimizer=optimizer, config=config,
-            lr=RATE if stress and lr is None else lr, loss=loss,
+            lr=DEFAULT_STRESS_LR if stress and lr is None else lr, loss=loss,
         )  # fmt: skip
     if html is not None:
         report.to_html(html)
@@ -104,17 +104,17 @@ def doctor(
     if json:
         sys.stdout.write(report.to_json() + "\n")
     else:
-        from addnorm.cli.output import page, write_page
+        from addnorm.cli.output import make_console, write_page
 
-        console = page()
-        write_page(console, *_text(report, console))
+        console = make_console()
+        write_page(console, *_render_report(report, console))
     sys.stdout.flush()
     worst = report.worst()
     if fail_on != "never" and worst and LEVELS.index(worst) >= LEVELS.index(fail_on):
-        raise typer.Exit(NO)
+        raise typer.Exit(EXIT_FINDINGS)
 
 
-def _visit(
+def _diagnose(
     target: str,
     specs: list[str],
     *,
@@ -127,33 +127,38 @@ def _visit(
     from dataclasses import replace
 
     from addnorm.doctor import doctor as visit
-    from addnorm.doctor.loading.example_inputs import guessed, parsed
-    from addnorm.doctor.loading.targets import build_optimizer, imported, make_loss, read_options
-    from addnorm.doctor.stress_test import CannotTrain
+    from addnorm.doctor.loading.example_inputs import guess_inputs, parse_input_specs
+    from addnorm.doctor.loading.targets import (
+        build_optimizer,
+        import_target,
+        load_loss,
+        read_options,
+    )
+    from addnorm.doctor.stress_test import StressTestError
     from addnorm.doctor.stress_test import stress as stressed
 
-    scalar = None if loss is None else make_loss(loss, stress=lr is not None)
-    given = parsed(specs) if specs else None
+    scalar = None if loss is None else load_loss(loss, stress=lr is not None)
+    given = parse_input_specs(specs) if specs else None
     options = None if config is None else read_options(config)
-    model, notes = _model(target, layers, options)
+    model, notes = _load_model(target, layers, options)
     for note in notes:
         print(f"addnorm: {note}", file=sys.stderr)
-    example = guessed(model) if given is None else given
+    example = guess_inputs(model) if given is None else given
     more: dict[str, Any] = {}
     if optimizer is not None:
         more["optimizer"] = build_optimizer(optimizer, model)
     if options is not None:
-        more |= {"config": options, "build": imported(target, "")}
+        more |= {"config": options, "build": import_target(target, "")}
     report = visit(model, example, None if isinstance(scalar, str) else scalar, **more)
     if lr is not None:
         try:
             report = replace(report, stress=tuple(stressed(model, example, scalar, lr=lr)))
-        except CannotTrain as problem:  # what the visit found is not lost with it
+        except StressTestError as problem:  # what the visit found is not lost with it
             report = replace(report, notes=(*report.notes, f"no stress run: {problem}"))
     return report
 
 
-def _model(
+def _load_model(
     target: str, layers: int | None, options: dict[str, Any] | None
 ) -> tuple[Any, list[str]]:
     from addnorm.core.errors import UserError
@@ -173,7 +178,7 @@ def _model(
     return open_run(Path(target), "cpu").model, []
 
 
-def _text(report: "Report", console: "Console") -> "list[RenderableType]":
+def _render_report(report: "Report", console: "Console") -> "list[RenderableType]":
     from rich.text import Text
 
     parts: list[RenderableType] = [Text(report.model, style="bold")]
@@ -186,7 +191,7 @@ def _text(report: "Report", console: "Console") -> "list[RenderableType]":
     parts += [Text(f"  not seen: {line}") for line in report.notes]
     for table in _blocks(report, console) if report.blocks else ():
         parts += [Text(""), table]
-    parts += [Text(""), _signs(report)] if report.signs() else []
+    parts += [Text(""), _metrics_table(report)] if report.stream_statistics() else []
     parts.append(Text(""))
     parts += _findings(report)
     if report.stress:
@@ -194,18 +199,18 @@ def _text(report: "Report", console: "Console") -> "list[RenderableType]":
     return parts
 
 
-def _table(words: "Sequence[str]", *, folded: "Sequence[str]" = ()) -> "Table":
+def _make_table(titles: "Sequence[str]", *, wrapped: "Sequence[str]" = ()) -> "Table":
     """A table whose columns keep their words whole, but for those that may be long."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for word in words:
-        whole = word not in folded
+    for word in titles:
+        whole = word not in wrapped
         table.add_column(word, overflow="fold", no_wrap=whole, min_width=len(word))
     return table
 
 
-def _numbers(table: "Table", names: "Sequence[str]") -> None:
+def _add_number_columns(table: "Table", names: "Sequence[str]") -> None:
     for name in names:
         name = name.replace("_", " ")
         longest = max(map(len, name.split()))
@@ -214,14 +219,14 @@ def _numbers(table: "Table", names: "Sequence[str]") -> None:
 
 def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
     """One table of words and numbers; one of each where that would be too wide."""
-    from addnorm.cli.output import ENDLESS
+    from addnorm.cli.output import UNLIMITED_WIDTH
 
     signs = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
     words = ("", "add", "branch", "kind", "wiring", "tags")
     long = ("add", "branch", "tags")
-    whole, said, measured = (_table(w, folded=long) for w in (words, words, ("",)))
-    _numbers(whole, signs)
-    _numbers(measured, signs)
+    whole, said, measured = (_make_table(w, wrapped=long) for w in (words, words, ("",)))
+    _add_number_columns(whole, signs)
+    _add_number_columns(measured, signs)
     for block in report.blocks:
         names = (
             str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
@@ -232,7 +237,7 @@ def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
         whole.add_row(*names, *numbers)
         said.add_row(*names)
         measured.add_row(str(block.index), *numbers)
-    endless = console.options.update(width=ENDLESS)
+    endless = console.options.update(width=UNLIMITED_WIDTH)
     fits = console.measure(whole, options=endless).maximum <= console.width
     yield from (whole,) if fits else (said, measured)
 
@@ -254,14 +259,14 @@ def _findings(report: "Report") -> "list[RenderableType]":
             )
         )
         if finding.evidence:
-            lines.append(Text(f"  seen: {finding.proof()}"))
+            lines.append(Text(f"  seen: {finding.evidence_text()}"))
     return lines
 
 
-def _signs(report: "Report") -> "RenderableType":
-    table = _table(("where", "sign"), folded=("where",))
-    _numbers(table, ("value",))
-    for where, name, value in report.signs():
+def _metrics_table(report: "Report") -> "RenderableType":
+    table = _make_table(("where", "sign"), wrapped=("where",))
+    _add_number_columns(table, ("value",))
+    for where, name, value in report.stream_statistics():
         table.add_row(where, name, f"{value:.3g}")
     return table
 
@@ -270,7 +275,7 @@ def _stress(report: "Report") -> "Iterator[RenderableType]":
     from rich.text import Text
 
     head, rows = report.stress_table()
-    table = _table(())
+    table = _make_table(())
     for name in head:
         table.add_column(name, justify="right", overflow="fold")
     for row in rows:

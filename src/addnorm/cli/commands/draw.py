@@ -30,9 +30,9 @@ def draw(
     ] = 0,
 ) -> None:
     """Draw wirings side by side: what real blocks were seen doing."""
-    from addnorm.report.diagram.draw import check_target, save
+    from addnorm.report.diagram.draw import check_output_file, save
     from addnorm.report.diagram.draw import draw as picture
 
-    check_target(out)
+    check_output_file(out)
     save(picture(names, decoder=decoder, depth=depth, layers=layers, theme=theme), out)
     print(f"addnorm: drew {', '.join(names)} into {out}", file=sys.stderr)

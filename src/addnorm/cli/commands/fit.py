@@ -9,7 +9,7 @@ import typer
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from addnorm.tabular.fit_run import Fitted
+    from addnorm.tabular.fit_run import FitResult
 
 
 def fit(
@@ -56,20 +56,20 @@ def fit(
     from addnorm.tabular.columns.reader import KINDS, read_columns
     from addnorm.tabular.columns.table_files import read_table
     from addnorm.tabular.fit_run import FitConfig, fit_run
-    from addnorm.tabular.task_setup import split_target, task_of
+    from addnorm.tabular.task_setup import infer_task, split_target
 
     if not target:
         raise UserError("which column is to be predicted? say --target COLUMN")
     if task not in ("auto", "classify", "regress"):
         raise UserError(f"--task is classify, regress or auto, got {task!r}")
-    params = _params(keys or [], types or [], KINDS)
+    params = _parse_params(keys or [], types or [], KINDS)
     talk = Console(stderr=True, highlight=False, markup=False)
     # A name that looks like a number keeps its zeros.
     kinds = params.get("column_types", {})
     texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
     frame, read_as = read_table(table, texts)
     X, y = split_target(frame, target)
-    found = task_of(y) if task == "auto" else task
+    found = infer_task(y) if task == "auto" else task
     talk.print(_types(read_columns(X, kinds)))
     talk.print(
         f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {found} {target!r}"
@@ -95,17 +95,17 @@ def fit(
     talk.print(f"addnorm: the page is {page}; addnorm predict {out} NEW.csv", soft_wrap=True)
 
 
-def _params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[str, Any]:
+def _parse_params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[str, Any]:
     """key=value, values as YAML reads them; column=type."""
-    from addnorm.core.errors import UserError, unknown
-    from addnorm.tabular.fit_run import value_of
+    from addnorm.core.errors import UserError, unknown_name_message
+    from addnorm.tabular.fit_run import parse_param
 
     params: dict[str, Any] = {}
     for key in keys:
         name, equals, value = key.partition("=")
         if not equals or not name:
             raise UserError(f"{key!r} is no KEY=VALUE; wanted depth=3, say")
-        params[name] = value_of(value)
+        params[name] = parse_param(value)
     told = params.setdefault("column_types", {}) if types else params.get("column_types", {})
     if not isinstance(told, dict):
         raise UserError(f"column_types={told!r} is no list of types; say --type COLUMN=TYPE")
@@ -114,7 +114,7 @@ def _params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[s
         if not name:
             raise UserError(f"{each!r} is no COLUMN=TYPE; wanted --type zip=categorical, say")
         if kind not in kinds:
-            raise UserError(unknown("column type", kind, kinds))
+            raise UserError(unknown_name_message("column type", kind, kinds))
         told[name] = kind
     return params
 
@@ -123,7 +123,7 @@ def _types(columns: list[Any]) -> "Table":
     import numpy as np
     from rich.table import Table
 
-    from addnorm.tabular.columns.reader import shown
+    from addnorm.tabular.columns.reader import format_cell
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     for name in ("column", "type", "absent", "different", "for example"):
@@ -134,14 +134,14 @@ def _types(columns: list[Any]) -> "Table":
         values = column.values[here]
         first = int(np.flatnonzero(here)[0]) if here.any() else 0
         absent = f"{1 - here.mean():.1%}" if not here.all() else "-"
-        example = shown(column, first)
+        example = format_cell(column, first)
         cut = example if len(example) <= 30 else f"{example[:27]}..."
         different = len(np.unique(values)) if floats else len(set(values))
         table.add_row(column.name, column.kind, absent, f"{different:,}", cut)
     return table
 
 
-def _scores(fitted: "Fitted") -> "Table":
+def _scores(fitted: "FitResult") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
@@ -154,6 +154,6 @@ def _scores(fitted: "Fitted") -> "Table":
     return table
 
 
-def warn(words: str) -> None:
+def warn(text: str) -> None:
     """A line on standard error."""
-    print(f"addnorm: {words}", file=sys.stderr)
+    print(f"addnorm: {text}", file=sys.stderr)

@@ -12,7 +12,7 @@ from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from addnorm.decode.inference import Answer
+    from addnorm.decode.inference import GeneratedText
 
 
 def generate(
@@ -65,8 +65,8 @@ def generate(
     """
     from addnorm.cli import line_io as cli
     from addnorm.core.errors import UserError
-    from addnorm.decode.inference import Notes, continue_text
-    from addnorm.decode.options import Options
+    from addnorm.decode.inference import InputWarnings, generate_texts
+    from addnorm.decode.options import DecodingOptions
 
     if prompt is not None and files:
         raise UserError("got --prompt and files of prompts; leave out one of them")
@@ -74,7 +74,7 @@ def generate(
     draws = [f"--{name}" for name, value in settings.items() if value is not None]
     if beam is not None and draws:
         raise UserError(f"--beam searches and {draws[0]} draws at random; leave out one of them")
-    options = Options(
+    options = DecodingOptions(
         beam=1 if beam is None else beam,
         nbest=1 if n is None else n,
         temperature=1.0 if beam is None and temperature is None else temperature,
@@ -85,29 +85,29 @@ def generate(
         max_new=max_new,
         batch_tokens=batch_tokens,
     )
-    texts, notes = cli.Lines(files or ()), Notes()
+    texts, notes = cli.InputLines(files or ()), InputWarnings()
     trained = cli.open_run(run, device)
     form = "json" if json else "nbest" if n else "scores" if scores else "text"
-    size = cli.chunk_of(chunk, files or ())
+    size = cli.resolve_chunk(chunk, files or ())
 
-    def answer(asked: "Iterator[str]") -> "Iterator[list[Answer]]":
-        return continue_text(
-            trained, asked, options, blank=prompt is not None, chunk=size, notes=notes
+    def answer(asked: "Iterator[str]") -> "Iterator[list[GeneratedText]]":
+        return generate_texts(
+            trained, asked, options, allow_blank=prompt is not None, chunk=size, notes=notes
         )
 
-    answers = cli.with_lines(texts if prompt is None else [prompt], answer)
-    write = _as_it_is if prompt is not None and form == "text" else None
+    answers = cli.pair_with_lines(texts if prompt is None else [prompt], answer)
+    write = _write_text if prompt is not None and form == "text" else None
     try:
-        cli.answer_lines(
+        cli.run_lines(
             trained,
             answers,
             write or partial(cli.write_answers, form=form),
-            words="writing",
+            description="writing",
             attention=attention,
         )
     finally:
-        cli.report(notes, texts)
+        cli.print_warnings(notes, texts)
 
 
-def _as_it_is(number: int, line: str, answers: "list[Answer]") -> None:
+def _write_text(number: int, line: str, answers: "list[GeneratedText]") -> None:
     sys.stdout.write(answers[0].text + "\n")

@@ -4,14 +4,14 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from addnorm.cli.registries import FAMILIES, registry_of
+from addnorm.cli.registries import FAMILIES, get_registry
 
 if TYPE_CHECKING:
     from rich.console import RenderableType
 
     from addnorm.core.cards import Card
 
-WIDE, NARROW = (
+MIN_WIDE_COLUMNS, MIN_TABLE_COLUMNS = (
     90,
     64,
 )  # terminal columns from which on there is room for all; below which for little
@@ -29,26 +29,26 @@ def list_members(
     ] = False,
 ) -> None:
     """List norms, wirings and the like, with formula and paper."""
-    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.output import make_console, write_json, write_page
 
     if family is None:
-        counts = {name: len(registry_of(name)) for name in FAMILIES}
+        counts = {name: len(get_registry(name)) for name in FAMILIES}
         if json:
             write_json([{"family": name, "count": count} for name, count in counts.items()])
         else:
-            write_page(page(), _counts(counts))
+            write_page(make_console(), _counts(counts))
         return
-    cards = registry_of(family).cards()
+    cards = get_registry(family).cards()
     if json:
         write_json([card.to_dict() for card in cards])
         return
-    console = page()
+    console = make_console()
     if not console.is_terminal:
         write_page(console, _plain(cards))
-    elif console.width < NARROW:
+    elif console.width < MIN_TABLE_COLUMNS:
         write_page(console, *_stacked(cards))
     else:
-        write_page(console, _table(cards, wide=console.width >= WIDE))
+        write_page(console, _table(cards, wide=console.width >= MIN_WIDE_COLUMNS))
 
 
 def _counts(counts: dict[str, int]) -> "RenderableType":

@@ -24,8 +24,8 @@ def predict(
     """
     from addnorm.cli.commands.fit import warn
     from addnorm.core.errors import UserError
-    from addnorm.tabular.columns.table_files import read_parts
-    from addnorm.tabular.fit_run import matched, open_run
+    from addnorm.tabular.columns.table_files import read_table_chunks
+    from addnorm.tabular.fit_run import align_columns, open_run
 
     config, estimator = open_run(run)
     classes = getattr(estimator, "classes_", None)
@@ -35,8 +35,8 @@ def predict(
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
     # A target that stands there is not read, whatever it holds.
     types = config.types | {config.target: "string"}
-    for number, frame in enumerate(read_parts(table, types)):
-        X, strange = matched(frame, estimator, config.target)
+    for number, frame in enumerate(read_table_chunks(table, types)):
+        X, strange = align_columns(frame, estimator, config.target)
         if number == 0:
             if strange:
                 warn(f"columns that were not seen at fit time are left out: {', '.join(strange)}")

@@ -18,11 +18,11 @@ def report(
     csv: Csv = False,
 ) -> None:
     """Make the page of a comparison, a run or claims anew."""
-    from addnorm.claims.result import is_claims
+    from addnorm.claims.result import is_claims_folder
     from addnorm.comparison.layout import is_comparison
     from addnorm.core.errors import UserError
 
-    if is_claims(folder):
+    if is_claims_folder(folder):
         from addnorm.report.claims_page import write_claims_report
 
         sys.stdout.write(f"{write_claims_report(folder)}\n")

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from addnorm.cli.registries import find, registry_of
+from addnorm.cli.registries import find_members, get_registry
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from addnorm.core.calls import Call
     from addnorm.core.cards import Card, Option
 
-Lines = list[tuple[str, ...]]  # of one cell, or of a word and what is said about it
+SectionRows = list[tuple[str, ...]]  # of one cell, or of a word and what is said about it
 
 
 def show(
@@ -25,9 +25,9 @@ def show(
     json: Annotated[bool, typer.Option("--json", help="The same as a JSON list of cards.")] = False,
 ) -> None:
     """Show all about one of them: formula, paper, options."""
-    from addnorm.cli.output import page, write_json, write_page
+    from addnorm.cli.output import make_console, write_json, write_page
 
-    found = find(name)
+    found = find_members(name)
     if json:
         write_json(
             [
@@ -35,13 +35,13 @@ def show(
                     "family": family,
                     "call": str(call),
                     **card.to_dict(),
-                    "values": _values(card, call),
+                    "values": _option_values(card, call),
                 }
                 for family, card, call in found
             ]
         )
         return
-    console = page()
+    console = make_console()
     parts: list[RenderableType] = []
     for family, card, call in found:
         parts += [*([""] if parts else []), *_member(console, family, card, call)]
@@ -53,13 +53,13 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
     from rich.table import Table
     from rich.text import Text
 
-    kind = registry_of(family).family
+    kind = get_registry(family).family
     parts: list[RenderableType] = [
         Text.assemble((str(call), "bold"), f"  {card.title}, {_article(kind)} {kind}"),
         Text(card.summary),
     ]
     if family in ("wirings", "presets"):
-        parts += _drawing(console, family, call)
+        parts += _render_diagram(console, family, call)
     for words, lines in _sections(family, card, call):
         parts += ["", Text(words, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
@@ -71,18 +71,18 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
     return parts
 
 
-def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableType]":
+def _render_diagram(console: "Console", family: str, call: "Call") -> "list[RenderableType]":
     """One layer in characters, if the terminal has room for it."""
     from rich.padding import Padding
     from rich.text import Text
 
-    from addnorm.report.diagram.draw import drawn
-    from addnorm.report.diagram.layout import layout
-    from addnorm.report.diagram.text_art import typed
+    from addnorm.report.diagram.draw import build_blocks
+    from addnorm.report.diagram.layout import compute_layout
+    from addnorm.report.diagram.text_art import render_text
 
     parts: list[RenderableType] = []
-    for block in drawn(call.name if family == "presets" else str(call)):
-        text = typed(layout(block))
+    for block in build_blocks(call.name if family == "presets" else str(call)):
+        text = render_text(compute_layout(block))
         if console.is_terminal and max(map(len, text.splitlines())) + 2 > console.width:
             return []
         heading = [block.title] if family == "presets" else []
@@ -90,18 +90,21 @@ def _drawing(console: "Console", family: str, call: "Call") -> "list[RenderableT
     return parts
 
 
-def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, Lines]]:
+def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, SectionRows]]:
     """Headings with their lines; those with nothing to say are left out."""
-    from addnorm.train.schedules.base import recommended
+    from addnorm.train.schedules.base import recommended_schedule
 
-    values = _values(card, call)
+    values = _option_values(card, call)
     options = (card.options or {}).items()
-    sections: list[tuple[str, Lines]] = [
+    sections: list[tuple[str, SectionRows]] = [
         ("Formula", [(line,) for line in card.formula.split("; ")]),
         ("Where", list(card.symbols)),
         ("Paper", [(card.paper,)]),
-        ("Options", [(f"{name}={values[name]}", _said(option)) for name, option in options]),
-        ("Schedule", [(recommended(call),)] if family == "wirings" else []),
+        (
+            "Options",
+            [(f"{name}={values[name]}", _describe_option(option)) for name, option in options],
+        ),
+        ("Schedule", [(recommended_schedule(call),)] if family == "wirings" else []),
         ("Needs", [(need,) for need in card.needs]),
         ("Equal at start", [(f"{one} = {other}",) for one, other in card.reduces_to]),
         ("Left open by the paper", [(card.undefined,)] if card.undefined else []),
@@ -110,7 +113,7 @@ def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, Lines]
     return [(words, lines) for words, lines in sections if lines]
 
 
-def _values(card: "Card", call: "Call") -> dict[str, Any]:
+def _option_values(card: "Card", call: "Call") -> dict[str, Any]:
     """Every option with the value it has in this call."""
     from addnorm.core.calls import Call
 
@@ -121,14 +124,14 @@ def _values(card: "Card", call: "Call") -> dict[str, Any]:
     }
 
 
-def _said(option: "Option") -> str:
+def _describe_option(option: "Option") -> str:
     """What an option takes, and its default."""
     from pydantic import TypeAdapter
 
-    from addnorm.core.registry import INNER
+    from addnorm.core.registry import INNER_CALL_MARKER
 
-    inner = INNER in getattr(option.type, "__metadata__", ())
-    taken = "call string" if inner else _taken(TypeAdapter(option.type).json_schema())
+    inner = INNER_CALL_MARKER in getattr(option.type, "__metadata__", ())
+    taken = "call string" if inner else _describe_schema(TypeAdapter(option.type).json_schema())
     return f"{taken}; default {option.default}"
 
 
@@ -137,7 +140,7 @@ def _article(noun: str) -> str:
 
 
 # How the words of a JSON schema are said to a person.
-KINDS = {
+TYPE_LABELS = {
     "boolean": "True or False",
     "integer": "whole number",
     "number": "number",
@@ -145,7 +148,7 @@ KINDS = {
     "null": "None",
     "array": "tuple",
 }
-BOUNDS = {
+BOUND_LABELS = {
     "exclusiveMinimum": "above",
     "minimum": "from",
     "exclusiveMaximum": "below",
@@ -153,13 +156,13 @@ BOUNDS = {
 }
 
 
-def _taken(schema: dict[str, Any]) -> str:
+def _describe_schema(schema: dict[str, Any]) -> str:
     if "anyOf" in schema:
-        return " or ".join(_taken(branch) for branch in schema["anyOf"])
+        return " or ".join(_describe_schema(branch) for branch in schema["anyOf"])
     if "enum" in schema:
         return " or ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
-    kind = KINDS.get(schema.get("type", ""), "anything")
-    bounds = [f"{word} {schema[key]:g}" for key, word in BOUNDS.items() if key in schema]
+    kind = TYPE_LABELS.get(schema.get("type", ""), "anything")
+    bounds = [f"{word} {schema[key]:g}" for key, word in BOUND_LABELS.items() if key in schema]
     return " ".join([kind, *bounds])

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 if TYPE_CHECKING:
-    from addnorm.cli.progress.training import Talk
+    from addnorm.cli.progress.training import TrainingReporter
     from addnorm.train.recipe import Recipe
 
-NO, INTERRUPTED = 1, 130
+EXIT_DIVERGED, EXIT_INTERRUPTED = 1, 130
 
 
 def train(
@@ -36,26 +36,26 @@ def train(
 
     The same command goes on with a run that was interrupted, and ends with the same weights.
     """
-    from addnorm.core.errors import UserError, unknown
+    from addnorm.core.errors import UserError, unknown_name_message
     from addnorm.train.recipe import MODELS, read_recipe
 
     if task not in MODELS:
-        raise UserError(unknown("task", task, MODELS))
+        raise UserError(unknown_name_message("task", task, MODELS))
     if keys_help:
         _list_keys()
         return
     recipe = read_recipe(task, config, keys or ())
     if dry_run:
-        sys.stdout.write(recipe.yaml())
+        sys.stdout.write(recipe.to_yaml())
         return
     from addnorm.train.trainer import train as run
 
-    watcher = _watcher(recipe, out)
+    watcher = _make_callback(recipe, out)
     try:
-        outcome = run(recipe, out, watcher=watcher)
+        outcome = run(recipe, out, callback=watcher)
     finally:
         watcher.close()
-    code = {"diverged": NO, "interrupted": INTERRUPTED}.get(outcome.ending, 0)
+    code = {"diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}.get(outcome.ending, 0)
     if code:
         raise typer.Exit(code)
 
@@ -63,20 +63,20 @@ def train(
 def _list_keys() -> None:
     from rich.table import Table
 
-    from addnorm.cli.output import page, write_page
-    from addnorm.train.recipe import described
+    from addnorm.cli.output import make_console, write_page
+    from addnorm.train.recipe import recipe_keys
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("key", style="bold", no_wrap=True)
     table.add_column("default", overflow="fold")
     table.add_column("what it is", ratio=1, overflow="fold")
-    for name, default, words in described():
+    for name, default, words in recipe_keys():
         table.add_row(name, default, words)
-    write_page(page(), table)
+    write_page(make_console(), table)
 
 
-def _watcher(recipe: "Recipe", out: Path) -> "Talk":
-    from addnorm.cli.progress.training import Bar, Lines
+def _make_callback(recipe: "Recipe", out: Path) -> "TrainingReporter":
+    from addnorm.cli.progress.training import LogLines, ProgressBarReporter
 
-    kind = Bar if sys.stderr.isatty() else Lines
+    kind = ProgressBarReporter if sys.stderr.isatty() else LogLines
     return kind(recipe, out)

@@ -44,36 +44,36 @@ def translate(
 ) -> None:
     """Translate lines: one out for each in, in the same order."""
     from addnorm.cli import line_io as cli
-    from addnorm.decode.inference import Notes
+    from addnorm.decode.inference import InputWarnings
     from addnorm.decode.inference import translate as answer
-    from addnorm.decode.options import Options
+    from addnorm.decode.options import DecodingOptions
 
-    options = Options(
+    options = DecodingOptions(
         beam=beam,
         nbest=1 if nbest is None else nbest,
-        length_penalty=penalty(length_penalty),
+        length_penalty=parse_length_penalty(length_penalty),
         max_new=max_new,
         batch_tokens=batch_tokens,
     )
-    texts, notes = cli.Lines(files or ()), Notes()
-    begins = None if prefix is None else cli.Lines([prefix])
+    texts, notes = cli.InputLines(files or ()), InputWarnings()
+    begins = None if prefix is None else cli.InputLines([prefix])
     if begins is not None:
         cli.check_prefixes(texts, begins)
     trained = cli.open_run(run, device)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"
-    size = cli.chunk_of(chunk, files or ())
-    answers = cli.with_lines(
+    size = cli.resolve_chunk(chunk, files or ())
+    answers = cli.pair_with_lines(
         texts,
         lambda asked: answer(trained, asked, options, prefixes=begins, chunk=size, notes=notes),
     )
     write = partial(cli.write_answers, form=form)
     try:
-        cli.answer_lines(trained, answers, write, words="translating", attention=attention)
+        cli.run_lines(trained, answers, write, description="translating", attention=attention)
     finally:
-        cli.report(notes, texts, *([] if begins is None else [begins]))
+        cli.print_warnings(notes, texts, *([] if begins is None else [begins]))
 
 
-def penalty(text: str) -> float | Literal["mean"]:
+def parse_length_penalty(text: str) -> float | Literal["mean"]:
     """The option as a number, or the word `mean`."""
     from addnorm.core.errors import UserError
 

@@ -2,67 +2,67 @@
 
 import sys
 
-from addnorm.claims import Claim, Result, Watch
-from addnorm.claims.claim import name_of
-from addnorm.cli.progress.comparison import Board, Lines
-from addnorm.cli.progress.comparison import Talk as Follower
+from addnorm.claims import Claim, ClaimsCallback, Result
+from addnorm.claims.claim import claim_name
+from addnorm.cli.progress.comparison import ComparisonReporter as Follower
+from addnorm.cli.progress.comparison import LiveTable, LogLines
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.engines.base import Event
-from addnorm.comparison.run import Audience
+from addnorm.comparison.run import ComparisonCallback
 
 
-class Talk(Watch):
+class ClaimsReporter(ClaimsCallback):
     """Says which claim is at work, and what became of it."""
 
     def __init__(self) -> None:
-        self.boards = Boards()
-        self.ended_any = False
+        self.comparison_reporter = ComparisonReporterRelay()
+        self.has_results = False
 
-    def began(self, claim: Claim, *, number: int, total: int) -> Audience:
+    def on_claim_start(self, claim: Claim, *, number: int, total: int) -> ComparisonCallback:
         """Say which, and hand over who follows its comparisons."""
-        self.said(f"claim {number} of {total}: {name_of(claim)} ({claim.how})")
-        return self.boards
+        self.on_message(f"claim {number} of {total}: {claim_name(claim)} ({claim.method})")
+        return self.comparison_reporter
 
-    def ended(self, claim: Claim, result: Result, *, again: bool) -> None:
+    def on_claim_end(self, claim: Claim, result: Result, *, cached: bool) -> None:
         """Say what became of it."""
-        self.ended_any = True
+        self.has_results = True
         why = f" ({result.why})" if result.why else ""
-        took = "done already" if again else f"{result.seconds:,.0f} s"
-        self.said(f"{result.claim}: {result.answer}{why}, {took}")
+        took = "done already" if cached else f"{result.seconds:,.0f} s"
+        self.on_message(f"{result.claim}: {result.answer}{why}, {took}")
 
-    def said(self, words: str) -> None:
+    def on_message(self, text: str) -> None:
         """On a line of its own."""
-        sys.stderr.write(f"addnorm: {words}\n")
+        sys.stderr.write(f"addnorm: {text}\n")
         sys.stderr.flush()
 
     def close(self) -> None:
         """Leave the terminal as it should be."""
-        self.boards.close()
+        self.comparison_reporter.close()
 
 
-class Boards(Audience):
+class ComparisonReporterRelay(ComparisonCallback):
     """A new board for every comparison: they count cells that are not those of the next."""
 
     def __init__(self) -> None:
-        self.board: Follower | None = None
+        self.reporter: Follower | None = None
 
-    def began(self, study: Study, workers: int) -> None:
+    def on_comparison_start(self, study: Study, workers: int) -> None:
         """Begin anew."""
         self.close()
-        self.board = Board() if sys.stderr.isatty() else Lines()
-        self.board.began(study, workers)
+        self.reporter = LiveTable() if sys.stderr.isatty() else LogLines()
+        self.reporter.on_comparison_start(study, workers)
 
-    def happened(self, event: Event) -> None:
+    def on_cell_event(self, event: Event) -> None:
         """Pass it on."""
-        if self.board is not None:
-            self.board.happened(event)
+        if self.reporter is not None:
+            self.reporter.on_cell_event(event)
 
-    def ended(self, study: Study, *, interrupted: bool) -> None:
+    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
         """Pass it on."""
-        if self.board is not None:
-            self.board.ended(study, interrupted=interrupted)
+        if self.reporter is not None:
+            self.reporter.on_comparison_end(study, interrupted=interrupted)
 
     def close(self) -> None:
         """Also if it did not end well."""
-        if self.board is not None:
-            self.board.close()
+        if self.reporter is not None:
+            self.reporter.close()

@@ -3,14 +3,14 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from addnorm.comparison.layout import plain
-from addnorm.comparison.outcomes import rules
+from addnorm.comparison.layout import replace_nonfinite
+from addnorm.comparison.outcomes import format_rules
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
 
 
-def to_dict(study: "Study") -> dict[str, Any]:
+def study_to_dict(study: "Study") -> dict[str, Any]:
     """Everything that the page tells, but the curves."""
     lines = [
         asdict(line) | {"arm": line.arm.name, "arrangement": asdict(line.arm)}
@@ -32,17 +32,17 @@ def to_dict(study: "Study") -> dict[str, Any]:
         }
         for each in study.cells
     ]
-    ground = asdict(study.ground) if study.ground is not None else None
+    ground = asdict(study.shared_data) if study.shared_data is not None else None
     told = {
         "verdict": study.verdict,
         "complete": study.complete,
         "score": study.score,
-        "rules": rules(study.task.ignorant),
+        "rules": format_rules(study.task.baseline_description),
         "spec": study.spec.model_dump(mode="json"),
         "digest": study.spec.digest,
         "ground": ground,
         "summary": lines,
         "cells": cells,
     }
-    result: dict[str, Any] = plain(told)
+    result: dict[str, Any] = replace_nonfinite(told)
     return result

@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 from statistics import median
 from typing import Protocol
 
-from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
-from addnorm.comparison.statistics import Estimate, paired
+from addnorm.comparison.statistics import Estimate, paired_difference
 
-UNKNOWN = {"crashed", "cut", "waiting"}
+UNKNOWN_STATES = {"crashed", "cut", "waiting"}
 """States that say nothing about training."""
-REFERENCE = "pre_ln"
+REFERENCE_WIRING = "pre_ln"
 """The wiring whose speed the others are told by."""
 
 
-class Ended(Protocol):
+class EndedCell(Protocol):
     """What is needed of a judged cell."""
 
     @property
@@ -29,7 +29,7 @@ class Ended(Protocol):
         """What became of it."""
 
     @property
-    def end(self) -> Finished | None:
+    def end(self) -> CellResult | None:
         """How it ended."""
 
     @property
@@ -45,7 +45,7 @@ class Setting:
     """None for the arm's own schedule."""
     lr: float
 
-    def told(self) -> str:
+    def format(self) -> str:
         """In words.
 
         >>> Setting(100, 1e-3).told(), Setting(0, 3e-3).told(), Setting(None, 1e-3).told()
@@ -57,7 +57,7 @@ class Setting:
 
 
 @dataclass(frozen=True)
-class Stable:
+class StableRange:
     """At one warm-up: the learning rates at which cells ran to the end, and those where every seed
     trained; what crashed, was cut or waits says nothing.
     """
@@ -66,7 +66,7 @@ class Stable:
     tried: tuple[float, ...]
     trained: tuple[float, ...]
 
-    def told(self) -> str:
+    def format(self) -> str:
         """The range in words; a gap in it is told.
 
         >>> Stable(0, (1e-3, 3e-3, 1e-2), (1e-3, 3e-3)).told()
@@ -84,14 +84,14 @@ class Stable:
 
 
 @dataclass(frozen=True)
-class Line:
+class ArmSummary:
     """One arm at one depth."""
 
     arm: Arm
     depth: int
     states: dict[str, int]
     """How many cells are what; see judge.STATES."""
-    stable: tuple[Stable, ...]
+    stable: tuple[StableRange, ...]
     """For each warm-up that was tried."""
     best: Setting | None
     """Where most seeds trained, and of those settings the one with the lowest mean loss; None if
@@ -115,52 +115,58 @@ class Line:
     """Bytes, the median over cells."""
 
 
-def summarize(cells: Sequence[Ended], *, score: str) -> tuple[Line, ...]:
+def summarize(cells: Sequence[EndedCell], *, score: str) -> tuple[ArmSummary, ...]:
     """A line for each arm at each depth, depths first."""
     depths = sorted({each.cell.depth for each in cells})
-    lines: list[Line] = []
+    lines: list[ArmSummary] = []
     for depth in depths:
         here = [each for each in cells if each.cell.depth == depth]
         arms = list(dict.fromkeys(each.cell.arm for each in here))
-        reference = next((arm for arm in arms if arm.wiring == REFERENCE), arms[0])
-        pace = _rate(each for each in here if each.cell.arm == reference)
+        reference = next((arm for arm in arms if arm.wiring == REFERENCE_WIRING), arms[0])
+        pace = _median_rate(each for each in here if each.cell.arm == reference)
         made = []
         for arm in arms:
             own = [each for each in here if each.cell.arm == arm]
-            made.append(_line(own, score=score, pace=pace, reference=reference.name))
-        lines += _ranked(made)
+            made.append(
+                _summarize_arm(own, score=score, reference_rate=pace, reference=reference.name)
+            )
+        lines += _mark_best(made)
     return tuple(lines)
 
 
-def _line(own: Sequence[Ended], *, score: str, pace: float, reference: str) -> Line:
-    settings: dict[Setting, list[Ended]] = {}
-    for each in own:
+def _summarize_arm(
+    cells: Sequence[EndedCell], *, score: str, reference_rate: float, reference: str
+) -> ArmSummary:
+    settings: dict[Setting, list[EndedCell]] = {}
+    for each in cells:
         settings.setdefault(Setting(*each.cell.setting), []).append(each)
-    best = _best(settings)
+    best = _best_setting(settings)
     there = [each for each in settings[best] if each.state == "trained"] if best else []
     losses = {each.cell.seed: each.loss for each in there}
     ends = [each.end for each in there if each.end is not None]
     scores = [end.scores[score] for end in ends if score in end.scores]
-    first = own[0].cell
-    return Line(
+    first = cells[0].cell
+    return ArmSummary(
         arm=first.arm,
         depth=first.depth,
-        states=dict(Counter(each.state for each in own)),
-        stable=_stable(settings),
+        states=dict(Counter(each.state for each in cells)),
+        stable=_stable_ranges(settings),
         best=best,
         whole=best is not None and len(there) == len(settings[best]),
         losses=losses,
-        loss=Estimate.of(list(losses.values())),
-        score=Estimate.of(scores),
+        loss=Estimate.from_values(list(losses.values())),
+        score=Estimate.from_values(scores),
         leads=False,
         behind=None,
-        speed=_rate(own) / pace,
+        speed=_median_rate(cells) / reference_rate,
         reference=reference,
-        memory=_median(each.end.memory for each in own if each.end is not None and each.end.memory),
+        memory=_median(
+            each.end.memory for each in cells if each.end is not None and each.end.memory
+        ),
     )
 
 
-def _best(settings: dict[Setting, list[Ended]]) -> Setting | None:
+def _best_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
     """More seeds that trained count before a lower loss: luck is not a recommendation."""
 
     def rank(setting: Setting) -> tuple[float, float]:
@@ -173,17 +179,17 @@ def _best(settings: dict[Setting, list[Ended]]) -> Setting | None:
     return found if any(each.state == "trained" for each in settings[found]) else None
 
 
-def _stable(settings: dict[Setting, list[Ended]]) -> tuple[Stable, ...]:
+def _stable_ranges(settings: dict[Setting, list[EndedCell]]) -> tuple[StableRange, ...]:
     made = []
     for warmup in dict.fromkeys(setting.warmup for setting in settings):
         here = {s.lr: cells for s, cells in settings.items() if s.warmup == warmup}
-        tried = tuple(lr for lr in sorted(here) if not {e.state for e in here[lr]} & UNKNOWN)
+        tried = tuple(lr for lr in sorted(here) if not {e.state for e in here[lr]} & UNKNOWN_STATES)
         trained = tuple(lr for lr in tried if all(each.state == "trained" for each in here[lr]))
-        made.append(Stable(warmup, tried, trained))
+        made.append(StableRange(warmup, tried, trained))
     return tuple(made)
 
 
-def _ranked(lines: list[Line]) -> list[Line]:
+def _mark_best(lines: list[ArmSummary]) -> list[ArmSummary]:
     """With the distance of each to the best at this depth, seed by seed."""
     known = [line for line in lines if line.loss is not None]
     if not known:
@@ -192,12 +198,12 @@ def _ranked(lines: list[Line]) -> list[Line]:
     return [
         replace(line, leads=True)
         if line is best
-        else replace(line, behind=paired(line.losses, best.losses))
+        else replace(line, behind=paired_difference(line.losses, best.losses))
         for line in lines
     ]
 
 
-def _rate(cells: Iterable[Ended]) -> float:
+def _median_rate(cells: Iterable[EndedCell]) -> float:
     rates = [each.end.rate for each in cells if each.end is not None]
     return _median(rate for rate in rates if math.isfinite(rate))
 

@@ -2,35 +2,37 @@
 
 from collections.abc import Sequence
 
-from addnorm.comparison.analysis.summary import UNKNOWN, Ended, Line
+from addnorm.comparison.analysis.summary import UNKNOWN_STATES, ArmSummary, EndedCell
 from addnorm.comparison.statistics import Estimate
 
-MOST_NAMES = 8
-FULLY = ("trained at every setting", "trained without warm-up", "trained")
+MAX_NAMES = 8
+TRAINED_PHRASES = ("trained at every setting", "trained without warm-up", "trained")
 
 
-def verdict(lines: Sequence[Line], cells: Sequence[Ended], *, seeds: int) -> tuple[str, ...]:
+def build_verdict(
+    lines: Sequence[ArmSummary], cells: Sequence[EndedCell], *, seeds: int
+) -> tuple[str, ...]:
     """Sentences, the deepest stacks first: the best arm there, and what it took to train."""
     said: list[str] = []
     for depth in sorted({line.depth for line in lines}, reverse=True):
         here = [line for line in lines if line.depth == depth]
-        said.append(_best(depth, here, seeds))
-        said.append(_training(depth, here, cells))
-    return (*said, *_cautions(cells, seeds))
+        said.append(_describe_best(depth, here, seeds))
+        said.append(_describe_training(depth, here, cells))
+    return (*said, *_list_cautions(cells, seeds))
 
 
-def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
+def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
     """Which arm is best, and which cannot be told from it."""
     best = next((line for line in lines if line.leads), None)
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
             return f"At depth {depth} no cell has trained yet."
-        if all(set(line.states) <= UNKNOWN for line in lines):
+        if all(set(line.states) <= UNKNOWN_STATES for line in lines):
             return f"At depth {depth} no cell ran to its end."
         return (
             f"At depth {depth} no cell trained: try more steps, lower learning rates, or warm-up."
         )
-    told = f"{best.arm.name} with {best.best.told()}: validation loss {best.loss.told()}"
+    told = f"{best.arm.name} with {best.best.format()}: validation loss {best.loss.format()}"
     if not best.whole:
         told += " (not with every seed)"
     others = [line for line in lines if line.loss is not None and line is not best]
@@ -38,14 +40,14 @@ def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
         only = "only this arm trained" if len(lines) > 1 else "there is no other arm to compare"
         return f"At depth {depth} the best is {told}; {only}."
     if seeds == 1:
-        near = listed(
-            [f"{line.arm.name} {line.loss.told()}" for line in _sorted(others) if line.loss]
+        near = join_names(
+            [f"{line.arm.name} {line.loss.format()}" for line in _sort_by_loss(others) if line.loss]
         )
         return f"At depth {depth} the best is {told}; then {near} (one seed: noise is unknown)."
     groups: dict[str, list[str]] = {"noise": [], "worse": [], "lower": [], "unknown": []}
-    for line in _sorted(others):
-        kind = _beside(line.behind)
-        by = f" by {line.behind.told()}" if kind == "worse" and line.behind else ""
+    for line in _sort_by_loss(others):
+        kind = _classify_difference(line.behind)
+        by = f" by {line.behind.format()}" if kind == "worse" and line.behind else ""
         groups[kind].append(line.arm.name + by)
     parts = [f"At depth {depth} the best is {told}"]
     for kind, words in (
@@ -55,34 +57,34 @@ def _best(depth: int, lines: Sequence[Line], seeds: int) -> str:
         ("unknown", "{} trained with too few of the same seeds to be compared"),
     ):
         if names := groups[kind]:
-            parts.append(words.format(listed(names), verb="is" if len(names) == 1 else "are"))
+            parts.append(words.format(join_names(names), verb="is" if len(names) == 1 else "are"))
     return "; ".join(parts) + "."
 
 
-def _beside(behind: Estimate | None) -> str:
+def _classify_difference(difference: Estimate | None) -> str:
     """What a difference to the best says."""
-    if behind is None or behind.half is None:
+    if difference is None or difference.half is None:
         return "unknown"
-    if not behind.sure:
+    if not difference.excludes_zero:
         return "noise"
-    return "worse" if behind.mean > 0 else "lower"
+    return "worse" if difference.mean > 0 else "lower"
 
 
-def _training(depth: int, lines: Sequence[Line], cells: Sequence[Ended]) -> str:
+def _describe_training(depth: int, lines: Sequence[ArmSummary], cells: Sequence[EndedCell]) -> str:
     """What each arm needed to train; arms of which the same can be said stand together."""
     groups: dict[str, list[str]] = {}
     for line in lines:
         own = [e for e in cells if e.cell.arm == line.arm and e.cell.depth == depth]
-        groups.setdefault(needed(own), []).append(line.arm.name)
-    order = sorted(groups, key=lambda words: words not in FULLY)
-    return f"At depth {depth} " + "; ".join(f"{listed(groups[e])} {e}" for e in order) + "."
+        groups.setdefault(training_requirement(own), []).append(line.arm.name)
+    order = sorted(groups, key=lambda words: words not in TRAINED_PHRASES)
+    return f"At depth {depth} " + "; ".join(f"{join_names(groups[e])} {e}" for e in order) + "."
 
 
-def needed(own: Sequence[Ended]) -> str:
+def training_requirement(cells: Sequence[EndedCell]) -> str:
     """What an arm at a depth needed to train, as the rest of a sentence."""
-    judged = [each for each in own if each.state not in UNKNOWN]
+    judged = [each for each in cells if each.state not in UNKNOWN_STATES]
     trained = [each for each in judged if each.state == "trained"]
-    states = [each.state for each in own]
+    states = [each.state for each in cells]
     counted = ", ".join(
         f"{states.count(state)} {state}"
         for state in ("stuck", "diverged", "crashed", "cut")
@@ -90,10 +92,10 @@ def needed(own: Sequence[Ended]) -> str:
     )
     if not judged:
         return f"did not run to the end ({counted})" if counted else "did not run yet"
-    if len(trained) == len(own):
-        if all(each.cell.warmup == 0 for each in own):
+    if len(trained) == len(cells):
+        if all(each.cell.warmup == 0 for each in cells):
             return "trained without warm-up"
-        return "trained at every setting" if len(_settings(own)) > 1 else "trained"
+        return "trained at every setting" if len(_distinct_settings(cells)) > 1 else "trained"
     if not trained:
         return f"did not train ({counted})"
     if len(trained) == len(judged):
@@ -110,7 +112,7 @@ def needed(own: Sequence[Ended]) -> str:
     return f"trained in {len(trained)} of {len(judged)} cells ({counted})"
 
 
-def _cautions(cells: Sequence[Ended], seeds: int) -> list[str]:
+def _list_cautions(cells: Sequence[EndedCell], seeds: int) -> list[str]:
     said = []
     waiting = sum(each.state == "waiting" for each in cells)
     if waiting:
@@ -128,20 +130,20 @@ def _cautions(cells: Sequence[Ended], seeds: int) -> list[str]:
     return said
 
 
-def listed(names: Sequence[str]) -> str:
+def join_names(names: Sequence[str]) -> str:
     """Names in a sentence.
 
     >>> listed(["a", "b", "c"]), listed(list("abcdefghij"))
     ('a, b and c', 'a, b, c, d, e, f, g and 3 more')
     """
-    shown = list(names) if len(names) <= MOST_NAMES else list(names[: MOST_NAMES - 1])
+    shown = list(names) if len(names) <= MAX_NAMES else list(names[: MAX_NAMES - 1])
     shown += [f"{len(names) - len(shown)} more"] if len(shown) < len(names) else []
     return " and ".join(filter(None, (", ".join(shown[:-1]), shown[-1])))
 
 
-def _settings(own: Sequence[Ended]) -> set[object]:
-    return {each.cell.setting for each in own}
+def _distinct_settings(cells: Sequence[EndedCell]) -> set[object]:
+    return {each.cell.setting for each in cells}
 
 
-def _sorted(lines: Sequence[Line]) -> list[Line]:
+def _sort_by_loss(lines: Sequence[ArmSummary]) -> list[ArmSummary]:
     return sorted(lines, key=lambda line: line.loss.mean if line.loss else float("inf"))

@@ -3,20 +3,20 @@
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.engines.ray import RayEngine
-from addnorm.core.errors import UnknownName, unknown
+from addnorm.core.errors import UnknownNameError, unknown_name_message
 
 ENGINES = ("local", "ray")
 
 
 def make_engine(
-    name: str, *, workers: int | None = None, address: str | None = None, limit: float = 600.0
+    name: str, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
 ) -> Engine:
     """The engine of a name. workers: cells at a time. limit: seconds without a sign of life."""
     if name == "local":
-        return LocalEngine(workers=workers, limit=limit)
+        return LocalEngine(workers=workers, timeout=timeout)
     if name == "ray":
-        return RayEngine(workers=workers, address=address, limit=limit)
-    raise UnknownName(unknown("engine", name, ENGINES))
+        return RayEngine(workers=workers, address=address, timeout=timeout)
+    raise UnknownNameError(unknown_name_message("engine", name, ENGINES))
 
 
 __all__ = ["ENGINES", "Engine", "Event", "make_engine"]

@@ -5,9 +5,9 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Job
-from addnorm.train.throughput import Bell
+from addnorm.train.throughput import StopFlag
 
 
 @dataclass(frozen=True)
@@ -15,23 +15,23 @@ class Event:
     """Something happened to a cell."""
 
     job: Job
-    what: str
+    kind: str
     """began, stepped, paused (interrupted, or at a rung of halving) or ended."""
     step: int = 0
     loss: float = math.nan
     """Of the last step, in training."""
-    end: Finished | None = None
+    end: CellResult | None = None
     """How it ended."""
 
 
-Told = Callable[[Event], None]
+EventHandler = Callable[[Event], None]
 
 
 class Engine(ABC):
     """A place where cells run."""
 
     @abstractmethod
-    def run(self, jobs: Sequence[Job], told: Told, bell: Bell) -> None:
+    def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
         """Run all jobs; returns when each has ended or paused.
 
         bell: rung by whoever wants an end. Cells then save their state and pause. Whatever happens

@@ -14,46 +14,46 @@ from multiprocessing.process import BaseProcess
 
 import torch
 
-from addnorm.comparison.cell import NoRoom, work
-from addnorm.comparison.cell_result import LOG, Finished, beside
-from addnorm.comparison.engines.base import Engine, Event, Told
+from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
+from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
-from addnorm.train.device import cores
-from addnorm.train.throughput import Bell
+from addnorm.train.device import count_cores
+from addnorm.train.throughput import StopFlag
 
-NO_ROOM = 74
+DISK_FULL_EXIT_CODE = 74
 """Exit code of a process that could not write."""
 IMPORTED_LATE = ["torch._dynamo", "sacrebleu", "addnorm.comparison.tasks.table_training"]
 """What a training imports only when it is under way; imported once, for all cells. What is not
 installed is left out."""
-GRACE = 60.0
+PAUSE_TIMEOUT_SECONDS = 60.0
 """Seconds that a cell has to save its state when it is asked to pause."""
 
 
 @dataclass
-class _Running:
+class _RunningCell:
     """A cell and its process."""
 
     job: Job
     process: BaseProcess
     pipe: Connection
     slot: int
-    heard: float = field(default_factory=time.monotonic)
-    hung: bool = False
+    last_message_time: float = field(default_factory=time.monotonic)
+    is_hung: bool = False
 
 
 class LocalEngine(Engine):
     """Processes forked from a server that has imported torch once; each dies with its cell."""
 
-    def __init__(self, *, workers: int | None = None, limit: float = 600.0) -> None:
+    def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
         if workers is not None and workers < 1:
             raise UserError(f"workers cannot be {workers}; wanted 1 or more")
-        if not limit > 0:
-            raise UserError(f"limit cannot be {limit:g} seconds; wanted more than 0")
+        if not timeout > 0:
+            raise UserError(f"limit cannot be {timeout:g} seconds; wanted more than 0")
         self.gpus = torch.cuda.device_count()
-        self._workers = workers or self.gpus or cores()
-        self.limit = limit
+        self._workers = workers or self.gpus or count_cores()
+        self.timeout = timeout
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
         ensure_running()  # it imports while the data are prepared
@@ -63,83 +63,89 @@ class LocalEngine(Engine):
         """Cells at a time."""
         return self._workers
 
-    def run(self, jobs: Sequence[Job], told: Told, bell: Bell) -> None:
+    def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
         """Run all jobs, as many at a time as there are workers."""
-        waiting, running = list(jobs), dict[int, _Running]()
+        waiting, running = list(jobs), dict[int, _RunningCell]()
         stopping = False
         try:
-            while running or (waiting and not bell.rung):
-                while waiting and len(running) < self.workers and not bell.rung:
+            while running or (waiting and not stop_flag.requested):
+                while waiting and len(running) < self.workers and not stop_flag.requested:
                     slot = next(n for n in range(self.workers) if n not in running)
                     running[slot] = self._start(waiting.pop(0), slot)
-                    told(Event(running[slot].job, "began"))
-                if bell.rung and not stopping:
+                    on_event(Event(running[slot].job, "began"))
+                if stop_flag.requested and not stopping:
                     stopping = True
                     for each in running.values():
                         each.process.terminate()
-                self._listen(running, told, stopping)
+                self._listen(running, on_event, stopping)
         finally:
             for each in running.values():  # only if something was raised
                 each.process.kill()
                 each.process.join()
 
-    def _start(self, job: Job, slot: int) -> _Running:
+    def _start(self, job: Job, slot: int) -> _RunningCell:
         ours, theirs = self.context.Pipe(duplex=False)
         job.folder.mkdir(parents=True, exist_ok=True)
         gpu = slot % self.gpus if self.gpus else None
-        process = self.context.Process(target=_cell, args=(job, theirs, gpu), daemon=False)
+        process = self.context.Process(
+            target=_run_in_process, args=(job, theirs, gpu), daemon=False
+        )
         process.start()
         theirs.close()
-        return _Running(job, process, ours, slot)
+        return _RunningCell(job, process, ours, slot)
 
-    def _listen(self, running: dict[int, _Running], told: Told, stopping: bool) -> None:
+    def _listen(
+        self, running: dict[int, _RunningCell], on_event: EventHandler, stopping: bool
+    ) -> None:
         """Wait for news of any cell, and pass it on."""
         handles = [each.pipe for each in running.values() if not each.pipe.closed]
         ends = [each.process.sentinel for each in running.values()]
         wait([*handles, *ends], timeout=1.0)
         for slot, each in list(running.items()):
-            _read(each, told)
+            _forward_messages(each, on_event)
             if not each.process.is_alive():
-                _read(each, told)
+                _forward_messages(each, on_event)
                 each.process.join()
                 del running[slot]
-                _ended(each, told, stopping)
-            elif time.monotonic() - each.heard > (GRACE if stopping else self.limit):
-                each.hung = True
+                _report_end(each, on_event, stopping)
+            elif time.monotonic() - each.last_message_time > (
+                PAUSE_TIMEOUT_SECONDS if stopping else self.timeout
+            ):
+                each.is_hung = True
                 each.process.kill()
 
 
-def _read(each: _Running, told: Told) -> None:
+def _forward_messages(cell: _RunningCell, on_event: EventHandler) -> None:
     """Pass on what a cell says."""
     with contextlib.suppress(EOFError, OSError):
-        while not each.pipe.closed and each.pipe.poll():
-            step, loss = each.pipe.recv()
-            each.heard = time.monotonic()
-            told(Event(each.job, "stepped", step, loss))
+        while not cell.pipe.closed and cell.pipe.poll():
+            step, loss = cell.pipe.recv()
+            cell.last_message_time = time.monotonic()
+            on_event(Event(cell.job, "stepped", step, loss))
 
 
-def _ended(each: _Running, told: Told, stopping: bool) -> None:
+def _report_end(cell: _RunningCell, on_event: EventHandler, stopping: bool) -> None:
     """What became of a process that is no more."""
-    each.pipe.close()
-    code = each.process.exitcode
-    if code == NO_ROOM:
-        raise NoRoom(
-            f"no room for {each.job.folder}: the disk is full or cannot be written; make room and "
+    cell.pipe.close()
+    code = cell.process.exitcode
+    if code == DISK_FULL_EXIT_CODE:
+        raise DiskFullError(
+            f"no room for {cell.job.folder}: the disk is full or cannot be written; make room and "
             "give the same command again, nothing is lost"
         )
-    end = Finished.read(each.job.folder)
+    end = CellResult.read(cell.job.folder)
     if end is not None:
-        told(Event(each.job, "ended", end.step, end.loss, end))
-    elif stopping or (code == 0 and each.job.until is not None):
-        told(Event(each.job, "paused"))
+        on_event(Event(cell.job, "ended", end.step, end.loss, end))
+    elif stopping or (code == 0 and cell.job.pause_step is not None):
+        on_event(Event(cell.job, "paused"))
     else:
-        end = Finished("crashed", _why(each, code))
-        end.save(each.job.folder)
-        told(Event(each.job, "ended", end=end))
+        end = CellResult("crashed", _exit_reason(cell, code))
+        end.save(cell.job.folder)
+        on_event(Event(cell.job, "ended", end=end))
 
 
-def _why(each: _Running, code: int | None) -> str:
-    if each.hung:
+def _exit_reason(cell: _RunningCell, code: int | None) -> str:
+    if cell.is_hung:
         return "hung: no sign of life within the limit"
     if code == 0:
         return "its process was asked to stop from outside (SIGTERM)"
@@ -147,16 +153,16 @@ def _why(each: _Running, code: int | None) -> str:
         name = signal.Signals(-code).name
         more = "; out of memory, or killed by hand" if name == "SIGKILL" else ""
         return f"its process was ended by {name}{more}"
-    return f"its process ended with code {code}; see {beside(each.job.folder, LOG)}"
+    return f"its process ended with code {code}; see {sidecar_path(cell.job.folder, LOG_SUFFIX)}"
 
 
-def _cell(job: Job, pipe: Connection, gpu: int | None) -> None:
+def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
     """The process of one cell."""
     os.setpgrp()  # Ctrl-C at the terminal is for whoever leads; they tell us in good time
     if gpu is not None:
-        os.environ["CUDA_VISIBLE_DEVICES"] = _visible(gpu)
+        os.environ["CUDA_VISIBLE_DEVICES"] = _visible_device(gpu)
     torch.set_num_threads(1)
-    with beside(job.folder, LOG).open("a", encoding="utf-8") as log:
+    with sidecar_path(job.folder, LOG_SUFFIX).open("a", encoding="utf-8") as log:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
 
@@ -167,12 +173,12 @@ def _cell(job: Job, pipe: Connection, gpu: int | None) -> None:
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        work(job, tell)
-    except NoRoom:
-        sys.exit(NO_ROOM)
+        run_cell(job, tell)
+    except DiskFullError:
+        sys.exit(DISK_FULL_EXIT_CODE)
 
 
-def _visible(gpu: int) -> str:
+def _visible_device(gpu: int) -> str:
     """The GPU that a slot uses, of those that we were given."""
     given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     return given.split(",")[gpu] if given else str(gpu)

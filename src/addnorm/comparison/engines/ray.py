@@ -21,15 +21,15 @@ from typing import Any
 import torch
 
 from addnorm.comparison import layout as files
-from addnorm.comparison.cell import NoRoom, work
-from addnorm.comparison.cell_result import Finished
-from addnorm.comparison.engines.base import Engine, Event, Told
+from addnorm.comparison.cell import DiskFullError, run_cell
+from addnorm.comparison.cell_result import CellResult
+from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
-from addnorm.train.throughput import Bell
+from addnorm.train.throughput import StopFlag
 
-Files = dict[str, bytes]
+FileContents = dict[str, bytes]
 """Contents by path, from a common folder on."""
 
 
@@ -37,12 +37,12 @@ class RayEngine(Engine):
     """Tasks of a Ray cluster, one process a cell."""
 
     def __init__(
-        self, *, workers: int | None = None, address: str | None = None, limit: float = 600.0
+        self, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
     ) -> None:
-        self.ray, self.limit = _ray(), limit
+        self.ray, self.timeout = _import_ray(), timeout
         address = address or os.environ.get("RAY_ADDRESS")
         try:
-            _knock(address)
+            _check_reachable(address)
             self.ray.init(
                 address=address,
                 ignore_reinit_error=True,
@@ -64,7 +64,7 @@ class RayEngine(Engine):
         """Cells at a time."""
         return self._workers
 
-    def run(self, jobs: Sequence[Job], told: Told, bell: Bell) -> None:
+    def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
         """Send all jobs, as many at a time as there are workers."""
         if not jobs:
             return
@@ -72,26 +72,26 @@ class RayEngine(Engine):
         root = waiting[0].folder.parent.parent
         mark = root / f".ray-{uuid.uuid4().hex}"
         mark.touch()
-        board = ray.remote(num_cpus=0)(_Board).remote()
-        baggage = ray.put(_packed(waiting[0], root))
+        board = ray.remote(num_cpus=0)(_ProgressActor).remote()
+        baggage = ray.put(_pack_files(waiting[0], root))
         cell = ray.remote(num_cpus=1, num_gpus=1 if self.gpus else 0, max_calls=1, max_retries=0)(
-            _cell
+            _run_on_node
         )
         running: dict[Any, Job] = {}
         heard: dict[str, tuple[int, float]] = {}
         try:
-            while running or (waiting and not bell.rung):
-                while waiting and len(running) < self.workers and not bell.rung:
+            while running or (waiting and not stop_flag.requested):
+                while waiting and len(running) < self.workers and not stop_flag.requested:
                     job = waiting.pop(0)
                     running[cell.remote(job, board, baggage, mark)] = job
                     heard[job.name] = (-1, math.inf)  # it may wait for a free node
-                    told(Event(job, "began"))
-                if bell.rung:
+                    on_event(Event(job, "began"))
+                if stop_flag.requested:
                     board.stop.remote()
                 ready, _ = ray.wait(list(running), timeout=0.5)
-                self._listen(board, running, heard, told)
+                self._listen(board, running, heard, on_event)
                 for done in ready:
-                    self._ended(done, running.pop(done), told, bell)
+                    self._collect_result(done, running.pop(done), on_event, stop_flag)
         finally:
             mark.unlink(missing_ok=True)
             for each in running:
@@ -99,36 +99,42 @@ class RayEngine(Engine):
             ray.kill(board)
 
     def _listen(
-        self, board: Any, running: dict[Any, Job], heard: dict[str, tuple[int, float]], told: Told
+        self,
+        progress_actor: Any,
+        running: dict[Any, Job],
+        last_reports: dict[str, tuple[int, float]],
+        on_event: EventHandler,
     ) -> None:
-        news = self.ray.get(board.read.remote())
+        news = self.ray.get(progress_actor.read.remote())
         for task, job in running.items():
             step, loss = news.get(job.name, (-1, 0.0))
-            if step != heard[job.name][0]:
-                heard[job.name] = (step, time.monotonic())
-                told(Event(job, "stepped", step, loss))
-            elif time.monotonic() - heard[job.name][1] > self.limit:
+            if step != last_reports[job.name][0]:
+                last_reports[job.name] = (step, time.monotonic())
+                on_event(Event(job, "stepped", step, loss))
+            elif time.monotonic() - last_reports[job.name][1] > self.timeout:
                 self.ray.cancel(task, force=True)
 
-    def _ended(self, task: Any, job: Job, told: Told, bell: Bell) -> None:
+    def _collect_result(
+        self, task: Any, job: Job, on_event: EventHandler, stop_flag: StopFlag
+    ) -> None:
         try:
-            found: Files | None = self.ray.get(task)
+            found: FileContents | None = self.ray.get(task)
         except self.ray.exceptions.TaskCancelledError:
-            _crashed(job, "hung: no sign of life within the limit", told)
+            _record_crash(job, "hung: no sign of life within the limit", on_event)
             return
         except self.ray.exceptions.OutOfMemoryError:
-            _crashed(job, "out of memory", told)
+            _record_crash(job, "out of memory", on_event)
             return
         except self.ray.exceptions.RayTaskError as problem:
-            if isinstance(problem.cause, NoRoom):
+            if isinstance(problem.cause, DiskFullError):
                 raise problem.cause from None
-            _crashed(job, " ".join(str(problem.cause).split()), told)
+            _record_crash(job, " ".join(str(problem.cause).split()), on_event)
             return
         except self.ray.exceptions.RayError as problem:
-            if bell.rung:
-                told(Event(job, "paused"))
+            if stop_flag.requested:
+                on_event(Event(job, "paused"))
                 return
-            _crashed(job, f"its process or node was lost ({type(problem).__name__})", told)
+            _record_crash(job, f"its process or node was lost ({type(problem).__name__})", on_event)
             return
         for name, data in (found or {}).items():
             path = job.folder.parent / name
@@ -136,101 +142,103 @@ class RayEngine(Engine):
             path.write_bytes(data)
         if found:
             job.recipe.save(job.folder / CONFIG)  # as it is here, not on the node
-        end = Finished.read(job.folder)
+        end = CellResult.read(job.folder)
         if end is None:
-            told(Event(job, "paused"))
+            on_event(Event(job, "paused"))
         else:
-            told(Event(job, "ended", end.step, end.loss, end))
+            on_event(Event(job, "ended", end.step, end.loss, end))
 
 
-class _Board:
+class _ProgressActor:
     """An actor: where cells tell how far they are, and learn that they are to stop."""
 
     def __init__(self) -> None:
-        self.news: dict[str, tuple[int, float]] = {}
+        self.latest: dict[str, tuple[int, float]] = {}
         self.stopping = False
 
     def tell(self, name: str, step: int, loss: float) -> bool:
         """News of a cell; whether it is to pause."""
-        self.news[name] = (step, loss)
+        self.latest[name] = (step, loss)
         return self.stopping
 
     def read(self) -> dict[str, tuple[int, float]]:
         """The last news of each cell."""
-        return self.news
+        return self.latest
 
     def stop(self) -> None:
         """Ask all cells to pause."""
         self.stopping = True
 
 
-def _cell(job: Job, board: Any, baggage: Files, mark: Path) -> Files | None:
+def _run_on_node(
+    job: Job, progress_actor: Any, packed_files: FileContents, marker: Path
+) -> FileContents | None:
     """One cell, in a process of a node; the files of a finished one if they are not there yet."""
-    ray = _ray()
+    ray = _import_ray()
     torch.set_num_threads(1)
 
     def tell(step: int, loss: float) -> None:
-        if ray.get(board.tell.remote(job.name, step, loss)):
+        if ray.get(progress_actor.tell.remote(job.name, step, loss)):
             os.kill(os.getpid(), signal.SIGTERM)  # pauses at the next step
 
-    if mark.exists():
+    if marker.exists():
         job.folder.mkdir(parents=True, exist_ok=True)
-        work(job, tell)
+        run_cell(job, tell)
         return {}
     with tempfile.TemporaryDirectory() as name:
         here = Path(name)
-        _unpack(baggage, here)
+        _unpack(packed_files, here)
         places = {"data": str(here / files.DATA), "tokenizer": str(here / files.TOKENIZER)}
-        known = job.recipe.flat()
+        known = job.recipe.to_flat_dict()
         recipe = job.recipe.model_copy(
             update={name: place for name, place in places.items() if name in known}
         )
         own = here / files.CELLS / job.name
         own.mkdir(parents=True)
         score = here / files.SCORE if job.score else None
-        work(replace(job, recipe=recipe, folder=own, score=score), tell)
+        run_cell(replace(job, recipe=recipe, folder=own, score=score), tell)
         shutil.rmtree(own / CHECKPOINTS, ignore_errors=True)
         cells = here / files.CELLS
-        return {str(path.relative_to(cells)): path.read_bytes() for path in _inside(cells)}
+        return {str(path.relative_to(cells)): path.read_bytes() for path in _list_files(cells)}
 
 
-def _packed(job: Job, root: Path) -> Files:
+def _pack_files(job: Job, root: Path) -> FileContents:
     """What a cell needs, by the names of the comparison's folder."""
     folders = {files.DATA: Path(job.recipe.data)} | ({files.SCORE: job.score} if job.score else {})
     packed = {
         f"{name}/{path.relative_to(folder)}": path.read_bytes()
         for name, folder in folders.items()
-        for path in _inside(folder)
+        for path in _list_files(folder)
     }
     tokenizer = root / files.TOKENIZER
     return packed | ({tokenizer.name: tokenizer.read_bytes()} if tokenizer.is_file() else {})
 
 
-def _unpack(baggage: Files, folder: Path) -> None:
-    for name, data in baggage.items():
+def _unpack(packed_files: FileContents, folder: Path) -> None:
+    for name, data in packed_files.items():
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
 
 
-def _inside(folder: Path) -> list[Path]:
+def _list_files(folder: Path) -> list[Path]:
     return [path for path in folder.rglob("*") if path.is_file() and path.name[0] != "."]
 
 
-def _knock(address: str | None) -> None:
+def _check_reachable(address: str | None) -> None:
     """Whether anybody listens there, in seconds; Ray itself tries for minutes."""
     host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
-def _crashed(job: Job, why: str, told: Told) -> None:
-    end = Finished("crashed", why)
+def _record_crash(job: Job, reason: str, on_event: EventHandler) -> None:
+    end = CellResult("crashed", reason)
     job.folder.mkdir(parents=True, exist_ok=True)
     end.save(job.folder)
-    told(Event(job, "ended", end=end))
+    on_event(Event(job, "ended", end=end))
 
 
-def _ray() -> Any:
+def _import_ray() -> Any:
     try:
         import ray
         import ray.exceptions

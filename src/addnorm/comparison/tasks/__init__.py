@@ -1,18 +1,18 @@
 """Tasks of comparisons by name; a new one is a class, and a line below."""
 
-from addnorm.comparison.tasks.base import SAMPLES, Question, Source, Task
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
 from addnorm.comparison.tasks.table import TableTask
 from addnorm.comparison.tasks.text import Classify, Lm, Translate
-from addnorm.core.errors import UnknownName, unknown
+from addnorm.core.errors import UnknownNameError, unknown_name_message
 
 TASKS: dict[str, Task] = {task.name: task for task in (Translate(), Lm(), Classify(), TableTask())}
 
 
-def task_of(name: str) -> Task:
+def get_task(name: str) -> Task:
     """A task by its name."""
     if name not in TASKS:
-        raise UnknownName(unknown("task", name, TASKS))
+        raise UnknownNameError(unknown_name_message("task", name, TASKS))
     return TASKS[name]
 
 
-__all__ = ["SAMPLES", "TASKS", "Question", "Source", "Task", "task_of"]
+__all__ = ["NUM_SAMPLES", "TASKS", "Example", "DataSource", "Task", "get_task"]

@@ -6,29 +6,29 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, NamedTuple
 
-from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Arm, Cell
-from addnorm.comparison.job import CellRecipe, Job, Pulse
-from addnorm.comparison.shared_data import Ground
+from addnorm.comparison.job import CellRecipe, Heartbeat, Job
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
 
-SAMPLES = 6
+NUM_SAMPLES = 6
 """Records whose answers are kept, word by word."""
 
 
-class Source(NamedTuple):
+class DataSource(NamedTuple):
     """Where the data of a comparison are, and what tells them from others."""
 
     path: Path
     digest: str
 
 
-class Question(NamedTuple):
+class Example(NamedTuple):
     """A held-out record: what was asked, and what was wanted; nothing where all answers do."""
 
-    asked: str
-    wanted: str
+    input: str
+    target: str
 
 
 class Task(ABC):
@@ -39,21 +39,21 @@ class Task(ABC):
     """What is done, in a title."""
     unit: ClassVar[str] = "tokens"
     """What speed counts."""
-    loss: ClassVar[str] = "nats"
+    loss_unit: ClassVar[str] = "nats"
     """What losses are counted in; nothing where that has no name."""
-    ignorant: ClassVar[str]
+    baseline_description: ClassVar[str]
     """The model that the baseline is the loss of, in words."""
-    pair: ClassVar[bool] = False
+    is_encoder_decoder: ClassVar[bool] = False
     """Whether there is an encoder and a decoder."""
-    usual: ClassVar[Mapping[str, Any]] = {}
+    defaults: ClassVar[Mapping[str, Any]] = {}
     """Keys of the spec where nobody says."""
 
     @abstractmethod
-    def known(self) -> list[str]:
+    def recipe_keys(self) -> list[str]:
         """Keys of a recipe that a spec may set for all cells."""
 
     @abstractmethod
-    def refuse(self, keys: Mapping[str, Any]) -> None:
+    def validate_keys(self, keys: Mapping[str, Any]) -> None:
         """Refuse known keys whose values would not be fair, or make no sense."""
 
     @abstractmethod
@@ -71,31 +71,33 @@ class Task(ABC):
         """Refuse data that cannot be compared on, before any folder is made."""
 
     @abstractmethod
-    def source(self, spec: Comparison, folder: Path) -> Source:
+    def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
         """The data; made in the folder where there are none."""
 
     @abstractmethod
-    def make_ground(self, spec: Comparison, folder: Path, source: Source) -> Ground:
+    def prepare_shared_data(self, spec: Comparison, folder: Path, source: DataSource) -> SharedData:
         """What all cells share, made and measured: the baseline above all."""
 
     @abstractmethod
-    def finished(self, job: Job, pulse: Pulse) -> Finished | None:
+    def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """Train a cell, or go on with it, and score it; None if it was interrupted or paused."""
 
     @abstractmethod
-    def score(self, ground: Ground | None) -> str:
+    def score(self, shared_data: SharedData | None) -> str:
         """The name of the score that is told first."""
 
     @abstractmethod
-    def questions(self, folder: Path) -> list[Question]:
+    def read_examples(self, folder: Path) -> list[Example]:
         """The first records that all cells answer. folder: that of a comparison."""
 
     @abstractmethod
-    def right(self, said: str, wanted: str) -> bool:
+    def is_correct(self, answer: str, expected: str) -> bool:
         """Whether a sample answer is the wanted one."""
 
     @abstractmethod
-    def again(self, spec: Comparison, cell: Cell, config: Path) -> tuple[str, list[str]]:
+    def reproduce_command(
+        self, spec: Comparison, cell: Cell, config: Path
+    ) -> tuple[str, list[str]]:
         """How a model like that of a cell is trained: in words, and the command."""
 
     def check(self, spec: Comparison) -> None:
@@ -107,19 +109,21 @@ class Task(ABC):
                 seen.add((cell.arm, cell.depth))
                 self.build(recipe)
 
-    def prepare(self, spec: Comparison, folder: Path) -> Ground:
+    def prepare(self, spec: Comparison, folder: Path) -> SharedData:
         """The ground of a comparison: as it was made before, or made now."""
-        source, before = self.source(spec, folder), Ground.read(folder)
+        source, before = self.prepare_source(spec, folder), SharedData.read(folder)
         if before is None:
-            before = self.make_ground(spec, folder, source)
+            before = self.prepare_shared_data(spec, folder, source)
             before.save(folder)
         if before.corpus != source.digest:
             raise UserError(
                 f"{source.path} was changed since this comparison began; put the old "
                 "one back, or begin anew with another -o"
             )
-        return replace(before, data=str(self.place(folder, source)))  # the folder may have moved
+        return replace(
+            before, data=str(self.data_path(folder, source))
+        )  # the folder may have moved
 
-    def place(self, folder: Path, source: Source) -> Path:
+    def data_path(self, folder: Path, source: DataSource) -> Path:
         """Where cells find their data."""
         return source.path

@@ -10,20 +10,20 @@ import yaml
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.comparison import layout as files
-from addnorm.comparison.cell_result import Finished
+from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.job import CellRecipe, Job, Pulse
-from addnorm.comparison.shared_data import Ground, machine, versions
+from addnorm.comparison.job import CellRecipe, Heartbeat, Job
+from addnorm.comparison.shared_data import SharedData, machine, versions
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import Question, Source, Task
+from addnorm.comparison.tasks.base import DataSource, Example, Task
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
-from addnorm.models.config import told
+from addnorm.core.files import atomic_write
+from addnorm.models.config import format_validation_error
 from addnorm.train.schedules.base import registry as schedules
 
-OWN = ("target", "kind", "missing", "noise")
+TASK_KEYS = ("target", "kind", "missing", "noise")
 """Keys that are no parameters of an estimator."""
-Shares = tuple[Annotated[float, Field(gt=0, lt=1)], ...]
+Fractions = tuple[Annotated[float, Field(gt=0, lt=1)], ...]
 
 
 class TableRecipe(BaseModel):
@@ -38,9 +38,9 @@ class TableRecipe(BaseModel):
     """The column that is predicted."""
     kind: Literal["auto", "classify", "regress"] = "auto"
     """What the target is; auto goes by its values, as `addnorm fit` does."""
-    missing: Shares = ()
+    missing: Fractions = ()
     """Shares of the cells of held-out rows that are taken away for further scores."""
-    noise: Shares = ()
+    noise: Fractions = ()
     """Shares that are replaced by cells of other rows for further scores."""
     params: dict[str, Any] = Field(default_factory=dict)
     """Parameters of the estimator, the same for all cells: model, dim, dropout, batch_size, ..."""
@@ -53,20 +53,20 @@ class TableRecipe(BaseModel):
     steps: int
     """Updates; rounded up to whole passes over the rows."""
 
-    def flat(self) -> dict[str, Any]:
+    def to_flat_dict(self) -> dict[str, Any]:
         """Every key with its value, parameters beside the others."""
         plain = self.model_dump(mode="json")
         params: dict[str, Any] = plain.pop("params")
         return plain | params
 
-    def yaml(self) -> str:
+    def to_yaml(self) -> str:
         """As YAML."""
-        return yaml.safe_dump(self.flat(), sort_keys=False, allow_unicode=True)
+        return yaml.safe_dump(self.to_flat_dict(), sort_keys=False, allow_unicode=True)
 
     def save(self, path: Path) -> None:
         """Write `config.yaml`."""
-        with replacing(path) as name:
-            name.write_text(self.yaml(), encoding="utf-8")
+        with atomic_write(path) as name:
+            name.write_text(self.to_yaml(), encoding="utf-8")
 
 
 class TableTask(Task):
@@ -76,15 +76,15 @@ class TableTask(Task):
     loss is that of its best pass over the rows, as the estimator keeps it.
     """
 
-    name, noun, unit, loss = "table", "a table", "rows", ""
-    ignorant = "a model that knows how the target is spread and nothing else"
-    usual: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
+    name, noun, unit, loss_unit = "table", "a table", "rows", ""
+    baseline_description = "a model that knows how the target is spread and nothing else"
+    defaults: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 
-    def known(self) -> list[str]:
+    def recipe_keys(self) -> list[str]:
         """Its own, and those of the estimator."""
-        return [*OWN, *_fits().PARAMETERS]
+        return [*TASK_KEYS, *_import_table_training().PARAMETERS]
 
-    def refuse(self, keys: Mapping[str, Any]) -> None:
+    def validate_keys(self, keys: Mapping[str, Any]) -> None:
         """A table without a target."""
         if not isinstance(keys.get("target"), str) or not keys["target"]:
             raise UserError("which column is to be predicted? say --target COLUMN")
@@ -95,14 +95,14 @@ class TableTask(Task):
         """The parameters of an estimator; a table has no tokenizer."""
         schedule = cell.schedule(spec.schedule)
         schedules.make(schedule).check(spec.steps)
-        own = {name: value for name, value in spec.keys.items() if name in OWN}
+        own = {name: value for name, value in spec.keys.items() if name in TASK_KEYS}
         for name in ("missing", "noise"):
             if name in own:
-                own[name] = _listed(own[name])
+                own[name] = _to_list(own[name])
         try:
             return TableRecipe(
                 data=str(data),
-                params={name: value for name, value in spec.keys.items() if name not in OWN},
+                params={name: value for name, value in spec.keys.items() if name not in TASK_KEYS},
                 wiring=cell.arm.wiring,
                 norm=cell.arm.norm,
                 depth=cell.depth,
@@ -113,12 +113,14 @@ class TableTask(Task):
                 **own,
             )
         except ValidationError as problem:
-            raise UserError(told(problem, list(TableRecipe.model_fields))) from None
+            raise UserError(
+                format_validation_error(problem, list(TableRecipe.model_fields))
+            ) from None
 
     def build(self, recipe: CellRecipe) -> None:
         """On a table of two rows."""
         assert isinstance(recipe, TableRecipe)
-        _fits().try_model(recipe)
+        _import_table_training().try_model(recipe)
 
     def check_data(self, spec: Comparison) -> None:
         """A file with the target among its columns, rows enough, and two classes at least."""
@@ -126,26 +128,26 @@ class TableTask(Task):
             raise UserError(
                 "which table? say --task table:FILE with a CSV, TSV, Parquet or Arrow file"
             )
-        _fits().Parted.of(spec)
+        _import_table_training().Parted.of(spec)
 
-    def source(self, spec: Comparison, folder: Path) -> Source:
+    def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
         """The file."""
         try:
             digest = hashlib.sha256(Path(spec.data).read_bytes()).hexdigest()[:16]
         except OSError as problem:
             raise UserError(f"no table at {spec.data} ({problem.strerror})") from None
-        return Source(Path(spec.data), digest)
+        return DataSource(Path(spec.data), digest)
 
-    def place(self, folder: Path, source: Source) -> Path:
+    def data_path(self, folder: Path, source: DataSource) -> Path:
         """The parts, in the folder of the comparison."""
         return folder / files.DATA
 
-    def make_ground(self, spec: Comparison, folder: Path, source: Source) -> Ground:
+    def prepare_shared_data(self, spec: Comparison, folder: Path, source: DataSource) -> SharedData:
         """The parts of the table, and the baseline."""
-        parted = _fits().Parted.of(spec)
-        place = self.place(folder, source)
+        parted = _import_table_training().Parted.of(spec)
+        place = self.data_path(folder, source)
         parted.save(place, folder / files.SCORE if spec.score else None, most=spec.score)
-        return Ground(
+        return SharedData(
             data=str(place),
             corpus=source.digest,
             tokenizer="",
@@ -157,35 +159,43 @@ class TableTask(Task):
             about=parted.about(),
         )
 
-    def finished(self, job: Job, pulse: Pulse) -> Finished | None:
+    def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """A fit; one that was interrupted begins anew, and ends with the same bits."""
         assert isinstance(job.recipe, TableRecipe)
-        end: Finished | None = _fits().fit_cell(job, job.recipe, pulse)
+        end: CellResult | None = _import_table_training().fit_cell(job, job.recipe, heartbeat)
         return end
 
-    def score(self, ground: Ground | None) -> str:
+    def score(self, shared_data: SharedData | None) -> str:
         """Accuracy of classes, r2 of numbers."""
-        return "r2" if ground is not None and ground.about.get("kind") == "regress" else "accuracy"
+        return (
+            "r2"
+            if shared_data is not None and shared_data.about.get("kind") == "regress"
+            else "accuracy"
+        )
 
-    def questions(self, folder: Path) -> list[Question]:
+    def read_examples(self, folder: Path) -> list[Example]:
         """Rows in words."""
-        found: list[Question] = _fits().questions(folder / files.SCORE)
+        found: list[Example] = _import_table_training().questions(folder / files.SCORE)
         return found
 
-    def right(self, said: str, wanted: str) -> bool:
+    def is_correct(self, answer: str, expected: str) -> bool:
         """Of labels, without the probability; a number is never quite right."""
-        return said.rpartition(" (")[0].strip() == wanted.strip()
+        return answer.rpartition(" (")[0].strip() == expected.strip()
 
-    def again(self, spec: Comparison, cell: Cell, config: Path) -> tuple[str, list[str]]:
+    def reproduce_command(
+        self, spec: Comparison, cell: Cell, config: Path
+    ) -> tuple[str, list[str]]:
         """An estimator with the parameters of a cell; its rows are parted otherwise."""
         recipe = self.recipe(spec, cell, data="", tokenizer="")
-        chosen = {name: getattr(recipe, name) for name in _fits().AXES} | recipe.params
+        chosen = {
+            name: getattr(recipe, name) for name in _import_table_training().AXES
+        } | recipe.params
         pairs = [f"{name}={value}" for name, value in chosen.items()]
         command = ["addnorm", "fit", spec.data, "--target", recipe.target, *pairs, "-o", "fit"]
         return "an estimator like the best cell", command
 
 
-def _fits() -> ModuleType:
+def _import_table_training() -> ModuleType:
     """The part that needs scikit-learn, imported only where there is a table."""
     try:
         from addnorm.comparison.tasks import table_training
@@ -196,7 +206,7 @@ def _fits() -> ModuleType:
     return table_training
 
 
-def _listed(value: Any) -> Any:
+def _to_list(value: Any) -> Any:
     """A single share, or several between commas, as a list."""
     if isinstance(value, str):
         return [part.strip() for part in value.split(",")]

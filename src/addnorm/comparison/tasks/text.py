@@ -8,31 +8,36 @@ from itertools import islice
 from pathlib import Path
 from typing import Any, ClassVar
 
-from addnorm.comparison import layout as lab_files
-from addnorm.comparison.cell_result import END, Finished, beside
+from addnorm.comparison import layout
+from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.grid import Cell
-from addnorm.comparison.job import CellRecipe, Job, Pulse
-from addnorm.comparison.outcomes import Course
-from addnorm.comparison.shared_data import Ground, machine, versions
+from addnorm.comparison.job import CellRecipe, Heartbeat, Job
+from addnorm.comparison.outcomes import LossSummary
+from addnorm.comparison.shared_data import SharedData, machine, versions
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import SAMPLES, Question, Source, Task
-from addnorm.comparison.tasks.text_data import check_corpus, corpus_of, unigram, write_score
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
+from addnorm.comparison.tasks.text_data import (
+    check_corpus,
+    open_corpus,
+    unigram_loss,
+    write_scored_records,
+)
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.decode.evaluate import evaluate
-from addnorm.decode.inference import classify, continue_text, translate
-from addnorm.decode.options import Options
+from addnorm.decode.inference import classify, generate_texts, translate
+from addnorm.decode.options import DecodingOptions
 from addnorm.models import build
 from addnorm.train import run_folder as files
-from addnorm.train.recipe import Recipe, described
+from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.session import make_tokenizer
 from addnorm.train.train_state import Outcome
-from addnorm.train.trained_run import Run
+from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 
-SMALL: dict[str, Any] = {
+DEMO_RECIPE: dict[str, Any] = {
     "tokenizer": "char", "dim": 64, "heads": 4, "batch_tokens": 512,
     "dropout": 0.0, "label_smoothing": 0.0, "max_length": 128,
 }  # fmt: skip
@@ -42,16 +47,16 @@ SMALL: dict[str, Any] = {
 class TextTask(Task):
     """What is learnt from a corpus, by the trainer."""
 
-    measure: ClassVar[str]
+    primary_score: ClassVar[str]
     """The score that is told first."""
     classes: ClassVar[int | None] = None
-    ignorant = "a model that knows how often each token occurs and nothing else"
+    baseline_description = "a model that knows how often each token occurs and nothing else"
 
-    def known(self) -> list[str]:
+    def recipe_keys(self) -> list[str]:
         """Every key of a recipe."""
-        return [name for name, _, _ in described()]
+        return [name for name, _, _ in recipe_keys()]
 
-    def refuse(self, keys: Mapping[str, Any]) -> None:
+    def validate_keys(self, keys: Mapping[str, Any]) -> None:
         """What would give some cells other data, other wirings or fewer steps than others."""
         if strangers := [name for name in keys if name in ("encoder_wiring", "encoder_norm")]:
             raise UserError(
@@ -76,11 +81,11 @@ class TextTask(Task):
         self, spec: Comparison, cell: Cell, *, data: Path | str, tokenizer: Path | str
     ) -> Recipe:
         """The recipe of the trainer."""
-        return Recipe.of(
+        return Recipe.from_dict(
             # Looks inside and checkpoints at each quarter of the way; keys may say otherwise.
             dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, spec.steps // 4))
             | {"log_every": max(1, spec.steps // 200)}
-            | _common(spec)
+            | _shared_keys(spec)
             | {
                 "task": self.name,
                 "data": str(data),
@@ -98,12 +103,12 @@ class TextTask(Task):
     def build(self, recipe: CellRecipe) -> None:
         """Without weights."""
         assert isinstance(recipe, Recipe)
-        build(recipe.config(vocab=1000, classes=self.classes), device="meta")
+        build(recipe.build_config(vocab=1000, classes=self.classes), device="meta")
 
     def check(self, spec: Comparison) -> None:
         """Also what halving looks at."""
         super().check(spec)
-        every = _common(spec).get("log_every", 1)
+        every = _shared_keys(spec).get("log_every", 1)
         if spec.mode == "halving" and every > max(1, spec.steps // 4):
             raise UserError(
                 f"halving looks at a quarter of the {spec.steps} steps, and log_every={every} has "
@@ -114,43 +119,43 @@ class TextTask(Task):
         """A corpus with a valid part."""
         check_corpus(spec)
 
-    def source(self, spec: Comparison, folder: Path) -> Source:
+    def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
         """The corpus; a demo corpus is made."""
-        corpus = corpus_of(spec, folder)
-        return Source(corpus.folder, corpus.digest)
+        corpus = open_corpus(spec, folder)
+        return DataSource(corpus.folder, corpus.digest)
 
-    def make_ground(self, spec: Comparison, folder: Path, source: Source) -> Ground:
+    def prepare_shared_data(self, spec: Comparison, folder: Path, source: DataSource) -> SharedData:
         """One tokenizer for all, the records to be answered, and the unigram baseline."""
         corpus = Corpus.open(source.path, self.name)
         recipe = self.recipe(
-            spec, spec.cells()[0], data=corpus.folder, tokenizer=tokenizer_of(spec)
+            spec, spec.cells()[0], data=corpus.folder, tokenizer=tokenizer_name(spec)
         )
         tokenizer: Tokenizer = make_tokenizer(recipe, corpus)
-        tokenizer.save(folder / lab_files.TOKENIZER)
+        tokenizer.save(folder / layout.TOKENIZER)
         if spec.score:
-            write_score(spec, corpus, folder / lab_files.SCORE)
-        return Ground(
+            write_scored_records(spec, corpus, folder / layout.SCORE)
+        return SharedData(
             data=str(corpus.folder),
             corpus=corpus.digest,
             tokenizer=tokenizer.digest,
             vocab=tokenizer.vocab,
-            baseline=unigram(corpus, tokenizer, recipe),
+            baseline=unigram_loss(corpus, tokenizer, recipe),
             counts=corpus.counts,
             machine=machine(),
             versions=versions(),
         )
 
-    def finished(self, job: Job, pulse: Pulse) -> Finished | None:
+    def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
         """A run of the trainer, which goes on from its last checkpoint."""
-        outcome = _train(job, pulse)
+        outcome = _train(job, heartbeat)
         if outcome.ending == "interrupted":
             return None
         rows = list(read_rows(job.folder / files.ROWS))
-        course, done = Course.of(rows), outcome.ending == "done"
-        scores, samples = self._answers(job, pulse) if done and job.score else ({}, ())
-        return Finished(
+        course, done = LossSummary.from_rows(rows), outcome.ending == "done"
+        scores, samples = self._score_and_sample(job, heartbeat) if done and job.score else ({}, ())
+        return CellResult(
             outcome.ending,
-            outcome.why,
+            outcome.reason,
             step=outcome.progress.step,
             loss=course.last if done else math.nan,
             lowest=course.lowest,
@@ -158,131 +163,139 @@ class TextTask(Task):
             samples=samples,
             tokens=outcome.progress.tokens,
             seconds=outcome.progress.seconds,
-            rate=pulse.rate,
+            rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
         )
 
-    def score(self, ground: Ground | None) -> str:
+    def score(self, shared_data: SharedData | None) -> str:
         """Always the same."""
-        return self.measure
+        return self.primary_score
 
-    def questions(self, folder: Path) -> list[Question]:
+    def read_examples(self, folder: Path) -> list[Example]:
         """From the corpus of what is answered."""
-        corpus = Corpus.open(folder / lab_files.SCORE, self.name)
-        return [self.asked(record) for record in islice(corpus.records("test"), SAMPLES)]
+        corpus = Corpus.open(folder / layout.SCORE, self.name)
+        return [self.to_example(record) for record in islice(corpus.records("test"), NUM_SAMPLES)]
 
-    def right(self, said: str, wanted: str) -> bool:
+    def is_correct(self, answer: str, expected: str) -> bool:
         """Word by word."""
-        return said.strip() == wanted.strip()
+        return answer.strip() == expected.strip()
 
-    def again(self, spec: Comparison, cell: Cell, config: Path) -> tuple[str, list[str]]:
+    def reproduce_command(
+        self, spec: Comparison, cell: Cell, config: Path
+    ) -> tuple[str, list[str]]:
         """The same cell, to the same bits."""
         command = ["addnorm", "train", self.name, "-c", str(config), "-o", "weights"]
         return "one cell, with its weights", command
 
     @abstractmethod
-    def asked(self, record: Mapping[str, str]) -> Question:
+    def to_example(self, record: Mapping[str, str]) -> Example:
         """What a record asks and wants."""
 
     @abstractmethod
-    def samples(self, run: Run, records: Sequence[Mapping[str, str]]) -> list[str]:
+    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
         """Answers to records."""
 
-    def options(self) -> Options | None:
+    def options(self) -> DecodingOptions | None:
         """How answers are found, the same for all."""
         return None
 
-    def _answers(self, job: Job, pulse: Pulse) -> tuple[dict[str, float], tuple[str, ...]]:
+    def _score_and_sample(
+        self, job: Job, heartbeat: Heartbeat
+    ) -> tuple[dict[str, float], tuple[str, ...]]:
         """Scores on the records that all cells answer, and the answers to the first of them.
 
         By the model at its end, to which the loss beside them belongs.
         """
-        run, score = Run.open(job.folder, which="last"), job.score
+        run, score = TrainedRun.open(job.folder, which="last"), job.score
         assert score is not None
-        told = evaluate(run, "test", data=score, options=self.options(), tick=pulse.tick)
+        told = evaluate(run, "test", data=score, options=self.options(), on_progress=heartbeat.tick)
         scores = {name: value for name, value in told.items() if isinstance(value, float)}
-        records = list(islice(Corpus.open(score).records("test"), SAMPLES))
-        return scores, tuple(self.samples(run, records))
+        records = list(islice(Corpus.open(score).records("test"), NUM_SAMPLES))
+        return scores, tuple(self.generate_samples(run, records))
 
 
 class Translate(TextTask):
     """A sentence into another language."""
 
-    name, noun, pair = "translate", "translation", True
-    measure = "chrf"  # BLEU is 0 on phrases of a few words
+    name, noun, is_encoder_decoder = "translate", "translation", True
+    primary_score = "chrf"  # BLEU is 0 on phrases of a few words
 
-    def asked(self, record: Mapping[str, str]) -> Question:
+    def to_example(self, record: Mapping[str, str]) -> Example:
         """A sentence and its translation."""
-        return Question(record["source"], record["target"])
+        return Example(record["source"], record["target"])
 
-    def samples(self, run: Run, records: Sequence[Mapping[str, str]]) -> list[str]:
+    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
         """The first answer to each."""
         sources = (record["source"] for record in records)
         return [answers[0].text for answers in translate(run, sources, self.options())]
 
-    def options(self) -> Options:
+    def options(self) -> DecodingOptions:
         """Greedy: quick."""
-        return Options()
+        return DecodingOptions()
 
 
 class Lm(TextTask):
     """The next token of a text."""
 
-    name, noun, measure = "lm", "language modelling", "bits_per_character"
+    name, noun, primary_score = "lm", "language modelling", "bits_per_character"
 
-    def asked(self, record: Mapping[str, str]) -> Question:
+    def to_example(self, record: Mapping[str, str]) -> Example:
         """The beginning of a text, which has no single right end."""
-        return Question(prompt_of(record["text"]), "")
+        return Example(make_prompt(record["text"]), "")
 
-    def samples(self, run: Run, records: Sequence[Mapping[str, str]]) -> list[str]:
+    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
         """How it goes on."""
-        prompts = [prompt_of(record["text"]) for record in records]
-        return [answers[0].text for answers in continue_text(run, prompts, Options(max_new=60))]
+        prompts = [make_prompt(record["text"]) for record in records]
+        return [
+            answers[0].text for answers in generate_texts(run, prompts, DecodingOptions(max_new=60))
+        ]
 
 
 class Classify(TextTask):
     """The label of a text."""
 
-    name, noun, measure, classes = "classify", "classification", "accuracy", 2
-    ignorant = "a model that knows how often each label occurs and nothing else"
+    name, noun, primary_score, classes = "classify", "classification", "accuracy", 2
+    baseline_description = "a model that knows how often each label occurs and nothing else"
 
-    def asked(self, record: Mapping[str, str]) -> Question:
+    def to_example(self, record: Mapping[str, str]) -> Example:
         """A text and its label."""
-        return Question(record["text"], record["label"])
+        return Example(record["text"], record["label"])
 
-    def samples(self, run: Run, records: Sequence[Mapping[str, str]]) -> list[str]:
+    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
         """Labels with their probability."""
         labels = classify(run, (record["text"] for record in records))
         return [f"{each.label} ({each.probability:.0%})" for each in labels]
 
-    def right(self, said: str, wanted: str) -> bool:
+    def is_correct(self, answer: str, expected: str) -> bool:
         """Without the probability."""
-        return said.rpartition(" (")[0].strip() == wanted.strip()
+        return answer.rpartition(" (")[0].strip() == expected.strip()
 
 
-def prompt_of(text: str) -> str:
+def make_prompt(text: str) -> str:
     """The beginning of a text, which a language model continues."""
     return " ".join(text.split())[:40]
 
 
-def tokenizer_of(spec: Comparison) -> str:
+def tokenizer_name(spec: Comparison) -> str:
     """The kind of tokenizer that all cells share, or the path of one."""
-    return str(_common(spec).get("tokenizer", Recipe.model_fields["tokenizer"].default))
+    return str(_shared_keys(spec).get("tokenizer", Recipe.model_fields["tokenizer"].default))
 
 
-def _common(spec: Comparison) -> dict[str, Any]:
+def _shared_keys(spec: Comparison) -> dict[str, Any]:
     """The keys of every cell's recipe, those of a demo corpus included."""
-    return (SMALL | spec.keys) if spec.data == DEMO else spec.keys
+    return (DEMO_RECIPE | spec.keys) if spec.data == DEMO else spec.keys
 
 
-def _train(job: Job, pulse: Pulse) -> Outcome:
+def _train(job: Job, heartbeat: Heartbeat) -> Outcome:
     recipe = job.recipe
     assert isinstance(recipe, Recipe)
     try:
-        return train(recipe, job.folder, watcher=pulse, until=job.until)
+        return train(recipe, job.folder, callback=heartbeat, until=job.pause_step)
     except UserError:
-        moved = (job.folder / files.CONFIG).is_file() and not beside(job.folder, END).exists()
-        if not moved or files.read_config(job.folder).flat() == recipe.flat():
+        moved = (job.folder / files.CONFIG).is_file() and not sidecar_path(
+            job.folder, RESULT_SUFFIX
+        ).exists()
+        if not moved or files.read_config(job.folder).to_flat_dict() == recipe.to_flat_dict():
             raise
         shutil.rmtree(job.folder)  # its data lay elsewhere, when it was begun
-        return train(recipe, job.folder, watcher=pulse, until=job.until)
+        return train(recipe, job.folder, callback=heartbeat, until=job.pause_step)

@@ -12,24 +12,24 @@ from torch import Tensor
 from addnorm.comparison import layout as files
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.core.errors import UserError
-from addnorm.data.batches import Batches
+from addnorm.data.batches import BatchIterator
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.data.demo import Splits, make_demo
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import Tokenizer
-from addnorm.kernels.cross_entropy import IGNORE
+from addnorm.kernels.cross_entropy import IGNORE_INDEX
 from addnorm.train.recipe import Recipe
 
-HELD_OUT = 100
+HELD_OUT_RECORDS = 100
 """Records of each held-out part of a demo corpus: enough to tell arms apart, and quick."""
-MOST_COUNTED = 2_000_000
+MAX_BASELINE_TOKENS = 2_000_000
 """Tokens of the training part that the baseline is counted on."""
 
-MOST_TEXT = 100_000
+MAX_SCORED_CHARACTERS = 100_000
 """Characters of the records that each cell answers, about."""
 
 
-def unigram(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
+def unigram_loss(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
     """Loss of a model that knows how often each token (or label) occurs, and nothing else.
 
     loss = - mean over valid tokens of log((count(token) + 1) / (all + vocab))
@@ -38,14 +38,14 @@ def unigram(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
     """
     sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
     counts: Counter[int] = Counter()
-    for asked in _asked(Batches(corpus, tokenizer, **sides), recipe):
+    for asked in _iter_targets(BatchIterator(corpus, tokenizer, **sides), recipe):
         counts.update(asked.tolist())
-        if counts.total() >= MOST_COUNTED:
+        if counts.total() >= MAX_BASELINE_TOKENS:
             break
     kinds = len(corpus.labels) if recipe.task == "classify" else tokenizer.vocab
     total = counts.total() + kinds
     loss, seen = 0.0, 0
-    for asked in _asked(Batches(corpus, tokenizer, split="valid", **sides), recipe):
+    for asked in _iter_targets(BatchIterator(corpus, tokenizer, split="valid", **sides), recipe):
         loss -= math.fsum(math.log((counts[token] + 1) / total) for token in asked.tolist())
         seen += asked.numel()
     if not seen:
@@ -56,11 +56,11 @@ def unigram(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
     return loss / seen
 
 
-def _asked(batches: Batches, recipe: Recipe) -> Iterator[Tensor]:
+def _iter_targets(batches: BatchIterator, recipe: Recipe) -> Iterator[Tensor]:
     """What is to be predicted, batch by batch."""
     for batch, _ in batches.epoch():
         asked = batch.targets[:, 1:] if recipe.task == "translate" else batch.targets
-        yield asked[asked != IGNORE]
+        yield asked[asked != IGNORE_INDEX]
 
 
 def check_corpus(spec: Comparison) -> None:
@@ -75,7 +75,7 @@ def check_corpus(spec: Comparison) -> None:
         )
 
 
-def corpus_of(spec: Comparison, folder: Path) -> Corpus:
+def open_corpus(spec: Comparison, folder: Path) -> Corpus:
     """The corpus of a comparison; a demo corpus is made in its folder."""
     if spec.data != DEMO:
         check_corpus(spec)
@@ -90,15 +90,15 @@ def corpus_of(spec: Comparison, folder: Path) -> Corpus:
 def demo_records(task: str) -> tuple[Splits, dict[str, Any]]:
     """The records of a demo corpus with short held-out parts, and plain facts."""
     splits, about = make_dates() if task == "translate" else make_demo(task)
-    return splits | {part: splits[part][:HELD_OUT] for part in ("valid", "test")}, about
+    return splits | {part: splits[part][:HELD_OUT_RECORDS] for part in ("valid", "test")}, about
 
 
-def write_score(spec: Comparison, corpus: Corpus, folder: Path) -> None:
+def write_scored_records(spec: Comparison, corpus: Corpus, folder: Path) -> None:
     """The first records of the test part, or of the valid part where there is no other."""
     split = "test" if corpus.counts.get("test") else "valid"
     records, size = [], 0
     for record in islice(corpus.records(split), spec.score):
-        if size > MOST_TEXT:  # documents may be long
+        if size > MAX_SCORED_CHARACTERS:  # documents may be long
             break
         records.append(record)
         size += sum(map(len, record.values()))

@@ -4,7 +4,7 @@ import platform
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from addnorm.core.errors import UnknownName, UserError, unknown
+from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 
 Splits = dict[str, list[dict[str, str]]]
 SOURCES = {
@@ -23,8 +23,8 @@ def make_demo(
     another selection. `languages` are two of babel's locales, for translation only.
     """
     if task not in SOURCES:
-        raise UnknownName(unknown("demo task", task, SOURCES))
-    splits, facts = _maker(task, languages)(seed)
+        raise UnknownNameError(unknown_name_message("demo task", task, SOURCES))
+    splits, facts = _get_maker(task, languages)(seed)
     about = {
         "source": SOURCES[task],
         "seed": seed,
@@ -34,7 +34,9 @@ def make_demo(
     return splits, about
 
 
-def _maker(task: str, languages: Sequence[str]) -> Callable[[int], tuple[Splits, dict[str, Any]]]:
+def _get_maker(
+    task: str, languages: Sequence[str]
+) -> Callable[[int], tuple[Splits, dict[str, Any]]]:
     from addnorm.data.demo import classify, lm, translate
 
     if task == "translate":

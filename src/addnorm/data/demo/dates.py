@@ -15,8 +15,8 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.data.demo.locales import locale_pair
 
-FIRST, DAYS = date(1950, 1, 1), 36_525  # a century
-SIZES = {"valid": 200, "test": 200, "train": 5000}
+FIRST_DATE, NUM_DAYS = date(1950, 1, 1), 36_525  # a century
+SPLIT_SIZES = {"valid": 200, "test": 200, "train": 5000}
 SOURCE = "dates of a century, in the medium form of two locales, by babel (Unicode CLDR)"
 
 
@@ -31,10 +31,10 @@ def make_dates(
     """
     pair = locale_pair(*languages)
     days = random.Random(derive_seed(seed, "demo", "dates")).sample(
-        range(DAYS), sum(SIZES.values())
+        range(NUM_DAYS), sum(SPLIT_SIZES.values())
     )
     written = [
-        [format_date(FIRST + timedelta(days=day), "medium", locale=locale) for locale in pair]
+        [format_date(FIRST_DATE + timedelta(days=day), "medium", locale=locale) for locale in pair]
         for day in days
     ]
     records = iter([{"source": source, "target": target} for source, target in written])
@@ -42,7 +42,7 @@ def make_dates(
         raise UserError(
             f"{pair[0]} and {pair[1]} write dates alike; try other locales, say 'en' and 'de'"
         )
-    splits = {part: [next(records) for _ in range(size)] for part, size in SIZES.items()}
+    splits = {part: [next(records) for _ in range(size)] for part, size in SPLIT_SIZES.items()}
     about = {
         "source": SOURCE,
         "seed": seed,

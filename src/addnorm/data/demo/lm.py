@@ -7,8 +7,10 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 
-HELD_OUT = 0.05  # share of the characters in valid, and in test
-LONG = 60  # characters from which on a paragraph in two topics counts as the same text
+HOLDOUT_FRACTION = 0.05  # share of the characters in valid, and in test
+MIN_SHARED_CHARACTERS = (
+    60  # characters from which on a paragraph in two topics counts as the same text
+)
 
 
 def make(seed: int) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
@@ -17,29 +19,29 @@ def make(seed: int) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
     Some topics contain others whole. Those that share a paragraph stay in the same part, so that
     nothing held out was read in training.
     """
-    topics = _topics()
-    groups = _groups(topics)
+    topics = _load_topics()
+    groups = _group_topics(topics)
     # The largest group (the data model and what it contains) is no sample of anything: train.
-    largest = max(groups, key=lambda group: _size(topics, group))
+    largest = max(groups, key=lambda group: _count_characters(topics, group))
     rest = [group for group in groups if group is not largest]
     random.Random(derive_seed(seed, "demo", "lm")).shuffle(rest)
     total = sum(map(len, topics.values()))
     parts: dict[str, list[str]] = {"train": list(largest), "valid": [], "test": []}
     for group in rest:
-        parts[_part(topics, parts, group, limit=HELD_OUT * total)] += group
+        parts[_choose_split(topics, parts, group, limit=HOLDOUT_FRACTION * total)] += group
     splits = {
         part: [{"text": topics[name]} for name in sorted(names)] for part, names in parts.items()
     }
     about = {
         "topics": {part: len(names) for part, names in parts.items()},
-        "characters": {part: _size(topics, names) for part, names in parts.items()},
+        "characters": {part: _count_characters(topics, names) for part, names in parts.items()},
         "held_out_topics": {part: sorted(parts[part]) for part in ("valid", "test")},
         "note": "the text differs between versions of Python: compare losses within one",
     }
     return splits, about
 
 
-def _topics() -> dict[str, str]:
+def _load_topics() -> dict[str, str]:
     try:
         from pydoc_data.topics import topics
     except ImportError:
@@ -54,12 +56,12 @@ def _topics() -> dict[str, str]:
     return {name: text for name, text in plain.items() if text}
 
 
-def _groups(topics: dict[str, str]) -> list[list[str]]:
+def _group_topics(topics: dict[str, str]) -> list[list[str]]:
     """Topics in groups of those that share a long paragraph, directly or over others."""
     owners: dict[str, list[str]] = defaultdict(list)
     for name, text in topics.items():
         for paragraph in {" ".join(part.split()): None for part in text.split("\n\n")}:
-            if len(paragraph) >= LONG:
+            if len(paragraph) >= MIN_SHARED_CHARACTERS:
                 owners[paragraph].append(name)
     group_of = {name: [name] for name in topics}
     for names in owners.values():
@@ -71,15 +73,15 @@ def _groups(topics: dict[str, str]) -> list[list[str]]:
     return list({id(group): group for group in group_of.values()}.values())
 
 
-def _part(
-    topics: dict[str, str], parts: dict[str, list[str]], group: list[str], *, limit: float
+def _choose_split(
+    topics: dict[str, str], splits: dict[str, list[str]], group: list[str], *, limit: float
 ) -> str:
     """The first held-out part with room for the group, else train."""
     for part in ("test", "valid"):
-        if _size(topics, parts[part]) + _size(topics, group) <= limit:
+        if _count_characters(topics, splits[part]) + _count_characters(topics, group) <= limit:
             return part
     return "train"
 
 
-def _size(topics: dict[str, str], names: list[str]) -> int:
+def _count_characters(topics: dict[str, str], names: list[str]) -> int:
     return sum(len(topics[name]) for name in names)

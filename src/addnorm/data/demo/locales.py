@@ -4,13 +4,13 @@ from babel import Locale
 from babel.core import UnknownLocaleError
 from babel.localedata import locale_identifiers
 
-from addnorm.core.errors import UnknownName, UserError, nearest
+from addnorm.core.errors import UnknownNameError, UserError, closest_names
 from addnorm.data.demo.phrases import Pair
 
 
 def locale_pair(source: str, target: str) -> Pair:
     """Two different locales; one that babel does not know is refused with the nearest names."""
-    pair = _locale(source), _locale(target)
+    pair = _parse_locale(source), _parse_locale(target)
     if pair[0] == pair[1]:
         raise UserError(
             f"got the locale {source!r} on both sides, wanted two different ones to translate"
@@ -19,18 +19,18 @@ def locale_pair(source: str, target: str) -> Pair:
     return pair
 
 
-def _locale(name: str) -> Locale:
+def _parse_locale(name: str) -> Locale:
     try:
         return Locale.parse(name.strip().replace("-", "_"))
     except (UnknownLocaleError, ValueError, TypeError):
-        raise UnknownName(_unknown(name)) from None
+        raise UnknownNameError(_unknown_locale_message(name)) from None
 
 
-def _unknown(name: str) -> str:
+def _unknown_locale_message(name: str) -> str:
     known = locale_identifiers()
     words = {word.lower(): code for code, word in Locale("en").languages.items() if code in known}
-    close = nearest(name, words)[:1] if len(name) > 3 else []
-    close = [words[word] for word in close] or nearest(name, known)
+    close = closest_names(name, words)[:1] if len(name) > 3 else []
+    close = [words[word] for word in close] or closest_names(name, known)
     hint = f" did you mean {' or '.join(map(repr, close))}?" if close else ""
     got = name if len(name) <= 80 else f"{name[:77]}..."
     return (

@@ -6,8 +6,8 @@ from random import Random
 from babel import Locale
 from babel.numbers import get_currency_name
 
-from addnorm.data.demo.numbers import MONEY
-from addnorm.data.demo.phrases import Form, Kind, Pair, agreeing
+from addnorm.data.demo.numbers import CURRENCY_CODES
+from addnorm.data.demo.phrases import Form, Pair, PhraseKind, unambiguous_forms
 
 TERRITORIES = (
     "AR AT AU BD BE BG BO BR CA CH CL CN CO CR CU CY CZ DE DK DZ EC EE EG ES ET FI FR GB GE GR HR"
@@ -18,37 +18,39 @@ LANGUAGES = (
     "ar bg bn ca cs da de el en es et eu fa fi fr ga he hi hr hu id is it ja ka ko la lt lv mn nb"
     " nl pl pt ro ru sk sl sr sv sw ta th tr uk ur vi zh"
 )
-INVENTORY = {
+NAME_CODES = {
     "territory": TERRITORIES.split(),
     "language": LANGUAGES.split(),
-    "currency_name": MONEY,
+    "currency_name": CURRENCY_CODES,
     "month": [str(number) for number in range(1, 13)],
     "weekday": [str(number) for number in range(7)],
 }
 
 
-def names(pair: Pair) -> dict[str, Kind]:
+def build_name_kinds(pair: Pair) -> dict[str, PhraseKind]:
     """Names by group; one that both locales know, and that means one thing only."""
-    forms = [(code, group) for group, codes in INVENTORY.items() for code in codes]
-    known = agreeing(pair, _name, forms=forms, probes=[None])
+    forms = [(code, group) for group, codes in NAME_CODES.items() for code in codes]
+    known = unambiguous_forms(pair, _format_name, forms=forms, probes=[None])
     return {
-        group: Kind(group, [form for form in known if form[1] == group], _name)
-        for group in INVENTORY
+        group: PhraseKind(group, [form for form in known if form[1] == group], _format_name)
+        for group in NAME_CODES
     }
 
 
-def places(pair: Pair) -> Kind:
+def build_place_kind(pair: Pair) -> PhraseKind:
     """Languages of countries: "German (Austria)"."""
-    known = names(pair)
+    known = build_name_kinds(pair)
     spoken, lands = known["language"].forms, known["territory"].forms
 
     def sample(rng: Random, form: Form) -> tuple[Form, Form]:
         return rng.choice(spoken), rng.choice(lands)
 
-    return Kind("place", [("language",)] if spoken and lands else [], _place, sample, _parts)
+    return PhraseKind(
+        "place", [("language",)] if spoken and lands else [], _format_place, sample, _place_parts
+    )
 
 
-def _name(form: Form, value: None, locale: Locale) -> str:
+def _format_name(form: Form, value: None, locale: Locale) -> str:
     code, group = form
     match group:
         case "territory":
@@ -66,10 +68,10 @@ def _name(form: Form, value: None, locale: Locale) -> str:
             return locale.days["stand-alone"]["wide"][int(code)]
 
 
-def _place(form: Form, value: tuple[Form, Form], locale: Locale) -> str:
+def _format_place(form: Form, value: tuple[Form, Form], locale: Locale) -> str:
     language, territory = value
-    return f"{_name(language, None, locale)} ({_name(territory, None, locale)})"
+    return f"{_format_name(language, None, locale)} ({_format_name(territory, None, locale)})"
 
 
-def _parts(form: Form, value: tuple[Form, Form]) -> Iterable[str]:
+def _place_parts(form: Form, value: tuple[Form, Form]) -> Iterable[str]:
     return [f"{group} {code} {group}" for code, group in value]

@@ -17,14 +17,14 @@ from babel.numbers import (
 )
 from babel.units import format_compound_unit, format_unit
 
-from addnorm.data.demo.phrases import Form, Kind, Pair, agreeing
+from addnorm.data.demo.phrases import Form, Pair, PhraseKind, unambiguous_forms
 
 CURRENCIES = (
     "USD EUR GBP JPY CNY INR CHF CAD AUD NZD SEK NOK DKK PLN CZK HUF RUB TRY BRL MXN KRW ZAR ILS"
     " THB EGP"
 )
-MONEY = CURRENCIES.split()
-QUANTITIES = {
+CURRENCY_CODES = CURRENCIES.split()
+UNITS_BY_QUANTITY = {
     "length": "kilometer meter centimeter millimeter mile yard foot inch light-year",
     "area": "square-kilometer square-meter hectare acre",
     "mass": "kilogram gram milligram tonne pound ounce",
@@ -39,43 +39,51 @@ QUANTITIES = {
     "angle": "degree",
     "graphics": "pixel",
 }
-MEASURES = [f"{group}-{name}" for group, names in QUANTITIES.items() for name in names.split()]
-MOVED = ("length-kilometer", "length-meter", "volume-liter", "mass-gram", "digital-megabyte")
-SPANS = ("duration-second", "duration-minute", "duration-hour", "duration-day")
-RATES = [(measure, span) for measure in MOVED for span in SPANS]
-COUNTS = (2, 3, 5, 11, 21, 100, Decimal("2.5"))  # one of each plural that languages tell apart
-ROUND = [Decimal(m * 10**k) for k in range(3, 11) for m in (2, 10, 12, 35)]
+UNITS = [f"{group}-{name}" for group, names in UNITS_BY_QUANTITY.items() for name in names.split()]
+RATE_UNITS = ("length-kilometer", "length-meter", "volume-liter", "mass-gram", "digital-megabyte")
+RATE_DURATIONS = ("duration-second", "duration-minute", "duration-hour", "duration-day")
+RATES = [(measure, span) for measure in RATE_UNITS for span in RATE_DURATIONS]
+PLURAL_PROBES = (
+    2,
+    3,
+    5,
+    11,
+    21,
+    100,
+    Decimal("2.5"),
+)  # one of each plural that languages tell apart
+ROUND_NUMBERS = [Decimal(m * 10**k) for k in range(3, 11) for m in (2, 10, 12, 35)]
 
 
-def amounts(pair: Pair) -> list[Kind]:
+def build_number_kinds(pair: Pair) -> list[PhraseKind]:
     """Kinds of phrases that count; one that a locale cannot say has no forms."""
-    numbers = agreeing(
+    numbers = unambiguous_forms(
         pair,
-        _number,
+        _format_number,
         forms=[("decimal",), ("percent",), ("long",), ("short",), ("scientific",)],
-        probes=ROUND,
+        probes=ROUND_NUMBERS,
     )
-    money = agreeing(
+    money = unambiguous_forms(
         pair,
-        _money,
-        forms=[(code, style) for style in ("name", "symbol", "compact") for code in MONEY],
-        probes=[*COUNTS[:4], *ROUND[::5]],
+        _format_money,
+        forms=[(code, style) for style in ("name", "symbol", "compact") for code in CURRENCY_CODES],
+        probes=[*PLURAL_PROBES[:4], *ROUND_NUMBERS[::5]],
     )
-    measured = [(name, length) for length in ("long", "short") for name in MEASURES]
-    measures = agreeing(
+    measured = [(name, length) for length in ("long", "short") for name in UNITS]
+    measures = unambiguous_forms(
         pair,
-        _measure,
+        _format_measure,
         forms=[*measured, *((*rate, "long") for rate in RATES)],
-        probes=COUNTS,
+        probes=PLURAL_PROBES,
     )
     return [
-        Kind("number", numbers, _number, _number_of),
-        Kind("currency", money, _money, _money_of, _plural_parts),
-        Kind("unit", measures, _measure, _measure_of, _plural_parts),
+        PhraseKind("number", numbers, _format_number, _sample_number),
+        PhraseKind("currency", money, _format_money, _sample_money, _plural_parts),
+        PhraseKind("unit", measures, _format_measure, _sample_measure, _plural_parts),
     ]
 
 
-def _number(form: Form, value: Decimal, locale: Locale) -> str:
+def _format_number(form: Form, value: Decimal, locale: Locale) -> str:
     match form[0]:
         case "decimal":
             return format_decimal(value, locale=locale)
@@ -92,7 +100,7 @@ def _number(form: Form, value: Decimal, locale: Locale) -> str:
             )
 
 
-def _money(form: Form, value: Decimal, locale: Locale) -> str:
+def _format_money(form: Form, value: Decimal, locale: Locale) -> str:
     code, style = form
     if style == "compact":
         return format_compact_currency(value, code, locale=locale, fraction_digits=1)
@@ -103,7 +111,7 @@ def _money(form: Form, value: Decimal, locale: Locale) -> str:
     return format_currency(value, code, locale=locale)
 
 
-def _measure(form: Form, value: Decimal, locale: Locale) -> str:
+def _format_measure(form: Form, value: Decimal, locale: Locale) -> str:
     *names, last = form
     length = cast(Literal["long", "short"], last)
     if len(names) == 1:
@@ -117,44 +125,50 @@ def _measure(form: Form, value: Decimal, locale: Locale) -> str:
     return text
 
 
-def _number_of(rng: Random, form: Form) -> Decimal:
+def _sample_number(rng: Random, form: Form) -> Decimal:
     match form[0]:
         case "decimal":
-            return rng.choice([_whole(rng, 6), _broken(rng, 100_000, places=2)])
+            return rng.choice([_sample_integer(rng, 6), _sample_decimal(rng, 100_000, places=2)])
         case "percent":
-            return rng.choice([Decimal(rng.randrange(1, 200)), _broken(rng, 1000, places=1)])
+            return rng.choice(
+                [Decimal(rng.randrange(1, 200)), _sample_decimal(rng, 1000, places=1)]
+            )
         case "scientific":
             return Decimal(rng.randrange(101, 1000)).scaleb(rng.randrange(-6, 10))
         case _:
-            return _round(rng)
+            return _sample_round_number(rng)
 
 
-def _money_of(rng: Random, form: Form) -> Decimal:
+def _sample_money(rng: Random, form: Form) -> Decimal:
     if form[1] == "compact":
-        return _round(rng)
+        return _sample_round_number(rng)
     if form[1] == "name" or not get_currency_precision(form[0]):
-        return _whole(rng, 5) + 1
+        return _sample_integer(rng, 5) + 1
     return Decimal(rng.randrange(200, 10 ** rng.randrange(3, 7))).scaleb(-2)
 
 
-def _measure_of(rng: Random, form: Form) -> Decimal:
+def _sample_measure(rng: Random, form: Form) -> Decimal:
     return rng.choice(
-        [Decimal(rng.randrange(1, 100)), _whole(rng, 4), _broken(rng, 1000, places=1)]
+        [
+            Decimal(rng.randrange(1, 100)),
+            _sample_integer(rng, 4),
+            _sample_decimal(rng, 1000, places=1),
+        ]
     )
 
 
-def _whole(rng: Random, digits: int) -> Decimal:
+def _sample_integer(rng: Random, digits: int) -> Decimal:
     """A whole number, short ones as likely as long ones."""
     return Decimal(rng.randrange(1, 10 ** rng.randrange(1, digits + 1)))
 
 
-def _broken(rng: Random, stop: int, *, places: int) -> Decimal:
+def _sample_decimal(rng: Random, stop: int, *, places: int) -> Decimal:
     """A number below `stop`, shifted; without zeros at its end, which some plurals would count."""
     value = Decimal(rng.randrange(1, stop)).scaleb(-places)
     return value.normalize() if value % 1 else Decimal(int(value))
 
 
-def _round(rng: Random) -> Decimal:
+def _sample_round_number(rng: Random) -> Decimal:
     """Two digits and zeros: what a compact format writes without rounding, in any language."""
     return Decimal(rng.randrange(10, 100) * 10 ** rng.randrange(2, 11))
 

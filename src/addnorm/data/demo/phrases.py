@@ -16,7 +16,7 @@ Form = tuple[str, ...]
 Render = Callable[[Form, Any, Locale], str]
 
 # babel lacks data that CLDR's locales inherit by alias, and then fails in one of these ways.
-MISSING = (LookupError, AttributeError, TypeError, UnknownUnitError, UnknownLocaleError)
+MISSING_DATA_ERRORS = (LookupError, AttributeError, TypeError, UnknownUnitError, UnknownLocaleError)
 
 
 @dataclass(frozen=True)
@@ -31,7 +31,7 @@ class Phrase:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PhraseKind:
     """Phrases of one kind: a form is chosen, a value drawn, both locales write it."""
 
     name: str
@@ -40,31 +40,31 @@ class Kind:
     sample: Callable[[Random, Form], Any] = lambda rng, form: None
     parts: Callable[[Form, Any], Iterable[str]] = lambda form, value: ()
 
-    def draw(self, rng: Random, pair: Pair, *, style: str | None = None) -> Phrase | None:
+    def sample_phrase(self, rng: Random, pair: Pair, *, style: str | None = None) -> Phrase | None:
         """A phrase, of forms that end with `style` if given; None if it cannot be written."""
         forms = self.forms if style is None else [f for f in self.forms if f[-1] == style]
         form = rng.choice(forms)
-        return self.write(form, self.sample(rng, form), pair)
+        return self.render_phrase(form, self.sample(rng, form), pair)
 
-    def write(self, form: Form, value: Any, pair: Pair) -> Phrase | None:
+    def render_phrase(self, form: Form, value: Any, pair: Pair) -> Phrase | None:
         """The phrase of a value, or None if a locale has no data for it."""
-        text = both(pair, self.render, form, value)
+        text = render_pair(pair, self.render, form, value)
         if text is None:
             return None
         parts = (f"{self.name} {' '.join(form)}", *self.parts(form, value))
         return Phrase(*text, self.name, parts)
 
 
-def both(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str, str] | None:
+def render_pair(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str, str] | None:
     """Source and target, or None if a locale has no data for it."""
     try:
-        source, target = (plain(render(form, value, locale)) for locale in pair)
-    except MISSING:
+        source, target = (normalize_spaces(render(form, value, locale)) for locale in pair)
+    except MISSING_DATA_ERRORS:
         return None
     return (source, target) if source and target else None
 
 
-def plain(text: str) -> str:
+def normalize_spaces(text: str) -> str:
     """One line with plain single spaces: CLDR has thin, narrow and no-break ones.
 
     >>> plain("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
@@ -73,7 +73,7 @@ def plain(text: str) -> str:
     return re.sub(r"\s+", " ", text).strip()
 
 
-def agreeing(
+def unambiguous_forms(
     pair: Pair, render: Render, *, forms: Iterable[Form], probes: Sequence[Any]
 ) -> list[Form]:
     """The forms whose target follows from the source, tried on all probes, first come first kept.
@@ -87,7 +87,7 @@ def agreeing(
     for form in forms:
         table: dict[str, str] = {}
         for probe in probes:
-            text = both(pair, render, form, probe)
+            text = render_pair(pair, render, form, probe)
             if text is None:
                 break
             source, target = text

@@ -8,22 +8,28 @@ from typing import Any
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import COLUMNS
-from addnorm.data.readers.streams import MAX_CHARACTERS, SURROGATES, check_file, mended, one_line
+from addnorm.data.readers.streams import (
+    MAX_CHARACTERS,
+    SURROGATES,
+    check_file,
+    replace_invalid,
+    single_line,
+)
 from addnorm.data.readers.tables import (
-    SHOWN,
+    MAX_SHOWN_COLUMNS,
     Row,
     check_columns,
-    class_names,
-    folder_parts,
+    find_split_files,
     has_column,
+    read_class_names,
     read_rows,
 )
-from addnorm.data.record_counts import Counts
+from addnorm.data.record_counts import RecordCounts
 
 
-def task_of(chosen: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
+def infer_task(column_options: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
     """The task that the chosen columns are for, and they alone."""
-    columns = {part: name for part, name in chosen.items() if name is not None}
+    columns = {part: name for part, name in column_options.items() if name is not None}
     for task, parts in COLUMNS.items():
         if set(columns) == set(parts):
             return task, columns
@@ -34,24 +40,26 @@ def task_of(chosen: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
     )
 
 
-def column_parts(table: str | Path, others: Mapping[str, str | None]) -> dict[str, list[Path]]:
+def split_files(
+    table: str | Path, split_options: Mapping[str, str | None]
+) -> dict[str, list[Path]]:
     """The files of each split: of the table, which may be a folder with several, and of others.
 
     Others that are numbers are no files but say how much to hold out, even if the folder has more.
     """
     table = Path(table)
-    parts = folder_parts(table) if table.is_dir() else {"train": [table]}
-    for split, other in others.items():
+    parts = find_split_files(table) if table.is_dir() else {"train": [table]}
+    for split, other in split_options.items():
         if other is not None:
             parts.pop(split, None)
             if not is_number(other):
-                parts[split] = [_given(split, other)]
+                parts[split] = [_resolve_split_file(split, other)]
     for path in (path for paths in parts.values() for path in paths):
         check_file(path)
     return parts
 
 
-def _given(split: str, other: str) -> Path:
+def _resolve_split_file(split: str, other: str) -> Path:
     if Path(other).is_file():
         return Path(other)
     what = "a folder" if Path(other).is_dir() else "no file that is there"
@@ -69,11 +77,11 @@ def is_number(text: str) -> bool:
         return False
 
 
-def records(
+def read_records(
     paths: Sequence[str | Path],
     columns: Mapping[str, str],
     *,
-    counts: Counts,
+    counts: RecordCounts,
     errors: str = "drop",
     format: str | None = None,
     header: bool | None = None,
@@ -88,48 +96,53 @@ def records(
         header = not all(name.isdigit() for name in names)
     for path in map(Path, paths):
         rows = read_rows(path, format=format, header=header, names=names)
-        yield from _records(rows, path, columns, errors=errors, counts=counts)
+        yield from _rows_to_records(rows, path, columns, errors=errors, counts=counts)
 
 
-def _records(
-    rows: Iterator[Row], path: Path, columns: Mapping[str, str], *, errors: str, counts: Counts
+def _rows_to_records(
+    rows: Iterator[Row],
+    path: Path,
+    columns: Mapping[str, str],
+    *,
+    errors: str,
+    counts: RecordCounts,
 ) -> Iterator[dict[str, str]]:
-    classes = class_names(path, columns["label"]) if "label" in columns else []
+    classes = read_class_names(path, columns["label"]) if "label" in columns else []
     keep_breaks = set(columns) == {"text"}  # a language model may see several lines
     missing = set(columns.values())  # so far: rows of JSON need not have all columns
     there: dict[str, None] = {}
     for row in rows:
-        counts.saw()
+        counts.add_read()
         if missing:
-            there.update(dict.fromkeys(islice(row.values, SHOWN)))
+            there.update(dict.fromkeys(islice(row.values, MAX_SHOWN_COLUMNS)))
             missing = {name for name in missing if not has_column(row.values, name)}
         record: dict[str, str] = {}
-        flaw = row.flaw
+        flaw = row.error
         for part, name in columns.items():
             if flaw:
                 break
-            value = _value(row.values, name)
+            value = _get_value(row.values, name)
             if part == "label" and isinstance(value, int) and 0 <= value < len(classes):
                 value = classes[value]
-            text, flaw = _text(value)
+            text, flaw = _cell_to_text(value)
             if flaw == "invalid UTF-8" and errors == "refuse":
                 raise UserError(
-                    f"{path}, {row.place} is no UTF-8 in column {name!r}; "
+                    f"{path}, {row.location} is no UTF-8 in column {name!r}; "
                     f"try --errors drop or --errors replace"
                 )
             if flaw == "invalid UTF-8" and errors == "replace":
                 counts.note("cells with invalid UTF-8, its bytes replaced")
-                text, flaw = mended(text), ""
-            record[part] = text if keep_breaks else one_line(text, counts).strip()
+                text, flaw = replace_invalid(text), ""
+            record[part] = text if keep_breaks else single_line(text, counts).strip()
         if flaw:
-            counts.drop(flaw, f"{path}, {row.place}")
+            counts.drop(flaw, f"{path}, {row.location}")
         else:
             yield record
     if missing and there:
         check_columns(path, list(there), sorted(missing))
 
 
-def _value(values: Mapping[str, Any], name: str) -> Any:
+def _get_value(values: Mapping[str, Any], name: str) -> Any:
     """The value of a column; `a.b` is b of a unless a column has that very name."""
     if name in values:
         return values[name]
@@ -141,7 +154,7 @@ def _value(values: Mapping[str, Any], name: str) -> Any:
     return value
 
 
-def _text(value: Any) -> tuple[str, str]:
+def _cell_to_text(value: Any) -> tuple[str, str]:
     """A cell as text, and what is wrong with it."""
     if isinstance(value, bool):
         return str(value).lower(), ""

@@ -11,15 +11,15 @@ from itertools import islice
 from pathlib import Path
 from typing import Protocol
 
-from addnorm.core.errors import UserError, nearest
-from addnorm.data.record_counts import Counts
+from addnorm.core.errors import UserError, closest_names
+from addnorm.data.record_counts import RecordCounts
 
 MAX_CHARACTERS = 1_000_000  # of one line; a longer one is no sentence
 MAX_BYTES = 4 * MAX_CHARACTERS  # what so many characters take at most
 
 # The beginning of a file says what it is; its name may lie.
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
-OTHERS = {
+UNSUPPORTED_FORMATS = {
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"BZh": "packed with bzip2; unpack it first, or pack it with gzip or xz",
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip or xz",
@@ -31,8 +31,8 @@ BOM = b"\xef\xbb\xbf"
 # All that some program, Python's `splitlines` among them, takes for the end of a line, and NUL.
 SEPARATORS = re.compile("[\x00\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]+")
 SURROGATES = re.compile("[\ud800-\udfff]")  # bytes that are no UTF-8 (surrogateescape), "\ud800"
-ERRORS = ("drop", "replace", "refuse")
-NAMES = 1000  # of a folder, among which the one that was meant is looked for
+ERROR_MODES = ("drop", "replace", "refuse")
+MAX_LISTED_NAMES = 1000  # of a folder, among which the one that was meant is looked for
 
 
 @dataclass(frozen=True)
@@ -41,13 +41,13 @@ class Line:
 
     number: int
     text: str
-    valid: bool = True
+    is_valid: bool = True
     """False: some bytes were no UTF-8; they stand in the text as lone surrogates."""
-    long: bool = False
+    is_truncated: bool = False
     """More than `MAX_CHARACTERS`: the text is cut."""
 
 
-class Reader(Protocol):
+class ByteReader(Protocol):
     """What is read here: a plain file, or the inside of a packed one."""
 
     def readline(self, size: int, /) -> bytes:
@@ -66,30 +66,30 @@ def check_file(path: str | Path) -> None:
         )
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such file; wanted one, plain, .gz or .xz; {meant(path)}"
+            f"{path}: there is no such file; wanted one, plain, .gz or .xz; {suggest_path(path)}"
         )
 
 
-def meant(path: Path) -> str:
+def suggest_path(path: Path) -> str:
     """What to try where nothing is: the nearest name beside it, or the folder that is missing."""
     if not path.parent.is_dir():
         return f"there is no folder {path.parent} either"
     with suppress(OSError):  # it may be entered, but not listed
-        names = [each.name for each in islice(path.parent.iterdir(), NAMES)]
-        if close := nearest(path.name, names):
+        names = [each.name for each in islice(path.parent.iterdir(), MAX_LISTED_NAMES)]
+        if close := closest_names(path.name, names):
             return f"did you mean {path.parent / close[0]}?"
     return "look at the spelling"
 
 
 @contextmanager
-def opened(path: str | Path) -> Iterator[Reader]:
+def open_text(path: str | Path) -> Iterator[ByteReader]:
     """The bytes of a file, unpacked if it begins like gzip or xz, whatever its name is."""
     path = Path(path)
     check_file(path)
     try:
         with path.open("rb") as raw:
             start = raw.peek(6)[:6]
-            for magic, what in OTHERS.items():
+            for magic, what in UNSUPPORTED_FORMATS.items():
                 if start.startswith(magic):
                     raise UserError(f"{path} is {what}")
             if start.startswith(GZIP):
@@ -111,34 +111,34 @@ def opened(path: str | Path) -> Iterator[Reader]:
         ) from None
 
 
-def lines(path: str | Path, *, pieces: bool = False) -> Iterator[Line]:
+def read_lines(path: str | Path, *, split_long: bool = False) -> Iterator[Line]:
     r"""The lines of a file, one by one; only \n and \r\n end a line.
 
     A giant line is cut after `MAX_CHARACTERS` and the rest of it skipped; with `pieces` it comes as
     several lines of one number, cut at white space where there is some.
     """
-    with opened(path) as file:
+    with open_text(path) as file:
         number = 0
         while data := file.readline(MAX_BYTES + 2):
             number += 1
             if number == 1:
                 data = data.removeprefix(BOM)
             whole = data.endswith(b"\n") or len(data) < MAX_BYTES
-            text = _decoded(data.removesuffix(b"\n").removesuffix(b"\r"))
+            text = _decode_bytes(data.removesuffix(b"\n").removesuffix(b"\r"))
             if whole and len(text) <= MAX_CHARACTERS:
-                yield _line(number, text)
-            elif pieces:
-                yield from _pieces(file, number, data)
+                yield _make_line(number, text)
+            elif split_long:
+                yield from _split_long_line(file, number, data)
             else:
                 while not data.endswith(b"\n") and (data := file.readline(MAX_BYTES)):
                     pass
-                yield _line(number, text[:MAX_CHARACTERS], long=True)
+                yield _make_line(number, text[:MAX_CHARACTERS], is_truncated=True)
 
 
-def settled(line: Line, errors: str, *, path: str | Path) -> str | None:
+def decode_line(line: Line, errors: str, *, path: str | Path) -> str | None:
     """The text of a line; of one with invalid UTF-8 what `errors` wants, None for "drop"."""
-    if line.valid or errors == "replace":
-        return mended(line.text)
+    if line.is_valid or errors == "replace":
+        return replace_invalid(line.text)
     if errors == "refuse":
         raise UserError(
             f"{path}, line {line.number} is no UTF-8; try --errors drop or --errors replace, "
@@ -147,12 +147,12 @@ def settled(line: Line, errors: str, *, path: str | Path) -> str | None:
     return None
 
 
-def mended(text: str) -> str:
+def replace_invalid(text: str) -> str:
     """The text with U+FFFD where it holds bytes that are no UTF-8."""
     return text if text.isascii() else SURROGATES.sub("\ufffd", text)
 
 
-def one_line(text: str, counts: Counts) -> str:
+def single_line(text: str, counts: RecordCounts) -> str:
     """The text without anything that a program might take for the end of a line."""
     plain = SEPARATORS.sub(" ", text)
     if plain != text:
@@ -160,7 +160,7 @@ def one_line(text: str, counts: Counts) -> str:
     return plain
 
 
-def bounded(texts: Iterable[str]) -> Iterator[str]:
+def split_paragraphs(texts: Iterable[str]) -> Iterator[str]:
     """Paragraphs out of lines, blank ones between them; none is longer than `MAX_CHARACTERS`."""
     held: list[str] = []
     size = 0
@@ -176,26 +176,26 @@ def bounded(texts: Iterable[str]) -> Iterator[str]:
         yield "\n".join(held)
 
 
-def _line(number: int, text: str, *, long: bool = False) -> Line:
-    return Line(number, text, text.isascii() or not SURROGATES.search(text), long)
+def _make_line(number: int, text: str, *, is_truncated: bool = False) -> Line:
+    return Line(number, text, text.isascii() or not SURROGATES.search(text), is_truncated)
 
 
-def _decoded(data: bytes) -> str:
+def _decode_bytes(data: bytes) -> str:
     return data.decode("utf-8", errors="surrogateescape")
 
 
-def _pieces(file: Reader, number: int, data: bytes) -> Iterator[Line]:
+def _split_long_line(file: ByteReader, number: int, data: bytes) -> Iterator[Line]:
     """A giant line, of which `data` is read, in pieces."""
     rest = b""
     while data:
         last = data.endswith(b"\n")
         data = rest + data
         # A character may go on in what is not read yet: keep back an unfinished one.
-        cut = len(data) if last else len(data) - _unfinished(data)
-        text, rest = _decoded(data[:cut]).removesuffix("\n").removesuffix("\r"), data[cut:]
+        cut = len(data) if last else len(data) - _count_incomplete_bytes(data)
+        text, rest = _decode_bytes(data[:cut]).removesuffix("\n").removesuffix("\r"), data[cut:]
         while len(text) > MAX_CHARACTERS:
             end = text.rfind(" ", MAX_CHARACTERS // 2, MAX_CHARACTERS) + 1 or MAX_CHARACTERS
-            yield _line(number, text[:end])
+            yield _make_line(number, text[:end])
             text = text[end:]
         if last:
             rest = text.encode("utf-8", errors="surrogateescape")
@@ -203,10 +203,10 @@ def _pieces(file: Reader, number: int, data: bytes) -> Iterator[Line]:
         rest = text.encode("utf-8", errors="surrogateescape") + rest
         data = file.readline(MAX_BYTES)
     if rest:
-        yield _line(number, _decoded(rest))
+        yield _make_line(number, _decode_bytes(rest))
 
 
-def _unfinished(data: bytes) -> int:
+def _count_incomplete_bytes(data: bytes) -> int:
     """How many bytes at the end begin a character that is not all there."""
     for back in range(1, 4):
         byte = data[-back] if back <= len(data) else 0

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.data.readers.streams import MAX_CHARACTERS, Line, lines
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.data.readers.streams import MAX_CHARACTERS, Line, read_lines
 
 FORMATS = {
     **dict.fromkeys((".tsv", ".tab"), "tsv"),
@@ -17,8 +17,8 @@ FORMATS = {
     **dict.fromkeys((".parquet", ".pq"), "parquet"),
     ".arrow": "arrow",
 }
-PACKED = (".gz", ".xz")
-SHOWN = 20  # columns of a table that a message lists
+COMPRESSED_SUFFIXES = (".gz", ".xz")
+MAX_SHOWN_COLUMNS = 20  # columns of a table that a message lists
 SPLIT_NAMES = {
     "train": ("train",),
     "valid": ("valid", "validation", "val", "dev"),
@@ -30,9 +30,9 @@ SPLIT_NAMES = {
 class Row:
     """One row: its values by name, or what is wrong with it."""
 
-    place: str
+    location: str
     values: Mapping[str, Any]
-    flaw: str = ""
+    error: str = ""
 
 
 def read_rows(
@@ -44,23 +44,23 @@ def read_rows(
     a missing one is refused at once.
     """
     path = Path(path)
-    kind = format or format_of(path)
+    kind = format or infer_format(path)
     if kind not in set(FORMATS.values()):
-        raise UserError(unknown("format", kind, dict.fromkeys(FORMATS.values())))
+        raise UserError(unknown_name_message("format", kind, dict.fromkeys(FORMATS.values())))
     readers: dict[str, Callable[[], Iterator[Row]]] = {
-        "tsv": lambda: _cells(_tsv(path), path, header=header, names=names),
-        "csv": lambda: _cells(_csv(path), path, header=header, names=names),
-        "jsonl": lambda: _jsonl(path),
-        "parquet": lambda: _parquet(path, names),
-        "arrow": lambda: _arrow(path, names),
+        "tsv": lambda: _parse_rows(_read_tsv(path), path, header=header, names=names),
+        "csv": lambda: _parse_rows(_read_csv(path), path, header=header, names=names),
+        "jsonl": lambda: _read_jsonl(path),
+        "parquet": lambda: _read_parquet(path, names),
+        "arrow": lambda: _read_arrow(path, names),
     }
     return readers[kind]()
 
 
-def format_of(path: Path) -> str:
+def infer_format(path: Path) -> str:
     """The format that a name tells."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
-    last = next((suffix for suffix in reversed(suffixes) if suffix not in PACKED), "")
+    last = next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSED_SUFFIXES), "")
     if last not in FORMATS:
         raise UserError(
             f"{path}: the name does not tell the format; wanted one that ends in "
@@ -69,18 +69,18 @@ def format_of(path: Path) -> str:
     return FORMATS[last]
 
 
-def folder_parts(folder: Path) -> dict[str, list[Path]]:
+def find_split_files(folder: Path) -> dict[str, list[Path]]:
     """The files of a folder by split: what `datasets` saved, or files called train, valid, test."""
     saved = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
     parts: dict[str, list[Path]] = {}
     for place in saved:
         if (place / "state.json").is_file():
-            split = "train" if place == folder else _split_of(place.name)
-            parts.setdefault(split, []).extend(_saved(place))
+            split = "train" if place == folder else _infer_split(place.name)
+            parts.setdefault(split, []).extend(_list_dataset_files(place))
     if not parts:
         for path in sorted(folder.rglob("*")):
-            if path.is_file() and not path.name.startswith(".") and _known(path):
-                parts.setdefault(_split_of(path.name), []).append(path)
+            if path.is_file() and not path.name.startswith(".") and _has_known_format(path):
+                parts.setdefault(_infer_split(path.name), []).append(path)
     parts.pop("", None)
     if "train" not in parts:
         raise UserError(
@@ -90,7 +90,7 @@ def folder_parts(folder: Path) -> dict[str, list[Path]]:
     return parts
 
 
-def class_names(path: Path, column: str) -> list[str]:
+def read_class_names(path: Path, column: str) -> list[str]:
     """The names of the classes that `datasets` keeps beside numbers; empty if it has none."""
     try:
         info = json.loads((path.parent / "dataset_info.json").read_text(encoding="utf-8"))
@@ -100,19 +100,19 @@ def class_names(path: Path, column: str) -> list[str]:
         return []
 
 
-def _tsv(path: Path) -> Iterator[tuple[Line, list[str]]]:
-    for line in lines(path):
+def _read_tsv(path: Path) -> Iterator[tuple[Line, list[str]]]:
+    for line in read_lines(path):
         yield line, line.text.split("\t")
 
 
-def _csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
+def _read_csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
     """Rows of CSV; a quoted cell may go on over several lines."""
     met: list[Line] = []
 
     def texts() -> Iterator[str]:
-        for line in lines(path):
+        for line in read_lines(path):
             met.append(line)
-            if line.long:  # where its quotes end is not known, so neither is the next row
+            if line.is_truncated:  # where its quotes end is not known, so neither is the next row
                 raise UserError(f"{path}, line {line.number} is no CSV: it is longer than any text")
             yield f"{line.text}\n"
 
@@ -130,14 +130,14 @@ def _csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
                     f"{path}, line {last}: no CSV ({str(problem).partition(' - ')[0]}); wanted "
                     f"text whose quotes are closed; try --format if it is something else"
                 ) from None
-            first, valid = met[0], all(line.valid for line in met)
+            first, valid = met[0], all(line.is_valid for line in met)
             met.clear()
             yield Line(first.number, "".join(cells), valid), cells
     finally:
         csv.field_size_limit(before)
 
 
-def _cells(
+def _parse_rows(
     rows: Iterator[tuple[Line, list[str]]], path: Path, *, header: bool, names: Sequence[str]
 ) -> Iterator[Row]:
     columns: list[str] = []
@@ -149,7 +149,7 @@ def _cells(
                 continue
         blank = not line.text.strip()
         flaw = (
-            ("too long" if line.long else "")
+            ("too long" if line.is_truncated else "")
             or ("empty" if blank else "")
             or ("other number of columns" if len(cells) != len(columns) else "")
         )
@@ -170,16 +170,17 @@ def check_columns(
     for name in names:
         if not has_column(columns, name):
             shown = [
-                column if len(column) <= 40 else f"{column[:37]}..." for column in columns[:SHOWN]
+                column if len(column) <= 40 else f"{column[:37]}..."
+                for column in columns[:MAX_SHOWN_COLUMNS]
             ]
             hint = "; a file without a header has columns 0, 1, ..." if header else ""
-            raise UserError(f"{path}: {unknown('column', name, shown)}{hint}")
+            raise UserError(f"{path}: {unknown_name_message('column', name, shown)}{hint}")
 
 
-def _jsonl(path: Path) -> Iterator[Row]:
-    for line in lines(path):
+def _read_jsonl(path: Path) -> Iterator[Row]:
+    for line in read_lines(path):
         flaw, values = "", None
-        if line.long:
+        if line.is_truncated:
             flaw = "too long"
         elif not line.text.strip():
             flaw = "empty"
@@ -197,27 +198,27 @@ def _jsonl(path: Path) -> Iterator[Row]:
         yield Row(f"line {line.number}", values if isinstance(values, dict) else {}, flaw)
 
 
-def _parquet(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    parquet = _pyarrow("pyarrow.parquet", path)
-    arrow = _pyarrow("pyarrow", path)
+def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Row]:
+    parquet = _import_pyarrow("pyarrow.parquet", path)
+    arrow = _import_pyarrow("pyarrow", path)
     try:
         with parquet.ParquetFile(path) as file:
-            yield from _batches(file.iter_batches(batch_size=1024), path, names)
+            yield from _iter_batch_rows(file.iter_batches(batch_size=1024), path, names)
     except (arrow.ArrowException, OSError) as problem:
         raise UserError(f"{path} cannot be read as Parquet: {problem}") from None
 
 
-def _arrow(path: Path, names: Sequence[str]) -> Iterator[Row]:
+def _read_arrow(path: Path, names: Sequence[str]) -> Iterator[Row]:
     """A file of `datasets`: Arrow's stream format."""
-    arrow = _pyarrow("pyarrow", path)
+    arrow = _import_pyarrow("pyarrow", path)
     try:
         with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as batches:
-            yield from _batches(batches, path, names)
+            yield from _iter_batch_rows(batches, path, names)
     except (arrow.ArrowException, OSError) as problem:
         raise UserError(f"{path} cannot be read as an Arrow stream: {problem}") from None
 
 
-def _batches(batches: Any, path: Path, names: Sequence[str]) -> Iterator[Row]:
+def _iter_batch_rows(batches: Any, path: Path, names: Sequence[str]) -> Iterator[Row]:
     number = 0
     for batch in batches:
         check_columns(path, batch.schema.names, names)
@@ -227,7 +228,7 @@ def _batches(batches: Any, path: Path, names: Sequence[str]) -> Iterator[Row]:
             yield Row(f"row {number}", values)
 
 
-def _pyarrow(module: str, path: Path) -> Any:
+def _import_pyarrow(module: str, path: Path) -> Any:
     from importlib import import_module
 
     try:
@@ -239,7 +240,7 @@ def _pyarrow(module: str, path: Path) -> Any:
         ) from None
 
 
-def _saved(folder: Path) -> list[Path]:
+def _list_dataset_files(folder: Path) -> list[Path]:
     try:
         state = json.loads((folder / "state.json").read_text(encoding="utf-8"))
         return [folder / str(file["filename"]) for file in state["_data_files"]]
@@ -250,12 +251,14 @@ def _saved(folder: Path) -> list[Path]:
         ) from None
 
 
-def _known(path: Path) -> bool:
-    suffixes = [suffix.lower() for suffix in path.suffixes if suffix.lower() not in PACKED]
+def _has_known_format(path: Path) -> bool:
+    suffixes = [
+        suffix.lower() for suffix in path.suffixes if suffix.lower() not in COMPRESSED_SUFFIXES
+    ]
     return bool(suffixes) and suffixes[-1] in FORMATS
 
 
-def _split_of(name: str) -> str:
+def _infer_split(name: str) -> str:
     """The split that a file or folder name begins with; empty for none."""
     start = name.lower().replace("-", ".").replace("_", ".").split(".")[0]
     return next((split for split, names in SPLIT_NAMES.items() if start in names), "")

@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.graph.ops import (
-    CLEAR,
     NAMED_NORMS,
     NONLINEAR,
+    PASS_THROUGH,
     PRODUCT,
     REDUCTIONS,
     ROOTS,
-    mixes,
+    is_mixing,
 )
 
-STATISTIC_NODES = 24
+MAX_STATISTIC_NODES = 24
 """Nodes of a statistic that are looked at."""
 
 
@@ -40,7 +40,7 @@ class Norm:
     by_hand: bool = False
 
 
-def from_end(axes: object, rank: int) -> tuple[int, ...] | None:
+def axes_from_end(axes: object, rank: int) -> tuple[int, ...] | None:
     """Axes counted from the end, sorted; None if they are not plain numbers."""
     if isinstance(axes, int):
         axes = (axes,)
@@ -49,36 +49,36 @@ def from_end(axes: object, rank: int) -> tuple[int, ...] | None:
     return tuple(sorted(axis if axis < 0 else axis - rank for axis in axes))
 
 
-def written(graph: Graph, node: Node) -> Norm | None:
+def find_handwritten_norm(graph: Graph, node: Node) -> Norm | None:
     """The norm that ends at a node, if one does: something divided by the size of itself."""
-    if node.op not in ("mul", "div") or len(node.ins) < 2:
+    if node.op not in ("mul", "div") or len(node.inputs) < 2:
         return None
-    for value in node.ins:
-        for statistic in node.ins:
+    for value in node.inputs:
+        for statistic in node.inputs:
             if value == statistic or (node.op == "div" and node.operands[0].node != value):
                 continue
-            found = _divided(graph, node, value=value, statistic=statistic)
+            found = _match_division(graph, node, value=value, statistic=statistic)
             if found is not None:
                 return found
     return None
 
 
-def _divided(graph: Graph, node: Node, *, value: int, statistic: int) -> Norm | None:
+def _match_division(graph: Graph, node: Node, *, value: int, statistic: int) -> Norm | None:
     small = statistic
-    while graph[small].op in ("expand", "expand_as", "broadcast_to") and graph[small].ins:
-        small = graph[small].ins[0]
+    while graph[small].op in ("expand", "expand_as", "broadcast_to") and graph[small].inputs:
+        small = graph[small].inputs[0]
     whole = graph[value].size
     if not graph[value].shape or graph[small].size * 2 > max(whole, 1):
         return None
-    size = _size_of(graph, small)
+    size = _find_magnitude(graph, small)
     if size is None:
         return None
-    trail, minus = _base(graph, value)
-    roots = {i for start in size.roots for i in _base(graph, start)[0]}
+    trail, minus = _trace_to_base(graph, value)
+    roots = {i for start in size.roots for i in _trace_to_base(graph, start)[0]}
     shared = next((i for i in trail if i in roots), None)
     if shared is None:
         return None
-    kind = "layer" if minus or size.centred else "l2" if size.lengths else "rms"
+    kind = "layer" if minus or size.is_centered else "l2" if size.is_length else "rms"
     if kind == "l2" and size.axes:
         width = math.prod(graph[trail[-1]].shape[axis] for axis in size.axes)
         numbers = [o.value for i in trail for o in graph[i].operands if o.kind == "number"]
@@ -93,80 +93,89 @@ def _divided(graph: Graph, node: Node, *, value: int, statistic: int) -> Norm | 
 
 
 @dataclass(slots=True)
-class _Size:
+class _Magnitude:
     """A statistic that measures how large something is."""
 
     roots: set[int]
-    centred: bool = False
-    lengths: bool = False
+    is_centered: bool = False
+    is_length: bool = False
     """A length, not a root of a mean."""
     eps: float | None = None
     axes: tuple[int, ...] | None = None
 
 
-def _size_of(graph: Graph, index: int) -> _Size | None:
+def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
     """The statistic at a node, walked back by light operations to what was reduced."""
-    size = _Size(set())
+    size = _Magnitude(set())
     rooted = reduced = False
     ops: set[str] = set()
     seen, waiting = {index}, [index]
-    while waiting and len(seen) < STATISTIC_NODES:
+    while waiting and len(seen) < MAX_STATISTIC_NODES:
         node = graph[waiting.pop()]
         if node.op in NAMED_NORMS or (node.op in NONLINEAR and node.op != "exp"):
             return None
         ops.add(node.op)
-        rooted |= node.op in ROOTS or _half_power(node)
+        rooted |= node.op in ROOTS or _is_square_root(node)
         if node.op in ("add", "clamp", "clamp_min", "maximum", "max"):
-            size.eps = _number(node) or size.eps
-        if _reduces(graph, node):
+            size.eps = _find_eps(node) or size.eps
+        if _is_reduction(graph, node):
             reduced = True
-            size.roots.update(node.ins)
+            size.roots.update(node.inputs)
             size.axes = size.axes or _reduced_axes(graph, node)
-            size.centred |= node.op in ("var", "std", "var_mean", "std_mean")
-            rooted |= any(graph[i].op == "abs" for i in node.ins)
-            for i in node.ins:
-                size.centred |= _base(graph, i)[1]
+            size.is_centered |= node.op in ("var", "std", "var_mean", "std_mean")
+            rooted |= any(graph[i].op == "abs" for i in node.inputs)
+            for i in node.inputs:
+                size.is_centered |= _trace_to_base(graph, i)[1]
             continue
-        if mixes(node.op):
+        if is_mixing(node.op):
             return None
-        size.centred |= node.op in ("sub", "rsub") and len(node.ins) == 2  # E[x^2] - E[x]^2
-        for i in node.ins:
+        size.is_centered |= node.op in ("sub", "rsub") and len(node.inputs) == 2  # E[x^2] - E[x]^2
+        for i in node.inputs:
             if i not in seen:
                 seen.add(i)
                 waiting.append(i)
     if not (rooted and reduced and size.roots):
         return None
-    size.lengths = not ops & {"mean", "var", "std", "var_mean", "std_mean", "div", "mul", "nanmean"}
+    size.is_length = not ops & {
+        "mean",
+        "var",
+        "std",
+        "var_mean",
+        "std_mean",
+        "div",
+        "mul",
+        "nanmean",
+    }
     return size
 
 
 def _reduced_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
-    rank = len(graph[node.ins[0]].shape)
+    rank = len(graph[node.inputs[0]].shape)
     if node.op not in REDUCTIONS:
         return None
     if "dim" not in node.detail and node.size == 1:
         return tuple(range(-rank, 0))
-    return from_end(node.detail.get("dim"), rank)
+    return axes_from_end(node.detail.get("dim"), rank)
 
 
-def _number(node: Node) -> float | None:
+def _find_eps(node: Node) -> float | None:
     found = [o.value for o in node.operands if o.kind in ("number", "constant")]
     small = [abs(v) for v in found if v is not None and 0 < abs(v) < 0.1]
     return small[0] if small else node.detail.get("min")
 
 
-def _half_power(node: Node) -> bool:
+def _is_square_root(node: Node) -> bool:
     if node.op != "pow":
         return False
     exponents = [o.value for o in node.operands if o.kind == "number"]
     return any(abs(e or 0) == 0.5 for e in exponents)
 
 
-def _reduces(graph: Graph, node: Node) -> bool:
+def _is_reduction(graph: Graph, node: Node) -> bool:
     """Whether a node is a statistic of something larger, with no weights in it."""
-    if not node.ins:
+    if not node.inputs:
         return False
-    largest = max(graph[i].size for i in node.ins)
+    largest = max(graph[i].size for i in node.inputs)
     if node.size * 2 > largest:
         return False
     if node.op in REDUCTIONS:
@@ -176,40 +185,48 @@ def _reduces(graph: Graph, node: Node) -> bool:
     )
 
 
-def _base(graph: Graph, index: int) -> tuple[list[int], bool]:
+def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
     """Back over squares, casts, gains and centring; and whether a mean was taken away."""
     trail, minus = [index], False
     for _ in range(12):
         node = graph[index]
-        if node.op in ("pow", "square", "abs", "float_power", "mul") and len(node.ins) == 1:
-            index = node.ins[0]
-        elif node.op in CLEAR or (node.op == "div" and graph.back(index) is not None):
-            if len(node.ins) != 1:
+        if node.op in ("pow", "square", "abs", "float_power", "mul") and len(node.inputs) == 1:
+            index = node.inputs[0]
+        elif node.op in PASS_THROUGH or (
+            node.op == "div" and graph.parent_through_scale(index) is not None
+        ):
+            if len(node.inputs) != 1:
                 break
-            index = node.ins[0]
-        elif node.op in ("sub", "rsub", "add") and len(node.ins) == 2 and _mean_taken(graph, node):
-            large = max(node.ins, key=lambda i: graph[i].size)
+            index = node.inputs[0]
+        elif (
+            node.op in ("sub", "rsub", "add")
+            and len(node.inputs) == 2
+            and _is_centering(graph, node)
+        ):
+            large = max(node.inputs, key=lambda i: graph[i].size)
             index, minus = large, True
-        elif node.op in ("pow", "mul") and len(node.ins) == 2 and node.ins[0] == node.ins[1]:
-            index = node.ins[0]
+        elif (
+            node.op in ("pow", "mul") and len(node.inputs) == 2 and node.inputs[0] == node.inputs[1]
+        ):
+            index = node.inputs[0]
         else:
             break
         trail.append(index)
     return trail, minus
 
 
-def _mean_taken(graph: Graph, node: Node) -> bool:
+def _is_centering(graph: Graph, node: Node) -> bool:
     """x - m, where m is a plain mean of something as large as x."""
-    small = min(node.ins, key=lambda i: graph[i].size)
-    if node.op == "add" and not any(graph[i].op == "neg" for i in node.ins):
+    small = min(node.inputs, key=lambda i: graph[i].size)
+    if node.op == "add" and not any(graph[i].op == "neg" for i in node.inputs):
         return False
     for _ in range(6):
-        if _reduces(graph, graph[small]):
+        if _is_reduction(graph, graph[small]):
             return True
-        if graph[small].op == "getitem" and len(graph[small].ins) == 1:  # mean[..., None]
-            small = graph[small].ins[0]
+        if graph[small].op == "getitem" and len(graph[small].inputs) == 1:  # mean[..., None]
+            small = graph[small].inputs[0]
             continue
-        step = graph.back(small)
+        step = graph.parent_through_scale(small)
         if step is None:
             return False
         small = step[0]

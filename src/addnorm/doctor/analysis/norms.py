@@ -3,12 +3,12 @@
 import math
 from dataclasses import replace
 
-from addnorm.doctor.analysis.handwritten_norms import Norm, from_end, written
+from addnorm.doctor.analysis.handwritten_norms import Norm, axes_from_end, find_handwritten_norm
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
-from addnorm.doctor.graph.ops import ATTENTION, NAMED_NORMS, SLICES, mixes
+from addnorm.doctor.graph.ops import ATTENTION, NAMED_NORMS, SLICES, is_mixing
 
-__all__ = ["TITLES", "Norm", "find_norms", "is_query_key", "own_gain"]
+__all__ = ["TITLES", "Norm", "find_norms", "is_query_key", "find_gain_nodes"]
 
 TITLES = {
     "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
@@ -20,40 +20,44 @@ def find_norms(graph: Graph) -> dict[int, Norm]:
     """Every use of a norm, by the node of its result."""
     found: dict[int, Norm] = {}
     for node in graph:
-        if not node.active or not node.ins:
+        if not node.active or not node.inputs:
             continue
-        norm = _named(graph, node) or written(graph, node) or _squashed(graph, node)
+        norm = (
+            _find_named_norm(graph, node)
+            or find_handwritten_norm(graph, node)
+            or _find_squashing_norm(graph, node)
+        )
         if norm is not None:
-            found[node.index] = _as_root(graph, norm) if norm.kind == "l2" else norm
+            found[node.index] = _to_rms(graph, norm) if norm.kind == "l2" else norm
     for norm in list(found.values()):
-        shifted = _shifted(graph, norm) if norm.by_hand else None
+        shifted = _find_late_centering(graph, norm) if norm.by_hand else None
         if shifted is not None:
             del found[norm.node]
             found[shifted] = replace(norm, node=shifted, kind="layer")
     return found
 
 
-def _shifted(graph: Graph, norm: Norm) -> int | None:
+def _find_late_centering(graph: Graph, norm: Norm) -> int | None:
     """x * scale - mean * scale: the centring comes last."""
-    for kid in graph[norm.node].kids:
+    for kid in graph[norm.node].users:
         node = graph[kid]
-        if node.op not in ("sub", "add") or len(node.ins) != 2:
+        if node.op not in ("sub", "add") or len(node.inputs) != 2:
             continue
-        other = next(i for i in node.ins if i != norm.node)
+        other = next(i for i in node.inputs if i != norm.node)
         if graph[other].size * 2 <= node.size and graph.reaches(norm.source, other):
-            way = graph.between(norm.source, other)
-            if not any(mixes(graph[i].op) for i in way if i != norm.source):
+            way = graph.nodes_between(norm.source, other)
+            if not any(is_mixing(graph[i].op) for i in way if i != norm.source):
                 return kid
     return None
 
 
-def _as_root(graph: Graph, norm: Norm) -> Norm:
+def _to_rms(graph: Graph, norm: Norm) -> Norm:
     """A unit vector times sqrt(dim) is a root mean square norm."""
     if not norm.axes or not graph[norm.source].shape:
         return norm
     width = math.prod(graph[norm.source].shape[axis] for axis in norm.axes)
-    for index in graph.onward(norm.node):
-        step = graph.back(index)
+    for index in graph.forward_reach(norm.node):
+        step = graph.parent_through_scale(index)
         scale = step[1] if step else None
         value = scale.value if scale is not None and scale.kind == "constant" else None
         if value is not None and abs(value - math.sqrt(width)) < 1e-3 * math.sqrt(width):
@@ -61,10 +65,10 @@ def _as_root(graph: Graph, norm: Norm) -> Norm:
     return norm
 
 
-def _named(graph: Graph, node: Node) -> Norm | None:
+def _find_named_norm(graph: Graph, node: Node) -> Norm | None:
     if node.op not in NAMED_NORMS:
         return None
-    source = node.ins[0]
+    source = node.inputs[0]
     weights = tuple(o.name for o in node.operands if o.kind == "weight")
     learned = any(o.kind == "node" and graph[o.node].learned for o in node.operands)
     gain = bool(weights) or learned or node.op.startswith("hidden")
@@ -75,7 +79,7 @@ def _named(graph: Graph, node: Node) -> Norm | None:
 
 
 def _named_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
-    rank = len(graph[node.ins[0]].shape)
+    rank = len(graph[node.inputs[0]].shape)
     if node.op in ("layer_norm", "native_layer_norm", "rms_norm"):
         shape = node.detail.get("shape")
         count = len(shape) if isinstance(shape, list | tuple) else 1
@@ -83,36 +87,36 @@ def _named_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
     if node.op == "batch_norm":
         return tuple(axis - rank for axis in range(rank) if axis != 1)
     if node.op == "normalize":
-        return from_end(node.detail.get("dim", 1), rank)
+        return axes_from_end(node.detail.get("dim", 1), rank)
     if node.op.startswith("hidden"):
         return (-1,)
     return None
 
 
-def _squashed(graph: Graph, node: Node) -> Norm | None:
+def _find_squashing_norm(graph: Graph, node: Node) -> Norm | None:
     """DyT and Derf: a squashed, scaled copy with a learned scalar inside."""
     kinds = {"tanh": "dyt", "erf": "derf"}
-    if node.op not in kinds or len(node.ins) != 1:
+    if node.op not in kinds or len(node.inputs) != 1:
         return None
-    inner = graph[node.ins[0]]
+    inner = graph[node.inputs[0]]
     for _ in range(3):
-        if inner.op == "add" and len(inner.ins) == 1:
-            inner = graph[inner.ins[0]]
-    step = graph.back(inner.index)
+        if inner.op == "add" and len(inner.inputs) == 1:
+            inner = graph[inner.inputs[0]]
+    step = graph.parent_through_scale(inner.index)
     if step is None or step[1] is None or step[1].kind != "weight" or step[1].size != 1:
         return None
     return Norm(node.index, step[0], kinds[node.op], node.path)
 
 
-def own_gain(graph: Graph, norm: Norm) -> set[int]:
+def find_gain_nodes(graph: Graph, norm: Norm) -> set[int]:
     """Where a norm's own gain is multiplied, if it stands behind the norm's operation."""
     if norm.gain:
         return set()
     found: set[int] = set()
-    for index in graph.onward(norm.node):
+    for index in graph.forward_reach(norm.node):
         node = graph[index]
-        if node.op == "mul" and len(node.ins) == 1:
-            step = graph.back(index)
+        if node.op == "mul" and len(node.inputs) == 1:
+            step = graph.parent_through_scale(index)
             if step and step[1] and step[1].kind == "weight":
                 found.add(index)
     return found
@@ -120,17 +124,17 @@ def own_gain(graph: Graph, norm: Norm) -> set[int]:
 
 def is_query_key(graph: Graph, norm: Norm) -> bool:
     """Whether a norm's result goes to an attention product with nothing but positions between."""
-    reached = graph.onward(norm.node, also=SLICES | {"cat"})
+    reached = graph.forward_reach(norm.node, extra_ops=SLICES | {"cat"})
     bare = ATTENTION - {"multi_head_attention_forward"}  # which makes queries and keys itself
     if any(graph[i].op in bare for i in reached):
         return True
     looking = bare | {"matmul", "bmm"}
-    turned = [i for i in reached if _rotary(graph, reached, index=i)]
-    return any(graph[i].op in looking for start in turned for i in graph.onward(start))
+    turned = [i for i in reached if _is_rotary(graph, reached, index=i)]
+    return any(graph[i].op in looking for start in turned for i in graph.forward_reach(start))
 
 
-def _rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
+def _is_rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
     """q cos + rotated(q) sin."""
     node = graph[index]
-    parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.ins)
-    return node.op == "add" and len(node.ins) == 2 and parts
+    parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.inputs)
+    return node.op == "add" and len(node.inputs) == 2 and parts

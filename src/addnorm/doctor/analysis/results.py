@@ -2,80 +2,80 @@
 
 from dataclasses import dataclass, field
 
-from addnorm.doctor.analysis.axis_mixing import Step
+from addnorm.doctor.analysis.axis_mixing import AxisMixing
 from addnorm.doctor.analysis.norms import Norm
-from addnorm.doctor.analysis.streams import Link
+from addnorm.doctor.analysis.streams import StreamLink
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Scale
-from addnorm.doctor.residual.residual_adds import Join
+from addnorm.doctor.residual.residual_adds import ResidualAdd
 
 
 @dataclass(slots=True)
-class Reading:
+class AddAnalysis:
     """What was understood of one join."""
 
-    join: Join
-    link: Link
-    entry: list[int] = field(default_factory=list)
+    add: ResidualAdd
+    link: StreamLink
+    entry_norms: list[int] = field(default_factory=list)
     """Norms through which every way into the branch leads; empty if some way has none."""
-    partial: list[int] = field(default_factory=list)
+    partial_norms: list[int] = field(default_factory=list)
     """Norms on some ways into the branch only."""
-    exit: int = -1
+    exit_norm: int = -1
     """The norm at the end of the branch."""
     scales: tuple[Scale, ...] = ()
     """Factors on the branch."""
-    inner: list[int] = field(default_factory=list)
+    inner_norms: list[int] = field(default_factory=list)
     """Norms inside the branch."""
-    post: bool = False
+    has_post_norm: bool = False
     post_norm: int = -1
     final_norms: list[int] = field(default_factory=list)
     """Norms behind the last join of a stream that belong to no class."""
-    after: str = ""
+    activation_after: str = ""
     """An activation behind the sum."""
-    steps: list[Step] = field(default_factory=list)
+    steps: list[AxisMixing] = field(default_factory=list)
     """Where tokens see one another in the branch."""
     kind: str = "other"
-    parallel: bool = False
-    fed: int = -1
+    is_parallel: bool = False
+    fed_by: int = -1
     """What the branch before made, where this one reads that instead of the sum."""
-    score: bool = False
-    inside: int = -1
+    is_attention_score: bool = False
+    outer_add: int = -1
     """The join in whose branch this one stands."""
-    around: int = 0
+    skipped_adds: int = 0
     """Joins of its own stream that this one leaps over."""
     stream: int = 0
-    false: bool = False
-    dual: bool = False
+    is_false_pre_norm: bool = False
+    is_dual: bool = False
     """Adds a branch that another stream has already."""
-    merge: bool = False
+    is_merge: bool = False
     """Adds up two streams and no branch."""
-    reversible: bool = False
+    is_reversible: bool = False
     """Belongs to a stream some of whose branches read another one."""
 
     @property
-    def aside(self) -> bool:
+    def is_excluded(self) -> bool:
         """Whether it is no block of a main stream."""
-        return self.score or self.merge or self.inside >= 0
+        return self.is_attention_score or self.is_merge or self.outer_add >= 0
 
     @property
-    def pre(self) -> bool:
+    def has_pre_norm(self) -> bool:
         """Whether the branch reads a normalized stream."""
-        return bool(self.entry)
+        return bool(self.entry_norms)
 
-    def gated_or_mixed(self) -> bool:
+    def is_gated_or_mixed(self) -> bool:
         """Whether the shortcut is more than a shortcut."""
-        return self.join.gated or self.join.mixed
+        return self.add.is_gated or self.add.is_mixed
 
 
 @dataclass(slots=True)
-class Anatomy:
+class ModelAnalysis:
     """Everything found in one graph."""
 
     graph: Graph
     norms: dict[int, Norm]
-    readings: list[Reading]
+    add_analyses: list[AddAnalysis]
 
-    def blocks(self) -> list[Reading]:
+    def blocks(self) -> list[AddAnalysis]:
         """Joins of the main streams: no scores of attention, nothing inside a branch, no sum of
         two streams."""
-        return [r for r in self.readings if not r.aside]
+        return [r for r in self.add_analyses if not r.is_excluded]

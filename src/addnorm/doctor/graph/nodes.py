@@ -18,7 +18,7 @@ class Operand:
     shape: Shape = ()
     name: str = ""
     """The weight's own name in the model."""
-    ahead: int = 0
+    causal_offset: int = 0
     """Of a constant that is a mask of the future: how many tokens ahead it begins."""
 
 
@@ -53,20 +53,20 @@ class Node:
     dtype: Any = None
     active: bool = False
     """A floating value that depends on what the model was given."""
-    data: bool = False
+    depends_on_input: bool = False
     """Depends on what the model was given, integers and masks included."""
     learned: bool = False
     """Not active, made of weights."""
     value: float | None = None
-    ahead: int = 0
+    causal_offset: int = 0
     """Of a mask of the future: how many tokens ahead it begins."""
     detail: dict[str, Any] = field(default_factory=dict)
-    ins: tuple[int, ...] = ()
+    inputs: tuple[int, ...] = ()
     """The active nodes it was made of."""
-    kids: list[int] = field(default_factory=list)
-    mixed: int = -1
+    users: list[int] = field(default_factory=list)
+    last_mixing: int = -1
     """The newest node that mixes among those it is made of."""
-    given: bool = False
+    from_float_input: bool = False
     """Whether a floating input is among them."""
     grad: bool = False
     """Whether autograd follows it."""

@@ -60,7 +60,7 @@ DROPOUT = frozenset(
     | {f"dropout{n}d" for n in (1, 2, 3)}
 )
 CASTS = frozenset({"to", "type", "float", "half", "bfloat16", "double", "type_as", "cpu", "cuda"})
-CLEAR = DROPOUT | CASTS | {
+PASS_THROUGH = DROPOUT | CASTS | {
     "bernoulli", "contiguous", "clone", "view", "reshape", "view_as", "reshape_as", "flatten",
     "unflatten", "permute", "transpose", "t", "squeeze", "unsqueeze", "expand", "expand_as",
     "alias", "identity", "roll", "pad", "constant_pad_nd", "movedim", "moveaxis", "swapaxes",
@@ -70,12 +70,14 @@ CLEAR = DROPOUT | CASTS | {
     "adjoint", "tril", "triu",
 }  # fmt: skip
 """Operations through which a stream passes as what it was."""
-TURNS = frozenset(
+TRANSPOSES = frozenset(
     {"transpose", "permute", "mT", "T", "mH", "H", "adjoint", "t", "swapaxes", "swapdims"}
     | {"movedim", "moveaxis"}
 )
 """Operations that put the axes of a tensor in another order."""
-RUNNING = frozenset({"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "associative_scan"})
+CUMULATIVE = frozenset(
+    {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "associative_scan"}
+)
 """Operations that make each entry along an axis of those before it."""
 SLICES = frozenset(
     {"getitem", "select", "narrow", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"}
@@ -100,7 +102,7 @@ METADATA = frozenset(
     | {"size", "arange", "zero", "fill", "dim", "numel", "bernoulli_like"}
 )
 """Operations that read only shape, type or device of their tensor: nothing flows."""
-LENDS = frozenset({"type_as", "view_as", "reshape_as", "expand_as", "to"})
+BORROWS_METADATA = frozenset({"type_as", "view_as", "reshape_as", "expand_as", "to"})
 """Operations whose second tensor lends only its type or shape."""
 
 _DUNDERS = {
@@ -108,7 +110,7 @@ _DUNDERS = {
     "truediv": "div", "rtruediv": "rdiv", "rdiv": "rdiv", "idiv": "div", "ipow": "pow",
     "rmatmul": "matmul", "imatmul": "matmul", "rpow": "rpow",
 }  # fmt: skip
-_SAME = {
+_ALIASES = {
     "true_divide": "div", "multiply": "mul", "divide": "div", "subtract": "sub",
     "negative": "neg", "special_softmax": "softmax", "swish": "silu", "concat": "cat",
     "concatenate": "cat", "hstack": "cat", "vstack": "cat", "special_expit": "sigmoid",
@@ -117,14 +119,14 @@ _SAME = {
 }  # fmt: skip
 
 
-def spelling(func: Any) -> str:
+def op_name(func: Any) -> str:
     """A function's own name; of a property that turns a tensor (x.mT), the property's."""
     name = getattr(func, "__name__", str(func))
     of = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
-    return of if of in TURNS else name
+    return of if of in TRANSPOSES else name
 
 
-def canonical(name: str) -> str:
+def canonical_op(name: str) -> str:
     """One name for the spellings of an operation.
 
     >>> [canonical(name) for name in ("__iadd__", "add_", "subtract", "__rtruediv__", "relu_")]
@@ -135,23 +137,25 @@ def canonical(name: str) -> str:
         return name if core == "get" else _DUNDERS.get(core, core)
     if name.endswith("_") and not name.endswith("__"):
         name = name[:-1]
-    return _SAME.get(name, name)
+    return _ALIASES.get(name, name)
 
 
-def mixes(op: str) -> bool:
+def is_mixing(op: str) -> bool:
     """Whether an operation lets features or tokens see one another."""
     return op in MIXING
 
 
-def _argument(args: Sequence[Any], kwargs: Mapping[str, Any], place: int, *names: str) -> Any:
+def _get_argument(
+    args: Sequence[Any], kwargs: Mapping[str, Any], position: int, *names: str
+) -> Any:
     for name in names:
         if name in kwargs:
             return kwargs[name]
-    return args[place] if len(args) > place else None
+    return args[position] if len(args) > position else None
 
 
 # Where the plain arguments worth keeping stand: name, place, spellings.
-_KEPT: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
+_RELEVANT_ARGUMENTS: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "layer_norm": (("shape", 1, ("normalized_shape",)), ("eps", 4, ("eps",))),
     "rms_norm": (("shape", 1, ("normalized_shape",)), ("eps", 3, ("eps",))),
     "group_norm": (("groups", 1, ("num_groups",)), ("eps", 4, ("eps",))),
@@ -179,7 +183,7 @@ _DEFAULT_EPS = {"layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5, "ins
                 "normalize": 1e-12}  # fmt: skip
 
 
-def _pattern(index: Any) -> str:
+def _index_pattern(index: Any) -> str:
     """What an index does to each axis: keep it ":", drop it "i", make one "n", pick along it "p"
     (along k at once by a mask, "k"), leave the rest "."."""
     signs = []
@@ -199,21 +203,21 @@ def _pattern(index: Any) -> str:
     return "".join(signs)
 
 
-def kept(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
+def relevant_arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
     """The plain arguments of a call that a rule may want: axes, epsilon, rates."""
     found: dict[str, Any] = {}
-    wanted = _KEPT.get(op, ())
+    wanted = _RELEVANT_ARGUMENTS.get(op, ())
     if op in DROPOUT:
         wanted = (("rate", 1, ("p",)),)
         found["rate"] = 0.5
-    elif not wanted and op in REDUCTIONS | RUNNING:
+    elif not wanted and op in REDUCTIONS | CUMULATIVE:
         wanted = (("dim", 1, ("dim", "axis")),)
     elif op in FOURIER:
         wanted = (("dim", 2, ("dim",)),)
     for name, place, names in wanted:
-        value = _argument(args, kwargs, place, *names)
+        value = _get_argument(args, kwargs, place, *names)
         if value is not None and (name == "index" or not hasattr(value, "grad_fn")):
-            found[name] = _pattern(value) if name == "index" else value
+            found[name] = _index_pattern(value) if name == "index" else value
     if op in _DEFAULT_EPS:
         found.setdefault("eps", _DEFAULT_EPS[op])
     return found

@@ -6,47 +6,47 @@ tells: y1 goes on, as a stream of its own or beside y2.
 
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import SLICES
-from addnorm.doctor.residual.residual_adds import Join
+from addnorm.doctor.residual.residual_adds import ResidualAdd
 
 
-def cross(graph: Graph, joins: dict[int, Join]) -> None:
+def mark_crossed_adds(graph: Graph, adds: dict[int, ResidualAdd]) -> None:
     """Let a branch that reads the other stream of a pair begin there."""
-    for index, join in joins.items():
-        other = join.fork if join.crossed else _inside(graph, joins, join=join)
+    for index, join in adds.items():
+        other = join.fork if join.is_crossed else _find_inner_add(graph, adds, add=join)
         if other is None:
             continue
-        beside = _beside(graph, other, other=index)
+        beside = _is_concatenated(graph, other, other=index)
         goes_on = beside or any(
-            _continues(graph, later, one=other, other=index) for later in joins.values()
+            _is_continued_by(graph, later, one=other, other=index) for later in adds.values()
         )
-        if goes_on or join.crossed:
-            join.fork, join.path = other, graph.between(other, join.branch)
-            join.half = beside and graph[graph.chain(join.shortcut)[-1][0]].op in SLICES
-            join.crossed = True
+        if goes_on or join.is_crossed:
+            join.fork, join.path = other, graph.nodes_between(other, join.branch)
+            join.is_half = beside and graph[graph.trace_back(join.shortcut)[-1][0]].op in SLICES
+            join.is_crossed = True
 
 
-def _inside(graph: Graph, joins: dict[int, Join], *, join: Join) -> int | None:
+def _find_inner_add(graph: Graph, adds: dict[int, ResidualAdd], *, add: ResidualAdd) -> int | None:
     """The sum of the same fork through which every way of a branch leads."""
-    other = max((i for i in join.path & set(joins) if i < join.branch), default=-1)
-    plain = not (join.mixed or join.via >= 0 or join.towards >= 0)
-    if not plain or other in (-1, join.fork) or joins[other].fork != join.fork:
+    other = max((i for i in add.path & set(adds) if i < add.branch), default=-1)
+    plain = not (add.is_mixed or add.parallel_to >= 0 or add.difference_node >= 0)
+    if not plain or other in (-1, add.fork) or adds[other].fork != add.fork:
         return None
-    return None if graph.avoids(join.fork, join.branch, closed={other}) else other
+    return None if graph.has_path_avoiding(add.fork, add.branch, blocked={other}) else other
 
 
-def _continues(graph: Graph, later: Join, *, one: int, other: int) -> bool:
+def _is_continued_by(graph: Graph, later: ResidualAdd, *, one: int, other: int) -> bool:
     """Whether a later branch that read one sum is added to the other."""
-    return other in later.path and one in (i for i, _ in graph.chain(later.shortcut))
+    return other in later.path and one in (i for i, _ in graph.trace_back(later.shortcut))
 
 
-def _beside(graph: Graph, one: int, *, other: int) -> bool:
+def _is_concatenated(graph: Graph, one: int, *, other: int) -> bool:
     """Whether two sums are put side by side."""
-    return any(graph[kid].op == "cat" and other in graph[kid].ins for kid in graph[one].kids)
+    return any(graph[kid].op == "cat" and other in graph[kid].inputs for kid in graph[one].users)
 
 
-def merges(graph: Graph, joins: dict[int, Join], *, join: Join) -> bool:
+def is_merge(graph: Graph, adds: dict[int, ResidualAdd], *, add: ResidualAdd) -> bool:
     """Whether a sum only adds up both streams of a pair, as at their end."""
-    last = joins.get(graph.chain(join.branch)[-1][0])
-    if last is None or not last.crossed:
+    last = adds.get(graph.trace_back(add.branch)[-1][0])
+    if last is None or not last.is_crossed:
         return False
-    return last.fork in (i for i, _ in graph.chain(join.shortcut))
+    return last.fork in (i for i, _ in graph.trace_back(add.shortcut))

@@ -16,6 +16,6 @@ from addnorm.doctor.rules import (  # noqa: F401
     skip_scale,
     wrong_axis,
 )
-from addnorm.doctor.rules.base import RULES, Case, rule
+from addnorm.doctor.rules.base import RULES, RuleContext, rule
 
-__all__ = ["RULES", "Case", "rule"]
+__all__ = ["RULES", "RuleContext", "rule"]

@@ -6,23 +6,23 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.base import RuleContext, rule
 
 
 @rule("cloned_layers")
-def cloned_layers(case: Case) -> Iterator[Finding]:
+def cloned_layers(context: RuleContext) -> Iterator[Finding]:
     """Different branches whose random matrices are equal to the last bit."""
     streams: dict[int, list[list[tuple[str, ...]]]] = {}
-    for reading in case.blocks:
-        if reading.around or reading.dual:
+    for reading in context.blocks:
+        if reading.skipped_adds or reading.is_dual:
             continue
-        names = tuple(n for n in case.branch_weights(reading) if _random(case.weights[n]))
+        names = tuple(n for n in context.branch_weights(reading) if _is_random(context.weights[n]))
         # Only within one stream: a teacher is its student's copy on purpose.
         groups = streams.setdefault(reading.stream, [])
         if not names or any(names in group for group in groups):
             continue
         for group in groups:
-            if _equal(case, group[0], other=names):
+            if _are_equal(context, group[0], other=names):
                 group.append(names)
                 break
         else:
@@ -39,7 +39,7 @@ def cloned_layers(case: Case) -> Iterator[Finding]:
     )  # fmt: skip
 
 
-def _random(weight: Tensor) -> bool:
+def _is_random(weight: Tensor) -> bool:
     """Whether a matrix looks drawn: no pattern that every layer may start with."""
     sample = weight.detach().flatten()[:: max(1, weight.numel() // 256)]
     if weight.device.type == "meta" or len(set(sample.tolist())) <= sample.numel() // 2:
@@ -48,10 +48,10 @@ def _random(weight: Tensor) -> bool:
     return not torch.equal(rows[0], rows[-1])
 
 
-def _equal(case: Case, one: tuple[str, ...], *, other: tuple[str, ...]) -> bool:
+def _are_equal(context: RuleContext, one: tuple[str, ...], *, other: tuple[str, ...]) -> bool:
     if len(one) != len(other) or set(one) & set(other):
         return False
-    pairs = [(case.weights[a], case.weights[b]) for a, b in zip(one, other, strict=True)]
+    pairs = [(context.weights[a], context.weights[b]) for a, b in zip(one, other, strict=True)]
     return all(
         a.shape == b.shape
         and torch.equal(a.detach().flatten()[:16], b.detach().flatten()[:16])

@@ -3,18 +3,18 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.base import RuleContext, rule
 
 
 @rule("decayed_gain")
-def decayed_gain(case: Case) -> Iterator[Finding]:
+def decayed_gain(context: RuleContext) -> Iterator[Finding]:
     """Decay pulls a gain towards zero, not towards one."""
-    if case.optimizer is None:
+    if context.optimizer is None:
         return
-    names = {id(w): n for n, w in case.weights.items()}
-    ours = {name for norm in case.each_norm() for name in case.norm_weights(norm)}
+    names = {id(w): n for n, w in context.weights.items()}
+    ours = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
     found: dict[str, float] = {}
-    for group in case.optimizer.param_groups:
+    for group in context.optimizer.param_groups:
         for weight in group["params"]:
             name = names.get(id(weight), "")
             if group.get("weight_decay", 0) and name in ours:

@@ -3,22 +3,22 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.base import RuleContext, rule
 
 
 @rule("ffn_fed_unadded")
-def ffn_fed_unadded(case: Case) -> Iterator[Finding]:
+def ffn_fed_unadded(context: RuleContext) -> Iterator[Finding]:
     """x1 = x + attention(x), x2 = x1 + ffn(attention(x)): the second should read x1."""
-    by_node = {r.join.node: r for r in case.anatomy.readings}
-    for reading in case.blocks:
-        if reading.fed < 0 or reading.dual or reading.around:
+    by_node = {r.add.node: r for r in context.analysis.add_analyses}
+    for reading in context.blocks:
+        if reading.fed_by < 0 or reading.is_dual or reading.skipped_adds:
             continue
         yield Finding(
-            "ffn_fed_unadded", "error", case.home(reading),
+            "ffn_fed_unadded", "error", context.module_path(reading),
             "this branch reads the output of the branch before it, without what the skip carries; "
             "feed it the sum",
             {
-                "reads": case.graph[reading.fed].path,
-                "sum": case.home(by_node[reading.join.via]),
+                "reads": context.graph[reading.fed_by].path,
+                "sum": context.module_path(by_node[reading.add.parallel_to]),
             },
         )  # fmt: skip

@@ -2,106 +2,115 @@
 
 from collections.abc import Iterator
 
-from addnorm.doctor.analysis.branch_kinds import looking
-from addnorm.doctor.analysis.results import Reading
-from addnorm.doctor.graph.ops import mixes
+from addnorm.doctor.analysis.branch_kinds import attention_steps
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.ops import is_mixing
 from addnorm.doctor.report import Finding
-from addnorm.doctor.residual.mixtures import mixture_of
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.residual.mixtures import find_mixed_streams
+from addnorm.doctor.rules.base import RuleContext, rule
 
-FEW = 2
-TOLD = ("self-attention", "cross-attention", "feed-forward")
+MIN_PRE_NORM_BLOCKS = 2
+TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 
 @rule("missing_final_norm")
-def missing_final_norm(case: Case) -> Iterator[Finding]:
+def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
     """Pre-LN leaves its stream raw: something must normalize it before the head."""
-    for last, rows in last_of_streams(case):
-        normed = [r for r in rows if case.wiring(r) == "pre_ln"]
-        if len(normed) < max(FEW, len(rows) / 2) or case.wiring(last) != "pre_ln":
+    for last, rows in find_last_blocks(context):
+        normed = [r for r in rows if context.wiring(r) == "pre_ln"]
+        if (
+            len(normed) < max(MIN_PRE_NORM_BLOCKS, len(rows) / 2)
+            or context.wiring(last) != "pre_ln"
+        ):
             continue
-        told = any(r.kind in TOLD for r in rows) and not last.join.gated
-        if not told or last.post or last.after:
+        told = any(r.kind in TRANSFORMER_KINDS for r in rows) and not last.add.is_gated
+        if not told or last.has_post_norm or last.activation_after:
             continue
-        raw = _raw_readers(case, last)
-        if raw is None or (last.final_norms and not _remembered(case, last, readers=raw)):
+        raw = _find_raw_readers(context, last)
+        if raw is None or (
+            last.final_norms and not _is_read_by_other_stream(context, last, readers=raw)
+        ):
             continue
-        variance = last.join.signs.get("stream_variance")
+        variance = last.add.stats.get("stream_variance")
         yield Finding(
-            "missing_final_norm", "warning", case.home(last),
+            "missing_final_norm", "warning", context.module_path(last),
             "a Pre-LN stream ends without a norm: its size grows with depth and reaches what reads "
             "it as it is; put a norm behind the last block",
             {
                 "blocks": len(rows),
                 "stream_variance": variance,
-                "read by": list(dict.fromkeys(case.graph[i].path for i in raw))[:4],
+                "read by": list(dict.fromkeys(context.graph[i].path for i in raw))[:4],
             },
         )  # fmt: skip
 
 
-def last_of_streams(case: Case) -> list[tuple[Reading, list[Reading]]]:
+def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAnalysis]]]:
     """The last block of every stream that does not go on as another one.
 
     A stream that others only look at, as a decoder does at its memory, ends there.
     """
-    streams: dict[int, list[Reading]] = {}
-    for reading in case.blocks:
-        if not reading.dual:
+    streams: dict[int, list[AddAnalysis]] = {}
+    for reading in context.blocks:
+        if not reading.is_dual:
             streams.setdefault(reading.stream, []).append(reading)
     found = []
     for rows in streams.values():
         last = rows[-1]
         begun = (other[0].link.start for other in streams.values() if other is not rows)
-        if not any(case.graph.reaches(last.join.node, start) for start in begun):
+        if not any(context.graph.reaches(last.add.node, start) for start in begun):
             found.append((last, rows))
     return found
 
 
-def _raw_readers(case: Case, last: Reading) -> list[int] | None:
+def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | None:
     """What mixes the last sum, or returns it, before any norm; None if nothing does."""
-    graph = case.graph
-    outputs = set(case.visit.recorder.outputs)
+    graph = context.graph
+    outputs = set(context.trace.recorder.outputs)
     seen: set[int] = set()
-    waiting, found = [last.join.node], []
+    waiting, found = [last.add.node], []
     while waiting:
         index = waiting.pop()
         if index in seen:
             continue
         seen.add(index)
-        if index in case.norms:
+        if index in context.norms:
             continue
         if (
-            index != last.join.node
-            and mixes(graph[index].op)
-            and not _light(case, last, index=index)
+            index != last.add.node
+            and is_mixing(graph[index].op)
+            and not _is_norm_or_mixture(context, last, index=index)
         ):
             found.append(index)
             continue
-        if index in outputs and not graph[index].kids:
+        if index in outputs and not graph[index].users:
             found.append(index)
-        waiting += graph[index].kids
-    if not found and not seen & set(case.norms):
-        return [last.join.node]  # nobody knows where it goes
+        waiting += graph[index].users
+    if not found and not seen & set(context.norms):
+        return [last.add.node]  # nobody knows where it goes
     return sorted(found) or None
 
 
-def _remembered(case: Case, last: Reading, *, readers: list[int]) -> bool:
+def _is_read_by_other_stream(
+    context: RuleContext, last: AddAnalysis, *, readers: list[int]
+) -> bool:
     """Whether a block of another stream looks at the raw sum."""
     return any(
-        case.graph.reaches(index, look)
-        for reading in case.blocks
+        context.graph.reaches(index, look)
+        for reading in context.blocks
         if reading.stream != last.stream
-        for look in looking(reading.steps)
+        for look in attention_steps(reading.steps)
         for index in readers
     )
 
 
-def _light(case: Case, last: Reading, *, index: int) -> bool:
+def _is_norm_or_mixture(context: RuleContext, last: AddAnalysis, *, index: int) -> bool:
     """Whether a product is part of a norm, or reads parallel streams as one."""
-    width = last.join.width
-    if width and mixture_of(case.graph, index, width=width) is not None:
+    width = last.add.width
+    if width and find_mixed_streams(context.graph, index, width=width) is not None:
         return True
     return any(
-        n.by_hand and n.source < index < n.node and index in case.graph.between(n.source, n.node)
-        for n in case.norms.values()
+        n.by_hand
+        and n.source < index < n.node
+        and index in context.graph.nodes_between(n.source, n.node)
+        for n in context.norms.values()
     )

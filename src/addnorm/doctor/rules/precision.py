@@ -7,28 +7,30 @@ import torch
 
 from addnorm.doctor.analysis.norms import Norm
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.base import RuleContext, rule
 
-DEEP = 8
+MIN_ADDITIONS = 8
 """Additions from which on rounding of the stream is worth a word."""
-GUARDS = frozenset({"add", "sub", "clamp", "clamp_min", "maximum", "max", "where", "nan_to_num"})
-LOW = (torch.float16, torch.bfloat16)
+ZERO_GUARD_OPS = frozenset(
+    {"add", "sub", "clamp", "clamp_min", "maximum", "max", "where", "nan_to_num"}
+)
+LOW_PRECISION_DTYPES = (torch.float16, torch.bfloat16)
 
 
 @rule("eps_too_small")
-def eps_too_small(case: Case) -> Iterator[Finding]:
+def eps_too_small(context: RuleContext) -> Iterator[Finding]:
     """An epsilon that is missing, zero, or rounds to zero where it is added."""
     told: set[str] = set()
-    for norm in case.each_norm():
+    for norm in context.iter_norms():
         if norm.kind not in ("layer", "rms", "group", "batch", "instance") or norm.path in told:
             continue
         eps, exact = norm.eps, torch.float32  # kernels compute statistics in float32
         if norm.by_hand:
-            guards = list(_guards(case, norm))
+            guards = list(_find_zero_guards(context, norm))
             if eps is None and guards:
                 continue  # something else keeps it from zero
             added = [kind for kind, value in guards if value == eps]
-            exact = added[0] if added else case.graph[norm.node].dtype
+            exact = added[0] if added else context.graph[norm.node].dtype
             eps = eps or 0.0
         if eps is None or exact is None or not exact.is_floating_point:
             continue
@@ -45,30 +47,30 @@ def eps_too_small(case: Case) -> Iterator[Finding]:
         )  # fmt: skip
 
 
-def _guards(case: Case, norm: Norm) -> Iterator[tuple[Any, float | None]]:
+def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[tuple[Any, float | None]]:
     """What keeps the size that a norm divides by from zero: its type and the number, if known."""
-    for index in case.graph.between(norm.source, norm.node) - {norm.source}:
-        node = case.graph[index]
-        if node.op in GUARDS and (node.op not in ("add", "sub") or len(node.ins) == 1):
-            values = [o.value for o in node.operands if o.node not in node.ins and o.value != 0]
+    for index in context.graph.nodes_between(norm.source, norm.node) - {norm.source}:
+        node = context.graph[index]
+        if node.op in ZERO_GUARD_OPS and (node.op not in ("add", "sub") or len(node.inputs) == 1):
+            values = [o.value for o in node.operands if o.node not in node.inputs and o.value != 0]
             values += [node.detail["min"]] if "min" in node.detail else []
             yield from ((node.dtype, abs(value) if value else None) for value in values)
 
 
 @rule("low_precision_residual")
-def low_precision_residual(case: Case) -> Iterator[Finding]:
+def low_precision_residual(context: RuleContext) -> Iterator[Finding]:
     """A long stream summed in bfloat16 or float16."""
     streams: dict[int, list[int]] = {}
-    for reading in case.blocks:
-        streams.setdefault(reading.stream, []).append(reading.join.node)
+    for reading in context.blocks:
+        streams.setdefault(reading.stream, []).append(reading.add.node)
     for nodes in streams.values():
-        coarse = [n for n in nodes if case.graph[n].dtype in LOW]
-        if len(coarse) < DEEP:
+        coarse = [n for n in nodes if context.graph[n].dtype in LOW_PRECISION_DTYPES]
+        if len(coarse) < MIN_ADDITIONS:
             continue
-        kind = case.graph[coarse[0]].dtype
+        kind = context.graph[coarse[0]].dtype
         severity: Severity = "warning" if kind == torch.float16 else "info"
         yield Finding(
-            "low_precision_residual", severity, case.graph[coarse[0]].path,
+            "low_precision_residual", severity, context.graph[coarse[0]].path,
             f"{len(coarse)} additions are made in {str(kind).removeprefix('torch.')}, which has "
             f"steps of {torch.finfo(kind).eps:g}: small branches are rounded away; keep the stream "
             "in float32",

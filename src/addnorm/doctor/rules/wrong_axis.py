@@ -3,36 +3,42 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.analysis.norms import Norm
-from addnorm.doctor.analysis.results import Reading
-from addnorm.doctor.graph.ops import CONVOLUTION, mixes
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.ops import CONVOLUTION, is_mixing
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import Case, rule
+from addnorm.doctor.rules.base import RuleContext, rule
 
-KINDS = ("self-attention", "cross-attention", "feed-forward")
+TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 
 @rule("wrong_axis")
-def wrong_axis(case: Case) -> Iterator[Finding]:
+def wrong_axis(context: RuleContext) -> Iterator[Finding]:
     """A norm of a token must look at the features of that token, all of them and nothing else.
 
     Judged around attentions and feed-forwards, in streams of two or three axes."""
-    graph = case.graph
+    graph = context.graph
     told: set[str] = set()
-    for reading in case.blocks:
-        shape = graph[reading.join.node].shape
-        if reading.kind not in KINDS or len(shape) not in (2, 3) or reading.join.mixed:
+    for reading in context.blocks:
+        shape = graph[reading.add.node].shape
+        if (
+            reading.kind not in TRANSFORMER_KINDS
+            or len(shape) not in (2, 3)
+            or reading.add.is_mixed
+        ):
             continue
-        if any(step.how == "weights" for step in reading.steps):
+        if any(step.kind == "weights" for step in reading.steps):
             continue  # the matrix has a row for each token: it does not tell what a feature is
-        mine = [*reading.entry, reading.exit, reading.post_norm, *reading.final_norms]
+        mine = [*reading.entry_norms, reading.exit_norm, reading.post_norm, *reading.final_norms]
         mine += reading.link.norms()
         for index in mine:
-            norm = case.norms.get(index)
+            norm = context.norms.get(index)
             if norm is None or norm.path in told:
                 continue
-            if graph[graph.chain(norm.source)[-1][0]].op in ("cat", "stack"):
+            if graph[graph.trace_back(norm.source)[-1][0]].op in ("cat", "stack"):
                 continue  # patches laid together: a token has more features than the stream
-            wrong = _wrong(graph[norm.source].shape, _features(case, reading), norm=norm)
+            wrong = _describe_wrong_axes(
+                graph[norm.source].shape, _feature_count(context, reading), norm=norm
+            )
             if wrong:
                 told.add(norm.path)
                 yield Finding(
@@ -43,13 +49,13 @@ def wrong_axis(case: Case) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _features(case: Case, reading: Reading) -> int:
+def _feature_count(context: RuleContext, reading: AddAnalysis) -> int:
     """How many features a token has: what the branch's last matrix makes, where that is seen."""
-    graph = case.graph
-    shape = graph[reading.join.node].shape
-    for index in sorted(reading.join.path, reverse=True):
+    graph = context.graph
+    shape = graph[reading.add.node].shape
+    for index in sorted(reading.add.path, reverse=True):
         node = graph[index]
-        if not mixes(node.op):
+        if not is_mixing(node.op):
             continue
         for operand in node.operands:
             if operand.kind == "weight" and len(operand.shape) > 1:
@@ -59,7 +65,7 @@ def _features(case: Case, reading: Reading) -> int:
     return shape[-1]
 
 
-def _wrong(source: tuple[int, ...], width: int, *, norm: Norm) -> str:
+def _describe_wrong_axes(source: tuple[int, ...], width: int, *, norm: Norm) -> str:
     """What a norm looks at that it should not, in words; empty if all is well."""
     places = [axis for axis in range(-1, -len(source), -1) if source[axis] == width]
     if not places or norm.axes is None or len(source) > 3:

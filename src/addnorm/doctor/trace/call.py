@@ -9,8 +9,8 @@ from torch import Tensor
 
 from addnorm.doctor.graph.ops import DROPOUT
 
-INPLACE = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
-SMALL = 1 << 16
+INPLACE_METHODS = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
+MAX_MEAN_ELEMENTS = 1 << 16
 """Weights and constants up to this size are looked at for their mean."""
 
 
@@ -18,41 +18,43 @@ SMALL = 1 << 16
 class Call:
     """One call of a function of torch."""
 
-    raw: str
+    function_name: str
     """The function's own name."""
     op: str
     """One name for all its spellings."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    given: list[Tensor]
+    tensors: list[Tensor]
     """Every tensor among the arguments."""
 
-    def versions(self) -> list[int] | None:
+    def tensor_versions(self) -> list[int] | None:
         """How often each tensor was written to; None where asking would change what is asked."""
-        if self.raw == "__get__":
+        if self.function_name == "__get__":
             return None
-        return [t._version for t in self.given if not t.is_inference()]
+        return [t._version for t in self.tensors if not t.is_inference()]
 
-    def in_place(self, out: Any, before: list[int] | None) -> bool:
+    def is_in_place(self, out: Any, versions_before: list[int] | None) -> bool:
         """Whether it wrote to what it was given: by its name, or by the versions."""
-        if self.raw in INPLACE or (self.raw.endswith("_") and not self.raw.endswith("__")):
+        if self.function_name in INPLACE_METHODS or (
+            self.function_name.endswith("_") and not self.function_name.endswith("__")
+        ):
             return True
-        if before is None or not isinstance(out, Tensor):
+        if versions_before is None or not isinstance(out, Tensor):
             return False
-        return self.versions() != before and any(out is t for t in self.given)
+        return self.tensor_versions() != versions_before and any(out is t for t in self.tensors)
 
 
-def plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
+def iter_plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
     """Tensors and numbers among the arguments, in order."""
     waiting = [*args, *kwargs.values()]
     for value in waiting:
         if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
             yield value
         elif isinstance(value, list | tuple):
-            yield from plain_arguments(value, {})
+            yield from iter_plain_arguments(value, {})
 
 
-def without_dropout(
+def disable_dropout(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
     """The same call with nothing dropped."""
@@ -70,9 +72,13 @@ def without_dropout(
     return args, kwargs
 
 
-def mean_of(tensor: Tensor) -> float | None:
+def small_tensor_mean(tensor: Tensor) -> float | None:
     """The mean of a small tensor; None of a large one, or where there are no numbers."""
-    if tensor.numel() > SMALL or tensor.device.type == "meta" or not tensor.is_floating_point():
+    if (
+        tensor.numel() > MAX_MEAN_ELEMENTS
+        or tensor.device.type == "meta"
+        or not tensor.is_floating_point()
+    ):
         return None
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:

@@ -5,9 +5,9 @@ from typing import Any
 
 from torch import Tensor
 
-Do = Callable[..., Any]
+RunOp = Callable[..., Any]
 """do("mul", a, b): carry out one plain step."""
-FUSED = {
+FUSED_ARGUMENTS = {
     "addcmul": ("input", "tensor1", "tensor2"),
     "addcdiv": ("input", "tensor1", "tensor2"),
     "lerp": ("input", "end", "weight"),
@@ -17,26 +17,26 @@ FUSED = {
 """What their arguments are called."""
 
 
-def spelt(
-    op: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, do: Do
+def decompose_fused_add(
+    op: str, args: Sequence[Any], kwargs: Mapping[str, Any], *, run_op: RunOp
 ) -> tuple[Any, Any] | None:
     """Both sides of the sum that a call makes, all but the sum itself done; None if it is plain.
 
     addcmul: x + value * (a * b). addcdiv: x + value * (a / b). lerp: x + weight * (end - x).
     add, sub: x + alpha * other, x - alpha * other.
     """
-    names = FUSED.get(op, ())
+    names = FUSED_ARGUMENTS.get(op, ())
     if not names or len(args) > len(names):
         return None
     said = dict(zip(names, args, strict=False)) | dict(kwargs)
     x = said.get("input")
     if op == "lerp":
-        return x, do("mul", said["weight"], do("sub", said["end"], x))
+        return x, run_op("mul", said["weight"], run_op("sub", said["end"], x))
     if op in ("addcmul", "addcdiv"):
-        product = do("mul" if op == "addcmul" else "div", said["tensor1"], said["tensor2"])
+        product = run_op("mul" if op == "addcmul" else "div", said["tensor1"], said["tensor2"])
         value = said.get("value", 1)
-        return x, product if value == 1 else do("mul", product, value)
+        return x, product if value == 1 else run_op("mul", product, value)
     alpha, other = said.get("alpha", 1), said.get("other")
     if alpha == 1 or not isinstance(other, Tensor):
         return None
-    return x, do("mul", other, alpha)
+    return x, run_op("mul", other, alpha)

@@ -7,19 +7,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from addnorm.doctor.trace.state_guard import untouched
+from addnorm.doctor.trace.state_guard import preserve_model_state
 
-AUTOGRAD_NODES = 400
+MAX_AUTOGRAD_NODES = 400
 """Autograd nodes looked at on the way back."""
 
 
-def linked(out: Tensor, given: Sequence[Tensor]) -> bool:
+def is_linked(out: Tensor, inputs: Sequence[Tensor]) -> bool:
     """Whether autograd knows a short way from a module's result back to what it was given."""
-    goals = {t.grad_fn for t in given if t.grad_fn is not None}
-    leaves = {id(t) for t in given if t.grad_fn is None and t.requires_grad}
+    goals = {t.grad_fn for t in inputs if t.grad_fn is not None}
+    leaves = {id(t) for t in inputs if t.grad_fn is None and t.requires_grad}
     seen: set[Any] = set()
     waiting = [out.grad_fn]
-    while waiting and len(seen) < AUTOGRAD_NODES:
+    while waiting and len(seen) < MAX_AUTOGRAD_NODES:
         step = waiting.pop()
         if step in goals:
             return True
@@ -32,7 +32,7 @@ def linked(out: Tensor, given: Sequence[Tensor]) -> bool:
     return False
 
 
-def statistics_kept(module: nn.Module) -> bool:
+def is_batch_norm(module: nn.Module) -> bool:
     """Whether a module is a batch norm, written by anybody: it keeps statistics of its own, and
     normalizes by those of the batch in train mode."""
     if isinstance(module, nn.modules.batchnorm._BatchNorm):
@@ -43,7 +43,7 @@ def statistics_kept(module: nn.Module) -> bool:
     return len(kept) >= 2 and behaves_as_norm(module, set())
 
 
-def norm_kind(
+def detect_norm_kind(
     module: nn.Module, args: Any, kwargs: Any, out: Tensor
 ) -> Literal["layer", "rms"] | None:
     """What a hidden kernel normalizes, if it does: f(3 x) = f(x), and for a layer norm also
@@ -71,14 +71,14 @@ def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
         return False
     held = [*weights, *(b for b in module.buffers(recurse=False) if b.is_floating_point())]
     widths = {w.numel() for w in held if w.numel() > 1} or sizes
-    with untouched(module) as guard, warnings.catch_warnings():
+    with preserve_model_state(module) as guard, warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of inputs that nobody but the doctor gave
-        guard.keep_weights()
+        guard.save_weights()
         module.train(True)
-        return any(_tried(module, width) for width in sorted(widths))
+        return any(_is_norm_at_width(module, width) for width in sorted(widths))
 
 
-def _tried(module: nn.Module, width: int) -> bool:
+def _is_norm_at_width(module: nn.Module, width: int) -> bool:
     generator = torch.Generator().manual_seed(0)
     weight = next(module.parameters(), None)
     kind = torch.float32 if weight is None else weight.dtype

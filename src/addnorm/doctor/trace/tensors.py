@@ -7,10 +7,10 @@ from typing import Any
 
 from torch import Tensor
 
-DEEPEST = 6
+MAX_DEPTH = 6
 
 
-def named(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
+def iter_named_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
     """(place, tensor) for every tensor, in order.
 
     >>> import torch
@@ -20,7 +20,7 @@ def named(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Ten
     if isinstance(value, Tensor):
         yield name, value
         return
-    if depth > DEEPEST or isinstance(value, str | bytes | int | float | type(None)):
+    if depth > MAX_DEPTH or isinstance(value, str | bytes | int | float | type(None)):
         return
     parts: Any = ()
     if isinstance(value, Mapping):
@@ -30,27 +30,27 @@ def named(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Ten
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         parts = ((f.name, getattr(value, f.name, None)) for f in dataclasses.fields(value))
     for key, part in parts:
-        yield from named(part, f"{name}.{key}" if name else str(key), depth + 1)
+        yield from iter_named_tensors(part, f"{name}.{key}" if name else str(key), depth + 1)
 
 
-def tensors(value: Any) -> Iterator[Tensor]:
+def iter_tensors(value: Any) -> Iterator[Tensor]:
     """Every tensor, in order."""
-    for _, tensor in named(value):
+    for _, tensor in iter_named_tensors(value):
         yield tensor
 
 
-def mapped(value: Any, change: Any) -> Any:
+def map_tensors(value: Any, function: Any) -> Any:
     """The same structure with every tensor changed."""
     if isinstance(value, Tensor):
-        return change(value)
+        return function(value)
     if isinstance(value, dict):
-        return {key: mapped(part, change) for key, part in value.items()}
+        return {key: map_tensors(part, function) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        parts = [mapped(part, change) for part in value]
+        parts = [map_tensors(part, function) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         twin = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, mapped(getattr(value, field.name), change))
+            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), function))
         return twin
     return value

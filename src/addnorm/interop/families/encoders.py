@@ -4,18 +4,26 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.family import Family, Form, Places, Reader, Rule, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.family import (
+    Family,
+    HeadVariant,
+    PositionNumbering,
+    Reader,
+    WeightRule,
+    parse_rules,
+    register_families,
+)
 
 
-def bert(f: Fields) -> dict[str, Any]:
+def bert(f: ConfigReader) -> dict[str, Any]:
     """bert, roberta, electra, ..."""
-    f.only(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
-    f.inert("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation")
-    f.inert("summary_last_dropout")
+    f.require(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
+    f.ignore("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation")
+    f.ignore("summary_last_dropout")
     dim = f("hidden_size")
     if f("embedding_size", dim) != dim:
-        f.refuse(f"embedding_size={f('embedding_size')} (must be hidden_size, {dim})")
+        f.reject(f"embedding_size={f('embedding_size')} (must be hidden_size, {dim})")
     norm = f"layer(eps={f('layer_norm_eps')!r})"
     return {
         "vocab": f("vocab_size"),
@@ -34,26 +42,26 @@ def bert(f: Fields) -> dict[str, Any]:
     }
 
 
-def before(f: Fields) -> dict[str, Any]:
+def roberta_prelayernorm(f: ConfigReader) -> dict[str, Any]:
     """roberta-prelayernorm: Pre-LN"""
     return bert(f) | {"wiring": "pre_ln"}
 
 
-def megatron(f: Fields) -> dict[str, Any]:
+def megatron(f: ConfigReader) -> dict[str, Any]:
     """megatron-bert: Pre-LN, no norm on the embedding"""
     return bert(f) | {"wiring": "pre_ln", "embed_norm": "none"}
 
 
-def ernie(f: Fields) -> dict[str, Any]:
+def ernie(f: ConfigReader) -> dict[str, Any]:
     """ernie, without kinds of tasks"""
-    f.only(use_task_id=False)
-    f.inert("task_type_vocab_size")
+    f.require(use_task_id=False)
+    f.ignore("task_type_vocab_size")
     return bert(f)
 
 
-def distilbert(f: Fields) -> dict[str, Any]:
+def distilbert(f: ConfigReader) -> dict[str, Any]:
     """distilbert: no segments"""
-    f.inert("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
+    f.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
     return {
         "vocab": f("vocab_size"),
         "dim": f("dim"),
@@ -70,43 +78,45 @@ def distilbert(f: Fields) -> dict[str, Any]:
     }
 
 
-def masked(table: str, head: str, *, activation: str | None = None) -> Form:
+def masked_lm_variant(table: str, head: str, *, activation: str | None = None) -> HeadVariant:
     """A class that predicts masked tokens.
 
     table: the embedding; head: module of the last matrix; activation: the one of its head where
         that is not the model's
     """
 
-    def read(f: Fields) -> dict[str, Any]:
+    def read(f: ConfigReader) -> dict[str, Any]:
         if activation is not None and f.activation("hidden_act") != activation:
-            f.refuse(f"hidden_act={f('hidden_act')!r} (its head always has {activation})")
-        return {"tied": f.tied(f"{head}.weight", table), "head_bias": True, "head_layer": True}
+            f.reject(f"hidden_act={f('hidden_act')!r} (its head always has {activation})")
+        return {"tied": f.is_tied(f"{head}.weight", table), "head_bias": True, "head_layer": True}
 
-    return Form(kind="masked_lm", read=read)
+    return HeadVariant(kind="masked_lm", read=read)
 
 
-def with_heads(form: Form, text: str) -> Form:
+def with_head_rules(variant: HeadVariant, text: str) -> HeadVariant:
     """The form with rules of its own."""
-    return replace(form, heads=rules(text))
+    return replace(variant, head_rules=parse_rules(text))
 
 
-def plain(f: Fields) -> dict[str, Any]:
+def read_backbone(f: ConfigReader) -> dict[str, Any]:
     """A backbone alone, with or without its pooler."""
-    f.inert("tie_word_embeddings")
-    pooler = f.present("pooler.dense.weight")
+    f.ignore("tie_word_embeddings")
+    pooler = f.has_tensor("pooler.dense.weight")
     activation = f("pooler_act", "tanh") if pooler else "tanh"
     return {"pooler": pooler, "pooler_activation": activation}
 
 
-def classes(f: Fields, activation: str = "tanh") -> dict[str, Any]:
+def read_classes(f: ConfigReader, activation: str = "tanh") -> dict[str, Any]:
     """A head of classes behind a matrix and an activation."""
-    f.inert("tie_word_embeddings")
+    f.ignore("tie_word_embeddings")
     number = len(f("id2label"))
     return {"pooler": True, "pooler_activation": activation, "classes": number}
 
 
-BARE = Form(kind="classifier", answer="hidden", bare=True, read=plain)
-BERT = rules("""
+BACKBONE = HeadVariant(
+    kind="classifier", output_kind="hidden", without_prefix=True, read=read_backbone
+)
+BERT = parse_rules("""
     embeddings.word_embeddings.weight -> embed.table
     embeddings.token_type_embeddings.weight -> embed.types
     embeddings.position_embeddings.weight -> encoder.positions.table
@@ -127,7 +137,7 @@ BERT = rules("""
     encoder.ln -> encoder.final_norm
     pooler.dense -> pooler
 """)
-DISTILBERT = rules("""
+DISTILBERT = parse_rules("""
     embeddings.word_embeddings.weight -> embed.table
     embeddings.position_embeddings.weight -> encoder.positions.table
     embeddings.LayerNorm -> encoder.embed_norm
@@ -170,20 +180,22 @@ DISTILBERT_HEAD = """
     vocab_projector.weight -> embed.table
     vocab_projector.bias -> head.bias
 """
-CLASSES: tuple[Rule, ...] = rules("classifier -> head")
-ROBERTA_CLASSES = rules("classifier.dense -> pooler\nclassifier.out_proj -> head")
+CLASSIFIER_RULES: tuple[WeightRule, ...] = parse_rules("classifier -> head")
+ROBERTA_CLASSIFIER_RULES = parse_rules("classifier.dense -> pooler\nclassifier.out_proj -> head")
 
 
-def bert_like(name: str, classes_of: str, prefix: str, read: Reader = bert) -> Family:
+def bert_family(name: str, class_prefix: str, prefix: str, read: Reader = bert) -> Family:
     """A family that is BERT by another name."""
-    head = masked(f"{prefix}.embeddings.word_embeddings.weight", "cls.predictions.decoder")
+    head = masked_lm_variant(
+        f"{prefix}.embeddings.word_embeddings.weight", "cls.predictions.decoder"
+    )
     return Family(
         name=name,
-        forms={
-            f"{classes_of}Model": BARE,
-            f"{classes_of}ForMaskedLM": with_heads(head, BERT_HEAD),
-            f"{classes_of}ForSequenceClassification": Form(
-                kind="classifier", read=classes, heads=CLASSES
+        variants={
+            f"{class_prefix}Model": BACKBONE,
+            f"{class_prefix}ForMaskedLM": with_head_rules(head, BERT_HEAD),
+            f"{class_prefix}ForSequenceClassification": HeadVariant(
+                kind="classifier", read=read_classes, head_rules=CLASSIFIER_RULES
             ),
         },
         read=read,
@@ -191,56 +203,60 @@ def bert_like(name: str, classes_of: str, prefix: str, read: Reader = bert) -> F
     )
 
 
-def roberta(name: str, classes_of: str, prefix: str = "roberta", read: Reader = bert) -> Family:
+def roberta_family(
+    name: str, class_prefix: str, prefix: str = "roberta", read: Reader = bert
+) -> Family:
     """A family that is RoBERTa by another name."""
-    head = masked(
+    head = masked_lm_variant(
         f"{prefix}.embeddings.word_embeddings.weight", "lm_head.decoder", activation="gelu"
     )
     return Family(
         name=name,
-        forms={
-            f"{classes_of}Model": BARE,
-            f"{classes_of}ForMaskedLM": with_heads(head, ROBERTA_HEAD),
-            f"{classes_of}ForSequenceClassification": Form(
-                kind="classifier", read=classes, heads=ROBERTA_CLASSES
+        variants={
+            f"{class_prefix}Model": BACKBONE,
+            f"{class_prefix}ForMaskedLM": with_head_rules(head, ROBERTA_HEAD),
+            f"{class_prefix}ForSequenceClassification": HeadVariant(
+                kind="classifier", read=read_classes, head_rules=ROBERTA_CLASSIFIER_RULES
             ),
         },
         read=read,
         tensors=BERT,
-        places=after_padding,
+        numbering=number_after_padding,
     )
 
 
-def after_padding(values: Mapping[str, Any]) -> Places:
+def number_after_padding(values: Mapping[str, Any]) -> PositionNumbering:
     """Tokens counted from behind the number of the padding token."""
-    return Places("ids", padding=values["pad_token_id"])
+    return PositionNumbering("ids", padding=values["pad_token_id"])
 
 
-add(
-    bert_like("bert", "Bert", "bert"),
-    bert_like("ernie", "Ernie", "ernie", ernie),
-    bert_like("megatron-bert", "MegatronBert", "bert", megatron),
-    roberta("roberta", "Roberta"),
-    roberta("xlm-roberta", "XLMRoberta"),
-    roberta("camembert", "Camembert"),
-    roberta("data2vec-text", "Data2VecText", "data2vec_text"),
-    roberta("roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm", before),
+register_families(
+    bert_family("bert", "Bert", "bert"),
+    bert_family("ernie", "Ernie", "ernie", ernie),
+    bert_family("megatron-bert", "MegatronBert", "bert", megatron),
+    roberta_family("roberta", "Roberta"),
+    roberta_family("xlm-roberta", "XLMRoberta"),
+    roberta_family("camembert", "Camembert"),
+    roberta_family("data2vec-text", "Data2VecText", "data2vec_text"),
+    roberta_family(
+        "roberta-prelayernorm", "RobertaPreLayerNorm", "roberta_prelayernorm", roberta_prelayernorm
+    ),
     Family(
         name="electra",
-        forms={
-            "ElectraModel": BARE,
-            "ElectraForMaskedLM": with_heads(
-                masked(
+        variants={
+            "ElectraModel": BACKBONE,
+            "ElectraForMaskedLM": with_head_rules(
+                masked_lm_variant(
                     "electra.embeddings.word_embeddings.weight",
                     "generator_lm_head",
                     activation="gelu",
                 ),
                 ELECTRA_HEAD,
             ),
-            "ElectraForSequenceClassification": Form(
+            "ElectraForSequenceClassification": HeadVariant(
                 kind="classifier",
-                read=lambda f: classes(f, "gelu"),
-                heads=ROBERTA_CLASSES,
+                read=lambda f: read_classes(f, "gelu"),
+                head_rules=ROBERTA_CLASSIFIER_RULES,
             ),
         },
         read=bert,
@@ -248,16 +264,18 @@ add(
     ),
     Family(
         name="distilbert",
-        forms={
-            "DistilBertModel": BARE,
-            "DistilBertForMaskedLM": with_heads(
-                masked("distilbert.embeddings.word_embeddings.weight", "vocab_projector"),
+        variants={
+            "DistilBertModel": BACKBONE,
+            "DistilBertForMaskedLM": with_head_rules(
+                masked_lm_variant(
+                    "distilbert.embeddings.word_embeddings.weight", "vocab_projector"
+                ),
                 DISTILBERT_HEAD,
             ),
-            "DistilBertForSequenceClassification": Form(
+            "DistilBertForSequenceClassification": HeadVariant(
                 kind="classifier",
-                read=lambda f: classes(f, "relu"),
-                heads=rules("pre_classifier -> pooler") + CLASSES,
+                read=lambda f: read_classes(f, "relu"),
+                head_rules=parse_rules("pre_classifier -> pooler") + CLASSIFIER_RULES,
             ),
         },
         read=distilbert,

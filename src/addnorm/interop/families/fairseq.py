@@ -2,18 +2,24 @@
 
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.families.common import causal, inside, tied
-from addnorm.interop.family import Family, Form, Places, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.families.common import causal_variants, parse_rules_inside, read_tying
+from addnorm.interop.family import (
+    Family,
+    HeadVariant,
+    PositionNumbering,
+    parse_rules,
+    register_families,
+)
 
 
-def opt(f: Fields) -> dict[str, Any]:
+def opt(f: ConfigReader) -> dict[str, Any]:
     """opt"""
-    f.inert("layerdrop")
+    f.ignore("layerdrop")
     dim, before = f("hidden_size"), f("do_layer_norm_before")
-    f.only(word_embed_proj_dim=dim, _remove_final_layer_norm=False)
+    f.require(word_embed_proj_dim=dim, _remove_final_layer_norm=False)
     affine = "" if f("layer_norm_elementwise_affine") else "affine=False"
-    return tied(f, "model.decoder.embed_tokens.weight") | {
+    return read_tying(f, "model.decoder.embed_tokens.weight") | {
         "vocab": f("vocab_size"),
         "dim": dim,
         "depth": f("num_hidden_layers"),
@@ -29,13 +35,13 @@ def opt(f: Fields) -> dict[str, Any]:
     }
 
 
-def xglm(f: Fields) -> dict[str, Any]:
+def xglm(f: ConfigReader) -> dict[str, Any]:
     """xglm"""
-    f.inert("layerdrop", "max_position_embeddings")
-    f.only(add_cross_attention=False)
+    f.ignore("layerdrop", "max_position_embeddings")
+    f.require(add_cross_attention=False)
     padding = f("pad_token_id")
     silent = "" if padding is None else f", silent={padding}"
-    return tied(f, "model.embed_tokens.weight") | {
+    return read_tying(f, "model.embed_tokens.weight") | {
         "vocab": f("vocab_size"),
         "dim": f("d_model"),
         "depth": f("num_layers"),
@@ -50,10 +56,10 @@ def xglm(f: Fields) -> dict[str, Any]:
     }
 
 
-def biogpt(f: Fields) -> dict[str, Any]:
+def biogpt(f: ConfigReader) -> dict[str, Any]:
     """biogpt, whose norms take no eps from the config"""
-    f.inert("layerdrop", "layer_norm_eps")
-    tie = f.tied("output_projection.weight", "biogpt.embed_tokens.weight")
+    f.ignore("layerdrop", "layer_norm_eps")
+    tie = f.is_tied("output_projection.weight", "biogpt.embed_tokens.weight")
     return {
         "tied": tie,
         "vocab": f("vocab_size"),
@@ -86,37 +92,37 @@ FAIRSEQ = """
     final_layer_norm -> decoder.final_norm
 """
 
-add(
+register_families(
     Family(
         name="opt",
-        forms=causal("OPTModel", "OPTForCausalLM"),
+        variants=causal_variants("OPTModel", "OPTForCausalLM"),
         read=opt,
-        tensors=inside("decoder", FAIRSEQ),
-        places=Places("mask", offset=2),
+        tensors=parse_rules_inside("decoder", FAIRSEQ),
+        numbering=PositionNumbering("mask", offset=2),
     ),
     Family(
         name="xglm",
-        forms=causal("XGLMModel", "XGLMForCausalLM"),
+        variants=causal_variants("XGLMModel", "XGLMForCausalLM"),
         read=xglm,
-        tensors=rules(FAIRSEQ),
-        places=Places(offset=2),
+        tensors=parse_rules(FAIRSEQ),
+        numbering=PositionNumbering(offset=2),
     ),
     Family(
         name="biogpt",
-        forms={
-            "BioGptForCausalLM": Form(
+        variants={
+            "BioGptForCausalLM": HeadVariant(
                 kind="lm",
-                heads=rules("""
+                head_rules=parse_rules("""
                     output_projection.weight -> head.table
                     output_projection.weight -> embed.table
                 """),
             ),
-            "BioGptModel": Form(
-                kind="lm", answer="hidden", bare=True, read=lambda f: {"tied": True}
+            "BioGptModel": HeadVariant(
+                kind="lm", output_kind="hidden", without_prefix=True, read=lambda f: {"tied": True}
             ),
         },
         read=biogpt,
-        tensors=rules(FAIRSEQ),
-        places=Places(offset=2),
+        tensors=parse_rules(FAIRSEQ),
+        numbering=PositionNumbering(offset=2),
     ),
 )

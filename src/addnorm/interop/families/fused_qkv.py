@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.families.common import QKV, causal, tied
-from addnorm.interop.family import Family, Places, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.families.common import QKV, causal_variants, read_tying
+from addnorm.interop.family import Family, PositionNumbering, parse_rules, register_families
 
 
-def gpt_neox(f: Fields) -> dict[str, Any]:
+def gpt_neox(f: ConfigReader) -> dict[str, Any]:
     """gpt_neox: Pythia and GPT-NeoX-20B"""
-    f.inert("classifier_dropout", "max_position_embeddings", "is_decoder")
+    f.ignore("classifier_dropout", "max_position_embeddings", "is_decoder")
     bias = f("attention_bias")
-    return tied(f, "gpt_neox.embed_in.weight") | {
+    return read_tying(f, "gpt_neox.embed_in.weight") | {
         "vocab": f("vocab_size"),
         "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
@@ -28,14 +28,14 @@ def gpt_neox(f: Fields) -> dict[str, Any]:
     }
 
 
-def bloom(f: Fields) -> dict[str, Any]:
+def bloom(f: ConfigReader) -> dict[str, Any]:
     """bloom"""
-    f.inert("slow_but_exact", "n_inner", "offset_alibi", "unk_token_id", "seq_length")
-    f.inert("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion")
-    f.only(apply_residual_connection_post_layernorm=False)
+    f.ignore("slow_but_exact", "n_inner", "offset_alibi", "unk_token_id", "seq_length")
+    f.ignore("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion")
+    f.require(apply_residual_connection_post_layernorm=False)
     norm = f"layer(eps={f('layer_norm_epsilon')!r})"
     dim = f("hidden_size")
-    return tied(f, "transformer.word_embeddings.weight") | {
+    return read_tying(f, "transformer.word_embeddings.weight") | {
         "vocab": f("vocab_size"),
         "dim": dim,
         "depth": f("n_layer"),
@@ -50,15 +50,15 @@ def bloom(f: Fields) -> dict[str, Any]:
     }
 
 
-def falcon(f: Fields) -> dict[str, Any]:
+def falcon(f: ConfigReader) -> dict[str, Any]:
     """falcon, with rotary positions"""
-    f.inert("max_position_embeddings", "num_kv_heads", "multi_query", "num_ln_in_parallel_attn")
-    f.only(alibi=False)
+    f.ignore("max_position_embeddings", "num_kv_heads", "multi_query", "num_ln_in_parallel_attn")
+    f.require(alibi=False)
     heads, new, parallel = f("num_attention_heads"), f("new_decoder_architecture"), "parallel"
     if new:
-        f.only(parallel_attn=True)
+        f.require(parallel_attn=True)
         parallel = "parallel" if f("num_ln_in_parallel_attn") == 1 else "parallel(norms=own)"
-    return tied(f, "transformer.word_embeddings.weight") | {
+    return read_tying(f, "transformer.word_embeddings.weight") | {
         "vocab": f("vocab_size"),
         "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
@@ -75,11 +75,11 @@ def falcon(f: Fields) -> dict[str, Any]:
     }
 
 
-def mpt(f: Fields) -> dict[str, Any]:
+def mpt(f: ConfigReader) -> dict[str, Any]:
     """mpt, with ALiBi"""
     inside, dim, heads = f("attn_config"), f("d_model"), f("n_heads")
-    f.inert("max_seq_len", "learned_pos_emb", "init_device", "embedding_fraction", "norm_type")
-    f.inert("emb_pdrop", "verbose", "logit_scale", "no_bias", "expansion_ratio")
+    f.ignore("max_seq_len", "learned_pos_emb", "init_device", "embedding_fraction", "norm_type")
+    f.ignore("emb_pdrop", "verbose", "logit_scale", "no_bias", "expansion_ratio")
     wanted: dict[str, Any] = {
         "alibi": True,
         "alibi_bias_max": 8,
@@ -89,10 +89,10 @@ def mpt(f: Fields) -> dict[str, Any]:
     wanted |= {"qk_ln": False, "attn_type": "multihead_attention"}
     for name, value in wanted.items():
         if inside[name] != value:
-            f.refuse(f"attn_config with {name}={inside[name]!r} (only {value!r} is understood)")
+            f.reject(f"attn_config with {name}={inside[name]!r} (only {value!r} is understood)")
     if heads & (heads - 1):
-        f.refuse(f"n_heads={heads} (its slopes are ours for powers of 2 only)")
-    return tied(f, "transformer.wte.weight") | {
+        f.reject(f"n_heads={heads} (its slopes are ours for powers of 2 only)")
+    return read_tying(f, "transformer.wte.weight") | {
         "vocab": f("vocab_size"),
         "dim": dim,
         "depth": f("n_layers"),
@@ -119,12 +119,12 @@ BY_HEAD = f"""
     word_embeddings.weight -> embed.table
 """
 
-add(
+register_families(
     Family(
         name="gpt_neox",
-        forms=causal("GPTNeoXModel", "GPTNeoXForCausalLM"),
+        variants=causal_variants("GPTNeoXModel", "GPTNeoXForCausalLM"),
         read=gpt_neox,
-        tensors=rules(f"""
+        tensors=parse_rules(f"""
             embed_in.weight -> embed.table
             layers.{{i}}.input_layernorm -> decoder.{{i}}.self.norm
             layers.{{i}}.post_attention_layernorm -> decoder.{{i}}.ffn.norm
@@ -137,16 +137,16 @@ add(
     ),
     Family(
         name="bloom",
-        forms=causal("BloomModel", "BloomForCausalLM"),
+        variants=causal_variants("BloomModel", "BloomForCausalLM"),
         read=bloom,
-        tensors=rules("word_embeddings_layernorm -> decoder.embed_norm" + BY_HEAD),
-        places=Places("mask"),
+        tensors=parse_rules("word_embeddings_layernorm -> decoder.embed_norm" + BY_HEAD),
+        numbering=PositionNumbering("mask"),
     ),
     Family(
         name="mpt",
-        forms=causal("MptModel", "MptForCausalLM"),
+        variants=causal_variants("MptModel", "MptForCausalLM"),
         read=mpt,
-        tensors=rules(f"""
+        tensors=parse_rules(f"""
             wte.weight -> embed.table
             blocks.{{i}}.norm_1 -> decoder.{{i}}.self.norm
             blocks.{{i}}.attn.Wqkv -> {QKV}  (stack)
@@ -159,9 +159,9 @@ add(
     ),
     Family(
         name="falcon",
-        forms=causal("FalconModel", "FalconForCausalLM"),
+        variants=causal_variants("FalconModel", "FalconForCausalLM"),
         read=falcon,
-        tensors=rules(
+        tensors=parse_rules(
             "h.{i}.ln_attn -> decoder.{i}.self.norm\nh.{i}.ln_mlp -> decoder.{i}.ffn.norm" + BY_HEAD
         ),
     ),

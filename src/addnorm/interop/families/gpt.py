@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.families.common import QKV, causal, tied
-from addnorm.interop.family import Family, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.families.common import QKV, causal_variants, read_tying
+from addnorm.interop.family import Family, parse_rules, register_families
 
 
-def gpt(f: Fields, *, wiring: str, activation: str) -> dict[str, Any]:
+def gpt(f: ConfigReader, *, wiring: str, activation: str) -> dict[str, Any]:
     """What GPT, GPT-2 and GPT-J have in common."""
-    f.inert("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
-    f.inert("summary_first_dropout", "reorder_and_upcast_attn")
-    f.only(add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
+    f.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
+    f.ignore("summary_first_dropout", "reorder_and_upcast_attn")
+    f.require(add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
     dim = f("n_embd")
     return {
         "vocab": f("vocab_size"),
@@ -28,35 +28,35 @@ def gpt(f: Fields, *, wiring: str, activation: str) -> dict[str, Any]:
     }
 
 
-def gpt1(f: Fields) -> dict[str, Any]:
+def gpt1(f: ConfigReader) -> dict[str, Any]:
     """openai-gpt, whose `gelu` is the one with tanh."""
     values = gpt(f, wiring="post_ln", activation="afn")
     activation = {"gelu": "gelu_tanh"}.get(f("afn"), values["activation"])
-    return values | {"activation": activation} | tied(f, "transformer.tokens_embed.weight")
+    return values | {"activation": activation} | read_tying(f, "transformer.tokens_embed.weight")
 
 
-def gpt2(f: Fields) -> dict[str, Any]:
+def gpt2(f: ConfigReader) -> dict[str, Any]:
     """gpt2"""
     scale = None if f("scale_attn_weights") else 1.0
     values = gpt(f, wiring="pre_ln(init=gpt2)", activation="activation_function")
-    return values | {"scale": scale} | tied(f, "transformer.wte.weight")
+    return values | {"scale": scale} | read_tying(f, "transformer.wte.weight")
 
 
-def gpt_bigcode(f: Fields) -> dict[str, Any]:
+def gpt_bigcode(f: ConfigReader) -> dict[str, Any]:
     """gpt_bigcode: GPT-2 with one head of keys and values"""
-    f.inert("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads")
+    f.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads")
     values = gpt2(f) | {"wiring": "pre_ln"}
     return values | {"kv_heads": 1 if f("multi_query") else values["heads"]}
 
 
-def gptj(f: Fields) -> dict[str, Any]:
+def gptj(f: ConfigReader) -> dict[str, Any]:
     """gptj"""
     values = gpt(f, wiring="parallel", activation="activation_function")
     head_dim = values["dim"] // values["heads"]
     share = (f("rotary_dim") or head_dim) / head_dim
     return (
         values
-        | tied(f, "transformer.wte.weight")
+        | read_tying(f, "transformer.wte.weight")
         | {
             "bias": False,
             "ffn_bias": True,
@@ -65,11 +65,11 @@ def gptj(f: Fields) -> dict[str, Any]:
     )
 
 
-def gpt_neo(f: Fields) -> dict[str, Any]:
+def gpt_neo(f: ConfigReader) -> dict[str, Any]:
     """gpt_neo"""
-    f.inert("classifier_dropout", "attention_types")
+    f.ignore("classifier_dropout", "attention_types")
     dim = f("hidden_size")
-    return tied(f, "transformer.wte.weight") | {
+    return read_tying(f, "transformer.wte.weight") | {
         "vocab": f("vocab_size"),
         "dim": dim,
         "depth": f("num_layers"),
@@ -102,35 +102,35 @@ CONV1D = f"""
     ln_f -> decoder.final_norm
 """
 
-add(
+register_families(
     Family(
         name="openai-gpt",
-        forms=causal("OpenAIGPTModel", "OpenAIGPTLMHeadModel"),
+        variants=causal_variants("OpenAIGPTModel", "OpenAIGPTLMHeadModel"),
         read=gpt1,
-        tensors=rules(
+        tensors=parse_rules(
             "tokens_embed.weight -> embed.table\n"
             "positions_embed.weight -> decoder.positions.table" + CONV1D
         ),
     ),
     Family(
         name="gpt2",
-        forms=causal("GPT2Model", "GPT2LMHeadModel"),
+        variants=causal_variants("GPT2Model", "GPT2LMHeadModel"),
         read=gpt2,
-        tensors=rules(WTE + CONV1D),
+        tensors=parse_rules(WTE + CONV1D),
     ),
     Family(
         name="gpt_bigcode",
-        forms=causal("GPTBigCodeModel", "GPTBigCodeForCausalLM"),
+        variants=causal_variants("GPTBigCodeModel", "GPTBigCodeForCausalLM"),
         read=gpt_bigcode,
-        tensors=rules(
+        tensors=parse_rules(
             WTE + CONV1D.replace("(transpose)", "").replace("stack_transpose", "by_head")
         ),
     ),
     Family(
         name="gptj",
-        forms=causal("GPTJModel", "GPTJForCausalLM"),
+        variants=causal_variants("GPTJModel", "GPTJForCausalLM"),
         read=gptj,
-        tensors=rules(
+        tensors=parse_rules(
             WTE
             + """
             h.{i}.ln_1 -> decoder.{i}.self.norm
@@ -146,9 +146,9 @@ add(
     ),
     Family(
         name="gpt_neo",
-        forms=causal("GPTNeoModel", "GPTNeoForCausalLM"),
+        variants=causal_variants("GPTNeoModel", "GPTNeoForCausalLM"),
         read=gpt_neo,
-        tensors=rules(
+        tensors=parse_rules(
             WTE
             + """
             h.{i}.ln_1 -> decoder.{i}.self.norm

@@ -3,8 +3,8 @@
 from dataclasses import dataclass
 
 from addnorm.interop.families import llama_configs as configs
-from addnorm.interop.families.common import causal
-from addnorm.interop.family import Family, Reader, add, rules
+from addnorm.interop.families.common import causal_variants
+from addnorm.interop.family import Family, Reader, parse_rules, register_families
 
 TENSORS = """
     embed_tokens.weight -> embed.table
@@ -34,24 +34,24 @@ PLAIN_FFN = """
 """
 # The naming trap: `post_attention_layernorm` stands before the feed-forward in LLaMA, and on what
 # the attention returns in Gemma 2 and OLMo 2.
-PRE = """
+PRE_NORMS = """
     layers.{i}.input_layernorm -> decoder.{i}.self.norm
     layers.{i}.post_attention_layernorm -> decoder.{i}.ffn.norm
 """
-BOTH = """
+SANDWICH_NORMS = """
     layers.{i}.input_layernorm -> decoder.{i}.self.norm
     layers.{i}.post_attention_layernorm -> decoder.{i}.self.outer_norm
     layers.{i}.pre_feedforward_layernorm -> decoder.{i}.ffn.norm
     layers.{i}.post_feedforward_layernorm -> decoder.{i}.ffn.outer_norm
 """
-BOTH_GLM = (
-    PRE
+GLM_SANDWICH_NORMS = (
+    PRE_NORMS
     + """
     layers.{i}.post_self_attn_layernorm -> decoder.{i}.self.outer_norm
     layers.{i}.post_mlp_layernorm -> decoder.{i}.ffn.outer_norm
 """
 )
-OUT = """
+OUTPUT_NORMS = """
     layers.{i}.post_attention_layernorm -> decoder.{i}.self.norm
     layers.{i}.post_feedforward_layernorm -> decoder.{i}.ffn.norm
 """
@@ -60,9 +60,9 @@ OUT = """
 @dataclass(frozen=True)
 class _Row:
     name: str
-    classes: str
+    class_prefix: str
     read: Reader
-    tensors: str = PRE
+    tensors: str = PRE_NORMS
 
 
 _ROWS = (
@@ -73,32 +73,32 @@ _ROWS = (
     _Row("ministral", "Ministral", configs.ministral),
     _Row("seed_oss", "SeedOss", configs.seed_oss),
     _Row("ernie4_5", "Ernie4_5", configs.ernie4_5),
-    _Row("exaone4", "Exaone4", configs.exaone4, OUT),
+    _Row("exaone4", "Exaone4", configs.exaone4, OUTPUT_NORMS),
     _Row("smollm3", "SmolLM3", configs.smollm3),
     _Row("granite", "Granite", configs.granite),
     _Row("helium", "Helium", configs.helium),
-    _Row("glm", "Glm", configs.glm, PRE + FUSED),
-    _Row("glm4", "Glm4", configs.glm4, BOTH_GLM + FUSED),
+    _Row("glm", "Glm", configs.glm, PRE_NORMS + FUSED),
+    _Row("glm4", "Glm4", configs.glm4, GLM_SANDWICH_NORMS + FUSED),
     _Row("gemma", "Gemma", configs.gemma),
-    _Row("gemma2", "Gemma2", configs.gemma2, BOTH),
-    _Row("vaultgemma", "VaultGemma", configs.vaultgemma, BOTH),
+    _Row("gemma2", "Gemma2", configs.gemma2, SANDWICH_NORMS),
+    _Row("vaultgemma", "VaultGemma", configs.vaultgemma, SANDWICH_NORMS),
     _Row("olmo", "Olmo", configs.olmo),
-    _Row("olmo2", "Olmo2", configs.olmo2, OUT),
-    _Row("olmo3", "Olmo3", configs.olmo3, OUT),
-    _Row("phi", "Phi", configs.phi, PRE + PLAIN_FFN),
-    _Row("phi3", "Phi3", configs.phi3, PRE + FUSED),
+    _Row("olmo2", "Olmo2", configs.olmo2, OUTPUT_NORMS),
+    _Row("olmo3", "Olmo3", configs.olmo3, OUTPUT_NORMS),
+    _Row("phi", "Phi", configs.phi, PRE_NORMS + PLAIN_FFN),
+    _Row("phi3", "Phi3", configs.phi3, PRE_NORMS + FUSED),
     _Row("stablelm", "StableLm", configs.stablelm),
-    _Row("starcoder2", "Starcoder2", configs.starcoder2, PRE + PLAIN_FFN),
+    _Row("starcoder2", "Starcoder2", configs.starcoder2, PRE_NORMS + PLAIN_FFN),
     _Row("cohere", "Cohere", configs.cohere),
 )
 
-add(
+register_families(
     *(
         Family(
             name=row.name,
-            forms=causal(f"{row.classes}Model", f"{row.classes}ForCausalLM"),
+            variants=causal_variants(f"{row.class_prefix}Model", f"{row.class_prefix}ForCausalLM"),
             read=row.read,
-            tensors=rules(TENSORS + row.tensors),
+            tensors=parse_rules(TENSORS + row.tensors),
         )
         for row in _ROWS
     )

@@ -2,14 +2,22 @@
 
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.families.encoders import after_padding
-from addnorm.interop.family import Constant, Family, Form, Places, Reader, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.families.encoders import number_after_padding
+from addnorm.interop.family import (
+    Constant,
+    Family,
+    HeadVariant,
+    PositionNumbering,
+    Reader,
+    parse_rules,
+    register_families,
+)
 
 
-def t5(f: Fields) -> dict[str, Any]:
+def t5(f: ConfigReader) -> dict[str, Any]:
     """t5 and mt5"""
-    f.inert("classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder")
+    f.ignore("classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder")
     gated = str(f("feed_forward_proj")).startswith("gated-")
     buckets, distance = "relative_attention_num_buckets", "relative_attention_max_distance"
     dropout = f.dropout("dropout_rate")
@@ -31,74 +39,74 @@ def t5(f: Fields) -> dict[str, Any]:
     }
 
 
-def t5_pair(f: Fields) -> dict[str, Any]:
+def t5_seq2seq(f: ConfigReader) -> dict[str, Any]:
     """The pair: depths of its own, a head that may be scaled."""
     return {
         "depth": f("num_decoder_layers"),
         "encoder_depth": f("num_layers"),
-        "tied": f.tied("lm_head.weight", "shared.weight"),
+        "tied": f.is_tied("lm_head.weight", "shared.weight"),
         "head_scale": "rsqrt_dim" if f("scale_decoder_outputs", False) else 1.0,
     }
 
 
-def t5_hidden(f: Fields) -> dict[str, Any]:
+def t5_hidden(f: ConfigReader) -> dict[str, Any]:
     """The pair without its head."""
-    f.inert("tie_word_embeddings", "scale_decoder_outputs")
+    f.ignore("tie_word_embeddings", "scale_decoder_outputs")
     return {"depth": f("num_decoder_layers"), "encoder_depth": f("num_layers")}
 
 
-def t5_encoder(f: Fields) -> dict[str, Any]:
+def t5_encoder(f: ConfigReader) -> dict[str, Any]:
     """The encoder alone."""
-    f.inert("tie_word_embeddings", "scale_decoder_outputs", "num_decoder_layers")
+    f.ignore("tie_word_embeddings", "scale_decoder_outputs", "num_decoder_layers")
     return {}
 
 
-def bart(f: Fields, **more: Any) -> dict[str, Any]:
+def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
     """bart, and what differs from it"""
-    f.inert("classifier_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_decoder")
-    f.inert("max_position_embeddings", "normalize_before", "add_bias_logits", "num_hidden_layers")
-    f.inert("add_final_layer_norm", "normalize_embedding", "static_position_embeddings")
-    f.inert("force_bos_token_to_be_generated", "extra_pos_embeddings", "no_repeat_ngram_size")
-    f.inert("encoder_no_repeat_ngram_size")
-    f.only(share_encoder_decoder_embeddings=True)
+    f.ignore("classifier_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_decoder")
+    f.ignore("max_position_embeddings", "normalize_before", "add_bias_logits", "num_hidden_layers")
+    f.ignore("add_final_layer_norm", "normalize_embedding", "static_position_embeddings")
+    f.ignore("force_bos_token_to_be_generated", "extra_pos_embeddings", "no_repeat_ngram_size")
+    f.ignore("encoder_no_repeat_ngram_size")
+    f.require(share_encoder_decoder_embeddings=True)
     vocab = f("vocab_size")
-    f.only(decoder_vocab_size=vocab)
+    f.require(decoder_vocab_size=vocab)
     bias = f.tensors.get("final_logits_bias")
     head = "lm_head.weight" in f.tensors
-    f.inert("tie_word_embeddings")
+    f.ignore("tie_word_embeddings")
     return {
         "vocab": vocab,
         "dim": f("d_model"),
         "depth": f("decoder_layers"),
         "encoder_depth": f("encoder_layers"),
-        "heads": f.same("decoder_attention_heads", "encoder_attention_heads"),
-        "ffn_dim": f.same("decoder_ffn_dim", "encoder_ffn_dim"),
+        "heads": f.require_equal("decoder_attention_heads", "encoder_attention_heads"),
+        "ffn_dim": f.require_equal("decoder_ffn_dim", "encoder_ffn_dim"),
         "wiring": "post_ln",
         "positions": f"learned(length={f('max_position_embeddings') + 2})",
         "embed_norm": "layer",
         "embed_scale": "sqrt_dim" if f("scale_embedding") else 1.0,
         "activation": f.activation("activation_function"),
-        "tied": not head or f.tied("lm_head.weight", "model.shared.weight"),
+        "tied": not head or f.is_tied("lm_head.weight", "model.shared.weight"),
         "head_bias": bias is not None and not bias.is_meta and bool(bias.any()),
         "dropout": f.dropout("dropout"),
         "attention_dropout": f.dropout("attention_dropout"),
         "activation_dropout": f.dropout("activation_dropout"),
-        **more,
+        **overrides,
     }
 
 
-def like_bart(**more: Any) -> Reader:
+def bart_reader(**overrides: Any) -> Reader:
     """A reader that differs from BART's in some of our fields."""
-    return lambda f: bart(f, **more)
+    return lambda f: bart(f, **overrides)
 
 
-def blenderbot(f: Fields) -> dict[str, Any]:
+def blenderbot(f: ConfigReader) -> dict[str, Any]:
     """blenderbot: positions without an offset, Pre-LN"""
     positions = f"learned(length={f('max_position_embeddings')})"
     return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
 
 
-def m2m(f: Fields) -> dict[str, Any]:
+def m2m(f: ConfigReader) -> dict[str, Any]:
     """m2m_100 and NLLB: Pre-LN, the sinusoids of fairseq, none on padding"""
     positions = f"sinusoid(layout=half, steps=closed, silent={f('pad_token_id')})"
     return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
@@ -129,13 +137,13 @@ def _t5_stack(stack: str, kinds: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-T5 = rules(
+T5 = parse_rules(
     "shared.weight -> embed.table\n"
     + _t5_stack("encoder", ("self", "ffn"))
     + "\n"
     + _t5_stack("decoder", ("self", "cross", "ffn"))
 )
-HEAD = rules("""
+HEAD_RULES = parse_rules("""
     lm_head.weight -> head.table
     lm_head.weight -> embed.table
     final_logits_bias -> head.bias  (reshape)
@@ -163,7 +171,7 @@ def _bart_stack(stack: str, kinds: tuple[str, ...]) -> str:
     return "\n".join(lines)
 
 
-BART = rules(
+BART = parse_rules(
     "shared.weight -> embed.table\n"
     + _bart_stack("encoder", ("self", "ffn"))
     + "\n"
@@ -176,30 +184,38 @@ CONSTANTS = (
 )
 
 
-def _bart(name: str, classes: str, read: Reader, places: Any, model: str = "") -> Family:
+def _bart_family(
+    name: str, class_prefix: str, read: Reader, numbering: Any, model: str = ""
+) -> Family:
     return Family(
         name=name,
-        forms={
-            model or f"{classes}ForConditionalGeneration": Form(kind="seq2seq", heads=HEAD),
-            f"{classes}Model": Form(kind="seq2seq", answer="hidden", bare=True),
+        variants={
+            model or f"{class_prefix}ForConditionalGeneration": HeadVariant(
+                kind="seq2seq", head_rules=HEAD_RULES
+            ),
+            f"{class_prefix}Model": HeadVariant(
+                kind="seq2seq", output_kind="hidden", without_prefix=True
+            ),
         },
         read=read,
         tensors=BART,
         constants=CONSTANTS,
-        places=places,
+        numbering=numbering,
     )
 
 
-def _t5(name: str, classes: str) -> Family:
+def _t5_family(name: str, class_prefix: str) -> Family:
     return Family(
         name=name,
-        forms={
-            f"{classes}ForConditionalGeneration": Form(
-                kind="seq2seq", bare=True, read=t5_pair, heads=HEAD
+        variants={
+            f"{class_prefix}ForConditionalGeneration": HeadVariant(
+                kind="seq2seq", without_prefix=True, read=t5_seq2seq, head_rules=HEAD_RULES
             ),
-            f"{classes}Model": Form(kind="seq2seq", answer="hidden", bare=True, read=t5_hidden),
-            f"{classes}EncoderModel": Form(
-                kind="classifier", answer="hidden", bare=True, read=t5_encoder
+            f"{class_prefix}Model": HeadVariant(
+                kind="seq2seq", output_kind="hidden", without_prefix=True, read=t5_hidden
+            ),
+            f"{class_prefix}EncoderModel": HeadVariant(
+                kind="classifier", output_kind="hidden", without_prefix=True, read=t5_encoder
             ),
         },
         read=t5,
@@ -207,17 +223,19 @@ def _t5(name: str, classes: str) -> Family:
     )
 
 
-PRE: dict[str, Any] = {"wiring": "pre_ln"}
-WAVES: dict[str, Any] = {"positions": "sinusoid(layout=half)", "embed_norm": "none"}
+PRE_LN: dict[str, Any] = {"wiring": "pre_ln"}
+SINUSOIDS: dict[str, Any] = {"positions": "sinusoid(layout=half)", "embed_norm": "none"}
 
-add(
-    _t5("t5", "T5"),
-    _t5("mt5", "MT5"),
-    _bart("bart", "Bart", like_bart(), Places(offset=2)),
-    _bart("plbart", "PLBart", like_bart(), Places(offset=2)),
-    _bart("mbart", "MBart", like_bart(**PRE), Places(offset=2)),
-    _bart("marian", "Marian", like_bart(**WAVES), Places(), "MarianMTModel"),
-    _bart("pegasus", "Pegasus", like_bart(**PRE, **WAVES), Places()),
-    _bart("blenderbot", "Blenderbot", blenderbot, Places()),
-    _bart("m2m_100", "M2M100", m2m, after_padding),
+register_families(
+    _t5_family("t5", "T5"),
+    _t5_family("mt5", "MT5"),
+    _bart_family("bart", "Bart", bart_reader(), PositionNumbering(offset=2)),
+    _bart_family("plbart", "PLBart", bart_reader(), PositionNumbering(offset=2)),
+    _bart_family("mbart", "MBart", bart_reader(**PRE_LN), PositionNumbering(offset=2)),
+    _bart_family(
+        "marian", "Marian", bart_reader(**SINUSOIDS), PositionNumbering(), "MarianMTModel"
+    ),
+    _bart_family("pegasus", "Pegasus", bart_reader(**PRE_LN, **SINUSOIDS), PositionNumbering()),
+    _bart_family("blenderbot", "Blenderbot", blenderbot, PositionNumbering()),
+    _bart_family("m2m_100", "M2M100", m2m, number_after_padding),
 )

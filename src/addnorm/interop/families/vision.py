@@ -2,25 +2,25 @@
 
 from typing import Any
 
-from addnorm.interop.config_reader import Fields
-from addnorm.interop.families.encoders import BARE, CLASSES
-from addnorm.interop.family import Family, Form, add, rules
+from addnorm.interop.config_reader import ConfigReader
+from addnorm.interop.families.encoders import BACKBONE, CLASSIFIER_RULES
+from addnorm.interop.family import Family, HeadVariant, parse_rules, register_families
 
 
-def vit(f: Fields) -> dict[str, Any]:
+def vit(f: ConfigReader) -> dict[str, Any]:
     """vit and deit"""
-    f.inert("encoder_stride")
+    f.ignore("encoder_stride")
     dim, side, patch = f("hidden_size"), f("image_size"), f("patch_size")
     for name, value in (("image_size", side), ("patch_size", patch)):
         if not isinstance(value, int):
-            f.refuse(f"{name}={value!r} (only squares are understood)")
+            f.reject(f"{name}={value!r} (only squares are understood)")
             side = patch = 1
-    extra = int(f.present("embeddings.distillation_token"))
-    if f.present("pooler.dense.weight"):
-        f.only(pooler_output_size=dim)
+    extra = int(f.has_tensor("embeddings.distillation_token"))
+    if f.has_tensor("pooler.dense.weight"):
+        f.require(pooler_output_size=dim)
         if f("pooler_act") not in ("tanh", "relu", "gelu"):
-            f.refuse(f"pooler_act={f('pooler_act')!r} (only tanh, relu and gelu are understood)")
-    f.inert("pooler_act", "pooler_output_size", "tie_word_embeddings")
+            f.reject(f"pooler_act={f('pooler_act')!r} (only tanh, relu and gelu are understood)")
+    f.ignore("pooler_act", "pooler_output_size", "tie_word_embeddings")
     return {
         "image": side,
         "patch": patch,
@@ -41,12 +41,12 @@ def vit(f: Fields) -> dict[str, Any]:
     }
 
 
-def image_classes(f: Fields) -> dict[str, Any]:
+def read_image_classes(f: ConfigReader) -> dict[str, Any]:
     """A head of classes on the first token."""
     return {"classes": len(f("id2label"))}
 
 
-VIT = rules("""
+VIT = parse_rules("""
     embeddings.cls_token -> embed.cls  (reshape)
     embeddings.distillation_token -> embed.more  (reshape)
     embeddings.position_embeddings -> encoder.positions.table  (reshape)
@@ -63,14 +63,14 @@ VIT = rules("""
     pooler.dense -> pooler
 """)
 
-add(
+register_families(
     *(
         Family(
             name=name,
-            forms={
-                f"{names}Model": BARE,
-                f"{names}ForImageClassification": Form(
-                    kind="classifier", read=image_classes, heads=CLASSES
+            variants={
+                f"{names}Model": BACKBONE,
+                f"{names}ForImageClassification": HeadVariant(
+                    kind="classifier", read=read_image_classes, head_rules=CLASSIFIER_RULES
                 ),
             },
             read=vit,

@@ -11,26 +11,28 @@ from torch import Tensor
 
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import native
-from addnorm.kernels.add_norm.native import Given, How, Saved
-from addnorm.kernels.add_norm.reference import precise
-from addnorm.kernels.dropout_rng import factors
+from addnorm.kernels.add_norm.native import AddNormOptions, AddNormTensors, SavedTensors
+from addnorm.kernels.add_norm.reference import to_float32
+from addnorm.kernels.dropout_rng import dropout_factors
 
 Gradients = tuple[Tensor | None, ...]
 
 
-def add_norm(x: Tensor, f: Tensor, given: Given, how: How, *, whole: bool) -> tuple[Tensor, Tensor]:
+def add_norm(
+    x: Tensor, f: Tensor, tensors: AddNormTensors, options: AddNormOptions, *, return_sum: bool
+) -> tuple[Tensor, Tensor]:
     """s and y; an empty s where neither it nor a gradient is wanted."""
-    weight, bias, scales, _ = given
+    weight, bias, scales, _ = tensors
     wanted = torch.is_grad_enabled() and (
         (x.requires_grad or f.requires_grad)
         or any(each is not None and each.requires_grad for each in (weight, bias, scales))
     )
     if torch.compiler.is_compiling():
-        y, s, _ = torch.ops.addnorm.add_norm(x, f, *given, *how, whole or wanted)
+        y, s, _ = torch.ops.addnorm.add_norm(x, f, *tensors, *options, return_sum or wanted)
     elif wanted:
-        y, s = _AddNorm.apply(x, f, weight, bias, scales, given, how)  # type: ignore[no-untyped-call]
+        y, s = _AddNorm.apply(x, f, weight, bias, scales, tensors, options)  # type: ignore[no-untyped-call]
     else:
-        y, s, _ = native.forward(x, f, given, how, keep=whole)
+        y, s, _ = native.forward(x, f, tensors, options, return_sum=return_sum)
     return s, y
 
 
@@ -40,70 +42,80 @@ class _AddNorm(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
         given, how = rest[3:]  # after the tensors of `given` that may want a gradient
-        y, s, statistics = native.forward(x, f, given, how, keep=True)
+        y, s, statistics = native.forward(x, f, given, how, return_sum=True)
         assert s is not None and statistics is not None
-        _save(ctx, x, f, given, how, s, statistics)
+        _save_context(ctx, x, f, given, how, s, statistics)
         return y, s
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-        return (*_gradients(ctx, grads[0], grads[1], native.backward), None, None)
+        return (*_compute_gradients(ctx, grads[0], grads[1], native.backward), None, None)
 
 
-def _save(
-    ctx: Any, x: Tensor, f: Tensor, given: Given, how: How, s: Tensor, statistics: Tensor
+def _save_context(
+    ctx: Any,
+    x: Tensor,
+    f: Tensor,
+    tensors: AddNormTensors,
+    options: AddNormOptions,
+    s: Tensor,
+    statistics: Tensor,
 ) -> None:
     ctx.set_materialize_grads(False)
-    ctx.save_for_backward(s, statistics, None if given.scales is None else x, *given)
-    ctx.how, ctx.dtype = how, f.dtype
+    ctx.save_for_backward(s, statistics, None if tensors.scales is None else x, *tensors)
+    ctx.how, ctx.dtype = options, f.dtype
 
 
-def _gradients(ctx: Any, dy: Tensor | None, ds: Tensor | None, run: Any) -> Gradients:
+def _compute_gradients(
+    ctx: Any, dy: Tensor | None, ds: Tensor | None, backward_fn: Any
+) -> Gradients:
     """Of stream, branch, gain, bias and scales."""
     s, statistics, x, weight, bias, scales, seed = ctx.saved_tensors
-    saved, given = Saved(s, statistics, x), Given(weight, bias, scales, seed)
+    saved, given = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
     how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
     if dy is None:
         dy = torch.zeros_like(s)
-    if library.recorded(dy, ds):
-        return _differentiable(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
-    dx, df, dw, db, da = run(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
+    if library.needs_differentiable_backward(dy, ds):
+        return _differentiable_backward(
+            dy, ds, saved, given, how, dtype=dtype, requires_grad=wanted
+        )
+    dx, df, dw, db, da = backward_fn(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
     if wanted[1] and df is None:
         df = dx
-    return dx, df, _as(dw, weight), _as(db, bias), _as(da, scales)
+    return dx, df, _cast_like(dw, weight), _cast_like(db, bias), _cast_like(da, scales)
 
 
-def _as(gradient: Tensor | None, vector: Tensor | None) -> Tensor | None:
+def _cast_like(gradient: Tensor | None, vector: Tensor | None) -> Tensor | None:
     """In the type of what it is the gradient of."""
     if gradient is None or vector is None or gradient.dtype == vector.dtype:
         return gradient
     return gradient.to(vector.dtype)
 
 
-def _differentiable(
+def _differentiable_backward(
     dy: Tensor,
     ds: Tensor | None,
-    saved: Saved,
-    given: Given,
-    how: How,
+    saved: SavedTensors,
+    tensors: AddNormTensors,
+    options: AddNormOptions,
     *,
     dtype: torch.dtype,
-    wanted: tuple[bool, ...],
+    requires_grad: tuple[bool, ...],
 ) -> Gradients:
     """The same in plain torch, for gradients of gradients: s knows where it comes from."""
-    weight, bias, scales, seed = given
-    s, dy = precise(saved.s), precise(dy)
-    centred = s if how.rms else s - s.mean(-1, keepdim=True)
-    rstd = (centred.square().mean(-1, keepdim=True) + how.eps).rsqrt()
+    weight, bias, scales, seed = tensors
+    s, dy = to_float32(saved.s), to_float32(dy)
+    centred = s if options.rms else s - s.mean(-1, keepdim=True)
+    rstd = (centred.square().mean(-1, keepdim=True) + options.eps).rsqrt()
     h = centred * rstd
     g = dy if weight is None else dy * weight
     t = rstd * (g - h * (g * h).mean(-1, keepdim=True))
-    t = t if how.rms else t - rstd * g.mean(-1, keepdim=True)
+    t = t if options.rms else t - rstd * g.mean(-1, keepdim=True)
     t = t if ds is None else t + ds
-    dx = t * (how.scale if scales is None else scales)
-    df = t if seed is None else t * factors(t, seed, how.rate)
+    dx = t * (options.scale if scales is None else scales)
+    df = t if seed is None else t * dropout_factors(t, seed, options.rate)
     sums = (dy * h, dy, dy if saved.x is None else saved.x * t)
-    vectors = zip(sums, (weight, bias, scales), wanted[2:], strict=True)
+    vectors = zip(sums, (weight, bias, scales), requires_grad[2:], strict=True)
     return (
         dx.to(saved.s.dtype),
         df.to(dtype),
@@ -117,7 +129,7 @@ def _differentiable(
 # For compiled graphs, which cannot look into the library. An operator of torch cannot return None.
 
 
-def _some(tensor: Tensor | None) -> Tensor:
+def _empty_if_none(tensor: Tensor | None) -> Tensor:
     return torch.empty(0) if tensor is None else tensor
 
 
@@ -135,9 +147,9 @@ def _add_norm(
     rate: float,
     keep: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given, how = Given(weight, bias, scales, seed), How(rms, eps, scale, rate)
-    y, s, statistics = native.forward(x, f, given, how, keep=keep)
-    return y, _some(s), _some(statistics)
+    given, how = AddNormTensors(weight, bias, scales, seed), AddNormOptions(rms, eps, scale, rate)
+    y, s, statistics = native.forward(x, f, given, how, return_sum=keep)
+    return y, _empty_if_none(s), _empty_if_none(statistics)
 
 
 @_add_norm.register_fake
@@ -145,7 +157,7 @@ def _(x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
     keep = rest[-1]
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
     if not keep:
-        return y, _some(None), _some(None)
+        return y, _empty_if_none(None), _empty_if_none(None)
     return y, torch.empty_like(y), x.new_empty((2, x.numel() // x.shape[-1]), dtype=torch.float32)
 
 
@@ -167,43 +179,52 @@ def _add_norm_backward(
     dtype: torch.dtype,
     wanted: list[bool],
 ) -> list[Tensor]:
-    saved, given = Saved(s, statistics, x), Given(weight, bias, scales, seed)
-    how = How(rms, eps, scale, rate)
+    saved, given = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
+    how = AddNormOptions(rms, eps, scale, rate)
     found = native.backward(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
-    return [_some(each) for each in found]
+    return [_empty_if_none(each) for each in found]
 
 
 @_add_norm_backward.register_fake
 def _(dy: Tensor, ds: Tensor | None, s: Tensor, *rest: Any) -> list[Tensor]:
     _, _, _, _, scales, seed, *how, dtype, wanted = rest
-    given = Given(None, None, scales, seed)
-    apart = wanted[1] and not (wanted[0] and native.shared(How(*how), given, s.dtype, dtype))
+    given = AddNormTensors(None, None, scales, seed)
+    apart = wanted[1] and not (
+        wanted[0] and native.shares_gradient(AddNormOptions(*how), given, s.dtype, dtype)
+    )
     return [
-        _some(torch.empty_like(s) if wanted[0] else None),
-        _some(torch.empty_like(s, dtype=dtype) if apart else None),
+        _empty_if_none(torch.empty_like(s) if wanted[0] else None),
+        _empty_if_none(torch.empty_like(s, dtype=dtype) if apart else None),
         *(
-            _some(s.new_empty(s.shape[-1], dtype=torch.float32) if want else None)
+            _empty_if_none(s.new_empty(s.shape[-1], dtype=torch.float32) if want else None)
             for want in wanted[2:]
         ),
     ]
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]) -> None:
+def _setup_context(
+    ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor, Tensor]
+) -> None:
     x, f, *rest = inputs
     _, s, statistics = output
     ctx.mark_non_differentiable(statistics)
-    _save(ctx, x, f, Given(*rest[:4]), How(*rest[4:8]), s, statistics)
+    _save_context(ctx, x, f, AddNormTensors(*rest[:4]), AddNormOptions(*rest[4:8]), s, statistics)
 
 
-def _operators_backward(ctx: Any, *grads: Tensor | None) -> Gradients:
+def _op_backward(ctx: Any, *grads: Tensor | None) -> Gradients:
     def run(
-        dy: Tensor, ds: Tensor | None, saved: Saved, given: Given, how: How, **rest: Any
+        dy: Tensor,
+        ds: Tensor | None,
+        saved: SavedTensors,
+        given: AddNormTensors,
+        how: AddNormOptions,
+        **rest: Any,
     ) -> list[Tensor | None]:
         wanted, operator = list(rest["wanted"]), torch.ops.addnorm.add_norm_backward
         found = operator(dy, ds, *saved, *given, *how, rest["dtype"], wanted)
         return [each if each.numel() else None for each in found]
 
-    return (*_gradients(ctx, grads[0], grads[1], run), *[None] * 6)
+    return (*_compute_gradients(ctx, grads[0], grads[1], run), *[None] * 6)
 
 
-_add_norm.register_autograd(_operators_backward, setup_context=_setup)
+_add_norm.register_autograd(_op_backward, setup_context=_setup_context)

@@ -7,10 +7,10 @@ import torch
 from torch import Tensor
 
 from addnorm.kernels import library
-from addnorm.kernels.dropout_rng import rows_of, threshold
+from addnorm.kernels.dropout_rng import drop_threshold, matrix_shape
 
 
-class How(NamedTuple):
+class AddNormOptions(NamedTuple):
     """All of dropout + add + norm that is no tensor."""
 
     rms: bool
@@ -20,7 +20,7 @@ class How(NamedTuple):
     rate: float
 
 
-class Given(NamedTuple):
+class AddNormTensors(NamedTuple):
     """Tensors besides stream and branch."""
 
     weight: Tensor | None
@@ -30,7 +30,7 @@ class Given(NamedTuple):
     seed: Tensor | None
 
 
-class Saved(NamedTuple):
+class SavedTensors(NamedTuple):
     """What the backward wants of the forward."""
 
     s: Tensor
@@ -41,21 +41,21 @@ class Saved(NamedTuple):
 
 
 def forward(
-    x: Tensor, f: Tensor, given: Given, how: How, *, keep: bool
+    x: Tensor, f: Tensor, tensors: AddNormTensors, options: AddNormOptions, *, return_sum: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """y, s and the statistics; None for the last two without `keep`."""
-    x, f, given = x.contiguous(), f.contiguous(), _vectors(given)
-    rows, dim = rows_of(x)
+    x, f, tensors = x.contiguous(), f.contiguous(), _to_dense_float32(tensors)
+    rows, dim = matrix_shape(x)
     y = torch.empty_like(x)
     at_s = mean = rstd = 0
     s = statistics = None
-    if keep:
+    if return_sum:
         s, statistics = torch.empty_like(x), torch.empty((2, rows), dtype=torch.float32)
         at_s, mean = s.data_ptr(), statistics.data_ptr()
         rstd = mean + 4 * rows
-    library.call(
+    library.call_rows(
         "forward",
-        *_common(rows, dim, library.TYPES[x.dtype, f.dtype], given, how),
+        *_common_fields(rows, dim, library.DTYPE_CODES[x.dtype, f.dtype], tensors, options),
         *(x.data_ptr(), f.data_ptr(), at_s, y.data_ptr(), mean, rstd, 0, 0, 0, 0, 0, 0, 0, 0),
     )
     return y, s, statistics
@@ -64,9 +64,9 @@ def forward(
 def backward(
     dy: Tensor,
     ds: Tensor | None,
-    saved: Saved,
-    given: Given,
-    how: How,
+    saved: SavedTensors,
+    tensors: AddNormTensors,
+    options: AddNormOptions,
     *,
     dtype: torch.dtype,
     wanted: Sequence[bool],
@@ -76,62 +76,70 @@ def backward(
     dtype: of the branch. None where not wanted, and the branch's where it is that of the stream.
     """
     s, statistics, x = saved
-    dy, ds, given = dy.contiguous(), None if ds is None else ds.contiguous(), _vectors(given)
-    rows, dim = rows_of(s)
-    apart = wanted[1] and not (wanted[0] and shared(how, given, s.dtype, dtype))
+    dy, ds, tensors = (
+        dy.contiguous(),
+        None if ds is None else ds.contiguous(),
+        _to_dense_float32(tensors),
+    )
+    rows, dim = matrix_shape(s)
+    apart = wanted[1] and not (wanted[0] and shares_gradient(options, tensors, s.dtype, dtype))
     dx = torch.empty_like(s) if wanted[0] else None
     df = torch.empty_like(s, dtype=dtype) if apart else None
-    weight, bias, scales, _ = given
+    weight, bias, scales, _ = tensors
     dw = torch.empty_like(weight) if weight is not None and wanted[2] else None
     db = torch.empty_like(bias) if bias is not None and wanted[3] else None
     da = torch.empty_like(scales) if scales is not None and wanted[4] else None
     mean = statistics.data_ptr()
-    library.call(
+    library.call_rows(
         "backward",
-        *_common(rows, dim, library.TYPES[s.dtype, dtype], given, how),
-        *(library.address(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
-        *(*map(library.address, (dy, ds, dx, df, dw, db, da)), 0),
+        *_common_fields(rows, dim, library.DTYPE_CODES[s.dtype, dtype], tensors, options),
+        *(library.data_ptr_or_null(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
+        *(*map(library.data_ptr_or_null, (dy, ds, dx, df, dw, db, da)), 0),
     )
     return [dx, df, dw, db, da]
 
 
-def shared(how: How, given: Given, stream: torch.dtype, branch: torch.dtype) -> bool:
+def shares_gradient(
+    options: AddNormOptions, tensors: AddNormTensors, stream: torch.dtype, branch: torch.dtype
+) -> bool:
     """Whether stream and branch have one gradient."""
-    return not how.rate and how.scale == 1 and given.scales is None and stream == branch
+    return not options.rate and options.scale == 1 and tensors.scales is None and stream == branch
 
 
-def drop(x: Tensor, seed: Tensor, rate: float) -> Tensor:
+def dropout_native(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     """x times the factors of `draws.factors`."""
     x = x.contiguous()
     y = torch.empty_like(x)
-    given, how = Given(None, None, None, seed), How(False, 0.0, 1.0, rate)
-    library.call(
+    given, how = AddNormTensors(None, None, None, seed), AddNormOptions(False, 0.0, 1.0, rate)
+    library.call_rows(
         "drop",
-        *_common(*rows_of(x), library.TYPES[x.dtype, x.dtype], given, how),
+        *_common_fields(*matrix_shape(x), library.DTYPE_CODES[x.dtype, x.dtype], given, how),
         *(0, x.data_ptr(), 0, y.data_ptr(), 0, 0),
         *(0, 0, 0, 0, 0, 0, 0, 0),
     )
     return y
 
 
-def _common(rows: int, dim: int, types: int, given: Given, how: How) -> tuple[float, ...]:
+def _common_fields(
+    rows: int, dim: int, dtype_code: int, tensors: AddNormTensors, options: AddNormOptions
+) -> tuple[float, ...]:
     """What all are told: the first fields of `struct addnorm_rows`, up to x."""
-    dropped, kept = threshold(how.rate)
-    weight, bias, scales, seed = given
-    vectors = map(library.address, (seed, scales, weight, bias))
-    return (rows, dim, types, how.rms, dropped, kept, how.scale, how.eps, *vectors)
+    dropped, kept = drop_threshold(options.rate)
+    weight, bias, scales, seed = tensors
+    vectors = map(library.data_ptr_or_null, (seed, scales, weight, bias))
+    return (rows, dim, dtype_code, options.rms, dropped, kept, options.scale, options.eps, *vectors)
 
 
-def _vectors(given: Given) -> Given:
+def _to_dense_float32(tensors: AddNormTensors) -> AddNormTensors:
     """In float32 and dense, as the library wants them."""
-    weight, bias, scales, seed = given
-    if _ready(weight) and _ready(bias) and _ready(scales):
-        return given
+    weight, bias, scales, seed = tensors
+    if _is_dense_float32(weight) and _is_dense_float32(bias) and _is_dense_float32(scales):
+        return tensors
     weight, bias, scales = (
-        None if each is None else each.detach().float().contiguous() for each in given[:3]
+        None if each is None else each.detach().float().contiguous() for each in tensors[:3]
     )
-    return Given(weight, bias, scales, seed)
+    return AddNormTensors(weight, bias, scales, seed)
 
 
-def _ready(vector: Tensor | None) -> bool:
+def _is_dense_float32(vector: Tensor | None) -> bool:
     return vector is None or (vector.dtype == torch.float32 and vector.is_contiguous())

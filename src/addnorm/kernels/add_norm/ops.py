@@ -21,51 +21,61 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import autograd
-from addnorm.kernels.add_norm.native import Given, How
-from addnorm.kernels.add_norm.reference import Formula, defined
-from addnorm.kernels.dropout import keep
-from addnorm.kernels.dropout_rng import draw_seed
+from addnorm.kernels.add_norm.native import AddNormOptions, AddNormTensors
+from addnorm.kernels.add_norm.reference import NormParams, add_norm_reference
+from addnorm.kernels.dropout import sample_dropout_factors
+from addnorm.kernels.dropout_rng import sample_seed
 
-LEAST, LEAST_BARE, LEAST_HALF = 1 << 14, 1 << 19, 1 << 15
+MIN_NATIVE_FEATURES, MIN_NATIVE_FEATURES_BARE, MIN_NATIVE_FEATURES_HALF = 1 << 14, 1 << 19, 1 << 15
 """Features from which on the native library is taken: with dropout or RMSNorm; for LayerNorm
 without dropout, where torch has less to do before its kernel begins; for that in bfloat16 (`addnorm
 bench kernels`)."""
 
 
 def add_norm(
-    x: Tensor, f: Tensor, formula: Formula, *, scale: float | Tensor = 1.0, rate: float = 0.0
+    x: Tensor, f: Tensor, params: NormParams, *, scale: float | Tensor = 1.0, rate: float = 0.0
 ) -> Tensor:
     """y alone, as Post-LN, DeepNorm and Admin want it."""
-    return _run(x, f, formula, scale, rate, whole=False)[1]
+    return _dispatch(x, f, params, scale, rate, return_sum=False)[1]
 
 
-def add_then_norm(
-    x: Tensor, f: Tensor, formula: Formula, *, scale: float | Tensor = 1.0, rate: float = 0.0
+def add_norm_with_sum(
+    x: Tensor, f: Tensor, params: NormParams, *, scale: float | Tensor = 1.0, rate: float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """s and y, as Pre-LN wants them: the stream, and what the next sub-layer reads."""
-    return _run(x, f, formula, scale, rate, whole=True)
+    return _dispatch(x, f, params, scale, rate, return_sum=True)
 
 
-def faster(formula: Formula, rate: float, x: Tensor, *others: Tensor | None) -> bool:
+def native_is_faster(params: NormParams, rate: float, x: Tensor, *others: Tensor | None) -> bool:
     """Whether the native library takes these tensors and is faster than torch with them."""
-    bare = LEAST_BARE if x.dtype == torch.float32 else LEAST_HALF
-    least = LEAST if formula.rms or rate else bare
-    return library.suits(least, x, formula.weight, formula.bias, *others)
+    bare = MIN_NATIVE_FEATURES_BARE if x.dtype == torch.float32 else MIN_NATIVE_FEATURES_HALF
+    least = MIN_NATIVE_FEATURES if params.rms or rate else bare
+    return library.can_use_native(least, x, params.weight, params.bias, *others)
 
 
-def _run(
-    x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float, *, whole: bool
+def _dispatch(
+    x: Tensor,
+    f: Tensor,
+    params: NormParams,
+    scale: float | Tensor,
+    rate: float,
+    *,
+    return_sum: bool,
 ) -> tuple[Tensor, Tensor]:
-    _check(x, f, formula, scale, rate)
+    _check(x, f, params, scale, rate)
     scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
-    rms, weight, bias, eps = formula
-    if (x.dtype, f.dtype) in library.TYPES and faster(formula, rate, x, f, scales):
-        given = Given(weight, bias, scales, draw_seed() if rate else None)
-        return autograd.add_norm(x, f, given, How(rms, eps, number, rate), whole=whole)
-    return defined(x, f, formula, scale=scale, factor=keep(f, rate) if rate else None)
+    rms, weight, bias, eps = params
+    if (x.dtype, f.dtype) in library.DTYPE_CODES and native_is_faster(params, rate, x, f, scales):
+        given = AddNormTensors(weight, bias, scales, sample_seed() if rate else None)
+        return autograd.add_norm(
+            x, f, given, AddNormOptions(rms, eps, number, rate), return_sum=return_sum
+        )
+    return add_norm_reference(
+        x, f, params, scale=scale, factor=sample_dropout_factors(f, rate) if rate else None
+    )
 
 
-def _check(x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: float) -> None:
+def _check(x: Tensor, f: Tensor, params: NormParams, scale: float | Tensor, rate: float) -> None:
     shape = x.shape
     if shape != f.shape or not shape:
         raise UserError(
@@ -75,7 +85,7 @@ def _check(x: Tensor, f: Tensor, formula: Formula, scale: float | Tensor, rate: 
     if not 0 <= rate < 1:
         raise UserError(f"rate is a share from 0 to below 1, got {rate!r}")
     dim = shape[-1:]
-    for name, each in (("gain", formula.weight), ("bias", formula.bias), ("scale", scale)):
+    for name, each in (("gain", params.weight), ("bias", params.bias), ("scale", scale)):
         if isinstance(each, Tensor) and each.shape != dim:
             raise UserError(
                 f"the {name} has shape {tuple(each.shape)}, wanted one entry a feature, "

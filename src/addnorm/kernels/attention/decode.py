@@ -13,33 +13,35 @@ from torch import Tensor
 
 from addnorm.kernels import library
 
-MOST, DENSE = 8, 16
+MAX_QUERIES, HEAD_DIM_MULTIPLE = 8, 16
 """Queries of a row up to which that is faster (`addnorm bench kernels`), and what divides the
 features of a head then."""
-FEW = struct.Struct("@6qf" + 4 * "P3q" + "P4q")
+DECODE_STRUCT = struct.Struct("@6qf" + 4 * "P3q" + "P4q")
 """`struct addnorm_few` of native/few.h."""
 
 
-def can(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None) -> bool:
+def can_use_decode_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> bool:
     """Whether the native library is to take these: few queries beside their keys, in float32, and
     nobody asks for a gradient or watches.
     """
-    if not library.eager() or torch.is_autocast_enabled("cpu"):
+    if not library.is_eager() or torch.is_autocast_enabled("cpu"):
         return False
     return (
-        q.shape[2] <= MOST
+        q.shape[2] <= MAX_QUERIES
         and (q.shape[2] == 1 or 4 * q.shape[2] <= k.shape[2])
-        and q.shape[3] % DENSE == 0
+        and q.shape[3] % HEAD_DIM_MULTIPLE == 0
         and (len(q), q.shape[3]) == (len(k), k.shape[3])
         and k.shape == v.shape
         and q.dtype == k.dtype == v.dtype == torch.float32
-        and (seen is None or seen.dtype == torch.bool)
+        and (visible is None or visible.dtype == torch.bool)
         and not (torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)))
-        and library.suits(0, q, k, v, seen)
+        and library.can_use_native(0, q, k, v, visible)
     )
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, scale: float) -> Tensor:
+def decode_attention(
+    q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, *, scale: float
+) -> Tensor:
     """(B, heads, n, K), in memory as (B, n, heads, K), of what `can` takes.
 
     q: (B, heads, n, K)
@@ -54,10 +56,12 @@ def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor | None, *, scale: float
     held = [each if each.stride(3) == 1 else each.contiguous() for each in (q, k, v)]
     for each in (*held, out):
         at += (each.data_ptr(), *each.stride()[:3])
-    if seen is not None:
-        seen = seen.expand(batch, heads, count, keys)
-        at += (seen.data_ptr(), *seen.stride())
-    given = FEW.pack(batch, heads, kv_heads, count, keys, dim, scale, *at, *[0] * (21 - len(at)))
-    if library.run("few_forward", given):
+    if visible is not None:
+        visible = visible.expand(batch, heads, count, keys)
+        at += (visible.data_ptr(), *visible.stride())
+    given = DECODE_STRUCT.pack(
+        batch, heads, kv_heads, count, keys, dim, scale, *at, *[0] * (21 - len(at))
+    )
+    if library.call_native("few_forward", given):
         raise MemoryError("no memory for the scratch of attention")
     return out

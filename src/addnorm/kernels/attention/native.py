@@ -11,20 +11,32 @@ import torch
 from torch import Tensor
 
 from addnorm.kernels import library
-from addnorm.kernels.attention.reference import Bounds, bad_starts, padded, unequal
+from addnorm.kernels.attention.reference import (
+    SequenceOffsets,
+    causal_length_error,
+    offsets_error,
+    padded_attention,
+)
 
-TYPES = {torch.float32: 0, torch.bfloat16: 1}
+DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
 """As the library counts them."""
 
 Gradients = tuple[Tensor | None, ...]
 
 
-ATTENTION = struct.Struct("@6q2P2ifP" + 8 * "P2q")
+ATTENTION_STRUCT = struct.Struct("@6q2P2ifP" + 8 * "P2q")
 """`struct addnorm_attention` of native/attention.h."""
 
 
-def attend(
-    q: Tensor, k: Tensor, v: Tensor, queries: Bounds, keys: Bounds, *, causal: bool, scale: float
+def varlen_attention_native(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: SequenceOffsets,
+    keys: SequenceOffsets,
+    *,
+    causal: bool,
+    scale: float,
 ) -> Tensor:
     """`varlen_attention` of what `varlen.can` takes."""
     given = (q, k, v, queries.starts, keys.starts)
@@ -32,7 +44,7 @@ def attend(
         out: Tensor = torch.ops.addnorm.varlen_attention(*given, causal, scale)[0]
         return out
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
-        return _Attend.apply(*given, causal, scale)  # type: ignore[no-untyped-call]
+        return _VarlenAttention.apply(*given, causal, scale)  # type: ignore[no-untyped-call]
     return forward(*given, causal, scale)[0]
 
 
@@ -46,50 +58,50 @@ def forward(
     scale: float,
 ) -> tuple[Tensor, Tensor]:
     """The output, and log2 of the sum under each query's probabilities, (heads, N)."""
-    q, k, v = (_dense(each) for each in (q, k, v))
+    q, k, v = (_with_dense_features(each) for each in (q, k, v))
     starts = query_starts.contiguous(), key_starts.contiguous()
-    out, lse = _like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
-    _run("attention_forward", (q, k, v, *starts, out, lse), [], causal, scale)
+    out, lse = _empty_token_major(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    _call_native("attention_forward", (q, k, v, *starts, out, lse), [], causal, scale)
     return out, lse
 
 
 def backward(dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float) -> list[Tensor]:
     """Gradients of q, k and v."""
     q, k, v, *starts, out, lse = saved
-    q, k, v, dout = (_dense(each) for each in (q, k, v, dout))
-    grads = [_like(each) for each in (q, k, v)]
+    q, k, v, dout = (_with_dense_features(each) for each in (q, k, v, dout))
+    grads = [_empty_token_major(each) for each in (q, k, v)]
     saved = (q, k, v, *(each.contiguous() for each in starts), out, lse)
-    _run("attention_backward", saved, [dout, *grads], causal, scale)
+    _call_native("attention_backward", saved, [dout, *grads], causal, scale)
     return grads
 
 
-class _Attend(torch.autograd.Function):
+class _VarlenAttention(torch.autograd.Function):
     """Saves the output and a number for each query; probabilities are made again."""
 
     @staticmethod
-    def forward(ctx: Any, *given: Any) -> Tensor:
-        out, lse = forward(*given)
-        _save(ctx, given, (out, lse))
+    def forward(ctx: Any, *inputs: Any) -> Tensor:
+        out, lse = forward(*inputs)
+        _save_context(ctx, inputs, (out, lse))
         return out
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Gradients:
-        return _gradients(ctx, grads[0], backward)
+        return _compute_gradients(ctx, grads[0], backward)
 
 
-def _save(ctx: Any, given: tuple[Any, ...], made: tuple[Tensor, Tensor]) -> None:
-    ctx.save_for_backward(*given[:5], *made)
-    ctx.how = given[5:]
+def _save_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
+    ctx.save_for_backward(*inputs[:5], *outputs)
+    ctx.how = inputs[5:]
 
 
-def _gradients(ctx: Any, dout: Tensor, run: Any) -> Gradients:
+def _compute_gradients(ctx: Any, dout: Tensor, backward_fn: Any) -> Gradients:
     causal, scale = ctx.how
     if torch.is_grad_enabled():
-        return (*_differentiable(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
-    return (*run(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
+        return (*_differentiable_backward(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
+    return (*backward_fn(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
 
 
-def _differentiable(
+def _differentiable_backward(
     dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float
 ) -> Gradients:
     """The same in plain torch, for whoever wants gradients of gradients."""
@@ -97,14 +109,14 @@ def _differentiable(
     q, k, v = (each.view_as(each) for each in saved[:3])
     query_starts, key_starts = saved[3:5]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        queries, keys = Bounds(query_starts, 0), Bounds(key_starts, 0)
-        out = padded(q, k, v, queries, keys, causal=causal, scale=scale)
+        queries, keys = SequenceOffsets(query_starts, 0), SequenceOffsets(key_starts, 0)
+        out = padded_attention(q, k, v, queries, keys, causal=causal, scale=scale)
         wanted = [each for each in (q, k, v) if each.requires_grad]
         grads = iter(torch.autograd.grad(out, wanted, dout, create_graph=True))
     return tuple(next(grads) if each.requires_grad else None for each in (q, k, v))
 
 
-def _run(
+def _call_native(
     name: str, saved: tuple[Tensor, ...], grads: list[Tensor], causal: bool, scale: float
 ) -> None:
     q, k, v, query_starts, key_starts, out, lse = saved
@@ -112,26 +124,26 @@ def _run(
     at: list[int] = []
     for each in (q, k, v, out, *grads):
         at += (each.data_ptr(), *each.stride()[:2])
-    given = ATTENTION.pack(
+    given = ATTENTION_STRUCT.pack(
         *(len(query_starts) - 1, heads, len(k), dim, queries, k.shape[1]),
-        *(query_starts.data_ptr(), key_starts.data_ptr(), TYPES[q.dtype], causal, scale),
+        *(query_starts.data_ptr(), key_starts.data_ptr(), DTYPE_CODES[q.dtype], causal, scale),
         lse.data_ptr(),
         *at,
         *[0] * (24 - len(at)),
     )
-    wrong = library.run(name, given)
+    wrong = library.call_native(name, given)
     if wrong == 3:
         raise MemoryError("no memory for the scratch of attention")
     if wrong:
-        raise unequal() if wrong == 2 else bad_starts()
+        raise causal_length_error() if wrong == 2 else offsets_error()
 
 
-def _dense(x: Tensor) -> Tensor:
+def _with_dense_features(x: Tensor) -> Tensor:
     """With features side by side; heads and tokens may stand anywhere."""
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
-def _like(x: Tensor) -> Tensor:
+def _empty_token_major(x: Tensor) -> Tensor:
     """(heads, N, K) as (N, heads, K) in memory."""
     heads, _, dim = x.shape
     return torch.empty_strided(x.shape, (dim, heads * dim, 1), dtype=x.dtype, device=x.device)
@@ -155,7 +167,7 @@ def _varlen_attention(
 
 @_varlen_attention.register_fake
 def _(q: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-    return _like(q), q.new_empty(q.shape[:2], dtype=torch.float32)
+    return _empty_token_major(q), q.new_empty(q.shape[:2], dtype=torch.float32)
 
 
 @torch.library.custom_op("addnorm::varlen_attention_backward", mutates_args=(), device_types="cpu")
@@ -167,19 +179,19 @@ def _varlen_attention_backward(
 
 @_varlen_attention_backward.register_fake
 def _(dout: Tensor, saved: list[Tensor], causal: bool, scale: float) -> list[Tensor]:
-    return [_like(each) for each in saved[:3]]
+    return [_empty_token_major(each) for each in saved[:3]]
 
 
-def _setup(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
+def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tensor]) -> None:
     ctx.mark_non_differentiable(output[1])
-    _save(ctx, inputs, output)
+    _save_context(ctx, inputs, output)
 
 
-def _operators_backward(ctx: Any, dout: Tensor, _: Tensor | None) -> Gradients:
+def _op_backward(ctx: Any, dout: Tensor, _: Tensor | None) -> Gradients:
     def run(dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float) -> list[Tensor]:
         return torch.ops.addnorm.varlen_attention_backward(dout, list(saved), causal, scale)
 
-    return _gradients(ctx, dout, run)
+    return _compute_gradients(ctx, dout, run)
 
 
-_varlen_attention.register_autograd(_operators_backward, setup_context=_setup)
+_varlen_attention.register_autograd(_op_backward, setup_context=_setup_context)

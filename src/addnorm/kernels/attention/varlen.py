@@ -18,11 +18,11 @@ from torch import Tensor
 from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.attention import native
-from addnorm.kernels.attention.reference import Bounds, padded
+from addnorm.kernels.attention.reference import SequenceOffsets, padded_attention
 
-__all__ = ["Bounds", "can", "varlen_attention"]
+__all__ = ["SequenceOffsets", "can_use_varlen_native", "varlen_attention"]
 
-WIDEST = 512
+MAX_HEAD_DIM = 512
 """Features of a head that the native library takes: its squares would leave the cache."""
 
 
@@ -30,8 +30,8 @@ def varlen_attention(
     q: Tensor,
     k: Tensor,
     v: Tensor,
-    queries: Bounds,
-    keys: Bounds,
+    queries: SequenceOffsets,
+    keys: SequenceOffsets,
     *,
     causal: bool = False,
     scale: float,
@@ -54,31 +54,31 @@ def varlen_attention(
     kind = q.device.type
     if torch.is_autocast_enabled(kind):
         q, k, v = (_cast(each, torch.get_autocast_dtype(kind)) for each in (q, k, v))
-    if _native(q, k, v):
-        return native.attend(q, k, v, queries, keys, causal=causal, scale=scale)
-    if _flash(q, k):
-        return _by_flash(q, k, v, queries, keys, causal=causal, scale=scale)
-    return padded(q, k, v, queries, keys, causal=causal, scale=scale)
+    if _is_native_supported(q, k, v):
+        return native.varlen_attention_native(q, k, v, queries, keys, causal=causal, scale=scale)
+    if _can_use_flash(q, k):
+        return _flash_attention(q, k, v, queries, keys, causal=causal, scale=scale)
+    return padded_attention(q, k, v, queries, keys, causal=causal, scale=scale)
 
 
-def can(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def can_use_varlen_native(q: Tensor, k: Tensor, v: Tensor) -> bool:
     """Whether the native library takes these, and no graph is being compiled.
 
     A compiled graph has it as an operator all the same if `varlen_attention` is called.
     """
-    return not torch.compiler.is_compiling() and _native(q, k, v)
+    return not torch.compiler.is_compiling() and _is_native_supported(q, k, v)
 
 
-def _native(q: Tensor, k: Tensor, v: Tensor) -> bool:
+def _is_native_supported(q: Tensor, k: Tensor, v: Tensor) -> bool:
     return (
-        q.dtype in native.TYPES
+        q.dtype in native.DTYPE_CODES
         and q.dtype == k.dtype == v.dtype
-        and q.shape[-1] <= WIDEST
-        and library.suits(0, q, k, v)
+        and q.shape[-1] <= MAX_HEAD_DIM
+        and library.can_use_native(0, q, k, v)
     )
 
 
-def _flash(q: Tensor, k: Tensor) -> bool:
+def _can_use_flash(q: Tensor, k: Tensor) -> bool:
     """Whether torch has a kernel for such batches: FlashAttention 2 on a GPU of its kind."""
     return (
         q.device.type == "cuda"
@@ -90,8 +90,15 @@ def _flash(q: Tensor, k: Tensor) -> bool:
     )
 
 
-def _by_flash(
-    q: Tensor, k: Tensor, v: Tensor, queries: Bounds, keys: Bounds, *, causal: bool, scale: float
+def _flash_attention(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    queries: SequenceOffsets,
+    keys: SequenceOffsets,
+    *,
+    causal: bool,
+    scale: float,
 ) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn  # registers operators, which takes a while
 
@@ -102,8 +109,8 @@ def _by_flash(
         v,
         queries.starts,
         keys.starts,
-        queries.longest,
-        keys.longest,
+        queries.max_length,
+        keys.max_length,
         scale=scale,
         window_size=(-1, 0 if causal else -1),
         enable_gqa=k.shape[1] < q.shape[1],
@@ -116,7 +123,9 @@ def _cast(x: Tensor, dtype: torch.dtype) -> Tensor:
     return x if x.dtype == torch.float64 else x.to(dtype)  # as autocast does
 
 
-def _check(q: Tensor, k: Tensor, v: Tensor, queries: Bounds, keys: Bounds) -> None:
+def _check(
+    q: Tensor, k: Tensor, v: Tensor, queries: SequenceOffsets, keys: SequenceOffsets
+) -> None:
     fit = q.ndim == k.ndim == 3 and k.shape == v.shape and q.shape[2] == k.shape[2]
     if not fit or not len(k) or len(q) % len(k):
         shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))

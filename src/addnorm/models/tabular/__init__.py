@@ -7,10 +7,10 @@ from addnorm.models.tabular.ft_transformer import FTTransformer
 from addnorm.models.tabular.mlp import TableMLP
 from addnorm.models.tabular.saint import Saint
 from addnorm.models.tabular.tab_transformer import TabTransformer
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.table_batch import TableBatch
 
 __all__ = [
-    "Cells",
+    "TableBatch",
     "FTTransformer",
     "MODELS",
     "Saint",

@@ -7,24 +7,24 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from addnorm.models.base import Wired
+from addnorm.models.base import WiredModule
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.feature_tokenizer import Tokens
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
+from addnorm.models.tabular.table_batch import TableBatch
 
 
-class TableModel(Wired):
+class TableModel(WiredModule):
     """From cells to answers: tokens, a stack, and a head on what stands for the row.
 
     y = head(embed(cells))
     """
 
-    tokens: Tokens
+    tokens: FeatureTokenizer
     head: nn.Linear
 
-    usual: ClassVar[dict[str, Any]]
+    defaults: ClassVar[dict[str, Any]]
     """Fields of a `TableConfig` as the model has them where nothing is said."""
-    unused: ClassVar[tuple[str, ...]] = ()
+    unused_fields: ClassVar[tuple[str, ...]] = ()
     """Fields that mean nothing to it."""
 
     def __init__(self, config: TableConfig) -> None:
@@ -37,11 +37,11 @@ class TableModel(Wired):
         return self.config.dim
 
     @abstractmethod
-    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+    def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """What stands for each row, (B, width)."""
 
     @abstractmethod
-    def states(self, cells: Cells) -> Tensor:
+    def states(self, cells: TableBatch) -> Tensor:
         """What stands for each cell, (B, features, dim), where pre-training asks about cells."""
 
     @property
@@ -50,33 +50,33 @@ class TableModel(Wired):
         return self.config.dim
 
     @property
-    def told(self) -> slice:
+    def covered_features(self) -> slice:
         """Features that `states` can say anything of."""
         return slice(0, self.config.features)
 
-    def remember(self, cells: Cells) -> Any:
+    def encode_reference(self, cells: TableBatch) -> Any:
         """What rows to come are to see of these, in models where rows see each other."""
         return None
 
-    def answer(self, embedding: Tensor) -> Tensor:
+    def apply_head(self, embedding: Tensor) -> Tensor:
         """The head, (B, width) to (B, outputs)."""
         return self.head(embedding)
 
-    def forward(self, cells: Cells, memory: Any = None) -> Tensor:
+    def forward(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """(B, outputs)."""
-        return self.answer(self.embed(cells, memory))
+        return self.apply_head(self.embed(cells, memory))
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The head."""
         yield "ffn_in", self.head.weight
         yield "bias", self.head.bias
 
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "TableModel":
+    def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> "TableModel":
         """Start anew; tokens start by their own rule, times the wiring's gain."""
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
-            super().initialise(scheme=scheme)
+            super().init_weights(scheme=scheme)
             self.tokens.reset_parameters()
             gain = self.stacks[-1].wiring.gain("embed")
             if gain != 1 and not self.head.weight.is_meta:
@@ -85,7 +85,7 @@ class TableModel(Wired):
                         parameter.mul_(gain)
         return self
 
-    def start_from(self, cells: Cells) -> None:
+    def calibrate_on(self, cells: TableBatch) -> None:
         """Give the stacks their data-dependent start, where their wiring has one (Admin)."""
         self.calibrate(cells)  # type: ignore[arg-type] # a tuple of tensors
 

@@ -18,4 +18,4 @@ MODELS: dict[str, type[TableModel]] = {
 def build_table_model(config: TableConfig, *, seed: int | None = None) -> TableModel:
     """The model of a config, its weights drawn from a seed."""
     model = MODELS[config.model](config)
-    return model.initialise(seed=seed) if seed is not None else model
+    return model.init_weights(seed=seed) if seed is not None else model

@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
-from addnorm.models.config import Count, Rate, told
+from addnorm.models.config import Count, Rate, format_validation_error
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
@@ -54,12 +54,12 @@ class TableConfig(BaseModel):
     """Share of the feed-forward's hidden features dropped in training."""
 
     @classmethod
-    def of(cls, **values: Any) -> "TableConfig":
+    def from_kwargs(cls, **values: Any) -> "TableConfig":
         """A config from keywords; mistakes are told in our own words."""
         try:
             config = cls(**values)
         except ValidationError as problem:
-            raise UserError(told(problem, list(cls.model_fields))) from None
+            raise UserError(format_validation_error(problem, list(cls.model_fields))) from None
         if not config.features:
             raise UserError("a table needs at least one column, got none")
         return config

@@ -4,11 +4,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from addnorm.models.tabular.numeric_embeddings import make_numeric, spread
-from addnorm.models.tabular.table_batch import PADDING, Cells
+from addnorm.models.tabular.numeric_embeddings import init_uniform_, make_numeric_embedding
+from addnorm.models.tabular.table_batch import PADDING, TableBatch
 
 
-class Tokens(nn.Module):
+class FeatureTokenizer(nn.Module):
     """Every cell as a vector, numbers first, then categories, then texts; before them, if wanted,
     one that stands for the row.
 
@@ -44,7 +44,7 @@ class Tokens(nn.Module):
         super().__init__()
         self.dim = dim
         self.cls = nn.Parameter(torch.empty(dim)) if cls else None
-        self.numeric = make_numeric(numeric, numbers, dim) if numbers else None
+        self.numeric = make_numeric_embedding(numeric, numbers, dim) if numbers else None
         self.absent = nn.Parameter(torch.empty(numbers, dim)) if numbers else None
         sizes = torch.tensor([0, *categories, *texts], dtype=torch.int64)
         self.register_buffer("offsets", sizes.cumsum(0)[:-1], persistent=False)
@@ -60,19 +60,19 @@ class Tokens(nn.Module):
             self.numeric.reset_parameters()
         for weight in (self.cls, self.absent, self.table, self.bias):
             if weight is not None:
-                spread(weight, self.dim)
+                init_uniform_(weight, self.dim)
         if self.table is not None and not self.table.is_meta:
             with torch.no_grad():
                 self.table[self.offsets[: self.categories] + 1] = 0
 
-    def learn(self, cells: Cells, weights: Tensor) -> None:
+    def fit_bins(self, cells: TableBatch, weights: Tensor) -> None:
         """What the numeric embedding takes from training rows."""
         if self.numeric is not None:
-            self.numeric.learn(cells.numbers, absent=cells.absent, weights=weights)
+            self.numeric.fit_bins(cells.numbers, absent=cells.absent, weights=weights)
 
-    def forward(self, cells: Cells) -> Tensor:
+    def forward(self, cells: TableBatch) -> Tensor:
         """(B, features, dim), and one more in front where there is a `cls`."""
-        made = [] if self.cls is None else [self.cls.expand(cells.height, 1, -1)]
+        made = [] if self.cls is None else [self.cls.expand(cells.num_rows, 1, -1)]
         if self.numeric is not None and self.absent is not None:
             vectors = self.numeric(cells.numbers)
             made.append(torch.where(cells.absent[..., None], self.absent, vectors))
@@ -82,10 +82,10 @@ class Tokens(nn.Module):
                 codes = cells.codes + self.offsets[:known]
                 made.append(F.embedding(codes, self.table) + bias[:known])
             if known < len(bias):
-                made.append(self._texts(cells.words) + bias[known:])
+                made.append(self._embed_texts(cells.words) + bias[known:])
         return torch.cat(made, 1)
 
-    def _texts(self, words: Tensor) -> Tensor:
+    def _embed_texts(self, words: Tensor) -> Tensor:
         assert self.table is not None
         real = (words != PADDING)[..., None].to(self.table.dtype)
         vectors = F.embedding(words + self.offsets[self.categories :, None], self.table)

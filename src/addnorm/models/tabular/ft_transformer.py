@@ -7,9 +7,9 @@ from torch import Tensor, nn
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.feature_tokenizer import Tokens
-from addnorm.models.tabular.first_token import Focused
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
+from addnorm.models.tabular.first_token import FirstTokenEncoder
+from addnorm.models.tabular.table_batch import TableBatch
 
 
 class FTTransformer(TableModel):
@@ -27,7 +27,7 @@ class FTTransformer(TableModel):
 
     # NOTE[DIFF]: smaller than the paper's default (dim 192, 3 layers), so that two cores are
     # enough, and numbers go through bins, which the paper does not have.
-    usual: ClassVar = {
+    defaults: ClassVar = {
         "wiring": "pre_ln(first_norm=False)",
         "dim": 96,
         "depth": 2,
@@ -38,34 +38,36 @@ class FTTransformer(TableModel):
 
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
-        self.tokens = make_tokens(config)
+        self.tokens = make_feature_tokenizer(config)
         gated = config.activation.endswith("glu")
         hidden = int(config.dim * 4 / 3) if gated else 2 * config.dim
-        self.encoder = Focused(**encoder_options(config, hidden))
+        self.encoder = FirstTokenEncoder(**encoder_options(config, hidden))
         self.head = nn.Linear(config.dim, config.outputs)
-        self.initialise()
+        self.init_weights()
 
     @property
-    def stacks(self) -> tuple[Focused]:
+    def stacks(self) -> tuple[FirstTokenEncoder]:
         """The encoder."""
         return (self.encoder,)
 
-    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+    def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """The first token of what the encoder returns, (B, dim)."""
         return self.encoder(self.tokens(cells))[:, 0]
 
-    def answer(self, embedding: Tensor) -> Tensor:
+    def apply_head(self, embedding: Tensor) -> Tensor:
         """W relu(embedding) + b."""
         return self.head(embedding.relu())
 
-    def states(self, cells: Cells) -> Tensor:
+    def states(self, cells: TableBatch) -> Tensor:
         """The other tokens of what the encoder returns."""
-        return self.encoder.whole(self.tokens(cells))[:, 1:]
+        return self.encoder.all_tokens(self.tokens(cells))[:, 1:]
 
 
-def make_tokens(config: TableConfig, *, cls: bool = True, dim: int | None = None) -> Tokens:
+def make_feature_tokenizer(
+    config: TableConfig, *, cls: bool = True, dim: int | None = None
+) -> FeatureTokenizer:
     """Tokens of all columns, as the config wants them."""
-    return Tokens(
+    return FeatureTokenizer(
         dim or config.dim,
         numbers=config.numbers,
         categories=config.categories,
@@ -94,7 +96,7 @@ def encoder_options(config: TableConfig, hidden: int) -> dict[str, Any]:
     }
 
 
-def linears(*modules: nn.Module) -> Iterator[tuple[str, Tensor]]:
+def linear_weights(*modules: nn.Module) -> Iterator[tuple[str, Tensor]]:
     """(role, weight) of plain linear layers."""
     for module in modules:
         for part in module.modules():

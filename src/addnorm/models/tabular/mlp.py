@@ -7,12 +7,12 @@ from torch import Tensor, nn
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import linears, make_tokens
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.ft_transformer import linear_weights, make_feature_tokenizer
+from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward
 
-CELL = 8
+CELL_DIM = 8
 """Features of a cell before all are joined."""
 
 
@@ -27,21 +27,21 @@ class TableMLP(TableModel):
     Gorishniy et al. 2021, section 3.2.
     """
 
-    usual: ClassVar = {
+    defaults: ClassVar = {
         "wiring": "pre_ln",
         "dim": 96,
         "depth": 2,
         "activation": "relu",
         "numeric": "piecewise",
     }
-    unused: ClassVar = ("heads", "attention_dropout")
+    unused_fields: ClassVar = ("heads", "attention_dropout")
 
     # NOTE[DIFF]: the paper's ResNet has batch norm (norm="batch" here) and feeds numbers as they
     # are; here a number goes through the numeric embedding, so that absence can be told.
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
-        self.tokens = make_tokens(config, cls=False, dim=CELL)
-        self.join = nn.Linear(CELL * config.features, config.dim)
+        self.tokens = make_feature_tokenizer(config, cls=False, dim=CELL_DIM)
+        self.join = nn.Linear(CELL_DIM * config.features, config.dim)
         hidden = config.ffn_dim or 2 * config.dim
         self.stack = Stack(
             [
@@ -60,27 +60,27 @@ class TableMLP(TableModel):
             dropout=config.dropout,
         )
         self.head = nn.Linear(config.dim, config.outputs)
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Stack]:
         """The feed-forwards."""
         return (self.stack,)
 
-    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+    def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """What the stack returns, (B, dim)."""
         row = self.join(self.tokens(cells).flatten(1))
         return self.stack(row[:, None])[:, 0]
 
-    def answer(self, embedding: Tensor) -> Tensor:
+    def apply_head(self, embedding: Tensor) -> Tensor:
         """W relu(embedding) + b."""
         return self.head(embedding.relu())
 
-    def states(self, cells: Cells) -> Tensor:
+    def states(self, cells: TableBatch) -> Tensor:
         """The row itself for each of its cells."""
         row = self.embed(cells)
         return row[:, None].expand(-1, self.config.features, -1)
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Both ends."""
-        yield from linears(self.join, self.head)
+        yield from linear_weights(self.join, self.head)

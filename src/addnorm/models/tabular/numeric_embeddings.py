@@ -14,7 +14,7 @@ registry: "Registry[NumericEmbedding]" = Registry("numeric embedding")
 register = registry.register
 
 
-def make_numeric(call: str | Call, count: int, dim: int) -> "NumericEmbedding":
+def make_numeric_embedding(call: str | Call, count: int, dim: int) -> "NumericEmbedding":
     """The embedding a call string names, for `count` columns.
 
     >>> make_numeric("piecewise(bins=4)", 3, 8)(torch.zeros(2, 3)).shape
@@ -34,11 +34,11 @@ class NumericEmbedding(nn.Module, ABC):
     def reset_parameters(self) -> None:
         """Put the parameters at their start values."""
 
-    def learn(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
+    def fit_bins(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
         """Take from training rows what is no parameter: bins, say."""
 
 
-def spread(weight: Tensor, width: int) -> None:
+def init_uniform_(weight: Tensor, width: int) -> None:
     """Uniform between -1 / sqrt(width) and 1 / sqrt(width), as the released code starts all."""
     if not weight.is_meta:
         nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
@@ -56,7 +56,7 @@ def spread(weight: Tensor, width: int) -> None:
         summary="The tokenizer of FT-Transformer: one direction a column.",
     )
 )
-class Linear(NumericEmbedding):
+class LinearEmbedding(NumericEmbedding):
     """A direction and an offset for each column.
 
     t_j = x_j * w_j + b_j
@@ -75,8 +75,8 @@ class Linear(NumericEmbedding):
 
     def reset_parameters(self) -> None:
         """Small and uniform."""
-        spread(self.weight, self.weight.shape[1])
-        spread(self.bias, self.bias.shape[1])
+        init_uniform_(self.weight, self.weight.shape[1])
+        init_uniform_(self.bias, self.bias.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
         """One multiplication and one addition."""
@@ -95,7 +95,7 @@ class Linear(NumericEmbedding):
         summary="How far a number has come through each bin between quantiles of its column.",
     )
 )
-class Piecewise(NumericEmbedding):
+class PiecewiseEmbedding(NumericEmbedding):
     """A number as its way through bins.
 
     t_j    = W_j p + b_j + x_j * w_j
@@ -118,7 +118,7 @@ class Piecewise(NumericEmbedding):
 
     def __init__(self, count: int, dim: int, *, bins: Count = 48) -> None:
         super().__init__()
-        self.linear = Linear(count, dim)
+        self.linear = LinearEmbedding(count, dim)
         self.weight = nn.Parameter(torch.empty(count, bins, dim))
         self.register_buffer("edges", torch.linspace(-3, 3, bins + 1).repeat(count, 1))
         self.reset_parameters()
@@ -129,7 +129,7 @@ class Piecewise(NumericEmbedding):
         nn.init.zeros_(self.weight)
 
     @torch.no_grad()
-    def learn(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
+    def fit_bins(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
         """Edges at quantiles, weighted rows counted by their weights."""
         shares = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64)
         for column in range(x.shape[1]):
@@ -163,7 +163,7 @@ class Piecewise(NumericEmbedding):
         summary="Waves of learned frequencies, then a linear layer: what bins cannot reach.",
     )
 )
-class Periodic(NumericEmbedding):
+class PeriodicEmbedding(NumericEmbedding):
     """A number as waves.
 
     t_j = relu(W_j v + b_j),    v = [sin(2 pi c_j x_j), cos(2 pi c_j x_j)]
@@ -188,8 +188,8 @@ class Periodic(NumericEmbedding):
         width = self.weight.shape[1]
         if not self.frequencies.is_meta:
             nn.init.normal_(self.frequencies, std=self.sigma)
-        spread(self.weight, width)
-        spread(self.bias, width)
+        init_uniform_(self.weight, width)
+        init_uniform_(self.bias, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """All waves of a column at once."""
@@ -211,7 +211,7 @@ class Periodic(NumericEmbedding):
         summary="One hidden layer for each column, as SAINT has it.",
     )
 )
-class Small(NumericEmbedding):
+class ColumnMLP(NumericEmbedding):
     """A network of one hidden layer for each column.
 
     t_j = W_j relu(x_j * w_j + b_j) + c_j
@@ -239,7 +239,7 @@ class Small(NumericEmbedding):
             (self.weight, self.inner.shape[1]),
             (self.bias, self.inner.shape[1]),
         ):
-            spread(weight, width)
+            init_uniform_(weight, width)
 
     def forward(self, x: Tensor) -> Tensor:
         """All columns at once."""

@@ -10,22 +10,22 @@ from torch import Tensor, nn
 from addnorm.core.plan import Plugs, Shape
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.ft_transformer import linears, make_tokens
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.ft_transformer import linear_weights, make_feature_tokenizer
+from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward, SelfAttention
 from addnorm.sublayers.base import Sublayer
 
-AT_ONCE = 32
+ROWS_PER_CHUNK = 32
 """Rows that are answered at once beside reference rows."""
-COLUMN_HEAD, ROW_HEAD = 16, 64
+COLUMN_HEAD_DIM, ROW_HEAD_DIM = 16, 64
 """Features of a head of the attention between columns, and between rows, as in the released code.
 """
-HIDDEN = 1000
+HEAD_HIDDEN_DIM = 1000
 """Hidden features of the head."""
 
 
-class Slot:
+class ReferenceCache:
     """What one attention between rows remembers: keys and values of reference rows."""
 
     def __init__(self) -> None:
@@ -50,7 +50,7 @@ class RowAttention(Sublayer):
     def __init__(self, tokens: int, dim: int, heads: int, *, dropout: float = 0.0) -> None:
         super().__init__()
         self.attention = SelfAttention(
-            tokens * dim, heads, head_dim=ROW_HEAD, bias=False, out_bias=True, dropout=dropout
+            tokens * dim, heads, head_dim=ROW_HEAD_DIM, bias=False, out_bias=True, dropout=dropout
         )
 
     @property
@@ -63,31 +63,36 @@ class RowAttention(Sublayer):
         return self.attention.roles()
 
     def forward(
-        self, x: Tensor, *, cache: Slot | None = None, plugs: Plugs | None = None
+        self, x: Tensor, *, cache: ReferenceCache | None = None, plugs: Plugs | None = None
     ) -> Tensor:
         """(B, tokens, dim) to the same."""
         plugs, inside, rows = plugs or Plugs(), self.attention, x.flatten(1)
         if cache is None or cache.keys is None or cache.values is None:
             together = rows[None]  # (1, B, tokens * dim)
             if cache is not None:
-                cache.keys, cache.values = inside.keys_and_values(together, plugs)
+                cache.keys, cache.values = inside.project_keys_values(together, plugs)
             answer = inside(together, plugs=plugs)[0]
         else:
             known = cache.keys, cache.values
             # Every row has keys and values of its own beside those: a few rows at a time.
             answer = torch.cat(
-                [self._alone(part, known, plugs) for part in torch.split(rows, AT_ONCE)]
+                [
+                    self._attend_reference(part, known, plugs)
+                    for part in torch.split(rows, ROWS_PER_CHUNK)
+                ]
             )
         return answer.view_as(x)
 
-    def _alone(self, rows: Tensor, known: tuple[Tensor, Tensor], plugs: Plugs) -> Tensor:
+    def _attend_reference(
+        self, rows: Tensor, reference: tuple[Tensor, Tensor], plugs: Plugs
+    ) -> Tensor:
         """Each row among those that are known, (B, tokens * dim)."""
         inside, alone = self.attention, rows[:, None]  # (B, 1, tokens * dim)
         k, v = (
             torch.cat((theirs.expand(len(rows), -1, -1, -1), own), 2)
-            for theirs, own in zip(known, inside.keys_and_values(alone, plugs), strict=True)
+            for theirs, own in zip(reference, inside.project_keys_values(alone, plugs), strict=True)
         )
-        q = inside.queries(alone, plugs)
+        q = inside.project_queries(alone, plugs)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         answer = inside.attend(q, k, v, plugs=plugs)
@@ -110,7 +115,7 @@ class Saint(TableModel):
     Tabular Data via Row Attention and Contrastive Pre-Training, 2021, arXiv 2106.01342, section 3.
     """
 
-    usual: ClassVar = {
+    defaults: ClassVar = {
         "wiring": "res_post",
         "dim": 32,
         "depth": 1,
@@ -135,7 +140,7 @@ class Saint(TableModel):
     # to be predicted see reference rows of the training and themselves.
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
-        self.tokens = make_tokens(config)
+        self.tokens = make_feature_tokenizer(config)
         dim, heads, count = config.dim, config.heads, 1 + config.features
 
         def ffn() -> FeedForward:
@@ -152,7 +157,7 @@ class Saint(TableModel):
                 SelfAttention(
                     dim,
                     heads,
-                    head_dim=COLUMN_HEAD,
+                    head_dim=COLUMN_HEAD_DIM,
                     bias=False,
                     out_bias=True,
                     dropout=attention_dropout,
@@ -171,33 +176,35 @@ class Saint(TableModel):
             kinds=("self", "ffn", "rows", "ffn"),
             dropout=config.dropout,
         )
-        self.hidden = nn.Linear(dim, HIDDEN)
-        self.head = nn.Linear(HIDDEN, config.outputs)
-        self.initialise()
+        self.hidden = nn.Linear(dim, HEAD_HIDDEN_DIM)
+        self.head = nn.Linear(HEAD_HIDDEN_DIM, config.outputs)
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Stack]:
         """The stages."""
         return (self.stack,)
 
-    def remember(self, cells: Cells) -> list[Slot | None]:
+    def encode_reference(self, cells: TableBatch) -> list[ReferenceCache | None]:
         """Keys and values of reference rows, which see each other."""
-        slots = [Slot() if site.kind == "rows" else None for site in self.stack.plan.sites]
+        slots = [
+            ReferenceCache() if site.kind == "rows" else None for site in self.stack.plan.sites
+        ]
         self.stack(self.tokens(cells), cache=slots)
         return slots
 
-    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+    def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """The first token of what the stack returns, (B, dim)."""
         return self.stack(self.tokens(cells), cache=memory)[:, 0]
 
-    def answer(self, embedding: Tensor) -> Tensor:
+    def apply_head(self, embedding: Tensor) -> Tensor:
         """W_2 relu(W_1 embedding + b_1) + b_2."""
         return self.head(self.hidden(embedding).relu())
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Both layers of the head."""
-        yield from linears(self.hidden, self.head)
+        yield from linear_weights(self.hidden, self.head)
 
-    def states(self, cells: Cells) -> Tensor:
+    def states(self, cells: TableBatch) -> Tensor:
         """The other tokens of what the stack returns."""
         return self.stack(self.tokens(cells))[:, 1:]

@@ -9,14 +9,14 @@ from torch import Tensor, nn
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
-from addnorm.models.tabular.feature_tokenizer import Tokens
-from addnorm.models.tabular.ft_transformer import encoder_options, linears
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.feature_tokenizer import FeatureTokenizer
+from addnorm.models.tabular.ft_transformer import encoder_options, linear_weights
+from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Encoder
 
-SHARED = 8
+SHARED_DIM_DIVISOR = 8
 """The part of a category's vector that tells its column is one in so many."""
-WIDEST = 1024
+MAX_HIDDEN_DIM = 1024
 """Features of the first hidden layer at most."""
 
 
@@ -36,7 +36,7 @@ class TabTransformer(TableModel):
     Embeddings, 2020, arXiv 2012.06678. A table without categories leaves the stack one constant.
     """
 
-    usual: ClassVar = {
+    defaults: ClassVar = {
         "wiring": "post_ln",
         "dim": 32,
         "depth": 6,
@@ -46,7 +46,7 @@ class TabTransformer(TableModel):
         "attention_dropout": 0.1,
         "activation_dropout": 0.1,
     }
-    unused: ClassVar = ("numeric",)
+    unused_fields: ClassVar = ("numeric",)
 
     # NOTE[DIFF]: tokens have a bias for each column, which the paper's have not; what it adds to
     # every value of a column, the values could hold themselves.
@@ -57,20 +57,20 @@ class TabTransformer(TableModel):
     # copy, credited to them, has other defaults (dim 128, one layer).
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
-        self.coded = len(config.categories) + len(config.texts)
-        shared = config.dim // SHARED
-        self.tokens = Tokens(
+        self.num_coded = len(config.categories) + len(config.texts)
+        shared = config.dim // SHARED_DIM_DIVISOR
+        self.tokens = FeatureTokenizer(
             config.dim - shared,
             numbers=0,
             categories=config.categories or (() if config.texts else (2,)),
             texts=config.texts,
             cls=False,
         )
-        self.columns = nn.Parameter(torch.empty(max(1, self.coded), shared))
+        self.columns = nn.Parameter(torch.empty(max(1, self.num_coded), shared))
         self.encoder = Encoder(**encoder_options(config, 4 * config.dim))
         self.scale = nn.LayerNorm(config.numbers) if config.numbers > 2 else nn.Identity()
-        reads = config.dim * max(1, self.coded) + 2 * config.numbers
-        first = min(4 * reads, WIDEST)
+        reads = config.dim * max(1, self.num_coded) + 2 * config.numbers
+        first = min(4 * reads, MAX_HIDDEN_DIM)
         self.layers = nn.Sequential(
             nn.Linear(reads, first),
             nn.ReLU(),
@@ -79,7 +79,7 @@ class TabTransformer(TableModel):
             nn.ReLU(),
         )
         self.head = nn.Linear(first // 2, config.outputs)
-        self.initialise()
+        self.init_weights()
 
     @property
     def stacks(self) -> tuple[Encoder]:
@@ -92,27 +92,29 @@ class TabTransformer(TableModel):
         return self.head.in_features
 
     @property
-    def told(self) -> slice:
+    def covered_features(self) -> slice:
         """Only what goes through the stack."""
         return slice(self.config.numbers, self.config.features)
 
-    def states(self, cells: Cells) -> Tensor:
+    def states(self, cells: TableBatch) -> Tensor:
         """Categories and texts that know each other, (B, coded, dim)."""
-        if not self.coded:
+        if not self.num_coded:
             cells = cells._replace(codes=torch.zeros_like(cells.numbers[:, :1], dtype=torch.int64))
         vectors = self.tokens(cells)
         columns = self.columns.expand(len(vectors), -1, -1)
         return self.encoder(torch.cat((columns, vectors), -1))
 
-    def embed(self, cells: Cells, memory: Any = None) -> Tensor:
+    def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
         """The last hidden layer, (B, width)."""
         numbers = self.scale(cells.numbers).masked_fill(cells.absent, 0.0)
         seen = (self.states(cells).flatten(1), numbers, cells.absent.to(numbers.dtype))
         return self.layers(torch.cat(seen, 1))
 
-    def initialise(self, *, scheme: str | None = None, seed: int | None = None) -> "TabTransformer":
+    def init_weights(
+        self, *, scheme: str | None = None, seed: int | None = None
+    ) -> "TabTransformer":
         """The columns' part of a vector starts as the rest of it."""
-        super().initialise(scheme=scheme, seed=seed)
+        super().init_weights(scheme=scheme, seed=seed)
         if not self.columns.is_meta:
             with torch.random.fork_rng(enabled=seed is not None):
                 if seed is not None:
@@ -122,9 +124,9 @@ class TabTransformer(TableModel):
             self.scale.reset_parameters()
         return self
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """The plain network."""
-        yield from linears(self.layers, self.head)
+        yield from linear_weights(self.layers, self.head)
 
     def no_decay(self) -> set[str]:
         """Also the columns' part of a vector."""

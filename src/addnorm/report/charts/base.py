@@ -8,25 +8,28 @@ from typing import Any, Literal
 
 import altair as alt
 
-from addnorm.report.diagram.svg import FAMILY
-from addnorm.report.downsample import spread
-from addnorm.report.html.page import UNSEEN, Chart
+from addnorm.report.diagram.svg import FONT_FAMILY
+from addnorm.report.downsample import evenly_spaced
+from addnorm.report.html.page import HOVER_ONLY_STYLE, Chart
 
-MOST_MARKS = 40
-HEIGHT, TALL = 240, 320
-WIDE_RANGE = 12.0
+MAX_EVENT_MARKS = 40
+CHART_HEIGHT, TALL_CHART_HEIGHT = 240, 320
+MIN_LOG_AXIS_RATIO = 12.0
 """Largest over smallest from which on a log axis shows more."""
-GRAVE = "diverged"
+LABELED_EVENT = "diverged"
 """The event that is told in words."""
 VALUES = "values"
 """Name of the data of a chart."""
-DEPTH = ["#3a86d4", "#a58a93", "#e08a2c"]
+DEPTH_COLORS = ["#3a86d4", "#a58a93", "#e08a2c"]
 """First to last site: blue to orange, told apart by the colour-blind, seen on white and black."""
-AT_SITE = [alt.Tooltip("step:Q", title="step", format=","), alt.Tooltip("where:N", title="site")]
+SITE_TOOLTIPS = [
+    alt.Tooltip("step:Q", title="step", format=","),
+    alt.Tooltip("where:N", title="site"),
+]
 """What a tooltip tells of where a value was measured."""
-THEME: dict[str, Any] = {
+CHART_CONFIG: dict[str, Any] = {
     "background": "transparent",
-    "font": FAMILY.replace("'", ""),
+    "font": FONT_FAMILY.replace("'", ""),
     "view": {"stroke": None},
     "axis": {
         "labelColor": "var(--quiet)", "titleColor": "var(--quiet)", "gridColor": "var(--edge)",
@@ -48,31 +51,31 @@ class Event:
     """Something that happened at a step: a spike of the loss, a divergence."""
 
     step: int
-    what: str
+    label: str
     value: float = math.nan
-    where: str = ""
+    location: str = ""
 
 
-def event_marks(events: Sequence[Event], middle: float) -> list[alt.Chart]:
+def event_marks(events: Sequence[Event], middle_step: float) -> list[alt.Chart]:
     """Dashed lines where something happened; the first divergence in words.
 
     middle: of the steps; words stand on the side where there is room.
     """
     if not events:
         return []
-    base = alt.Chart(data("events")).encode(
-        x=at_step(), tooltip=[alt.Tooltip("what:N"), alt.Tooltip("step:Q", format=",")]
+    base = alt.Chart(named_data("events")).encode(
+        x=step_axis(), tooltip=[alt.Tooltip("what:N"), alt.Tooltip("step:Q", format=",")]
     )
     colour = alt.condition(
         alt.datum.what == "spike", alt.value("var(--purple)"), alt.value("var(--ink)")
     )
-    grave = [each.step for each in events if each.what == GRAVE]
+    grave = [each.step for each in events if each.label == LABELED_EVENT]
     align: Literal["left", "right"]
-    align, dx = ("right", -8) if grave and grave[0] > middle else ("left", 8)
+    align, dx = ("right", -8) if grave and grave[0] > middle_step else ("left", 8)
     words = (
-        alt.Chart(data("words"))
+        alt.Chart(named_data("words"))
         .mark_text(align=align, dx=dx, dy=4, baseline="top", color="var(--ink)", fontWeight=600)
-        .encode(x=at_step(), y=alt.value(0), text="told:N")
+        .encode(x=step_axis(), y=alt.value(0), text="told:N")
     )
     return [
         base.mark_rule(strokeDash=[4, 3], opacity=0.8).encode(color=colour),
@@ -87,15 +90,15 @@ def event_data(events: Sequence[Event]) -> dict[str, list[dict[str, Any]]]:
     """The data that `event_marks` draw."""
     if not events:
         return {}
-    shown = spread(events, MOST_MARKS)
-    grave = [each for each in events if each.what == GRAVE][:1]
+    shown = evenly_spaced(events, MAX_EVENT_MARKS)
+    grave = [each for each in events if each.label == LABELED_EVENT][:1]
     return {
-        "events": [{"step": each.step, "what": each.what} for each in shown],
-        "words": [{"step": e.step, "told": f"{e.what} at {e.step:,}"} for e in grave],
+        "events": [{"step": each.step, "what": each.label} for each in shown],
+        "words": [{"step": e.step, "told": f"{e.label} at {e.step:,}"} for e in grave],
     }
 
 
-def hover(
+def hover_layer(
     base: alt.Chart,
     tooltip: Sequence[alt.Tooltip],
     *,
@@ -112,18 +115,20 @@ def hover(
         on="pointerover", nearest=True, clear="pointerout", empty=False, **same
     )
     return (
-        base.mark_point(style=UNSEEN, filled=True, size=50, color="var(--ink)", aria=False)
+        base.mark_point(
+            style=HOVER_ONLY_STYLE, filled=True, size=50, color="var(--ink)", aria=False
+        )
         .encode(
-            x=at_step() if x is None else x,
+            x=step_axis() if x is None else x,
             y=y,
             opacity=alt.condition(near, alt.value(1), alt.value(0)),
-            tooltip=alt.TooltipValue(alt.ExprRef(_tip(tooltip))),
+            tooltip=alt.TooltipValue(alt.ExprRef(_tooltip_expression(tooltip))),
         )
         .add_params(near)
     )
 
 
-def _tip(tooltip: Sequence[alt.Tooltip]) -> str:
+def _tooltip_expression(tooltip: Sequence[alt.Tooltip]) -> str:
     """A tooltip as an expression of our own.
 
     Vega-Lite's own knows the row under the nearest pointer for numbers only, and calls all else
@@ -142,7 +147,7 @@ def _tip(tooltip: Sequence[alt.Tooltip]) -> str:
     return "{" + ", ".join(told) + "}"
 
 
-def finished(
+def assemble_chart(
     title: str,
     layers: Sequence[Any],
     *,
@@ -160,26 +165,26 @@ def finished(
         " > window:pointermove!",
     )
     first, *others = layers
-    height = TALL if wide else HEIGHT
+    height = TALL_CHART_HEIGHT if wide else CHART_HEIGHT
     chart = alt.layer(first.add_params(zoom), *others).properties(width="container", height=height)
     # Not checked a second time: parts were checked when made, and Vega-Lite compiles the whole.
-    spec = chart.to_dict(validate=False) | {"config": THEME, "datasets": dict(values)}
+    spec = chart.to_dict(validate=False) | {"config": CHART_CONFIG, "datasets": dict(values)}
     return Chart(title, spec, " ".join(note for note in notes if note), wide)
 
 
-def data(name: str) -> alt.NamedData:
+def named_data(name: str) -> alt.NamedData:
     """Data by name; the values join the finished chart, past altair's slow check of each."""
     return alt.NamedData(name=name)
 
 
-def at_step(padding: int = 8) -> alt.X:
+def step_axis(padding: int = 8) -> alt.X:
     """The axis of steps."""
     axis = alt.Axis(format=",d", tickMinStep=1, tickCount=6, labelOverlap=True)
     scale = alt.Scale(zero=False, nice=False, padding=padding)
     return alt.X("step:Q", title="step", scale=scale, axis=axis)
 
 
-def of_value(title: str, ticks: Sequence[float]) -> alt.Y:
+def value_axis(title: str, ticks: Sequence[float]) -> alt.Y:
     """The axis of values: linear, or log where there are ticks for it."""
     if not ticks:
         return alt.Y(
@@ -198,7 +203,7 @@ def log_ticks(values: Iterable[float]) -> list[float]:
     """
     given = list(values)
     above = [value for value in given if value > 0]
-    if not above or len(above) < 0.9 * len(given) or max(above) / min(above) < WIDE_RANGE:
+    if not above or len(above) < 0.9 * len(given) or max(above) / min(above) < MIN_LOG_AXIS_RATIO:
         return []
     low, high = min(above), max(above)
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
@@ -208,16 +213,16 @@ def log_ticks(values: Iterable[float]) -> list[float]:
     return [tick for tick in ticks if low <= tick <= high]
 
 
-def depth(sites: Sequence[int]) -> alt.Color:
+def depth_color(sites: Sequence[int]) -> alt.Color:
     """A colour for each site, from the first to the last."""
     legend = alt.Legend(gradientLength=140, tickCount=4, tickMinStep=1, format="d")
-    scale = alt.Scale(range=DEPTH, domain=[sites[0], max(sites[-1], sites[0] + 1)])
+    scale = alt.Scale(range=DEPTH_COLORS, domain=[sites[0], max(sites[-1], sites[0] + 1)])
     return alt.Color("site:Q", title="site, first to last", scale=scale, legend=legend)
 
 
-def mixed(number: int, count: int) -> str:
+def interpolate_color(number: int, count: int) -> str:
     """The colour of one of `count` steps, along DEPTH."""
-    place = number / max(1, count - 1) * (len(DEPTH) - 1)
-    low = min(int(place), len(DEPTH) - 2)
-    pairs = zip(*(bytes.fromhex(DEPTH[low + n][1:]) for n in (0, 1)), strict=True)
+    place = number / max(1, count - 1) * (len(DEPTH_COLORS) - 1)
+    low = min(int(place), len(DEPTH_COLORS) - 2)
+    pairs = zip(*(bytes.fromhex(DEPTH_COLORS[low + n][1:]) for n in (0, 1)), strict=True)
     return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in pairs)

@@ -4,20 +4,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.report.comparison.cell_curves import Traces, mean_over_seeds
-from addnorm.report.comparison.curves import Groups, Rows, grouped, shown_in
+from addnorm.report.comparison.cell_curves import StudyCurves, mean_over_seeds
+from addnorm.report.comparison.curves import Groups, Rows, group_by_setting, map_selection_keys
 from addnorm.report.comparison.loss_charts import loss_chart
-from addnorm.report.comparison.selections import Selection, most_telling, selections
-from addnorm.report.comparison.site_charts import SITES, site_chart, site_rows
-from addnorm.report.downsample import spread
-from addnorm.report.html.chart_groups import Board, Choice
-from addnorm.report.html.page import Folded, Note, Table
-from addnorm.report.theme import Look, looks
+from addnorm.report.comparison.selections import Selection, build_selections, find_most_contrasting
+from addnorm.report.comparison.site_charts import SITE_CHART_SETTINGS, site_chart, site_rows
+from addnorm.report.downsample import evenly_spaced
+from addnorm.report.html.chart_groups import ChartGroup, ChartSelector
+from addnorm.report.html.page import Collapsible, Note, Table
+from addnorm.report.theme import ArmStyle, arm_styles
 
-MOST_LINES = 400
+MAX_TABLE_ROWS = 400
 """Rows of a table behind a chart."""
-COLUMNS = 6
-READ = {
+MAX_STEP_COLUMNS = 6
+METRIC_EXPLANATIONS = {
     "gradient_norm": "How strongly each site is told to change. Where a line falls far towards "
     "the input, the sites there hardly learn; where it rises far towards the output, the first "
     "large steps hit the last sites hardest.",
@@ -32,126 +32,163 @@ READ = {
 
 
 @dataclass(frozen=True)
-class Gathered:
+class ComparisonCharts:
     """All that the charts of a comparison are made of."""
 
     study: Study
-    traces: Traces
+    study_curves: StudyCurves
     groups: Groups
-    looks: dict[str, Look]
+    arm_styles: dict[str, ArmStyle]
     selections: list[Selection]
     default: Selection
 
     @classmethod
-    def of(cls, study: Study) -> "Gathered":
+    def from_study(cls, study: Study) -> "ComparisonCharts":
         """Read the rows of all cells."""
-        traces, made = Traces.read(study), selections(study)
-        arms = looks([arm.name for arm in study.spec.arms()])
-        return cls(study, traces, grouped(traces), arms, made, most_telling(study, made))
+        traces, made = StudyCurves.from_study(study), build_selections(study)
+        arms = arm_styles([arm.name for arm in study.spec.arms()])
+        return cls(
+            study, traces, group_by_setting(traces), arms, made, find_most_contrasting(study, made)
+        )
 
     @property
-    def telling(self) -> list[Selection]:
+    def contrasting_selections(self) -> list[Selection]:
         """The most telling setting at each depth."""
         depths = dict.fromkeys(each.depth for each in self.selections)
         return [
-            most_telling(self.study, [each for each in self.selections if each.depth == depth])
+            find_most_contrasting(
+                self.study, [each for each in self.selections if each.depth == depth]
+            )
             for depth in depths
         ]
 
     @property
-    def chosen(self) -> Choice:
+    def selector(self) -> ChartSelector:
         """The choice of a setting; those that have nothing to show are left out."""
         groups: dict[str, dict[str, str]] = {}
         for each in self.selections:
             if any((arm.name, at) in self.groups for arm, at in each.settings.items()):
-                words = f"depth {each.depth}: {each.told} ({each.outcome})"
+                words = f"depth {each.depth}: {each.label} ({each.outcome})"
                 groups.setdefault(f"depth {each.depth}", {})[each.key] = words
         every = [key for group in groups.values() for key in group]
         default = self.default.key if self.default.key in every else (every or [""])[0]
-        return Choice("show", "depth and setting", groups, default)
+        return ChartSelector("show", "depth and setting", groups, default)
 
 
-def loss_board(got: Gathered) -> Board | Note:
+def build_loss_charts(comparison_charts: ComparisonCharts) -> ChartGroup | Note:
     """Training and validation loss, with their choices and their table."""
-    if not got.groups:
+    if not comparison_charts.groups:
         return Note("Losses: no cell has begun.")
-    ground = got.study.ground
+    ground = comparison_charts.study.shared_data
     baseline = ground.baseline if ground is not None else None
-    arms, shown = list(got.looks.values()), shown_in(got.selections)
+    arms, shown = (
+        list(comparison_charts.arm_styles.values()),
+        map_selection_keys(comparison_charts.selections),
+    )
     charts = [
-        replace(loss_chart(split, got.groups, shown, arms=arms, baseline=baseline), log=True)
+        replace(
+            loss_chart(split, comparison_charts.groups, shown, arms=arms, baseline=baseline),
+            log=True,
+        )
         for split in ("train", "valid")
     ]
-    charts[0] = replace(charts[0], note=_told_losses(got))
+    charts[0] = replace(charts[0], note=_loss_note(comparison_charts))
     charts[1] = replace(charts[1], note="Measured on data that no arm is trained on.")
-    below = Folded("The numbers behind these charts", _loss_tables(got))
-    return Board("losses", charts, [got.chosen], arms, below=[below])
+    below = Collapsible("The numbers behind these charts", _loss_tables(comparison_charts))
+    return ChartGroup("losses", charts, [comparison_charts.selector], arms, below=[below])
 
 
-def site_board(got: Gathered) -> Board | Note:
+def build_site_charts(comparison_charts: ComparisonCharts) -> ChartGroup | Note:
     """What was measured at each site, with its choices and its table."""
-    arms, shown = list(got.looks.values()), shown_in(got.selections)
-    first = got.default.key
-    keep = [first, *(each.key for each in got.selections if each.key != first)]
-    rows, steps, cut = site_rows(got.traces, got.groups, shown, keep=keep)
+    arms, shown = (
+        list(comparison_charts.arm_styles.values()),
+        map_selection_keys(comparison_charts.selections),
+    )
+    first = comparison_charts.default.key
+    keep = [first, *(each.key for each in comparison_charts.selections if each.key != first)]
+    rows, steps, cut = site_rows(
+        comparison_charts.study_curves, comparison_charts.groups, shown, keys_by_priority=keep
+    )
     if not any(rows.values()):
         return Note("The inside: not measured.")
     charts = []
     for measure, found in rows.items():
         if found:
-            chart = site_chart(measure, found, got.traces, arms=arms)
-            charts.append(replace(chart, note=READ[measure], log=SITES[measure][2]))
-    stacks = list(got.traces.sites)
+            chart = site_chart(measure, found, comparison_charts.study_curves, arms=arms)
+            charts.append(
+                replace(
+                    chart, note=METRIC_EXPLANATIONS[measure], log=SITE_CHART_SETTINGS[measure][2]
+                )
+            )
+    stacks = list(comparison_charts.study_curves.sites)
     named = {str(step): f"step {step:,}" for step in steps}
     named[str(steps[0])] = (
         "at initialisation (step 1)" if steps[0] <= 1 else f"first measured (step {steps[0]:,})"
     )
-    choices = [got.chosen, Choice("step", "when", {"": named}, str(steps[0]))]
+    choices = [
+        comparison_charts.selector,
+        ChartSelector("step", "when", {"": named}, str(steps[0])),
+    ]
     if len(stacks) > 1:
-        choices.append(Choice("stack", "stack", {"": {s: s for s in stacks}}, stacks[-1]))
-    below = Folded("The numbers behind these charts", _site_tables(rows, steps, cut))
-    return Board("sites", charts, choices, arms, log=True, below=[below])
+        choices.append(ChartSelector("stack", "stack", {"": {s: s for s in stacks}}, stacks[-1]))
+    below = Collapsible("The numbers behind these charts", _site_tables(rows, steps, cut))
+    return ChartGroup("sites", charts, choices, arms, log=True, below=[below])
 
 
-def _told_losses(got: Gathered) -> str:
+def _loss_note(comparison_charts: ComparisonCharts) -> str:
     told = []
-    if got.study.spec.seeds > 1:
+    if comparison_charts.study.spec.seeds > 1:
         told.append("Thin: seeds. Thick: their mean, smoothed, as far as all of them go.")
-    told.append(f"Dashed: the baseline, the loss of {got.study.task.ignorant}.")
-    if any(trace.judged.state in ("diverged", "crashed") for trace in got.traces.all):
+    told.append(
+        f"Dashed: the baseline, the loss of {comparison_charts.study.task.baseline_description}."
+    )
+    if any(
+        trace.outcome.state in ("diverged", "crashed")
+        for trace in comparison_charts.study_curves.cells
+    ):
         told.append("A cross marks the last value of a training that diverged or crashed.")
-    if got.traces.kept < got.traces.points:
+    if comparison_charts.study_curves.num_drawn < comparison_charts.study_curves.num_points:
         told.append(
-            f"{got.traces.kept:,} of {got.traces.points:,} values are drawn, the lowest and "
+            f"{comparison_charts.study_curves.num_drawn:,} of {comparison_charts.study_curves.num_points:,} values are drawn, the lowest and "
             "highest of each stretch."
         )
-    if got.traces.lost:
-        told.append(f"{got.traces.lost:,} values are not finite and left out.")
+    if comparison_charts.study_curves.num_nonfinite:
+        told.append(
+            f"{comparison_charts.study_curves.num_nonfinite:,} values are not finite and left out."
+        )
     return " ".join(told)
 
 
-def _loss_tables(got: Gathered) -> list[Table | Note]:
+def _loss_tables(comparison_charts: ComparisonCharts) -> list[Table | Note]:
     made: list[Table | Note] = []
     parts: list[Note] = []
     for split, title in (("train", "Training loss"), ("valid", "Validation loss")):
         means = {
-            place: dict(mean_over_seeds([t.whole if split == "train" else t.valid for t in traces]))
-            for place, traces in got.groups.items()
+            place: dict(
+                mean_over_seeds([t.full_train if split == "train" else t.valid for t in traces])
+            )
+            for place, traces in comparison_charts.groups.items()
         }
-        steps = spread(sorted({step for mean in means.values() for step in mean}), COLUMNS)
+        steps = evenly_spaced(
+            sorted({step for mean in means.values() for step in mean}), MAX_STEP_COLUMNS
+        )
         lines: list[list[object]] = []
         for (arm, (depth, warmup, lr)), mean in means.items():
-            values = [_number(mean.get(step)) for step in steps]
+            values = [_format_number(mean.get(step)) for step in steps]
             warm = "own" if warmup is None else str(warmup)
-            lines.append([got.looks[arm], str(depth), warm, f"{lr:g}", *values])
+            lines.append([comparison_charts.arm_styles[arm], str(depth), warm, f"{lr:g}", *values])
         head = ["arm", "depth", "warm-up", "lr", *(f"step {step:,.0f}" for step in steps)]
-        table = Table(f"{title}, mean over seeds", head, lines[:MOST_LINES], wide=True, tall=True)
+        table = Table(
+            f"{title}, mean over seeds", head, lines[:MAX_TABLE_ROWS], wide=True, tall=True
+        )
         made.append(table)
-        parts = [Note(_shortened(len(lines), "six steps of each; every value is in the rows"))]
+        parts = [Note(_table_note(len(lines), "six steps of each; every value is in the rows"))]
     return [*made, *parts]
 
 
-def _site_tables(rows: dict[str, Rows], steps: Sequence[int], cut: int) -> list[Table | Note]:
+def _site_tables(
+    rows: dict[str, Rows], steps: Sequence[int], num_omitted: int
+) -> list[Table | Note]:
     """First and last site at the first and the last step."""
     ends = {str(steps[0]), str(steps[-1])}
     lines: dict[tuple[str, ...], dict[str, str]] = {}
@@ -159,23 +196,29 @@ def _site_tables(rows: dict[str, Rows], steps: Sequence[int], cut: int) -> list[
         for row in found:
             if row["step"] in ends:
                 place = (row["arm"], row["at"], row["stack"], row["step"])
-                told = f"{_number(row['value'][0])} … {_number(row['value'][-1])}"
+                told = f"{_format_number(row['value'][0])} … {_format_number(row['value'][-1])}"
                 lines.setdefault(place, {})[measure] = told
     measures = [measure for measure, found in rows.items() if found]
-    head = ["arm", "at", "stack", "step", *(SITES[measure][0].lower() for measure in measures)]
+    head = [
+        "arm",
+        "at",
+        "stack",
+        "step",
+        *(SITE_CHART_SETTINGS[measure][0].lower() for measure in measures),
+    ]
     body = [[*place, *(told.get(m, "—") for m in measures)] for place, told in lines.items()]
     title = "First … last site, mean over seeds, at the first and the last measured step"
-    table = Table(title, head, body[:MOST_LINES], wide=True, tall=True)
-    told = _shortened(len(body), "two sites and two steps of each; every value is in the rows")
-    if cut:
-        told += f" {cut:,} settings of arms found no room on this page."
+    table = Table(title, head, body[:MAX_TABLE_ROWS], wide=True, tall=True)
+    told = _table_note(len(body), "two sites and two steps of each; every value is in the rows")
+    if num_omitted:
+        told += f" {num_omitted:,} settings of arms found no room on this page."
     return [table, Note(told)]
 
 
-def _shortened(count: int, what: str) -> str:
-    more = f"the first {MOST_LINES:,} of {count:,} lines, " if count > MOST_LINES else ""
-    return f"Shown are {more}{what}, which `addnorm report --csv` writes as tables."
+def _table_note(count: int, description: str) -> str:
+    more = f"the first {MAX_TABLE_ROWS:,} of {count:,} lines, " if count > MAX_TABLE_ROWS else ""
+    return f"Shown are {more}{description}, which `addnorm report --csv` writes as tables."
 
 
-def _number(value: float | None) -> str:
+def _format_number(value: float | None) -> str:
     return "—" if value is None else f"{value:.4g}"

@@ -5,87 +5,89 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
-from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.grid import Arm
 from addnorm.core.rows import Row
-from addnorm.report.downsample import Points, finite, spread, thin
+from addnorm.report.downsample import Points, downsample, evenly_spaced, finite_points
 from addnorm.report.run_history import History
 
 MEASURES = ("gradient_norm", "stream_variance", "dependency", "update_ratio")
-POINTS, LEAST_POINTS, MOST_POINTS = 40_000, 30, 400
+MAX_PAGE_POINTS, MIN_CELL_POINTS, MAX_CELL_POINTS = 40_000, 30, 400
 """Values of training losses on a page; least and most of a cell."""
-MOST_STEPS, MOST_SITES = 6, 72
+MAX_STEPS, MAX_SITES = 6, 72
 """Moments and sites at which the inside is shown."""
 
 Setting = tuple[int, int | None, float]
 """Depth, warm-up, learning rate."""
-Place = tuple[str, str]
+MetricKey = tuple[str, str]
 """What was measured, in which stack."""
 Profile = Mapping[int, float]
 """A number by site."""
 
 
 @dataclass(frozen=True)
-class Trace:
+class CellCurves:
     """What is drawn of one cell."""
 
-    judged: Judged
+    outcome: CellOutcome
     train: Points
     valid: Points
-    whole: Points = ()
+    full_train: Points = ()
     """The training loss before it was thinned."""
-    inside: Mapping[tuple[str, str, int], Profile] = field(default_factory=dict)
+    site_profiles: Mapping[tuple[str, str, int], Profile] = field(default_factory=dict)
     """By measure, stack and step: the value at each site."""
 
     @property
     def setting(self) -> Setting:
         """Depth, warm-up, learning rate."""
-        cell = self.judged.cell
+        cell = self.outcome.cell
         return cell.depth, cell.warmup, cell.lr
 
     @property
     def arm(self) -> Arm:
         """Its arm."""
-        return self.judged.cell.arm
+        return self.outcome.cell.arm
 
 
 @dataclass(frozen=True)
-class Traces:
+class StudyCurves:
     """All cells that have rows, and what is the same for all of them."""
 
-    all: tuple[Trace, ...]
+    cells: tuple[CellCurves, ...]
     sites: Mapping[str, Mapping[int, str]]
     """Names of the sites of each stack: layer and kind."""
-    points: int
+    num_points: int
     """Training losses that were measured; of which are kept:"""
-    kept: int
-    lost: int
+    num_drawn: int
+    num_nonfinite: int
     """Losses that were not finite."""
 
     @classmethod
-    def read(cls, study: Study) -> "Traces":
+    def from_study(cls, study: Study) -> "StudyCurves":
         """Out of the folder of a comparison."""
-        most = max(LEAST_POINTS, min(MOST_POINTS, POINTS // max(1, len(study.cells))))
-        made: list[Trace] = []
+        most = max(
+            MIN_CELL_POINTS, min(MAX_CELL_POINTS, MAX_PAGE_POINTS // max(1, len(study.cells)))
+        )
+        made: list[CellCurves] = []
         sites: dict[str, dict[int, str]] = {}
         points = kept = lost = 0
         for judged in study.cells:
-            rows = _in_order(study.rows(judged.cell))
+            rows = _drop_superseded(study.rows(judged.cell))
             if not rows:
                 continue
-            train, valid = _losses(rows, "train"), _losses(rows, "valid")
-            good, checked = finite(train), finite(valid)
-            drawn = thin(good, most)
-            inside = _inside(rows, sites)
-            made.append(Trace(judged, drawn, thin(checked, most), good, inside))
+            train, valid = _loss_points(rows, "train"), _loss_points(rows, "valid")
+            good, checked = finite_points(train), finite_points(valid)
+            drawn = downsample(good, most)
+            inside = _collect_profiles(rows, sites)
+            made.append(CellCurves(judged, drawn, downsample(checked, most), good, inside))
             points, kept = points + len(good), kept + len(drawn)
             lost += len(train) + len(valid) - len(good) - len(checked)
         return cls(tuple(made), dict(sorted(sites.items(), key=_encoder_first)), points, kept, lost)
 
     def steps(self) -> list[int]:
         """The moments at which the inside is shown, the first measured and the last among them."""
-        every = sorted({step for trace in self.all for _, _, step in trace.inside})
-        return spread(every, MOST_STEPS)
+        every = sorted({step for trace in self.cells for _, _, step in trace.site_profiles})
+        return evenly_spaced(every, MAX_STEPS)
 
 
 def mean_over_seeds(curves: Sequence[Points]) -> list[tuple[float, float]]:
@@ -111,11 +113,11 @@ def mean_profile(profiles: Sequence[Profile]) -> dict[int, float]:
         for site, value in profile.items():
             if math.isfinite(value):
                 found.setdefault(site, []).append(value)
-    kept = spread(sorted(found), MOST_SITES)
+    kept = evenly_spaced(sorted(found), MAX_SITES)
     return {site: math.fsum(found[site]) / len(found[site]) for site in kept}
 
 
-def _losses(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
+def _loss_points(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
     return [
         (row["step"], row["value"])
         for row in rows
@@ -125,7 +127,7 @@ def _losses(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
     ]
 
 
-def _inside(
+def _collect_profiles(
     rows: Sequence[Row], sites: dict[str, dict[int, str]]
 ) -> Mapping[tuple[str, str, int], Profile]:
     found: dict[tuple[str, str, int], dict[int, float]] = {}
@@ -142,11 +144,11 @@ def _inside(
     return found
 
 
-def _in_order(rows: list[Row]) -> Sequence[Row]:
+def _drop_superseded(rows: list[Row]) -> Sequence[Row]:
     """Without what a later attempt did again, where there was one; most cells ran in one go."""
     steps = [row["step"] for row in rows if row["name"] == "loss" and row.get("split") == "train"]
     once = all(before < after for before, after in pairwise(steps))
-    return rows if once else History.of(rows).rows
+    return rows if once else History.from_rows(rows).rows
 
 
 def _encoder_first(item: tuple[str, object]) -> bool:

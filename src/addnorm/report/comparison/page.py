@@ -5,20 +5,20 @@ from pathlib import Path
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.outcomes import STATES, rules
-from addnorm.report.comparison.arms import answers, cards
-from addnorm.report.comparison.boards import Gathered, loss_board, site_board
-from addnorm.report.comparison.reproduce import reproduce, told_loss
+from addnorm.comparison.outcomes import STATES, format_rules
+from addnorm.report.comparison.arms import build_arm_cards, sample_outputs
+from addnorm.report.comparison.boards import ComparisonCharts, build_loss_charts, build_site_charts
+from addnorm.report.comparison.reproduce import build_reproduce_parts, format_baseline
 from addnorm.report.comparison.stability import stability_map
-from addnorm.report.comparison.summary import answer
-from addnorm.report.html.page import Note, Section, page, write_page
+from addnorm.report.comparison.summary import summary_section
+from addnorm.report.html.page import Note, Section, render_page, write_page
 
-LEARNT = (
+LEARNING_RATE_NOTE = (
     "A learning rate is the size of a training step: too small and nothing is learnt in time, too "
     "large and training falls apart. Warm-up means that the first steps are small and grow to full "
     "size. An arrangement that trains over a wide range is easy to use."
 )
-INSIDE = (
+SITES_NOTE = (
     "A site is the place of one sub-layer in the stack: attention or feed-forward, from the input "
     "to the output. These pictures show what the arrangement does to the model before it has "
     "learnt anything, and later. Compare the shape of a line with what became of its arm above: "
@@ -29,43 +29,47 @@ INSIDE = (
 def write_comparison_report(folder: str | Path) -> Path:
     """Write `report.html` into the folder of a comparison, also of one that still goes on."""
     folder = Path(folder)
-    return write_page(folder / files.REPORT, comparison_page(Study.open(folder)))
+    return write_page(folder / files.REPORT, render_comparison_page(Study.open(folder)))
 
 
-def comparison_page(study: Study) -> str:
+def render_comparison_page(study: Study) -> str:
     """The page as text."""
-    got = Gathered.of(study)
-    return page(
+    got = ComparisonCharts.from_study(study)
+    return render_page(
         _title(study),
         about=_about(study),
         figures=_figures(study),
         warnings=_warnings(study),
         sections=[
-            Section("The answer", answer(study, got.looks)),
-            Section("What trains where", [stability_map(study, got.looks), _rules(study)], LEARNT),
+            Section("The answer", summary_section(study, got.arm_styles)),
+            Section(
+                "What trains where",
+                [stability_map(study, got.arm_styles), _rules(study)],
+                LEARNING_RATE_NOTE,
+            ),
             Section(
                 "Loss curves",
-                [loss_board(got)],
+                [build_loss_charts(got)],
                 "The loss says how far the answers are from what was wanted: it should fall. "
                 "Choose a setting, switch arms off and on, hover for values.",
             ),
-            Section("Inside the models", [site_board(got)], INSIDE),
+            Section("Inside the models", [build_site_charts(got)], SITES_NOTE),
             Section(
                 "The arms",
-                cards(study),
+                build_arm_cards(study),
                 f"One block of each, drawn from what a real stack of {_depth(study)} layers was "
                 "seen doing. N is the norm, f a sub-layer, x the stream.",
                 narrow=True,
             ),
             Section(
                 "What they answer",
-                answers(study, got.looks),
+                sample_outputs(study, got.arm_styles),
                 "Every arm got the same held-out inputs.",
                 narrow=True,
             ),
             Section(
                 "How to do it again",
-                reproduce(study, got.looks),
+                build_reproduce_parts(study, got.arm_styles),
                 "Everything that decides the numbers of this page.",
             ),
         ],
@@ -106,10 +110,10 @@ def _warnings(study: Study) -> list[str]:
 
 
 def _rules(study: Study) -> Note:
-    told = rules(study.task.ignorant)
-    if study.ground is None:
+    told = format_rules(study.task.baseline_description)
+    if study.shared_data is None:
         return Note(told)
-    return Note(f"{told} Here the baseline is {told_loss(study, 3)}.")
+    return Note(f"{told} Here the baseline is {format_baseline(study, 3)}.")
 
 
 def _depth(study: Study) -> int:

@@ -4,7 +4,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from addnorm.comparison.analysis.study import Judged, Study
+from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting as Chosen
 from addnorm.comparison.grid import Arm
 
@@ -16,7 +16,7 @@ class Selection:
     """One cell setting for each arm that has it, to be seen in one chart."""
 
     depth: int
-    told: str
+    label: str
     """What is chosen, in words."""
     settings: dict[Arm, Setting]
     outcome: str = ""
@@ -29,10 +29,10 @@ class Selection:
         >>> Selection(6, "lr 0.001, no warm-up", {}).key
         'depth-6-lr-0.001-no-warm-up'
         """
-        return f"depth-{self.depth}-" + re.sub(r"[^\w.]+", "-", self.told)
+        return f"depth-{self.depth}-" + re.sub(r"[^\w.]+", "-", self.label)
 
 
-def selections(study: Study) -> list[Selection]:
+def build_selections(study: Study) -> list[Selection]:
     """At each depth, deepest first: each arm at its best, then every setting."""
     made = []
     for depth in sorted({each.cell.depth for each in study.cells}, reverse=True):
@@ -49,12 +49,12 @@ def selections(study: Study) -> list[Selection]:
         for setting in dict.fromkeys(each.cell.setting for each in here):
             there = [each for each in here if each.cell.setting == setting]
             arms = {each.cell.arm: (depth, *setting) for each in there}
-            told = Chosen(*setting).told()
-            made.append(Selection(depth, told, arms, _outcome(there)))
+            told = Chosen(*setting).format()
+            made.append(Selection(depth, told, arms, _describe_outcome(there)))
     return made
 
 
-def most_telling(study: Study, made: Sequence[Selection]) -> Selection:
+def find_most_contrasting(study: Study, selections: Sequence[Selection]) -> Selection:
     """The setting at which arms differ most in what became of them; the deepest of equals."""
 
     trained = {
@@ -67,10 +67,10 @@ def most_telling(study: Study, made: Sequence[Selection]) -> Selection:
         well = sum((arm, *setting) in trained for arm, setting in selection.settings.items())
         return min(well, len(selection.settings) - well), well, selection.depth
 
-    return max(made, key=rank)
+    return max(selections, key=rank)
 
 
-def _outcome(cells: Sequence[Judged]) -> str:
+def _describe_outcome(cells: Sequence[CellOutcome]) -> str:
     arms: dict[Arm, list[str]] = {}
     for each in cells:
         arms.setdefault(each.cell.arm, []).append(each.state)

@@ -6,16 +6,16 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from addnorm.core.errors import UnknownName, UserError, unknown
+from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 from addnorm.models.presets import PRESETS, Preset
 from addnorm.norms.base import registry as norms
-from addnorm.report.diagram.blocks import Block, block
-from addnorm.report.diagram.layout import layout
-from addnorm.report.diagram.svg import THEMES, svg
+from addnorm.report.diagram.blocks import BlockDiagram, build_block_diagram
+from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.svg import THEMES, render_svg
 from addnorm.wirings.base import registry as wirings
 
-ENDINGS = (".svg", ".png")
-SCALE = 2.0
+FILE_SUFFIXES = (".svg", ".png")
+PNG_SCALE = 2.0
 """Pixels of a PNG for each unit of the drawing."""
 
 
@@ -38,22 +38,24 @@ def draw(
             f"a list of wirings is wanted, got {names!r}; try ['post_ln', 'pre_ln', 'b2t']"
         )
     if theme not in THEMES:
-        raise UserError(unknown("theme", theme, THEMES))
+        raise UserError(unknown_name_message("theme", theme, THEMES))
     options = {"depth": depth, "layers": layers}
-    blocks = [each for name in names for each in drawn(name, decoder=decoder, **options)]
-    return svg([layout(each) for each in blocks], theme=theme)
+    blocks = [each for name in names for each in build_blocks(name, decoder=decoder, **options)]
+    return render_svg([compute_layout(each) for each in blocks], theme=theme)
 
 
-def drawn(name: str, *, decoder: bool = False, depth: int = 6, layers: int = 0) -> list[Block]:
+def build_blocks(
+    name: str, *, decoder: bool = False, depth: int = 6, layers: int = 0
+) -> list[BlockDiagram]:
     """The block of a wiring, or those of a preset."""
     if name in PRESETS:
         return preset_blocks(PRESETS[name], layers=layers)
     if isinstance(name, str) and "(" not in name and name.strip() not in wirings:
-        raise UnknownName(unknown("wiring or preset", name, [*wirings, *PRESETS]))
-    return [block(name, decoder=decoder, depth=depth, layers=layers)]
+        raise UnknownNameError(unknown_name_message("wiring or preset", name, [*wirings, *PRESETS]))
+    return [build_block_diagram(name, decoder=decoder, depth=depth, layers=layers)]
 
 
-def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
+def preset_blocks(preset: Preset, *, layers: int = 0) -> list[BlockDiagram]:
     """The stacks of a preset at their real depth, their norms by name."""
     config = preset.config
     halves = {preset.title: (config.wiring, config.depth, config.norm, False)}
@@ -66,7 +68,7 @@ def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
         }
     made = []
     for title, (wiring, depth, norm, decoder) in halves.items():
-        plain = block(wiring, decoder=decoder, depth=depth, layers=layers)
+        plain = build_block_diagram(wiring, decoder=decoder, depth=depth, layers=layers)
         named = norms.card(norms.resolve(norm).name).title
         graph = {
             key: replace(node, label=named) if node.label == "Norm" else node
@@ -80,13 +82,13 @@ def preset_blocks(preset: Preset, *, layers: int = 0) -> list[Block]:
     return made
 
 
-def check_target(path: Path) -> None:
+def check_output_file(path: Path) -> None:
     """Refuse a file that cannot be written, before there is anything to write."""
     if path.is_dir():
         raise UserError(f"{str(path)!r} is a folder, wanted a file; try {path / 'blocks.svg'}")
-    if path.suffix.lower() not in ENDINGS:
+    if path.suffix.lower() not in FILE_SUFFIXES:
         raise UserError(
-            f"cannot draw into {str(path)!r}: wanted a file ending in {' or '.join(ENDINGS)}; "
+            f"cannot draw into {str(path)!r}: wanted a file ending in {' or '.join(FILE_SUFFIXES)}; "
             f"try {path.stem or 'blocks'}.svg"
         )
     if not path.parent.is_dir():
@@ -95,10 +97,10 @@ def check_target(path: Path) -> None:
         raise UserError(f"the folder {str(path.parent)!r} cannot be written to; choose another")
 
 
-def save(picture: str, path: Path) -> None:
+def save(svg_text: str, path: Path) -> None:
     """Write an SVG, or the PNG of it if the name ends so; whole or not at all."""
-    check_target(path)
-    data = png(picture) if path.suffix.lower() == ".png" else picture.encode()
+    check_output_file(path)
+    data = render_png(svg_text) if path.suffix.lower() == ".png" else svg_text.encode()
     try:
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except OSError as problem:
@@ -115,8 +117,8 @@ def save(picture: str, path: Path) -> None:
         raise
 
 
-def png(picture: str) -> bytes:
+def render_png(svg_text: str) -> bytes:
     """The picture as pixels."""
     import vl_convert  # a big library, wanted only here
 
-    return bytes(vl_convert.svg_to_png(picture, scale=SCALE))
+    return bytes(vl_convert.svg_to_png(svg_text, scale=PNG_SCALE))

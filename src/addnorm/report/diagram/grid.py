@@ -3,12 +3,12 @@
 from dataclasses import dataclass
 from itertools import groupby
 
-from addnorm.report.diagram.graph import ROUND, Graph, Node
+from addnorm.report.diagram.graph import ROUND_KINDS, Graph, Node
 from addnorm.report.diagram.simplify import consumers
 
 
 @dataclass(frozen=True)
-class Cell:
+class GridCell:
     """Place of a node in the grid; rows count upwards, the trunk is column 0."""
 
     column: int
@@ -18,35 +18,35 @@ class Cell:
 Score = tuple[int, int, int, int]
 
 
-def place(graph: Graph) -> dict[int, Cell]:
+def assign_cells(graph: Graph) -> dict[int, GridCell]:
     """A cell for every node."""
-    trunk = _trunk(graph)
-    right = _branches(graph, trunk)
-    cells: dict[int, Cell] = {}
-    taken: set[Cell] = set()
+    trunk = _find_trunk(graph)
+    right = _find_branches(graph, trunk)
+    cells: dict[int, GridCell] = {}
+    taken: set[GridCell] = set()
     lone: set[int] = set()  # rows that belong to a circle, with lines arriving from its sides
     base, segment = 0, -1
-    for node in _in_order(graph, trunk):
+    for node in _placement_order(graph, trunk):
         if node.layer != segment:
-            base, segment = _top(cells) + 1, node.layer
+            base, segment = _top_row(cells) + 1, node.layer
         row = max([base, *(cells[edge.source].row + 1 for edge in node.inputs)])
         side = 0 if node.id in trunk else 1 if node.id in right else -1
         used = {cell.row for cell in taken}
-        column = _column(node, side, cells)
+        column = _choose_column(node, side, cells)
         while row in lone or (
-            row in used if node.kind in ROUND else side == 0 and Cell(0, row) in taken
+            row in used if node.kind in ROUND_KINDS else side == 0 and GridCell(0, row) in taken
         ):
             row += 1
-        while Cell(column, row) in taken:
+        while GridCell(column, row) in taken:
             column += side
-        cells[node.id] = Cell(column, row)
+        cells[node.id] = GridCell(column, row)
         taken.add(cells[node.id])
-        if node.kind in ROUND:
+        if node.kind in ROUND_KINDS:
             lone.add(row)
     return cells
 
 
-def _in_order(graph: Graph, trunk: set[int]) -> list[Node]:
+def _placement_order(graph: Graph, trunk: set[int]) -> list[Node]:
     """Verb after verb, in each what stands beside the trunk first: circles there come lower."""
     found: list[Node] = []
     for _, verb in groupby(graph.values(), key=lambda node: (node.layer, node.phase)):
@@ -62,11 +62,11 @@ def _in_order(graph: Graph, trunk: set[int]) -> list[Node]:
     return found
 
 
-def _top(cells: dict[int, Cell]) -> int:
+def _top_row(cells: dict[int, GridCell]) -> int:
     return max((cell.row for cell in cells.values()), default=-1)
 
 
-def _column(node: Node, side: int, cells: dict[int, Cell]) -> int:
+def _choose_column(node: Node, side: int, cells: dict[int, GridCell]) -> int:
     """As what it comes from, where that stands on the same side."""
     if side == 0:
         return 0
@@ -74,7 +74,7 @@ def _column(node: Node, side: int, cells: dict[int, Cell]) -> int:
     return near[0] if near else side
 
 
-def _trunk(graph: Graph) -> set[int]:
+def _find_trunk(graph: Graph) -> set[int]:
     """The path of the stream: past the sub-layers, along the first entry of the state."""
     best: dict[int, tuple[Score, tuple[int, ...]]] = {}
     for node in graph.values():
@@ -93,7 +93,7 @@ def _trunk(graph: Graph) -> set[int]:
     return set(best[end][1])
 
 
-def _branches(graph: Graph, trunk: set[int]) -> set[int]:
+def _find_branches(graph: Graph, trunk: set[int]) -> set[int]:
     """Sub-layers, what only they read, and what is made of nothing else."""
     readers = consumers(graph)
     right = {n.id for n in graph.values() if n.kind == "sublayer" and n.id not in trunk}

@@ -17,24 +17,24 @@ TITLES = {
     "cross": "Cross-attention",
     "ffn": "Feed-forward",
 }
-HEADS = 2
+NUM_HEADS = 2
 
 
-class StandIn(Sublayer):
+class PlaceholderSublayer(Sublayer):
     """A sub-layer of some kind; calls what a wiring puts inside it, to see whether it is a norm."""
 
     def __init__(self, kind: str, dim: int) -> None:
         super().__init__()
         self.kind, self.dim = kind, dim
         self.title = TITLES.get(kind, kind)
-        self.inside: dict[str, str] = {}
+        self.plug_kinds: dict[str, str] = {}
 
     @property
     def shape(self) -> Shape:
         """As wide inside as outside."""
         if self.kind == "ffn":
             return Shape(inner=self.dim, hidden=self.dim)
-        return Shape(self.dim, self.dim, HEADS, HEADS, self.dim // HEADS)
+        return Shape(self.dim, self.dim, NUM_HEADS, NUM_HEADS, self.dim // NUM_HEADS)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
         """It has no weights."""
@@ -43,30 +43,30 @@ class StandIn(Sublayer):
     @property
     def note(self) -> str:
         """What stands inside, in words."""
-        norms = [place for place, what in self.inside.items() if what == "norm"]
-        scales = [place for place, what in self.inside.items() if what == "scale"]
+        norms = [place for place, what in self.plug_kinds.items() if what == "norm"]
+        scales = [place for place, what in self.plug_kinds.items() if what == "scale"]
         said = [f"{'norm' if norms_ else 'scale'}: {', '.join(places)}"
                 for norms_, places in ((True, norms), (False, scales)) if places]  # fmt: skip
         return "; ".join(said)
 
     def forward(self, x: Tensor, plugs: Plugs) -> Tensor:
         """Something of the same shape; every plug is called once."""
-        self.inside = {}
+        self.plug_kinds = {}
         for place in fields(plugs):
             plug = getattr(plugs, place.name)
             if callable(plug):
-                self.inside[place.name] = self._what(place.name, plug, x)
+                self.plug_kinds[place.name] = self._classify_plug(place.name, plug, x)
         return x.tanh()
 
-    def _what(self, place: str, plug: Callable[..., Any], x: Tensor) -> str:
-        heads = x.view(*x.shape[:-1], HEADS, -1).transpose(-2, -3)
-        given = x if place in ("hidden", "inner") else heads
-        with _Listening() as listening:
-            plug(given, given) if place == "match" else plug(given)
+    def _classify_plug(self, name: str, plug: Callable[..., Any], x: Tensor) -> str:
+        heads = x.view(*x.shape[:-1], NUM_HEADS, -1).transpose(-2, -3)
+        given = x if name in ("hidden", "inner") else heads
+        with _NormCounter() as listening:
+            plug(given, given) if name == "match" else plug(given)
         return "norm" if listening.norms else "scale"
 
 
-class CrossStandIn(StandIn):
+class CrossPlaceholderSublayer(PlaceholderSublayer):
     """One that also reads a memory."""
 
     def forward(self, x: Tensor, plugs: Plugs, memory: Tensor) -> Tensor:  # type: ignore[override]
@@ -74,22 +74,22 @@ class CrossStandIn(StandIn):
         return super().forward(x, plugs) + memory.mean(-2, keepdim=True)
 
 
-class _Listening:
+class _NormCounter:
     """Counts the norms that are called."""
 
-    def __enter__(self) -> "_Listening":
+    def __enter__(self) -> "_NormCounter":
         self.norms = 0
-        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._hear)
+        self._hook = torch.nn.modules.module.register_module_forward_pre_hook(self._count_norm)
         return self
 
     def __exit__(self, *exc: object) -> None:
         self._hook.remove()
 
-    def _hear(self, module: torch.nn.Module, args: Any) -> None:
+    def _count_norm(self, module: torch.nn.Module, args: Any) -> None:
         self.norms += isinstance(module, Norm)
 
 
-def sublayers(kinds: tuple[str, ...], depth: int, dim: int) -> list[StandIn]:
+def build_sublayers(kinds: tuple[str, ...], depth: int, dim: int) -> list[PlaceholderSublayer]:
     """One for every site of a stack."""
-    make = {"cross": CrossStandIn}
-    return [make.get(kind, StandIn)(kind, dim) for _ in range(depth) for kind in kinds]
+    make = {"cross": CrossPlaceholderSublayer}
+    return [make.get(kind, PlaceholderSublayer)(kind, dim) for _ in range(depth) for kind in kinds]

@@ -59,7 +59,7 @@ class Record:
     ops: tuple[Op, ...]
     states: tuple[tuple[Value, ...], ...]
     """The state as it enters each layer, and at last the head."""
-    marks: tuple[tuple[Value, ...], ...]
+    verb_states: tuple[tuple[Value, ...], ...]
     """The state after each read and each write."""
     result: Value
     context: dict[str, Value] = field(default_factory=dict)
@@ -82,50 +82,50 @@ class Record:
 
 def record(stack: Stack, x: Tensor, **context: Tensor) -> Record:
     """Run the stack on `x` through the four verbs of its wiring, and write down what happens."""
-    recorder = _Recorder(stack)
-    source = recorder.known(x, name="x")
-    given = {name: recorder.known(tensor, name=name) for name, tensor in context.items()}
-    with torch.no_grad(), recorder.watching(stack), recorder:
-        y = stack._walk(x, None, None, dict(context), recorder.step)
+    recorder = StackRecorder(stack)
+    source = recorder.add_constant(x, name="x")
+    given = {name: recorder.add_constant(tensor, name=name) for name, tensor in context.items()}
+    with torch.no_grad(), recorder.module_hooks(stack), recorder:
+        y = stack._run_sites(x, None, None, dict(context), recorder.step)
     return Record(
         source,
         tuple(recorder.ops),
         tuple(recorder.states),
-        tuple(recorder.marks),
-        recorder.value(y),
+        tuple(recorder.verb_states),
+        recorder.get_value(y),
         given,
         recorder.constants,
     )
 
 
-class _Recorder(TorchFunctionMode):
+class StackRecorder(TorchFunctionMode):
     """Follows tensors by identity; keeps each of them alive, so that no identity is used twice."""
 
     def __init__(self, stack: Stack) -> None:
         super().__init__()
         self.ops: list[Op] = []
         self.states: list[tuple[Value, ...]] = []
-        self.marks: list[tuple[Value, ...]] = []
+        self.verb_states: list[tuple[Value, ...]] = []
         self.constants: dict[Value, Tensor] = {}
         self.layer, self.phase = OPEN, "open"
         self._depth = 0  # how deep inside norms and sub-layers
-        self._seen: dict[int, tuple[Tensor, Value]] = {}
+        self._values_by_id: dict[int, tuple[Tensor, Value]] = {}
         for name, parameter in stack.named_parameters():
-            self.known(parameter, name=name.removeprefix("wiring."), learned=True)
+            self.add_constant(parameter, name=name.removeprefix("wiring."), learned=True)
         for name, buffer in stack.named_buffers():
-            self.known(buffer, name=name.removeprefix("wiring."))
+            self.add_constant(buffer, name=name.removeprefix("wiring."))
 
-    def known(self, tensor: Tensor, *, name: str = "", learned: bool = False) -> Value:
+    def add_constant(self, tensor: Tensor, *, name: str = "", learned: bool = False) -> Value:
         """A tensor that was there before, or that nobody saw being made."""
-        value = Value(tuple(tensor.shape), name, learned, _number(tensor))
-        self._seen[id(tensor)] = (tensor, value)
+        value = Value(tuple(tensor.shape), name, learned, _scalar_value(tensor))
+        self._values_by_id[id(tensor)] = (tensor, value)
         self.constants[value] = tensor
         return value
 
-    def value(self, tensor: Tensor) -> Value:
+    def get_value(self, tensor: Tensor) -> Value:
         """The value a tensor holds now."""
-        seen = self._seen.get(id(tensor))
-        return seen[1] if seen else self.known(tensor)
+        seen = self._values_by_id.get(id(tensor))
+        return seen[1] if seen else self.add_constant(tensor)
 
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -137,73 +137,75 @@ class _Recorder(TorchFunctionMode):
             out = func(*args, **(kwargs or {}))
         finally:
             self._depth -= 1
-        self._note(func, args, kwargs or {}, out)
+        self._record_op(func, args, kwargs or {}, out)
         return out
 
     def step(self, wiring: Wiring, state: State, site: Any, branch: Branch) -> State:
         """The step of every wiring by its verbs; a fused one must give the same."""
         if site.index == 0:
-            state = self._carry(state)
+            state = self._copy_state(state)
         self.layer, self.phase = site.layer, f"read {site.index}"
         h, state = wiring.read(state, site)
-        self.marks.append(tuple(self.value(leaf) for leaf in state))
+        self.verb_states.append(tuple(self.get_value(leaf) for leaf in state))
         returned = branch(h)
         self.phase = f"write {site.index}"
         state = wiring.write(state, site, returned)
-        self.marks.append(tuple(self.value(leaf) for leaf in state))
+        self.verb_states.append(tuple(self.get_value(leaf) for leaf in state))
         if site.last:
-            state = self._carry(state)
+            state = self._copy_state(state)
         if site.index == len(wiring.plan.sites) - 1:
             self.layer, self.phase = CLOSE, "close"
         return state
 
     @contextmanager
-    def watching(self, stack: Stack) -> Iterator[None]:
+    def module_hooks(self, stack: Stack) -> Iterator[None]:
         """Norms of the wiring and sub-layers of the stack are taken whole."""
         whole: list[nn.Module] = [m for m in stack.wiring.modules() if isinstance(m, Norm)]
         with ExitStack() as hooks:
             for module in (*whole, *stack.sublayers):
                 for handle in (
-                    module.register_forward_pre_hook(self._enter),
-                    module.register_forward_hook(self._leave, with_kwargs=True),
+                    module.register_forward_pre_hook(self._enter_module),
+                    module.register_forward_hook(self._leave_module, with_kwargs=True),
                 ):
                     hooks.callback(handle.remove)
             yield
 
-    def _enter(self, module: nn.Module, args: Any) -> None:
+    def _enter_module(self, module: nn.Module, args: Any) -> None:
         self._depth += 1
 
-    def _leave(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _leave_module(self, module: nn.Module, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         self._depth -= 1
         if not self._depth:
-            self._note(module, args, kwargs, out)
+            self._record_op(module, args, kwargs, out)
 
-    def _carry(self, state: State) -> State:
+    def _copy_state(self, state: State) -> State:
         """The state under fresh identities: two entries that are one tensor are two from here."""
         carried = tuple(leaf.view_as(leaf) for leaf in state)
-        self.states.append(tuple(self.value(leaf) for leaf in carried))
+        self.states.append(tuple(self.get_value(leaf) for leaf in carried))
         return carried
 
-    def _note(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
+    def _record_op(self, func: Any, args: Any, kwargs: dict[str, Any], out: Any) -> None:
         outs = [leaf for leaf in tree_leaves(out) if _is_tensor(leaf)]
         given = [leaf for leaf in tree_leaves((args, kwargs)) if _is_tensor(leaf)]
         same = all(any(leaf is other for other in given) for leaf in outs)
-        if same and not _in_place(func):  # nothing came out, or what went in
+        if same and not _is_in_place(func):  # nothing came out, or what went in
             return
-        held = tree_map(lambda leaf: self.value(leaf) if _is_tensor(leaf) else leaf, (args, kwargs))
+        held = tree_map(
+            lambda leaf: self.get_value(leaf) if _is_tensor(leaf) else leaf, (args, kwargs)
+        )
         made = []
         for leaf in outs:
-            made.append(Value(tuple(leaf.shape), number=_number(leaf)))
-            self._seen[id(leaf)] = (leaf, made[-1])
+            made.append(Value(tuple(leaf.shape), number=_scalar_value(leaf)))
+            self._values_by_id[id(leaf)] = (leaf, made[-1])
         self.ops.append(Op(func, held[0], held[1], tuple(made), self.layer, self.phase))
 
 
-def _in_place(func: Any) -> bool:
+def _is_in_place(func: Any) -> bool:
     name = getattr(func, "__name__", "")
     return name.startswith("__i") or (name.endswith("_") and not name.endswith("__"))
 
 
-def _number(tensor: Tensor) -> float | None:
+def _scalar_value(tensor: Tensor) -> float | None:
     return float(tensor.detach()) if tensor.numel() == 1 else None
 
 

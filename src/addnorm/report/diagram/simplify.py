@@ -3,17 +3,17 @@
 from collections import defaultdict
 from dataclasses import replace
 
-from addnorm.report.diagram.graph import ROUND, Edge, Graph, Node
+from addnorm.report.diagram.graph import ROUND_KINDS, Edge, Graph, Node
 from addnorm.report.diagram.symbols import SIGMOID
 
-_INNER = ("op", "add", "mul", "scale")
+_MERGEABLE_KINDS = ("op", "add", "mul", "scale")
 """Kinds that may vanish inside a box; norms and sub-layers never do."""
 
 
 def simplify(graph: Graph) -> Graph:
     """The same flow in as few nodes as tell it; what leads nowhere is left out."""
-    graph = _flatten_sums(alive(graph))
-    return _join_scales(_boxes(graph))
+    graph = _flatten_sums(prune_unused(graph))
+    return _join_scales(_merge_boxes(graph))
 
 
 def consumers(graph: Graph) -> dict[int, list[int]]:
@@ -25,7 +25,7 @@ def consumers(graph: Graph) -> dict[int, list[int]]:
     return readers
 
 
-def alive(graph: Graph) -> Graph:
+def prune_unused(graph: Graph) -> Graph:
     """Only what reaches an output."""
     wanted = {node.id for node in graph.values() if node.kind == "output"}
     for node in reversed(graph.values()):
@@ -79,18 +79,18 @@ def _join_scales(graph: Graph) -> Graph:
     return result
 
 
-def _boxes(graph: Graph) -> Graph:
+def _merge_boxes(graph: Graph) -> Graph:
     """Functions that are no arithmetic, and the arithmetic between them, become one box each."""
     member: dict[int, int] = {}
-    for group in _groups(graph):
-        for part in (parts := _grow(graph, group)):
+    for group in _find_groups(graph):
+        for part in (parts := _expand_group(graph, group)):
             member[part] = min(parts)
     return _contract(graph, member)
 
 
-def _groups(graph: Graph) -> list[set[int]]:
+def _find_groups(graph: Graph) -> list[set[int]]:
     """Functions of one verb with no norm between them, and what lies on the ways between them."""
-    place, readers = _places(graph), consumers(graph)
+    place, readers = _find_group_keys(graph), consumers(graph)
     after: set[int] = set()  # functions, and what comes after one in the same place
     before: set[int] = set()
     for id in place:
@@ -111,25 +111,27 @@ def _groups(graph: Graph) -> list[set[int]]:
     return groups
 
 
-def _places(graph: Graph) -> dict[int, tuple[int, str, int]]:
+def _find_group_keys(graph: Graph) -> dict[int, tuple[int, str, int]]:
     """Layer, verb, and how many norms of that verb stand below."""
     place: dict[int, tuple[int, str, int]] = {}
     level: dict[int, int] = {}
     for node in graph.values():
         sources = [graph[edge.source] for edge in node.inputs]
         same = [s for s in sources if (s.layer, s.phase) == (node.layer, node.phase)]
-        level[node.id] = max((level[s.id] + (s.kind not in _INNER) for s in same), default=0)
-        if node.kind in _INNER:
+        level[node.id] = max(
+            (level[s.id] + (s.kind not in _MERGEABLE_KINDS) for s in same), default=0
+        )
+        if node.kind in _MERGEABLE_KINDS:
             place[node.id] = (node.layer, node.phase, level[node.id])
     return place
 
 
-def _grow(graph: Graph, group: set[int]) -> set[int]:
+def _expand_group(graph: Graph, group: set[int]) -> set[int]:
     """Take in arithmetic of the same verb until one result leaves, where that can be had.
 
     Sinks that feed the same sum would otherwise look like one line that splits.
     """
-    place, readers = _places(graph), consumers(graph)
+    place, readers = _find_group_keys(graph), consumers(graph)
     home = place[min(group)]
     grown = set(group)
     while len(leaving := {n for n in grown if any(r not in grown for r in readers[n])}) > 1:
@@ -148,16 +150,16 @@ def _contract(graph: Graph, member: dict[int, int]) -> Graph:
     result: Graph = {}
     for node in graph.values():
         if node.id not in member:
-            edges = [replace(e, source=_moved(e.source, member, last)) for e in node.inputs]
-            kept = edges if node.kind in ROUND else dict.fromkeys(edges)
+            edges = [replace(e, source=_remap_source(e.source, member, last)) for e in node.inputs]
+            kept = edges if node.kind in ROUND_KINDS else dict.fromkeys(edges)
             result[node.id] = replace(node, inputs=tuple(kept))
         elif last[member[node.id]] == node.id:
             parts = [graph[part] for part in sorted(member) if member[part] == member[node.id]]
-            result[node.id] = _box(node, parts, member, last)
-    return _ordered(result)
+            result[node.id] = _merge_nodes(node, parts, member, last)
+    return _sort_topologically(result)
 
 
-def _ordered(graph: Graph) -> Graph:
+def _sort_topologically(graph: Graph) -> Graph:
     """Every node after what it reads, else in the order in which things happened."""
     waiting, result = dict(sorted(graph.items())), Graph()
     while waiting:
@@ -170,46 +172,48 @@ def _ordered(graph: Graph) -> Graph:
     return result
 
 
-def _moved(source: int, member: dict[int, int], last: dict[int, int]) -> int:
+def _remap_source(source: int, member: dict[int, int], last: dict[int, int]) -> int:
     return last[member[source]] if source in member else source
 
 
-def _box(node: Node, parts: list[Node], member: dict[int, int], last: dict[int, int]) -> Node:
-    inside = {part.id for part in parts}
-    outer = [edge for part in parts for edge in part.inputs if edge.source not in inside]
+def _merge_nodes(
+    node: Node, nodes: list[Node], member: dict[int, int], last: dict[int, int]
+) -> Node:
+    inside = {part.id for part in nodes}
+    outer = [edge for part in nodes for edge in part.inputs if edge.source not in inside]
     wide: dict[int, bool] = {}  # one line from each source, however often it is read
     for edge in outer:
-        source = _moved(edge.source, member, last)
+        source = _remap_source(edge.source, member, last)
         wide[source] = wide.get(source, False) or edge.wide
-    names = dict.fromkeys(name for part in parts for name in _learned(part))
-    slot = next((part.slot for part in parts if part.slot is not None), None)
+    names = dict.fromkeys(name for part in nodes for name in _parameter_names(part))
+    slot = next((part.slot for part in nodes if part.slot is not None), None)
     return replace(
         node,
         kind="mix",
-        label=_title(parts),
+        label=_title(nodes),
         note=", ".join(names),
         inputs=tuple(Edge(source, wide=several) for source, several in wide.items()),
         slot=slot,
-        learned=any(part.learned for part in parts),
+        learned=any(part.learned for part in nodes),
     )
 
 
-def _learned(part: Node) -> list[str]:
+def _parameter_names(node: Node) -> list[str]:
     """Names of the parameters in a part."""
-    if part.kind == "scale" and part.learned:
-        return [part.label.split(" ", 1)[1]]
-    return part.note.split(", ") if part.note else []
+    if node.kind == "scale" and node.learned:
+        return [node.label.split(" ", 1)[1]]
+    return node.note.split(", ") if node.note else []
 
 
-def _title(parts: list[Node]) -> str:
-    labels = [part.label for part in parts if part.kind == "op"]
-    if len(parts) == 1:
+def _title(nodes: list[Node]) -> str:
+    labels = [part.label for part in nodes if part.kind == "op"]
+    if len(nodes) == 1:
         return labels[0]
-    streams = any(edge.wide for part in parts for edge in part.inputs)
+    streams = any(edge.wide for part in nodes for edge in part.inputs)
     return "Gate" if SIGMOID in labels and not streams else "Mix"
 
 
-def without_neutral(graph: Graph) -> Graph:
+def remove_neutral(graph: Graph) -> Graph:
     """Factors of exactly one and terms of exactly zero left out."""
     result: Graph = {}
     instead: dict[int, int] = {}

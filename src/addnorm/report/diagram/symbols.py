@@ -21,7 +21,7 @@ _TITLES = {
 }  # fmt: skip
 
 
-def symbol(name: str) -> str:
+def parameter_symbol(name: str) -> str:
     """A parameter's name as one writes it: its last word, Greek where it is Greek.
 
     >>> symbol("alpha.3"), symbol("scales.0.weight"), symbol("mixers.2.lam_out")
@@ -29,10 +29,10 @@ def symbol(name: str) -> str:
     """
     words = [part for part in name.split(".") if not part.isdigit()]
     kept = [word for word in words if word not in ("weight", "bias")] or words or [""]
-    return greek(kept[-1])
+    return to_greek(kept[-1])
 
 
-def greek(text: str) -> str:
+def to_greek(text: str) -> str:
     """Spelt letters to signs, whole words only.
 
     >>> greek("alpha_k * x + beta2")
@@ -42,10 +42,10 @@ def greek(text: str) -> str:
     return re.sub(rf"(?<![A-Za-z])({letters})s?(?![A-Za-z])", lambda m: GREEK[m[1]], text)
 
 
-def formula(text: str) -> str:
+def format_formula(text: str) -> str:
     """A card's formula for the eye."""
     text = (
-        re.sub(r"\bsum(?=_)", "Σ", greek(text))
+        re.sub(r"\bsum(?=_)", "Σ", to_greek(text))
         .replace("<-", "←")
         .replace(" * ", " · ")
         .replace("->", "→")
@@ -53,14 +53,14 @@ def formula(text: str) -> str:
     return text.replace("<=", "≤").replace(">=", "≥").replace("sqrt(", "√(")
 
 
-def factor(number: float, names: Mapping[float, str]) -> str:
+def format_factor(number: float, names: Mapping[float, str]) -> str:
     """A number, with the name the wiring has for it if it has just one.
 
     >>> factor(1.8612097, {1.8612097: "alpha"}), factor(0.5, {})
     ('α = 1.86', '0.5')
     """
     shown = f"{number:.3g}"
-    return f"{greek(names[number])} = {shown}" if number in names else shown
+    return f"{to_greek(names[number])} = {shown}" if number in names else shown
 
 
 def op_title(name: str) -> str:

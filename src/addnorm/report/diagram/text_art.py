@@ -7,7 +7,7 @@ from addnorm.report.diagram.layout import Box, Diagram
 
 Strokes = dict[tuple[int, int], dict[int, int]]  # cell -> source of a line -> its sides
 
-CHARACTER = 7.5
+CHARACTER_WIDTH_PIXELS = 7.5
 """Pixels of the drawing that one column of characters stands for."""
 UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
 STROKES = {
@@ -18,28 +18,28 @@ STROKES = {
 }  # fmt: skip
 
 
-def typed(diagram: Diagram) -> str:
+def render_text(diagram: Diagram) -> str:
     """The diagram as lines of text, input at the bottom.
 
     A row is made for every height at which something stands or turns, so that nothing overlaps.
     """
-    rows = _rows(diagram)
+    rows = _assign_rows(diagram)
     strokes: Strokes = defaultdict(lambda: defaultdict(int))
     for line in diagram.lines:
-        corners = [(rows[round(y)], _column(diagram, x)) for x, y in line.points]
+        corners = [(rows[round(y)], _to_column(diagram, x)) for x, y in line.points]
         for start, end in pairwise(corners):
-            _stroke(strokes, line.route.source, start, end)
+            _draw_stroke(strokes, line.route.source, start, end)
     height = max(rows.values()) + 1
-    cells = {place: _sign(list(sides.values())) for place, sides in strokes.items()}
+    cells = {place: _stroke_character(list(sides.values())) for place, sides in strokes.items()}
     for box in diagram.boxes:
         label = _label(box)
-        left = _column(diagram, box.x) - len(label) // 2
+        left = _to_column(diagram, box.x) - len(label) // 2
         cells |= {(rows[round(box.y)], left + i): sign for i, sign in enumerate(label)}
     for panel in diagram.panels:
         if panel.repeats > 1:
             said = f"{panel.repeats} x "
             inside = [row for y, row in rows.items() if panel.top <= y <= panel.bottom]
-            left = _column(diagram, panel.left) - len(said)
+            left = _to_column(diagram, panel.left) - len(said)
             middle = (min(inside) + max(inside)) // 2
             cells |= {(middle, left + i): sign for i, sign in enumerate(said)}
     first = min(column for _, column in cells)
@@ -50,7 +50,7 @@ def typed(diagram: Diagram) -> str:
     )
 
 
-def _rows(diagram: Diagram) -> dict[int, int]:
+def _assign_rows(diagram: Diagram) -> dict[int, int]:
     """The row of every height; the edges of a box are the row of its middle."""
     heights = {round(y) for line in diagram.lines for _, y in line.points}
     heights |= {round(box.y) for box in diagram.boxes}
@@ -58,14 +58,14 @@ def _rows(diagram: Diagram) -> dict[int, int]:
         height: round(box.y)
         for height in sorted(heights)
         for box in diagram.boxes
-        if round(box.top) <= height <= round(box.bottom) and _touched(diagram, box, height)
+        if round(box.top) <= height <= round(box.bottom) and _touches_line(diagram, box, height)
     }
     kept = sorted({middle.get(height, height) for height in heights})
     order = {height: row for row, height in enumerate(kept)}
     return {height: order[middle.get(height, height)] for height in heights}
 
 
-def _touched(diagram: Diagram, box: Box, height: int) -> bool:
+def _touches_line(diagram: Diagram, box: Box, height: int) -> bool:
     """Whether that height is an end of a line at this box."""
     ends = (end for line in diagram.lines for end in (line.points[0], line.points[-1]))
     return round(box.y) == height or any(
@@ -73,8 +73,8 @@ def _touched(diagram: Diagram, box: Box, height: int) -> bool:
     )
 
 
-def _column(diagram: Diagram, x: float) -> int:
-    return round((x - diagram.left) / CHARACTER)
+def _to_column(diagram: Diagram, x: float) -> int:
+    return round((x - diagram.left) / CHARACTER_WIDTH_PIXELS)
 
 
 def _label(box: Box) -> str:
@@ -83,7 +83,7 @@ def _label(box: Box) -> str:
     return label if box.node.kind in ("add", "mul", "input", "output") else f"[{label}]"
 
 
-def _sign(sides: list[int]) -> str:
+def _stroke_character(sides: list[int]) -> str:
     """The character of a cell; of lines that cross without touching the upright one is seen."""
     if len(sides) > 1 and all(each in (UP | DOWN, LEFT | RIGHT) for each in sides):
         return STROKES[max(sides, key=lambda each: each == UP | DOWN)]
@@ -93,7 +93,9 @@ def _sign(sides: list[int]) -> str:
     return STROKES[joined]
 
 
-def _stroke(strokes: Strokes, source: int, start: tuple[int, int], end: tuple[int, int]) -> None:
+def _draw_stroke(
+    strokes: Strokes, source: int, start: tuple[int, int], end: tuple[int, int]
+) -> None:
     """A straight piece of a line, from cell to cell."""
     (row, column), (last_row, last_column) = start, end
     while (row, column) != (last_row, last_column):

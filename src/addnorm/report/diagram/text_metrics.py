@@ -10,20 +10,20 @@ _WIDTHS = (
     | dict.fromkeys("wABCDEGHKNOPQRSUVXYZ&←→√≤≥", _WIDE)
     | dict.fromkeys("mMW@%…", _BROAD)
 )
-_USUAL, _BOLD = 0.60, 1.07
+_DEFAULT_WIDTH, _BOLD = 0.60, 1.07
 
 
-def width(text: str, size: float, *, bold: bool = False) -> float:
+def text_width(text: str, size: float, *, bold: bool = False) -> float:
     """Estimated width of a line, never much too small.
 
     >>> 60 < width("Self-attention", 14) < 110
     True
     """
-    units = sum(_WIDTHS.get(letter, _USUAL) for letter in text)
+    units = sum(_WIDTHS.get(letter, _DEFAULT_WIDTH) for letter in text)
     return units * size * (_BOLD if bold else 1.0)
 
 
-def wrap(text: str, size: float, room: float) -> list[str]:
+def wrap(text: str, size: float, max_width: float) -> list[str]:
     """The text in lines that fit: one for each clause, broken between statements if that does.
 
     >>> wrap("u = f(x), x <- N(x + u); y = x", 10, 90)
@@ -32,12 +32,12 @@ def wrap(text: str, size: float, room: float) -> list[str]:
     lines: list[str] = []
     for clause in text.replace("; ", ";\n").splitlines():
         pieces = re.split(r"(?<=,) (?![^(]*\))| (?=\S+ (?:←|<-) )", clause)
-        if any(width(piece, size) > room for piece in pieces):
+        if any(text_width(piece, size) > max_width for piece in pieces):
             pieces = clause.split()
         line = ""
         for piece in pieces:
             longer = f"{line} {piece}".strip()
-            if line and width(longer, size) > room:
+            if line and text_width(longer, size) > max_width:
                 lines.append(line)
                 longer = piece
             line = longer
@@ -45,15 +45,15 @@ def wrap(text: str, size: float, room: float) -> list[str]:
     return lines
 
 
-def shorten(text: str, size: float, room: float) -> str:
+def shorten(text: str, size: float, max_width: float) -> str:
     """As many items of a list as fit, then an ellipsis.
 
     >>> shorten("reset, update, candidate", 10, 90)
     'reset, update, …'
     """
-    if width(text, size) <= room:
+    if text_width(text, size) <= max_width:
         return text
     items = text.split(", ")
-    while len(items) > 1 and width(", ".join([*items, "…"]), size) > room:
+    while len(items) > 1 and text_width(", ".join([*items, "…"]), size) > max_width:
         items.pop()
     return ", ".join([*items, "…"])

@@ -7,16 +7,16 @@ from typing import Any
 from markupsafe import Markup
 
 from addnorm.report.html.page import Chart, Part
-from addnorm.report.theme import Look
+from addnorm.report.theme import ArmStyle
 
-PARTS = {"seeds": False, "means": True}
+STYLE_DRAWS_MEAN = {"seeds": False, "means": True}
 """Styles of marks that draw only the seeds, or only their mean."""
 LOG_TICKS = 3
 """Powers of ten from which on a log axis has lines at these alone."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class ChartSelector:
     """One of several values of a field of the data; rows of other values are not drawn."""
 
     field: str
@@ -27,14 +27,14 @@ class Choice:
 
 
 @dataclass(frozen=True)
-class Board:
+class ChartGroup:
     """Charts whose rows are picked by choices and by arms that can be switched off."""
 
     name: str
     """For programs: the name of its form."""
     charts: Sequence[Chart]
-    choices: Sequence[Choice]
-    arms: Sequence[Look]
+    choices: Sequence[ChartSelector]
+    arms: Sequence[ArmStyle]
     log: bool = False
     """Whether it begins on a log scale."""
     below: Sequence[Part] = ()
@@ -42,17 +42,17 @@ class Board:
     kind: str = field(default="board", init=False)
 
     @property
-    def stills(self) -> list[tuple[Chart, Markup]]:
+    def static_charts(self) -> list[tuple[Chart, Markup]]:
         """The charts, each with a picture of what is chosen at first."""
         chosen = {choice.field: choice.default for choice in self.choices}
         made = []
         for chart in self.charts:
-            spec = on_scale(picked(chart.spec, chosen), log=self.log and chart.log)
-            made.append((chart, replace(chart, spec=spec).still))
+            spec = apply_scale(filter_spec(chart.spec, chosen), log=self.log and chart.log)
+            made.append((chart, replace(chart, spec=spec).static_svg))
         return made
 
 
-def picked(spec: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, Any]:
+def filter_spec(spec: Mapping[str, Any], selected: Mapping[str, str]) -> dict[str, Any]:
     """The spec with the rows that are chosen, without layers that have none.
 
     What the page's script does, for still pictures.
@@ -61,7 +61,7 @@ def picked(spec: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, Any]
     def fits(row: Mapping[str, Any]) -> bool:
         return all(
             value in row[field] if isinstance(row[field], list) else row[field] == value
-            for field, value in chosen.items()
+            for field, value in selected.items()
             if field in row
         )
 
@@ -69,13 +69,13 @@ def picked(spec: Mapping[str, Any], chosen: Mapping[str, str]) -> dict[str, Any]
 
     def has_rows(layer: Mapping[str, Any]) -> bool:
         rows = data[layer.get("data", spec.get("data"))["name"]]
-        part = PARTS.get(layer["mark"].get("style"))
+        part = STYLE_DRAWS_MEAN.get(layer["mark"].get("style"))
         return any(part is None or (row["seed"] == "mean") == part for row in rows)
 
     return {**spec, "datasets": data, "layer": [each for each in spec["layer"] if has_rows(each)]}
 
 
-def on_scale(spec: Mapping[str, Any], *, log: bool) -> dict[str, Any]:
+def apply_scale(spec: Mapping[str, Any], *, log: bool) -> dict[str, Any]:
     """The spec on a linear or a log scale; what the page's script does, for still pictures."""
     if not log:
         return dict(spec)

@@ -20,19 +20,19 @@ import jinja2
 from markupsafe import Markup
 
 from addnorm.core.errors import UserError
-from addnorm.core.files import replacing
-from addnorm.report.diagram.svg import FAMILY, THEMES
-from addnorm.report.theme import SIGNS, colours
+from addnorm.core.files import atomic_write
+from addnorm.report.diagram.svg import FONT_FAMILY, THEMES
+from addnorm.report.theme import OUTCOME_SYMBOLS, arm_and_outcome_colors
 
 PALETTE = {  # Okabe and Ito's colours, which the colour-blind tell apart; lighter on dark paper
     "light": {"blue": "#0072b2", "orange": "#d55e00", "green": "#00805d", "purple": "#a3477f"},
     "dark": {"blue": "#56b4e9", "orange": "#f0952b", "green": "#2bc49a", "purple": "#d98cb8"},
 }
-STILL_WIDTH = 600
+STATIC_WIDTH_PIXELS = 600
 """Width of the still picture of a chart; it is scaled to the room there is."""
 
 
-UNSEEN = "unseen"
+HOVER_ONLY_STYLE = "unseen"
 """Style of marks that only answer the pointer."""
 
 
@@ -78,7 +78,7 @@ class Note:
 
 
 @dataclass(frozen=True)
-class Fold:
+class CollapsibleText:
     """A long text that opens on a click."""
 
     title: str
@@ -87,7 +87,7 @@ class Fold:
 
 
 @dataclass(frozen=True)
-class Folded:
+class Collapsible:
     """Parts that open on a click."""
 
     title: str
@@ -96,7 +96,7 @@ class Folded:
 
 
 @dataclass(frozen=True)
-class Lead:
+class Headline:
     """Sentences: the first large, the others below."""
 
     large: Sequence[str]
@@ -105,7 +105,7 @@ class Lead:
 
 
 @dataclass(frozen=True)
-class Picture:
+class Figure:
     """A drawing as SVG, one for each theme."""
 
     title: str
@@ -131,14 +131,16 @@ class Chart:
     kind: str = field(default="chart", init=False)
 
     @property
-    def still(self) -> Markup:
+    def static_svg(self) -> Markup:
         """The picture for the first paint, for browsers without scripts and for paper."""
         import vl_convert  # a big library, wanted only here
 
         layers = self.spec.get("layer")
-        spec = {**self.spec, "width": STILL_WIDTH * (1 + self.wide)}
+        spec = {**self.spec, "width": STATIC_WIDTH_PIXELS * (1 + self.wide)}
         if layers:  # what only answers the pointer is not to be seen
-            spec["layer"] = [layer for layer in layers if layer["mark"].get("style") != UNSEEN]
+            spec["layer"] = [
+                layer for layer in layers if layer["mark"].get("style") != HOVER_ONLY_STYLE
+            ]
         spec["params"] = [each for each in spec.get("params", ()) if "select" not in each]
         return _inline(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 
@@ -162,7 +164,7 @@ class Section:
     """Whether its parts need little room each."""
 
 
-def page(
+def render_page(
     title: str,
     *,
     sections: Sequence[Section],
@@ -189,13 +191,13 @@ def render(template: str, **values: Any) -> str:
     return (
         _templates()
         .get_template(template)
-        .render(**values, variables=Markup(variables()), family=Markup(FAMILY))
+        .render(**values, variables=Markup(build_css_variables()), family=Markup(FONT_FAMILY))
     )
 
 
-def variables() -> str:
+def build_css_variables() -> str:
     """The themes as CSS: dark only on screens that ask for it, so that paper stays white."""
-    light, dark = (_variables(name) for name in ("light", "dark"))
+    light, dark = (_format_css_variables(name) for name in ("light", "dark"))
     return (
         f":root {{ color-scheme: light; {light} }}\n"
         "@media screen and (prefers-color-scheme: dark) "
@@ -206,7 +208,7 @@ def variables() -> str:
 def write_page(path: Path, text: str) -> Path:
     """Write the page whole or not at all."""
     try:
-        with replacing(path) as name:
+        with atomic_write(path) as name:
             name.write_bytes(
                 text.encode("utf-8", errors="replace")
             )  # lone surrogates have no bytes
@@ -217,17 +219,17 @@ def write_page(path: Path, text: str) -> Path:
     return path
 
 
-def colours_of(theme: str) -> dict[str, str]:
+def page_colors(theme: str) -> dict[str, str]:
     """Every colour of a page by the name of its CSS variable."""
     look = THEMES[theme]
     return {
         "paper": look.paper, "ink": look.ink, "quiet": look.quiet, "line": look.line,
-        "panel": look.panel, "edge": look.panel_edge, **PALETTE[theme], **colours(theme),
+        "panel": look.panel, "edge": look.panel_edge, **PALETTE[theme], **arm_and_outcome_colors(theme),
     }  # fmt: skip
 
 
-def _variables(theme: str) -> str:
-    return " ".join(f"--{name}: {colour};" for name, colour in colours_of(theme).items())
+def _format_css_variables(theme: str) -> str:
+    return " ".join(f"--{name}: {colour};" for name, colour in page_colors(theme).items())
 
 
 def _inline(svg: str, prefix: str = "") -> Markup:
@@ -253,7 +255,7 @@ def _templates() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     made.filters["inline"] = _inline
-    made.globals["signs"] = SIGNS
+    made.globals["signs"] = OUTCOME_SYMBOLS
     return made
 
 

@@ -7,8 +7,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from addnorm.models.tabular.table_batch import Cells
-from addnorm.tabular.columns.features import PARTS, SLOTS, Category, Number, Text, part_of
+from addnorm.models.tabular.table_batch import TableBatch
+from addnorm.tabular.columns.features import (
+    DATETIME_PARTS,
+    WORDS_PER_TEXT,
+    Category,
+    Number,
+    Text,
+    datetime_part,
+)
 from addnorm.tabular.columns.quantiles import Quantiles
 from addnorm.tabular.columns.reader import Column, raw_columns, read_column
 
@@ -24,21 +31,21 @@ class TableEncoder:
     texts: tuple[Text, ...]
 
     @classmethod
-    def of(cls, columns: Sequence[Column], weights: np.ndarray) -> "TableEncoder":
+    def from_columns(cls, columns: Sequence[Column], weights: np.ndarray) -> "TableEncoder":
         """Learn from training rows."""
         numbers, categories, texts = [], [], []
         for index, column in enumerate(columns):
             if column.kind == "numeric":
-                numbers.append(_number(index, "", column.values, weights))
+                numbers.append(_build_number(index, "", column.values, weights))
             elif column.kind == "datetime":
-                for part in PARTS:
-                    values = part_of(column.values, part)
+                for part in DATETIME_PARTS:
+                    values = datetime_part(column.values, part)
                     if part == "elapsed" or len(np.unique(values[~np.isnan(values)])) > 1:
-                        numbers.append(_number(index, part, values, weights))
+                        numbers.append(_build_number(index, part, values, weights))
             elif column.kind == "string":
-                texts.append(Text.of(index, column.values, weights))
+                texts.append(Text.from_texts(index, column.values, weights))
             else:
-                categories.append(Category.of(index, column.values, weights))
+                categories.append(Category.from_texts(index, column.values, weights))
         return cls(
             tuple(column.name for column in columns),
             tuple(column.kind for column in columns),
@@ -69,7 +76,7 @@ class TableEncoder:
             for (_, values), name, kind in zip(raw_columns(X), self.names, self.kinds, strict=True)
         ]
 
-    def raw(self, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    def raw_features(self, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
         """Numbers before scaling, codes and words: (rows, numbers), (rows, categories) and
         (rows, texts, slots).
         """
@@ -80,48 +87,50 @@ class TableEncoder:
         return (
             np.stack(numbers, 1) if numbers else np.zeros((rows, 0)),
             np.stack(codes, 1) if codes else np.zeros((rows, 0), np.int64),
-            np.stack(words, 1) if words else np.zeros((rows, 0, SLOTS), np.int64),
+            np.stack(words, 1) if words else np.zeros((rows, 0, WORDS_PER_TEXT), np.int64),
         )
 
-    def cells(self, numbers: np.ndarray, codes: np.ndarray, words: np.ndarray) -> Cells:
+    def to_table_batch(
+        self, numbers: np.ndarray, codes: np.ndarray, words: np.ndarray
+    ) -> TableBatch:
         """What a model reads, of what `raw` returned; numbers in float64."""
         scaled = np.zeros_like(numbers)
         for place, each in enumerate(self.numbers):
-            scaled[:, place] = each.curve.scaled(numbers[:, place])
+            scaled[:, place] = each.curve.transform(numbers[:, place])
         absent = np.isnan(numbers)
-        return Cells(
+        return TableBatch(
             torch.from_numpy(np.where(absent, 0.0, scaled)),
             torch.from_numpy(absent),
             torch.from_numpy(codes),
             torch.from_numpy(words),
         )
 
-    def encode(self, X: Any) -> Cells:
+    def encode(self, X: Any) -> TableBatch:
         """A table that was checked, as cells."""
-        return self.cells(*self.raw(self.read(X)))
+        return self.to_table_batch(*self.raw_features(self.read(X)))
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {
             "names": list(self.names),
             "kinds": list(self.kinds),
-            "numbers": [each.to_plain() for each in self.numbers],
-            "categories": [each.to_plain() for each in self.categories],
-            "texts": [each.to_plain() for each in self.texts],
+            "numbers": [each.to_json() for each in self.numbers],
+            "categories": [each.to_json() for each in self.categories],
+            "texts": [each.to_json() for each in self.texts],
         }
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "TableEncoder":
+    def from_json(cls, data: Mapping[str, Any]) -> "TableEncoder":
         """From what `to_plain` made."""
         return cls(
-            tuple(plain["names"]),
-            tuple(plain["kinds"]),
-            tuple(map(Number.from_plain, plain["numbers"])),
-            tuple(map(Category.from_plain, plain["categories"])),
-            tuple(map(Text.from_plain, plain["texts"])),
+            tuple(data["names"]),
+            tuple(data["kinds"]),
+            tuple(map(Number.from_json, data["numbers"])),
+            tuple(map(Category.from_json, data["categories"])),
+            tuple(map(Text.from_json, data["texts"])),
         )
 
 
-def _number(index: int, part: str, values: np.ndarray, weights: np.ndarray) -> Number:
+def _build_number(index: int, part: str, values: np.ndarray, weights: np.ndarray) -> Number:
     here = ~np.isnan(values)
-    return Number(index, part, Quantiles.of(values[here], weights[here]))
+    return Number(index, part, Quantiles.from_samples(values[here], weights[here]))

@@ -8,15 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from addnorm.models.tabular.table_batch import ABSENT, KNOWN, NO_TEXT, PADDING, RARE, WORD
+from addnorm.models.tabular.table_batch import (
+    ABSENT,
+    FIRST_KNOWN,
+    FIRST_WORD,
+    NO_TEXT,
+    PADDING,
+    RARE,
+)
 from addnorm.tabular.columns.quantiles import Quantiles
 from addnorm.tabular.columns.reader import Column
 
-CATEGORIES = 1024
+MAX_CATEGORIES = 1024
 """Categories of a column that are told apart at most, the most frequent ones."""
-WORDS, SLOTS = 512, 12
+MAX_WORDS, WORDS_PER_TEXT = 512, 12
 """Words of a column that are told apart at most, and of one text that are read."""
-PARTS = ("elapsed", "month", "weekday", "hour")
+DATETIME_PARTS = ("elapsed", "month", "weekday", "hour")
 """What of a moment a model reads."""
 
 
@@ -30,16 +37,16 @@ class Number:
 
     def raw(self, column: Column) -> np.ndarray:
         """The number itself, float64; NaN where absent."""
-        return column.values if not self.part else part_of(column.values, self.part)
+        return column.values if not self.part else datetime_part(column.values, self.part)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
-        return {"column": self.column, "part": self.part, "curve": self.curve.to_plain()}
+        return {"column": self.column, "part": self.part, "curve": self.curve.to_json()}
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Number":
+    def from_json(cls, data: dict[str, Any]) -> "Number":
         """From what `to_plain` made."""
-        return cls(plain["column"], plain["part"], Quantiles.from_plain(plain["curve"]))
+        return cls(data["column"], data["part"], Quantiles.from_json(data["curve"]))
 
 
 @dataclass(frozen=True)
@@ -52,29 +59,29 @@ class Category:
     @property
     def size(self) -> int:
         """Codes."""
-        return KNOWN + len(self.values)
+        return FIRST_KNOWN + len(self.values)
 
     @classmethod
-    def of(cls, column: int, texts: np.ndarray, weights: np.ndarray) -> "Category":
+    def from_texts(cls, column: int, texts: np.ndarray, weights: np.ndarray) -> "Category":
         """Most frequent first; beyond a limit, the rest is rare."""
-        mass = weigh(((text,) for text in texts), weights)
+        mass = sum_weights(((text,) for text in texts), weights)
         ranked = sorted(mass, key=lambda text: (-mass[text], text))
-        return cls(column, tuple(ranked[:CATEGORIES]))
+        return cls(column, tuple(ranked[:MAX_CATEGORIES]))
 
     def codes(self, texts: np.ndarray) -> np.ndarray:
         """(rows), int64."""
-        known = {text: KNOWN + place for place, text in enumerate(self.values)}
+        known = {text: FIRST_KNOWN + place for place, text in enumerate(self.values)}
         found = [ABSENT if text is None else known.get(text, RARE) for text in texts]
         return np.array(found, dtype=np.int64)
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {"column": self.column, "values": list(self.values)}
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Category":
+    def from_json(cls, data: dict[str, Any]) -> "Category":
         """From what `to_plain` made."""
-        return cls(plain["column"], tuple(plain["values"]))
+        return cls(data["column"], tuple(data["values"]))
 
 
 @dataclass(frozen=True)
@@ -87,43 +94,43 @@ class Text:
     @property
     def size(self) -> int:
         """Codes."""
-        return WORD + len(self.words)
+        return FIRST_WORD + len(self.words)
 
     @classmethod
-    def of(cls, column: int, texts: np.ndarray, weights: np.ndarray) -> "Text":
+    def from_texts(cls, column: int, texts: np.ndarray, weights: np.ndarray) -> "Text":
         """Words of at least three different texts and of one row in 500, most frequent first."""
-        rows = [() if text is None else tuple(dict.fromkeys(words_of(text))) for text in texts]
-        mass = weigh(rows, weights)
+        rows = [() if text is None else tuple(dict.fromkeys(split_words(text))) for text in texts]
+        mass = sum_weights(rows, weights)
         different = {text for text in texts if text is not None}
-        spread = Counter(word for text in different for word in set(words_of(text)))
+        spread = Counter(word for text in different for word in set(split_words(text)))
         least = 0.002 * float(weights.sum())
         often = (word for word in mass if spread[word] >= 3 and mass[word] >= least)
         ranked = sorted(often, key=lambda word: (-mass[word], word))
-        return cls(column, tuple(ranked[:WORDS]))
+        return cls(column, tuple(ranked[:MAX_WORDS]))
 
     def codes(self, texts: np.ndarray) -> np.ndarray:
         """(rows, SLOTS), int64."""
-        known = {word: WORD + place for place, word in enumerate(self.words)}
-        made = np.full((len(texts), SLOTS), PADDING, dtype=np.int64)
+        known = {word: FIRST_WORD + place for place, word in enumerate(self.words)}
+        made = np.full((len(texts), WORDS_PER_TEXT), PADDING, dtype=np.int64)
         for row, text in enumerate(texts):
             if text is None:
                 made[row, 0] = NO_TEXT
                 continue
-            met = list(dict.fromkeys(known[word] for word in words_of(text) if word in known))
-            made[row, : len(met[:SLOTS])] = met[:SLOTS]
+            met = list(dict.fromkeys(known[word] for word in split_words(text) if word in known))
+            made[row, : len(met[:WORDS_PER_TEXT])] = met[:WORDS_PER_TEXT]
         return made
 
-    def to_plain(self) -> dict[str, Any]:
+    def to_json(self) -> dict[str, Any]:
         """As JSON can hold it."""
         return {"column": self.column, "words": list(self.words)}
 
     @classmethod
-    def from_plain(cls, plain: dict[str, Any]) -> "Text":
+    def from_json(cls, data: dict[str, Any]) -> "Text":
         """From what `to_plain` made."""
-        return cls(plain["column"], tuple(plain["words"]))
+        return cls(data["column"], tuple(data["words"]))
 
 
-def weigh(rows: Iterable[Sequence[str | None]], weights: np.ndarray) -> Counter[str]:
+def sum_weights(rows: Iterable[Sequence[str | None]], weights: np.ndarray) -> Counter[str]:
     """The weight of every text."""
     mass: Counter[str] = Counter()
     for texts, weight in zip(rows, weights.tolist(), strict=True):
@@ -133,7 +140,7 @@ def weigh(rows: Iterable[Sequence[str | None]], weights: np.ndarray) -> Counter[
     return mass
 
 
-def words_of(text: str) -> list[str]:
+def split_words(text: str) -> list[str]:
     """Runs of letters, and runs of digits, in lower case.
 
     >>> words_of("PC 17599, Mrs. Allen")
@@ -142,7 +149,7 @@ def words_of(text: str) -> list[str]:
     return re.findall(r"[^\W\d_]+|\d+", text.lower())
 
 
-def part_of(seconds: np.ndarray, part: str) -> np.ndarray:
+def datetime_part(seconds: np.ndarray, part: str) -> np.ndarray:
     """A part of moments, as numbers; NaN where absent.
 
     >>> part_of(np.array([0.0, np.nan]), "weekday")

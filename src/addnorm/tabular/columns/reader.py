@@ -11,18 +11,18 @@ from typing import Any
 import numpy as np
 from scipy.sparse import issparse
 
-from addnorm.core.errors import UserError, unknown
-from addnorm.tabular.columns.values import Plain, plain_of, seconds_of, spell
+from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.tabular.columns.values import RawColumn, format_value, to_epoch_seconds, to_raw_column
 
 KINDS = ("numeric", "boolean", "categorical", "string", "datetime")
-FEW = 64
+MAX_CATEGORICAL_VALUES = 64
 """Different texts that are always taken for categories."""
-OFTEN = 8
+MIN_ROWS_PER_CATEGORY = 8
 """Rows that a text must have on average to be taken for a category beyond that."""
-NUMBER = re.compile(r"\s*[+-]?(?:0|[1-9]\d*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?\s*")
+NUMBER_PATTERN = re.compile(r"\s*[+-]?(?:0|[1-9]\d*|(?=\.\d))(\.\d*)?([eE][+-]?\d+)?\s*")
 """A number as a text; 007 is a name."""
-MOMENT = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?\s*")
-TRUTHS = {"true": "True", "false": "False", "1": "True", "0": "False"}
+DATETIME_PATTERN = re.compile(r"\s*\d{4}-\d\d-\d\d([T ]\d\d:\d\d.*)?\s*")
+BOOLEAN_VALUES = {"true": "True", "false": "False", "1": "True", "0": "False"}
 
 
 @dataclass(frozen=True)
@@ -43,7 +43,7 @@ def is_frame(X: Any) -> bool:
     return callable(getattr(type(X), "__arrow_c_stream__", None))
 
 
-def as_pandas(X: Any) -> Any:
+def to_pandas(X: Any) -> Any:
     """A frame of whatever library as one of pandas, through Arrow."""
     import pandas
 
@@ -63,7 +63,7 @@ def as_pandas(X: Any) -> Any:
         ) from None
 
 
-def refuse_records(X: Any) -> None:
+def reject_records(X: Any) -> None:
     """What is nearly a table, and what to do."""
     if issparse(X):  # some are dicts; scikit-learn has words for all
         return
@@ -85,7 +85,7 @@ def raw_columns(X: Any) -> list[tuple[str, Any]]:
 
 
 def read_columns(
-    X: Any, kinds: Mapping[Any, str] | None = None, *, times: np.ndarray | None = None
+    X: Any, kinds: Mapping[Any, str] | None = None, *, multiplicity: np.ndarray | None = None
 ) -> list[Column]:
     """Every column with the kind that is told in `kinds`, by name or position, or found.
 
@@ -95,14 +95,14 @@ def read_columns(
     ['numeric', 'numeric']
     """
     raw = raw_columns(X)
-    told = told_kinds([name for name, _ in raw], kinds)
+    told = explicit_column_types([name for name, _ in raw], kinds)
     return [
-        read_column(name, values, told.get(index), times=times)
+        read_column(name, values, told.get(index), multiplicity=multiplicity)
         for index, (name, values) in enumerate(raw)
     ]
 
 
-def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
+def explicit_column_types(names: Sequence[str], kinds: Any) -> dict[int, str]:
     """Kinds that are told, by position."""
     if kinds is not None and not isinstance(kinds, Mapping):
         raise UserError(
@@ -112,7 +112,7 @@ def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
     told = dict[int, str]()
     for key, kind in (kinds or {}).items():
         if kind not in KINDS:
-            raise UserError(unknown("column type", str(kind), KINDS))
+            raise UserError(unknown_name_message("column type", str(kind), KINDS))
         if names.count(str(key)) > 1:
             raise UserError(f"column_types: several columns are called {str(key)!r}; say positions")
         if str(key) in names:
@@ -120,113 +120,122 @@ def told_kinds(names: Sequence[str], kinds: Any) -> dict[int, str]:
         elif isinstance(key, numbers.Integral) and 0 <= int(key) < len(names):
             told[int(key)] = kind
         else:
-            raise UserError(unknown("column in column_types", str(key), names))
+            raise UserError(unknown_name_message("column in column_types", str(key), names))
     return told
 
 
 def read_column(
-    name: str, values: Any, kind: str | None = None, *, times: np.ndarray | None = None
+    name: str, values: Any, kind: str | None = None, *, multiplicity: np.ndarray | None = None
 ) -> Column:
     """One column; its kind is found if it is not told."""
-    plain = plain_of(values, spelt=kind in ("categorical", "string"))
-    kind = kind or found(plain, times)
-    return Column(name, kind, _as(kind, plain, name))
+    plain = to_raw_column(values, as_text=kind in ("categorical", "string"))
+    kind = kind or infer_column_type(plain, multiplicity)
+    return Column(name, kind, _convert_values(kind, plain, name))
 
 
-def found(plain: Plain, times: np.ndarray | None = None) -> str:
+def infer_column_type(column: RawColumn, multiplicity: np.ndarray | None = None) -> str:
     """What kind a column is by its looks.
 
     Texts that come back are categories, others free text; texts that are all moments are moments,
     and texts that are all numbers are numbers, but for whole ones that come back.
     """
-    if plain.looks != "text":
-        return plain.looks
-    here = np.array([text is not None for text in plain.values])
-    different = set(plain.values[here])
-    present = int(here.sum() if times is None else times[here].sum())
-    numeric = [NUMBER.fullmatch(text) for text in different]
-    come_back = len(different) <= max(FEW, present // OFTEN)
+    if column.inferred_type != "text":
+        return column.inferred_type
+    here = np.array([text is not None for text in column.values])
+    different = set(column.values[here])
+    present = int(here.sum() if multiplicity is None else multiplicity[here].sum())
+    numeric = [NUMBER_PATTERN.fullmatch(text) for text in different]
+    come_back = len(different) <= max(MAX_CATEGORICAL_VALUES, present // MIN_ROWS_PER_CATEGORY)
     if all(numeric) and not (
         come_back and not any(each and any(each.groups()) for each in numeric)
     ):
         return "numeric"
-    if all(MOMENT.fullmatch(text) and _moment(text) for text in different):
+    if all(DATETIME_PATTERN.fullmatch(text) and _parse_datetime(text) for text in different):
         return "datetime"
     return "categorical" if come_back else "string"
 
 
-def _as(kind: str, plain: Plain, name: str) -> np.ndarray:
+def _convert_values(kind: str, column: RawColumn, name: str) -> np.ndarray:
     """The values as their kind wants them; what cannot be meant is refused."""
-    values, is_number = plain.values, plain.values.dtype == np.float64
+    values, is_number = column.values, column.values.dtype == np.float64
     here = ~np.isnan(values) if is_number else np.array([text is not None for text in values])
     if not here.any():  # without any value it has no looks
         return np.full(len(values), np.nan if kind in ("numeric", "datetime") else None)
     if kind in ("numeric", "datetime"):
         if is_number:
-            if (kind == "datetime") != (plain.looks == "datetime"):
-                raise _other(name, kind, f"{'moments' if kind == 'numeric' else 'numbers'}")
+            if (kind == "datetime") != (column.inferred_type == "datetime"):
+                raise _column_type_error(
+                    name, kind, f"{'moments' if kind == 'numeric' else 'numbers'}"
+                )
             return values
-        return _parsed(values, name) if kind == "numeric" else _dated(values, name)
+        return _parse_numbers(values, name) if kind == "numeric" else _parse_datetimes(values, name)
     if kind == "boolean":
-        return _truths(values, plain.looks, name)
+        return _parse_booleans(values, column.inferred_type, name)
     if not is_number:
         return values
-    if plain.looks == "datetime":
-        return _each(values, lambda value: str(np.datetime64(int(value), "s")))
-    return _each(
-        values, lambda value: str(bool(value)) if plain.looks == "boolean" else spell(value)
+    if column.inferred_type == "datetime":
+        return _map_present(values, lambda value: str(np.datetime64(int(value), "s")))
+    return _map_present(
+        values,
+        lambda value: (
+            str(bool(value)) if column.inferred_type == "boolean" else format_value(value)
+        ),
     )
 
 
-def _other(name: str, kind: str, holds: str) -> UserError:
+def _column_type_error(name: str, kind: str, holds: str) -> UserError:
     return UserError(
         f"column {name!r} is {kind}, and holds {holds}; convert it, or say column_types={{...}} at "
         "fit"
     )
 
 
-def _each(values: np.ndarray, of: Any) -> np.ndarray:
+def _map_present(values: np.ndarray, function: Any) -> np.ndarray:
     """Of every value that is there."""
-    known = {value: of(value) for value in np.unique(values[~np.isnan(values)])}
+    known = {value: function(value) for value in np.unique(values[~np.isnan(values)])}
     made = np.empty(len(values), dtype=object)
     made[:] = [known.get(value) for value in values]
     return made
 
 
-def _truths(values: np.ndarray, looks: str, name: str) -> np.ndarray:
-    texts = values if values.dtype == object else _each(values, spell)
+def _parse_booleans(values: np.ndarray, inferred_type: str, name: str) -> np.ndarray:
+    texts = values if values.dtype == object else _map_present(values, format_value)
     made = np.empty(len(values), dtype=object)
     for place, text in enumerate(texts):
         if text is not None:
-            made[place] = TRUTHS.get(text.strip().lower()) if looks != "datetime" else None
+            made[place] = (
+                BOOLEAN_VALUES.get(text.strip().lower()) if inferred_type != "datetime" else None
+            )
             if made[place] is None:
-                raise _other(name, "boolean", f"{text!r}")
+                raise _column_type_error(name, "boolean", f"{text!r}")
     return made
 
 
-def _parsed(texts: np.ndarray, name: str) -> np.ndarray:
+def _parse_numbers(texts: np.ndarray, name: str) -> np.ndarray:
     made = np.full(len(texts), np.nan)
     for place, text in enumerate(texts):
         if text is not None:
             try:
                 made[place] = float(text)
             except ValueError:
-                raise _other(name, "numeric", f"{text!r}, which could not be read") from None
+                raise _column_type_error(
+                    name, "numeric", f"{text!r}, which could not be read"
+                ) from None
     return np.where(np.isfinite(made), made, np.nan) + 0.0
 
 
-def _dated(texts: np.ndarray, name: str) -> np.ndarray:
-    moments = [None if text is None else _moment(text) for text in texts]
+def _parse_datetimes(texts: np.ndarray, name: str) -> np.ndarray:
+    moments = [None if text is None else _parse_datetime(text) for text in texts]
     for moment, text in zip(moments, texts, strict=True):
         if moment is None and text is not None:
             raise UserError(
                 f"column {name!r} is datetime, and holds what is no date in ISO form (2026-11-16 or"
                 f" 2026-11-16T08:00): {text!r}"
             )
-    return seconds_of(moments)
+    return to_epoch_seconds(moments)
 
 
-def _moment(text: str) -> datetime | None:
+def _parse_datetime(text: str) -> datetime | None:
     try:
         return datetime.fromisoformat(text.strip())
     except ValueError:
@@ -246,7 +255,7 @@ def empty_columns(columns: Sequence[Column]) -> list[str]:
     ]
 
 
-def shown(column: Column, row: int) -> str:
+def format_cell(column: Column, row: int) -> str:
     """A cell as text."""
     value = column.values[row]
     if value is None or value != value:

@@ -8,21 +8,34 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.readers.streams import opened
-from addnorm.data.readers.tables import format_of
+from addnorm.data.readers.streams import open_text
+from addnorm.data.readers.tables import infer_format
 
-ABSENT = ("", "?", "NA", "N/A", "NaN", "nan", "NULL", "null", "None", "-nan", "<NA>", "#N/A")
+MISSING_VALUES = (
+    "",
+    "?",
+    "NA",
+    "N/A",
+    "NaN",
+    "nan",
+    "NULL",
+    "null",
+    "None",
+    "-nan",
+    "<NA>",
+    "#N/A",
+)
 """What a cell of CSV says where there is nothing."""
-BLOCK = 1 << 24
+BLOCK_BYTES = 1 << 24
 """Bytes that are read at once."""
-ROWS = 1 << 14
+MAX_FRAME_ROWS = 1 << 14
 """Rows of a frame at most, where a table is read in parts."""
-READABLE = ("csv", "tsv", "parquet", "arrow")
-TEXTUAL = ("csv", "tsv")
-SAMPLE, LINES = 1 << 16, 200
+SUPPORTED_FORMATS = ("csv", "tsv", "parquet", "arrow")
+TEXT_FORMATS = ("csv", "tsv")
+MAX_LINE_BYTES, MAX_SAMPLE_LINES = 1 << 16, 200
 """Bytes of a line at most, and lines, from which is found what stands between cells."""
 SEPARATORS = (",", ";", "\t", "|")
-COMMA = re.compile(rb"(?:^|[;\t|\n])\"?[+-]?\d+,\d+\"?(?=[;\t|\r\n]|$)")
+DECIMAL_COMMA = re.compile(rb"(?:^|[;\t|\n])\"?[+-]?\d+,\d+\"?(?=[;\t|\r\n]|$)")
 """A number with a decimal comma in a cell of its own."""
 
 
@@ -37,38 +50,38 @@ def read_table(
     import pyarrow.csv
 
     path, found = Path(path), dict[str, str]()
-    with _told(path), opened(path) as file:
-        if _kind(path) in TEXTUAL:
-            table = pyarrow.csv.read_csv(file, **_options(path, dict(types or {})))
-            _check(path, table)
+    with _arrow_errors(path), open_text(path) as file:
+        if _table_format(path) in TEXT_FORMATS:
+            table = pyarrow.csv.read_csv(file, **_csv_options(path, dict(types or {})))
+            _check_columns(path, table)
             found = {field.name: str(field.type) for field in table.schema}
         else:
-            batches = list(_batches(path, file, {}))
+            batches = list(_read_batches(path, file, {}))
             table = pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
-            _check(path, table)
+            _check_columns(path, table)
     if not len(table):
-        raise _no_rows(path)
-    return _frame(table), found
+        raise _empty_table_error(path)
+    return _to_frame(table), found
 
 
-def read_parts(path: str | Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
+def read_table_chunks(path: str | Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
     """The table as pandas frames, one after the other, so that none needs much memory."""
     import pyarrow
 
     path, rows = Path(path), 0
-    with _told(path), opened(path) as file:
-        for batch in _batches(path, file, dict(types or {})):
+    with _arrow_errors(path), open_text(path) as file:
+        for batch in _read_batches(path, file, dict(types or {})):
             table = pyarrow.Table.from_batches([batch])
-            _check(path, table)
-            for start in range(0, len(table), ROWS):
-                part = table.slice(start, ROWS)
+            _check_columns(path, table)
+            for start in range(0, len(table), MAX_FRAME_ROWS):
+                part = table.slice(start, MAX_FRAME_ROWS)
                 rows += len(part)
-                yield _frame(part)
+                yield _to_frame(part)
     if not rows:
-        raise _no_rows(path)
+        raise _empty_table_error(path)
 
 
-def _frame(table: Any) -> Any:
+def _to_frame(table: Any) -> Any:
     """In pandas; an index that was saved under a name is a column, and one without is none."""
     frame = table.to_pandas(date_as_object=False).rename(columns=str)
     named = [name for name in frame.index.names if name is not None]
@@ -76,25 +89,25 @@ def _frame(table: Any) -> Any:
     return frame.reset_index(drop=True).rename(columns=str)
 
 
-def _kind(path: Path) -> str:
-    kind = format_of(path)
-    if kind not in READABLE:
-        raise UserError(f"{path} is {kind}; wanted a table in {', '.join(READABLE)}")
+def _table_format(path: Path) -> str:
+    kind = infer_format(path)
+    if kind not in SUPPORTED_FORMATS:
+        raise UserError(f"{path} is {kind}; wanted a table in {', '.join(SUPPORTED_FORMATS)}")
     return kind
 
 
-def _no_rows(path: Path) -> UserError:
+def _empty_table_error(path: Path) -> UserError:
     return UserError(f"{path} is no table: it has no rows; wanted a header and rows below it")
 
 
-def _batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]:
+def _read_batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]:
     import pyarrow.csv
     import pyarrow.ipc
     import pyarrow.parquet
 
-    kind = _kind(path)
+    kind = _table_format(path)
     if kind == "parquet":
-        yield from pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=ROWS)
+        yield from pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=MAX_FRAME_ROWS)
     elif kind == "arrow":
         try:
             with pyarrow.ipc.open_file(file) as reader:
@@ -103,34 +116,34 @@ def _batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]:
             file.seek(0)
             yield from pyarrow.ipc.open_stream(file)
     else:
-        yield from pyarrow.csv.open_csv(file, **_options(path, types))
+        yield from pyarrow.csv.open_csv(file, **_csv_options(path, types))
 
 
-def _options(path: Path, types: dict[str, str]) -> dict[str, Any]:
+def _csv_options(path: Path, types: dict[str, str]) -> dict[str, Any]:
     """How CSV is to be read: what stands between cells, decimal commas, types of columns."""
     import pyarrow.csv
 
-    with opened(path) as file:
-        start = b"".join(islice(iter(lambda: file.readline(SAMPLE), b""), LINES))
+    with open_text(path) as file:
+        start = b"".join(islice(iter(lambda: file.readline(MAX_LINE_BYTES), b""), MAX_SAMPLE_LINES))
     head = re.sub(r'"[^"]*"', "", start.split(b"\n", 1)[0].decode("utf-8", "replace"))
-    usual = "\t" if _kind(path) == "tsv" else ","
+    usual = "\t" if _table_format(path) == "tsv" else ","
     between = max(SEPARATORS, key=lambda each: (head.count(each), each == usual))
-    comma = between != "," and COMMA.search(start) is not None
+    comma = between != "," and DECIMAL_COMMA.search(start) is not None
     return {
-        "read_options": pyarrow.csv.ReadOptions(block_size=BLOCK),
+        "read_options": pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES),
         "parse_options": pyarrow.csv.ParseOptions(
             delimiter=between if head.count(between) else usual, newlines_in_values=True
         ),
         "convert_options": pyarrow.csv.ConvertOptions(
-            null_values=list(ABSENT),
+            null_values=list(MISSING_VALUES),
             strings_can_be_null=True,
             decimal_point="," if comma else ".",
-            column_types={name: _type(each) for name, each in types.items()},
+            column_types={name: _arrow_type(each) for name, each in types.items()},
         ),
     }
 
 
-def _type(name: str) -> Any:
+def _arrow_type(name: str) -> Any:
     """An Arrow type by the name it gives itself; whole numbers, days and seconds may have fractions
     next time.
     """
@@ -146,7 +159,7 @@ def _type(name: str) -> Any:
     return pyarrow.bool_() if name == "bool" else pyarrow.string()
 
 
-def _check(path: Path, table: Any) -> None:
+def _check_columns(path: Path, table: Any) -> None:
     import pyarrow
 
     names = [str(name) for name in table.column_names]
@@ -159,7 +172,7 @@ def _check(path: Path, table: Any) -> None:
 
 
 @contextmanager
-def _told(path: Path) -> Iterator[None]:
+def _arrow_errors(path: Path) -> Iterator[None]:
     """What Arrow has to say of a file that is no table, in one line."""
     import pyarrow
 

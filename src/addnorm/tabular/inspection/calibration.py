@@ -11,11 +11,11 @@ from scipy.special import log_softmax
 from addnorm.core.errors import UserError
 from addnorm.tabular.inspection.charts import save_chart
 
-ENOUGH = 100
+MIN_CALIBRATION_ROWS = 100
 """Rows from which on a temperature is worth fitting."""
 
 
-def temperature(logits: np.ndarray, asked: np.ndarray, weights: np.ndarray) -> float:
+def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
     """The T that makes softmax(logits / T) most likely.
 
     Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks, 2017, arXiv
@@ -23,7 +23,7 @@ def temperature(logits: np.ndarray, asked: np.ndarray, weights: np.ndarray) -> f
     """
 
     def surprise(log_t: float) -> float:
-        said = log_softmax(logits / np.exp(log_t), axis=1)[np.arange(len(asked)), asked]
+        said = log_softmax(logits / np.exp(log_t), axis=1)[np.arange(len(targets)), targets]
         return float(-(said * weights).sum() / weights.sum())
 
     return float(np.exp(minimize_scalar(surprise, bounds=(-3, 3), method="bounded").x))
@@ -41,7 +41,9 @@ class Reliability:
     """(bins), how many."""
 
     @classmethod
-    def of(cls, probability: np.ndarray, true: np.ndarray, *, bins: int = 10) -> "Reliability":
+    def from_predictions(
+        cls, probability: np.ndarray, true: np.ndarray, *, bins: int = 10
+    ) -> "Reliability":
         """Bins of equal width; empty ones are left out."""
         if len(probability) != len(true) or not len(true):
             raise UserError(f"got {len(probability)} probabilities and {len(true)} outcomes")

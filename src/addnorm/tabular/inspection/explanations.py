@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from addnorm.core.errors import UserError
-from addnorm.models.tabular.table_batch import Cells
+from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.tabular.inspection.charts import save_chart
 
-SHOWN = 12
+MAX_SHOWN_COLUMNS = 12
 """Columns of a picture at most."""
 
 
@@ -41,7 +41,7 @@ class Explanation:
 
         if not 0 <= row < len(self.effects):
             raise UserError(f"row {row} is not among the {len(self.effects)} that were explained")
-        strong = np.argsort(-np.abs(self.effects[row]))[:SHOWN]
+        strong = np.argsort(-np.abs(self.effects[row]))[:MAX_SHOWN_COLUMNS]
         table = [
             {
                 "cell": f"{self.columns[place]} = {self.cells[row][place]}",
@@ -66,21 +66,23 @@ class Explanation:
         return save_chart(self.chart(row), path)
 
 
-def effects_of(said: Any, cells: Cells, reference: Cells, sources: list[int]) -> np.ndarray:
+def column_effects(
+    predict: Any, cells: TableBatch, reference: TableBatch, sources: list[int]
+) -> np.ndarray:
     """Effects of every column on answers, (rows, columns).
 
     said: from (cells, row numbers) to answers, (n)
     """
-    rows, others = cells.height, reference.height
-    base = said(cells, np.arange(rows))
+    rows, others = cells.num_rows, reference.num_rows
+    base = predict(cells, np.arange(rows))
     column = torch.tensor(sources)
     effects = np.zeros((rows, max(sources) + 1))
     for row in range(rows):
-        same = cells.rows(torch.full((others,), row))
+        same = cells.select_rows(torch.full((others,), row))
         for number in range(effects.shape[1]):
             where = (column == number).expand(others, -1)
             if not bool(where.any()):
                 continue
-            mixed = same.replaced(reference.to("cpu", same.numbers.dtype), where)
-            effects[row, number] = base[row] - said(mixed, np.full(others, row)).mean()
+            mixed = same.replace_cells(reference.to("cpu", same.numbers.dtype), where)
+            effects[row, number] = base[row] - predict(mixed, np.full(others, row)).mean()
     return effects

@@ -17,10 +17,10 @@ from pydantic import (
     model_validator,
 )
 
-from addnorm.core.errors import UserError, unknown
+from addnorm.core.errors import UserError, unknown_name_message
 
 FORMAT, VERSION = "addnorm tabular estimator", 2
-READS = {
+FEATURE_FIELDS = {
     "numeric": "numbers",
     "datetime": "numbers",
     "boolean": "categories",
@@ -28,67 +28,67 @@ READS = {
     "string": "texts",
 }
 """Which features a column of each kind becomes."""
-LABELS = "OUiufb"
+CLASS_DTYPE_KINDS = "OUiufb"
 """Kinds of arrays that classes may be: texts, numbers, truths."""
 
 
-def _once(texts: list[str]) -> list[str]:
+def _check_unique(texts: list[str]) -> list[str]:
     if len(set(texts)) != len(texts):
         raise ValueError("a text stands there twice")
     return texts
 
 
-Different = Annotated[list[StrictStr], AfterValidator(_once)]
-Measured = Annotated[float, Field(allow_inf_nan=True)]
+UniqueStrings = Annotated[list[StrictStr], AfterValidator(_check_unique)]
+AnyFloat = Annotated[float, Field(allow_inf_nan=True)]
 
 
-class _Part(BaseModel):
+class _StrictModel(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
-class _Curve(_Part):
+class _Curve(_StrictModel):
     values: list[float] = Field(min_length=1)
     scores: list[float] = Field(min_length=1)
 
     @model_validator(mode="after")
-    def _rises(self) -> "_Curve":
+    def _check_rising(self) -> "_Curve":
         rises = (np.diff(self.values) > 0).all() and (np.diff(self.scores) >= 0).all()
         if len(self.values) != len(self.scores) or not rises:
             raise ValueError("a curve has as many scores as values, which rise")
         return self
 
 
-class _Number(_Part):
+class _Number(_StrictModel):
     column: StrictInt
     part: Literal["", "elapsed", "month", "weekday", "hour"]
     curve: _Curve
 
 
-class _Category(_Part):
+class _Category(_StrictModel):
     column: StrictInt
-    values: Different
+    values: UniqueStrings
 
 
-class _Text(_Part):
+class _Text(_StrictModel):
     column: StrictInt
-    words: Different
+    words: UniqueStrings
 
 
-class _Encoder(_Part):
-    names: Different = Field(min_length=1)
+class _Encoder(_StrictModel):
+    names: UniqueStrings = Field(min_length=1)
     kinds: list[Literal["numeric", "boolean", "categorical", "string", "datetime"]]
     numbers: list[_Number]
     categories: list[_Category]
     texts: list[_Text]
 
     @model_validator(mode="after")
-    def _agrees(self) -> "_Encoder":
+    def _check_consistency(self) -> "_Encoder":
         met = Counter(
             (each.column, what, getattr(each, "part", ""))
             for what in ("numbers", "categories", "texts")
             for each in getattr(self, what)
         )
-        wanted = {(place, READS[kind]) for place, kind in enumerate(self.kinds)}
+        wanted = {(place, FEATURE_FIELDS[kind]) for place, kind in enumerate(self.kinds)}
         if len(self.kinds) != len(self.names) or {each[:2] for each in met} != wanted:
             raise ValueError("names, kinds and features of the encoder do not agree")
         for (column, _, part), times in met.items():
@@ -97,32 +97,32 @@ class _Encoder(_Part):
         return self
 
 
-class _Target(_Part):
+class _Target(_StrictModel):
     center: float
     scale: float = Field(gt=0)
     curve: _Curve | None
 
 
-class _Classes(_Part):
+class _Classes(_StrictModel):
     dtype: StrictStr
     values: list[StrictBool | StrictInt | StrictFloat | StrictStr] = Field(min_length=2)
 
     @model_validator(mode="after")
-    def _fits(self) -> "_Classes":
+    def _check_classes(self) -> "_Classes":
         try:
             kind = np.dtype(self.dtype).kind
             array = np.array(self.values, self.dtype)
             same, sorts = array.tolist() == self.values, np.unique(array).tolist() == self.values
         except (TypeError, ValueError):
             kind, same, sorts = "V", False, False
-        if kind not in LABELS or not same:
+        if kind not in CLASS_DTYPE_KINDS or not same:
             raise ValueError(f"classes {self.values!r} are not of type {self.dtype!r}")
         if not sorts:
             raise ValueError(f"classes {self.values!r} are not in order, each once")
         return self
 
 
-class Saved(_Part):
+class SavedEstimator(_StrictModel):
     """A saved estimator in plain data."""
 
     format: Literal["addnorm tabular estimator"]
@@ -137,7 +137,7 @@ class Saved(_Part):
     classes: _Classes | None
     """Of a classifier."""
     temperature: float | None = Field(gt=0)
-    history: list[dict[str, Measured]]
+    history: list[dict[str, AnyFloat]]
     importances: list[float]
     names: list[StrictStr] | None
     """Of columns, where the table had any."""
@@ -146,7 +146,7 @@ class Saved(_Part):
     """SHA-256 of the file of weights that belongs to this one."""
 
     @model_validator(mode="after")
-    def _agrees(self) -> "Saved":
+    def _check_consistency(self) -> "SavedEstimator":
         columns = len(self.encoder.names)
         if self.features != columns or len(self.importances) != columns:
             raise ValueError(f"not as many features or importances as columns ({columns})")
@@ -159,25 +159,24 @@ class Saved(_Part):
         return self
 
     @classmethod
-    def of(cls, plain: Any, where: Any, known: dict[str, type]) -> "Saved":
+    def from_json(cls, data: Any, path: Any, known: dict[str, type]) -> "SavedEstimator":
         """From what JSON holds; mistakes are told in our own words. where: its file."""
-        if not isinstance(plain, dict) or plain.get("format") != FORMAT:
-            raise UserError(f"{where} is no {FORMAT}")
-        if plain.get("version") != VERSION:
+        if not isinstance(data, dict) or data.get("format") != FORMAT:
+            raise UserError(f"{path} is no {FORMAT}")
+        if data.get("version") != VERSION:
             raise UserError(
-                f"{where} has version {plain.get('version')!r}; this addnorm knows version "
-                f"{VERSION}"
+                f"{path} has version {data.get('version')!r}; this addnorm knows version {VERSION}"
             )
-        for name in plain:
+        for name in data:
             if name not in cls.model_fields:
-                raise UserError(f"{where}: {unknown('field', name, cls.model_fields)}")
+                raise UserError(f"{path}: {unknown_name_message('field', name, cls.model_fields)}")
         try:
-            made = cls(**plain)
+            made = cls(**data)
         except ValidationError as problem:
             first = problem.errors()[0]
             place = ".".join(map(str, first["loc"])) or "it"
             said = str(first["msg"]).removeprefix("Value error, ")
-            raise UserError(f"{where} is damaged: {place}: {said}") from None
+            raise UserError(f"{path} is damaged: {place}: {said}") from None
         if made.estimator not in known:
-            raise UserError(f"{where}: {unknown('estimator', made.estimator, known)}")
+            raise UserError(f"{path}: {unknown_name_message('estimator', made.estimator, known)}")
         return made

@@ -10,22 +10,22 @@ from safetensors.torch import load
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
-from addnorm.models.base import Wired
-from addnorm.models.tabular import Cells, TableConfig, TableModel
+from addnorm.models.base import WiredModule
+from addnorm.models.tabular import TableBatch, TableConfig, TableModel
 from addnorm.models.tabular.table_batch import ABSENT
 from addnorm.stacks import Stack
 from addnorm.tabular.columns.encoder import TableEncoder
 
 OBJECTIVES = ("auto", "masked", "replaced", "contrastive")
-HIDDEN = 0.3
+MASK_FRACTION = 0.3
 """Share of cells that are hidden or replaced."""
-MIXED = 0.2
+MIX_FRACTION = 0.2
 """Share of another row in the vectors of the second view."""
-HEAT = 0.7
+CONTRASTIVE_TEMPERATURE = 0.7
 """Temperature of the contrastive loss."""
-CONTRASTIVE, CATEGORIES, NUMBERS = 0.5, 1.0, 10.0
+CONTRASTIVE_WEIGHT, CATEGORY_WEIGHT, NUMBER_WEIGHT = 0.5, 1.0, 10.0
 """Weights of the three parts of SAINT's loss: which row, its categories, its numbers."""
-WIDEST = 1024
+MAX_PROJECTION_DIM = 1024
 """Features of a projection at most."""
 
 
@@ -38,7 +38,7 @@ class Pretrained:
     weights: bytes
     """Safetensors."""
 
-    def give(self, module: TableModel) -> None:
+    def load_into(self, module: TableModel) -> None:
         """Start a model from here; its head starts by itself."""
         theirs = module.config.model_dump(exclude={"outputs"})
         if theirs != self.config.model_dump(exclude={"outputs"}):
@@ -50,7 +50,7 @@ class Pretrained:
         module.load_state_dict(state | load(self.weights))
 
 
-class Pretext(Wired):
+class PretextModel(WiredModule):
     """A model with heads that ask about its cells.
 
     masked: a hidden number, as a squared error, and a hidden category, as a cross entropy
@@ -80,80 +80,87 @@ class Pretext(Wired):
             objective = "contrastive" if config.model == "saint" else "masked"
         self.objective = objective
         told = torch.zeros(config.features, dtype=torch.bool)
-        told[model.told] = True
+        told[model.covered_features] = True
         if not bool(told.any()):
             raise UserError(
                 f"{config.model} reads no column of this table with attention, so there is nothing"
                 " to pre-train; choose another model"
             )
-        self.told, self.first = told, int(told.nonzero()[0])
+        self.covered_features, self.first_feature = told, int(told.nonzero()[0])
         width = model.states_width
         self.flags = nn.Linear(width, config.features)
         self.numbers = nn.Linear(width, max(1, config.numbers))
         self.categories = nn.ModuleList(nn.Linear(width, size) for size in config.categories)
-        self.project = nn.ModuleList(_projection(width * int(told.sum())) for _ in range(2))
+        self.project = nn.ModuleList(_build_projection(width * int(told.sum())) for _ in range(2))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
         """Those of the model."""
         return self.model.stacks
 
-    def edges(self) -> Iterator[tuple[str, Tensor]]:
+    def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
         """Those of the model."""
-        return self.model.edges()
+        return self.model.outer_weights()
 
     def no_decay(self) -> set[str]:
         """Those of the model."""
         return {f"model.{name}" for name in self.model.no_decay()}
 
-    def loss(self, cells: Cells) -> Tensor:
+    def loss(self, cells: TableBatch) -> Tensor:
         """The mean loss of a batch of rows."""
-        rows, device = cells.height, cells.numbers.device
-        other = cells.rows(torch.randperm(rows, device=device))
-        where = torch.rand(rows, len(self.told), device=device) < HIDDEN
-        where = where & self.told.to(device)
+        rows, device = cells.num_rows, cells.numbers.device
+        other = cells.select_rows(torch.randperm(rows, device=device))
+        where = torch.rand(rows, len(self.covered_features), device=device) < MASK_FRACTION
+        where = where & self.covered_features.to(device)
         if self.objective == "masked":
-            numbers, categories = self._rebuilt(
-                self.model.states(cells.hidden(where)), cells, where
+            numbers, categories = self._reconstruction_losses(
+                self.model.states(cells.masked(where)), cells, where
             )
             return numbers + categories / max(1, len(self.categories))
-        mixed = cells.replaced(other, where)
+        mixed = cells.replace_cells(other, where)
         if self.objective == "replaced":
-            return self._noticed(self.model.states(mixed), mixed.unlike(cells))
-        return self._recognised(cells, mixed, where)
+            return self._replacement_loss(self.model.states(mixed), mixed.differs_from(cells))
+        return self._contrastive_loss(cells, mixed, where)
 
-    def _rebuilt(self, states: Tensor, cells: Cells, where: Tensor) -> tuple[Tensor, Tensor]:
+    def _reconstruction_losses(
+        self, states: Tensor, cells: TableBatch, mask: Tensor
+    ) -> tuple[Tensor, Tensor]:
         """How badly numbers and categories at some places are guessed, only such as were there: a
         mean, and a sum of means over columns.
         """
         numbers, lost, missed = self.model.config.numbers, *states.new_zeros(2)
-        if self.first < numbers:
+        if self.first_feature < numbers:
             picks = torch.einsum("bnd,nd->bn", states[:, :numbers], self.numbers.weight)
-            asked = (where[:, :numbers] & ~cells.absent).to(states.dtype)
+            asked = (mask[:, :numbers] & ~cells.absent).to(states.dtype)
             errors = (picks + self.numbers.bias - cells.numbers).square() * asked
             lost = errors.sum() / asked.sum().clamp_min(1)
         for place, head in enumerate(self.categories):
             present = cells.codes[:, place] != ABSENT
-            asked = (where[:, numbers + place] & present).to(states.dtype)
+            asked = (mask[:, numbers + place] & present).to(states.dtype)
             losses = F.cross_entropy(
-                head(states[:, numbers + place - self.first]),
+                head(states[:, numbers + place - self.first_feature]),
                 cells.codes[:, place],
                 reduction="none",
             )
             missed = missed + (losses * asked).sum() / asked.sum().clamp_min(1)
         return lost, missed
 
-    def _noticed(self, states: Tensor, where: Tensor) -> Tensor:
+    def _replacement_loss(self, states: Tensor, mask: Tensor) -> Tensor:
         """How badly cells of other rows are told from a row's own."""
-        weight, bias = self.flags.weight[self.told], self.flags.bias[self.told]
+        weight, bias = (
+            self.flags.weight[self.covered_features],
+            self.flags.bias[self.covered_features],
+        )
         logits = torch.einsum("bnd,nd->bn", states, weight) + bias
-        return F.binary_cross_entropy_with_logits(logits, where[:, self.told].to(logits.dtype))
+        return F.binary_cross_entropy_with_logits(
+            logits, mask[:, self.covered_features].to(logits.dtype)
+        )
 
-    def _recognised(self, cells: Cells, mixed: Cells, where: Tensor) -> Tensor:
-        shuffled = torch.randperm(cells.height, device=where.device)
+    def _contrastive_loss(self, cells: TableBatch, mixed: TableBatch, mask: Tensor) -> Tensor:
+        shuffled = torch.randperm(cells.num_rows, device=mask.device)
 
         def mix(_module: nn.Module, _inputs: Any, tokens: Tensor) -> Tensor:
-            return (1 - MIXED) * tokens + MIXED * tokens[shuffled]
+            return (1 - MIX_FRACTION) * tokens + MIX_FRACTION * tokens[shuffled]
 
         plain = self.model.states(cells)
         hook = self.model.tokens.register_forward_hook(mix)
@@ -165,14 +172,14 @@ class Pretext(Wired):
             project(F.normalize(each, dim=-1).flatten(1))
             for project, each in zip(self.project, (plain, states), strict=True)
         )
-        logits = one @ two.mT / HEAT
+        logits = one @ two.mT / CONTRASTIVE_TEMPERATURE
         own = torch.arange(len(logits), device=logits.device)
         which = (F.cross_entropy(logits, own) + F.cross_entropy(logits.mT, own)) / 2
-        everywhere = self.told.to(where.device).expand_as(where)
-        numbers, categories = self._rebuilt(states, cells, everywhere)
-        return CONTRASTIVE * which + CATEGORIES * categories + NUMBERS * numbers
+        everywhere = self.covered_features.to(mask.device).expand_as(mask)
+        numbers, categories = self._reconstruction_losses(states, cells, everywhere)
+        return CONTRASTIVE_WEIGHT * which + CATEGORY_WEIGHT * categories + NUMBER_WEIGHT * numbers
 
 
-def _projection(width: int) -> nn.Module:
-    hidden, out = (max(1, min(WIDEST, size)) for size in (6 * width // 5, width // 2))
+def _build_projection(width: int) -> nn.Module:
+    hidden, out = (max(1, min(MAX_PROJECTION_DIM, size)) for size in (6 * width // 5, width // 2))
     return nn.Sequential(nn.Linear(width, hidden), nn.ReLU(), nn.Linear(hidden, out))

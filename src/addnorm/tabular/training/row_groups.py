@@ -11,63 +11,63 @@ from hashlib import blake2b
 
 import numpy as np
 
-LONG = 4096
+TARGET_EPOCH_ROWS = 4096
 """Rows of a pass, about, where fewer different rows stand for more."""
-MIX = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
+HASH_MULTIPLIERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 @dataclass(frozen=True)
-class RowSet:
+class UniqueRows:
     """Different rows, those of equal cells beside one another, else in an order by chance."""
 
-    chosen: np.ndarray
+    indices: np.ndarray
     """Where each stands in the table, once."""
     weights: np.ndarray
     """Its weight in all."""
-    times: np.ndarray
+    multiplicity: np.ndarray
     """How many rows it stands for."""
     groups: np.ndarray
     """A number for each different set of cells, rising from 0: rows that differ in their target
     alone have one."""
 
     @property
-    def different(self) -> int:
+    def num_groups(self) -> int:
         """Different sets of cells."""
         return int(self.groups[-1]) + 1
 
     @property
-    def first(self) -> np.ndarray:
+    def group_starts(self) -> np.ndarray:
         """The first row of every group."""
         return np.flatnonzero(np.diff(self.groups, prepend=-1))
 
 
-def row_set(
+def unique_rows(
     cells: Sequence[np.ndarray],
     y: np.ndarray | None,
     *,
     weights: np.ndarray,
-    times: np.ndarray,
+    multiplicity: np.ndarray,
     seed: int,
-) -> RowSet:
+) -> UniqueRows:
     """The different rows of columns that stand side by side, and of their target.
 
     cells: each (rows), numbers or texts and None
     """
-    parts = [_numbers(part) for part in cells]
-    same = [_fingerprint(parts, seed, mix) for mix in MIX]
-    whole = same if y is None else [_fingerprint([*parts, y], seed, mix) for mix in MIX]
+    parts = [_to_numeric(part) for part in cells]
+    same = [_hash_rows(parts, seed, mix) for mix in HASH_MULTIPLIERS]
+    whole = same if y is None else [_hash_rows([*parts, y], seed, mix) for mix in HASH_MULTIPLIERS]
     order = np.lexsort([*whole, *same])
-    groups, rows = (_changes([mark[order] for mark in marks]) for marks in (same, whole))
+    groups, rows = (_mark_changes([mark[order] for mark in marks]) for marks in (same, whole))
     starts = np.flatnonzero(groups | rows)
-    return RowSet(
+    return UniqueRows(
         order[starts],
         np.add.reduceat(weights[order], starts),
-        np.add.reduceat(times[order], starts),
+        np.add.reduceat(multiplicity[order], starts),
         np.cumsum(groups)[starts] - 1,
     )
 
 
-def _changes(marks: Sequence[np.ndarray]) -> np.ndarray:
+def _mark_changes(marks: Sequence[np.ndarray]) -> np.ndarray:
     """Where marks are others than before."""
     other = np.zeros(len(marks[0]), dtype=bool)
     other[0] = True
@@ -76,32 +76,32 @@ def _changes(marks: Sequence[np.ndarray]) -> np.ndarray:
     return other
 
 
-def _numbers(values: np.ndarray) -> np.ndarray:
+def _to_numeric(values: np.ndarray) -> np.ndarray:
     """Texts as numbers that hang on nothing but the text."""
     if values.dtype != object:
         return values
-    known = {text: _digest(text) for text in set(values)}
+    known = {text: _hash_text(text) for text in set(values)}
     return np.array([known[text] for text in values], dtype=np.uint64)
 
 
-def _digest(text: str | None) -> int:
+def _hash_text(text: str | None) -> int:
     data = b"" if text is None else b"+" + text.encode("utf-8", "surrogatepass")
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
-def _fingerprint(parts: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.ndarray:
+def _hash_rows(parts: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.ndarray:
     mark = np.full(len(parts[0]), np.uint64(seed % 2**63) ^ mix)
     for part in parts:
         if part.dtype.kind == "f":
             part = np.where(np.isnan(part), np.nan, part + 0.0).astype(np.float64)  # one NaN
         mark = (mark ^ np.ascontiguousarray(part).view(np.uint64)) * mix
         mark ^= mark >> np.uint64(29)
-        mark *= MIX[0]
+        mark *= HASH_MULTIPLIERS[0]
         mark ^= mark >> np.uint64(32)
     return mark
 
 
-def times_of(weights: np.ndarray) -> np.ndarray:
+def row_multiplicity(weights: np.ndarray) -> np.ndarray:
     """How many rows each row stands for: its weight, where all are whole numbers (below 2^53, where
     floats are nothing else), else itself.
 
@@ -112,7 +112,7 @@ def times_of(weights: np.ndarray) -> np.ndarray:
     return weights.copy() if counted else np.ones_like(weights)
 
 
-def copies(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
+def repeats_per_epoch(weights: np.ndarray, multiplicity: np.ndarray) -> np.ndarray:
     """How often a pass over the rows shows each: in proportion to its weight, once at least.
 
     A row that stands for hundreds is shown often, with a part of its weight each time, instead of
@@ -126,11 +126,11 @@ def copies(weights: np.ndarray, times: np.ndarray) -> np.ndarray:
     (array([1, 1, 1, 5]), array([1, 1, 1, 2]))
     """
     rows = len(weights)
-    length = min(max(float(times.sum()), rows), max(rows, LONG))
+    length = min(max(float(multiplicity.sum()), rows), max(rows, TARGET_EPOCH_ROWS))
     return np.maximum(1, np.round(weights * (length / float(weights.sum())))).astype(np.int64)
 
 
-def split(rows: RowSet, classes: np.ndarray, share: float) -> np.ndarray:
+def split_holdout(rows: UniqueRows, classes: np.ndarray, fraction: float) -> np.ndarray:
     """How much of each row is held out, from 0 to 1: in all, at most that share of the weight.
 
     Rows of equal cells are held out together or not at all, so that nothing that is held out was
@@ -142,12 +142,14 @@ def split(rows: RowSet, classes: np.ndarray, share: float) -> np.ndarray:
     """
     held = np.zeros(len(classes))
     several = np.bincount(rows.groups) > 1
-    often = several & (np.bincount(rows.groups, rows.times) * share >= 1)
+    often = several & (np.bincount(rows.groups, rows.multiplicity) * fraction >= 1)
     noisy = often[rows.groups]
-    taken = np.diff(np.floor(share * np.cumsum(rows.times[noisy])), prepend=0.0)
-    held[noisy] = taken / rows.times[noisy]
+    taken = np.diff(np.floor(fraction * np.cumsum(rows.multiplicity[noisy])), prepend=0.0)
+    held[noisy] = taken / rows.multiplicity[noisy]
     mass = np.bincount(rows.groups, rows.weights)
-    held += _whole(mass, _class_of(rows, classes), np.flatnonzero(~often), share)[rows.groups]
+    held += _select_groups(mass, _majority_class(rows, classes), np.flatnonzero(~often), fraction)[
+        rows.groups
+    ]
     for each in np.unique(classes):
         own = classes == each
         if (held[own] == 1).all():
@@ -155,22 +157,24 @@ def split(rows: RowSet, classes: np.ndarray, share: float) -> np.ndarray:
     return held
 
 
-def _class_of(rows: RowSet, classes: np.ndarray) -> np.ndarray:
+def _majority_class(rows: UniqueRows, classes: np.ndarray) -> np.ndarray:
     """The class of the most weight in every group."""
     order = np.lexsort((rows.weights, rows.groups))
-    last = np.flatnonzero(np.diff(rows.groups[order], append=rows.different))
+    last = np.flatnonzero(np.diff(rows.groups[order], append=rows.num_groups))
     return classes[order][last]
 
 
-def _whole(mass: np.ndarray, classes: np.ndarray, some: np.ndarray, share: float) -> np.ndarray:
+def _select_groups(
+    mass: np.ndarray, classes: np.ndarray, candidates: np.ndarray, fraction: float
+) -> np.ndarray:
     """Which groups are held out, 1.0 there: of every class the first that have room.
 
     What one class leaves of its room, since a row has one size, may double that of the next.
     """
     held, left = np.zeros(len(mass)), 0.0
-    for each in np.unique(classes[some]):
-        own = some[classes[some] == each]
-        fair = share * mass[own].sum()
+    for each in np.unique(classes[candidates]):
+        own = candidates[classes[candidates] == each]
+        fair = fraction * mass[own].sum()
         room = fair + min(left, fair)
         left += fair
         least = mass[own].min()

@@ -8,8 +8,14 @@ from pydantic import Field
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Positive
-from addnorm.models.base import Wired
-from addnorm.train.optimizers.base import Optimizer, groups_of, register, sharded, trained
+from addnorm.models.base import WiredModule
+from addnorm.train.optimizers.base import (
+    Optimizer,
+    decay_groups,
+    is_sharded,
+    register,
+    trainable_parameters,
+)
 
 
 @register(
@@ -42,7 +48,7 @@ class Adafactor(Optimizer):
     # by the square of the type's precision.
     def __init__(
         self,
-        model: Wired,
+        model: WiredModule,
         lr: float,
         weight_decay: float,
         *,
@@ -50,13 +56,13 @@ class Adafactor(Optimizer):
         clip: Annotated[float, Field(ge=1, allow_inf_nan=False)] = 1.0,
         floor: Positive = 1e-3,
     ) -> None:
-        if sharded(model):
+        if is_sharded(model):
             raise UserError(
                 "torch's Adafactor cannot work on shards of a matrix (fsdp); choose parallel=ddp, "
                 "or another optimizer"
             )
         made = torch.optim.Adafactor(
-            groups_of(trained(model), model, weight_decay),
+            decay_groups(trainable_parameters(model), model, weight_decay),
             lr=lr,
             beta2_decay=-decay,
             eps=(None, floor),

@@ -7,25 +7,25 @@ import torch
 
 from addnorm.core.cards import Card
 from addnorm.core.registry import Positive
-from addnorm.models.base import Wired
+from addnorm.models.base import WiredModule
 from addnorm.train.optimizers.base import (
     Beta,
     Groups,
     Optimizer,
-    fused,
-    fused_adamw,
-    groups_of,
+    build_fused_adamw,
+    decay_groups,
     register,
-    trained,
+    select_fused,
+    trainable_parameters,
 )
 
 
-class Moments(Optimizer, ABC):
+class AdamBase(Optimizer, ABC):
     """What the three have in common: the options, and the groups of a model."""
 
     def __init__(
         self,
-        model: Wired,
+        model: WiredModule,
         lr: float,
         weight_decay: float,
         *,
@@ -33,11 +33,11 @@ class Moments(Optimizer, ABC):
         beta2: Beta = 0.98,
         eps: Positive = 1e-8,
     ) -> None:
-        groups = groups_of(trained(model), model, weight_decay)
-        super().__init__(lr, [self.made(groups, lr=lr, betas=(beta1, beta2), eps=eps)])
+        groups = decay_groups(trainable_parameters(model), model, weight_decay)
+        super().__init__(lr, [self.build(groups, lr=lr, betas=(beta1, beta2), eps=eps)])
 
     @abstractmethod
-    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+    def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
         """The optimizer of torch. how: lr, betas and eps, as torch calls them."""
 
 
@@ -52,7 +52,7 @@ class Moments(Optimizer, ABC):
         summary="Adam with a weight decay of its own; the usual choice.",
     )
 )
-class AdamW(Moments):
+class AdamW(AdamBase):
     """Steps of about the same size for every weight, and decay beside them.
 
     p <- p - lr * (m / (sqrt(v) + eps) + decay * p)
@@ -63,9 +63,9 @@ class AdamW(Moments):
     beta2 is that of the original Transformer (Vaswani et al. 2017, section 5.3); torch has 0.999.
     """
 
-    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+    def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
         """In one kernel where there is one."""
-        return fused_adamw(groups, **how)
+        return build_fused_adamw(groups, **options)
 
 
 @register(
@@ -77,7 +77,7 @@ class AdamW(Moments):
         summary="The original; weight decay goes through the gradient, so it hardly decays.",
     )
 )
-class Adam(Moments):
+class Adam(AdamBase):
     """Steps of about the same size for every weight.
 
     g <- g + decay * p
@@ -89,9 +89,9 @@ class Adam(Moments):
     Without weight decay the same as adamw.
     """
 
-    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+    def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
         """In one kernel where there is one."""
-        return torch.optim.Adam(groups, fused=fused(groups), **how)
+        return torch.optim.Adam(groups, fused=select_fused(groups), **options)
 
 
 @register(
@@ -106,7 +106,7 @@ class Adam(Moments):
         summary="Adam with a warm-up of its own: trains Post-LN without one in the schedule.",
     )
 )
-class RAdam(Moments):
+class RAdam(AdamBase):
     """Adam that holds back while its second moment is uncertain.
 
     p <- p - lr * (r * m / (sqrt(v) + eps) + decay * p)      as soon as rho > 5
@@ -120,6 +120,6 @@ class RAdam(Moments):
     """
 
     # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from 5 on.
-    def made(self, groups: Groups, **how: Any) -> torch.optim.Optimizer:
+    def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
         """With the decay of adamw; torch has no kernel for all of it."""
-        return torch.optim.RAdam(groups, decoupled_weight_decay=True, foreach=True, **how)
+        return torch.optim.RAdam(groups, decoupled_weight_decay=True, foreach=True, **options)

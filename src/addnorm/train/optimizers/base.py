@@ -14,13 +14,13 @@ from torch import nn
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Registry
-from addnorm.models.base import Wired
+from addnorm.models.base import WiredModule
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 Groups = list[dict[str, Any]]
-Named = list[tuple[str, nn.Parameter]]
+NamedParameters = list[tuple[str, nn.Parameter]]
 
-FUSED = ("cpu", "cuda", "mps", "xpu")
+FUSED_DEVICES = ("cpu", "cuda", "mps", "xpu")
 """Devices on which torch has Adam in one kernel."""
 
 registry: "Registry[Optimizer]" = Registry("optimizer")
@@ -28,7 +28,7 @@ register = registry.register
 
 
 def make_optimizer(
-    call: str | Call, model: Wired, *, lr: float, weight_decay: float = 0.0
+    call: str | Call, model: WiredModule, *, lr: float, weight_decay: float = 0.0
 ) -> "Optimizer":
     """Build the optimizer a call string names, for all parameters of a model that want a gradient.
 
@@ -52,44 +52,44 @@ class Optimizer:
     `set_lr` computes it anew at every step.
     """
 
-    def __init__(self, lr: float, parts: list[torch.optim.Optimizer]) -> None:
+    def __init__(self, lr: float, optimizers: list[torch.optim.Optimizer]) -> None:
         self.lr = lr
         """The peak learning rate."""
-        self.parts = parts
+        self.optimizers = optimizers
         """The optimizers of torch."""
 
     def set_lr(self, factor: float) -> float:
         """Set the learning rate to a share of the peak; that learning rate."""
         lr = self.lr * factor
-        for part in self.parts:
+        for part in self.optimizers:
             for group in part.param_groups:
                 group["lr"] = lr
         return lr
 
     def step(self) -> None:
         """Move the parameters along their gradients."""
-        for part in self.parts:
+        for part in self.optimizers:
             part.step()
 
     @property
-    def began(self) -> bool:
+    def has_state(self) -> bool:
         """Whether it remembers anything. Asked first, since torch's `get_optimizer_state_dict`
         makes a step of an optimizer that does not.
         """
-        return any(part.state for part in self.parts)
+        return any(part.state for part in self.optimizers)
 
-    def forget(self) -> None:
+    def clear_state(self) -> None:
         """As if no step had been made."""
-        for part in self.parts:
+        for part in self.optimizers:
             part.state.clear()
 
     def zero_grad(self) -> None:
         """Forget the gradients."""
-        for part in self.parts:
+        for part in self.optimizers:
             part.zero_grad()
 
 
-def sharded(model: Wired) -> bool:
+def is_sharded(model: WiredModule) -> bool:
     """Whether `fully_shard` has spread the parameters over processes."""
     if not torch.distributed.is_initialized():
         return False
@@ -98,16 +98,18 @@ def sharded(model: Wired) -> bool:
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
-def trained(model: Wired) -> Named:
+def trainable_parameters(model: WiredModule) -> NamedParameters:
     """Parameters that want a gradient, with their names."""
     return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
 
 
-def groups_of(named: Named, model: Wired, weight_decay: float) -> Groups:
+def decay_groups(
+    named_parameters: NamedParameters, model: WiredModule, weight_decay: float
+) -> Groups:
     """What decays, and what does not; the one or the other may be absent."""
     spared = model.no_decay()
-    decayed = [parameter for name, parameter in named if name not in spared]
-    others = [parameter for name, parameter in named if name in spared]
+    decayed = [parameter for name, parameter in named_parameters if name not in spared]
+    others = [parameter for name, parameter in named_parameters if name in spared]
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -115,14 +117,14 @@ def groups_of(named: Named, model: Wired, weight_decay: float) -> Groups:
     return [group for group in groups if group["params"]]
 
 
-def fused_adamw(
+def build_fused_adamw(
     groups: Groups, lr: float, betas: tuple[float, float], eps: float
 ) -> torch.optim.AdamW:
     """AdamW of torch, in one kernel where there is one."""
-    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=fused(groups))
+    return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=select_fused(groups))
 
 
-def fused(groups: Groups) -> bool | None:
+def select_fused(groups: Groups) -> bool | None:
     """One kernel for all, several times as fast; None leaves the choice to torch."""
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
-    return True if devices <= set(FUSED) else None
+    return True if devices <= set(FUSED_DEVICES) else None

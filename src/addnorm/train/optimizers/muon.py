@@ -9,15 +9,15 @@ from torch import Tensor
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
 from addnorm.core.registry import Count, Positive
-from addnorm.models.base import Wired
+from addnorm.models.base import WiredModule
 from addnorm.train.optimizers.base import (
     Beta,
-    Named,
+    NamedParameters,
     Optimizer,
-    fused_adamw,
-    groups_of,
+    build_fused_adamw,
+    decay_groups,
     register,
-    trained,
+    trainable_parameters,
 )
 
 
@@ -48,7 +48,7 @@ class Muon(Optimizer):
 
     def __init__(
         self,
-        model: Wired,
+        model: WiredModule,
         lr: float,
         weight_decay: float,
         *,
@@ -62,9 +62,9 @@ class Muon(Optimizer):
         spared = model.no_decay()
         weights = [weight for stack in model.stacks for weight in stack.weights()]
         roles = {id(weight) for role, weight in weights if role != "bias"}
-        matrices: Named = []
-        others: Named = []
-        for name, parameter in trained(model):
+        matrices: NamedParameters = []
+        others: NamedParameters = []
+        for name, parameter in trainable_parameters(model):
             fits = id(parameter) in roles and parameter.ndim == 2 and name not in spared
             (matrices if fits else others).append((name, parameter))
         if not matrices:
@@ -85,8 +85,8 @@ class Muon(Optimizer):
             )
         ]
         if others:
-            groups = groups_of(others, model, weight_decay)
-            parts.append(fused_adamw(groups, lr, (beta1, beta2), eps))
+            groups = decay_groups(others, model, weight_decay)
+            parts.append(build_fused_adamw(groups, lr, (beta1, beta2), eps))
         super().__init__(lr, parts)
 
 
@@ -108,7 +108,7 @@ class _PreciseMuon(torch.optim.Muon):
                 if "momentum_buffer" not in state:
                     state["momentum_buffer"] = torch.zeros_like(parameter.grad)
                 buffer = state["momentum_buffer"].lerp_(parameter.grad, 1 - momentum)
-                update = _orthogonal(parameter.grad.lerp(buffer, momentum), group)
+                update = _orthogonalize(parameter.grad.lerp(buffer, momentum), group)
                 rows, columns = parameter.shape
                 scale = (
                     0.2 * math.sqrt(max(rows, columns))
@@ -118,7 +118,7 @@ class _PreciseMuon(torch.optim.Muon):
                 parameter.mul_(1 - lr * group["weight_decay"]).sub_(update, alpha=lr * scale)
 
 
-def _orthogonal(matrix: Tensor, group: dict[str, Any]) -> Tensor:
+def _orthogonalize(matrix: Tensor, group: dict[str, Any]) -> Tensor:
     """The nearest orthogonal matrix, about: singular values come to lie between 0.7 and 1.2."""
     a, b, c = group["ns_coefficients"]
     tall = matrix.shape[0] > matrix.shape[1]

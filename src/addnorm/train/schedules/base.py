@@ -19,7 +19,7 @@ from addnorm.core.registry import Registry
 from addnorm.wirings import make_wiring
 
 # A whole number of steps, or a share of all steps: 4000, 0.1.
-Span = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, lt=1)]
+StepsOrFraction = Annotated[int, Field(ge=0)] | Annotated[float, Field(ge=0, lt=1)]
 
 registry: "Registry[Schedule]" = Registry("schedule")
 register = registry.register
@@ -35,7 +35,7 @@ def make_schedule(call: str | Call) -> "Schedule":
     return registry.make(call)
 
 
-def recommended(*wirings: str | Call) -> str:
+def recommended_schedule(*wirings: str | Call) -> str:
     """The schedule that goes with a wiring, as its paper or its released recipe has it.
 
     Of several wirings, as of an encoder and a decoder, the one that warms up longest decides.
@@ -51,7 +51,7 @@ def recommended(*wirings: str | Call) -> str:
     return max(answers, key=lambda answer: make_schedule(answer).warmup_steps(1000))
 
 
-def span(value: int | float, steps: int) -> int:
+def resolve_steps(value: int | float, steps: int) -> int:
     """Whole steps of a span.
 
     Two shares that make up a run never need more steps than it has.
@@ -66,7 +66,7 @@ class Schedule(ABC):
     """Steps, or the share of all steps, in which the factor rises from 0 to 1."""
 
     @abstractmethod
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """The factor at a step behind `start`, the step at which it is 1 for the first time."""
 
     def factor(self, step: int, steps: int) -> float:
@@ -77,11 +77,11 @@ class Schedule(ABC):
         start = max(1, self.warmup_steps(steps))
         if step <= start:
             return step / start
-        return self.after(min(step, max(steps, start)), start=start, steps=steps)
+        return self.decay_factor(min(step, max(steps, start)), start=start, steps=steps)
 
     def warmup_steps(self, steps: int) -> int:
         """Steps of the warm-up in a run of `steps`."""
-        return span(self.warmup, steps)
+        return resolve_steps(self.warmup, steps)
 
     def check(self, steps: int) -> None:
         """Refuse a run that is too short for this schedule."""
@@ -103,6 +103,6 @@ def noam_peak(dim: int, *, warmup: int, k: float = 1.0) -> float:
     return k / math.sqrt(dim * warmup)
 
 
-def between(floor: float, height: float) -> float:
+def with_floor(floor: float, fraction: float) -> float:
     """A height from 0 to 1, on ground that stands at `floor`."""
-    return floor + (1 - floor) * height
+    return floor + (1 - floor) * fraction

@@ -5,8 +5,14 @@ from typing import Literal
 
 from addnorm.core.cards import Card
 from addnorm.core.errors import UserError
-from addnorm.core.registry import Share
-from addnorm.train.schedules.base import Schedule, Span, between, register, span
+from addnorm.core.registry import Fraction
+from addnorm.train.schedules.base import (
+    Schedule,
+    StepsOrFraction,
+    register,
+    resolve_steps,
+    with_floor,
+)
 
 
 @register(
@@ -26,7 +32,7 @@ class Constant(Schedule):
     factor: scalar on the peak learning rate, 1 throughout
     """
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """The peak."""
         return 1.0
 
@@ -52,10 +58,10 @@ class WarmConstant(Schedule):
     w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
     """
 
-    def __init__(self, *, warmup: Span = 0.1) -> None:
+    def __init__(self, *, warmup: StepsOrFraction = 0.1) -> None:
         self.warmup = warmup
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """The peak."""
         return 1.0
 
@@ -81,10 +87,10 @@ class InverseSqrt(Schedule):
     peak learning rate of `noam_peak`. Pitfall: without a warm-up it halves by the fourth step.
     """
 
-    def __init__(self, *, warmup: Span = 0.1) -> None:
+    def __init__(self, *, warmup: StepsOrFraction = 0.1) -> None:
         self.warmup = warmup
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """Root of start over step."""
         return math.sqrt(start / step)
 
@@ -113,12 +119,12 @@ class DecaySqrt(Schedule):
     Huang et al. 2020, released code, where P = 4000.
     """
 
-    def __init__(self, *, pace: Span = 0.1) -> None:
+    def __init__(self, *, pace: StepsOrFraction = 0.1) -> None:
         self.pace = pace
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """The peak is at step 1."""
-        pace = max(1, span(self.pace, steps))
+        pace = max(1, resolve_steps(self.pace, steps))
         return math.sqrt(pace / (pace + step - 1))
 
 
@@ -143,12 +149,12 @@ class Linear(Schedule):
     floor: the factor of the last step
     """
 
-    def __init__(self, *, warmup: Span = 0.1, floor: Share = 0.0) -> None:
+    def __init__(self, *, warmup: StepsOrFraction = 0.1, floor: Fraction = 0.0) -> None:
         self.warmup, self.floor = warmup, floor
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """Along the straight line."""
-        return between(self.floor, (steps - step) / (steps - start))
+        return with_floor(self.floor, (steps - step) / (steps - start))
 
 
 @register(
@@ -175,13 +181,13 @@ class Cosine(Schedule):
     floor: the factor of the last step
     """
 
-    def __init__(self, *, warmup: Span = 0.1, floor: Share = 0.0) -> None:
+    def __init__(self, *, warmup: StepsOrFraction = 0.1, floor: Fraction = 0.0) -> None:
         self.warmup, self.floor = warmup, floor
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """Along the cosine."""
         angle = math.pi * (step - start) / (steps - start)
-        return between(self.floor, (1 + math.cos(angle)) / 2)
+        return with_floor(self.floor, (1 + math.cos(angle)) / 2)
 
 
 @register(
@@ -218,28 +224,28 @@ class WSD(Schedule):
     def __init__(
         self,
         *,
-        warmup: Span = 0.1,
-        decay: Span = 0.2,
+        warmup: StepsOrFraction = 0.1,
+        decay: StepsOrFraction = 0.2,
         shape: Literal["linear", "sqrt"] = "linear",
-        floor: Share = 0.0,
+        floor: Fraction = 0.0,
     ) -> None:
         self.warmup, self.decay, self.shape, self.floor = warmup, decay, shape, floor
 
     def check(self, steps: int) -> None:
         """Also refuse a decay that would begin inside the warm-up."""
         super().check(steps)
-        warmup, decay = self.warmup_steps(steps), span(self.decay, steps)
+        warmup, decay = self.warmup_steps(steps), resolve_steps(self.decay, steps)
         if warmup + decay > steps:
             raise UserError(
                 f"a warm-up of {warmup} and a decay of {decay} steps do not fit into a run of "
                 f"{steps}; wanted less of them, or shares of the run such as decay=0.2"
             )
 
-    def after(self, step: int, *, start: int, steps: int) -> float:
+    def decay_factor(self, step: int, *, start: int, steps: int) -> float:
         """The peak, until the decay begins."""
-        decay = span(self.decay, steps)
+        decay = resolve_steps(self.decay, steps)
         gone = step - (steps - decay)
         if gone <= 0:
             return 1.0
         share = gone / decay
-        return between(self.floor, 1 - (math.sqrt(share) if self.shape == "sqrt" else share))
+        return with_floor(self.floor, 1 - (math.sqrt(share) if self.shape == "sqrt" else share))

@@ -6,25 +6,34 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, mixes
-from addnorm.doctor.rules.base import Case
-from addnorm.doctor.trace.tensors import tensors
+from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, is_mixing
+from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.trace.tensors import iter_tensors
 
-ACTS = ATTENTION | {"mul", "div", "add", "sub", "masked_fill", "where", "getitem", "masked_select"}
+MASKING_OPS = ATTENTION | {
+    "mul",
+    "div",
+    "add",
+    "sub",
+    "masked_fill",
+    "where",
+    "getitem",
+    "masked_select",
+}
 """What a mask does to something that flows."""
-COUNTS = frozenset({"cumsum", "sum"})
+COUNTING_OPS = frozenset({"cumsum", "sum"})
 """What makes positions or lengths of a mask: looking those up is no use as a token."""
-Use = Literal["mask", "tokens", "other", "none"]
+InputUse = Literal["mask", "tokens", "other", "none"]
 
 
-def node_of(case: Case, tensor: Tensor) -> int:
+def find_input_node(context: RuleContext, tensor: Tensor) -> int:
     """The node of an input; -1 if it is none."""
-    given = tensors((case.visit.args, case.visit.kwargs))
-    pairs = zip(given, case.visit.recorder.inputs, strict=False)
+    given = iter_tensors((context.trace.args, context.trace.kwargs))
+    pairs = zip(given, context.trace.recorder.inputs, strict=False)
     return next((index for one, index in pairs if one is tensor), -1)
 
 
-def binary(tensor: Tensor) -> bool:
+def is_binary(tensor: Tensor) -> bool:
     """Whether an input has one of two values for each token of each example."""
     if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
         return False
@@ -36,48 +45,48 @@ def binary(tensor: Tensor) -> bool:
     )
 
 
-def use_of(case: Case, tensor: Tensor) -> Use:
+def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
     """What the model does with an input: hides tokens by it, looks rows up, else, or nothing.
 
     What is only laid over numbers of the inputs, before anything was made of them, says which of
     them were observed and hides no token.
     """
-    graph = case.graph
-    start = node_of(case, tensor)
+    graph = context.graph
+    start = find_input_node(context, tensor)
     if start < 0:
         return "none"
-    made, found = {start: False}, set[Use]()
+    made, found = {start: False}, set[InputUse]()
     for node in graph.nodes[start + 1 :]:
         mine = [o.node for o in node.operands if o.kind == "node" and o.node in made]
         if not mine:
             continue
-        counted = node.op in COUNTS or any(made[i] for i in mine)
-        others = [i for i in node.ins if i not in made]
+        counted = node.op in COUNTING_OPS or any(made[i] for i in mine)
+        others = [i for i in node.inputs if i not in made]
         table = any(
             o.kind == "weight" or (o.kind == "node" and graph[o.node].learned)
             for o in node.operands
         )
         looks_up = node.op in EMBEDDINGS or (
-            table and (node.op in LOOKUPS or node.op == "mul" or mixes(node.op))
+            table and (node.op in LOOKUPS or node.op == "mul" or is_mixing(node.op))
         )
         if node.op in ATTENTION and others:
             found.add("mask")
         elif looks_up:
             found |= set() if counted else {"tokens"}
         elif others:
-            raw = all(graph[i].given and graph[i].mixed < 0 for i in others)
-            found.add("mask" if node.op in ACTS and not raw else "other")
+            raw = all(graph[i].from_float_input and graph[i].last_mixing < 0 for i in others)
+            found.add("mask" if node.op in MASKING_OPS and not raw else "other")
         else:
             made[node.index] = counted
-    order: tuple[Use, ...] = ("mask", "tokens", "other")
+    order: tuple[InputUse, ...] = ("mask", "tokens", "other")
     return next((use for use in order if use in found), "none")
 
 
-def is_mask(case: Case, tensor: Tensor) -> bool:
+def is_mask(context: RuleContext, tensor: Tensor) -> bool:
     """Whether an input hides tokens, or was meant to: then nothing at all is done with it."""
-    if not binary(tensor):
+    if not is_binary(tensor):
         return False
-    use = use_of(case, tensor)
+    use = find_input_use(context, tensor)
     if use != "none" or tensor.dtype == torch.bool:
         return use in ("mask", "none")
     # Ignored: ones, then zeros, is how valid tokens are marked; zeros may be anything.
@@ -85,13 +94,13 @@ def is_mask(case: Case, tensor: Tensor) -> bool:
     return bool((rows[:, 1:] <= rows[:, :-1]).all()) and bool(rows.any())
 
 
-def masks(case: Case, inputs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
+def iter_masks(context: RuleContext, inputs: dict[str, Tensor]) -> Iterator[tuple[str, Tensor]]:
     """Inputs that are masks, those that are used first."""
-    found = [(name, tensor) for name, tensor in inputs.items() if is_mask(case, tensor)]
-    yield from sorted(found, key=lambda pair: use_of(case, pair[1]) != "mask")
+    found = [(name, tensor) for name, tensor in inputs.items() if is_mask(context, tensor)]
+    yield from sorted(found, key=lambda pair: find_input_use(context, pair[1]) != "mask")
 
 
-def hiding(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
+def iter_hidden_tokens(mask: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
     """(a mask that hides something, what it hides): both readings of a mask that has both values.
 
     Of ones or of zeros alone nothing is hidden yet: there the last token is.
