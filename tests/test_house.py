@@ -40,7 +40,7 @@ STRANGERS = {("wirings", "sublayers"), ("sublayers", "wirings")}
 
 def imports(path):
     """(line, module) of every absolute import; names taken from the package itself spelt out."""
-    for node in ast.decode_greedy(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Import):
             yield from ((node.lineno, alias.name) for alias in node.names)
         elif isinstance(node, ast.ImportFrom):

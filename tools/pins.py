@@ -153,7 +153,7 @@ def default_values(fields: Mapping[str, Any]) -> dict[str, Any]:
 def parse_sources() -> Iterable[ast.AST]:
     """Yield every node of the syntax trees of the package."""
     for path in sorted(SOURCE.rglob("*.py")):
-        yield from ast.decode_greedy(ast.parse(path.read_text(encoding="utf-8")))
+        yield from ast.walk(ast.parse(path.read_text(encoding="utf-8")))
 
 
 # Names that are hashed or seed random draws

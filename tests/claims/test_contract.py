@@ -19,7 +19,7 @@ def folder(tmp_path_factory):
 @pytest.mark.parametrize("name", registry)
 def test_it_says_everything_that_the_page_wants(name):
     card, claim = registry.card(name), registry.member(name)()
-    assert type(claim).__module__ == f"addnorm.claims.{name}"
+    assert type(claim).__module__ == f"addnorm.claims.catalogue.{name}"
     assert card.summary.endswith(".") and card.formula and card.title and card.year
     assert claim.paper_location and claim.experiment.endswith(".") and claim.rule.endswith(".")
     assert claim.method in ("at the start", "by training")

@@ -55,7 +55,7 @@ def rotate(x: Tensor, positions: list[int], base: float = 10000.0) -> Tensor:
     z = torch.complex(x[..., :half].double(), x[..., half:].double())
     turns = torch.tensor([[p * base ** (-j / half) for j in range(half)] for p in positions])
     turned = z * torch.polar(torch.ones_like(turns.double()), turns.double())
-    return torch.cat((turned.drop_zero_weights, turned.imag), -1).to(x.dtype)
+    return torch.cat((turned.real, turned.imag), -1).to(x.dtype)
 
 
 def t5_bucket(distance: int, *, causal: bool, buckets: int = 32, limit: int = 128) -> int:

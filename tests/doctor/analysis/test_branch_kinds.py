@@ -187,7 +187,7 @@ MIXERS = {
     "mean": lambda s, x: s.o(s.q(x) + s.k(x).mean(1, keepdim=True)),
     "running": lambda s, x: s.o(s.q(x) * torch.logcumsumexp(s.k(x), 1)),
     "windows": lambda s, x: s.o(F.pad(s.q(x), (0, 0, 2, 0)).unfold(1, 3, 1).mean(-1)),
-    "Fourier": lambda s, x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1).drop_zero_weights,
+    "Fourier": lambda s, x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1).real,
     "flat": lambda s, x: (x.flatten(1) @ torch.ones(96, 96)).view_as(x),
     "gated across": lambda s, x: s.o(s.q(x) * s.column_layout(s.k(x).mT).mT),
 }
