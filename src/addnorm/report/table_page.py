@@ -147,7 +147,7 @@ def _reliability(reliability: Reliability) -> Chart:
     values = [
         {"said": float(said), "true": float(true), "rows": int(rows)}
         for said, true, rows in zip(
-            reliability.said, reliability.true, reliability.rows, strict=True
+            reliability.predicted, reliability.observed, reliability.rows, strict=True
         )
     ]
     share = alt.Scale(domain=[0, 1])
@@ -238,9 +238,9 @@ def _reproduce_command(fitted: FitResult) -> CollapsibleText:
     types = [
         part
         for name, kind in (config.params.get("column_types") or {}).items()
-        for part in ("--type", f"{name}={kind}")
+        for part in ("--column-type", f"{name}={kind}")
     ]
     asked = ["--target", config.target, "--task", config.task, *types]
-    drawn = ["--holdout", f"{config.holdout:g}", "--seed", str(config.seed)]
+    drawn = ["--test-size", f"{config.holdout:g}", "--seed", str(config.seed)]
     command = shlex.join(["addnorm", "fit", config.table, *keys, *asked, *drawn])
     return CollapsibleText("The command that does this again, to the same bits", command)
