@@ -19,7 +19,7 @@ from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
 from addnorm.claims.tables import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary, progress
-from addnorm.comparison.run import ComparisonCallback, compare
+from addnorm.comparison.run import ComparisonCallback, run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.errors import UserError
@@ -149,7 +149,7 @@ def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | s
     relocate_data(spec, folder)
     copy_finished_cells(spec, folder)
     ear = InterruptTracker(workspace.callback or ComparisonCallback())
-    study = compare(spec, folder, engine=workspace.engine, callback=ear)
+    study = run_comparison(spec, folder, engine=workspace.engine, callback=ear)
     record_commits(study)
     if ear.interrupted:
         raise KeyboardInterrupt  # the bell was rung; what is trained stays

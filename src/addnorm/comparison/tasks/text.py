@@ -165,6 +165,7 @@ class TextTask(Task):
             seconds=outcome.progress.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
+            recent=course.recent,
         )
 
     def score(self, shared_data: SharedData | None) -> str:
