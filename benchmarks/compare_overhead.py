@@ -21,7 +21,8 @@ import torch
 from addnorm.comparison.engines.local_shard import LocalEngine
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.run import ComparisonCallback, compare
+from addnorm.comparison.callbacks import ComparisonCallback
+from addnorm.comparison.run import compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
 from addnorm.report.comparison.page import write_comparison_report

@@ -30,7 +30,7 @@ def data(tmp_path_factory):
 
 
 def command(made, out, *, processes=1):
-    words = [f"{key}={value}" for key, value in made.flat().items() if key != "task"]
+    words = [f"{key}={value}" for key, value in made.to_flat_dict().items() if key != "task"]
     words = [word for word in words if not word.endswith("=None")]
     return [
         sys.executable,
@@ -192,7 +192,7 @@ def test_asked_to_end_it_saves_and_says_so(data, tmp_path, number):
         process.send_signal(number)
         _, said = process.communicate()
     assert process.returncode == 130
-    assert "the same command goes on from there" in said
+    assert "rerun the same command to resume" in said
     (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
     assert f"interrupted after step {kept.name[5:]}" in said
 

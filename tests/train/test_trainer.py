@@ -57,11 +57,11 @@ def test_it_learns(data, tmp_path, task):
     made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
-    assert outcome.progress.step == 60
+    assert outcome.state.step == 60
     losses = [loss for _, loss in notes.steps]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     run = TrainedRun.open(tmp_path / "run", task=task)
-    assert run.step == outcome.progress.best_step
+    assert run.step == outcome.state.best_step
     assert not run.model.training
     assert run.labels == (("even", "odd") if task == "classify" else ())
 
@@ -155,13 +155,13 @@ def test_it_stops_early(data, tmp_path):
     made = recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
     outcome = train(made, tmp_path / "run")
     assert outcome.ending == "stopped"
-    assert outcome.progress.step < 400
-    assert f"better than that of step {outcome.progress.best_step}" in outcome.reason
+    assert outcome.state.step < 400
+    assert f"better than that of step {outcome.state.best_step}" in outcome.reason
 
 
 def test_the_best_checkpoint_is_kept(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
-    best = train(made, tmp_path / "run").progress.best_step
+    best = train(made, tmp_path / "run").state.best_step
     assert best in checkpoints.list_steps(tmp_path / "run" / "checkpoints")
     assert TrainedRun.open(tmp_path / "run").step == best
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r.get("split") == "valid"]
@@ -255,7 +255,7 @@ def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
     outcome = train(recipe(data["translate"]), tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
     assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.reason
-    assert outcome.progress.step == 6
+    assert outcome.state.step == 6
     assert checkpoints.list_steps(tmp_path / "run" / "checkpoints")[0] == 4
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "diverged"]
     assert [(row["stack"], row["site"], row["step"]) for row in rows] == [("decoder", 1, 7)]
@@ -268,7 +268,7 @@ def test_rewind_goes_back_and_past_the_batch(data, tmp_path):
     made = recipe(data["translate"], on_spike="rewind")
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
-    assert outcome.progress.rewinds == 1
+    assert outcome.state.rewinds == 1
     assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
     assert "went back to step 4; the data go on" in notes.words
     valid = [r["step"] for r in notes.rows if r["name"] == "loss" and r.get("split") == "valid"]
@@ -308,7 +308,7 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
         with pytest.raises(Stop):
             train(made, tmp_path / "broken", callback=Killer(step))
     outcome = train(made, tmp_path / "broken")
-    assert outcome.progress.rewinds >= 1
+    assert outcome.state.rewinds >= 1
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
 
 
@@ -316,7 +316,7 @@ def test_the_best_checkpoint_survives_a_rewind(data, tmp_path):
     made = recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
     notes = Poison(15, math.nan)
     notes.spoil = lambda model: model.decoder.sublayers[0].out_proj.weight
-    best = train(made, tmp_path / "run", callback=notes).progress.best_step
+    best = train(made, tmp_path / "run", callback=notes).state.best_step
     assert TrainedRun.open(tmp_path / "run").step == best
 
 
@@ -374,7 +374,7 @@ def test_skipping_for_ever_ends_as_diverged(data, tmp_path):
     made = recipe(data["translate"], on_spike="skip", steps=60)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
-    assert outcome.progress.step < 60
+    assert outcome.state.step < 60
 
 
 def test_a_jump_of_the_loss_is_skipped(data, tmp_path):

@@ -1,10 +1,12 @@
 """A comparison from its spec to its result; interrupted anywhere and called again, it goes on."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.grid import Cell
@@ -12,20 +14,7 @@ from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.job import Job
 from addnorm.comparison.shared_data import SharedData, check_data, prepare
 from addnorm.comparison.spec import Comparison
-from addnorm.train.throughput import graceful_shutdown
-
-
-class ComparisonCallback:
-    """Whoever follows a comparison; every method may stay as it is."""
-
-    def on_comparison_start(self, study: Study, workers: int) -> None:
-        """It begins, or goes on; the study tells what is done already."""
-
-    def on_cell_event(self, event: Event) -> None:
-        """Something happened to a cell."""
-
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """It is over, or paused."""
+from addnorm.core.interrupts import graceful_shutdown
 
 
 def compare(
@@ -45,7 +34,7 @@ def compare(
     folder, callback = Path(folder).absolute(), callback or ComparisonCallback()
     spec.check()
     check_data(spec)
-    with files.claim_folder(folder, spec), graceful_shutdown() as bell:
+    with files.claim_folder(folder, spec), graceful_shutdown() as stop_flag:
         ground = prepare(spec, folder)
         engine = engine or LocalEngine()
         callback.on_comparison_start(Study.open(folder), engine.workers)
@@ -55,16 +44,16 @@ def compare(
                 _build_job(spec, cell, folder, ground, until)
                 for cell in _find_waiting_cells(spec, folder)
             ]
-            engine.run(jobs, callback.on_cell_event, bell)
-            if bell.requested:
+            engine.run(jobs, callback.on_cell_event, stop_flag)
+            if stop_flag.requested:
                 break
             if until is not None:
                 for cell, end in stop_worse_half(spec, folder, until):
                     job = _build_job(spec, cell, folder, ground, until)
                     callback.on_cell_event(Event(job, "ended", end.step, end=end))
-        study = Study.open(folder)
+        study = replace(Study.open(folder), interrupted=stop_flag.requested)
         files.write_json(folder / files.RESULT, study.result())
-        callback.on_comparison_end(study, interrupted=bell.requested)
+        callback.on_comparison_end(study)
         return study
 
 

@@ -6,9 +6,10 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, write_rows
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.session import Session
 from addnorm.train.state_snapshot import capture_state, restore_state
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.train_state import TrainState
 
 
 class Checkpointer:

@@ -1,9 +1,9 @@
 """How far a run is: plain data that a checkpoint holds, and what is told to whoever watches."""
 
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from addnorm.core.rows import Row
 from addnorm.data.batches import DataPosition
 
 
@@ -50,25 +50,26 @@ class Outcome:
 
     ending: str
     """done, stopped (nothing got better), diverged or interrupted."""
-    progress: TrainState
+    state: TrainState
     reason: str = ""
     """The reason in words, where it is not done."""
 
 
-class TrainCallback:
-    """Whoever follows a run; every method may stay as it is."""
+class Throughput:
+    """Adds the seconds of this sitting to a progress; knows the speed since it was last asked."""
 
-    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
-        """The run begins, or goes on from a checkpoint."""
+    def __init__(self, progress: TrainState) -> None:
+        self.previous_seconds, self.start = progress.seconds, time.monotonic()
+        self.window_start, self.tokens = self.start, 0
 
-    def on_message(self, text: str) -> None:
-        """Something a person should know."""
+    def add_tokens(self, tokens: int) -> float:
+        """Count tokens; all seconds of the run so far."""
+        self.tokens += tokens
+        return self.previous_seconds + time.monotonic() - self.start
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
-        """An update was done."""
-
-    def on_rows(self, rows: list[Row]) -> None:
-        """Rows were written."""
-
-    def on_train_end(self, outcome: Outcome) -> None:
-        """It is over."""
+    def tokens_per_second(self) -> float:
+        """Tokens a second since the last call."""
+        now = time.monotonic()
+        rate = self.tokens / max(now - self.window_start, 1e-9)
+        self.window_start, self.tokens = now, 0
+        return rate

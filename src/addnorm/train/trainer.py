@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, BatchIterator, DataPosition
@@ -18,13 +19,13 @@ from addnorm.measure import Monitor, Nonfinite, SpikeDetector, first_nonfinite
 from addnorm.measure.sites import unwrap_model
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.checkpointer import Checkpointer
 from addnorm.train.distributed import full_tensor, init_distributed, no_sync
 from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session, build_session
-from addnorm.train.throughput import StopFlag, Throughput, graceful_shutdown
-from addnorm.train.train_state import Outcome, TrainCallback, TrainState
+from addnorm.train.train_state import Outcome, Throughput, TrainState
 from addnorm.train.validation import autocast_context, validate
 
 MAX_SPIKES = 20
@@ -78,44 +79,44 @@ class Trainer:
 
     def run(self, until: int | None = None) -> Outcome:
         """Go on to the end, or to a step at which to pause."""
-        self._set_progress(self.checkpointer.resume())
+        self._set_state(self.checkpointer.resume())
         self.session.objective.train()  # not at each step: a deep stack has a thousand modules
         with (
-            graceful_shutdown() as bell
+            graceful_shutdown() as stop_flag
         ):  # first of all: whoever hears that it began may ask for an end
-            self.callback.on_train_start(self.progress, self.session.summarize())
-            self.throughput = Throughput(self.progress)
-            if not self.progress.step and self.recipe.on_spike == "rewind":
+            self.callback.on_train_start(self.state, self.session.summarize())
+            self.throughput = Throughput(self.state)
+            if not self.state.step and self.recipe.on_spike == "rewind":
                 self._save()
-            outcome = self._loop(bell, until)
+            outcome = self._loop(stop_flag, until)
         self.callback.on_train_end(outcome)
         return outcome
 
-    def _loop(self, bell: StopFlag, until: int | None) -> Outcome:
-        stream = self.session.batches.stream(self.progress.position)
-        while self.progress.step < self.recipe.steps:
-            if until is not None and self.progress.step >= until:
-                return self._finish("interrupted", f"paused after step {self.progress.step}")
-            if self.recipe.patience and self.progress.stale >= self.recipe.patience:
-                why = f"no validation was better than that of step {self.progress.best_step}"
+    def _loop(self, stop_flag: StopFlag, until: int | None) -> Outcome:
+        stream = self.session.batches.stream(self.state.position)
+        while self.state.step < self.recipe.steps:
+            if until is not None and self.state.step >= until:
+                return self._finish("interrupted", f"paused after step {self.state.step}")
+            if self.recipe.patience and self.state.stale >= self.recipe.patience:
+                why = f"no validation was better than that of step {self.state.best_step}"
                 return self._finish("stopped", why)
-            now = self.progress
+            now = self.state
             trouble = self._step(stream)
             if trouble:
                 return self._finish("diverged", trouble)
-            if self.progress is now:  # else it went back to where all this was done already
+            if self.state is now:  # else it went back to where all this was done already
                 self._after_step()
-            if self.world.any_process(bell.requested):
-                return self._finish("interrupted", f"after step {self.progress.step}")
+            if self.world.any_process(stop_flag.requested):
+                return self._finish("interrupted", f"after step {self.state.step}")
         if not math.isfinite(self.loss):
             return self._finish("diverged", f"the last loss was {self.loss}")
         return self._finish("done")
 
     def _step(self, stream: Iterator[tuple[Batch, DataPosition]]) -> str:
         """One update; returns why there cannot be another, or nothing."""
-        step = self.progress.step + 1
+        step = self.state.step + 1
         drawn = [next(stream) for _ in range(self.recipe.accumulate)]
-        self.progress.position = drawn[-1][1]
+        self.state.position = drawn[-1][1]
         self._report_skipped(self.session.batches)
         batches = [batch for batch, _ in drawn]
         sums = self._forward_backward(batches, step)
@@ -132,18 +133,18 @@ class Trainer:
             return self._handle_spike(step, batches, sums.loss)
         if judged == "spike":
             self._log_row("spike", sums.loss, step=step)
-        self.progress.skipped = 0
+        self.state.skipped = 0
         lr = self._optimizer_step(step)
         tokens = sum(batch.tokens for batch in batches)
-        self.progress.step, self.progress.tokens = step, self.progress.tokens + tokens
-        self.progress.seconds = self.throughput.add_tokens(tokens)
+        self.state.step, self.state.tokens = step, self.state.tokens + tokens
+        self.state.seconds = self.throughput.add_tokens(tokens)
         if self._is_log_step(step):
             self._log_row("loss", sums.loss, split="train")
             if self.monitor is None or not self.monitor.is_due(step):
                 self._log_row("gradient_norm", norm)
             self._log_row("lr", lr)
             self._log_row("tokens_per_second", self.throughput.tokens_per_second())
-        self.callback.on_step_end(self.progress, sums.loss)
+        self.callback.on_step_end(self.state, sums.loss)
         return ""
 
     def _forward_backward(self, batches: list[Batch], step: int) -> LossMeans:
@@ -198,7 +199,7 @@ class Trainer:
 
     def _handle_spike(self, step: int, batches: list[Batch], loss: float) -> str:
         """What the recipe wants instead of an update on a spike; returns why that is no use."""
-        was, where, words = self.progress, {}, f"loss {loss:.4g} at step {step}"
+        was, where, words = self.state, {}, f"loss {loss:.4g} at step {step}"
         if not math.isfinite(self.loss):
             culprit = self._locate_nonfinite(batches, step)
             words += f": {culprit.message if culprit else 'not finite, but not when done again'}"
@@ -213,10 +214,10 @@ class Trainer:
         self.callback.on_message(words)
         if self.recipe.on_spike == "rewind" and not lost:
             self._flush()
-            self._set_progress(self.checkpointer.rewind())
-            self.progress.position, self.progress.rewinds = was.position, was.rewinds + 1
-            self.progress.rows = was.rows
-            self.callback.on_message(f"went back to step {self.progress.step}; the data go on")
+            self._set_state(self.checkpointer.rewind())
+            self.state.position, self.state.rewinds = was.position, was.rewinds + 1
+            self.state.rows = was.rows
+            self.callback.on_message(f"went back to step {self.state.step}; the data go on")
         return words if lost else ""
 
     def _locate_nonfinite(self, batches: list[Batch], step: int) -> Nonfinite | None:
@@ -231,7 +232,7 @@ class Trainer:
 
     def _after_step(self) -> None:
         """Validation and checkpoint, where they are due."""
-        step, recipe = self.progress.step, self.recipe
+        step, recipe = self.state.step, self.recipe
         last = step == recipe.steps
         due = bool(recipe.valid_every) and (step % recipe.valid_every == 0 or last)
         better = due and self._validate()
@@ -257,19 +258,19 @@ class Trainer:
             else ("perplexity", math.exp(min(sums.loss, 700.0)))
         )
         self._log_row(name, value, split="valid")
-        better = sums.loss < self.progress.best
+        better = sums.loss < self.state.best
         if better:
-            self.progress.best, self.progress.best_step = sums.loss, self.progress.step
-        self.progress.stale = 0 if better else self.progress.stale + 1
+            self.state.best, self.state.best_step = sums.loss, self.state.step
+        self.state.stale = 0 if better else self.state.stale + 1
         return better
 
     def _finish(self, ending: str, reason: str = "") -> Outcome:
         """The last checkpoint and the last rows; a diverged run keeps the checkpoints it had."""
-        self._log_row("ended", self.progress.step, ending=ending)
+        self._log_row("ended", self.state.step, ending=ending)
         self._flush()
-        if ending != "diverged" and self.checkpointer.last_saved_step != self.progress.step:
+        if ending != "diverged" and self.checkpointer.last_saved_step != self.state.step:
             self._save()
-        return Outcome(ending, self.progress, reason)
+        return Outcome(ending, self.state, reason)
 
     def _report_skipped(self, data: BatchIterator) -> None:
         """Say what was left out or cut, whenever there is more of it."""
@@ -278,23 +279,23 @@ class Trainer:
             self.reported_skips[data.split] = words
             self.callback.on_message(f"of the {data.split} part so far: {words}")
 
-    def _set_progress(self, progress: TrainState) -> None:
-        self.progress = progress
-        if progress.detector:
-            self.detector = SpikeDetector.from_dict(progress.detector)
+    def _set_state(self, state: TrainState) -> None:
+        self.state = state
+        if state.detector:
+            self.detector = SpikeDetector.from_dict(state.detector)
 
     def _save(self) -> None:
         self._flush()
-        self.progress.detector = self.detector.to_dict()
-        self.checkpointer.save(self.progress)
+        self.state.detector = self.detector.to_dict()
+        self.checkpointer.save(self.state)
 
     def _log_row(self, name: str, value: float, *, step: int | None = None, **fields: Any) -> None:
-        at = self.progress.step if step is None else step
+        at = self.state.step if step is None else step
         self.rows.append({"step": at, "name": name, "value": value, **fields})
 
     def _flush(self) -> None:
         """Rows to the file and to the watcher; their length is part of the progress."""
         rows, self.rows = self.rows, []
         if self.world.is_main and rows:
-            self.progress.rows = self.checkpointer.append_rows(rows)
+            self.state.rows = self.checkpointer.append_rows(rows)
             self.callback.on_rows(rows)

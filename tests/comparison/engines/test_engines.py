@@ -12,12 +12,13 @@ import pytest
 from addnorm.comparison.engines.local_shard import LocalEngine
 from safetensors import SafetensorError
 
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import make_engine
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import ComparisonCallback, compare
+from addnorm.comparison.run import compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError

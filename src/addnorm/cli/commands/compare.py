@@ -109,7 +109,7 @@ def compare(
         check_data(spec)
         sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import LiveTable, LogLines
+    from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
     from addnorm.comparison.run import compare as run
     from addnorm.core.errors import UserError
@@ -117,19 +117,19 @@ def compare(
     if address is not None and engine != "ray":
         raise UserError("--address is that of a Ray cluster; add --engine ray, or leave it out")
     folder = out or Path("demo" if demo else "comparison")
-    audience = LiveTable() if sys.stderr.isatty() else LogLines()
+    reporter = make_comparison_reporter()
     try:
         study = run(
             spec,
             folder,
             engine=make_engine(engine, workers=workers, address=address, timeout=limit),
-            callback=audience,
+            callback=reporter,
         )
     finally:
-        audience.close()
+        reporter.close()
     _print_result(study, json=json)
     export(folder, png=png, csv=csv)
-    if audience.interrupted:
+    if study.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 

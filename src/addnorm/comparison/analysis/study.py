@@ -49,6 +49,8 @@ class Study:
     """None before anything was prepared."""
     cells: tuple[CellOutcome, ...]
     """Every cell of the spec, in its order."""
+    interrupted: bool = False
+    """Whether the call of `compare` that returned this study was interrupted."""
 
     @classmethod
     def open(cls, folder: str | Path) -> "Study":

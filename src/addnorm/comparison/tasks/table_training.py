@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +26,7 @@ from addnorm.comparison.tasks.table_data import (
     read_unweighted,
 )
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row, write_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_model
@@ -40,9 +41,9 @@ from addnorm.tabular.training.loop import (
     torch_context,
 )
 from addnorm.tabular.training.targets import NumberTarget, Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
-from addnorm.train.throughput import graceful_shutdown
 
 ESTIMATORS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
 AXES = ("wiring", "norm", "depth", "lr", "schedule")
@@ -86,6 +87,38 @@ def try_model(recipe: TableRecipe) -> None:
     training_config(chosen, 2, wiring=recipe.wiring, seed=0)
 
 
+class _CellCallback(TrainCallback):
+    """Keeps the metrics of each epoch, sends heartbeats, and stops the fit when requested.
+
+    Args:
+        heartbeat: receives the step and the loss after each epoch
+        stop_flag: set by Ctrl-C or SIGTERM
+        pause_step: step after which to stop; None to train to the end
+        batches: batches per epoch
+        rows: rows per epoch
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        stop_flag: StopFlag,
+        pause_step: int | None,
+        *,
+        batches: int,
+        rows: int,
+    ) -> None:
+        self.heartbeat, self.stop_flag, self.pause_step = heartbeat, stop_flag, pause_step
+        self.batches, self.rows = batches, rows
+        self.history: list[dict[str, float]] = []
+
+    def on_epoch_end(self, epoch: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        step = epoch * self.batches
+        self.history.append(dict(metrics))
+        self.heartbeat.update(step, epoch * self.rows, metrics["train"])
+        if self.stop_flag.requested or (self.pause_step is not None and step >= self.pause_step):
+            raise TrainingStopped
+
+
 def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult | None:
     """Fit one cell and score it; None if it was asked to stop, or paused."""
     clock = time.monotonic()
@@ -107,20 +140,15 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
         )
         for part in (TRAIN, VALID)
     )
-    curve: list[dict[str, float]] = []
-
-    def watch(epoch: int, _total: int, row: dict[str, float]) -> None:
-        curve.append(row)
-        heartbeat.on_progress(epoch * batches, epoch * rows, row["train"])
-        if bell.requested or (job.pause_step is not None and epoch * batches >= job.pause_step):
-            raise TrainingStopped
 
     with (
-        graceful_shutdown() as bell,
+        graceful_shutdown() as stop_flag,
         torch_context(threads=None, seed=derive_seed(recipe.seed, "fit")),
     ):
         config = model_config(chosen, encoder, target.outputs)
         model = build_model(config, train, target=target, seed=recipe.seed, device=device)
+        callback = _CellCallback(heartbeat, stop_flag, job.pause_step, batches=batches, rows=rows)
+        curve = callback.history
         with _write_rows_on_exit(job, curve, batches) as ended:
             fit_model(
                 model,
@@ -129,9 +157,9 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
                 target=target,
                 config=training_config(chosen, rows, wiring=recipe.wiring, seed=recipe.seed),
                 reference=train.cells.select_rows(slice(0, 64)).to(device),
-                on_epoch_end=watch,
+                callback=callback,
             )
-    if ended.stopped and (bell.requested or len(curve) < epochs):
+    if ended.stopped and (stop_flag.requested or len(curve) < epochs):
         return None
     losses = [row["valid"] for row in curve if math.isfinite(row["valid"])]
     done = len(curve) == epochs and bool(losses)

@@ -156,13 +156,13 @@ class TextTask(Task):
         return CellResult(
             outcome.ending,
             outcome.reason,
-            step=outcome.progress.step,
+            step=outcome.state.step,
             loss=course.last if done else math.nan,
             lowest=course.lowest,
             scores=scores,
             samples=samples,
-            tokens=outcome.progress.tokens,
-            seconds=outcome.progress.seconds,
+            tokens=outcome.state.tokens,
+            seconds=outcome.state.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
         )
