@@ -6,9 +6,10 @@ import pytest
 
 from addnorm.comparison.demo import build_demo_comparison
 from addnorm.comparison.grid import Grid
-from addnorm.comparison.layout import FACTS, claim_folder, read_comparison, write_json
+from addnorm.comparison.layout import FACTS, claim_folder, read_comparison
 from addnorm.comparison.spec import Comparison, read_spec, task_keys
 from addnorm.core.errors import UserError
+from addnorm.core.files import write_json
 
 SPECS = [
     Comparison(),

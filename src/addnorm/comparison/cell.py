@@ -14,6 +14,7 @@ from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_pat
 from addnorm.comparison.job import HEARTBEAT_SECONDS, Heartbeat, Job, StepCallback, is_using_gpu
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
+from addnorm.core.files import try_lock
 from addnorm.train import run_folder as files
 
 LOCK_TIMEOUT_SECONDS = 60.0
@@ -32,7 +33,7 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     """
     until = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
-        with files.try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
+        with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
             if (end := CellResult.read(job.folder)) is not None:
                 return end
             if ours:

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison import layout as files
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json
 
 RESULT_SUFFIX, ERROR_SUFFIX, LOG_SUFFIX = "json", "error", "log"
 """Beside `cells/NAME`, the folder of a cell's run: how it ended, a traceback, what it printed."""
@@ -46,12 +46,12 @@ class CellResult:
 
     def save(self, folder: Path) -> None:
         """Write it beside the folder of the cell's run; from then on the cell is finished."""
-        files.write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
+        write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "CellResult | None":
         """The end of a cell; None if it has not come yet."""
-        plain = files.read_json(sidecar_path(folder, RESULT_SUFFIX))
+        plain = read_json(sidecar_path(folder, RESULT_SUFFIX))
         if plain is None:
             return None
         if not isinstance(plain, dict) or set(plain) != {each.name for each in fields(cls)}:

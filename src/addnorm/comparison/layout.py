@@ -1,7 +1,6 @@
 """The folder of a comparison: what stands in it, whose it is, and who may write there."""
 
 import json
-import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,8 +8,7 @@ from typing import Any
 
 from addnorm.comparison.spec import Comparison, read_spec
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
-from addnorm.train.run_folder import folder_lock
+from addnorm.core.files import atomic_write, folder_lock
 
 SPEC, FACTS, RESULT, REPORT = "comparison.yaml", "facts.json", "result.json", "report.html"
 DATA, SCORE, CELLS, TOKENIZER = "data", "score", "cells", "tokenizer.json"
@@ -47,35 +45,6 @@ def read_comparison(folder: Path) -> Comparison:
 def is_comparison(folder: Path) -> bool:
     """Whether a folder is that of a comparison."""
     return (folder / SPEC).is_file()
-
-
-def write_json(path: Path, data: Any) -> None:
-    """Write plain data, whole or not at all; a number that JSON has no word for becomes null."""
-    with atomic_write(path) as name:
-        text = json.dumps(replace_nonfinite(data), indent=2, ensure_ascii=False, allow_nan=False)
-        name.write_text(text + "\n", encoding="utf-8")
-
-
-def replace_nonfinite(value: Any) -> Any:
-    """Without numbers that JSON has no word for."""
-    if isinstance(value, dict):
-        return {name: replace_nonfinite(each) for name, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [replace_nonfinite(each) for each in value]
-    return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def read_json(path: Path) -> Any:
-    """Plain data that we wrote; None if there is no such file."""
-    try:
-        return json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return None
-    except ValueError as problem:
-        raise UserError(
-            f"{path} is not JSON ({problem}); remove it, and give the command of `addnorm compare` "
-            "again"
-        ) from None
 
 
 def _reject_foreign_files(folder: Path) -> None:

@@ -14,6 +14,7 @@ from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.job import Job
 from addnorm.comparison.shared_data import SharedData, check_data, prepare
 from addnorm.comparison.spec import Comparison
+from addnorm.core.files import write_json
 from addnorm.core.interrupts import graceful_shutdown
 
 
@@ -52,7 +53,7 @@ def compare(
                     job = _build_job(spec, cell, folder, ground, until)
                     callback.on_cell_event(Event(job, "ended", end.step, end=end))
         study = replace(Study.open(folder), interrupted=stop_flag.requested)
-        files.write_json(folder / files.RESULT, study.result())
+        write_json(folder / files.RESULT, study.result())
         callback.on_comparison_end(study)
         return study
 

@@ -1,14 +1,11 @@
 """What all cells of a comparison stand on: data, what to answer, and a baseline."""
 
-import platform
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
-import torch
-
-from addnorm import __version__
 from addnorm.comparison import layout as files
 from addnorm.comparison.spec import Comparison
+from addnorm.core.files import read_json, write_json
 
 
 @dataclass(frozen=True)
@@ -32,12 +29,12 @@ class SharedData:
     @classmethod
     def read(cls, folder: Path) -> "SharedData | None":
         """The ground of a comparison that was prepared before."""
-        facts = files.read_json(folder / files.FACTS)
+        facts = read_json(folder / files.FACTS)
         return None if facts is None else cls(**facts)
 
     def save(self, folder: Path) -> None:
         """Write it; from then on the comparison is prepared."""
-        files.write_json(folder / files.FACTS, asdict(self))
+        write_json(folder / files.FACTS, asdict(self))
 
 
 def prepare(spec: Comparison, folder: Path) -> SharedData:
@@ -52,32 +49,3 @@ def check_data(spec: Comparison) -> None:
     from addnorm.comparison.tasks import get_task
 
     get_task(spec.task).check_data(spec)
-
-
-def versions() -> dict[str, str]:
-    """The code that makes the numbers."""
-    return {
-        "addnorm": __version__,
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
-
-
-def machine() -> dict[str, str]:
-    """What the numbers are made on."""
-    device = torch.cuda.get_device_name() if torch.cuda.is_available() else "CPU"
-    return {
-        "system": platform.platform(),
-        "processor": _processor(),
-        "device": device,
-    }
-
-
-def _processor() -> str:
-    """The name of the processor, where the system tells it."""
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return platform.processor()
-    named = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(named, platform.processor())

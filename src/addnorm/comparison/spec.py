@@ -13,7 +13,7 @@ from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
-from addnorm.models.config import format_validation_error as told_mistake
+from addnorm.core.validation import format_validation_error
 from addnorm.train.schedules.base import registry as schedules
 from addnorm.train.schedules.base import resolve_steps
 
@@ -249,5 +249,5 @@ def _check_keys(keys: Mapping[str, Any], task: "Task") -> None:
 
 
 def _format_error(error: ValidationError) -> str:
-    words = told_mistake(error, [*Comparison.model_fields, *AXES])
+    words = format_validation_error(error, [*Comparison.model_fields, *AXES])
     return words.replace("a config ", "a comparison ")

@@ -1,9 +1,6 @@
 """The folder of a run: whose it is, what stands in it, and who may write there."""
 
-import fcntl
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,37 +13,6 @@ ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
 
 # Keys that change how a run is carried out, not what comes out of it.
 EXECUTION_KEYS = ("device", "parallel", "keep", "log_every", "tensorboard")
-
-
-@contextmanager
-def folder_lock(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Nobody else writes into this folder; the system lets go of it if we are killed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").touch()
-    except OSError as problem:
-        raise UserError(
-            f"cannot write into {folder} ({problem.strerror or problem}); wanted a folder that you "
-            "may write to: choose another -o"
-        ) from None
-    with try_lock(folder / ".lock") as ours:
-        if not ours:
-            raise UserError(
-                f"another process is {activity} into {folder}; wait for it, or choose another -o"
-            )
-        yield
-
-
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Whether the lock of this name is ours; the system lets go of it if we are killed."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
 
 
 def claim_run_folder(folder: Path, recipe: Recipe) -> bool:

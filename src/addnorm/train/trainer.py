@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.errors import UserError
+from addnorm.core.files import folder_lock
 from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row
 from addnorm.core.seeds import derive_seed
@@ -46,7 +47,7 @@ def train(
     """
     folder = Path(folder)
     with init_distributed(recipe.device) as world, ExitStack() as held:
-        world.run_on_main(lambda: held.enter_context(files.folder_lock(folder)))
+        world.run_on_main(lambda: held.enter_context(folder_lock(folder)))
         callback = callback if callback is not None and world.is_main else TrainCallback()
         session = build_session(recipe, folder, world, on_message=callback.on_message)
         try:

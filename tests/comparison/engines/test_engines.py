@@ -22,8 +22,8 @@ from addnorm.comparison.run import compare
 from addnorm.comparison.shared_data import prepare
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
+from addnorm.core.files import try_lock
 from addnorm.core.rows import read_rows, write_rows
-from addnorm.train.run_folder import try_lock
 from addnorm.train.trained_run import TrainedRun
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}

@@ -3,8 +3,8 @@
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-from addnorm.comparison.layout import replace_nonfinite
 from addnorm.comparison.outcomes import format_rules
+from addnorm.core.files import replace_nonfinite
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study

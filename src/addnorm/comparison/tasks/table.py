@@ -13,12 +13,13 @@ from addnorm.comparison import layout as files
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
-from addnorm.comparison.shared_data import SharedData, machine, versions
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import DataSource, Example, Task
 from addnorm.core.errors import UserError
 from addnorm.core.files import atomic_write
-from addnorm.models.config import format_validation_error
+from addnorm.core.validation import format_validation_error
+from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.schedules.base import registry as schedules
 
 TASK_KEYS = ("target", "kind", "missing", "noise")
@@ -154,8 +155,8 @@ class TableTask(Task):
             vocab=0,
             baseline=parted.baseline(spec.keys.get("target_scaling", "auto")),
             counts=parted.counts,
-            machine=machine(),
-            versions=versions(),
+            machine=describe_machine(),
+            versions=collect_versions(),
             about=parted.about(),
         )
 
