@@ -16,7 +16,6 @@ Two ways back:
 import os
 from typing import Any
 
-from torch import Tensor
 from torch.distributed.checkpoint.state_dict import (
     StateDictOptions,
     get_model_state_dict,
@@ -157,7 +156,7 @@ def capture_state(session: Session, state: TrainState) -> Checkpoint:
 def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
     """Load weights, optimizer state and moving average into the session; return the train state."""
     set_model_state_dict(session.model, dict(checkpoint.tensors["model"]), options=FULL_STATE)
-    states: dict[str, dict[str, Tensor]] = {}
+    states: dict[str, Any] = {}
     for key, value in checkpoint.tensors["optimizer"].items():
         weight, _, name = key.rpartition(KEY_SEPARATOR)
         states.setdefault(weight, {})[name] = value
