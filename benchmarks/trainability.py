@@ -1,6 +1,6 @@
-"""Which wirings train a deep stack from the first step on? A small, fixed task, no tuning per arm.
+"""Train a deep stack of each wiring on a small fixed task without warm-up or tuning.
 
-    OMP_NUM_THREADS=1 python benchmarks/trains.py --task copy --depth 12 --steps 100 --seeds 2
+    OMP_NUM_THREADS=1 python benchmarks/trainability.py --task copy --depth 12 --steps 100 --seeds 2
 
 copy: every token predicts itself, which asks only that signal and gradient come through.
 reverse: it predicts its mirror image, which attention has to learn. Chance is a loss of ln(16).
@@ -22,7 +22,7 @@ VOCAB, LENGTH, BATCH = 16, 12, 32
 
 
 def final_loss(wiring: str, options: argparse.Namespace, seed: int) -> float:
-    """Mean loss of the last ten steps; infinity if it was ever not finite."""
+    """Return the mean loss of the last ten steps; infinity if a loss was not finite."""
     model = build(
         kind="masked_lm",
         vocab=VOCAB,
