@@ -20,9 +20,10 @@ from pathlib import Path
 import torch
 
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.parse import parse_comparison
-from addnorm.comparison.run import ComparisonCallback, run_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train

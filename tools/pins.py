@@ -47,6 +47,7 @@ from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import TASKS
+from addnorm.core.interrupts import StopFlag
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import Corpus, write_corpus
@@ -76,7 +77,6 @@ from addnorm.tabular.fit_run import FitConfig, fit_run
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.schedules.base import recommended_schedule
-from addnorm.train.throughput import StopFlag
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from addnorm.wirings.base import registry as wirings

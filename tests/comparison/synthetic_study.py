@@ -11,6 +11,7 @@ from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
+from addnorm.core.files import write_json
 from addnorm.core.rows import write_rows
 
 BASELINE = 3.0
@@ -31,7 +32,7 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
         machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
         versions={"addnorm": "0", "torch": "2.13.0", "python": "3.11"},
     )  # fmt: skip
-    files.write_json(folder / files.FACTS, asdict(ground))
+    write_json(folder / files.FACTS, asdict(ground))
     records = [{"source": f"May {n}, 2001 <i>", "target": f"{n:02}.05.2001"} for n in range(1, 9)]
     if spec.task == "translate":
         from addnorm.data.corpus import write_corpus

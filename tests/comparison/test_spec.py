@@ -7,12 +7,13 @@ import pytest
 from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.demo import build_demo_comparison
 from addnorm.comparison.grid import Grid
-from addnorm.comparison.layout import FACTS, write_json
+from addnorm.comparison.layout import FACTS
 from addnorm.comparison.parse import parse_comparison, parse_task_option, read_spec
 from addnorm.comparison.run import claim_folder
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
+from addnorm.core.files import write_json
 
 SPECS = [
     Comparison(),

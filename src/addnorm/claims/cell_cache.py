@@ -10,6 +10,7 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.text_data import demo_records
+from addnorm.core.files import read_json, write_json
 from addnorm.data.corpus import write_corpus
 
 COMMITS = "commits.json"
@@ -34,14 +35,14 @@ def relocate_data(spec: Comparison, folder: Path) -> None:
 
 def cell_commits(folder: Path) -> dict[str, str]:
     """By cell of a study: the commit of the code that trained it."""
-    return files.read_json(folder / COMMITS) or {}
+    return read_json(folder / COMMITS) or {}
 
 
 def record_commits(study: Study) -> None:
     """Every cell that has just been trained is of today's code."""
     before, now = cell_commits(study.folder), current_commit()
     ended = [each.cell.name for each in study.cells if each.end is not None]
-    files.write_json(study.folder / COMMITS, {name: before.get(name, now) for name in ended})
+    write_json(study.folder / COMMITS, {name: before.get(name, now) for name in ended})
 
 
 def copy_finished_cells(spec: Comparison, folder: Path) -> int:
@@ -67,7 +68,7 @@ def copy_finished_cells(spec: Comparison, folder: Path) -> int:
             end.save(ours)
             taken[cell.name] = cell_commits(theirs).get(cell.name, "")
     if taken:
-        files.write_json(folder / COMMITS, cell_commits(folder) | taken)
+        write_json(folder / COMMITS, cell_commits(folder) | taken)
     return len(taken)
 
 

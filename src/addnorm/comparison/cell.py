@@ -14,7 +14,8 @@ from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_pat
 from addnorm.comparison.job import HEARTBEAT_SECONDS, Heartbeat, Job, StepCallback, is_using_gpu
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.train import run_folder as files
+from addnorm.core.files import try_lock
+from addnorm.train.run_folder import CHECKPOINTS
 
 LOCK_TIMEOUT_SECONDS = 60.0
 """Seconds to wait for another process that trains the same cell."""
@@ -43,7 +44,7 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
-        with files.try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
+        with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
             if (result := CellResult.read(job.folder)) is not None:
                 return result
             if acquired:
@@ -75,7 +76,7 @@ def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
             raise DiskFullError(str(error)) from None
         raise
     if result.ending != "crashed":  # weights are not kept; the report shows how to retrain a cell
-        shutil.rmtree(job.folder / files.CHECKPOINTS, ignore_errors=True)
+        shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
     return result
 
 

@@ -5,8 +5,8 @@ from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison import layout as files
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json
 
 RESULT_SUFFIX, ERROR_SUFFIX, LOG_SUFFIX = "json", "error", "log"
 """Suffixes of the files beside `cells/NAME`: the result, a traceback, the captured output."""
@@ -50,13 +50,13 @@ class CellResult:
 
     def save(self, folder: Path) -> None:
         """Write the result beside the folder of the run, which marks the cell as finished."""
-        files.write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
+        write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "CellResult | None":
         """Read the result of a cell; return None if the cell is not finished."""
         path = sidecar_path(folder, RESULT_SUFFIX)
-        data = files.read_json(path)
+        data = read_json(path)
         if data is None:
             return None
         known = {each.name for each in fields(cls)}

@@ -11,7 +11,8 @@ from typing import Any, Protocol, Self
 import torch
 
 from addnorm.core.rows import Row
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.train_state import TrainState
 
 HEARTBEAT_SECONDS = 0.2
 """Minimum time between two heartbeats."""
@@ -70,14 +71,14 @@ class Heartbeat(TrainCallback):
         self.step, self.loss = 0, math.nan
         self.last_sample = (process_seconds(), 0)
 
-    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
-        self.last_sample, self.step = (process_seconds(), progress.tokens), progress.step
-        self.report_step(progress.step, math.nan)
+    def on_train_start(self, state: TrainState, summary: dict[str, Any]) -> None:
+        self.last_sample, self.step = (process_seconds(), state.tokens), state.step
+        self.report_step(state.step, math.nan)
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
-        self.on_progress(progress.step, progress.tokens, loss)
+    def on_step_end(self, state: TrainState, loss: float) -> None:
+        self.update(state.step, state.tokens, loss)
 
-    def on_progress(self, step: int, count: int, loss: float) -> None:
+    def update(self, step: int, count: int, loss: float) -> None:
         """Record a step and report it.
 
         Args:

@@ -17,7 +17,7 @@ from addnorm.comparison.tasks import TASKS, Task
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
-from addnorm.models.config import format_validation_error
+from addnorm.core.validation import format_validation_error
 from addnorm.train.schedules.base import registry as schedules
 from addnorm.train.schedules.base import resolve_steps
 

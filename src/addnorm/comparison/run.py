@@ -10,12 +10,14 @@ after an interruption, it continues with the cells that are not finished.
 import json
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study, read_comparison
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
@@ -26,25 +28,11 @@ from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
-from addnorm.train.run_folder import folder_lock
-from addnorm.train.throughput import graceful_shutdown
+from addnorm.core.files import atomic_write, folder_lock, write_json
+from addnorm.core.interrupts import graceful_shutdown
 
 MAX_VALUE_CHARACTERS = 120
 """Longest value that an error message shows in full."""
-
-
-class ComparisonCallback:
-    """Comparison callback. Override the hooks you need; the defaults do nothing."""
-
-    def on_comparison_start(self, study: Study, workers: int) -> None:
-        """Handle the start or the resumption of a comparison."""
-
-    def on_cell_event(self, event: Event) -> None:
-        """Handle the start, progress, pause or end of a cell."""
-
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """Handle the end or the interruption of a comparison."""
 
 
 def check_comparison(spec: Comparison) -> None:
@@ -94,9 +82,9 @@ def run_comparison(
                 for cell, result in stop_worse_half(spec, folder, pause_step):
                     job = _build_job(spec, cell, folder, shared_data, pause_step)
                     callback.on_cell_event(Event(job, "ended", result.step, end=result))
-        study = Study.open(folder)
-        files.write_json(folder / files.RESULT, study_to_dict(study))
-        callback.on_comparison_end(study, interrupted=stop_flag.requested)
+        study = replace(Study.open(folder), interrupted=stop_flag.requested)
+        write_json(folder / files.RESULT, study_to_dict(study))
+        callback.on_comparison_end(study)
         return study
 
 

@@ -51,7 +51,7 @@ def test_a_run_tells_verdicts_and_writes_the_page(addnorm, tmp_path):
     assert "<html" in (out / "claims.html").read_text()
     assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
     again = addnorm("claims", *QUICK, "-o", str(out), "--json")
-    assert "layer_norm_length: held, done already" in again.err
+    assert "layer_norm_length: held, already done" in again.err
     first, second = json.loads(again.out)
     assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
     assert second["checks"][0]["found"]["count"] == 2
@@ -153,7 +153,7 @@ def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
     assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert f"{ended} of 4 are done already" in done.stderr
+    assert f"{ended} of 4 cells are already done" in done.stderr
 
 
 def test_a_wrong_number_of_workers_is_refused_also_where_nothing_trains(addnorm, tmp_path):

@@ -25,7 +25,7 @@ def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
     again = addnorm(*words, "-o", str(out), "--json")
     assert again.code == 0
     assert json.loads(again.out)["complete"]
-    assert "2 of 2 are done already" in again.err
+    assert "2 of 2 cells are already done" in again.err
     other = addnorm(*words, "dropout=0.2", "-o", str(out))
     assert other.code == 2
     assert "dropout was left out, now 0.2" in other.err

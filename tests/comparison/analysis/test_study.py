@@ -8,9 +8,9 @@ import pytest
 from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import Setting
-from addnorm.comparison.layout import write_json
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
+from addnorm.core.files import write_json
 from tests.comparison.synthetic_study import made_up, usual_fate
 
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from safetensors import SafetensorError
 
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import make_engine
@@ -18,11 +19,11 @@ from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
 from addnorm.comparison.parse import parse_comparison
-from addnorm.comparison.run import ComparisonCallback, run_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
+from addnorm.core.files import try_lock
 from addnorm.core.rows import read_rows, write_rows
-from addnorm.train.run_folder import try_lock
 from addnorm.train.trained_run import TrainedRun
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}

@@ -98,7 +98,11 @@ def test_a_comparison_on_a_table_from_its_file_to_its_page(table, tmp_path):
     )
     assert all(said.rpartition(" (")[0] in ("yes", "no") for said in end.samples)
     page = write_comparison_report(tmp_path / "out").read_text()
-    assert "2 arms on a table" in page and "addnorm fit" in page and "the distribution of the target" in page
+    assert (
+        "2 arms on a table" in page
+        and "addnorm fit" in page
+        and "the distribution of the target" in page
+    )
     assert Study.open(tmp_path / "out").verdict == study.verdict
     assert TASK.prepare(spec, tmp_path / "out") == SharedData.read(tmp_path / "out")
     table.write_text(table.read_text() + "0.5,x,yes\n")

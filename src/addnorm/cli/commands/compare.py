@@ -130,7 +130,7 @@ def compare(
         check_comparison(spec)
         sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import LiveTable, LogLines
+    from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UserError
     from addnorm.report.comparison.compare import compare as run_and_report
@@ -139,7 +139,7 @@ def compare(
     if address is not None and engine != "ray":
         raise UserError("--address: expected --engine ray; add it, or leave out --address")
     folder = out or Path("demo" if demo else "comparison")
-    reporter = LiveTable() if sys.stderr.isatty() else LogLines()
+    reporter = make_comparison_reporter()
     try:
         study = run_and_report(
             spec,
@@ -154,7 +154,7 @@ def compare(
         write_pngs(study, png)
     if csv:
         write_csvs(study, folder)
-    if reporter.interrupted:
+    if study.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 

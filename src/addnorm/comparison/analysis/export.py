@@ -4,8 +4,8 @@ from dataclasses import asdict
 from typing import Any
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.layout import replace_nonfinite
 from addnorm.comparison.outcomes import format_rules
+from addnorm.core.files import replace_nonfinite
 
 
 def study_to_dict(study: Study) -> dict[str, Any]:

@@ -50,6 +50,8 @@ class Study:
     """None until the data are prepared."""
     cells: tuple[CellOutcome, ...]
     """All cells of the spec, in its order."""
+    interrupted: bool = False
+    """Whether the call of `run_comparison` that returned the study was interrupted."""
 
     @classmethod
     def open(cls, folder: str | Path) -> "Study":

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Job
-from addnorm.train.throughput import StopFlag
+from addnorm.core.interrupts import StopFlag
 
 
 @dataclass(frozen=True)

@@ -24,8 +24,8 @@ from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag
 from addnorm.train.device import count_cores
-from addnorm.train.throughput import StopFlag
 
 DISK_FULL_EXIT_CODE = 74
 """Exit code of a cell's process if the disk is full or read-only."""

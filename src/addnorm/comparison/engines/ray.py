@@ -27,8 +27,8 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
-from addnorm.train.throughput import StopFlag
 
 FileContents = dict[str, bytes]
 """File contents by relative path."""

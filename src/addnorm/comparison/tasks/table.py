@@ -16,12 +16,13 @@ from addnorm.comparison import layout as files
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
-from addnorm.comparison.shared_data import SharedData, machine, versions
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import DataSource, Example, Task
 from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
-from addnorm.models.config import format_validation_error
+from addnorm.core.validation import format_validation_error
+from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.schedules.base import registry as schedules
 
 TASK_KEYS = ("target", "kind", "missing", "noise")
@@ -112,8 +113,8 @@ class TableTask(Task):
             vocab=0,
             baseline=splits.baseline(spec.keys.get("target_scaling", "auto")),
             counts=splits.counts,
-            machine=machine(),
-            versions=versions(),
+            machine=describe_machine(),
+            versions=collect_versions(),
             about=splits.about(),
         )
 

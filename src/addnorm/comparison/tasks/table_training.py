@@ -6,7 +6,7 @@ the splits of the comparison and with a fixed number of epochs.
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -30,6 +30,7 @@ from addnorm.comparison.tasks.table_data import (
 )
 from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row, write_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_model
@@ -44,9 +45,9 @@ from addnorm.tabular.training.loop import (
     torch_context,
 )
 from addnorm.tabular.training.targets import NumberTarget, Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
-from addnorm.train.throughput import graceful_shutdown
 
 ESTIMATORS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
 AXES = ("wiring", "norm", "depth", "lr", "schedule")
@@ -92,8 +93,42 @@ def build_on_tiny_table(recipe: TableRecipe) -> None:
     try:
         build_table_model(model_config(estimator, encoder, 2))
     except UserError as error:
-        raise UserError(f"cannot build the table model with wiring {recipe.wiring}: {error}") from None
+        raise UserError(
+            f"cannot build the table model with wiring {recipe.wiring}: {error}"
+        ) from None
     training_config(estimator, 2, wiring=recipe.wiring, seed=0)
+
+
+class _CellCallback(TrainCallback):
+    """Callback that keeps the metrics of each epoch, sends heartbeats and stops the fit.
+
+    Args:
+        heartbeat: Receives the step and the loss after each epoch.
+        stop_flag: Set by Ctrl-C or SIGTERM.
+        pause_step: Step after which to stop; None trains to the end.
+        batches: Batches per epoch.
+        rows: Rows per epoch.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        stop_flag: StopFlag,
+        pause_step: int | None,
+        *,
+        batches: int,
+        rows: int,
+    ) -> None:
+        self.heartbeat, self.stop_flag, self.pause_step = heartbeat, stop_flag, pause_step
+        self.batches, self.rows = batches, rows
+        self.history: list[dict[str, float]] = []
+
+    def on_epoch_end(self, epoch: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        step = epoch * self.batches
+        self.history.append(dict(metrics))
+        self.heartbeat.update(step, epoch * self.rows, metrics["train"])
+        if self.stop_flag.requested or (self.pause_step is not None and step >= self.pause_step):
+            raise TrainingStopped
 
 
 def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult | None:
@@ -120,22 +155,14 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
         )
         for part in (TRAIN, VALID)
     )
-    history: list[dict[str, float]] = []
-
-    def on_epoch_end(epoch: int, _total: int, row: dict[str, float]) -> None:
-        history.append(row)
-        heartbeat.on_progress(epoch * batches, epoch * rows, row["train"])
-        if stop_flag.requested or (
-            job.pause_step is not None and epoch * batches >= job.pause_step
-        ):
-            raise TrainingStopped
-
     with (
         graceful_shutdown() as stop_flag,
         torch_context(threads=None, seed=derive_seed(recipe.seed, "fit")),
     ):
         config = model_config(estimator, encoder, target.outputs)
         model = build_model(config, train, target=target, seed=recipe.seed, device=device)
+        callback = _CellCallback(heartbeat, stop_flag, job.pause_step, batches=batches, rows=rows)
+        history = callback.history
         with _write_rows_on_exit(job, history, batches) as status:
             fit_model(
                 model,
@@ -144,7 +171,7 @@ def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult 
                 target=target,
                 config=training_config(estimator, rows, wiring=recipe.wiring, seed=recipe.seed),
                 reference=train.cells.select_rows(slice(0, 64)).to(device),
-                on_epoch_end=on_epoch_end,
+                callback=callback,
             )
     if status.stopped and (stop_flag.requested or len(history) < epochs):
         return None

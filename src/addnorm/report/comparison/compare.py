@@ -5,9 +5,10 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.engines.base import Engine
 from addnorm.comparison.parse import parse_comparison
-from addnorm.comparison.run import ComparisonCallback, run_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.report.comparison.page import write_comparison_report
 
