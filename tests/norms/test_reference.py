@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from addnorm.core.call_counts import Call
+from addnorm.core.calls import Call
 from torch import nn
 
 from addnorm.norms import make_norm, registry
