@@ -22,7 +22,7 @@ def test_tamed_post_ln_warms_up_as_its_recipes_do(wiring):
 
 
 @pytest.mark.parametrize("wiring", ["rezero", "skip_init", "ngpt"])
-@pytest.mark.filterwarnings("ignore::addnorm.core.errors.InnerNormsLeftOut")
+@pytest.mark.filterwarnings("ignore::addnorm.core.errors.InnerNormsIgnoredWarning")
 def test_what_is_made_to_need_no_warm_up_has_none(wiring):
     assert schedule_of(wiring) == "cosine(warmup=0)"
 
