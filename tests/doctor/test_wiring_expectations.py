@@ -170,6 +170,6 @@ def test_rows_are_plain_numbers():
 def test_dependency_is_the_share_of_the_branch():
     report = visited("pre_ln", "lm", 2)
     for b in report.blocks:
-        assert b.residual_dependency == pytest.approx(b.branch_variance / b.stream_variance)
+        assert b.dependency == pytest.approx(b.branch_variance / b.stream_variance)
     with pytest.raises(AttributeError, match="a block has no 'weight'"):
         _ = report.blocks[0].weight

@@ -247,10 +247,10 @@ def test_kernels_of_one_over_tokens_mix_them_where_other_matrices_take_the_featu
         def __init__(self):
             super().__init__()
             self.column_layout, self.feed = nn.Conv1d(TOKENS, TOKENS, 1), nn.Linear(DIM, DIM)
-            self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+            self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x):
-            x = x + self.column_layout(self.left_rank(x)).relu()
+            x = x + self.column_layout(self.one(x)).relu()
             return x + self.feed(self.two(x)).relu()
 
     model = nn.Sequential(nn.Linear(DIM, DIM), Mixer(), Mixer(), nn.LayerNorm(DIM))

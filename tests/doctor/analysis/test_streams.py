@@ -44,7 +44,7 @@ class Reversible(nn.Module):
 
     def __init__(self, depth=3):
         super().__init__()
-        self.widen, self.apply_final_norm = nn.Linear(DIM, 2 * DIM), nn.LayerNorm(2 * DIM)
+        self.widen, self.final = nn.Linear(DIM, 2 * DIM), nn.LayerNorm(2 * DIM)
         self.looks = nn.ModuleList([attention() for _ in range(depth)])
         self.mlps = nn.ModuleList([FeedForward() for _ in range(depth)])
         self.norms = nn.ModuleList([nn.LayerNorm(DIM) for _ in range(2 * depth)])
@@ -55,7 +55,7 @@ class Reversible(nn.Module):
             h = self.norms[2 * i](b)
             a = a + look(h, h, h, need_weights=False)[0]
             b = b + mlp(self.norms[2 * i + 1](a))
-        return self.apply_final_norm(torch.cat([a, b], -1))
+        return self.final(torch.cat([a, b], -1))
 
 
 def test_reversible_sums_are_two_streams():
@@ -99,7 +99,7 @@ class Looked(Model):
             x = F.one_hot(tokens, VOCAB).float() @ self.table.weight
         for block in self.blocks:
             x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 @pytest.mark.parametrize("way", ["index", "one hot"])

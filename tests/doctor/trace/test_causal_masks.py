@@ -48,10 +48,10 @@ class Block(nn.Module):
     def __init__(self, look):
         super().__init__()
         self.look, self.mlp = look, FeedForward()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, x):
-        x = x + self.look(self.left_rank(x))
+        x = x + self.look(self.one(x))
         return x + self.mlp(self.two(x))
 
 
