@@ -90,12 +90,12 @@ class Mixing(nn.Module):
     def __init__(self, way, norm):
         super().__init__()
         length = DIM if "square" in way else LENGTH
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
         self.mix = nn.Parameter(torch.randn(length, length) / length)
         self.ffn = FeedForward()
 
     def forward(self, x, mask=None):
-        h = self.left_rank(x)
+        h = self.one(x)
         if "einsum" in self.way:
             h = torch.einsum("btd,ts->bsd", h, self.mix)
         elif "turned" in self.way:
@@ -219,7 +219,7 @@ def test_a_learned_scale_on_the_branch_is_no_mistake():
     model = Model(stack(Learned))
     assert rules(model) == {"scale_on_branch"}  # as a start it is one
     with torch.no_grad():
-        model.blocks[0].left_rank.weight[0] += 0.1
+        model.blocks[0].one.weight[0] += 0.1
     assert rules(model) == set()
     found = findings(Model(stack(PostBlock, beta=1.2)))
     assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}

@@ -30,7 +30,7 @@ class Hyper(nn.Module):
         x = self.table(tokens)
         axis, rest = self.layout.index("n"), self.layout.replace("n", "")
         x = x.permute(*("btd".index(a) for a in rest))
-        streams = [x] * self.n if self.way == "list" else self.open_text(x, axis)
+        streams = [x] * self.n if self.way == "list" else self.opened(x, axis)
         for i, f in enumerate(self.subs):
             h = self.reads(streams, self.read[i], axis)
             y = h.permute(*(rest.index(a) for a in "btd"))

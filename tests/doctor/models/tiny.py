@@ -109,36 +109,36 @@ class PreBlock(nn.Module):
 
     def __init__(self, norm=nn.LayerNorm, fault="", causal=False):
         super().__init__()
-        self.left_rank, self.two = norm(DIM), norm(DIM)
+        self.one, self.two = norm(DIM), norm(DIM)
         self.attention, self.ffn, self.fault = Attention(causal=causal), FeedForward(), fault
         if fault == "shared":
-            self.two = self.left_rank
+            self.two = self.one
         if fault == "inert":
             self.three = norm(DIM)
 
     def forward(self, x, mask=None):
         look = self.attention if mask is None else lambda h: self.attention(h, mask)
         if self.fault == "skip":
-            x = self.left_rank(x)
+            x = self.one(x)
             x = x + look(x)
             x = self.two(x)
             return x + self.ffn(x)
         if self.fault == "half skip":
-            x = x + look(self.left_rank(x))
+            x = x + look(self.one(x))
             h = self.two(x)
             return h + self.ffn(h)
         if self.fault == "unadded":
-            a = look(self.left_rank(x))
+            a = look(self.one(x))
             x = x + a
             return x + self.ffn(self.two(a))
         if self.fault == "double":
-            x = x + look(self.left_rank(self.two(x)))
+            x = x + look(self.one(self.two(x)))
             return x + self.ffn(self.two(x))
         if self.fault == "thrown away":
-            self.left_rank(x)
+            self.one(x)
             x = x + look(x)
             return x + self.ffn(self.two(x))
-        x = x + look(self.left_rank(x))
+        x = x + look(self.one(x))
         return x + self.ffn(self.two(x))
 
 
@@ -147,19 +147,19 @@ class PostBlock(nn.Module):
 
     def __init__(self, norm=nn.LayerNorm, fault="", alpha=1.0, beta=1.0):
         super().__init__()
-        self.left_rank, self.two = norm(DIM), norm(DIM)
+        self.one, self.two = norm(DIM), norm(DIM)
         self.attention, self.ffn, self.fault = Attention(), FeedForward(), fault
         self.alpha, self.beta = alpha, beta
         if fault == "shared":
-            self.two = self.left_rank
+            self.two = self.one
 
     def forward(self, x, mask=None):
         a = self.attention(x) if mask is None else self.attention(x, mask)
-        h = self.left_rank(x * self.alpha + a * self.beta)
+        h = self.one(x * self.alpha + a * self.beta)
         if self.fault == "unadded":
             return self.two(h + self.ffn(a))
         if self.fault == "double":
-            h = self.left_rank(h)
+            h = self.one(h)
         return self.two(h * self.alpha + self.ffn(h) * self.beta)
 
 

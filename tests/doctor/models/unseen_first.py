@@ -74,12 +74,12 @@ class GTrXL(nn.Module):
 class MixerBlock(nn.Module):
     def __init__(self):
         super().__init__()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.tokens = nn.Sequential(nn.Linear(LENGTH, 20), nn.GELU(), nn.Linear(20, LENGTH))
         self.features = nn.Sequential(nn.Linear(DIM, 48), nn.GELU(), nn.Linear(48, DIM))
 
     def forward(self, x):
-        x = x + self.tokens(self.left_rank(x).transpose(1, 2)).transpose(1, 2)
+        x = x + self.tokens(self.one(x).transpose(1, 2)).transpose(1, 2)
         return x + self.features(self.two(x))
 
 
