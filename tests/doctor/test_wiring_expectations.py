@@ -1,4 +1,4 @@
-"""Wirings recognised by the doctor: ours by their formula, models of others by their description."""
+"""Expected reports: our wirings by their formula, third-party models by their description."""
 
 import functools
 import json
@@ -29,7 +29,7 @@ SAME_GRAPH = {
 SHALLOW = {("mix_ln", 2): "pre_ln", ("mix_ln", 3): "pre_ln"}
 # What the doctor reports differently from the formula, and why.
 EXTRA_ADD_OWNS_NORMS = (
-    "build_report.list_norm_uses lets a long skip, a mixture or a second stream take over the norms "
+    "build_report.list_norm_uses assigns to a long skip, a mixture or a second stream the norms "
     "of the sub-layers that it spans"
 )
 WRONG_NORMS = {

@@ -141,11 +141,11 @@ class Sinks(nn.Module):
             nn.Linear(DIM, 3 * DIM),
             nn.Linear(DIM, DIM),
         )
-        self.add_sink = nn.Parameter(torch.zeros(1, 1, 1))
+        self.sink = nn.Parameter(torch.zeros(1, 1, 1))
 
     def forward(self, x):
         q, k, v = self.qkv(self.norm(x)).chunk(3, -1)
-        scores = torch.cat([q @ k.mT / 5, self.add_sink.expand(*x.shape[:2], 1)], -1)
+        scores = torch.cat([q @ k.mT / 5, self.sink.expand(*x.shape[:2], 1)], -1)
         return x + self.out(scores.softmax(-1)[..., :-1] @ v)
 
 
