@@ -10,6 +10,7 @@
 """
 
 from abc import abstractmethod
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -29,6 +30,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel
+from addnorm.tabular.callbacks import make_fit_callback
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     format_cell,
@@ -55,7 +57,6 @@ from addnorm.tabular.params import (
     resolve_threads,
     training_config,
 )
-from addnorm.tabular.progress import epoch_progress
 from addnorm.tabular.training.contexts import rollback_on_error, torch_context
 from addnorm.tabular.training.loop import (
     WeightedBatch,
@@ -104,7 +105,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "fit"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             if warm:
                 module = self._warm_start_module(config).float().to(device)
@@ -119,7 +120,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 target=target,
                 config=training_config(self, len(train.weights), wiring=config.wiring, seed=seed),
                 reference=data.reference.to(device),
-                on_epoch_end=watch,
+                callback=callback,
             )
         # Predict in float64: in float32 the prediction of a row would depend, in the last bits, on
         # the other rows of its batch. MPS has no float64.
@@ -240,7 +241,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "pretrain"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             model = build_model(config, sample, target=None, seed=seed, device=device)
             pretext = PretextModel(model, objective).to(device)
@@ -254,7 +255,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 compute_loss=compute_loss,
                 validate=None,
                 config=training,
-                on_epoch_end=watch,
+                callback=callback,
             )
         weights_without_head = {
             name: value.cpu().contiguous()

@@ -21,6 +21,7 @@ from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_ta
 from addnorm.tabular.training.contexts import eval_mode
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.ema import EMA
 from addnorm.train.optimizers.base import make_optimizer
 from addnorm.train.schedules.base import make_schedule
@@ -81,8 +82,6 @@ class WeightedBatch(NamedTuple):
 
 History = list[dict[str, float]]
 """One dict per epoch with the keys epoch, train, valid (if validated), lr and seconds."""
-EpochCallback = Callable[[int, int, dict[str, float]], None]
-"""Called with the epoch, the maximum number of epochs, and the row of the epoch."""
 
 
 def build_model(
@@ -126,7 +125,7 @@ def fit_model(
     target: Target,
     config: TrainingConfig,
     reference: TableBatch,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
     """Train a model in place on a target; return the history.
 
@@ -150,7 +149,7 @@ def fit_model(
         compute_loss=compute_loss,
         validate=None if valid is None else validate,
         config=config,
-        on_epoch_end=on_epoch_end,
+        callback=callback,
     )
 
 
@@ -161,7 +160,7 @@ def train_epochs(
     compute_loss: Callable[[WeightedBatch], tuple[Tensor, Tensor]],
     validate: Callable[[], float] | None,
     config: TrainingConfig,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
     """Minimise a loss over weighted rows, in place; return the history.
 
@@ -171,7 +170,7 @@ def train_epochs(
         compute_loss: maps a batch to the weighted sum of its losses and the sum of its weights
         validate: returns the validation loss of the model; without it, the last epoch is the best
         config: optimizer, schedule and limits
-        on_epoch_end: called after every epoch
+        callback: its `on_epoch_end` is called with the row of every epoch
 
     Raises:
         UserError: if the loss is not finite in the first epoch
@@ -234,8 +233,8 @@ def train_epochs(
                 epochs_without_progress += 1
         lr = optimizer.optimizers[0].param_groups[0]["lr"]
         history.append(row | {"lr": lr, "seconds": seconds})
-        if on_epoch_end is not None:
-            on_epoch_end(epoch, config.max_epochs, history[-1])
+        if callback is not None:
+            callback.on_epoch_end(epoch, config.max_epochs, history[-1])
         is_late = config.max_seconds is not None and seconds >= config.max_seconds
         if is_late or (validate is not None and epochs_without_progress >= config.patience):
             break
