@@ -227,7 +227,7 @@ def test_unwritable_output_is_rejected_before_training(addnorm, folder, tmp_path
     out = ("-o", str(tmp_path / location))
     done = addnorm("fit", str(folder / "data.csv"), "-t", "answer", *QUICK, *out)
     assert done.code == 2 and "epoch" not in done.err
-    assert f"cannot write into {tmp_path / location} (" in done.err.splitlines()[-1]
+    assert f"cannot write to {tmp_path / location} (" in done.err.splitlines()[-1]
 
 
 def test_column_types_come_from_all_rows(addnorm, tmp_path):
