@@ -89,7 +89,7 @@ def test_the_warm_up_of_a_recipe_is_kept_unless_another_is_asked_for():
 def test_keys_twice_in_a_file_are_refused(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("steps: 3\nsteps: 4\n", encoding="utf-8")
-    with pytest.raises(UserError, match="'steps' is given twice"):
+    with pytest.raises(UserError, match="'steps' appears twice"):
         read_spec(path)
 
 

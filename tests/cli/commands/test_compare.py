@@ -63,7 +63,7 @@ def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
         (["--demo", "--task", "lm"], "--demo is a study of its own"),
         (["wiring=b2t", "--wiring", "pre_ln"], "wiring is given twice"),
         (["-c", "none.yaml"], "no study at none.yaml"),
-        (["dim"], "cannot read 'dim'"),
+        (["dim"], "cannot parse 'dim'"),
         (["dim=30"], "heads"),
         (["--address", "here:1"], "add --engine ray"),
         (["--engine", "slurm"], "unknown engine 'slurm'"),
