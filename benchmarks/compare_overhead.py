@@ -18,13 +18,13 @@ import time
 from pathlib import Path
 
 import torch
-from addnorm.comparison.engines.local_shard import LocalEngine
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.callbacks import ComparisonCallback
-from addnorm.comparison.run import compare
-from addnorm.comparison.shared_data import prepare
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train
 
@@ -52,14 +52,14 @@ def spent() -> float:
 def main(cells: int) -> None:
     """Print both costs and their ratio."""
     torch.set_num_threads(1)
-    spec = Comparison.of({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
+    spec = parse_comparison({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ground = prepare(spec, folder / "bare")
+        ground = get_task(spec.task).prepare(spec, folder / "bare")
         bare = []
         for cell in spec.cells():
             tokenizer = folder / "bare" / "tokenizer.json"
-            recipe = spec.recipe(cell, data=ground.data, tokenizer=tokenizer)
+            recipe = get_task(spec.task).recipe(spec, cell, data=ground.data, tokenizer=tokenizer)
             start = spent()
             train(recipe, folder / "bare" / cell.name)
             bare.append(spent() - start)
@@ -73,7 +73,7 @@ def main(cells: int) -> None:
             )
         loop = spent() - begun
         starts, begun = Starts(), spent()
-        compare(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
+        run_comparison(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
         _stop_server()
         cost = spent() - begun
         ends = [each.end for each in Study.open(folder / "runs").cells]

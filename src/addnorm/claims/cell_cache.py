@@ -5,7 +5,7 @@ from pathlib import Path
 
 from addnorm.claims.result import current_commit
 from addnorm.comparison import layout as files
-from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import Comparison
@@ -28,7 +28,7 @@ def shared_settings(spec: Comparison) -> Comparison:
 def relocate_data(spec: Comparison, folder: Path) -> None:
     """A study that was moved with its corpus goes on: its spec names the corpus where it is now."""
     if files.is_comparison(folder):
-        theirs = files.read_comparison(folder)
+        theirs = read_comparison(folder)
         if theirs != spec and theirs.model_copy(update={"data": spec.data}) == spec:
             (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
 
@@ -55,7 +55,7 @@ def copy_finished_cells(spec: Comparison, folder: Path) -> int:
     field, cells = shared_settings(spec), folder / files.CELLS
     for neighbour in sorted(folder.parent.glob(f"*/{files.SPEC}")):
         theirs = neighbour.parent
-        if theirs == folder or shared_settings(files.read_comparison(theirs)) != field:
+        if theirs == folder or shared_settings(read_comparison(theirs)) != field:
             continue
         for cell in spec.cells():
             ours, source = cells / cell.name, theirs / files.CELLS / cell.name

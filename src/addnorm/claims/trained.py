@@ -19,7 +19,7 @@ from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
 from addnorm.claims.tables import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary, progress
-from addnorm.comparison.run import compare
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.errors import UserError
@@ -148,10 +148,10 @@ def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | s
         spec = spec.model_copy(update={"data": str(data)})
     relocate_data(spec, folder)
     copy_finished_cells(spec, folder)
-    study = compare(spec, folder, engine=workspace.engine, callback=workspace.callback)
+    study = run_comparison(spec, folder, engine=workspace.engine, callback=workspace.callback)
     record_commits(study)
     if study.interrupted:
-        raise KeyboardInterrupt  # cells that have ended keep their results
+        raise KeyboardInterrupt  # finished cells keep their results
     if not study.complete:
         waiting = sum(each.state == "waiting" for each in study.cells)
         raise UserError(

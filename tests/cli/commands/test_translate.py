@@ -90,7 +90,7 @@ def test_prefixes_for_other_lines_are_refused_before_the_run_is_opened(
     assert (done.code, done.out) == (2, "")
     assert done.err == (
         f"addnorm: prefixes: expected one per line, 4 in all, got {count}; use empty lines where no "
-        "is to be forced\n"
+        "prefix is forced\n"
     )
 
 

@@ -12,10 +12,10 @@ from addnorm.cli.progress.base import format_duration
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from tests.comparison.synthetic_study import BASELINE, made_up
 
-SPEC = Comparison.of({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
+SPEC = parse_comparison({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
 
 
 def job(cell):
@@ -87,7 +87,7 @@ def test_the_table_fits_the_terminal(study, width):
 
 
 def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
-    many = Comparison.of({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
+    many = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
     talk = begun(comparison.LiveTable, study)
     for cell in many.cells()[:2]:

@@ -166,6 +166,7 @@ class TextTask(Task):
             seconds=outcome.state.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
+            recent=course.recent,
         )
 
     def score(self, shared_data: SharedData | None) -> str:
