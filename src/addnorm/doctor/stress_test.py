@@ -17,8 +17,9 @@ from addnorm.core.interrupts import deferred_interrupt, raise_if_interrupted
 from addnorm.core.rows import Row
 from addnorm.doctor.model_trace import clone_inputs, model_loss, to_call_arguments
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
-from addnorm.doctor.trace.state_guard import preserve_all_rng, unwrap_model
+from addnorm.doctor.trace.state_guard import preserve_all_rng
 from addnorm.doctor.trace.tensors import iter_tensors
+from addnorm.measure.sites import unwrap_model
 
 Call = tuple[tuple[Any, ...], dict[str, Any]]
 Loss = Callable[[Any], Tensor]
