@@ -399,7 +399,7 @@ def test_other_mistakes(way):
             UserError, match=r"expected shapes \(heads, N, K\) and twice \(kv_heads, M, K\)"
         ):
             varlen_attention(x, k, v, whole, whole, scale=1.0)
-    with pytest.raises(UserError, match="kv_heads one that divides heads"):
+    with pytest.raises(UserError, match="where kv_heads divides heads"):
         varlen_attention(x[:1].expand(3, -1, -1), x, x, whole, whole, scale=1.0)
 
 
