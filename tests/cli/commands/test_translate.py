@@ -128,8 +128,9 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
     page = tmp_path / place
     done = ask("translate", "translate", *SHORT, "--attention", page, lines=LINES)
     assert (done.code, done.out) == (2, "")
-    assert done.err.startswith(f"addnorm: --attention {page} cannot be written ({why}")
-    assert "wanted a file in a folder that you may write to; try" in done.err
+    expected = "addnorm: --attention: expected a file in a writable folder"
+    assert done.err.startswith(f"{expected}, got {page} ({why}")
+    assert "; try --attention attention.html" in done.err
     assert done.err.count("\n") == 1
 
 
