@@ -9,7 +9,7 @@ from addnorm.doctor.rules.base import RuleContext, rule
 
 @rule("skip_after_norm")
 def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
-    """Report x_next = N(x) + f(N(x)).
+    """Report skips that carry the normalized input: x_next = N(x) + f(N(x)).
 
     The block looks like Pre-LN, but each norm acts on the stream itself, as in Post-LN, and the
     identity path through the network is lost.
