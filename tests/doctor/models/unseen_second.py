@@ -35,7 +35,7 @@ def mlp(dim=DIM, wide=48):
 
 
 class ClassAttention(nn.Module):
-    """CaiT: layers on patches, then layers that update only a class token; LayerScale throughout."""
+    """CaiT: layers on patches, then layers that update a class token only; all with LayerScale."""
 
     def __init__(self):
         super().__init__()

@@ -173,7 +173,8 @@ INSIDE = [f"{path}.norm" for path in CONNECTED]
 FLAT = [""] * 2 * DEPTH
 PATHS = {
     "inert_norm": [
-        per_layer("blocks.{}.three"), per_layer("blocks.{}.three"), INSIDE, per_layer("blocks.{}.one")
+        per_layer("blocks.{}.three"), per_layer("blocks.{}.three"), INSIDE,
+        per_layer("blocks.{}.one"),
     ],
     "double_norm": [per_layer("blocks.{}.one"), per_layer("blocks.{}.one"), INSIDE, FLAT],
     "missing_final_norm": [
