@@ -75,26 +75,6 @@ def learning_rates(lr: float, warmup: int, steps: int) -> list[float]:
     return [lr * min(1.0, (step + 1) / warmup) if warmup else lr for step in range(steps)]
 
 
-def sensitivity(rows: Sequence[Row]) -> dict[int, float]:
-    """How much the rate matters, by length of the warm-up: mean over the rates of the last loss
-    above the lowest, as a share of what training can win.
-
-    sum_i (L_i - min L) / (n (L_0 - min L)), where L_i is at most the first loss L_0: 0 if every
-    rate does as well as the best, near 1 - 1 / n if only one learns, 1 if none does.
-
-    Wortsman et al., Small-scale proxies for large-scale Transformer training instabilities, 2023,
-    arXiv 2309.14322, section 2.2, made a share so that losses of any kind compare.
-    """
-    found: dict[int, float] = {}
-    for warmup in dict.fromkeys(row["warmup"] for row in rows):
-        mine = [row for row in rows if row["warmup"] == warmup]
-        first = mine[0]["first_loss"]
-        ends = [min(r["last_loss"], first) if r["finite"] else first for r in mine]
-        won = first - min(ends)
-        found[warmup] = sum(e - min(ends) for e in ends) / (len(ends) * won) if won > 0 else 1.0
-    return found
-
-
 def _train_copy(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
     """Train a copy; what a stranger's code may end with is told in one line."""
     try:
