@@ -131,7 +131,7 @@ class Masked(Model):
         for block in self.blocks:
             keep = mask if not self.padding or mask is None else ~mask.bool()
             x = block(x) if self.deaf or keep is None else block(x, keep)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def marks(*lengths):
@@ -244,7 +244,7 @@ def test_a_table_added_behind_a_norm_is_not_its_bias():
             x = self.embed_norm(self.table(tokens)) + self.place
             for block in self.blocks:
                 x = block(x)
-            return self.head(self.apply_final_norm(x))
+            return self.head(self.final(x))
 
     model = Placed(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM))
     tables = [w for w in model.parameters() if w.dim() > 1]
@@ -338,7 +338,7 @@ class Rated(Model):
         for block in self.blocks:
             if not self.training or torch.rand(()) >= self.skipped:
                 x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def test_options_that_only_training_knows_are_no_idle_ones():
@@ -367,7 +367,7 @@ def test_dropout_that_only_training_calls_is_seen(place):
                 x = block(x)
             if self.training and place == "before the norm":
                 x = nn.functional.dropout(x, 0.2)
-            x = self.apply_final_norm(x)
+            x = self.final(x)
             if self.training and place == "behind the norm":
                 x = nn.functional.dropout(x, 0.2)
             return self.head(x)

@@ -99,7 +99,7 @@ class Looked(Model):
             x = F.one_hot(tokens, VOCAB).float() @ self.table.weight
         for block in self.blocks:
             x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 @pytest.mark.parametrize("way", ["index", "one hot"])

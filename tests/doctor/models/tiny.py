@@ -88,7 +88,7 @@ class Model(nn.Module):
         self.place = nn.Parameter(torch.randn(LENGTH, DIM) * 0.1)
         self.embed_norm = embed_norm
         self.blocks = nn.ModuleList(blocks)
-        self.apply_final_norm, self.after = final, after
+        self.final, self.after = final, after
         self.head = nn.Linear(DIM, VOCAB) if head else None
 
     def forward(self, tokens, mask=None):
@@ -97,8 +97,8 @@ class Model(nn.Module):
             x = self.embed_norm(x)
         for block in self.blocks:
             x = block(x) if mask is None else block(x, mask)
-        if self.apply_final_norm is not None:
-            x = self.apply_final_norm(x)
+        if self.final is not None:
+            x = self.final(x)
         if self.after is not None:
             x = self.after(x)
         return self.head(x) if self.head is not None else x

@@ -136,10 +136,7 @@ class Perceiver(nn.Module):
     def __init__(self):
         super().__init__()
         self.latents = nn.Parameter(torch.randn(4, DIM))
-        self.mark_crossed_adds, self.looks = (
-            attention(),
-            nn.ModuleList([attention() for _ in range(2)]),
-        )
+        self.cross, self.looks = attention(), nn.ModuleList([attention() for _ in range(2)])
         self.mlps = nn.ModuleList([mlp() for _ in range(3)])
         self.norms = nn.ModuleList([nn.LayerNorm(DIM) for _ in range(8)])
 
@@ -147,7 +144,7 @@ class Perceiver(nn.Module):
         n = self.norms
         z = self.latents.unsqueeze(0).repeat(len(x), 1, 1)
         keys = n[0](x)
-        z = z + self.mark_crossed_adds(n[1](z), keys, keys, need_weights=False)[0]
+        z = z + self.cross(n[1](z), keys, keys, need_weights=False)[0]
         z = z + self.mlps[0](n[2](z))
         for i in range(2):
             h = n[3 + 2 * i](z)

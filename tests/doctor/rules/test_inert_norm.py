@@ -138,9 +138,7 @@ class Two(nn.Module):
 
     def forward(self, tokens):
         x = self.trunk(tokens)
-        return tuple(
-            F.linear(norm(x), self.trunk.table.weight) for norm in (self.one, self.two)
-        )
+        return tuple(F.linear(norm(x), self.trunk.table.weight) for norm in (self.one, self.two))
 
 
 class Checkpointed(Block):
