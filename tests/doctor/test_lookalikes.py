@@ -173,10 +173,10 @@ def test_tokens_of_two_values_are_no_mask():
 
 def test_what_could_not_be_tried_is_said():
     report = addnorm.doctor(Masked(), {"tokens": ids()[:1]})
-    assert report.notes == ("leaks between examples were not tried: one example was given",)
+    assert report.notes == ("leaks between examples were not checked: the batch has one example",)
     example = {"tokens": ids(), "mask": torch.zeros(ids().shape)}
     assert (
-        "whether mask hides its tokens could not be tried"
+        "leaks from padding were not checked for the mask 'mask'"
         in addnorm.doctor(Masked(), example, rules=["padding_leak"]).notes
     )
 
@@ -184,7 +184,7 @@ def test_what_could_not_be_tried_is_said():
 def test_a_future_that_no_output_shows_is_said():
     model = Laid(lambda y: y.mean(1), causal=True)
     (note,) = addnorm.doctor(model, ids()).notes
-    assert note.startswith("leaks from the future were not tried: the output has no axis")
+    assert note.startswith("leaks from the future were not checked: no axis of the output")
 
 
 def test_options_that_could_not_be_tried_are_said():
@@ -195,12 +195,13 @@ def test_options_that_could_not_be_tried_are_said():
 
     report = addnorm.doctor(build(), ids(), config={"depth": 1, "names": ()}, build=build)
     assert [n for n in report.notes if "effect" in n] == [
-        "whether depth has an effect: no other value of it runs",
-        "whether names has an effect: no other value of it runs",
+        "the effect of option depth was not checked: no other value gives a model that runs",
+        "the effect of option names was not checked: no other value gives a model that runs",
     ]
     report = addnorm.doctor(build(), ids(), config={"depth": 2}, build=build)
     assert (
-        "options without effect: what the builder makes of the config does not run" in report.notes
+        "options without effect were not checked: the model built from the config does not run"
+        in report.notes
     )
 
 
@@ -235,7 +236,7 @@ def test_start_weights_are_not_judged_once_they_were_trained(trained):
             optimizer.step()
     report = addnorm.doctor(model, ids(), rules=["scale_without_init"])
     assert bool(report.findings) is not trained
-    assert any("cannot be said of trained" in note for note in report.notes) is trained
+    assert any("the weights are trained" in note for note in report.notes) is trained
 
 
 def test_a_table_added_behind_a_norm_is_not_its_bias():

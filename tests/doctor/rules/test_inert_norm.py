@@ -81,7 +81,7 @@ def test_a_norm_without_gradient_is_found(name):
     assert {f.severity for f in found} == {"error"}
     assert len(found) == DEPTH
     for layer, finding in enumerate(found):
-        assert "get no gradient, though what it reads and what reads it learn" in finding.message
+        assert "get no gradient, although the layers before and after it do" in finding.message
         assert all(n.startswith(f"blocks.{layer}.one.") for n in finding.evidence["weights"])
 
 
