@@ -10,7 +10,8 @@ from torch import nn
 
 import addnorm
 from addnorm.core.errors import UserError
-from addnorm.doctor.stress_test import StressTestError, sensitivity, stress
+from addnorm.doctor.report import compute_sensitivity
+from addnorm.doctor.stress_test import StressTestError, stress
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack
 
 
@@ -95,10 +96,12 @@ def synthetic_rows(warmup, first, *ends):
 
 def test_sensitivity_is_the_fraction_lost_by_other_rates():
     rows = synthetic_rows(0, 4.0, 2.0, 2.0, 2.0) + synthetic_rows(5, 4.0, 2.0, 4.0, math.nan)
-    assert sensitivity(rows) == {0: 0.0, 5: pytest.approx(2 / 3)}
-    assert sensitivity(synthetic_rows(0, 4.0, 3.0, 2.0, 9.0)) == {0: pytest.approx((1 + 0 + 2) / 6)}
-    assert sensitivity(synthetic_rows(0, 4.0, 4.0, 5.0, math.inf)) == {0: 1.0}
-    assert sensitivity([]) == {}
+    assert compute_sensitivity(rows) == {0: 0.0, 5: pytest.approx(2 / 3)}
+    assert compute_sensitivity(synthetic_rows(0, 4.0, 3.0, 2.0, 9.0)) == {
+        0: pytest.approx((1 + 0 + 2) / 6)
+    }
+    assert compute_sensitivity(synthetic_rows(0, 4.0, 4.0, 5.0, math.inf)) == {0: 1.0}
+    assert compute_sensitivity([]) == {}
 
 
 def test_random_generators_are_restored_between_rows():

@@ -15,6 +15,7 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import SLICES, is_mixing
 from addnorm.doctor.model_trace import ModelTrace
 from addnorm.doctor.report import Finding
+from addnorm.doctor.residual.residual_adds import ResidualAdd
 
 Rule = Callable[["RuleContext"], Iterable[Finding]]
 RULES: dict[str, Rule] = {}
@@ -45,6 +46,8 @@ class RuleContext:
     """Function that builds the model from `config`."""
     cache: dict[str, Any] = field(default_factory=dict)
     """Results that several rules share, such as the outputs of a probe."""
+    notes: list[str] = field(default_factory=list)
+    """What a rule could not check; printed with the report."""
 
     @property
     def graph(self) -> Graph:
@@ -60,6 +63,10 @@ class RuleContext:
     def norms(self) -> dict[int, Norm]:
         """Every use of a norm, by graph node."""
         return self.analysis.norms
+
+    def add_stats(self, add: ResidualAdd) -> Mapping[str, float]:
+        """Return the variances measured at a residual add, by name."""
+        return self.trace.recorder.stats.add_stats.get(add.node, {})
 
     @cached_property
     def blocks(self) -> list[AddAnalysis]:

@@ -11,7 +11,8 @@ def ffn_fed_unadded(context: RuleContext) -> Iterator[Finding]:
     """Report x1 = x + attention(x), x2 = x1 + ffn(attention(x)); the second should read x1."""
     by_node = {r.add.node: r for r in context.analysis.add_analyses}
     for reading in context.blocks:
-        if reading.fed_by < 0 or reading.is_dual or reading.skipped_adds:
+        before = reading.add.parallel_to
+        if reading.fed_by is None or before is None or reading.is_dual or reading.skipped_adds:
             continue
         yield Finding(
             "ffn_fed_unadded", "error", context.module_path(reading),
@@ -19,6 +20,6 @@ def ffn_fed_unadded(context: RuleContext) -> Iterator[Finding]:
             "it the sum instead",
             {
                 "reads": context.graph[reading.fed_by].path,
-                "sum": context.module_path(by_node[reading.add.parallel_to]),
+                "sum": context.module_path(by_node[before]),
             },
         )  # fmt: skip

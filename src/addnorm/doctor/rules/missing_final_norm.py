@@ -34,7 +34,7 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
             last.final_norms and not _is_read_by_other_stream(context, last, readers=raw)
         ):
             continue
-        variance = last.add.stats.get("stream_variance")
+        variance = context.add_stats(last.add).get("stream_variance")
         yield Finding(
             "missing_final_norm", "warning", context.module_path(last),
             "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "

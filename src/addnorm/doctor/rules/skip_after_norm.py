@@ -16,7 +16,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
     """
     classes = [context.wiring(r) for r in context.blocks]
     for reading in context.blocks:
-        if reading.add.is_mixed or reading.add.is_gated or reading.add.difference_node >= 0:
+        if reading.add.is_mixed or reading.add.is_gated or reading.add.difference_node is not None:
             continue
         norms = reading.link.norms()
         severity: Severity
@@ -36,7 +36,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
             {
                 "skip": context.graph[reading.add.fork].path,
                 "norm": context.graph[norms[0]].path if norms else None,
-                "shortcut_variance": reading.add.stats.get("shortcut_variance"),
+                "shortcut_variance": context.add_stats(reading.add).get("shortcut_variance"),
             },
         )  # fmt: skip
 
@@ -44,7 +44,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
 def _is_shortcut_normalized(context: RuleContext, reading: AddAnalysis) -> bool:
     """Whether x_next = N(x) + f(x); a batch norm on a skip is a scale (RepVGG) and is ignored."""
     join = reading.add
-    if not join.has_normed_shortcut or join.parallel_to >= 0 or reading.is_dual:
+    if not join.has_normed_shortcut or join.parallel_to is not None or reading.is_dual:
         return False
     way = context.graph.nodes_between(join.fork, join.shortcut)
     return any(context.norms[i].kind != "batch" for i in way if i in context.norms)
@@ -54,7 +54,11 @@ def _is_first_without_norm(
     context: RuleContext, reading: AddAnalysis, *, classes: list[str]
 ) -> bool:
     """Whether the first block of a Pre-LN stream reads and adds to a normalized embedding."""
-    if reading.link.previous >= 0 or not reading.link.norms() or context.wiring(reading) != "none":
+    if (
+        reading.link.previous is not None
+        or not reading.link.norms()
+        or context.wiring(reading) != "none"
+    ):
         return False
     mine = [c for r, c in zip(context.blocks, classes, strict=True) if r.stream == reading.stream]
     return len(mine) > 2 and mine[1:].count("pre_ln") == len(mine) - 1

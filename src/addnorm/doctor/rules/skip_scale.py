@@ -71,7 +71,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
     if not gains or median(gains) <= INIT_TOLERANCE_FACTOR * median(betas):
         return
     if _is_trained(context):
-        context.trace.notes.append(
+        context.notes.append(
             "DeepNorm's initialization was not checked: the skip is scaled as in DeepNorm, but the "
             "weights are trained"
         )

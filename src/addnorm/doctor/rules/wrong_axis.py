@@ -33,7 +33,7 @@ def wrong_axis(context: RuleContext) -> Iterator[Finding]:
         mine = [*reading.entry_norms, reading.exit_norm, reading.post_norm, *reading.final_norms]
         mine += reading.link.norms()
         for index in mine:
-            norm = context.norms.get(index)
+            norm = None if index is None else context.norms.get(index)
             if norm is None or norm.path in reported:
                 continue
             if graph[graph.trace_back(norm.source)[-1][0]].op in ("cat", "stack"):
