@@ -28,16 +28,10 @@ SAME_GRAPH = {
 # A quarter of fewer than four layers is none, so that every layer of Mix-LN is Pre-LN.
 SHALLOW = {("mix_ln", 2): "pre_ln", ("mix_ln", 3): "pre_ln"}
 # What the doctor reports differently from the formula, and why.
-EXTRA_ADD_OWNS_NORMS = (
-    "build_report.list_norm_uses assigns to a long skip, a mixture or a second stream the norms "
-    "of the sub-layers that it spans"
-)
 WRONG_NORMS = {
-    "b2t": EXTRA_ADD_OWNS_NORMS, "denseformer": EXTRA_ADD_OWNS_NORMS, "dlcl": EXTRA_ADD_OWNS_NORMS,
-    "resi_dual": EXTRA_ADD_OWNS_NORMS, "u_skips": EXTRA_ADD_OWNS_NORMS,
     "attn_res": "the norm of the last mixture's keys is reported as the final norm",
     "mhc": "the norm of the mixing coefficients is reported as a norm in front of the branch",
-}  # fmt: skip
+}
 WRONG_SCALES = {
     "denseformer": "every result of torch.unbind gets the value of the first one",
 }

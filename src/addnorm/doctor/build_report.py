@@ -145,10 +145,15 @@ def _scale_product(scales: tuple[Scale, ...]) -> float | None:
 def _list_norm_uses(analysis: ModelAnalysis, adds: list[AddAnalysis]) -> tuple[NormUse, ...]:
     """Return every use of a norm and its place; later places override earlier ones."""
     places: dict[int, tuple[str, int]] = {}
-    for block, add in enumerate(adds):
+    # A long skip, a mixture of layers or a second stream spans other adds. Their norms are on its
+    # branch as well, but they belong to the add of their own sub-layer, which overrides it.
+    numbered = list(enumerate(adds))
+    spanning = [pair for pair in numbered if pair[1].skipped_adds or pair[1].is_dual]
+    own = [pair for pair in numbered if not (pair[1].skipped_adds or pair[1].is_dual)]
+    for block, add in own + spanning:
         for i in add.inner_norms:
             places.setdefault(i, ("inside", block))
-    for block, add in enumerate(adds):
+    for block, add in spanning + own:
         for i in add.final_norms:
             places[i] = ("final", block)
         for i in (*add.entry_norms, *add.partial_norms):
