@@ -109,7 +109,7 @@ def doctor(
     if html is not None:
         from addnorm.report.doctor_page import write_doctor_page
 
-        write_doctor_page(html, report)
+        write_doctor_page(report, html)
         print(f"addnorm: wrote {html}", file=sys.stderr)
     if json:
         sys.stdout.write(report.to_json() + "\n")
