@@ -30,8 +30,11 @@ MAX_DRAWS = 16
 FLOAT32_ERROR = 2.0**-16
 """Relative error of the float32 reference itself: some hundred roundings of 2^-24."""
 
-EXACT = {"_to_copy", "clone", "cat", "stack", "index", "gather", "embedding", "neg", "fill"}
-"""Operations that copy values without rounding."""
+EXACT = {
+    *("_to_copy", "clone", "cat", "stack", "index", "gather", "embedding", "where", "masked_fill"),
+    *("neg", "abs", "amax", "amin", "max", "min", "maximum", "minimum", "relu", "clamp"),
+}
+"""Operations that copy or select values: they do not round."""
 STATISTICS = {"native_layer_norm", "native_batch_norm", "_fused_rms_norm"}
 """Operations whose further outputs are statistics, which stay in float32 in mixed precision."""
 
