@@ -175,7 +175,7 @@ def _normalized_axes(layouts: dict[int, Layout], norm: Norm) -> frozenset[int] |
 
 def attention_nodes(graph: Graph, nodes: AbstractSet[int]) -> list[int]:
     """Return the nodes among these where tokens attend to each other, whatever they start from."""
-    starts = [i for i in nodes if graph[i].active and not nodes.intersection(graph[i].inputs)]
+    starts = [i for i in nodes if graph[i].active and nodes.isdisjoint(graph[i].inputs)]
     steps = trace_axes(graph, nodes, starts=starts)[1]
     return attention_steps([step for step in steps if step.origins - {-1}])
 
