@@ -24,8 +24,9 @@ ORDER = (
     *("core", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure"),
     *(
         "doctor",
-        "train",
         "decode",
+        "tasks",
+        "train",
         "tabular",
         "comparison",
         "claims",

@@ -14,6 +14,7 @@ FAMILIES = {
     "wirings": "addnorm.wirings",
     "schedules": "addnorm.train.schedules.base",
     "optimizers": "addnorm.train.optimizers.base",
+    "tasks": "addnorm.tasks",
     "positions": "addnorm.sublayers.positions",
     "qk_norms": "addnorm.sublayers.qk_norm",
     "presets": "addnorm.models.presets",

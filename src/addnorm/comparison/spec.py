@@ -11,7 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_valida
 
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.core.calls import Call
-from addnorm.core.errors import UserError, closest_names
+from addnorm.core.errors import UserError, closest_names, unknown_name_message
 from addnorm.core.key_values import load_yaml
 from addnorm.models.config import format_validation_error as told_mistake
 from addnorm.train.schedules.base import registry as schedules
@@ -42,8 +42,8 @@ class Comparison(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    task: Literal["translate", "lm", "classify", "table"] = "translate"
-    """What is learnt; see `lab/tasks`."""
+    task: str = "translate"
+    """Name of the task: a text task (`addnorm list tasks`), or table."""
     data: str = DEMO
     """Folder of the corpus, made by `addnorm data`; `demo` for one out of what is installed. The
     file of a table."""
@@ -88,6 +88,15 @@ class Comparison(BaseModel):
             return cls(**own, keys=keys)
         except ValidationError as problem:
             raise UserError(_format_error(problem)) from None
+
+    @field_validator("task")
+    @classmethod
+    def _check_task(cls, value: str) -> str:
+        if _find_task(value) is None:
+            from addnorm.comparison.tasks import TASKS
+
+            raise ValueError(unknown_name_message("task", value, TASKS))
+        return value
 
     @field_validator("data")
     @classmethod

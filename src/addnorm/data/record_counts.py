@@ -7,8 +7,8 @@ from typing import Any
 class RecordCounts:
     """A tally that must add up: read = kept + every reason.
 
-    >>> counts = Counts()
-    >>> counts.saw(2)
+    >>> counts = RecordCounts()
+    >>> counts.add_read(2)
     >>> counts.drop("empty", "train.en, line 3")
     >>> counts.keep("train")
     >>> counts.to_dict()["dropped"]

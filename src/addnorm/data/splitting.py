@@ -18,7 +18,7 @@ DEFAULT_HOLDOUT_DIVISOR, MAX_DEFAULT_HOLDOUT = (
 def split_key(text: str, seed: int = 0) -> int:
     """64 bits of a sentence and a seed; case, form and white space of the sentence do not count.
 
-    >>> key_of("Hello  World ") == key_of("hello world"), key_of("a", 0) == key_of("a", 1)
+    >>> split_key("Hello  World ") == split_key("hello world"), split_key("a", 0) == split_key("a", 1)
     (True, False)
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
@@ -141,7 +141,7 @@ class Splitter:
 class HashSet64:
     """A set of 64-bit numbers in a flat table: at most 32 bytes a number.
 
-    >>> seen = Seen()
+    >>> seen = HashSet64()
     >>> seen.add(7), seen.add(7), seen.add(0), seen.add(0)
     (True, False, True, False)
     """

@@ -13,7 +13,7 @@ STOP_MODES = ("likely", "exact")
 class DecodingOptions:
     """Greedy as it stands; a beam with `beam`, sampling with any of the four settings below it.
 
-    >>> Options(beam=4, nbest=2).samples, Options(top_p=0.9).samples
+    >>> DecodingOptions(beam=4, nbest=2).is_sampling, DecodingOptions(top_p=0.9).is_sampling
     (False, True)
     """
 

@@ -41,7 +41,7 @@ def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
 
     Rows with fewer than k columns are filled up with -inf.
 
-    >>> top(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
+    >>> stable_topk(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
     tensor([[1, 2]])
     """
     columns = x.shape[1]

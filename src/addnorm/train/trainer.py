@@ -16,11 +16,11 @@ from addnorm.data.batches import Batch, BatchIterator, DataPosition
 from addnorm.kernels.precision import widest_float
 from addnorm.measure import Monitor, Nonfinite, SpikeDetector, first_nonfinite
 from addnorm.measure.sites import unwrap_model
+from addnorm.tasks import LossMeans
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
 from addnorm.train.checkpointer import Checkpointer
 from addnorm.train.distributed import full_tensor, init_distributed, no_sync
-from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session, build_session
 from addnorm.train.throughput import StopFlag, Throughput, graceful_shutdown
@@ -251,12 +251,8 @@ class Trainer:
         self._report_skipped(self.session.valid_batches)
         self.loss = sums.loss if not math.isfinite(sums.loss) else self.loss
         self._log_row("loss", sums.loss, split="valid")
-        name, value = (
-            ("accuracy", sums.accuracy)
-            if self.recipe.task == "classify"
-            else ("perplexity", math.exp(min(sums.loss, 700.0)))
-        )
-        self._log_row(name, value, split="valid")
+        for name, value in self.session.task.validation_metrics(sums).items():
+            self._log_row(name, value, split="valid")
         better = sums.loss < self.progress.best
         if better:
             self.progress.best, self.progress.best_step = sums.loss, self.progress.step

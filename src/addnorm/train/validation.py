@@ -1,4 +1,4 @@
-"""The loss on what was held out."""
+"""Validation: the loss on the held-out split."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,15 +8,15 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator
 from addnorm.kernels.precision import widest_float
+from addnorm.tasks import LossMeans
 from addnorm.train.distributed import World
-from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session
 
 
 @torch.no_grad()
 def validate(session: Session, batches: BatchIterator) -> LossMeans:
-    """Means over one pass, without dropout, with the average of the weights where there is one."""
+    """Return the loss of one pass without dropout, with the averaged weights if there are any."""
     world = session.world
     totals = torch.zeros(3, dtype=widest_float(world.device), device=world.device)
     session.objective.eval()
@@ -31,15 +31,15 @@ def validate(session: Session, batches: BatchIterator) -> LossMeans:
     means = LossMeans(*world.all_reduce(totals).tolist())
     if not means.count:
         raise UserError(
-            f"nothing in {batches.path} can be used: {batches.describe_skipped() or 'it is too short'}; wanted "
-            f"sentences of at most {batches.max_length} tokens: try a larger max_length, or "
-            "valid_every=0"
+            f"{batches.path} has no usable record: "
+            f"{batches.describe_skipped() or 'it is too short'}; expected sentences of at most "
+            f"{batches.max_length} tokens: try a larger max_length, or valid_every=0"
         )
     return means
 
 
 def autocast_context(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
-    """Where a model is called: autocast, if the recipe says so."""
+    """Return the autocast context of a recipe's dtype."""
     if recipe.dtype == "float32":
         return nullcontext()
     return torch.autocast(world.device.type, dtype=torch.bfloat16)

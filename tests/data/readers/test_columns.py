@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
 from addnorm.data.readers import streams
-from addnorm.data.readers.columns import infer_task, read_records, split_files
+from addnorm.data.readers.columns import read_records, split_files
 from addnorm.data.record_counts import RecordCounts
 
 ROWS = [("good film", "1"), ("böse", "0"), ("so so", "1")]
@@ -174,21 +174,6 @@ def test_tables_that_cannot_be_right_are_refused(tmp_path, name, data, columns, 
 def test_an_unknown_format_is_refused(tmp_path):
     with pytest.raises(UserError, match="unknown format 'xls'; Known: tsv, csv, jsonl"):
         read(put(tmp_path, "a.tsv", "x"), format="xls")
-
-
-@pytest.mark.parametrize(
-    ("chosen", "task"),
-    [(("source", "target"), "translate"), (("text",), "lm"), (("text", "label"), "classify")],
-)
-def test_the_columns_say_the_task(chosen, task):
-    everything = dict.fromkeys(("source", "target", "text", "label"))
-    assert infer_task(everything | dict.fromkeys(chosen, "x")) == (task, dict.fromkeys(chosen, "x"))
-
-
-@pytest.mark.parametrize("chosen", [(), ("source",), ("label",), ("source", "target", "text")])
-def test_columns_for_no_task_are_refused(chosen):
-    with pytest.raises(UserError, match=r"got (no column|--.*); wanted --source and --target"):
-        infer_task(dict.fromkeys(chosen, "x"))
 
 
 def test_a_folder_with_named_files_has_parts(tmp_path):

@@ -12,6 +12,7 @@ from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
+from addnorm.tasks import Example
 
 NUM_SAMPLES = 6
 """Records whose answers are kept, word by word."""
@@ -22,13 +23,6 @@ class DataSource(NamedTuple):
 
     path: Path
     digest: str
-
-
-class Example(NamedTuple):
-    """A held-out record: what was asked, and what was wanted; nothing where all answers do."""
-
-    input: str
-    target: str
 
 
 class Task(ABC):

@@ -34,7 +34,7 @@ class Listing:
         kinds, weights = zip(*self.kinds, strict=True)
         (kind,) = rng.choices(kinds, weights)
         alike = rng.choice(kind.forms)[-1]  # no list of "2 in or 5 acres"
-        drawn = [kind.draw(rng, pair, style=alike) for _ in range(rng.choice(ITEM_COUNTS))]
+        drawn = [kind.sample_phrase(rng, pair, style=alike) for _ in range(rng.choice(ITEM_COUNTS))]
         items = list({item.source: item for item in drawn if item}.values())
         if len(items) < 2 or not all(map(self._is_clear, items)):
             return None

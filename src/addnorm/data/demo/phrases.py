@@ -67,7 +67,7 @@ def render_pair(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str
 def normalize_spaces(text: str) -> str:
     """One line with plain single spaces: CLDR has thin, narrow and no-break ones.
 
-    >>> plain("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
+    >>> normalize_spaces("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
     '3:05 PM – 6:05 PM'
     """
     return re.sub(r"\s+", " ", text).strip()

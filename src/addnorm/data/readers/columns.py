@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.corpus import COLUMNS
 from addnorm.data.readers.streams import (
     MAX_CHARACTERS,
     SURROGATES,
@@ -25,19 +24,6 @@ from addnorm.data.readers.tables import (
     read_rows,
 )
 from addnorm.data.record_counts import RecordCounts
-
-
-def infer_task(column_options: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    """The task that the chosen columns are for, and they alone."""
-    columns = {part: name for part, name in column_options.items() if name is not None}
-    for task, parts in COLUMNS.items():
-        if set(columns) == set(parts):
-            return task, columns
-    got = " ".join(f"--{part}" for part in columns) or "no column"
-    raise UserError(
-        f"got {got}; wanted --source and --target (translation), --text (language model), or "
-        f"--text and --label (classification)"
-    )
 
 
 def split_files(
