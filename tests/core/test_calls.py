@@ -5,10 +5,10 @@ import math
 import warnings
 
 import pytest
-from addnorm.core.call_counts import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
+from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 
 names = st.from_regex(r"[A-Za-z_][A-Za-z0-9_]{0,8}", fullmatch=True).filter(

@@ -3,8 +3,8 @@
 import dataclasses
 
 import pytest
-from addnorm.core.call_counts import Call
 
+from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.plan import ROLES, Plan, Plugs, Shape, Site
 

@@ -4,10 +4,10 @@ import math
 from typing import Literal
 
 import pytest
-from addnorm.core.call_counts import Call
 from hypothesis import given
 from hypothesis import strategies as st
 
+from addnorm.core.calls import Call
 from addnorm.core.cards import Card
 from addnorm.core.errors import UnknownNameError, UserError
 from addnorm.core.registry import (

@@ -90,12 +90,12 @@ class Mixing(nn.Module):
     def __init__(self, way, norm):
         super().__init__()
         length = DIM if "square" in way else LENGTH
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
         self.mix = nn.Parameter(torch.randn(length, length) / length)
         self.ffn = FeedForward()
 
     def forward(self, x, mask=None):
-        h = self.left_rank(x)
+        h = self.one(x)
         if "einsum" in self.way:
             h = torch.einsum("btd,ts->bsd", h, self.mix)
         elif "turned" in self.way:
@@ -131,7 +131,7 @@ class Masked(Model):
         for block in self.blocks:
             keep = mask if not self.padding or mask is None else ~mask.bool()
             x = block(x) if self.deaf or keep is None else block(x, keep)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def marks(*lengths):
@@ -219,7 +219,7 @@ def test_a_learned_scale_on_the_branch_is_no_mistake():
     model = Model(stack(Learned))
     assert rules(model) == {"scale_on_branch"}  # as a start it is one
     with torch.no_grad():
-        model.blocks[0].left_rank.weight[0] += 0.1
+        model.blocks[0].one.weight[0] += 0.1
     assert rules(model) == set()
     found = findings(Model(stack(PostBlock, beta=1.2)))
     assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}
@@ -244,7 +244,7 @@ def test_a_table_added_behind_a_norm_is_not_its_bias():
             x = self.embed_norm(self.table(tokens)) + self.place
             for block in self.blocks:
                 x = block(x)
-            return self.head(self.apply_final_norm(x))
+            return self.head(self.final(x))
 
     model = Placed(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM))
     tables = [w for w in model.parameters() if w.dim() > 1]
@@ -338,7 +338,7 @@ class Rated(Model):
         for block in self.blocks:
             if not self.training or torch.rand(()) >= self.skipped:
                 x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def test_options_that_only_training_knows_are_no_idle_ones():
@@ -367,7 +367,7 @@ def test_dropout_that_only_training_calls_is_seen(place):
                 x = block(x)
             if self.training and place == "before the norm":
                 x = nn.functional.dropout(x, 0.2)
-            x = self.apply_final_norm(x)
+            x = self.final(x)
             if self.training and place == "behind the norm":
                 x = nn.functional.dropout(x, 0.2)
             return self.head(x)

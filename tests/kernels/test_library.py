@@ -103,7 +103,7 @@ def run(code, **environment):
 @built
 @pytest.mark.slow
 def test_the_environment_chooses():
-    code = "from addnorm.kernels import native; print(native.available().level)"
+    code = "from addnorm.kernels import library; print(library.get_availability().level)"
     assert run(code, ADDNORM_NATIVE="portable").stdout == "portable\n"
 
 
@@ -112,8 +112,8 @@ def test_there_is_one_openmp_for_torch_and_the_library():
     """Others, such as scikit-learn, bring their own."""
     code = """
 import re
-from addnorm.kernels import native
-assert native.available()
+from addnorm.kernels import library
+assert library.get_availability()
 with open("/proc/self/maps") as maps:
     found = set(re.findall(r"\\S*libgomp\\S*", maps.read()))
 assert len(found) == 1, found

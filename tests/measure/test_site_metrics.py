@@ -5,7 +5,6 @@ from itertools import chain, pairwise
 
 import pytest
 import torch
-from addnorm.measure.verify_copy import visit_sites
 from torch import nn
 
 from addnorm import CrossAttention, SelfAttention, Stack, UserError, build
@@ -20,6 +19,7 @@ from addnorm.measure import (
     site_parameters,
     stream_variance,
 )
+from addnorm.measure.probe import visit_sites
 from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
 from tests.measure import reference
 from tests.measure.cases import SOME, WIRINGS, pair, translator

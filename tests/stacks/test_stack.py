@@ -184,7 +184,7 @@ def test_taps_see_what_is_read_returned_and_carried():
         x = x + tape["branch"][k]
         torch.testing.assert_close(tape["stream"][k], x)
     torch.testing.assert_close(y, stack.wiring.final_norm(x))
-    assert not any(tap.watched for tap in stack.taps.stream)  # nothing stays hooked
+    assert not any(tap.has_hooks for tap in stack.taps.stream)  # nothing stays hooked
 
 
 def test_a_hook_on_a_tap_may_replace_what_passes():
@@ -223,7 +223,7 @@ def test_taps_are_released_when_the_forward_fails():
     stack = Stack([nn.Tanh(), nn.Linear(10, 12)], dim=10)
     with pytest.raises(UserError), stack.taps.record():
         stack(tokens())
-    assert not any(tap.watched for tap in stack.taps.modules() if hasattr(tap, "watched"))
+    assert not any(tap.has_hooks for tap in stack.taps.modules() if hasattr(tap, "watched"))
 
 
 def test_weights_may_be_shared_between_layers():

@@ -24,8 +24,9 @@ LIBRARY_PATH = Path(__file__).with_name("_native.so")
 VERSION = 6  # ADDNORM_VERSION of native/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 FUNCTIONS = (
-    *("forward", "backward", "drop"),
-    *("attention_forward", "attention_backward", "cross_entropy", "few_forward", "linear"),
+    *("add_norm_forward", "add_norm_backward", "dropout"),
+    *("attention_forward", "attention_backward", "decode_attention"),
+    *("cross_entropy", "linear"),
 )
 DTYPE_CODES = {
     (torch.float32, torch.float32): 0,
@@ -208,7 +209,7 @@ def _load() -> ctypes.CDLL | str:
         for name in FUNCTIONS:
             function = _State.functions[name] = library[f"addnorm_{name}"]
             function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
-            function.restype = None if name in ("forward", "drop") else ctypes.c_int
+            function.restype = None if name in ("add_norm_forward", "dropout") else ctypes.c_int
     except (OSError, AttributeError) as problem:
         return f"the native library cannot be loaded, kernels run in plain torch: {problem}"
     _State.library = library

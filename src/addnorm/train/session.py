@@ -1,6 +1,5 @@
-"""The components of a run, built from its recipe."""
+"""Objects that a run works with, built from its recipe: data, model, optimizer, schedule."""
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm import __version__
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, BatchIterator
@@ -21,6 +19,7 @@ from addnorm.tasks.base import Masks
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
+from addnorm.train.environment import collect_versions
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
@@ -29,7 +28,7 @@ from addnorm.train.schedules.base import registry as schedules
 
 @dataclass
 class Session:
-    """The components of a run."""
+    """Objects of one run in one process."""
 
     recipe: Recipe
     task: TextTask
@@ -47,21 +46,21 @@ class Session:
     ema: EMA | None
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
-        """Return the positional and keyword arguments of the model for a batch."""
+        """Return the positional arguments and the masks of the model for a batch."""
         return self.task.model_inputs(*batch.to(self.world.device).inputs_and_targets)
 
     def summarize(self) -> dict[str, Any]:
-        """Return the facts that callbacks report at the start."""
-        wirings = {str(stack.wiring_call) for stack in self.model.stacks}
-        advised = self.recipe.schedule == str(
-            schedules.resolve(recommended_schedule(*sorted(wirings)))
+        """Return facts for `TrainCallback.on_train_start`: model, parameters, device, schedule."""
+        wirings = sorted({str(stack.wiring_call) for stack in self.model.stacks})
+        is_recommended = self.recipe.schedule == str(
+            schedules.resolve(recommended_schedule(*wirings))
         )
-        count = f", {self.world.size} processes ({self.recipe.parallel})"
+        processes = f", {self.world.size} processes ({self.recipe.parallel})"
         return {
             "model": self.model,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "device": f"{self.world.device}{count if self.world.size > 1 else ''}",
-            "recommended": f", recommended for {', '.join(sorted(wirings))}" if advised else "",
+            "device": f"{self.world.device}{processes if self.world.size > 1 else ''}",
+            "recommended": f", recommended for {', '.join(wirings)}" if is_recommended else "",
         }
 
 
@@ -72,16 +71,22 @@ def build_session(
     *,
     on_message: Callable[[str], None] = lambda text: None,
 ) -> Session:
-    """Read the corpus, train the tokenizer, build and wrap the model.
+    """Read the corpus, prepare the folder, and build all objects of a run.
+
+    The order of construction matters: FSDP replaces the parameters, so the optimizer is made after
+    sharding, and DDP wraps the compiled objective.
 
     Args:
-        recipe: the recipe
-        folder: run folder
+        recipe: all choices of the run
+        folder: the run's folder, locked by the caller
         world: the processes of the run
-        on_message: receives a message before a slow step
+        on_message: receives a line before slow work, such as the training of a tokenizer
+
+    Raises:
+        UserError: the recipe, the corpus or the folder cannot be used
     """
     task = recipe.make_task()
-    # Invalid model settings fail here, before the corpus is read.
+    # A model without storage rejects invalid configs before the corpus is read.
     classes = 2 if task.predicts_label else None
     build(recipe.build_config(vocab=1000, classes=classes), device="meta")
     corpus = task.open_corpus(recipe.data)
@@ -89,19 +94,19 @@ def build_session(
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
     task.check_tokenizer(tokenizer)
-    sizes: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
+    limits: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
     batches = task.make_batches(
-        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **sizes
+        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **limits
     )
-    held_out = (
-        task.make_batches(corpus, tokenizer, split="valid", **sizes)
+    valid_batches = (
+        task.make_batches(corpus, tokenizer, split="valid", **limits)
         if recipe.valid_every and corpus.counts.get("valid")
         else None
     )
-    if recipe.patience and held_out is None:
+    if recipe.patience and valid_batches is None:
         raise UserError(
-            f"patience: expected 0 for a corpus without valid part, got {recipe.patience}; make "
-            f"{corpus.folder} again with one, or leave patience out"
+            f"patience={recipe.patience} requires a validation split, and {corpus.folder} has none;"
+            " remove patience, or add a valid split to the corpus"
         )
     model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
     if world.is_main:
@@ -115,7 +120,7 @@ def build_session(
     optimizer = make_optimizer(
         recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
     )
-    average = EMA(model, recipe.ema) if recipe.ema else None
+    ema = EMA(model, recipe.ema) if recipe.ema else None
     if recipe.compile:
         objective.compile(dynamic=True)
     if world.size > 1 and recipe.parallel == "ddp":
@@ -129,19 +134,19 @@ def build_session(
         corpus,
         tokenizer,
         batches,
-        held_out,
+        valid_batches,
         model,
         objective,
         optimizer,
         schedule,
-        average,
+        ema,
     )
 
 
 def _prepare_folder(
     recipe: Recipe, folder: Path, corpus: Corpus, on_message: Callable[[str], None]
 ) -> None:
-    """Claim the run folder and write the tokenizer."""
+    """Claim the folder for the recipe, and make sure that it has a tokenizer."""
     files.claim_run_folder(folder, recipe)
     if not (folder / files.TOKENIZER).exists():
         if recipe.tokenizer in KINDS:
@@ -164,12 +169,12 @@ def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
 def _build_model(
     recipe: Recipe, task: TextTask, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
 ) -> Model:
-    """Return the initialized model, calibrated on the first batch."""
+    """Build the model and run its data-dependent initialization on the first batch."""
     config = recipe.build_config(vocab=tokenizer.vocab, classes=task.num_classes(corpus))
     model = build(config, seed=derive_seed(recipe.seed, "init"))
     batch, _ = next(batches.stream())
-    arguments, masks = task.model_inputs(*batch.inputs_and_targets)
-    model.calibrate(*arguments, **masks)
+    inputs, masks = task.model_inputs(*batch.inputs_and_targets)
+    model.calibrate(*inputs, **masks)
     return model
 
 
@@ -184,9 +189,5 @@ def _collect_facts(
         "tokenizer": tokenizer.digest,
         "labels": list(corpus.labels),
         "corpus": {"counts": corpus.counts, "about": corpus.about},
-        "versions": {
-            "addnorm": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": collect_versions(),
     }

@@ -7,10 +7,10 @@ from dataclasses import replace
 
 import pytest
 import torch
-from addnorm.cli.reproduce_commands.doctor import _render_report
 from rich.console import Console
 
 import addnorm
+from addnorm.cli.commands.doctor import _render_report
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
 from tests.doctor.models.tiny import Model, PreBlock, ids, stack

@@ -56,7 +56,7 @@ def names_of(model, group):
 
 
 def all_groups(optimizer):
-    return [group for part in optimizer.parts for group in part.param_groups]
+    return [group for part in optimizer.optimizers for group in part.param_groups]
 
 
 # Groups.

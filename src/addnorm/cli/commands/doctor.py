@@ -99,7 +99,9 @@ def doctor(
             lr=DEFAULT_STRESS_LR if stress and lr is None else lr, loss=loss,
         )  # fmt: skip
     if html is not None:
-        report.to_html(html)
+        from addnorm.report.doctor_page import write_doctor_page
+
+        write_doctor_page(html, report)
         print(f"addnorm: wrote {html}", file=sys.stderr)
     if json:
         sys.stdout.write(report.to_json() + "\n")

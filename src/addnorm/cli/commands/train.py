@@ -1,14 +1,10 @@
-"""`addnorm train`: train or resume a run."""
+"""`addnorm train`: a run from a recipe, which goes on where it was."""
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
-
-if TYPE_CHECKING:
-    from addnorm.cli.progress.training import TrainingReporter
-    from addnorm.train.recipe import Recipe
 
 EXIT_DIVERGED, EXIT_INTERRUPTED = 1, 130
 
@@ -52,13 +48,14 @@ def train(
     if dry_run:
         sys.stdout.write(recipe.to_yaml())
         return
-    from addnorm.train.trainer import train as run
+    from addnorm.cli.progress.training import make_training_reporter
+    from addnorm.train.trainer import train as run_training
 
-    callback = _make_callback(recipe, out)
+    reporter = make_training_reporter(recipe, out)
     try:
-        outcome = run(recipe, out, callback=callback)
+        outcome = run_training(recipe, out, callback=reporter)
     finally:
-        callback.close()
+        reporter.close()
     code = {"diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}.get(outcome.ending, 0)
     if code:
         raise typer.Exit(code)
@@ -77,10 +74,3 @@ def _print_keys(task: str) -> None:
     for name, default, description in recipe_keys(task):
         table.add_row(name, default, description)
     write_page(make_console(), table)
-
-
-def _make_callback(recipe: "Recipe", out: Path) -> "TrainingReporter":
-    from addnorm.cli.progress.training import LogLines, ProgressBarReporter
-
-    kind = ProgressBarReporter if sys.stderr.isatty() else LogLines
-    return kind(recipe, out)

@@ -12,9 +12,9 @@ TASKS |= {TableTask.name: TableTask()}
 
 
 def get_task(name: str) -> Task:
-    """A task by its name."""
-    if name not in TASKS:
-        raise UnknownNameError(unknown_name_message("task", name, TASKS))
+    """Return the task with a name."""
+    if not isinstance(name, str) or name not in TASKS:  # YAML may hold any value
+        raise UnknownNameError(unknown_name_message("task", str(name), TASKS))
     return TASKS[name]
 
 

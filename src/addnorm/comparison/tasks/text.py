@@ -12,7 +12,7 @@ from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_pa
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
-from addnorm.comparison.shared_data import SharedData, machine, versions
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
 from addnorm.comparison.tasks.text_data import (
@@ -28,6 +28,7 @@ from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
 from addnorm.tasks import TextTask, evaluate
 from addnorm.train import run_folder as files
+from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.session import make_tokenizer
 from addnorm.train.train_state import Outcome
@@ -108,8 +109,8 @@ class TextComparison(Task):
         every = _shared_keys(spec).get("log_every", 1)
         if spec.mode == "halving" and every > max(1, spec.steps // 4):
             raise UserError(
-                f"log_every: expected at most {max(1, spec.steps // 4)}, a quarter of the steps, for "
-                f"halving, got {every}"
+                f"log_every: expected at most {max(1, spec.steps // 4)}, a quarter of the steps, "
+                f"for halving, got {every}"
             )
 
     def check_data(self, spec: Comparison) -> None:
@@ -137,8 +138,8 @@ class TextComparison(Task):
             vocab=tokenizer.vocab,
             baseline=unigram_loss(corpus, tokenizer, recipe),
             counts=corpus.counts,
-            machine=machine(),
-            versions=versions(),
+            machine=describe_machine(),
+            versions=collect_versions(),
         )
 
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
@@ -152,15 +153,16 @@ class TextComparison(Task):
         return CellResult(
             outcome.ending,
             outcome.reason,
-            step=outcome.progress.step,
+            step=outcome.state.step,
             loss=course.last if done else math.nan,
             lowest=course.lowest,
             scores=scores,
             samples=samples,
-            tokens=outcome.progress.tokens,
-            seconds=outcome.progress.seconds,
+            tokens=outcome.state.tokens,
+            seconds=outcome.state.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
+            recent=course.recent,
         )
 
     def score(self, shared_data: SharedData | None) -> str:

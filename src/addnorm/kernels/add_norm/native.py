@@ -54,7 +54,7 @@ def forward(
         at_s, mean = s.data_ptr(), statistics.data_ptr()
         rstd = mean + 4 * rows
     library.call_rows(
-        "forward",
+        "add_norm_forward",
         *_common_fields(rows, dim, library.DTYPE_CODES[x.dtype, f.dtype], tensors, options),
         *(x.data_ptr(), f.data_ptr(), at_s, y.data_ptr(), mean, rstd, 0, 0, 0, 0, 0, 0, 0, 0),
     )
@@ -91,7 +91,7 @@ def backward(
     da = torch.empty_like(scales) if scales is not None and wanted[4] else None
     mean = statistics.data_ptr()
     library.call_rows(
-        "backward",
+        "add_norm_backward",
         *_common_fields(rows, dim, library.DTYPE_CODES[s.dtype, dtype], tensors, options),
         *(library.data_ptr_or_null(x), 0, s.data_ptr(), 0, mean, mean + 4 * rows),
         *(*map(library.data_ptr_or_null, (dy, ds, dx, df, dw, db, da)), 0),
@@ -112,7 +112,7 @@ def dropout_native(x: Tensor, seed: Tensor, rate: float) -> Tensor:
     y = torch.empty_like(x)
     given, how = AddNormTensors(None, None, None, seed), AddNormOptions(False, 0.0, 1.0, rate)
     library.call_rows(
-        "drop",
+        "dropout",
         *_common_fields(*matrix_shape(x), library.DTYPE_CODES[x.dtype, x.dtype], given, how),
         *(0, x.data_ptr(), 0, y.data_ptr(), 0, 0),
         *(0, 0, 0, 0, 0, 0, 0, 0),

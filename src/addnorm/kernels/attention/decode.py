@@ -62,6 +62,6 @@ def decode_attention(
     given = DECODE_STRUCT.pack(
         batch, heads, kv_heads, count, keys, dim, scale, *at, *[0] * (21 - len(at))
     )
-    if library.call_native("few_forward", given):
+    if library.call_native("decode_attention", given):
         raise MemoryError("no memory for the scratch of attention")
     return out

@@ -1,1 +1,1 @@
-"""TODO train/optimizers."""
+"""Optimizers, chosen by name; `base.py` explains how to add one."""

@@ -1,1 +1,1 @@
-"""TODO train/schedules."""
+"""Learning-rate schedules, chosen by name; `base.py` explains how to add one."""
