@@ -126,8 +126,8 @@ def build_corpus(
         for split in records_by_split:
             if not sizes[split]:
                 raise UserError(
-                    f"{split}: expected at least one usable record in its file, got none; leave the "
-                    f"file out to hold out part of train, or use --{split} 0"
+                    f"{split}: expected at least one usable record in its file, got none; leave "
+                    f"the file out to hold out part of train, or use --{split} 0"
                 )
         splits = [split for split in SPLITS if sizes[split]]
         for split in splits:

@@ -131,23 +131,23 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("files", "--src", "train", "--tgt", "train.de", "-o", "c"),
-            "train: there is no such file; wanted one, plain, .gz or .xz; did you mean train.",
+            "train: expected a file, plain, .gz or .xz, got no such file; did you mean train.",
         ),
         (
             ("files", "--src", "train.en", "--tgt", "no/x", "-o", "c"),
-            "no/x: there is no such file; wanted one, plain, .gz or .xz; there is no folder no eit",
+            "no/x: expected a file, plain, .gz or .xz, got no such file; the folder no does not exi",
         ),
         (
             ("files", "--text", "zzz", "-o", "c"),
-            "zzz: there is no such file; wanted one, plain, .gz or .xz; look at the spelling",
+            "zzz: expected a file, plain, .gz or .xz, got no such file; check the spelling",
         ),
         (
             ("files", "--text", "short", "--valid-text", "nothing", "-o", "c"),
-            "nothing: there is no such file",
+            "nothing: expected a file, plain, .gz or .xz, got no such file",
         ),
         (
             ("files", "--src", ".", "--tgt", "train.de", "-o", "c"),
-            ". is a folder; wanted a file, plain, .gz or .xz; try one of those in it",
+            ".: expected a file, plain, .gz or .xz, got a folder; name a file in it",
         ),
         (
             ("files", "--text", "train.en", "--valid-text", "empty", "-o", "c"),
@@ -170,7 +170,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             (*FILES, "--valid", "0.6", "--test", "0.6"),
-            "--valid 0.6 and --test 0.6 are all there is; wanted shares whose sum is below 1; try",
+            "--valid and --test: expected fractions with a sum below 1, got 0.6 and 0.6; try",
         ),
         ((*FILES, "--paragraphs"), "--paragraphs: expected with --text only, got it with --src"),
         (
@@ -186,8 +186,8 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             "expected at least one record with text, got none of 1 (invalid UTF-8 1); see latin, "
             "line 1, and use iconv if it has another encoding",
         ),
-        ((*FILES, "--valid", "lots"), "--valid is 'lots'; wanted a number of records such as 500"),
-        ((*FILES, "--valid", "99", "--test", "9"), "108 records to hold out of 100"),
+        ((*FILES, "--valid", "lots"), "--valid: expected a number of records such as 500"),
+        ((*FILES, "--valid", "99", "--test", "9"), "expected fewer than 100 records, got 108"),
         ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
         (
             (*FILES, "--text", "short"),
@@ -196,40 +196,49 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         (("files", "--text", "short", "-o", "full"), "got full, which contains other files"),
         (("files", "--text", "short", "-o", "short"), "got short, which is a file"),
         (("files", "--text", "short"), "Missing option '--out'"),
-        (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or cut short"),
+        (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or truncated"),
         (
             ("files", "--text", "latin", "--errors", "refuse", "-o", "c"),
-            "latin, line 1 is no UTF-8",
+            "latin, line 1: expected UTF-8",
         ),
-        (("columns", "no.tsv", "--text", "0", "-o", "c"), "no.tsv: there is no such file"),
+        (
+            ("columns", "no.tsv", "--text", "0", "-o", "c"),
+            "no.tsv: expected a file, plain, .gz or .xz, got no such file",
+        ),
         (
             ("columns", "a.tsv", "--label", "0", "-o", "c"),
             "columns: expected text and label or text or source and target, got label",
         ),
         (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
-        (("columns", "full", "--text", "x", "-o", "c"), "full is no table: wanted a folder"),
-        (("columns", "b.tsv", "--text", "0", "-o", "c"), "b.tsv: there is no such file; wanted"),
-        (("columns", "no", "--text", "0", "-o", "c"), "no: there is no such file; wanted one, pla"),
+        (
+            ("columns", "full", "--text", "x", "-o", "c"),
+            "full: expected a folder saved by `datasets`",
+        ),
+        (("columns", "b.tsv", "--text", "0", "-o", "c"), "b.tsv: expected a file"),
+        (("columns", "no", "--text", "0", "-o", "c"), "no: expected a file, plain"),
         (
             ("columns", "saved", "--text", "x", "-o", "c"),
-            "saved/gone.arrow: there is no such file; wanted one",
+            "saved/gone.arrow: expected a file",
         ),
         (
             ("columns", "a.tsv", "--text", "one", "--valid", "lots", "-o", "c"),
-            "--valid is 'lots', which is no file that is there and no number; wanted a table of",
+            "--valid: expected a table, a number of records such as 500, or a fraction",
         ),
         (
             ("columns", "a.tsv", "--text", "one", "--test", "full", "-o", "c"),
-            "--test is 'full', which is a folder and no number; wanted a table of its own",
+            "0.05, got 'full', which is a folder",
         ),
         (
             ("columns", "a.jsonl", "--text", "txt", "-o", "c"),
             "a.jsonl: unknown column 'txt'; did you mean 'text'? Known: text, more\n",
         ),
-        (("columns", "list.json", "--text", "x", "-o", "c"), "one object a line; try jq -c '.[]'"),
+        (
+            ("columns", "list.json", "--text", "x", "-o", "c"),
+            "expected JSON lines, one object per line, got a list; try jq -c '.[]'",
+        ),
         (
             ("columns", "broken.csv", "--text", "0", "-o", "c"),
-            "broken.csv, line 1: no CSV (new-line character seen in unquoted field); wanted text",
+            "broken.csv, line 1: not CSV (new-line character seen in unquoted field); use --form",
         ),
         (
             ("demo", "--task", "sing", "-o", "c"),

@@ -54,7 +54,7 @@ def test_infinity_is_a_word_in_json(ask, runs, monkeypatch):
         ("lm", ["--split", "dev"], "has no 'dev' part; it has train, valid, test"),
         ("lm", ["--beam", "3"], "expected none for task 'lm', which decodes nothing"),
         ("lm", ["--data", "nowhere"], "no corpus at nowhere: there is no such folder"),
-        ("translate", ["--beam", "0"], "beam is a whole number from 1, got 0"),
+        ("translate", ["--beam", "0"], "beam: expected a whole number from 1, got 0"),
     ],
 )
 def test_mistakes_are_told_in_one_line(ask, task, arguments, message):

@@ -82,11 +82,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--temperature", "0"], "temperature is a number above 0, got 0.0"),
-        (["--top-p", "1.5"], "top_p is a share above 0 and at most 1, got 1.5"),
+        (["--temperature", "0"], "temperature: expected a number above 0, got 0.0"),
+        (["--top-p", "1.5"], "top_p: expected a number above 0 and at most 1, got 1.5"),
         (["--beam", "3", "--top-k", "4"], "expected --beam or --top-k, got both; leave one out"),
         (["--beam", "1", "--top-p", "0.5"], "expected --beam or --top-p, got both"),
-        (["--beam", "2", "--num-samples", "3"], "nbest=3 of a beam of 2; wanted beam=3 or more"),
+        (
+            ["--beam", "2", "--num-samples", "3"],
+            "nbest: expected at most beam=2, got 3; try beam=3",
+        ),
         (
             ["--prompt", "a", "file"],
             "expected --prompt or files of prompts, got both; leave one out",

@@ -137,11 +137,14 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam", "0"], "beam is a whole number from 1, got 0"),
-        (["--beam", "2", "--nbest", "3"], "nbest=3 of a beam of 2; wanted beam=3 or more"),
-        (["--nbest", "0"], "nbest is a whole number from 1, got 0"),
+        (["--beam", "0"], "beam: expected a whole number from 1, got 0"),
+        (["--beam", "2", "--nbest", "3"], "nbest: expected at most beam=2, got 3; try beam=3"),
+        (["--nbest", "0"], "nbest: expected a whole number from 1, got 0"),
         (["--length-penalty", "much"], "a number from 0 or 'mean', got 'much'; try 0.6"),
-        (["--length-penalty", "-1"], "length_penalty is a number from 0 or 'mean', got -1.0"),
+        (
+            ["--length-penalty", "-1"],
+            "length_penalty: expected a number from 0 or 'mean', got -1.0",
+        ),
         (["--chunk-lines", "0"], "chunk: expected a number of lines from 1, got 0"),
         (["no-such-file"], "no lines at no-such-file: there is no such file; wanted a text file"),
     ],

@@ -139,9 +139,7 @@ def read_splits(
         elif source is not None or target is not None:
             prefix = "--" if split == "train" else f"--{split}-"
             present, missing = ("src", "tgt") if target is None else ("tgt", "src")
-            raise UserError(
-                f"{prefix}{present}: expected {prefix}{missing} with it, got one file; add the other"
-            )
+            raise UserError(f"{prefix}{present}: expected {prefix}{missing} with it, got one file")
     if "train" not in splits:
         options = "--text" if has_texts else "--src and --tgt"
         raise UserError(f"expected {options} for training, got held-out files only")
