@@ -135,7 +135,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("files", "--src", "train.en", "--tgt", "no/x", "-o", "c"),
-            "no/x: expected a file, plain, .gz or .xz, got no such file; the folder no does not exi",
+            "no/x: expected a file, plain, .gz or .xz, got no such file; the folder no does",
         ),
         (
             ("files", "--text", "zzz", "-o", "c"),

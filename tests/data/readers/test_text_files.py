@@ -42,7 +42,7 @@ def test_invalid_utf8_may_stay_with_marks_and_is_told(tmp_path):
     found, counts = read(read_aligned_lines, source, target, errors="replace")
     assert found == [{"source": "b\ufffdd", "target": "schlecht"}]
     assert counts.notes == {"lines with invalid UTF-8, its bytes replaced": 1}
-    with pytest.raises(UserError, match="line 1 is no UTF-8"):
+    with pytest.raises(UserError, match="line 1: expected UTF-8"):
         read(read_aligned_lines, source, target, errors="refuse")
 
 

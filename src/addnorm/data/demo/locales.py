@@ -13,8 +13,8 @@ def locale_pair(source: str, target: str) -> Pair:
     pair = _parse_locale(source), _parse_locale(target)
     if pair[0] == pair[1]:
         raise UserError(
-            f"got the locale {source!r} on both sides, wanted two different ones to translate"
-            " between; try 'en' and 'de'"
+            f"languages: expected two different locales, got {source!r} on both sides; "
+            "try 'en' and 'de'"
         )
     return pair
 
