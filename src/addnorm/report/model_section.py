@@ -12,6 +12,7 @@ from addnorm.report.diagram.layout import compute_layout
 from addnorm.report.diagram.svg import render_svg
 from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.html.page import Column, Facts, Figure, Note, Part, Section
+from addnorm.tasks import registry as tasks
 from addnorm.wirings.base import registry as wirings
 
 MODEL_KEYS = (
@@ -60,7 +61,8 @@ def _draw_blocks(config: Mapping[str, Any], wiring: str, encoder: str) -> list[P
     """The block of each stack; nothing for what cannot be drawn."""
     depth = int(config.get("depth") or 6)
     wanted = [(wiring, False, depth)]
-    if config.get("task") == "translate":
+    task = config.get("task")
+    if task in tasks and tasks.member(str(task)).is_encoder_decoder:
         wanted = [
             (encoder, False, int(config.get("encoder_depth") or depth)),
             (wiring, True, depth),

@@ -32,9 +32,9 @@ from addnorm.report.html.page import (
 )
 from addnorm.report.model_section import find_wiring, model_section
 from addnorm.report.run_history import EVENT_LABELS, History
+from addnorm.tasks import registry as tasks
 
 PAGE_FILE = "report.html"
-TASKS = {"translate": "Translation", "lm": "Language model", "classify": "Classification"}
 MetricSpec = tuple[str, str, str, tuple[Any, ...]]
 METRIC_SECTIONS: dict[str, list[MetricSpec]] = {
     "Gradients": [("gradient_norm", "Gradient norm", "norm of the gradient", (plot_heatmap,))],
@@ -91,9 +91,10 @@ def render_run_page(
     """The page as text."""
     events = history.events()
     task = str(config.get("task", "")) or "a run"
+    title = tasks.card(task).title if task in tasks else task
     wiring = find_wiring(config, arrangement)
     return render_page(
-        f"{TASKS.get(task, task)} with {wiring}" if wiring else TASKS.get(task, task),
+        f"{title} with {wiring}" if wiring else title,
         about=f"The run in {folder.resolve()}",
         figures=_figures(history, events),
         warnings=list(_warnings(config, history, events)),
