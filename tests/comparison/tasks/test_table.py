@@ -175,7 +175,7 @@ def test_a_loss_that_is_no_number_is_a_result(table, tmp_path):
         ({"dimm": 3}, "a comparison has no 'dimm'; did you mean 'dim'"),
         ({"max_epochs": 3}, "a comparison has no 'max_epochs'"),
         ({"missing": 1.5}, "missing cannot be 1.5; wanted less than 1"),
-        ({"heads": 3}, "cannot build the table model with"),
+        ({"heads": 3}, "cannot build a table model with"),
         ({"model": "tree"}, "unknown model 'tree'"),
         ({"wiring": "pre_nl"}, "unknown wiring 'pre_nl'; did you mean 'pre_ln'"),
         ({"norm": "batc"}, "unknown norm 'batc'"),
