@@ -52,9 +52,11 @@ docs: $(DEV) ## Regenerate pictures, README tables and docs/catalogue
 	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/images/blocks-dark.svg
 	$(BIN)/python tools/docs.py
 
-# The kernels without torch: memory, then races (with plain threads, since ThreadSanitizer takes
-# libgomp's barriers for races). Two rows at a time, which halves the minutes of compiling.
-SANITIZE := $(CC) -std=gnu11 -O1 -g -DROWS=2 -Inative -fno-math-errno
+# The native kernels without torch or Python, first under AddressSanitizer and
+# UndefinedBehaviorSanitizer, then under ThreadSanitizer. The latter needs plain pthreads, because it
+# reports libgomp's barriers as races. ROWS_AT_ONCE=2 halves the time to compile.
+SANITIZE := $(CC) -std=gnu11 -O1 -g -DROWS_AT_ONCE=2 -Inative -fno-math-errno
+DRIVERS := $(wildcard native/*/driver.c)
 LEVELS := portable:
 ifeq ($(shell uname -m),x86_64)
 LEVELS += avx2:-mavx2,-mfma avx512:-mavx512f,-mavx512bw,-mavx512dq,-mavx512vl,-mavx2,-mfma
@@ -63,20 +65,19 @@ endif
 
 sanitize: ## Run the native kernels under the compiler's sanitizers
 	@mkdir -p build
-	@for way in "memory -fsanitize=address,undefined -fno-sanitize-recover -fopenmp" \
+	@for mode in "memory -fsanitize=address,undefined -fno-sanitize-recover -fopenmp" \
 			"races -fsanitize=thread -DADDNORM_PTHREADS -pthread"; do \
-		set -e; set -- $$way; name=build/$$1; shift; objects=; \
-		for level in $(LEVELS); do \
-			for source in kernels attention_kernels cross_entropy_kernels few_kernels linear_kernels; do \
-				object=$$name-$$source-$${level%%:*}.o; objects="$$objects $$object"; \
+		set -e; set -- $$mode; name=build/$$1; shift; \
+		for driver in $(DRIVERS); do \
+			operator=$$(basename $$(dirname $$driver)); objects=; \
+			for level in $(LEVELS); do \
+				object=$$name-$$operator-$${level%%:*}.o; objects="$$objects $$object"; \
 				$(SANITIZE) $$* -DLEVEL=$${level%%:*} $$(echo $${level#*:} | tr , ' ') \
-					-c native/$$source.c -o $$object; \
+					-c native/$$operator/kernels.c -o $$object; \
 			done; \
-		done; \
-		for driver in driver driver_attention driver_cross_entropy driver_few driver_linear; do \
-			$(SANITIZE) $$* $(X86) $$objects native/dispatch.c native/attention.c \
-				native/cross_entropy.c native/few.c native/linear.c native/$$driver.c -lm -o $$name-$$driver; \
-			echo $$name-$$driver && $$name-$$driver; \
+			$(SANITIZE) $$* $(X86) $$objects native/common/*.c native/$$operator/$$operator.c \
+				$$driver -lm -o $$name-$$operator; \
+			echo $$name-$$operator && $$name-$$operator; \
 		done; \
 	done
 
@@ -95,7 +96,7 @@ $(MADE):
 	"$(PYTHON)" -m venv $(VENV)
 	@touch $@
 
-NATIVE := setup.py $(wildcard native/*)
+NATIVE := setup.py $(wildcard native/*/*)
 
 $(BASE): $(MADE) pyproject.toml constraints.txt $(NATIVE)
 	@echo "Installing into $(VENV); this takes a few minutes the first time"

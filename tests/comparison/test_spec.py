@@ -96,7 +96,7 @@ def test_warmup_of_schedule_becomes_axis():
 def test_duplicate_yaml_keys_are_rejected(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("steps: 3\nsteps: 4\n", encoding="utf-8")
-    with pytest.raises(UserError, match="'steps' is given twice"):
+    with pytest.raises(UserError, match="'steps' appears twice"):
         read_spec(path)
 
 

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
+from addnorm.report.doctor_page import write_doctor_page
 from tests.doctor.models.tiny import DIM, ConnectedBlock, Model, ids, stack
 from tests.report.browser import Browser, needs_browser
 
@@ -16,7 +17,8 @@ WIDE = "document.documentElement.scrollWidth - window.innerWidth"
 def path(tmp_path_factory):
     torch.manual_seed(0)
     model = Model(stack(ConnectedBlock, fault="skip"), nn.LayerNorm(DIM))
-    return addnorm.doctor(model, ids()).to_html(tmp_path_factory.mktemp("visit") / "visit.html")
+    report = addnorm.doctor(model, ids())
+    return write_doctor_page(report, tmp_path_factory.mktemp("visit") / "visit.html")
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

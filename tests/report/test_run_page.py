@@ -157,7 +157,7 @@ def test_a_wiring_that_is_not_known_here_is_named_but_not_drawn(tmp_path, wiring
     [
         ("other", "", "no run at .*: it has no config.yaml; wanted a folder that"),
         ("config.yaml", "a: [", "config.yaml is not YAML"),
-        ("config.yaml", "just words", "config.yaml holds no keys"),
+        ("config.yaml", "just words", "config.yaml contains no keys"),
         ("rows.jsonl", "{\n{}\n", "rows.jsonl, line 1 is not JSON"),
         ("arrangement.json", "{", "arrangement.json is not JSON"),
     ],

@@ -11,9 +11,7 @@ def split(y: Tensor, heads: int) -> Tensor:
     return y.reshape(y.shape[0], y.shape[1], heads, -1)
 
 
-def product(
-    q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None
-) -> tuple:
+def attend(q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None) -> tuple:
     """Attention of (B, L, H, K) to (B, S, G, K); allowed and bias broadcast to (B, H, L, S)."""
     group = q.shape[2] // k.shape[2]
     k, v = (torch.stack([t[:, :, h // group] for h in range(q.shape[2])], 2) for t in (k, v))
@@ -39,7 +37,7 @@ def attention(
         )
     )
     scale = 1 / math.sqrt(module.head_dim) if scale is None else scale
-    y, _ = product(q, k, v, scale, allowed, bias, cap)
+    y, _ = attend(q, k, v, scale, allowed, bias, cap)
     out = module.out_proj
     return y.flatten(2) @ out.weight.T + (0 if out.bias is None else out.bias)
 

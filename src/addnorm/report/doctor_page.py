@@ -31,8 +31,8 @@ MAX_STREAMS = 12
 METRIC_COLUMNS = ("shortcut_variance", "branch_variance", "dependency", "gradient_norm")
 
 
-def write_doctor_page(path: Path, report: Report) -> Path:
-    """Write the page of a visit."""
+def write_doctor_page(report: Report, path: str | Path) -> Path:
+    """Write the page of a report and return its path."""
     return write_page(Path(path), render_doctor_page(report))
 
 

@@ -1,4 +1,4 @@
-"""Objects that a run works with, built from its recipe: data, model, optimizer, schedule."""
+"""All that one run works with, made from its recipe."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from addnorm.train.schedules.base import registry as schedules
 
 @dataclass
 class Session:
-    """Objects of one run in one process."""
+    """The parts of a run."""
 
     recipe: Recipe
     folder: Path
@@ -38,29 +38,29 @@ class Session:
     valid_batches: BatchIterator | None
     model: Model
     objective: nn.Module
-    """The model with its loss, compiled and wrapped for distributed training."""
+    """The model with its loss, as it is called: compiled, copied or sharded."""
     optimizer: Optimizer
     schedule: Schedule
     ema: EMA | None
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
-        """Return the positional arguments and the masks of the model for a batch."""
+        """What the model is called with."""
         return Objective(self.model, self.recipe.task).model_inputs(
             *batch.to(self.world.device).inputs_and_targets
         )
 
     def summarize(self) -> dict[str, Any]:
-        """Return facts for `TrainCallback.on_train_start`: model, parameters, device, schedule."""
-        wirings = sorted({str(stack.wiring_call) for stack in self.model.stacks})
-        is_recommended = self.recipe.schedule == str(
-            schedules.resolve(recommended_schedule(*wirings))
+        """What a watcher may want to say."""
+        wirings = {str(stack.wiring_call) for stack in self.model.stacks}
+        advised = self.recipe.schedule == str(
+            schedules.resolve(recommended_schedule(*sorted(wirings)))
         )
-        processes = f", {self.world.size} processes ({self.recipe.parallel})"
+        count = f", {self.world.size} processes ({self.recipe.parallel})"
         return {
             "model": self.model,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "device": f"{self.world.device}{processes if self.world.size > 1 else ''}",
-            "recommended": f", recommended for {', '.join(wirings)}" if is_recommended else "",
+            "device": f"{self.world.device}{count if self.world.size > 1 else ''}",
+            "recommended": f", recommended for {', '.join(sorted(wirings))}" if advised else "",
         }
 
 
@@ -69,40 +69,28 @@ def build_session(
     folder: Path,
     world: World,
     *,
-    on_message: Callable[[str], None] = lambda text: None,
+    on_message: Callable[[str], None] = lambda words: None,
 ) -> Session:
-    """Read the corpus, prepare the folder, and build all objects of a run.
-
-    The order of construction matters: FSDP replaces the parameters, so the optimizer is made after
-    sharding, and DDP wraps the compiled objective.
-
-    Args:
-        recipe: all choices of the run
-        folder: the run's folder, locked by the caller
-        world: the processes of the run
-        on_message: receives a line before slow work, such as the training of a tokenizer
-
-    Raises:
-        UserError: the recipe, the corpus or the folder cannot be used
-    """
-    # A model without storage rejects invalid configs before the corpus is read.
-    build(recipe.build_config(vocab=1000, classes=_num_classes(recipe, 2)), device="meta")
+    """Read the corpus, train the tokenizer, build and wrap the model; said: told what is slow."""
+    build(
+        recipe.build_config(vocab=1000, classes=_num_classes(recipe, 2)), device="meta"
+    )  # refuses nonsense
     corpus = Corpus.open(recipe.data, recipe.task)
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-    limits: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
+    sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
     batches = BatchIterator(
-        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **limits
+        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **sides
     )
-    valid_batches = (
-        BatchIterator(corpus, tokenizer, split="valid", **limits)
+    held_out = (
+        BatchIterator(corpus, tokenizer, split="valid", **sides)
         if recipe.valid_every and corpus.counts.get("valid")
         else None
     )
-    if recipe.patience and valid_batches is None:
+    if recipe.patience and held_out is None:
         raise UserError(
-            f"patience={recipe.patience} requires a validation split, and {corpus.folder} has none;"
-            " remove patience, or add a valid split to the corpus"
+            f"patience={recipe.patience} needs a validation, and {corpus.folder} has no valid part;"
+            " leave patience out, or make the corpus with one"
         )
     model = _build_model(recipe, corpus, tokenizer, batches).to(world.device)
     if world.is_main:
@@ -116,7 +104,7 @@ def build_session(
     optimizer = make_optimizer(
         recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
     )
-    ema = EMA(model, recipe.ema) if recipe.ema else None
+    average = EMA(model, recipe.ema) if recipe.ema else None
     if recipe.compile:
         objective.compile(dynamic=True)
     if world.size > 1 and recipe.parallel == "ddp":
@@ -129,19 +117,19 @@ def build_session(
         corpus,
         tokenizer,
         batches,
-        valid_batches,
+        held_out,
         model,
         objective,
         optimizer,
         schedule,
-        ema,
+        average,
     )
 
 
 def _prepare_folder(
     recipe: Recipe, folder: Path, corpus: Corpus, on_message: Callable[[str], None]
 ) -> None:
-    """Claim the folder for the recipe, and make sure that it has a tokenizer."""
+    """What must be in the folder before anything else."""
     files.claim_run_folder(folder, recipe)
     if not (folder / files.TOKENIZER).exists():
         if recipe.tokenizer in KINDS:
@@ -150,7 +138,7 @@ def _prepare_folder(
 
 
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
-    """Return the tokenizer of a recipe: trained on the corpus, or read from a file."""
+    """The tokenizer that a recipe names: trained on the corpus, or read from a file."""
     if recipe.tokenizer in KINDS:
         return Tokenizer.train(corpus, recipe.tokenizer, vocab=recipe.vocab)
     return Tokenizer.load(recipe.tokenizer)
@@ -159,20 +147,19 @@ def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
 def _build_model(
     recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
 ) -> Model:
-    """Build the model and run its data-dependent initialization on the first batch."""
+    """The model at its start, with the data-dependent part of it where a wiring has one."""
     if recipe.task == "classify" and len(corpus.labels) < 2:
         raise UserError(
-            f"expected a corpus with two or more labels, got {corpus.folder} with "
-            f"{len(corpus.labels)}"
+            f"{corpus.folder} has {len(corpus.labels)} label; wanted two or more to tell apart"
         )
     config = recipe.build_config(
         vocab=tokenizer.vocab, classes=_num_classes(recipe, len(corpus.labels))
     )
     model = build(config, seed=derive_seed(recipe.seed, "init"))
-    inputs, masks = Objective(model, recipe.task).model_inputs(
+    given, masks = Objective(model, recipe.task).model_inputs(
         *next(batches.stream())[0].inputs_and_targets
     )
-    model.calibrate(*inputs, **masks)
+    model.calibrate(*given, **masks)
     return model
 
 

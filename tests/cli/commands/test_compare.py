@@ -63,7 +63,7 @@ def test_dry_run_prints_readable_spec(addnorm, tmp_path):
         (["--demo", "--task", "lm"], "--demo: expected no --config"),
         (["wiring=b2t", "--wiring", "pre_ln"], "wiring is given twice"),
         (["-c", "none.yaml"], "no study at none.yaml"),
-        (["dim"], "cannot read 'dim'"),
+        (["dim"], "cannot parse 'dim'"),
         (["dim=30"], "heads"),
         (["--address", "here:1"], "expected --engine ray"),
         (["--engine", "slurm"], "unknown engine 'slurm'"),

@@ -47,7 +47,8 @@ def test_on_a_terminal_it_fits_and_nothing_is_lost(terminal, family, columns):
     assert "…" not in done.out
     words = done.out.split()
     for card in get_registry(family).cards():
-        assert card.name in words
+        wraps = len(card.name) > columns
+        assert card.name in ("".join(words) if wraps else words)
         assert set("".join(card.formula.split())) <= set(done.out)
 
 

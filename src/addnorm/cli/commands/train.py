@@ -2,9 +2,13 @@
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from addnorm.cli.progress.training import TrainingReporter
+    from addnorm.train.recipe import Recipe
 
 EXIT_DIVERGED, EXIT_INTERRUPTED = 1, 130
 
@@ -21,8 +25,8 @@ def train(
     config: Annotated[
         Path | None, typer.Option("--config", "-c", metavar="FILE", help="A recipe in YAML.")
     ] = None,
-    list_keys: Annotated[
-        bool, typer.Option("--list-keys", help="List the recipe keys and exit", is_eager=True)
+    keys_help: Annotated[
+        bool, typer.Option("--keys", help="List the keys of a recipe and end.", is_eager=True)
     ] = False,
     dry_run: Annotated[
         bool, typer.Option("--dry-run", help="Print the whole recipe as YAML and end.")
@@ -37,21 +41,20 @@ def train(
 
     if task not in MODELS:
         raise UserError(unknown_name_message("task", task, MODELS))
-    if list_keys:
+    if keys_help:
         _list_keys()
         return
     recipe = read_recipe(task, config, keys or ())
     if dry_run:
         sys.stdout.write(recipe.to_yaml())
         return
-    from addnorm.cli.progress.training import make_training_reporter
-    from addnorm.train.trainer import train as run_training
+    from addnorm.train.trainer import train as run
 
-    reporter = make_training_reporter(recipe, out)
+    watcher = _make_callback(recipe, out)
     try:
-        outcome = run_training(recipe, out, callback=reporter)
+        outcome = run(recipe, out, callback=watcher)
     finally:
-        reporter.close()
+        watcher.close()
     code = {"diverged": EXIT_DIVERGED, "interrupted": EXIT_INTERRUPTED}.get(outcome.ending, 0)
     if code:
         raise typer.Exit(code)
@@ -70,3 +73,10 @@ def _list_keys() -> None:
     for name, default, words in recipe_keys():
         table.add_row(name, default, words)
     write_page(make_console(), table)
+
+
+def _make_callback(recipe: "Recipe", out: Path) -> "TrainingReporter":
+    from addnorm.cli.progress.training import LogLines, ProgressBarReporter
+
+    kind = ProgressBarReporter if sys.stderr.isatty() else LogLines
+    return kind(recipe, out)

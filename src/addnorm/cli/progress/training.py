@@ -152,7 +152,10 @@ class FittingProgress(Progress):
         super().__init__(*columns, console=console)
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        # Chosen at each redraw: numbers get longer, and terminals are resized.
+        """Return the table of the columns that fit.
+
+        The columns are chosen at each redraw: numbers get longer, and terminals are resized.
+        """
         tasks = list(tasks)
         free_width, chosen = self.screen.width, set[ProgressColumn]()
         for column in self.by_priority:
@@ -193,11 +196,6 @@ class LogLines(TrainingReporter):
             flush=True,
         )
         self.last_mark = (now, state.step, state.tokens)
-
-
-def make_training_reporter(recipe: Recipe, folder: Path) -> TrainingReporter:
-    """Return a progress bar if standard error is a terminal, log lines otherwise."""
-    return (ProgressBarReporter if sys.stderr.isatty() else LogLines)(recipe, folder)
 
 
 def _column_width(column: ProgressColumn, task: Task) -> int:
