@@ -7,10 +7,9 @@ import shutil
 import sys
 from pathlib import Path
 
-from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
-
 from addnorm.claims import read_results
 from addnorm.claims.result import RESULT, ROWS
+from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
 
 DOCS = Path(__file__).parent.parent / "docs" / "claims"
 

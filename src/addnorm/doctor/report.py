@@ -213,7 +213,7 @@ class Report:
     def to_html(self, path: str | Path) -> Path:
         """Write one self-contained page."""
         # Pages stand above the doctor and know it; it does not know them, so it asks by name.
-        return import_module("addnorm.report.doctor_page").write_visit(Path(path), self)
+        return import_module("addnorm.report.doctor_page").write_doctor_page(self, path)
 
 
 def _to_json_value(value: Any) -> Any:
