@@ -38,4 +38,12 @@ def test_model_section_shows_only_what_the_model_has(model, has, lacks):
 
 def test_failed_gradient_boosting_is_stated():
     page = page_of("mlp", tested=3, scores={"addnorm": {"accuracy": 0.5}}, note="It could not.")
-    assert "It could not." in page and "accuracy 0.5 on 3 held-out rows" in page
+    assert "It could not." in page and "Accuracy 0.5 on 3 held-out rows" in page
+
+
+@pytest.mark.parametrize(
+    ("ours", "trees", "relation"), [(0.5, 0.4, "worse"), (0.5, 0.6, "better"), (0.5, 0.5, "equal")]
+)
+def test_headline_compares_with_gradient_boosting(ours, trees, relation):
+    scores = {"addnorm": {"accuracy": ours}, "gradient boosting": {"accuracy": trees}}
+    assert f"Gradient boosting: {trees:g}, {relation}." in page_of("mlp", tested=3, scores=scores)

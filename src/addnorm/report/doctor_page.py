@@ -201,5 +201,5 @@ def _metric_chart(report: Report, name: str) -> Part | None:
     if not rows:
         return None
     return plot_over_depth(
-        rows, title=title, y=axis_title, line_field="stream", max_lines=MAX_STREAMS
+        rows, title=title, y=axis_title, x="block", line_field="stream", max_lines=MAX_STREAMS
     )

@@ -35,6 +35,8 @@ PAGE_FILE = "report.html"
 MAX_IMPORTANCE_COLUMNS = 30
 """Maximum number of columns in the chart of importances."""
 HIGHER_IS_BETTER = ("accuracy", "auc", "r2")
+METRIC_LABELS = {"auc": "AUC", "r2": "R²"}
+"""Display names of metrics whose name is not readable text."""
 
 
 def write_fit_report(folder: str | Path, fitted: FitResult) -> Path:
@@ -46,7 +48,9 @@ def render_fit_page(fitted: FitResult) -> str:
     """Return the page of a fitted estimator as HTML."""
     config, module = fitted.config, fitted.estimator.module_
     scores = fitted.scores.get("addnorm", {})
-    numbers = {name: f"{value:.4g}" for name, value in scores.items() if name != "seconds"}
+    numbers = {
+        metric_label(name): f"{value:.4g}" for name, value in scores.items() if name != "seconds"
+    }
     return render_page(
         f"Prediction of {config.target} from {Path(config.table).name}",
         about=f"{module.config.model} with {module.config.wiring}, fitted to {fitted.trained:,} "
@@ -96,17 +100,28 @@ def _headline(fitted: FitResult) -> Part:
         return Headline(["No rows were held out, so the error on new rows is unknown."])
     ours, trees = fitted.scores["addnorm"], fitted.scores.get("gradient boosting")
     metric = next(iter(ours))
-    result = f"{metric} {ours[metric]:.4g} on {fitted.tested:,} held-out rows."
+    label = metric_label(metric)
+    result = f"{label[0].upper()}{label[1:]} {ours[metric]:.4g} on {fitted.tested:,} held-out rows."
     if trees is None:
         return Headline([result], [fitted.note])
-    is_better = (ours[metric] > trees[metric]) == (metric in HIGHER_IS_BETTER)
+    if ours[metric] == trees[metric]:
+        relation = "equal"
+    elif (trees[metric] > ours[metric]) == (metric in HIGHER_IS_BETTER):
+        relation = "better"
+    else:
+        relation = "worse"
     return Headline(
         [result],
         [
-            f"Gradient boosting: {trees[metric]:.4g}, {'worse' if is_better else 'better'} or "
-            "equal. Small differences can be noise: there is one split and one seed."
+            f"Gradient boosting: {trees[metric]:.4g}, {relation}. With one split and one seed, a "
+            "small difference can be noise."
         ],
     )
+
+
+def metric_label(name: str) -> str:
+    """Return the display name of a metric."""
+    return METRIC_LABELS.get(name, name.replace("_", " "))
 
 
 def _scores(scores: Mapping[str, Mapping[str, float]]) -> Table:
@@ -115,7 +130,7 @@ def _scores(scores: Mapping[str, Mapping[str, float]]) -> Table:
         (model, *(f"{each[name]:.4g}" if name in each else "" for name in metrics))
         for model, each in scores.items()
     ]
-    return Table("Scores", ("model", *metrics), rows, wide=True)
+    return Table("", ("model", *map(metric_label, metrics)), rows, wide=True)
 
 
 def _loss_chart(fitted: FitResult) -> Chart | Note:
@@ -132,9 +147,9 @@ def _reliability(reliability: Reliability) -> Chart:
             reliability.said, reliability.true, reliability.rows, strict=True
         )
     ]
-    unit_scale = alt.Scale(domain=[0, 1])
-    x = alt.X("predicted:Q", scale=unit_scale, title="predicted probability")
-    y = alt.Y("observed:Q", scale=unit_scale, title="observed frequency")
+    unit_scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(tickCount=5, format="~g")
+    x = alt.X("predicted:Q", scale=unit_scale, axis=axis, title="predicted probability")
+    y = alt.Y("observed:Q", scale=unit_scale, axis=axis, title="observed frequency")
     base = alt.Chart(named_data(VALUES)).encode(x=x, y=y)
     tooltip = [
         alt.Tooltip("predicted:Q", format=".3f"),
@@ -166,7 +181,11 @@ def _importance(fitted: FitResult) -> Chart:
         alt.Chart(named_data(VALUES))
         .mark_bar(color="var(--blue)", aria=False)
         .encode(
-            x=alt.X("importance:Q", title="fraction of the total importance"),
+            x=alt.X(
+                "importance:Q",
+                title="fraction of the total importance",
+                axis=alt.Axis(tickCount=6, format="~g"),
+            ),
             y=alt.Y("column:N", title=None, sort=[str(each["column"]) for each in values]),
             tooltip=[alt.Tooltip("column:N"), alt.Tooltip("importance:Q", format=".3f")],
         )

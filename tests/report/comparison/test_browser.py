@@ -18,8 +18,8 @@ LINES = (
     ".querySelectorAll('.live g.mark-line path')].map(each => each.getAttribute('stroke'))"
 )
 TICKS = (
-    "[...document.querySelector('.chart-group figure .live').querySelectorAll('.role-axis-label text')]"
-    ".map(each => each.textContent)"
+    "[...document.querySelector('.chart-group figure .live')"
+    ".querySelectorAll('.role-axis-label text')].map(each => each.textContent)"
 )
 
 pytestmark = needs_browser
@@ -90,12 +90,13 @@ def test_log_switch_changes_scale_and_reports_omitted_values(browser):
     press_key(browser, ".chart-group [name=log]")
     browser.wait_for(f"String({TICKS}) !== {','.join(before)!r}")
     wait_until_live(browser)
-    assert browser.evaluate("document.querySelector('.chart-group figure').embedded.spec.layer[0].encoding.y"
-                       ".scale.type") == "log"  # fmt: skip
+    first_layer = "document.querySelector('.chart-group figure').embedded.spec.layer[0]"
+    assert browser.evaluate(f"{first_layer}.encoding.y.scale.type") == "log"
     assert browser.evaluate("document.querySelector('.chart-group .omitted').textContent") == ""
     rows = "JSON.parse(figure.querySelector('script').textContent)"
     browser.evaluate(
-        "(() => { const figure = document.querySelectorAll('.chart-group')[1].querySelector('figure');"
+        "(() => { const group = document.querySelectorAll('.chart-group')[1];"
+        "const figure = group.querySelector('figure');"
         f"const spec = {rows}; for (const row of spec.datasets.curves) if (row.arm === 'rezero')"
         "row.value = row.value.map(() => 0);"
         "figure.querySelector('script').textContent = JSON.stringify(spec); })()"
@@ -114,7 +115,9 @@ def test_selector_changes_curves(browser):
     select(browser, 0, "show", "depth-2-lr-0.01-warm-up-50")
     browser.wait_for(f"{shown}.every(row => row.at === 'depth 2, lr 0.01, warm-up 50')")
     wait_until_live(browser)
-    crosses = "document.querySelectorAll('.chart-group figure')[0].querySelectorAll('.live g.mark-symbol')"
+    crosses = (
+        "document.querySelector('.chart-group figure').querySelectorAll('.live g.mark-symbol')"
+    )
     assert browser.evaluate(f"{crosses}.length") >= 1
 
 
@@ -169,9 +172,8 @@ def test_without_scripts_form_is_disabled_and_shows_default(path):
     with Browser() as browser:
         browser.open(path, scripts=False)
         assert browser.evaluate("document.querySelectorAll('.static svg').length") == 6
-        assert browser.evaluate(
-            "[...document.querySelectorAll('.chart-group select, .chart-group input')].every(e => e.disabled)"
-        )
+        fields = "[...document.querySelectorAll('.chart-group :is(select, input)')]"
+        assert browser.evaluate(f"{fields}.every(e => e.disabled)")
         selected = browser.evaluate(
             "document.querySelector('.chart-group select').selectedOptions[0].textContent"
         )

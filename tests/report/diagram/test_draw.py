@@ -164,7 +164,7 @@ def test_failed_write_leaves_no_file(tmp_path, monkeypatch):
         raise OSError("disk full")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(UserError, match="cannot write .*disk full"):
+    with pytest.raises(UserError, match=r"cannot write .*disk full"):
         save("<svg/>", tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())
 

@@ -30,6 +30,7 @@ VALUES, EVENTS, EVENT_TEXTS = "values", "events", "event_texts"
 """Names of datasets."""
 DEPTH_COLORS = ["#3a86d4", "#a58a93", "#e08a2c"]
 """Color scale from the first to the last site: color-blind safe, visible in both themes."""
+SITE_AXIS_TITLE = "site, from input to output"
 SITE_TOOLTIPS = [
     alt.Tooltip("step:Q", title="step", format=","),
     alt.Tooltip("site_name:N", title="site"),
@@ -197,7 +198,7 @@ def step_axis(padding: int = 8) -> alt.X:
     return alt.X("step:Q", title="step", scale=scale, axis=axis)
 
 
-def site_axis(title: str = "site, from input to output") -> alt.X:
+def site_axis(title: str = SITE_AXIS_TITLE) -> alt.X:
     """Return the x axis of sites."""
     return alt.X(
         "site:Q",

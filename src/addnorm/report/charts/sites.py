@@ -19,6 +19,7 @@ import altair as alt
 
 from addnorm.core.rows import Row
 from addnorm.report.charts.base import (
+    SITE_AXIS_TITLE,
     SITE_TOOLTIPS,
     VALUES,
     assemble_chart,
@@ -63,7 +64,13 @@ def plot_over_steps(rows: Sequence[Row], *, title: str, y: str) -> Chart | Note:
 
 
 def plot_over_depth(
-    rows: Sequence[Row], *, title: str, y: str, line_field: str = "step", max_lines: int = 5
+    rows: Sequence[Row],
+    *,
+    title: str,
+    y: str,
+    x: str = SITE_AXIS_TITLE,
+    line_field: str = "step",
+    max_lines: int = 5,
 ) -> Chart | Note:
     """Return a chart over sites, with one line for each of a few steps or for each stream.
 
@@ -71,6 +78,7 @@ def plot_over_depth(
         rows: rows of sites.
         title: heading of the chart.
         y: title of the value axis.
+        x: title of the other axis.
         line_field: integer field with one line for each of its values; "step" or "stream".
         max_lines: maximum number of lines; evenly spaced values of the field are drawn.
     """
@@ -88,7 +96,7 @@ def plot_over_depth(
     needs_legend = line_field == "step" or count > 1
     legend = alt.Legend(symbolType="stroke", symbolStrokeWidth=3) if needs_legend else None
     lines = base.mark_line(strokeWidth=1.6, aria=False, point={"size": 18, "aria": False}).encode(
-        x=site_axis(),
+        x=site_axis(x),
         y=value_axis(y, ticks),
         color=alt.Color(
             f"{line_field}:O", title=line_field, sort=line_values, legend=legend, scale=colors
@@ -96,7 +104,7 @@ def plot_over_depth(
     )
     site_name = alt.Tooltip("site_name:N", title="site")
     tooltip = [site_name, alt.Tooltip(f"{line_field}:Q"), alt.Tooltip("value:Q", title=y)]
-    hover = hover_layer(base, tooltip, y=value_axis(y, ticks), x=site_axis())
+    hover = hover_layer(base, tooltip, y=value_axis(y, ticks), x=site_axis(x))
     return assemble_chart(
         title,
         [lines, hover],
