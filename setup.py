@@ -1,7 +1,13 @@
-"""The native library, an optional part of the installation: plain C, no header of Python or torch.
+"""Build of the optional native library; all other metadata is in pyproject.toml.
 
-Without a compiler, or one without OpenMP, the package is installed all the same and runs in plain
-torch. All else is in pyproject.toml.
+The library is plain C without headers of Python or torch, so one build serves every Python version.
+The sources are found by their place in `native/`:
+
+    native/*/kernels.c    compiled once per instruction-set level, with -DLEVEL=<name>
+    native/*/driver.c     programs for `make sanitize`, not part of the library
+    native/*/*.c          everything else, compiled once
+
+Without a C compiler that supports OpenMP the build is skipped, and the package runs in plain torch.
 """
 
 import os
@@ -14,58 +20,57 @@ from setuptools import Extension, setup
 from setuptools.command.bdist_wheel import bdist_wheel
 from setuptools.command.build_ext import build_ext
 
-FLAGS = ["-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden", "-fno-math-errno"]
-FLAGS += ["-fno-trapping-math", "-fno-unswitch-loops", "-g0", "-Wall", "-Wextra"]
+NATIVE = Path("native")
+SOURCES = [path for path in sorted(NATIVE.glob("*/*.c")) if path.name != "driver.c"]
+HEADERS = sorted(NATIVE.glob("*/*.h"))
+
+FLAGS = [f"-I{NATIVE}", "-O3", "-std=gnu11", "-fPIC", "-fopenmp", "-fvisibility=hidden"]
+FLAGS += ["-fno-math-errno", "-fno-trapping-math", "-fno-unswitch-loops"]
+FLAGS += ["-g0", "-Wall", "-Wextra"]
 X86 = platform.machine().lower() in ("x86_64", "amd64")
-LEVELS = {"portable": [], "avx2": ["-mavx2", "-mfma"]}
-LEVELS["avx512"] = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")] + LEVELS["avx2"]
-FOLDER = Path("native")
-COMMON = ["dispatch.c", "attention.c", "cross_entropy.c", "few.c", "linear.c"]
-LEVELLED = ["kernels.c", "attention_kernels.c", "cross_entropy_kernels.c", "few_kernels.c"]
-LEVELLED += ["linear_kernels.c"]
-HEADERS = ["addnorm.h", "levels.h", "vectors.h", "rows.h", "threads.h"]
-HEADERS += ["attention.h", "attention_levels.h", "products.h", "sequences.h"]
-HEADERS += ["cross_entropy.h", "few.h", "powers.h", "linear.h", "squares.h", "turn.h"]
+LEVELS: dict[str, list[str]] = {"portable": []}
+if X86:
+    LEVELS["avx2"] = ["-mavx2", "-mfma"]
+    LEVELS["avx512"] = [f"-mavx512{part}" for part in ("f", "bw", "dq", "vl")] + LEVELS["avx2"]
 
 
-class Build(build_ext):
-    """The kernels once a level, each with its instructions, and what chooses among them."""
+class BuildNative(build_ext):
+    """Compilation of the kernels for every level, and of the code that chooses among them."""
 
     def build_extension(self, ext: Any) -> None:
-        """Compile at once what does not depend on each other, and link."""
-        wanted = LEVELS if X86 else {"portable": []}
-        jobs = [(source, "common", ["-DADDNORM_X86"] if X86 else []) for source in COMMON]
-        jobs += [
-            (source, name, [f"-DLEVEL={name}", *flags])
-            for source in LEVELLED
-            for name, flags in wanted.items()
-        ]
+        common_flags = ["-DADDNORM_X86"] if X86 else []
+        jobs: list[tuple[Path, str, list[str]]] = []  # source, subfolder of its object, flags
+        for source in SOURCES:
+            if source.name == "kernels.c":
+                jobs += [(source, name, [f"-DLEVEL={name}", *LEVELS[name]]) for name in LEVELS]
+            else:
+                jobs.append((source, "common", common_flags))
 
-        def compiled(job: tuple[str, str, list[str]]) -> list[str]:
-            source, name, flags = job
-            return self.compiler.compile(
-                [str(FOLDER / source)],
-                output_dir=str(Path(self.build_temp) / name),
+        def compile_one(job: tuple[Path, str, list[str]]) -> list[str]:
+            source, folder, flags = job
+            objects: list[str] = self.compiler.compile(
+                [str(source)],
+                output_dir=str(Path(self.build_temp) / folder),
                 extra_postargs=FLAGS + flags,
                 depends=ext.depends,
             )
+            return objects
 
         with ThreadPoolExecutor(os.cpu_count()) as pool:
-            objects = [each for made in pool.map(compiled, jobs) for each in made]
+            objects = [each for compiled in pool.map(compile_one, jobs) for each in compiled]
         self.compiler.link_shared_object(
             objects, self.get_ext_fullpath(ext.name), extra_postargs=["-fopenmp", "-lm"]
         )
 
     def get_ext_filename(self, ext_name: str) -> str:
-        """The same for every Python: the library knows none."""
+        # Without the Python version that setuptools would put into the name.
         return str(Path(*ext_name.split("."))) + ".so"
 
 
-class Wheel(bdist_wheel):
-    """For any Python 3 of a platform."""
+class PlatformWheel(bdist_wheel):
+    """Wheel tagged for one platform and any Python 3."""
 
     def get_tag(self) -> tuple[str, str, str]:
-        """No version of Python in the name."""
         return "py3", "none", super().get_tag()[2]
 
 
@@ -73,10 +78,10 @@ setup(
     ext_modules=[
         Extension(
             "addnorm.kernels._native",
-            [str(FOLDER / name) for name in COMMON + LEVELLED],
-            depends=[str(FOLDER / name) for name in HEADERS],
+            [str(path) for path in SOURCES],
+            depends=[str(path) for path in HEADERS],
             optional=True,
         )
     ],
-    cmdclass={"build_ext": Build, "bdist_wheel": Wheel},
+    cmdclass={"build_ext": BuildNative, "bdist_wheel": PlatformWheel},
 )

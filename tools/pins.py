@@ -43,9 +43,11 @@ from addnorm.comparison.demo import build_demo_comparison
 from addnorm.comparison.engines.base import Engine, EventHandler
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import compare
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import TASKS
+from addnorm.core.interrupts import StopFlag
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import Corpus, write_corpus
@@ -75,7 +77,6 @@ from addnorm.tabular.fit_run import FitConfig, fit_run
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.schedules.base import recommended_schedule
-from addnorm.train.throughput import StopFlag
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from addnorm.wirings.base import registry as wirings
@@ -564,7 +565,8 @@ def pin_comparison_files() -> Any:
     for task in ("translate", "table"):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "study"
-            compare(_tiny_comparison(Path(temporary), task), folder, engine=SameProcessEngine())
+            spec = _tiny_comparison(Path(temporary), task)
+            run_comparison(spec, folder, engine=SameProcessEngine())
             cell = next((folder / "cells").glob("*.json"))
             pins[task] = {
                 "files": sorted({name.split("/")[0] for name in list_files(folder)}),
@@ -594,7 +596,7 @@ def _tiny_comparison(folder: Path, task: str) -> Comparison:
     else:
         keys |= {name: value for name, value in TINY_RUN.items() if name not in ("depth",)}
         keys |= {"data": str(write_tiny_corpus(folder / "data")), "score": 2}
-    return Comparison.of({"task": task} | keys)
+    return parse_comparison({"task": task} | keys)
 
 
 def pin_comparison_keys() -> Any:

@@ -4,11 +4,11 @@ import json
 from pathlib import Path
 
 import pytest
-from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
 
 from addnorm.claims import read_results, registry, run_claims
 from addnorm.claims.result import RESULT
-from tools.claims import take
+from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
+from tools.claims import copy_results
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
@@ -49,7 +49,7 @@ def test_the_committed_table_is_that_of_the_results():
 def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
     run_claims(["layer_norm_length"], tmp_path / "claims", budget="smoke")
     monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
-    assert take(tmp_path / "claims") == ["layer_norm_length"]
+    assert copy_results(tmp_path / "claims") == ["layer_norm_length"]
     assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
         *(RESULT, "rows.jsonl", TABLE_FILE)
     }

@@ -5,6 +5,7 @@ import pytest
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
 from addnorm.claims.trained import ComparisonClaim
+from addnorm.comparison.tasks import get_task
 from addnorm.report.charts.claims import claim_chart
 from addnorm.report.html.page import Chart
 from tests.claims.shared_folder import Here
@@ -60,4 +61,4 @@ def test_every_comparison_can_be_built(budget):
         claim = registry.member(name)()
         if isinstance(claim, ComparisonClaim):
             for spec in claim.comparisons(budget).values():
-                spec.check()
+                get_task(spec.task).check(spec)

@@ -3,8 +3,8 @@
 import pytest
 
 from addnorm.claims import run_claims
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.progress import REPORT_INTERVAL_SECONDS, ProgressTimer
-from addnorm.claims.runner import ClaimsCallback
 from addnorm.train.train_state import TrainState
 
 

@@ -5,9 +5,10 @@ import json
 import pytest
 
 from addnorm.claims import LayerNormLength, RankCollapse, read_results, registry, run_claims
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.checks import Check
 from addnorm.claims.result import RESULT, ROWS, is_claims_folder
-from addnorm.claims.runner import ClaimsCallback, find_claims
+from addnorm.claims.runner import find_claims
 from addnorm.comparison.cell import DiskFullError
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UnknownNameError, UserError

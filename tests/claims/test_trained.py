@@ -1,6 +1,7 @@
 """Studies to rows, and rows to what a claim by training looks at."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -22,9 +23,10 @@ from addnorm.claims.trained import (
     clipped_progress,
     sweep_inside_and_edges,
 )
-from addnorm.comparison import Comparison, Study
+from addnorm.comparison import Study
+from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.layout import read_comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from tests.claims.synthetic_rows import cells
@@ -55,7 +57,7 @@ def test_other_numbers_are_those_of_the_setting_with_most_progress():
 
 
 def test_every_cell_of_a_study_becomes_rows(tmp_path):
-    study = Study.open(made_up(tmp_path, Comparison.of(SPEC), inside=False))
+    study = Study.open(made_up(tmp_path, parse_comparison(SPEC), inside=False))
     best = min(each.loss for each in study.cells if math.isfinite(each.loss))
     rows = list(cell_rows(study, "one", ("progress", "valid"), best=best))
     final = [row for row in rows if row["name"] == "progress"]
@@ -70,9 +72,9 @@ def test_a_study_takes_the_cells_of_its_neighbours(tmp_path):
     def fate(cell):
         return "crashed" if (cell.lr, cell.seed) == (1e-3, 1) else "trained"
 
-    theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), fate, inside=False)
+    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), fate, inside=False)
     (theirs / "tokenizer.json").write_text("{}")
-    ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
+    ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     assert copy_finished_cells(ours, tmp_path / "ours") == 3
     ends = {
         cell.name: CellResult.read(tmp_path / "ours" / "cells" / cell.name) for cell in ours.cells()
@@ -87,12 +89,12 @@ def test_a_study_takes_the_cells_of_its_neighbours(tmp_path):
 
 
 def test_cells_of_another_field_are_left_alone(tmp_path):
-    made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
-    assert copy_finished_cells(Comparison.of(SPEC | {"steps": 60}), tmp_path / "ours") == 0
-    assert copy_finished_cells(Comparison.of(SPEC | {"dim": 16}), tmp_path / "ours") == 0
+    made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
+    assert copy_finished_cells(parse_comparison(SPEC | {"steps": 60}), tmp_path / "ours") == 0
+    assert copy_finished_cells(parse_comparison(SPEC | {"dim": 16}), tmp_path / "ours") == 0
     assert not (tmp_path / "ours").exists()
-    assert shared_settings(Comparison.of(SPEC)) == shared_settings(
-        Comparison.of(SPEC | {"wiring": "b2t"})
+    assert shared_settings(parse_comparison(SPEC)) == shared_settings(
+        parse_comparison(SPEC | {"wiring": "b2t"})
     )
 
 
@@ -108,21 +110,20 @@ def test_a_corpus_of_few_records_is_made_once(tmp_path):
 def test_crashed_cells_make_no_verdict(tmp_path, monkeypatch):
     claim = RmsNormEqualsLayerNorm()
 
-    def compare(spec, folder, **rest):
+    def run(spec, folder, **rest):
         return Study.open(made_up(folder, spec, lambda cell: "crashed", inside=False))
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(RuntimeError, match=r"2 of 2 cells crashed, pre_ln-d1-.* out of memory"):
         claim.rows("smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies"))
 
 
 def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
-    def compare(spec, folder, *, audience, **rest):
+    def run(spec, folder, **rest):
         study = Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
-        audience.ended(study, interrupted=True)
-        return study
+        return replace(study, interrupted=True)
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(KeyboardInterrupt):
         RmsNormEqualsLayerNorm().rows(
             "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
@@ -130,10 +131,10 @@ def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
 
 
 def test_cells_that_others_work_on_are_told(tmp_path, monkeypatch):
-    def compare(spec, folder, **rest):
+    def run(spec, folder, **rest):
         return Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(UserError, match=r"2 of 2 cells in .* have not ended, another process may"):
         RmsNormEqualsLayerNorm().rows(
             "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
@@ -166,25 +167,25 @@ def test_who_diverges_early_is_not_fast():
 
 
 def test_studies_of_few_records_move_with_their_folder(tmp_path):
-    spec = Comparison.of(SPEC)
+    spec = parse_comparison(SPEC)
     here = spec.model_copy(update={"data": str(tmp_path / "here" / "translate-7")})
     there = spec.model_copy(update={"data": str(tmp_path / "there" / "translate-7")})
     made_up(tmp_path / "study", here, inside=False)
     relocate_data(there, tmp_path / "study")
     assert read_comparison(tmp_path / "study") == there
     assert shared_settings(here) == shared_settings(there) != shared_settings(spec)
-    relocate_data(Comparison.of(SPEC | {"steps": 60}), tmp_path / "study")
+    relocate_data(parse_comparison(SPEC | {"steps": 60}), tmp_path / "study")
     assert read_comparison(tmp_path / "study") == there
 
 
 def test_cells_keep_the_commit_that_trained_them(tmp_path, monkeypatch):
-    theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
+    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
     (theirs / "tokenizer.json").write_text("{}")
     monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "old")
     record_commits(Study.open(theirs))
     monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "new")
     record_commits(Study.open(theirs))
-    ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
+    ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     copy_finished_cells(ours, tmp_path / "ours")
     assert set(cell_commits(tmp_path / "ours").values()) == {"old"}
     rows = cell_rows(Study.open(theirs), "one", ("progress",), best=1.0)

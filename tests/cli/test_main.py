@@ -20,7 +20,7 @@ def command(monkeypatch):
     """Give the program one more command."""
 
     def add(function):
-        monkeypatch.setitem(cli.COMMANDS, "side_widths", function)
+        monkeypatch.setitem(cli.COMMANDS, "extra", function)
 
     return add
 

@@ -10,6 +10,8 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks import get_task
+from addnorm.core.files import write_json
 from addnorm.core.rows import write_rows
 
 BASELINE = 3.0
@@ -30,7 +32,7 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
         machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
         versions={"addnorm": "0", "torch": "2.13.0", "python": "3.11"},
     )  # fmt: skip
-    files.write_json(folder / files.FACTS, asdict(ground))
+    write_json(folder / files.FACTS, asdict(ground))
     records = [{"source": f"May {n}, 2001 <i>", "target": f"{n:02}.05.2001"} for n in range(1, 9)]
     if spec.task == "translate":
         from addnorm.data.corpus import write_corpus
@@ -94,9 +96,8 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
     rows += [{"step": s, "name": "tokens_per_second", "value": 3000 / cell.depth} for s in checks]
     rows.sort(key=lambda row: row["step"])
     write_rows(folder / "rows.jsonl", rows)
-    (folder / "config.yaml").write_text(
-        spec.recipe(cell, data="data", tokenizer="tokenizer.json").to_yaml(), encoding="utf-8"
-    )
+    recipe = get_task(spec.task).recipe(spec, cell, data="data", tokenizer="tokenizer.json")
+    recipe.save(folder / "config.yaml")
     if not ending:
         return
     if fate == "crashed":

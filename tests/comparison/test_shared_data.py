@@ -5,13 +5,23 @@ from collections import Counter
 
 import pytest
 
-from addnorm.comparison.shared_data import SharedData, prepare
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import Tokenizer
+
+
+def prepare(spec, folder):
+    return get_task(spec.task).prepare(spec, folder)
+
+
+def recipe_of(spec, data):
+    return get_task(spec.task).recipe(spec, spec.cells()[0], data=data, tokenizer="char")
 
 
 def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):
@@ -21,7 +31,7 @@ def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):
     }
     corpus = write_corpus(tmp_path, "translate", splits=records)
     tokenizer = Tokenizer.train(corpus, "char", vocab=50)
-    recipe = Comparison().recipe(Comparison().cells()[0], data=tmp_path, tokenizer="char")
+    recipe = recipe_of(Comparison(), tmp_path)
     counts, total = Counter({"a": 3, "b": 1, "end": 2}), 6 + tokenizer.vocab
     wanted = -sum(math.log((counts[t] + 1) / total) for t in ("a", "b", "end")) / 3
     assert unigram_loss(corpus, tokenizer, recipe) == pytest.approx(wanted)
@@ -34,14 +44,14 @@ def test_the_baseline_of_labels_is_their_share(tmp_path):
     }
     corpus = write_corpus(tmp_path, "classify", splits=records)
     spec = Comparison(task="classify")
-    recipe = spec.recipe(spec.cells()[0], data=tmp_path, tokenizer="char")
+    recipe = recipe_of(spec, tmp_path)
     found = unigram_loss(corpus, Tokenizer.train(corpus, "char", vocab=50), recipe)
     assert found == pytest.approx(-math.log(8 / 12))
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
 def test_every_demo_has_a_ground(task, tmp_path):
-    spec = Comparison.of({"task": task, "wiring": "pre_ln", "lr": 1e-3, "score": 7})
+    spec = parse_comparison({"task": task, "wiring": "pre_ln", "lr": 1e-3, "score": 7})
     ground = prepare(spec, tmp_path)
     assert 0.5 < ground.baseline < 6
     assert Corpus.open(ground.data).counts["valid"] <= 100
@@ -52,10 +62,12 @@ def test_every_demo_has_a_ground(task, tmp_path):
 def test_a_corpus_that_was_changed_is_noticed(tmp_path):
     splits, about = make_dates()
     write_corpus(tmp_path / "mine", "translate", splits=splits, about=about)
-    spec = Comparison.of({"data": str(tmp_path / "mine"), "wiring": "pre_ln", "tokenizer": "char"})
+    spec = parse_comparison(
+        {"data": str(tmp_path / "mine"), "wiring": "pre_ln", "tokenizer": "char"}
+    )
     prepare(spec, tmp_path / "runs")
     write_corpus(tmp_path / "mine", "translate", splits=splits, about=about | {"more": 1})
-    with pytest.raises(UserError, match="was changed since this comparison began"):
+    with pytest.raises(UserError, match="has changed since the comparison started"):
         prepare(spec, tmp_path / "runs")
 
 

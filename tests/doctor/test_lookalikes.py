@@ -90,12 +90,12 @@ class Mixing(nn.Module):
     def __init__(self, way, norm):
         super().__init__()
         length = DIM if "square" in way else LENGTH
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
         self.mix = nn.Parameter(torch.randn(length, length) / length)
         self.ffn = FeedForward()
 
     def forward(self, x, mask=None):
-        h = self.left_rank(x)
+        h = self.one(x)
         if "einsum" in self.way:
             h = torch.einsum("btd,ts->bsd", h, self.mix)
         elif "turned" in self.way:
@@ -131,7 +131,7 @@ class Masked(Model):
         for block in self.blocks:
             keep = mask if not self.padding or mask is None else ~mask.bool()
             x = block(x) if self.deaf or keep is None else block(x, keep)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def marks(*lengths):
@@ -173,10 +173,10 @@ def test_tokens_of_two_values_are_no_mask():
 
 def test_what_could_not_be_tried_is_said():
     report = addnorm.doctor(Masked(), {"tokens": ids()[:1]})
-    assert report.notes == ("leaks between examples were not tried: one example was given",)
+    assert report.notes == ("leaks between examples were not checked: the batch has one example",)
     example = {"tokens": ids(), "mask": torch.zeros(ids().shape)}
     assert (
-        "whether mask hides its tokens could not be tried"
+        "leaks from padding were not checked for the mask 'mask'"
         in addnorm.doctor(Masked(), example, rules=["padding_leak"]).notes
     )
 
@@ -184,7 +184,7 @@ def test_what_could_not_be_tried_is_said():
 def test_a_future_that_no_output_shows_is_said():
     model = Laid(lambda y: y.mean(1), causal=True)
     (note,) = addnorm.doctor(model, ids()).notes
-    assert note.startswith("leaks from the future were not tried: the output has no axis")
+    assert note.startswith("leaks from the future were not checked: no axis of the output")
 
 
 def test_options_that_could_not_be_tried_are_said():
@@ -195,12 +195,13 @@ def test_options_that_could_not_be_tried_are_said():
 
     report = addnorm.doctor(build(), ids(), config={"depth": 1, "names": ()}, build=build)
     assert [n for n in report.notes if "effect" in n] == [
-        "whether depth has an effect: no other value of it runs",
-        "whether names has an effect: no other value of it runs",
+        "the effect of option depth was not checked: no other value gives a model that runs",
+        "the effect of option names was not checked: no other value gives a model that runs",
     ]
     report = addnorm.doctor(build(), ids(), config={"depth": 2}, build=build)
     assert (
-        "options without effect: what the builder makes of the config does not run" in report.notes
+        "options without effect were not checked: the model built from the config does not run"
+        in report.notes
     )
 
 
@@ -219,7 +220,7 @@ def test_a_learned_scale_on_the_branch_is_no_mistake():
     model = Model(stack(Learned))
     assert rules(model) == {"scale_on_branch"}  # as a start it is one
     with torch.no_grad():
-        model.blocks[0].left_rank.weight[0] += 0.1
+        model.blocks[0].one.weight[0] += 0.1
     assert rules(model) == set()
     found = findings(Model(stack(PostBlock, beta=1.2)))
     assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}
@@ -235,7 +236,7 @@ def test_start_weights_are_not_judged_once_they_were_trained(trained):
             optimizer.step()
     report = addnorm.doctor(model, ids(), rules=["scale_without_init"])
     assert bool(report.findings) is not trained
-    assert any("cannot be said of trained" in note for note in report.notes) is trained
+    assert any("the weights are trained" in note for note in report.notes) is trained
 
 
 def test_a_table_added_behind_a_norm_is_not_its_bias():
@@ -244,7 +245,7 @@ def test_a_table_added_behind_a_norm_is_not_its_bias():
             x = self.embed_norm(self.table(tokens)) + self.place
             for block in self.blocks:
                 x = block(x)
-            return self.head(self.apply_final_norm(x))
+            return self.head(self.final(x))
 
     model = Placed(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM))
     tables = [w for w in model.parameters() if w.dim() > 1]
@@ -338,7 +339,7 @@ class Rated(Model):
         for block in self.blocks:
             if not self.training or torch.rand(()) >= self.skipped:
                 x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 def test_options_that_only_training_knows_are_no_idle_ones():
@@ -367,7 +368,7 @@ def test_dropout_that_only_training_calls_is_seen(place):
                 x = block(x)
             if self.training and place == "before the norm":
                 x = nn.functional.dropout(x, 0.2)
-            x = self.apply_final_norm(x)
+            x = self.final(x)
             if self.training and place == "behind the norm":
                 x = nn.functional.dropout(x, 0.2)
             return self.head(x)

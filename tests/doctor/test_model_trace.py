@@ -281,12 +281,12 @@ def test_an_attention_that_returns_its_weights_too_stands_in_its_block(cross, we
         def __init__(self):
             super().__init__()
             self.look = nn.MultiheadAttention(DIM, 3, batch_first=True)
-            self.norm, self.apply_final_norm = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+            self.norm, self.final = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x, memory):
             h = self.norm(x)
             read = memory if cross else h
-            return self.apply_final_norm(x + self.look(h, read, read, need_weights=weights)[0])
+            return self.final(x + self.look(h, read, read, need_weights=weights)[0])
 
     report = addnorm.doctor(Look(), (vectors(), vectors()[:, :5] * 2))
     assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]

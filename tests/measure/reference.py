@@ -25,7 +25,7 @@ def stream_variance(stream, valid):
     return sum(each) / len(each)
 
 
-def dependency(before, branch, valid):
+def residual_dependency(before, branch, valid):
     f, total = tokens_of(branch, valid), tokens_of(before.double() + branch.double(), valid)
     return variance(chain(*f)) / variance(chain(*total))
 

@@ -69,12 +69,12 @@ def test_what_comes_before_and_behind_the_stacks():
     with torch.no_grad():
         model.embed.table[pair()[0][0][0, 0]] = math.nan
     found = find(model)
-    assert found.message == "the first NaN arose before the encoder (its input)"
+    assert found.message == "the first NaN arose in the input of the encoder"
     assert {"stack": "encoder", "place": "input"}.items() <= found.location.items()
     assert "site" not in found.location
     model = translator()
     found = first_nonfinite(model, lambda: loss_of(model) * math.inf)
-    assert found.message == "the first Inf arose behind the last stack (head or loss)"
+    assert found.message == "the first Inf arose after the last stack (head or loss)"
     assert found.location == {"place": "loss", "pass": "forward"}
 
 
@@ -140,7 +140,7 @@ def test_a_parameter_outside_of_all_sites():
 
     model = Headed()
     found = first_nonfinite(model, lambda: model(tokens()))
-    assert found.message == "the first NaN of the gradients arose outside of all sites"
+    assert found.message == "the first NaN of the gradients arose in a parameter outside all sites"
 
 
 def test_a_healthy_step_has_none_and_leaves_no_trace():

@@ -127,7 +127,7 @@ def test_a_window_must_be_a_count(window):
 
 @pytest.mark.parametrize("sigmas", [0, -1.0, math.nan, "6", True])
 def test_sigmas_must_be_positive(sigmas):
-    with pytest.raises(UserError, match="sigmas must be a positive number, got"):
+    with pytest.raises(UserError, match="sigmas: expected a positive number, got"):
         SpikeDetector(sigmas=sigmas)
 
 

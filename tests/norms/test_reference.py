@@ -2,9 +2,9 @@
 
 import pytest
 import torch
-from addnorm.core.call_counts import Call
 from torch import nn
 
+from addnorm.core.calls import Call
 from addnorm.norms import make_norm, registry
 from tests.norms.cases import CASES, DIM, SHAPE, build, cond_for, name_of, ragged, randn
 from tests.norms.reference import TWINS

@@ -11,7 +11,7 @@ def split(y: Tensor, heads: int) -> Tensor:
     return y.reshape(y.shape[0], y.shape[1], heads, -1)
 
 
-def product(
+def attend(
     q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None
 ) -> tuple:
     """Attention of (B, L, H, K) to (B, S, G, K); allowed and bias broadcast to (B, H, L, S)."""
@@ -39,7 +39,7 @@ def attention(
         )
     )
     scale = 1 / math.sqrt(module.head_dim) if scale is None else scale
-    y, _ = product(q, k, v, scale, allowed, bias, cap)
+    y, _ = attend(q, k, v, scale, allowed, bias, cap)
     out = module.out_proj
     return y.flatten(2) @ out.weight.T + (0 if out.bias is None else out.bias)
 

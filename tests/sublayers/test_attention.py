@@ -354,7 +354,7 @@ def test_plugs_stand_in_their_order():
         for linear, heads in ((module.q_proj, 4), (module.k_proj, 2), (module.v_proj, 2))
     )
     one, zero = torch.tensor(True), torch.zeros(())
-    heads, _ = reference.linear_native(2 * 3 * 5 * q, 0.5 * 3 * k, -v, 0.1, one, zero)
+    heads, _ = reference.attend(2 * 3 * 5 * q, 0.5 * 3 * k, -v, 0.1, one, zero)
     equal(y, module.out_proj(2 * 0.25 * heads.flatten(2)), torch.float64)
 
 

@@ -38,7 +38,7 @@ def test_equals_its_twin(kv_heads, causal):
     v = torch.cat((values.expand(2, -1, -1, -1), v), 1)
     rule = reference.later_hidden(5) if causal else torch.ones(5, 5, dtype=torch.bool)
     allowed = torch.cat((torch.ones(5, 3, dtype=torch.bool), rule), 1)
-    heads, probabilities = reference.linear_native(q, k, v, 3**-0.5, allowed, torch.zeros(()))
+    heads, probabilities = reference.attend(q, k, v, 3**-0.5, allowed, torch.zeros(()))
     twin = module.out_proj(heads.flatten(2))
     ours = module(x)
     torch.testing.assert_close(ours, twin)
@@ -110,5 +110,5 @@ def test_slots_are_not_cached_twice():
 
 
 def test_a_wiring_s_query_key_norm_is_refused():
-    assert "3 persistent keys" in make().refuse(Plugs(key=F.relu))
-    assert make().refuse(Plugs(inner=F.relu)) is None
+    assert "3 persistent keys" in make().find_plug_conflict(Plugs(key=F.relu))
+    assert make().find_plug_conflict(Plugs(inner=F.relu)) is None

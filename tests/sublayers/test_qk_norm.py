@@ -61,7 +61,7 @@ def test_equals_its_twin(form):
         for linear, heads in ((module.q_proj, 4), (module.k_proj, 2), (module.v_proj, 2))
     )
     q, k, scale = textbook(module, form, q, k)
-    heads, _ = reference.linear_native(q, k, v, scale, torch.tensor(True), torch.zeros(()))
+    heads, _ = reference.attend(q, k, v, scale, torch.tensor(True), torch.zeros(()))
     ours, twin = module(x), module.out_proj(heads.flatten(2))
     torch.testing.assert_close(ours, twin)
     inputs = [x, *module.parameters()]
@@ -70,7 +70,7 @@ def test_equals_its_twin(form):
 
 
 def logits(module, x):
-    q, (k, _) = module.queries(x, Plugs()), module.project_keys_values(x, Plugs())
+    q, (k, _) = module.project_queries(x, Plugs()), module.project_keys_values(x, Plugs())
     scale = module.qk_norm.logit_scale or module.head_dim**-0.5
     return scale * q @ k.repeat_interleave(2, 1).mT
 
@@ -150,13 +150,13 @@ def test_reset_brings_the_start_back(form):
 @pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
 def test_an_own_norm_refuses_that_of_a_wiring(form, kind):
     module = kind(**OPTIONS, qk_norm=form)
-    assert module.refuse(Plugs()) is None
-    assert module.refuse(Plugs(value=F.relu, heads=F.relu, inner=F.relu)) is None
+    assert module.find_plug_conflict(Plugs()) is None
+    assert module.find_plug_conflict(Plugs(value=F.relu, heads=F.relu, inner=F.relu)) is None
     for name in ("query", "key", "match"):
-        assert f"qk_norm='{form}' and the wiring brings its own" in module.refuse(
+        assert f"qk_norm='{form}' and the wiring brings its own" in module.find_plug_conflict(
             Plugs(**{name: F.relu})
         )
-    scaled = module.refuse(Plugs(logit_scale=1.0))
+    scaled = module.find_plug_conflict(Plugs(logit_scale=1.0))
     assert (scaled is not None) == (form in ("l2", "cosine"))
 
 

@@ -4,8 +4,8 @@ import hashlib
 import random
 
 from addnorm.data import write_corpus
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.recipe import Recipe
-from addnorm.train.train_state import TrainCallback
 
 SMALL = {
     "dim": 16,

@@ -62,20 +62,20 @@ def test_every_key_is_described():
         ({"vocabulary_of_mine": 1}, "a recipe has no 'vocabulary_of_mine'"),
         ({"kind": "lm"}, "a recipe has no 'kind'"),
         ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
-        ({"steps": 0}, "steps cannot be 0; wanted greater than or equal to 1"),
-        ({"steps": 2.5}, "steps cannot be 2.5; wanted a valid integer"),
-        ({"lr": "fast"}, "lr cannot be 'fast'; wanted a valid number"),
-        ({"lr": float("inf")}, "lr cannot be inf"),
-        ({"keep": 1}, "keep cannot be 1"),
-        ({"dropout": 1.0}, "dropout cannot be 1.0; wanted less than 1"),
+        ({"steps": 0}, "steps: expected a number greater than or equal to 1, got 0"),
+        ({"steps": 2.5}, "steps: expected a valid integer, got 2.5"),
+        ({"lr": "fast"}, "lr: expected a valid number, got 'fast'"),
+        ({"lr": float("inf")}, "lr: expected a finite number, got inf"),
+        ({"keep": 1}, "keep: expected a number greater than or equal to 2, got 1"),
+        ({"dropout": 1.0}, "dropout: expected a number less than 1, got 1.0"),
         ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
         ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
         ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
-        ({"on_spike": "panic"}, "on_spike cannot be 'panic'; wanted 'log', 'skip' or 'rewind'"),
+        ({"on_spike": "panic"}, "on_spike: expected 'log', 'skip' or 'rewind', got 'panic'"),
         ({"tokenizer": "words"}, "tokenizer cannot be 'words'; wanted bpe, unigram, char, or the"),
         ({"max_length": 9, "batch_tokens": 8}, "a batch of 8 tokens cannot hold a sentence of 9"),
-        ({"schedule": False}, "schedule cannot be False; wanted a valid string"),
-        ({"optimizer": False}, "optimizer cannot be False; wanted a valid string"),
+        ({"schedule": False}, "schedule: expected a valid string, got False"),
+        ({"optimizer": False}, "optimizer: expected a valid string, got False"),
         ({"preset": 3}, "preset cannot be 3; wanted a name, one of transformer-base"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
         ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
@@ -96,15 +96,15 @@ def test_mistakes_are_told(values, message):
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (None, ["dim"], "cannot read 'dim'; wanted key=value, such as dim=128"),
-        (None, ["data=c", "dim=3", "dim=4"], "dim is given twice; keep one of them"),
-        (None, ["=3"], "cannot read '=3'; wanted key=value"),
-        (None, ["dim=["], "cannot read 'dim=['; wanted key=value"),
+        (None, ["dim"], "cannot parse 'dim'; expected key=value, such as dim=128"),
+        (None, ["data=c", "dim=3", "dim=4"], "dim is passed twice; remove one of them"),
+        (None, ["=3"], "cannot parse '=3'; expected key=value"),
+        (None, ["dim=["], "cannot parse 'dim=['; expected key=value"),
         (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),
         ("dim: [", [], "is not YAML"),
-        ("- a", [], "holds no keys; wanted lines such as `dim: 128`"),
-        ("", [], "holds no keys"),
-        ("1: 2", [], "holds no keys"),
+        ("- a", [], "contains no keys; expected lines such as `dim: 128`"),
+        ("", [], "contains no keys"),
+        ("1: 2", [], "contains no keys"),
         ("task: lm\ndata: c", [], "is a recipe for 'lm', wanted one for 'translate'"),
     ],
 )
@@ -119,5 +119,5 @@ def test_unreadable_recipes_are_told(tmp_path, text, words, message):
 
 
 def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; wanted YAML"):
+    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; expected a YAML"):
         read_recipe("lm", tmp_path / "a.yaml", ())

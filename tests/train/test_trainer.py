@@ -57,11 +57,11 @@ def test_it_learns(data, tmp_path, task):
     made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
-    assert outcome.progress.step == 60
+    assert outcome.state.step == 60
     losses = [loss for _, loss in notes.steps]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     run = TrainedRun.open(tmp_path / "run", task=task)
-    assert run.step == outcome.progress.best_step
+    assert run.step == outcome.state.best_step
     assert not run.model.training
     assert run.labels == (("even", "odd") if task == "classify" else ())
 
@@ -126,7 +126,7 @@ def test_a_damaged_checkpoint_is_left_aside(data, tmp_path, harm):
     data_[len(data_) // 2] ^= 4
     path.write_bytes(data_[: len(data_) - 9] if harm == "cut" else data_)
     train(made, tmp_path / "run", callback=notes)
-    assert "the checkpoint of step 8 is damaged and left aside" in notes.words
+    assert "ignoring the damaged checkpoint of step 8" in notes.words
     assert notes.steps[0][0] == 5
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
@@ -142,7 +142,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_survives(data, tmp_path, mo
     monkeypatch.setattr(base, "save_file", full)
     with pytest.raises(UserError) as told:
         train(made, tmp_path / "run")
-    assert "No space left on device (os error 28)); the checkpoint of step 4 is safe" in str(
+    assert "No space left on device (os error 28)); the checkpoint of step 4 is intact" in str(
         told.value
     )
     monkeypatch.undo()
@@ -155,13 +155,13 @@ def test_it_stops_early(data, tmp_path):
     made = recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
     outcome = train(made, tmp_path / "run")
     assert outcome.ending == "stopped"
-    assert outcome.progress.step < 400
-    assert f"better than that of step {outcome.progress.best_step}" in outcome.reason
+    assert outcome.state.step < 400
+    assert f"no validation loss below that of step {outcome.state.best_step}" in outcome.reason
 
 
 def test_the_best_checkpoint_is_kept(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
-    best = train(made, tmp_path / "run").progress.best_step
+    best = train(made, tmp_path / "run").state.best_step
     assert best in checkpoints.list_steps(tmp_path / "run" / "checkpoints")
     assert TrainedRun.open(tmp_path / "run").step == best
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r.get("split") == "valid"]
@@ -255,7 +255,7 @@ def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
     outcome = train(recipe(data["translate"]), tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
     assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.reason
-    assert outcome.progress.step == 6
+    assert outcome.state.step == 6
     assert checkpoints.list_steps(tmp_path / "run" / "checkpoints")[0] == 4
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "diverged"]
     assert [(row["stack"], row["site"], row["step"]) for row in rows] == [("decoder", 1, 7)]
@@ -268,9 +268,9 @@ def test_rewind_goes_back_and_past_the_batch(data, tmp_path):
     made = recipe(data["translate"], on_spike="rewind")
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
-    assert outcome.progress.rewinds == 1
+    assert outcome.state.rewinds == 1
     assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert "went back to step 4; the data go on" in notes.words
+    assert "rewound to step 4; the data continue" in notes.words
     valid = [r["step"] for r in notes.rows if r["name"] == "loss" and r.get("split") == "valid"]
     assert valid == [4, 8, 12]  # step 4 is not validated again
     events = History.from_rows(read_rows(tmp_path / "run" / "rows.jsonl")).events()
@@ -308,7 +308,7 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
         with pytest.raises(Stop):
             train(made, tmp_path / "broken", callback=Killer(step))
     outcome = train(made, tmp_path / "broken")
-    assert outcome.progress.rewinds >= 1
+    assert outcome.state.rewinds >= 1
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
 
 
@@ -316,7 +316,7 @@ def test_the_best_checkpoint_survives_a_rewind(data, tmp_path):
     made = recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
     notes = Poison(15, math.nan)
     notes.spoil = lambda model: model.decoder.sublayers[0].out_proj.weight
-    best = train(made, tmp_path / "run", callback=notes).progress.best_step
+    best = train(made, tmp_path / "run", callback=notes).state.best_step
     assert TrainedRun.open(tmp_path / "run").step == best
 
 
@@ -334,7 +334,7 @@ def test_another_corpus_at_the_same_place_is_refused(tmp_path):
     with pytest.raises(Stop):
         train(made, tmp_path / "run", callback=Killer(9))
     corpus(tmp_path / "c", "classify", count=70)
-    with pytest.raises(UserError, match=r"was changed since this run began; put the old one back"):
+    with pytest.raises(UserError, match=r"has changed since this run started; restore it"):
         train(made, tmp_path / "run")
 
 
@@ -374,7 +374,7 @@ def test_skipping_for_ever_ends_as_diverged(data, tmp_path):
     made = recipe(data["translate"], on_spike="skip", steps=60)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
-    assert outcome.progress.step < 60
+    assert outcome.state.step < 60
 
 
 def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
@@ -427,9 +427,9 @@ def test_the_folder_of_a_run_stands_alone(data, tmp_path):
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"lr": 0.02}, "holds another run, with lr=0.01 (now 0.02); choose another -o"),
-        ({"wiring": "b2t"}, "holds another run, with wiring=pre_ln (now b2t)"),
-        ({"window": 3}, "holds another run, with window=None (now 3)"),
+        ({"lr": 0.02}, "contains another run, with lr=0.01 (now 0.02); choose another -o"),
+        ({"wiring": "b2t"}, "contains another run, with wiring=pre_ln (now b2t)"),
+        ({"window": 3}, "contains another run, with window=None (now 3)"),
     ],
 )
 def test_another_run_is_not_overwritten(data, tmp_path, changes, message):
@@ -460,7 +460,7 @@ def test_a_damaged_best_checkpoint_is_passed_over_but_not_in_silence(data, tmp_p
 def test_an_arrangement_without_a_model_is_refused(data, tmp_path):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
     (tmp_path / "run" / "arrangement.json").write_text("{}")
-    with pytest.raises(UserError, match="tells no model; give the command of `addnorm train`"):
+    with pytest.raises(UserError, match="describes no model; rerun the `addnorm train` command"):
         TrainedRun.open(tmp_path / "run")
 
 
@@ -472,7 +472,7 @@ def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path)
 
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match=r"holds other things \(thesis.tex, ...\) and no run"):
+    with pytest.raises(UserError, match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run"):
         train(recipe(data["lm"], "lm"), tmp_path)
 
 
@@ -484,7 +484,7 @@ def test_another_tokenizer_is_refused(data, tmp_path):
     (tmp_path / "a" / "tokenizer.json").write_bytes(
         (tmp_path / "b" / "tokenizer.json").read_bytes()
     )
-    with pytest.raises(UserError, match=r"is the tokenizer of another run; put the one back"):
+    with pytest.raises(UserError, match=r"is the tokenizer of another run; restore the tokenizer"):
         TrainedRun.open(tmp_path / "a")
     with pytest.raises(UserError, match=r"tokenizer of another run"):
         train(made, tmp_path / "a")
@@ -501,10 +501,10 @@ def test_nonsense_is_refused_before_anything_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        ("none", ": it has no config.yaml; wanted the -o folder"),
-        ("begun", "has no checkpoint (training has not begun)"),
-        ("damaged", "has no checkpoint (every one is damaged)"),
-        ("task", "is a run of 'lm', wanted one of 'translate'"),
+        ("none", ": it has no config.yaml; expected the -o folder"),
+        ("begun", "has no valid checkpoint (training has not started)"),
+        ("damaged", "has no valid checkpoint (all are damaged)"),
+        ("task", "expected a run of task 'translate', got one of 'lm'"),
     ],
 )
 def test_what_is_no_run_cannot_be_opened(data, tmp_path, harm, message):

@@ -5,6 +5,7 @@ or by training (`ByTraining`), and turns rows into a verdict: held, not held or 
 one: a file, and a line below.
 """
 
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.catalogue.ada_norm_beats_layer_norm import AdaNormBeatsLayerNorm
 from addnorm.claims.catalogue.adafactor_slows_rezero import AdafactorSlowsRezero
 from addnorm.claims.catalogue.admin_trains_deep import AdminTrainsDeep
@@ -47,7 +48,7 @@ from addnorm.claims.catalogue.third_position import ThirdPosition
 from addnorm.claims.checks import RULE, Check, Verdict
 from addnorm.claims.claim import BUDGETS, Budget, ChartSpec, Claim, ClaimWorkspace, registry
 from addnorm.claims.result import Result, read_results
-from addnorm.claims.runner import ClaimsCallback, run_claims
+from addnorm.claims.runner import run_claims
 
 __all__ = [
     "AdaNormBeatsLayerNorm",

@@ -44,7 +44,7 @@ class InitClaim(Claim):
         at = self.budgets[budget]
         made: list[Row] = []
         with torch.random.fork_rng():
-            told = ProgressTimer(workspace.on_message, total=at["seeds"], unit="seeds")
+            told = ProgressTimer(workspace.callback.on_message, total=at["seeds"], unit="seeds")
             first = at.get("first_seed", 0)
             for number, seed in enumerate(range(first, first + at["seeds"])):
                 told.update(number)

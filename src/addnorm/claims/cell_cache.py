@@ -5,11 +5,12 @@ from pathlib import Path
 
 from addnorm.claims.result import current_commit
 from addnorm.comparison import layout as files
-from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.text_data import demo_records
+from addnorm.core.files import read_json, write_json
 from addnorm.data.corpus import write_corpus
 
 COMMITS = "commits.json"
@@ -27,21 +28,21 @@ def shared_settings(spec: Comparison) -> Comparison:
 def relocate_data(spec: Comparison, folder: Path) -> None:
     """A study that was moved with its corpus goes on: its spec names the corpus where it is now."""
     if files.is_comparison(folder):
-        theirs = files.read_comparison(folder)
+        theirs = read_comparison(folder)
         if theirs != spec and theirs.model_copy(update={"data": spec.data}) == spec:
             (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
 
 
 def cell_commits(folder: Path) -> dict[str, str]:
     """By cell of a study: the commit of the code that trained it."""
-    return files.read_json(folder / COMMITS) or {}
+    return read_json(folder / COMMITS) or {}
 
 
 def record_commits(study: Study) -> None:
     """Every cell that has just been trained is of today's code."""
     before, now = cell_commits(study.folder), current_commit()
     ended = [each.cell.name for each in study.cells if each.end is not None]
-    files.write_json(study.folder / COMMITS, {name: before.get(name, now) for name in ended})
+    write_json(study.folder / COMMITS, {name: before.get(name, now) for name in ended})
 
 
 def copy_finished_cells(spec: Comparison, folder: Path) -> int:
@@ -54,7 +55,7 @@ def copy_finished_cells(spec: Comparison, folder: Path) -> int:
     field, cells = shared_settings(spec), folder / files.CELLS
     for neighbour in sorted(folder.parent.glob(f"*/{files.SPEC}")):
         theirs = neighbour.parent
-        if theirs == folder or shared_settings(files.read_comparison(theirs)) != field:
+        if theirs == folder or shared_settings(read_comparison(theirs)) != field:
             continue
         for cell in spec.cells():
             ours, source = cells / cell.name, theirs / files.CELLS / cell.name
@@ -67,7 +68,7 @@ def copy_finished_cells(spec: Comparison, folder: Path) -> int:
             end.save(ours)
             taken[cell.name] = cell_commits(theirs).get(cell.name, "")
     if taken:
-        files.write_json(folder / COMMITS, cell_commits(folder) | taken)
+        write_json(folder / COMMITS, cell_commits(folder) | taken)
     return len(taken)
 
 

@@ -12,8 +12,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from addnorm.comparison.layout import replace_nonfinite
 from addnorm.comparison.statistics import Estimate
+from addnorm.core.files import replace_nonfinite
 
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")

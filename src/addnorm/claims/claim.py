@@ -4,14 +4,14 @@ import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from addnorm.claims.checks import Check, Verdict
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import ComparisonCallback
 from addnorm.core.cards import Card
 from addnorm.core.registry import Registry
 from addnorm.core.rows import Row
@@ -42,10 +42,6 @@ class ChartSpec:
     """Values that are marked, with words."""
 
 
-def ignore_message(text: str) -> None:
-    """Says nothing."""
-
-
 @dataclass(frozen=True)
 class ClaimWorkspace:
     """Where a claim works, and with what."""
@@ -56,10 +52,8 @@ class ClaimWorkspace:
     """Comparisons, which claims share."""
     engine: Engine | None = None
     """Runs the cells of comparisons; processes of this machine if None."""
-    callback: ComparisonCallback | None = None
-    """Follows the comparisons."""
-    on_message: Callable[[str], None] = ignore_message
-    """Tells how far it is, where there is no comparison."""
+    callback: ComparisonCallback = field(default_factory=ComparisonCallback)
+    """Receives the events of the comparisons, and progress messages where there is none."""
 
 
 class Claim(ABC):

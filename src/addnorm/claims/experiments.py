@@ -7,6 +7,7 @@ arms of a comparison have the same ladder of learning rates, the same seeds and 
 from typing import Any
 
 from addnorm.claims.claim import Budget
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 
 DATES: dict[str, Any] = {
@@ -66,7 +67,7 @@ def deep_comparison(
     most = max(1, spec["steps"] // 4)
     sides = ((wiring, [0, most]), (arms_without_warmup, [0]), (arms_with_warmup, [most]))
     grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in sides if arms]
-    return Comparison.of(DATES | spec | {"grids": grids})
+    return parse_comparison(DATES | spec | {"grids": grids})
 
 
 def warmup_comparison(
@@ -80,7 +81,7 @@ def warmup_comparison(
     }
     spec = at[budget]
     warmup = [spec["steps"] // 4 if each else 0 for each in with_warmup]
-    return Comparison.of(
+    return parse_comparison(
         DATES | spec | {"wiring": wiring, "warmup": warmup, "optimizer": optimizer}
     )
 
@@ -101,7 +102,7 @@ def norm_comparison(
     }
     spec = at[budget]
     more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
-    return Comparison.of(DATES | spec | more | keys)
+    return parse_comparison(DATES | spec | more | keys)
 
 
 SMALL_CORPUS_RECORDS: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}
@@ -116,4 +117,4 @@ def shallow_comparison(budget: Budget, wiring: list[str]) -> Comparison:
         "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": SHALLOW_LRS},
     }
     spec = at[budget]
-    return Comparison.of(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})
+    return parse_comparison(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})

@@ -3,7 +3,8 @@
 import time
 from collections.abc import Callable
 
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.train_state import TrainState
 
 REPORT_INTERVAL_SECONDS = 10.0
 """Between two lines."""
@@ -33,6 +34,6 @@ class ProgressTimer(TrainCallback):
         """A training begins; before: steps of those that are done."""
         self.step_offset = step_offset
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
+    def on_step_end(self, state: TrainState, loss: float) -> None:
         """A step of a training."""
-        self.update(self.step_offset + progress.step)
+        self.update(self.step_offset + state.step)

@@ -1,21 +1,17 @@
 """What is kept of a claim that was run: rows, verdict, and what it takes to do it again."""
 
-import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
-import torch
-
-from addnorm import __version__
 from addnorm.claims.checks import Answer, Verdict
 from addnorm.claims.claim import Budget, registry
-from addnorm.comparison.layout import read_json, write_json
-from addnorm.comparison.shared_data import machine
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json
 from addnorm.core.rows import Row, read_rows, write_rows
+from addnorm.train.environment import collect_versions, describe_machine
 
 RESULT, ROWS = "result.json", "rows.jsonl"
 
@@ -95,9 +91,8 @@ def is_claims_folder(folder: Path) -> bool:
 
 def provenance() -> dict[str, str]:
     """The code and the machine that make numbers now."""
-    told = {"addnorm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    now = current_commit()
-    return told | machine() | ({"commit": now} if now else {})
+    commit = current_commit()
+    return collect_versions() | describe_machine() | ({"commit": commit} if commit else {})
 
 
 @cache

@@ -5,27 +5,14 @@ import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace, claim_name, registry
 from addnorm.claims.result import Result, provenance
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import ComparisonCallback
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
-from addnorm.train.run_folder import folder_lock
+from addnorm.core.files import folder_lock
 
 STUDIES, ERROR_FILE = "studies", "error.txt"
-
-
-class ClaimsCallback:
-    """Whoever follows; every method may stay as it is."""
-
-    def on_claim_start(self, claim: Claim, *, number: int, total: int) -> ComparisonCallback | None:
-        """A claim begins; who follows its comparisons."""
-
-    def on_claim_end(self, claim: Claim, result: Result, *, cached: bool) -> None:
-        """It has a result. again: whether it was there already."""
-
-    def on_message(self, text: str) -> None:
-        """How far a claim is, now and then, where it has no comparison to follow."""
 
 
 def find_claims(names: Sequence[str]) -> list[Claim]:
@@ -72,11 +59,9 @@ def run_claims(
                 made[name] = before
                 callback.on_claim_end(claim, before, cached=True)
                 continue
-            audience = callback.on_claim_start(claim, number=number, total=len(claims))
-            desk = ClaimWorkspace(
-                folder / name, folder / STUDIES, engine, audience, callback.on_message
-            )
-            made[name] = _run_claim(claim, desk, budget)
+            callback.on_claim_start(claim, number=number, total=len(claims))
+            workspace = ClaimWorkspace(folder / name, folder / STUDIES, engine, callback)
+            made[name] = _run_claim(claim, workspace, budget)
             callback.on_claim_end(claim, made[name], cached=False)
     return made
 

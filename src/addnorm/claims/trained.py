@@ -19,7 +19,7 @@ from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
 from addnorm.claims.tables import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary, progress
-from addnorm.comparison.run import ComparisonCallback, compare
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.errors import UserError
@@ -148,11 +148,10 @@ def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | s
         spec = spec.model_copy(update={"data": str(data)})
     relocate_data(spec, folder)
     copy_finished_cells(spec, folder)
-    ear = InterruptTracker(workspace.callback or ComparisonCallback())
-    study = compare(spec, folder, engine=workspace.engine, callback=ear)
+    study = run_comparison(spec, folder, engine=workspace.engine, callback=workspace.callback)
     record_commits(study)
-    if ear.interrupted:
-        raise KeyboardInterrupt  # the bell was rung; what is trained stays
+    if study.interrupted:
+        raise KeyboardInterrupt  # finished cells keep their results
     if not study.complete:
         waiting = sum(each.state == "waiting" for each in study.cells)
         raise UserError(
@@ -161,20 +160,6 @@ def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | s
         )
     _raise_on_crashes(study)
     return study
-
-
-class InterruptTracker(ComparisonCallback):
-    """Passes everything on, and remembers whether it ended by an interruption."""
-
-    def __init__(self, callback: ComparisonCallback) -> None:
-        self.on_comparison_start = callback.on_comparison_start  # type: ignore[method-assign]
-        self.on_cell_event = callback.on_cell_event  # type: ignore[method-assign]
-        self.callback, self.interrupted = callback, False
-
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """Remember."""
-        self.interrupted = interrupted
-        self.callback.on_comparison_end(study, interrupted=interrupted)
 
 
 def _lowest_loss(study: Study, studies: Iterable[Study]) -> float:

@@ -16,8 +16,9 @@ from addnorm.doctor.analysis.results import ModelAnalysis
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.opaque_modules import is_batch_norm
 from addnorm.doctor.trace.recorder import GraphRecorder
-from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state, unwrap_model
+from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state
 from addnorm.doctor.trace.tensors import iter_named_tensors, iter_tensors, map_tensors
+from addnorm.measure.sites import unwrap_model
 
 Loss = Callable[[Any], Tensor]
 SEED = 0

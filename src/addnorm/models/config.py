@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from addnorm.core.errors import UserError, closest_names
+from addnorm.core.errors import UserError
+from addnorm.core.validation import format_validation_error
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
@@ -245,21 +246,3 @@ _FIELD_KINDS = {
     "patch": ("classifier",),
     "class_tokens": ("classifier",),
 }
-
-
-def format_validation_error(problem: ValidationError, known: list[str]) -> str:
-    """The first mistake in a config: what was got, what was wanted, what to try."""
-    first = problem.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] == "extra_forbidden":
-        close = closest_names(name, known)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
-        return f"a config has no {name!r}; {hint}"
-    if first["type"] == "missing":
-        return f"a config needs {name!r}; pass {name}=..."
-    if not name:
-        return str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "value_error":  # our own words
-        return str(first["msg"]).removeprefix("Value error, ")
-    wanted = str(first["msg"]).removeprefix("Input should be ")
-    return f"{name} cannot be {first['input']!r}; wanted {wanted}"

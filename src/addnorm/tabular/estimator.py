@@ -1,6 +1,7 @@
 """What classifier and regressor have in common: everything but the target."""
 
 from abc import abstractmethod
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,6 +21,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel
+from addnorm.tabular.callbacks import make_fit_callback
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     format_cell,
@@ -46,7 +48,6 @@ from addnorm.tabular.params import (
     resolve_threads,
     training_config,
 )
-from addnorm.tabular.progress import epoch_progress
 from addnorm.tabular.training.loop import (
     WeightedBatch,
     build_model,
@@ -96,7 +97,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "fit"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             if again:
                 module = self._warm_start_module(config).float().to(device)
@@ -111,7 +112,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 target=target,
                 config=training_config(self, len(taught.weights), wiring=config.wiring, seed=seed),
                 reference=lesson.reference.to(device),
-                on_epoch_end=watch,
+                callback=callback,
             )
         # Sums in double precision: an answer does not depend on the rows it is made with.
         double = device.type != "mps"
@@ -216,7 +217,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "pretrain"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             model = build_model(config, sample, target=None, seed=seed, device=device)
             pretext = PretextModel(model, objective).to(device)
@@ -230,7 +231,7 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 compute_loss=loss_of,
                 validate=None,
                 config=how,
-                on_epoch_end=watch,
+                callback=callback,
             )
         kept = {
             name: value.cpu().contiguous()

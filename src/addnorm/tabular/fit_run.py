@@ -24,13 +24,12 @@ from sklearn.metrics import (
 )
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import atomic_write
+from addnorm.core.files import atomic_write, folder_lock
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.columns.reader import empty_columns, read_column
 from addnorm.tabular.inspection.calibration import Reliability
 from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
-from addnorm.train.run_folder import folder_lock
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
 TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}

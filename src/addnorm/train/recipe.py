@@ -10,9 +10,10 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_valida
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.files import atomic_write
 from addnorm.core.key_values import load_yaml, parse_key_values
+from addnorm.core.validation import format_validation_error
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
-from addnorm.models.config import Config, format_validation_error
+from addnorm.models.config import Config
 from addnorm.models.presets import PRESETS
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.schedules.base import recommended_schedule

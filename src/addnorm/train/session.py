@@ -1,6 +1,5 @@
 """All that one run works with, made from its recipe."""
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,7 +8,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm import __version__
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, BatchIterator
@@ -19,6 +17,7 @@ from addnorm.models import Model, build
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
+from addnorm.train.environment import collect_versions
 from addnorm.train.objective import Masks, Objective
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
 from addnorm.train.recipe import Recipe
@@ -179,9 +178,5 @@ def _collect_facts(
         "tokenizer": tokenizer.digest,
         "labels": list(corpus.labels),
         "corpus": {"counts": corpus.counts, "about": corpus.about},
-        "versions": {
-            "addnorm": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": collect_versions(),
     }

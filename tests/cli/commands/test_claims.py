@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from addnorm.cli.reproduce_commands.claims import VERDICT_COLUMNS, _render_table
 from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.checks import Check
+from addnorm.cli.commands.claims import VERDICT_COLUMNS, _render_table
 from addnorm.comparison.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
@@ -47,11 +47,11 @@ def test_a_run_tells_verdicts_and_writes_the_page(addnorm, tmp_path):
     assert done.code == 0, done.err
     assert "layer_norm_length  held" in done.out and "largest |y . 1| / dim" in done.out
     assert "claim 1 of 2: layer_norm_length (at the start)" in done.err
-    assert f"the page: {out / 'claims.html'}" in done.err
+    assert f"report: {out / 'claims.html'}" in done.err
     assert "<html" in (out / "claims.html").read_text()
     assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
     again = addnorm("claims", *QUICK, "-o", str(out), "--json")
-    assert "layer_norm_length: held, done already" in again.err
+    assert "layer_norm_length: held, already done" in again.err
     first, second = json.loads(again.out)
     assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
     assert second["checks"][0]["found"]["count"] == 2
@@ -105,7 +105,7 @@ def test_all_runs_every_claim(addnorm, tmp_path, monkeypatch):
         "addnorm.claims.run_claims", lambda names, out, **rest: ran.extend(names) or {}
     )
     monkeypatch.setattr("addnorm.comparison.engines.make_engine", lambda *_, **__: None)
-    assert addnorm("claims", "all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
+    assert addnorm("claims", "run", "--all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
     assert ran == list(registry)
 
 
@@ -122,8 +122,9 @@ def test_a_claim_by_training_runs_its_cells_in_processes(addnorm, tmp_path):
     [
         (["run", "last_gradent"], "unknown claim 'last_gradent'; did you mean 'last_gradient'?"),
         (["run", "last_gradient", "--budget", "huge"], "unknown budget 'huge'"),
-        (["run", "b2t_trains_deep", "--workers", "0"], "workers cannot be 0"),
-        (["run"], "Missing argument"),
+        (["run", "b2t_trains_deep", "--workers", "0"], "workers: expected 1 or more, got 0"),
+        (["run"], "expected the names of claims or --all"),
+        (["run", "last_gradient", "--all"], "expected the names of claims or --all"),
     ],
 )
 def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
@@ -152,12 +153,12 @@ def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
     assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert f"{ended} of 4 are done already" in done.stderr
+    assert f"{ended} of 4 cells are already done" in done.stderr
 
 
 def test_a_wrong_number_of_workers_is_refused_also_where_nothing_trains(addnorm, tmp_path):
     done = addnorm("claims", *QUICK, "--workers", "0", "-o", str(tmp_path / "claims"))
-    assert (done.code, done.out) == (2, "") and "workers cannot be 0" in done.err
+    assert (done.code, done.out) == (2, "") and "workers: expected 1 or more, got 0" in done.err
     assert not (tmp_path / "claims").exists()
 
 

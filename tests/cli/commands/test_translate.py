@@ -89,8 +89,8 @@ def test_prefixes_for_other_lines_are_refused_before_the_run_is_opened(
     done = addnorm("translate", *paths, "--prefix", str(tmp_path / "begins"))
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"addnorm: there are {count} prefixes for 4 lines; wanted one a line, empty where nothing "
-        "is to be forced\n"
+        f"addnorm: prefixes: expected one per line, 4 in all, got {count}; use empty lines where no "
+        "prefix is forced\n"
     )
 
 
@@ -106,8 +106,8 @@ def test_what_was_cut_or_replaced_is_told(ask):
     done = ask("translate", "translate", *SHORT, lines=lines)
     assert len(done.out.splitlines()) == 3
     assert done.err.splitlines() == [
-        "addnorm: 1 of 3 lines were too long and cut",
-        "addnorm: 1 of 3 lines were not UTF-8; what could not be read was replaced",
+        "addnorm: 1 of 3 lines were too long and truncated",
+        "addnorm: 1 of 3 lines were not UTF-8; invalid bytes were replaced",
     ]
 
 
@@ -115,7 +115,7 @@ def test_attention_is_drawn(ask, tmp_path):
     page = tmp_path / "attention.html"
     done = ask("translate", "translate", *SHORT, "--attention", page, lines=LINES)
     assert done.code == 0
-    assert done.err == f"addnorm: drew the attention of 3 of 4 lines into {page}\n"
+    assert done.err == f"addnorm: wrote attention maps of 3 of 4 lines to {page}\n"
     assert "Attention maps" in page.read_text(encoding="utf-8")
 
 
@@ -142,7 +142,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
         (["--length-penalty", "much"], "a number from 0 or 'mean', got 'much'; 0.6 is usual"),
         (["--length-penalty", "-1"], "length_penalty is a number from 0 or 'mean', got -1.0"),
         (["--chunk", "0"], "chunk counts lines from 1, got 0"),
-        (["no-such-file"], "no lines at no-such-file: there is no such file; wanted a text file"),
+        (["no-such-file"], "no lines at no-such-file: there is no such file; expected a text file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(ask, arguments, message):

@@ -8,13 +8,14 @@ import pytest
 from rich.console import Console
 
 from addnorm.cli.progress import comparison
+from addnorm.cli.progress.base import format_duration
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from tests.comparison.synthetic_study import BASELINE, made_up
 
-SPEC = Comparison.of({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
+SPEC = parse_comparison({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
 
 
 def job(cell):
@@ -61,7 +62,7 @@ def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
     talk = begun(comparison.LogLines, study)
-    assert comparison.format_duration(talk.remaining_seconds()) == "?"
+    assert format_duration(talk.remaining_seconds()) == "?"
     cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
     talk.on_cell_event(Event(job(cell), "began"))
     talk.on_cell_event(Event(job(cell), "stepped", 1, 3.0))
@@ -86,7 +87,7 @@ def test_the_table_fits_the_terminal(study, width):
 
 
 def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
-    many = Comparison.of({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
+    many = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
     talk = begun(comparison.LiveTable, study)
     for cell in many.cells()[:2]:
@@ -103,5 +104,5 @@ def test_what_is_done_already_is_counted(tmp_path):
         tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
     )
     talk = begun(comparison.LogLines, Study.open(folder))
-    assert "going on: 4 of 8 are done already" in talk.console.file.getvalue()
+    assert "resuming: 4 of 8 cells are already done" in talk.console.file.getvalue()
     assert all(tally.done == 1 for tally in talk.tallies.values())

@@ -21,11 +21,11 @@ def bar_fixture(tmp_path, monkeypatch):
 
     def make(columns, *, steps=1500, loss=3.25, rate=12_345.0):
         screen = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
-        monkeypatch.setattr(shown, "Console", lambda **options: screen)
+        monkeypatch.setattr("addnorm.cli.progress.base.Console", lambda **options: screen)
         bars.append(shown.ProgressBarReporter(recipe("corpus", steps=steps), tmp_path))
-        bars[-1].began(TrainState(), FACTS)
+        bars[-1].on_train_start(TrainState(), FACTS)
         bars[-1].on_step_end(TrainState(step=450, tokens=10), loss)
-        bars[-1].bar.update(bars[-1].line, rate=rate)  # else a clock would decide
+        bars[-1].bar.update(bars[-1].task_id, rate=rate)  # else a clock would decide
         return bars[-1]
 
     yield make
@@ -89,7 +89,7 @@ def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatc
 
     monkeypatch.setattr("addnorm.report.run_page.write_training_report", write)
     talk = kind(recipe("corpus"), tmp_path)
-    talk.ended(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
+    talk.on_train_end(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
     talk.close()
     assert [words.strip() for words in said] == [f"addnorm: writing {tmp_path / 'report.html'}"]
     assert "ended" in capsys.readouterr().err
@@ -99,7 +99,7 @@ def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatc
 def test_words_can_be_said_before_it_begins(kind, tmp_path, capsys):
     """A tokenizer is trained before there is a model."""
     talk = kind(recipe("corpus"), tmp_path)
-    talk.said("training a tokenizer")
+    talk.on_message("training a tokenizer")
     talk.close()
     assert capsys.readouterr().err.strip() == "addnorm: training a tokenizer"
     assert math.isnan(talk.loss)

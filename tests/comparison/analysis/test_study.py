@@ -5,17 +5,18 @@ import math
 
 import pytest
 
+from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import Setting
-from addnorm.comparison.layout import write_json
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
+from addnorm.core.files import write_json
 from tests.comparison.synthetic_study import made_up, usual_fate
 
 
 def studied(tmp_path, fate=None, **values):
     usual = {"wiring": "post_ln,pre_ln,b2t", "depth": "6,12", "lr": "1e-3,3e-3,1e-2", "seeds": 3}
-    spec = Comparison.of(usual | {"warmup": "0,100"} | values)
+    spec = parse_comparison(usual | {"warmup": "0,100"} | values)
     return Study.open(made_up(tmp_path / "study", spec, fate, inside=False))
 
 
@@ -103,7 +104,7 @@ def test_one_seed_gets_a_caution_and_no_interval(tmp_path):
     line = line_of(study, "pre_ln", 6)
     assert line.loss.half is None
     assert "noise is unknown" in study.verdict[0]
-    assert study.verdict[-1].startswith("One seed tells nothing about noise")
+    assert study.verdict[-1].startswith("One seed gives no estimate of the noise")
 
 
 def test_a_lower_loss_with_failures_does_not_lead(tmp_path):
@@ -131,7 +132,7 @@ def test_what_was_cut_or_crashed_says_nothing_about_training(tmp_path):
 def test_an_unfinished_comparison_says_so(tmp_path):
     study = studied(tmp_path, lambda cell: "waiting" if cell.seed else usual_fate(cell))
     assert not study.complete
-    assert "72 of 108 cells have not run yet" in " ".join(study.verdict)
+    assert "72 of 108 cells are not finished" in " ".join(study.verdict)
     nothing = studied(tmp_path / "b", lambda cell: "waiting")
     assert "no cell has trained yet" in nothing.verdict[0]
 
@@ -163,16 +164,16 @@ def test_differences_are_paired_by_seed(tmp_path):
 
 def test_the_result_is_plain_json(tmp_path):
     study = studied(tmp_path, lambda cell: "diverged" if cell.seed else "waiting")
-    write_json(tmp_path / "result.json", study.result())
+    write_json(tmp_path / "result.json", study_to_dict(study))
     told = json.loads((tmp_path / "result.json").read_text())
     assert len(told["cells"]) == 108
     assert told["spec"] == study.spec.model_dump(mode="json")
-    assert Comparison.of(told["spec"]) == study.spec
+    assert parse_comparison(told["spec"]) == study.spec
     assert {cell["state"] for cell in told["cells"]} == {"diverged", "waiting"}
 
 
 def test_a_folder_of_something_else_is_no_study(tmp_path):
-    with pytest.raises(UserError, match="no comparison at"):
+    with pytest.raises(UserError, match="expected the output folder of `addnorm compare`"):
         Study.open(tmp_path)
 
 
@@ -202,7 +203,7 @@ def test_an_end_that_is_none_is_refused(tmp_path, text):
     study = studied(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
     name = study.cells[0].cell.name
     (study.folder / "cells" / f"{name}.json").write_text(text)
-    with pytest.raises(UserError, match="does not tell how a cell ended"):
+    with pytest.raises(UserError, match="is not the result of a cell"):
         Study.open(study.folder)
 
 

@@ -9,20 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
-from addnorm.comparison.engines.local_shard import LocalEngine
 from safetensors import SafetensorError
 
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import make_engine
+from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import ComparisonCallback, compare
-from addnorm.comparison.shared_data import prepare
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
+from addnorm.core.files import try_lock
 from addnorm.core.rows import read_rows, write_rows
-from addnorm.train.run_folder import try_lock
 from addnorm.train.trained_run import TrainedRun
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
@@ -30,7 +31,7 @@ TIMED = ("tokens_per_second",)
 
 
 def tiny(**values):
-    return Comparison.of(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
+    return parse_comparison(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
 
 
 def rows_of(folder):
@@ -73,7 +74,7 @@ def children(leader=None):
 
 def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
     spec = tiny(wiring="pre_ln,rezero")
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=2))
     assert [each.end.ending for each in study.cells] == ["done", "done"]
     assert all(each.end.memory > 0 and each.end.rate > 0 for each in study.cells)
     assert all(len(each.end.samples) == 2 and "bleu" in each.end.scores for each in study.cells)
@@ -84,25 +85,25 @@ def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
         def on_cell_event(self, event):
             raise AssertionError(f"{event.job.name} ran again")
 
-    assert compare(spec, tmp_path, callback=Nobody()).cells == study.cells
+    assert run_comparison(spec, tmp_path, callback=Nobody()).cells == study.cells
 
 
 @pytest.mark.slow
 def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
     spec = tiny(steps=400, seeds=2)
     hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
     first, second = study.cells
     assert (first.state, second.end.ending) == ("crashed", "done")
     assert "SIGKILL" in first.end.why
-    again = compare(spec, tmp_path, engine=LocalEngine(workers=1))
+    again = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
     assert [each.end.ending for each in again.cells] == ["done", "done"]
 
 
 @pytest.mark.slow
 def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
-    study = compare(
+    study = run_comparison(
         tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, timeout=3.0), callback=hook
     )
     assert study.cells[0].state == "crashed"
@@ -112,19 +113,19 @@ def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
 @pytest.mark.slow
 def test_interrupted_and_continued_gives_the_rows_of_an_unbroken_comparison(tmp_path):
     spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
-    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
     hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
-    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
+    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
     assert hook.acted
     assert not broken.complete
-    compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
+    run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
     wanted, found = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
     pauses = [row for rows in found.values() for row in rows if row.get("ending") == "interrupted"]
     assert pauses or any(each.end for each in broken.cells)
     for name, rows in found.items():
         assert [row for row in rows if row.get("ending") != "interrupted"] == wanted[name]
     assert [each.loss for each in whole.cells] == [
-        each.loss for each in compare(spec, tmp_path / "broken").cells
+        each.loss for each in run_comparison(spec, tmp_path / "broken").cells
     ]
 
 
@@ -135,7 +136,7 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
     def second(event):
         def run():
             try:
-                compare(spec, tmp_path)
+                run_comparison(spec, tmp_path)
             except UserError as problem:
                 refused.append(str(problem))
 
@@ -143,7 +144,7 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
         thread.start()
         thread.join()
 
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
     assert study.complete
     assert refused and "another process is comparing into" in refused[0]
 
@@ -151,10 +152,11 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
 @pytest.mark.slow
 def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
     code = (
-        "from addnorm.comparison.run import compare\n"
-        "from addnorm.comparison.spec import Comparison\n"
+        "from addnorm.comparison.run import run_comparison\n"
+        "from addnorm.comparison.parse import parse_comparison\n"
         "if __name__ == '__main__':\n"
-        f"    compare(Comparison.of({tiny(steps=5000).to_flat_dict()!r}), {str(tmp_path / 'runs')!r})\n"
+        f"    spec = parse_comparison({tiny(steps=5000).to_flat_dict()!r})\n"
+        f"    run_comparison(spec, {str(tmp_path / 'runs')!r})\n"
     )
     (tmp_path / "lead.py").write_text(code)
     import subprocess
@@ -176,7 +178,7 @@ def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
 
 def test_halving_trains_the_better_settings_to_the_end(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=16, wiring="pre_ln")
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=2))
     ends = {each.cell.lr: each.end for each in study.cells}
     assert sorted(end.ending for end in ends.values()) == ["cut", "cut", "cut", "done"]
     assert sorted(end.step for end in ends.values()) == [4, 4, 8, 16]
@@ -187,7 +189,7 @@ def test_halving_trains_the_better_settings_to_the_end(tmp_path):
 @pytest.mark.slow
 def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
-    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
 
     class Rung(ComparisonCallback):
         """Interrupts when the first rung has been cut."""
@@ -199,8 +201,8 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert not compare(spec, tmp_path / "broken", callback=Rung()).complete
-    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    assert not run_comparison(spec, tmp_path / "broken", callback=Rung()).complete
+    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
     ends = [
         [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
         for study in (whole, broken)
@@ -213,7 +215,7 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
 @pytest.mark.slow
 def test_a_cell_that_is_asked_to_stop_from_outside_is_a_result(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
-    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
+    study = run_comparison(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
     assert study.cells[0].state == "crashed"
     assert "SIGTERM" in study.cells[0].end.why
 
@@ -284,16 +286,20 @@ def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
 
 def test_a_demo_comparison_that_was_moved_goes_on(tmp_path):
     spec = tiny()
-    prepare(spec, tmp_path / "old")
+    get_task(spec.task).prepare(spec, tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
-    assert prepare(spec, tmp_path / "new").data == str(tmp_path / "new" / "data")
+    assert get_task(spec.task).prepare(spec, tmp_path / "new").data == str(
+        tmp_path / "new" / "data"
+    )
 
 
 def job_of(tmp_path, **values):
     spec = tiny(**values)
-    ground = prepare(spec, tmp_path)
+    ground = get_task(spec.task).prepare(spec, tmp_path)
     cell = spec.cells()[0]
-    recipe = spec.recipe(cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json")
+    recipe = get_task(spec.task).recipe(
+        spec, cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json"
+    )
     return Job(cell.name, recipe, tmp_path / "cells" / cell.name, tmp_path / "score")
 
 
@@ -352,7 +358,7 @@ def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     from dataclasses import replace
 
-    paused = replace(job, until=2)
+    paused = replace(job, pause_step=2)
     assert run_cell(paused, lambda step, loss: None) is None
     (tmp_path / "data").rename(tmp_path / "moved")
     recipe = job.recipe.model_copy(update={"data": str(tmp_path / "moved")})
@@ -362,8 +368,8 @@ def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": 0}, "workers cannot be 0"),
-        ({"limit": 0}, "limit cannot be 0 seconds"),
+        ({"workers": 0}, "workers: expected 1 or more, got 0"),
+        ({"timeout": 0}, "timeout: expected more than 0 seconds, got 0"),
     ],
 )
 def test_engines_refuse_what_makes_no_sense(options, words):

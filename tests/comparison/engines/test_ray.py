@@ -1,9 +1,9 @@
 """A real Ray on this machine gives the rows that local processes give."""
 
 import pytest
-from addnorm.comparison.engines.local_shard import LocalEngine
 
-from addnorm.comparison.run import compare
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.run import run_comparison
 from addnorm.core.errors import UserError
 from tests.comparison.engines.test_engines import rows_of, tiny
 
@@ -31,12 +31,12 @@ def test_rows_are_equal_bit_by_bit_also_where_no_folder_is_shared(cluster, tmp_p
     from addnorm.comparison.engines.ray import RayEngine
 
     spec = tiny(wiring="pre_ln,b2t", steps=6)
-    local = compare(spec, tmp_path / "local", engine=LocalEngine(workers=1))
+    local = run_comparison(spec, tmp_path / "local", engine=LocalEngine(workers=1))
     engine = RayEngine(workers=2, address=cluster)
-    shared = compare(spec, tmp_path / "shared", engine=engine)
+    shared = run_comparison(spec, tmp_path / "shared", engine=engine)
     # A mark that no node sees: as if the folder were on another machine.
     monkeypatch.setattr("pathlib.Path.touch", lambda self, *args, **kwargs: None)
-    apart = compare(spec, tmp_path / "apart", engine=engine)
+    apart = run_comparison(spec, tmp_path / "apart", engine=engine)
     wanted = rows_of(tmp_path / "local")
     assert len(wanted) == 2
     assert rows_of(tmp_path / "shared") == rows_of(tmp_path / "apart") == wanted

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from addnorm.report.build_arm_diagram.doctor import doctor_diagram
 from torch import nn
 
 import addnorm
+from addnorm.report.diagram.doctor import doctor_diagram
 from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
 
 NORM, LOOK, MLP = (

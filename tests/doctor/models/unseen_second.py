@@ -119,13 +119,13 @@ class Universal(nn.Module):
     def __init__(self):
         super().__init__()
         self.look, self.ffn = attention(), mlp()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.times = nn.Parameter(torch.randn(LAYERS, DIM))
 
     def forward(self, x):
         for turn in range(LAYERS):
             x = x + self.times[turn]
-            x = self.left_rank(x + self.look(x, x, x, need_weights=False)[0])
+            x = self.one(x + self.look(x, x, x, need_weights=False)[0])
             x = self.two(x + self.ffn(x))
         return x
 
@@ -136,10 +136,7 @@ class Perceiver(nn.Module):
     def __init__(self):
         super().__init__()
         self.latents = nn.Parameter(torch.randn(4, DIM))
-        self.mark_crossed_adds, self.looks = (
-            attention(),
-            nn.ModuleList([attention() for _ in range(2)]),
-        )
+        self.cross, self.looks = attention(), nn.ModuleList([attention() for _ in range(2)])
         self.mlps = nn.ModuleList([mlp() for _ in range(3)])
         self.norms = nn.ModuleList([nn.LayerNorm(DIM) for _ in range(8)])
 
@@ -147,7 +144,7 @@ class Perceiver(nn.Module):
         n = self.norms
         z = self.latents.unsqueeze(0).repeat(len(x), 1, 1)
         keys = n[0](x)
-        z = z + self.mark_crossed_adds(n[1](z), keys, keys, need_weights=False)[0]
+        z = z + self.cross(n[1](z), keys, keys, need_weights=False)[0]
         z = z + self.mlps[0](n[2](z))
         for i in range(2):
             h = n[3 + 2 * i](z)
@@ -179,12 +176,12 @@ class NormFormer(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left_rank, self.behind, self.two = (nn.LayerNorm(DIM) for _ in range(3))
+        self.one, self.behind, self.two = (nn.LayerNorm(DIM) for _ in range(3))
         self.inside = nn.LayerNorm(48)
         self.look, self.up, self.down = attention(), nn.Linear(DIM, 48), nn.Linear(48, DIM)
 
     def forward(self, x):
-        h = self.left_rank(x)
+        h = self.one(x)
         x = x + self.behind(self.look(h, h, h, need_weights=False)[0])
         return x + self.down(self.inside(F.gelu(self.up(self.two(x)))))
 

@@ -241,15 +241,15 @@ class Basic(nn.Module):
         super().__init__()
         self.c1, self.b1 = nn.Conv2d(inside, outside, 3, stride, 1), nn.BatchNorm2d(outside)
         self.c2, self.b2 = nn.Conv2d(outside, outside, 3, 1, 1), nn.BatchNorm2d(outside)
-        self.round_significant = None
+        self.short = None
         if stride > 1:
-            self.round_significant = nn.Sequential(
+            self.short = nn.Sequential(
                 nn.Conv2d(inside, outside, 1, stride), nn.BatchNorm2d(outside)
             )
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x):
-        skip = x if self.round_significant is None else self.round_significant(x)
+        skip = x if self.short is None else self.short(x)
         out = self.b2(self.c2(self.relu(self.b1(self.c1(x)))))
         out += skip
         return self.relu(out)

@@ -100,10 +100,10 @@ class Far(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left_rank, self.two = FeedForward(), FeedForward()
+        self.one, self.two = FeedForward(), FeedForward()
 
     def forward(self, x, y):
-        return self.left_rank(x) + self.two(y)
+        return self.one(x) + self.two(y)
 
 
 @pytest.mark.parametrize(

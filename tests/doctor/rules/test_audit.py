@@ -353,7 +353,7 @@ def test_a_shrunk_branch_is_no_mistake():
 def test_parallel_branches_are_no_unadded_ones():
     class Parallel(PreBlock):
         def forward(self, x, mask=None):
-            h = self.left_rank(x)
+            h = self.one(x)
             return x + self.attention(h) + self.ffn(h)
 
     blocks = stack(Parallel)

@@ -64,11 +64,11 @@ class Block(nn.Module):
 
     def __init__(self, norm, way):
         super().__init__()
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
         self.look, self.mlp = Attention(), FeedForward()
 
     def forward(self, x):
-        x = x + self.look(self.way(self.left_rank, x))
+        x = x + self.look(self.way(self.one, x))
         return x + self.mlp(self.two(x))
 
 
@@ -81,7 +81,7 @@ def test_a_norm_without_gradient_is_found(name):
     assert {f.severity for f in found} == {"error"}
     assert len(found) == DEPTH
     for layer, finding in enumerate(found):
-        assert "get no gradient, though what it reads and what reads it learn" in finding.message
+        assert "get no gradient, although the layers before and after it do" in finding.message
         assert all(n.startswith(f"blocks.{layer}.one.") for n in finding.evidence["weights"])
 
 
@@ -134,13 +134,11 @@ class Two(nn.Module):
     def __init__(self):
         super().__init__()
         self.trunk = Model(stack(PreBlock), head=False)
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, tokens):
         x = self.trunk(tokens)
-        return tuple(
-            F.linear(norm(x), self.trunk.table.weight) for norm in (self.left_rank, self.two)
-        )
+        return tuple(F.linear(norm(x), self.trunk.table.weight) for norm in (self.one, self.two))
 
 
 class Checkpointed(Block):
@@ -153,7 +151,7 @@ class Checkpointed(Block):
 
 def one_frozen():
     model = Model(stack(PreBlock), nn.LayerNorm(DIM))
-    model.blocks[0].left_rank.requires_grad_(False)
+    model.blocks[0].one.requires_grad_(False)
     return model
 
 

@@ -48,18 +48,14 @@ def test_only_the_decoders_own_tokens_must_not_see_the_future(masked):
     class Pair(nn.Module):
         def __init__(self):
             super().__init__()
-            self.is_encoder_decoder = nn.Transformer(
-                DIM, 3, 1, 2, 32, norm_first=True, batch_first=True
-            )
+            self.pair = nn.Transformer(DIM, 3, 1, 2, 32, norm_first=True, batch_first=True)
 
         def forward(self, source, target):
             mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-            memory = self.is_encoder_decoder.encoder(source)
-            y = self.is_encoder_decoder.decoder.layers[0](target, memory, tgt_mask=mask)
-            y = self.is_encoder_decoder.decoder.layers[1](
-                y, memory, tgt_mask=mask if masked else None
-            )
-            return self.is_encoder_decoder.decoder.norm(y)
+            memory = self.pair.encoder(source)
+            y = self.pair.decoder.layers[0](target, memory, tgt_mask=mask)
+            y = self.pair.decoder.layers[1](y, memory, tgt_mask=mask if masked else None)
+            return self.pair.decoder.norm(y)
 
     example = (torch.randn(2, 6, DIM), torch.randn(2, 5, DIM))
     torch.manual_seed(0)

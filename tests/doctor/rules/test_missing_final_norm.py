@@ -19,7 +19,7 @@ class Pair(nn.Module):
         super().__init__()
         self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
         self.encoder = nn.ModuleList(stack(PreBlock))
-        self.apply_final_norm, self.more, self.own = final, more, nn.Linear(DIM, 5)
+        self.final, self.more, self.own = final, more, nn.Linear(DIM, 5)
         self.decoders = nn.ModuleList(self.decoder() for _ in range(readers))
         self.last = nn.LayerNorm(DIM)
 
@@ -32,19 +32,11 @@ class Pair(nn.Module):
         x, y = self.table(source), self.table(target)
         for block in self.encoder:
             x = block(x)
-        memory = (
-            x
-            if self.apply_final_norm is None or self.more == "normed for the head"
-            else self.apply_final_norm(x)
-        )
+        memory = x if self.final is None or self.more == "normed for the head" else self.final(x)
         for decoder in self.decoders:
             y = decoder(y, memory)
         y = self.head(self.last(y))
-        return (
-            (y, self.own(self.apply_final_norm(x) if self.apply_final_norm else x))
-            if self.more
-            else y
-        )
+        return (y, self.own(self.final(x) if self.final else x)) if self.more else y
 
 
 def told(model):

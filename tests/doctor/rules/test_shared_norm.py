@@ -20,12 +20,12 @@ class Decoder(nn.Module):
         )
         for layer in self.layers if shared else ():
             layer.norm3 = layer.norm2
-        self.apply_final_norm = nn.LayerNorm(DIM)
+        self.final = nn.LayerNorm(DIM)
 
     def forward(self, x, memory):
         for layer in self.layers:
             x = layer(x, memory)
-        return self.apply_final_norm(x)
+        return self.final(x)
 
 
 @pytest.mark.parametrize("shared", [False, True])

@@ -25,7 +25,7 @@ class Block(nn.Module):
 
     def __init__(self, value=0.0):
         super().__init__()
-        self.norm, self.linear, self.apply_final_norm = (
+        self.norm, self.linear, self.final = (
             nn.LayerNorm(8),
             nn.Linear(8, 8),
             nn.LayerNorm(8),
@@ -35,7 +35,7 @@ class Block(nn.Module):
             self.head.weight[0, 0] = value
 
     def forward(self, x):
-        return self.head(self.apply_final_norm(x + self.linear(self.norm(x))))
+        return self.head(self.final(x + self.linear(self.norm(x))))
 
 
 def test_a_forward_that_leaves_the_program_is_a_mistake():

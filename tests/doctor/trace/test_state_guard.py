@@ -24,7 +24,7 @@ class Restless(nn.Module):
         self.fails = fails
 
     def forward(self, x):
-        self.call_counts += 1
+        self.calls += 1
         with torch.no_grad():
             self.out.weight.mul_(1.5)
             self.out.weight.data.add_(torch.randn(()))
@@ -272,10 +272,10 @@ class Counting(nn.Module):
         super().__init__()
         self.register_buffer("mean", torch.zeros(DIM))
         self.register_buffer("size", torch.ones(DIM))
-        self.call_counts = 0
+        self.calls = 0
 
     def forward(self, x):
-        self.call_counts += 1
+        self.calls += 1
         self.mean.resize_(x.shape[0]).add_(1)
         return x
 
@@ -287,7 +287,7 @@ def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
     part.register_forward_hook(lambda *_: heard.append(1))
     before = state(part)
     assert not behaves_as_norm(part, set())
-    assert (state(part), part.call_counts, heard) == (before, 0, [])
+    assert (state(part), part.calls, heard) == (before, 0, [])
 
 
 def test_a_spectral_norm_keeps_its_vectors():

@@ -4,7 +4,7 @@ import re
 
 import pytest
 
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.report.comparison.page import write_comparison_report
 from tests.comparison.synthetic_study import made_up
 from tests.report.browser import Browser, needs_browser
@@ -27,7 +27,7 @@ pytestmark = needs_browser
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    folder = made_up(tmp_path_factory.mktemp("page") / "study", Comparison.of(SPEC))
+    folder = made_up(tmp_path_factory.mktemp("page") / "study", parse_comparison(SPEC))
     return write_comparison_report(folder)
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.report.comparison.exports import write_csvs, write_pngs
 from tests.comparison.synthetic_study import made_up
@@ -17,7 +17,7 @@ SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, 
 
 @pytest.fixture
 def study(tmp_path):
-    return Study.open(made_up(tmp_path / "study", Comparison.of(SPEC)))
+    return Study.open(made_up(tmp_path / "study", parse_comparison(SPEC)))
 
 
 def read(path):
@@ -55,7 +55,7 @@ def test_csv_quotes_commas_quotes_and_newlines(study, tmp_path):
 
 
 def test_comparison_without_rows_has_csvs(tmp_path):
-    (tmp_path / files.SPEC).write_text(Comparison.of(SPEC).to_yaml())
+    (tmp_path / files.SPEC).write_text(parse_comparison(SPEC).to_yaml())
     cells, summary, rows = map(read, write_csvs(Study.open(tmp_path), tmp_path / "out"))
     assert {line["state"] for line in cells} == {"waiting"}
     assert len(summary) == 2 and rows == []

@@ -11,7 +11,7 @@ from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import format_rules
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import write_corpus
@@ -40,7 +40,7 @@ def no_vega(monkeypatch):
 
 
 def study_of(folder, fate=None, **keys):
-    return Study.open(made_up(folder / "study", Comparison.of(SMALL | keys), fate))
+    return Study.open(made_up(folder / "study", parse_comparison(SMALL | keys), fate))
 
 
 def map_cells(text):
@@ -154,7 +154,7 @@ def test_unfinished_comparison_has_a_page(tmp_path, no_vega, fate, warning):
 def test_comparison_that_was_not_started_has_a_page(tmp_path, no_vega):
     folder = tmp_path / "new"
     folder.mkdir()
-    (folder / files.SPEC).write_text(Comparison.of(SMALL).to_yaml())
+    (folder / files.SPEC).write_text(parse_comparison(SMALL).to_yaml())
     path = write_comparison_report(folder)
     text = path.read_text(encoding="utf-8")
     assert path == folder / files.REPORT

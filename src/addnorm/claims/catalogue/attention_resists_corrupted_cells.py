@@ -15,6 +15,7 @@ from addnorm.claims.trained import (
     best_setting_rows,
     best_setting_values,
 )
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -97,7 +98,7 @@ class AttentionResistsCorruptedCells(ComparisonClaim):
         }  # fmt: skip
         wide = {"dim": 2 * at[budget]["dim"]}  # an MLP of as many parameters, about
         return {
-            _study_name(table, model): Comparison.of(
+            _study_name(table, model): parse_comparison(
                 same | at[budget] | choice | (wide if model == "MLP" else {})
             )
             for table in TABLES

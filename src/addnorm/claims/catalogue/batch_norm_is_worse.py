@@ -13,6 +13,7 @@ from addnorm.claims.trained import (
     ComparisonClaim,
     best_setting_values,
 )
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -93,8 +94,8 @@ class BatchNormIsWorse(ComparisonClaim):
         }  # fmt: skip
         spec = same | at[budget]
         return {
-            LARGE: Comparison.of(spec | {"batch_tokens": 512}),
-            SMALL: Comparison.of(spec | {"batch_tokens": 64}),
+            LARGE: parse_comparison(spec | {"batch_tokens": 512}),
+            SMALL: parse_comparison(spec | {"batch_tokens": 64}),
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:

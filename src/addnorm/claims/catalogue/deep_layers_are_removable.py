@@ -31,9 +31,9 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.objective import Objective
 from addnorm.train.recipe import Recipe
-from addnorm.train.train_state import TrainCallback
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 
@@ -110,7 +110,9 @@ class DeepLayersAreRemovable(TrainedClaim):
         data = small_demo_corpus(workspace.studies.parent / DATA_FOLDER, "lm", at["records"])
         seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
         every = list(product(seeds, at["arms"], at["rates"]))
-        pace = ProgressTimer(workspace.on_message, total=len(every) * at["steps"], unit="steps")
+        pace = ProgressTimer(
+            workspace.callback.on_message, total=len(every) * at["steps"], unit="steps"
+        )
         runs = {}
         for number, (seed, arm, lr) in enumerate(every):
             pace.start_training(number * at["steps"])

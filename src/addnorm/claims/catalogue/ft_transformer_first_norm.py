@@ -16,6 +16,7 @@ from addnorm.claims.trained import (
     ComparisonClaim,
     best_setting_values,
 )
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -91,7 +92,7 @@ class FtTransformerFirstNorm(ComparisonClaim):
             "dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0, "batch_size": 64,
             "score": 0,
         }  # fmt: skip
-        return {table: Comparison.of(same | at[budget]) for table in self.tables(budget)}
+        return {table: parse_comparison(same | at[budget]) for table in self.tables(budget)}
 
     def tables(self, budget: Budget) -> Mapping[str, str]:
         """As many as there is time for."""

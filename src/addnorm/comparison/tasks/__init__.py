@@ -1,4 +1,4 @@
-"""Tasks of comparisons by name; a new one is a class, and a line below."""
+"""Tasks of comparisons by name. A new task is a subclass of `Task` and an entry in `TASKS`."""
 
 from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
 from addnorm.comparison.tasks.table import TableTask
@@ -9,7 +9,7 @@ TASKS: dict[str, Task] = {task.name: task for task in (Translate(), Lm(), Classi
 
 
 def get_task(name: str) -> Task:
-    """A task by its name."""
+    """Return the task with a name."""
     if name not in TASKS:
         raise UnknownNameError(unknown_name_message("task", name, TASKS))
     return TASKS[name]

@@ -13,7 +13,7 @@ from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_pa
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
-from addnorm.comparison.shared_data import SharedData, machine, versions
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
 from addnorm.comparison.tasks.text_data import (
@@ -31,6 +31,7 @@ from addnorm.decode.inference import classify, generate_texts, translate
 from addnorm.decode.options import DecodingOptions
 from addnorm.models import build
 from addnorm.train import run_folder as files
+from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.session import make_tokenizer
 from addnorm.train.train_state import Outcome
@@ -141,8 +142,8 @@ class TextTask(Task):
             vocab=tokenizer.vocab,
             baseline=unigram_loss(corpus, tokenizer, recipe),
             counts=corpus.counts,
-            machine=machine(),
-            versions=versions(),
+            machine=describe_machine(),
+            versions=collect_versions(),
         )
 
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
@@ -156,15 +157,16 @@ class TextTask(Task):
         return CellResult(
             outcome.ending,
             outcome.reason,
-            step=outcome.progress.step,
+            step=outcome.state.step,
             loss=course.last if done else math.nan,
             lowest=course.lowest,
             scores=scores,
             samples=samples,
-            tokens=outcome.progress.tokens,
-            seconds=outcome.progress.seconds,
+            tokens=outcome.state.tokens,
+            seconds=outcome.state.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
+            recent=course.recent,
         )
 
     def score(self, shared_data: SharedData | None) -> str:

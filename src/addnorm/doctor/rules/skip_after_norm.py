@@ -1,4 +1,4 @@
-"""The skip carries the normalized input."""
+"""Rule `skip_after_norm`: a skip connection that carries the normalized input."""
 
 from collections.abc import Iterator
 
@@ -9,7 +9,11 @@ from addnorm.doctor.rules.base import RuleContext, rule
 
 @rule("skip_after_norm")
 def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
-    """x_next = N(x) + f(N(x)): Post-LN in disguise, the clean path of Pre-LN is lost."""
+    """Report x_next = N(x) + f(N(x)).
+
+    The block looks like Pre-LN, but each norm acts on the stream itself, as in Post-LN, and the
+    identity path through the network is lost.
+    """
     classes = [context.wiring(r) for r in context.blocks]
     for reading in context.blocks:
         if reading.add.is_mixed or reading.add.is_gated or reading.add.difference_node >= 0:
@@ -22,13 +26,13 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
         elif _is_shortcut_normalized(context, reading):
             severity = "error"
         elif _is_first_without_norm(context, reading, classes=classes):
-            severity = "info"  # or an embedding with a norm, and no other norm in the first block
+            severity = "info"  # may be a norm of the embedding and a first block without a norm
         else:
             continue
         yield Finding(
             "skip_after_norm", severity, context.module_path(reading),
-            "the skip carries the normalized input: x = N(x) + f(N(x)); keep the raw x for the "
-            "skip and give N(x) to the branch only",
+            "the skip connection carries the normalized input: x = N(x) + f(N(x)); add the branch "
+            "to the raw x and pass N(x) to the branch only",
             {
                 "skip": context.graph[reading.add.fork].path,
                 "norm": context.graph[norms[0]].path if norms else None,
@@ -38,7 +42,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_shortcut_normalized(context: RuleContext, reading: AddAnalysis) -> bool:
-    """x_next = N(x) + f(x); a batch norm alone on a skip is a scale (RepVGG)."""
+    """Whether x_next = N(x) + f(x); a batch norm on a skip is a scale (RepVGG) and is ignored."""
     join = reading.add
     if not join.has_normed_shortcut or join.parallel_to >= 0 or reading.is_dual:
         return False
@@ -49,7 +53,7 @@ def _is_shortcut_normalized(context: RuleContext, reading: AddAnalysis) -> bool:
 def _is_first_without_norm(
     context: RuleContext, reading: AddAnalysis, *, classes: list[str]
 ) -> bool:
-    """The first block of a Pre-LN stream that reads, and adds to, a normalized embedding."""
+    """Whether the first block of a Pre-LN stream reads and adds to a normalized embedding."""
     if reading.link.previous >= 0 or not reading.link.norms() or context.wiring(reading) != "none":
         return False
     mine = [c for r, c in zip(context.blocks, classes, strict=True) if r.stream == reading.stream]

@@ -5,7 +5,6 @@ Out of reach: weights that a kernel writes to by their address, and what lies ou
 
 import contextlib
 import random
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +18,7 @@ from torch.overrides import TorchFunctionMode
 from addnorm.core.errors import UserError
 from addnorm.doctor.graph.ops import EMBEDDINGS, op_name
 from addnorm.doctor.trace.tensors import iter_tensors
+from addnorm.measure.isolation import compile_disabled, preserve_rng
 
 MEMORY_SHARING_OPS = frozenset({"numpy", "__array__", "__dlpack__"})
 """Operations that lend a tensor's memory to others, who may write to it."""
@@ -153,7 +153,7 @@ def preserve_model_state(model: nn.Module) -> Iterator[StateGuard]:
     fast = torch.backends.mha.get_fastpath_enabled()
     with contextlib.ExitStack() as stack:  # each of them is done, whatever becomes of the others
         stack.enter_context(preserve_all_rng(model))
-        stack.enter_context(_disable_compile())
+        stack.enter_context(compile_disabled())
         for module in model.modules():
             if isinstance(module, torch.jit.ScriptModule):  # they cannot rebind anything else
                 stack.callback(setattr, module, "training", module.training)
@@ -196,39 +196,11 @@ def _restore_gradient(weight: Tensor, requires_grad: bool, *, gradient: Tensor |
 
 @contextlib.contextmanager
 def preserve_all_rng(model: nn.Module) -> Iterator[None]:
-    """The generators of torch, Python and numpy as before."""
+    """Restore the random generators of torch, Python and numpy on exit."""
     state, numpy_state = random.getstate(), numpy.random.get_state()
     try:
-        with torch.random.fork_rng(devices=_cuda_devices(model)):
+        with preserve_rng(model):
             yield
     finally:
         random.setstate(state)
         numpy.random.set_state(numpy_state)
-
-
-def _disable_compile() -> contextlib.AbstractContextManager[Any]:
-    """Compiled parts run as they were written; who never compiled need not wait for the import."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
-    found = {w.device.index for w in model.parameters() if w.device.type == "cuda"}
-    return sorted(index for index in found if index is not None)
-
-
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile, DataParallel and its kin."""
-    compiled: tuple[type, ...] = ()
-    if "torch._dynamo" in sys.modules:
-        from torch._dynamo.eval_frame import OptimizedModule
-
-        compiled = (OptimizedModule,)
-    while True:
-        if isinstance(model, compiled):
-            model = model.get_submodule("_orig_mod")
-        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        else:
-            return model

@@ -5,7 +5,8 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
-from addnorm.models.config import Count, Rate, format_validation_error
+from addnorm.core.validation import format_validation_error
+from addnorm.models.config import Count, Rate
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 

@@ -18,6 +18,7 @@ from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.ema import EMA
 from addnorm.train.optimizers.base import make_optimizer
 from addnorm.train.schedules.base import make_schedule
@@ -78,8 +79,6 @@ class WeightedBatch(NamedTuple):
 
 History = list[dict[str, float]]
 """A row for each epoch: epoch, train, valid, lr, seconds."""
-EpochCallback = Callable[[int, int, dict[str, float]], None]
-"""Told the epoch, how many there will be, and the row of the epoch."""
 
 
 def build_model(
@@ -115,7 +114,7 @@ def fit_model(
     target: Target,
     config: TrainingConfig,
     reference: TableBatch,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
     """Train the model in place; it ends with the averaged weights of its best epoch on what is held
     out, or of the last where nothing is.
@@ -137,7 +136,7 @@ def fit_model(
         compute_loss=loss_of,
         validate=None if valid is None else judge,
         config=config,
-        on_epoch_end=on_epoch_end,
+        callback=callback,
     )
 
 
@@ -148,7 +147,7 @@ def train_epochs(
     compute_loss: Callable[[WeightedBatch], tuple[Tensor, Tensor]],
     validate: Callable[[], float] | None,
     config: TrainingConfig,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
     """Minimise a loss over weighted rows.
 
@@ -208,8 +207,8 @@ def train_epochs(
             else:
                 waited += 1
         curve.append(row | {"lr": optimizer.optimizers[0].param_groups[0]["lr"], "seconds": spent})
-        if on_epoch_end is not None:
-            on_epoch_end(epoch, config.max_epochs, curve[-1])
+        if callback is not None:
+            callback.on_epoch_end(epoch, config.max_epochs, curve[-1])
         late = config.max_seconds is not None and spent >= config.max_seconds
         if late or (validate is not None and waited >= config.patience):
             break

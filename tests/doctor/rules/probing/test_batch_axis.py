@@ -8,7 +8,7 @@ import addnorm
 from tests.doctor.models.tiny import DIM, VOCAB, FeedForward, ids, vectors
 
 LEAKS = ["batch_leak", "future_leak"]
-ALONE = "leaks between examples were not tried: the first axis of the inputs was taken for the"
+ALONE = "leaks between examples were not checked: the positions of the first input axis see"
 
 
 class Look(nn.Module):
@@ -60,7 +60,7 @@ def test_tokens_without_an_axis_of_examples_are_no_examples():
     assert rules == [] and note.startswith(ALONE)
     assert found(Decoder(True, False), one)[0] == ["future_leak"]
     assert found(Decoder(True, True), one[None]) == (
-        [], ["leaks between examples were not tried: one example was given"],
+        [], ["leaks between examples were not checked: the batch has one example"],
     )  # fmt: skip
 
 
@@ -157,7 +157,9 @@ def test_that_tokens_were_taken_to_come_first_is_told():
     torch.manual_seed(0)
     rules, (note,) = found(Tutorial(batch_first=False, turned=False), ids().t())
     assert rules == []
-    assert note.startswith("leaks between examples on the first axis of the inputs: it was taken")
+    assert note.startswith(
+        "leaks between examples: the first axis of the inputs was taken as tokens"
+    )
 
 
 class Pooled(nn.Module):
@@ -171,5 +173,7 @@ class Pooled(nn.Module):
 
 def test_why_the_future_was_not_tried_is_told_truly():
     torch.manual_seed(0)
-    said = "leaks from the future were not tried: the output has no axis as long as the tokens"
-    assert found(Pooled(), ids()) == ([], [said])
+    note = (
+        "leaks from the future were not checked: no axis of the output has the length of the input"
+    )
+    assert found(Pooled(), ids()) == ([], [note])
