@@ -479,7 +479,10 @@ def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path)
 
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run"):
+    with pytest.raises(
+        UserError,
+        match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run",
+    ):
         train(recipe(data["lm"], "lm"), tmp_path)
 
 
