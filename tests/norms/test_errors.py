@@ -72,7 +72,7 @@ def test_unknown_option_suggests_similar_ones():
 )
 def test_invalid_option_value_names_the_expected_one(call, option, wanted):
     name = call.partition("(")[0]
-    with raises_error(f"option {option!r} of norm {name!r} cannot be", wanted, "default"):
+    with raises_error(f"option {option!r} of norm {name!r}: expected", wanted, "default"):
         make_norm(call, DIM)
 
 

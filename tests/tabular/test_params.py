@@ -45,7 +45,7 @@ from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier
         ({"n_jobs": 0}, "n_jobs: expected a number of threads, -1 for all cores .*, got 0"),
         ({"device": "tpux"}, "device 'tpux'"),
         ({"device": None}, "device: expected a name such as 'cpu' or 'auto', got None"),
-        ({"wiring": 3}, "wiring cannot be 3; wanted a valid string"),
+        ({"wiring": 3}, "wiring: expected a valid string, got 3"),
         ({"optimizer": None}, "optimizer: expected a call string such as 'adamw', got None"),
         ({"lr": "fast"}, "lr: expected a finite number >= 0, got 'fast'"),
         ({"average": 1}, "average: expected a fraction between 0 and 1, got 1"),

@@ -71,19 +71,24 @@ def test_every_key_is_described():
         ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
         ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
         ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
-        ({"on_spike": "panic"}, "on_spike cannot be 'panic'; wanted 'log', 'skip' or 'rewind'"),
-        ({"tokenizer": "words"}, "tokenizer cannot be 'words'; wanted bpe, unigram, char, or the"),
-        ({"max_length": 9, "batch_tokens": 8}, "a batch of 8 tokens cannot hold a sentence of 9"),
-        ({"schedule": False}, "schedule cannot be False; wanted a valid string"),
-        ({"optimizer": False}, "optimizer cannot be False; wanted a valid string"),
-        ({"preset": 3}, "preset cannot be 3; wanted a name, one of transformer-base"),
+        ({"on_spike": "panic"}, "on_spike: expected 'log', 'skip' or 'rewind', got 'panic'"),
+        ({"tokenizer": "words"}, "tokenizer: expected bpe, unigram, char or the path of"),
+        (
+            {"max_length": 9, "batch_tokens": 8},
+            "batch_tokens: expected at least max_length=9, got 8",
+        ),
+        ({"schedule": False}, "schedule: expected a valid string, got False"),
+        ({"optimizer": False}, "optimizer: expected a valid string, got False"),
+        ({"preset": 3}, "preset: expected one of transformer-base"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
-        ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
+        (
+            {"preset": "transformer-base"},
+            "preset: expected a lm for this task, got 'transformer-base'",
+        ),
         ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
         (
             {"stream": "bfloat16"},
-            "stream=bfloat16 with dtype=float32: a stream cannot be less precise than what it is "
-            "made of; wanted dtype=bfloat16, too",
+            "dtype: expected bfloat16, as stream, got float32",
         ),
     ],
 )
@@ -96,16 +101,16 @@ def test_mistakes_are_told(values, message):
 @pytest.mark.parametrize(
     ("text", "words", "message"),
     [
-        (None, ["dim"], "cannot read 'dim'; wanted key=value, such as dim=128"),
-        (None, ["data=c", "dim=3", "dim=4"], "dim is given twice; keep one of them"),
-        (None, ["=3"], "cannot read '=3'; wanted key=value"),
-        (None, ["dim=["], "cannot read 'dim=['; wanted key=value"),
+        (None, ["dim"], "cannot parse 'dim'; expected key=value, such as dim=128"),
+        (None, ["data=c", "dim=3", "dim=4"], "dim is passed twice; remove one of them"),
+        (None, ["=3"], "cannot parse '=3'; expected key=value"),
+        (None, ["dim=["], "cannot parse 'dim=['; expected key=value"),
         (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),
         ("dim: [", [], "is not YAML"),
-        ("- a", [], "holds no keys; wanted lines such as `dim: 128`"),
-        ("", [], "holds no keys"),
-        ("1: 2", [], "holds no keys"),
-        ("task: lm\ndata: c", [], "is a recipe for 'lm', wanted one for 'translate'"),
+        ("- a", [], "contains no keys; expected lines such as `dim: 128`"),
+        ("", [], "contains no keys"),
+        ("1: 2", [], "contains no keys"),
+        ("task: lm\ndata: c", [], "expected a recipe for 'translate', got one for 'lm'"),
     ],
 )
 def test_unreadable_recipes_are_told(tmp_path, text, words, message):

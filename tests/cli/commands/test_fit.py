@@ -60,8 +60,8 @@ def test_fit_prints_column_types_and_writes_a_run_folder(addnorm, folder):
 def test_report_has_all_sections(run):
     page = (run / "report.html").read_text()
     for message in (
-        *("Beside gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
-        *("The block", "b2t", "colour", "addnorm fit "),
+        *("gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
+        *("Block diagram", "b2t", "colour", "addnorm fit "),
     ):
         assert message in page, message
     assert "http://" not in page.replace("http://www.w3.org", "")
