@@ -1,8 +1,8 @@
 """What wirings recommend for the learning rate: warm-up where the literature needs it."""
 
 import pytest
-from addnorm.core.calls import Call
 
+from addnorm.core.calls import Call
 from addnorm.core.plan import Plan
 from addnorm.wirings import Wiring, make_wiring, registry
 
