@@ -28,18 +28,9 @@ SAME_GRAPH = {
 # A quarter of fewer than four layers is none, so that every layer of Mix-LN is Pre-LN.
 SHALLOW = {("mix_ln", 2): "pre_ln", ("mix_ln", 3): "pre_ln"}
 # What the doctor reports differently from the formula, and why.
-EXTRA_ADD_OWNS_NORMS = (
-    "build_report.list_norm_uses assigns to a long skip, a mixture or a second stream the norms "
-    "of the sub-layers that it spans"
-)
 WRONG_NORMS = {
-    "b2t": EXTRA_ADD_OWNS_NORMS, "denseformer": EXTRA_ADD_OWNS_NORMS, "dlcl": EXTRA_ADD_OWNS_NORMS,
-    "resi_dual": EXTRA_ADD_OWNS_NORMS, "u_skips": EXTRA_ADD_OWNS_NORMS,
     "attn_res": "the norm of the last mixture's keys is reported as the final norm",
     "mhc": "the norm of the mixing coefficients is reported as a norm in front of the branch",
-}  # fmt: skip
-WRONG_SCALES = {
-    "denseformer": "every result of torch.unbind gets the value of the first one",
 }
 
 
@@ -135,7 +126,7 @@ def test_adds_follow_the_formula(wiring):
     check_adds(wiring, "lm", 4)
 
 
-@pytest.mark.parametrize("wiring", wirings_with_defects(WRONG_SCALES))
+@pytest.mark.parametrize("wiring", sorted(registry))
 def test_scales_follow_the_formula(wiring):
     check_scales(wiring, "lm", 4)
 
@@ -151,8 +142,7 @@ def test_norms_follow_the_formula(wiring):
 @pytest.mark.parametrize("wiring", sorted(registry))
 def test_expectations_hold_at_every_depth(wiring, kind, depth):
     check_adds(wiring, kind, depth)
-    if wiring not in WRONG_SCALES:
-        check_scales(wiring, kind, depth)
+    check_scales(wiring, kind, depth)
     if wiring not in WRONG_NORMS:
         check_norms(wiring, kind, depth)
     diagnose_wiring.cache_clear()  # reports of deep models are large
