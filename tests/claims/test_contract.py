@@ -18,7 +18,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_it_says_everything_that_the_page_wants(name):
+def test_claim_has_all_texts_of_the_report(name):
     card, claim = registry.card(name), registry.member(name)()
     assert type(claim).__module__ == f"addnorm.claims.catalogue.{name}"
     assert card.summary.endswith(".") and card.formula and card.title and card.year
@@ -29,7 +29,7 @@ def test_it_says_everything_that_the_page_wants(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_a_verdict_has_seeds_enough_for_an_interval(name):
+def test_standard_budget_has_enough_seeds(name):
     claim = registry.member(name)()
     for budget in ("standard", "full"):
         settings = claim.settings(budget)
@@ -42,7 +42,7 @@ def test_a_verdict_has_seeds_enough_for_an_interval(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
+def test_smoke_run_yields_rows_chart_and_verdict(name, folder):
     result = run_claims([name], folder, budget="smoke", engine=Here())[name]
     assert result.verdict is not None, result.why
     claim = registry.member(name)()
@@ -56,7 +56,7 @@ def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_comparison_can_be_built(budget):
+def test_every_comparison_is_valid(budget):
     for name in registry:
         claim = registry.member(name)()
         if isinstance(claim, ComparisonClaim):

@@ -84,7 +84,7 @@ def test_an_option_without_default_or_type_is_refused():
         def __init__(self, dim, *, eps=1) -> None: ...
 
     for member in (NoDefault, NoType):
-        with pytest.raises(TypeError, match=r"option 'eps' of No\w+ needs a type and a default"):
+        with pytest.raises(TypeError, match=r"option 'eps' of No\w+ requires a type and a default"):
             card().with_details_from(member)
 
 

@@ -65,9 +65,9 @@ def test_plans_are_constants():
     [
         ({"role": "encoder-only"}, r"unknown role 'encoder-only'; did you mean 'encoder_only'"),
         ({"role": None}, r"unknown role 'None'"),
-        ({"role": "encoder"}, r"pass other_depth, or role 'encoder_only'"),
-        ({"role": "decoder"}, r"pass other_depth, or role 'decoder_only'"),
-        ({"other_depth": 3}, r"stands alone, got other_depth=3; .* role 'encoder'"),
+        ({"role": "encoder"}, r"pass it, or use role 'encoder_only'"),
+        ({"role": "decoder"}, r"pass it, or use role 'decoder_only'"),
+        ({"other_depth": 3}, r"other_depth: expected None for role .*, got 3; .* role 'encoder'"),
         ({"depth": 0}, r"depth must be a whole number from 1, got 0"),
         ({"depth": -1}, r"depth must be a whole number from 1, got -1"),
         ({"depth": 2.0}, r"depth must be a whole number from 1, got 2.0"),
@@ -75,10 +75,10 @@ def test_plans_are_constants():
         ({"dim": 0}, r"dim must be a whole number from 1, got 0"),
         ({"dim": "8"}, r"dim must be a whole number from 1, got '8'"),
         ({"role": "decoder", "other_depth": 0}, r"other_depth must be a whole number from 1"),
-        ({"kinds": ()}, r"kinds must name the sub-layers of one layer"),
-        ({"kinds": (1, 2)}, r"kinds must name .* got \(1, 2\)"),
-        ({"kinds": "self"}, r"kinds must name .* got 'self'"),
-        ({"kinds": ["self"]}, r"kinds must name .* got \['self'\]"),
+        ({"kinds": ()}, r"kinds: expected a tuple of the sub-layers of one layer"),
+        ({"kinds": (1, 2)}, r"kinds: expected .* got \(1, 2\)"),
+        ({"kinds": "self"}, r"kinds: expected .* got 'self'"),
+        ({"kinds": ["self"]}, r"kinds: expected .* got \['self'\]"),
     ],
 )
 def test_a_plan_that_cannot_be_is_refused(wrong, message):

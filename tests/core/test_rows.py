@@ -100,10 +100,10 @@ def test_a_blank_line_is_no_row(tmp_path):
 @pytest.mark.parametrize(
     ("broken", "message"),
     [
-        (b'{"a": \n', r"line 2 is not JSON .*; wanted one object a line"),
+        (b'{"a": \n', r"line 2 is not JSON .*; expected one object per line"),
         (b"\xff\xfe\n", r"line 2 is not JSON .*can't decode"),
-        (b"[1, 2]\n", r"line 2 holds \[1, 2\]; wanted one object a line"),
-        (b"3\n", r"line 2 holds 3"),
+        (b"[1, 2]\n", r"line 2: expected a JSON object, got \[1, 2\]"),
+        (b"3\n", r"line 2: expected a JSON object, got 3"),
     ],
 )
 def test_a_broken_line_in_the_middle_is_named(tmp_path, broken, message):

@@ -455,7 +455,7 @@ def test_every_model_of_numbers_takes_every_numeric_embedding(model, name):
     ("changes", "words"),
     [
         ({"numbers": 0, "categories": ()}, "a table needs at least one column, got none"),
-        ({"dimm": 3}, "a config has no 'dimm'; did you mean 'dim'"),
+        ({"dimm": 3}, "unknown config field 'dimm'; did you mean 'dim'"),
         ({"numeric": "linera"}, "unknown numeric embedding 'linera'; did you mean 'linear'?"),
         ({"numeric": "piecewise(bin=3)"}, "has no option 'bin'; did you mean 'bins'?"),
         ({"wiring": "postln"}, "unknown wiring 'postln'"),

@@ -70,7 +70,7 @@ def test_unknown_option_comes_with_the_nearest_and_all_known():
 )
 def test_wrong_value_of_an_option_comes_with_what_is_wanted(call, option, wanted):
     name = call.partition("(")[0]
-    with says(f"option {option!r} of norm {name!r} cannot be", wanted, "default"):
+    with says(f"option {option!r} of norm {name!r}: expected", wanted, "default"):
         make_norm(call, DIM)
 
 

@@ -36,7 +36,7 @@ from tests.tabular.sample_tables import FRAME, LABELS, NUMBERS, SUMS, classifier
         ({"n_jobs": 0}, "n_jobs is a number of threads, -1 for all, -2 for all but one, got 0"),
         ({"device": "tpux"}, "device 'tpux'"),
         ({"device": None}, "device is a name such as 'cpu' or 'auto', got None"),
-        ({"wiring": 3}, "wiring cannot be 3; wanted a valid string"),
+        ({"wiring": 3}, "wiring: expected a valid string, got 3"),
         ({"optimizer": None}, "optimizer is a call string, got None"),
         ({"lr": "fast"}, "lr must be a positive number, got 'fast'"),
         ({"average": 1}, "average is a share between 0 and 1, got 1"),

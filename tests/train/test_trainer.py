@@ -331,7 +331,7 @@ def test_a_validation_of_nothing_is_refused(tmp_path):
     pairs = [{"source": str(n), "target": str(n)} for n in range(50)]
     long = [{"source": "1" * 40, "target": "1"}]
     write_corpus(tmp_path / "c", "translate", splits={"train": pairs, "valid": long})
-    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; expected"):
+    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; wanted"):
         train(recipe(tmp_path / "c"), tmp_path / "run")
 
 
@@ -349,7 +349,7 @@ def test_patience_without_validations_is_refused(data, tmp_path):
     with pytest.raises(UserError, match="valid_every: expected 1 or more with patience=2, got 0"):
         recipe(data["lm"], "lm", patience=2, valid_every=0)
     write_corpus(tmp_path / "c", "lm", splits={"train": [{"text": "abc" * 9}] * 9})
-    with pytest.raises(UserError, match=r"patience=2 requires a validation split, and .* has none"):
+    with pytest.raises(UserError, match=r"patience=2 needs a validation, and .* has no valid part"):
         train(recipe(tmp_path / "c", "lm", patience=2), tmp_path / "run")
 
 
@@ -479,7 +479,10 @@ def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path)
 
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run"):
+    with pytest.raises(
+        UserError,
+        match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run",
+    ):
         train(recipe(data["lm"], "lm"), tmp_path)
 
 

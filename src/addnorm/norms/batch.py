@@ -90,7 +90,7 @@ class BatchNorm(AffineNorm):
             var = token_mean(mask_padding(tokens - mean, valid).square(), valid)
             self._update_running_stats(mean, var, token_count(tokens, valid))
         else:
-            mean, var = self.running_mean, self.running_var
+            mean, var = self.running_mean.to(x.dtype), self.running_var.to(x.dtype)
         y = self.apply_affine((tokens - mean) / (var + self.eps).sqrt())
         return mask_padding(y, valid).reshape(x.shape)
 

@@ -104,7 +104,7 @@ class PowerNorm(AffineNorm):
             scale = _PowerScale.apply
             h = scale(tokens, psi, self.nu, warming, self.decay, valid)  # type: ignore[no-untyped-call]
         else:
-            h = tokens / (self.psi2 + self.eps).sqrt()
+            h = tokens / (self.psi2.to(x.dtype) + self.eps).sqrt()
         return mask_padding(self.apply_affine(h), valid).reshape(x.shape)
 
     def _update_running_stats(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:

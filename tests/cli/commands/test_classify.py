@@ -39,7 +39,7 @@ def test_json_says_all(ask, runs):
 
 def test_what_was_cut_is_told(ask):
     done = ask("classify", "classify", lines=b"ab" * 30 + b"\nab\n")
-    assert done.err == "addnorm: 1 of 2 lines were too long and cut\n"
+    assert done.err == "addnorm: 1 of 2 lines were too long and truncated\n"
 
 
 def test_attention_is_drawn(ask, tmp_path):
@@ -51,7 +51,10 @@ def test_attention_is_drawn(ask, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path):
     done = ask("classify", "classify", "--attention", tmp_path, lines=LINES)
     assert (done.code, done.out) == (2, "")
-    assert f"--attention {tmp_path} cannot be written (it is a folder); wanted a file" in done.err
+    assert (
+        f"--attention: expected a file in a writable folder, got {tmp_path} (it is a folder)"
+        in done.err
+    )
 
 
 def test_attention_of_nothing_is_told(ask, tmp_path):

@@ -60,8 +60,8 @@ def test_a_fit_says_what_it_found_and_leaves_a_folder(addnorm, folder):
 def test_the_page_shows_curves_calibration_importance_wiring_and_trees(run):
     page = (run / "report.html").read_text()
     for words in (
-        *("Beside gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
-        *("The block", "b2t", "colour", "addnorm fit "),
+        *("gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
+        *("Block diagram", "b2t", "colour", "addnorm fit "),
     ):
         assert words in page, words
     assert "http://" not in page.replace("http://www.w3.org", "")

@@ -76,7 +76,10 @@ def test_attention_is_drawn(ask, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path):
     done = ask("generate", "lm", *SHORT, "--attention", tmp_path, lines=LINES)
     assert (done.code, done.out) == (2, "")
-    assert f"--attention {tmp_path} cannot be written (it is a folder); wanted a file" in done.err
+    assert (
+        f"--attention: expected a file in a writable folder, got {tmp_path} (it is a folder)"
+        in done.err
+    )
 
 
 @pytest.mark.parametrize(

@@ -146,7 +146,7 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
             "length_penalty: expected a number from 0 or 'mean', got -1.0",
         ),
         (["--chunk-lines", "0"], "chunk: expected a number of lines from 1, got 0"),
-        (["no-such-file"], "no lines at no-such-file: there is no such file; wanted a text file"),
+        (["no-such-file"], "no lines at no-such-file: there is no such file; expected a text file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(ask, arguments, message):

@@ -284,13 +284,13 @@ def test_the_number_of_threads_changes_no_bit(call):
 
 @pytest.mark.parametrize("lr", [0, -1e-3, math.nan, math.inf, "fast"])
 def test_an_lr_that_is_no_positive_number_is_refused(lr):
-    with pytest.raises(UserError, match="lr must be a positive number, got"):
+    with pytest.raises(UserError, match="lr: expected a positive number, got"):
         make_optimizer("adamw", language_model(), lr=lr)
 
 
 @pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf])
 def test_a_decay_that_is_no_number_from_0_is_refused(decay):
-    with pytest.raises(UserError, match="weight_decay must be a number from 0, got"):
+    with pytest.raises(UserError, match="weight_decay: expected a number of at least 0, got"):
         make_optimizer("adamw", language_model(), lr=1e-3, weight_decay=decay)
 
 
@@ -299,9 +299,12 @@ def test_a_decay_that_is_no_number_from_0_is_refused(decay):
     [
         ("muoon", "unknown optimizer 'muoon'; did you mean 'muon'?"),
         ("adamw(beta=0.9)", "optimizer 'adamw' has no option 'beta'; did you mean 'beta"),
-        ("adamw(beta2=1.0)", "option 'beta2' of optimizer 'adamw' cannot be 1.0; wanted less than"),
-        ("adafactor(clip=0.5)", "option 'clip' of optimizer 'adafactor' cannot be 0.5; wanted"),
-        ("muon(adjust=no)", "cannot be 'no'; wanted one of match_rms_adamw, original"),
+        (
+            "adamw(beta2=1.0)",
+            "option 'beta2' of optimizer 'adamw': expected a number less than 1, got 1.0",
+        ),
+        ("adafactor(clip=0.5)", "option 'clip' of optimizer 'adafactor': expected"),
+        ("muon(adjust=no)", "expected one of match_rms_adamw, original, got 'no'"),
     ],
 )
 def test_wrong_calls_are_answered(call, message):
@@ -312,10 +315,12 @@ def test_wrong_calls_are_answered(call, message):
 
 def test_nothing_to_train_is_refused():
     model = language_model().requires_grad_(False)
-    with pytest.raises(UserError, match="no parameter of this model wants a gradient"):
+    with pytest.raises(
+        UserError, match="model: expected a parameter with requires_grad=True, got none"
+    ):
         make_optimizer("adamw", model, lr=1e-3)
     model.embed.table.requires_grad_(True)
-    with pytest.raises(UserError, match="muon moves weight matrices of sub-layers, and none"):
+    with pytest.raises(UserError, match="muon: expected a trainable weight matrix in a sub-layer"):
         make_optimizer("muon", model, lr=1e-3)
 
 
@@ -333,7 +338,7 @@ def process_group():
 def test_shards_are_refused_by_adafactor_and_taken_by_the_others():
     model = language_model()
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
-    with pytest.raises(UserError, match="torch's Adafactor cannot work on shards of a matrix"):
+    with pytest.raises(UserError, match="torch's Adafactor does not support sharded matrices"):
         make_optimizer("adafactor", model, lr=1e-3)
     for call in set(registry) - {"adafactor"}:
         optimizer = make_optimizer(call, model, lr=1e-3)

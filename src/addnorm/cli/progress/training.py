@@ -149,7 +149,10 @@ class FittingProgress(Progress):
         super().__init__(*columns, console=console)
 
     def make_tasks_table(self, tasks: Iterable[Task]) -> Table:
-        # Chosen at each redraw: numbers get longer, and terminals are resized.
+        """Return the table of the columns that fit.
+
+        The columns are chosen at each redraw: numbers get longer, and terminals are resized.
+        """
         tasks = list(tasks)
         free_width, chosen = self.screen.width, set[ProgressColumn]()
         for column in self.by_priority:

@@ -1,9 +1,10 @@
 """Tasks of comparisons by name: the text tasks of `addnorm.tasks`, and tables."""
 
-from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Task
 from addnorm.comparison.tasks.table import TableTask
 from addnorm.comparison.tasks.text import TextComparison
 from addnorm.core.errors import UnknownNameError, unknown_name_message
+from addnorm.tasks import Example
 from addnorm.tasks import get_task as get_text_task
 from addnorm.tasks import registry as text_tasks
 

@@ -93,9 +93,7 @@ def build_on_tiny_table(recipe: TableRecipe) -> None:
     try:
         build_table_model(model_config(estimator, encoder, 2))
     except UserError as error:
-        raise UserError(
-            f"cannot build the table model with wiring {recipe.wiring}: {error}"
-        ) from None
+        raise UserError(f"cannot build a table model with {recipe.wiring}: {error}") from None
     training_config(estimator, 2, wiring=recipe.wiring, seed=0)
 
 

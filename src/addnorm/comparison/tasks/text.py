@@ -14,7 +14,7 @@ from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Task
 from addnorm.comparison.tasks.text_data import (
     check_corpus,
     open_corpus,
@@ -26,7 +26,7 @@ from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
-from addnorm.tasks import TextTask, evaluate
+from addnorm.tasks import Example, TextTask, evaluate
 from addnorm.train import run_folder as files
 from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.recipe import Recipe, recipe_keys

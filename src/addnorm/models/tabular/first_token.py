@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from addnorm.core.plan import Plugs, Site
-from addnorm.kernels.dropout import sample_dropout_factors
+from addnorm.kernels.dropout_rng import sample_dropout_factors
 from addnorm.stacks import Encoder
 from addnorm.sublayers import SelfAttention
 from addnorm.wirings.base import Branch, State, Wiring
