@@ -146,7 +146,9 @@ def test_a_dangerous_name_is_only_a_name():
 
 @pytest.mark.parametrize("text", ["x.y", "1", "'rms'", "None", "a - b", "[rms]", "rms, layer"])
 def test_what_is_no_name_is_refused(text):
-    with pytest.raises(UserError, match=r"expected a name or a call, got .*; write a name with options"):
+    with pytest.raises(
+        UserError, match=r"expected a name or a call, got .*; write a name with options"
+    ):
         Call.parse(text)
 
 

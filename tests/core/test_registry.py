@@ -157,7 +157,10 @@ def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
         ("bare(eps=1)", r"has no option 'eps'; It takes no options"),
         ("bare(1)", r"passes more values than toy 'bare' has options; It takes no options"),
         ("plain(1e-6, eps=1e-6)", r"passes 'eps' twice; remove one of them"),
-        ("plain(eps=0)", r"option 'eps' of toy 'plain': expected a number greater than 0, got 0 \(def"),
+        (
+            "plain(eps=0)",
+            r"option 'eps' of toy 'plain': expected a number greater than 0, got 0 \(def",
+        ),
         ("plain(eps=-1)", r"expected a number greater than 0, got -1"),
         ("plain(eps=True)", r"expected a valid number, got True"),
         ("plain(eps='1e-5')", r"expected a valid number, got '1e-5'"),
@@ -180,7 +183,10 @@ def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
         ("numbers(c=-1)", r"expected a number greater than or equal to 0"),
         ("numbers(c=None)", r"expected a valid integer"),
         ("around(3)", r"expected a call string, got 3 of type int"),
-        ("around(plain(eps=-1))", r"option 'eps' of toy 'plain': expected a number greater than 0, got -1"),
+        (
+            "around(plain(eps=-1))",
+            r"option 'eps' of toy 'plain': expected a number greater than 0, got -1",
+        ),
     ],
 )
 def test_a_wrong_option_is_answered_with_what_is_wanted(registry, call, message):

@@ -148,7 +148,10 @@ def test_two_processes_have_the_losses_of_one(data, tmp_path):
 def test_however_they_share_the_work(data, tmp_path, parallel, changes):
     base = {"steps": 9, "dropout": 0.0, "batch_tokens": 200}
     made = recipe(data, parallel=parallel, **base | changes)
-    refused = {"hyper": "parallel=fsdp cannot shard scalar parameters such as", "adafactor": "torch's Adafactor"}
+    refused = {
+        "hyper": "parallel=fsdp cannot shard scalar parameters such as",
+        "adafactor": "torch's Adafactor",
+    }
     why = [words for name, words in refused.items() if name in changes.values()]
     if parallel == "fsdp" and why:
         words = command(made, tmp_path / "two", processes=2)

@@ -13,14 +13,13 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data import Corpus, write_corpus
-from addnorm.data.batches import BatchIterator
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import base
 from addnorm.report.run_history import History
 from addnorm.report.run_page import write_training_report
+from addnorm.tasks import Objective, get_task
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
-from addnorm.train.objective import Objective
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from tests.train.cases import Notes, corpus, digest, recipe
@@ -177,7 +176,11 @@ def test_accumulated_batches_are_one_larger_batch(data, tmp_path):
     twin = build(run.model.config, seed=derive_seed(made.seed, "init"))
     corpus_ = Corpus.open(data["lm"])
     seed = derive_seed(made.seed, "data")
-    stream = BatchIterator(corpus_, run.tokenizer, tokens=96, longest=16, seed=seed).stream()
+    stream = (
+        get_task("lm")
+        .make_batches(corpus_, run.tokenizer, batch_tokens=96, max_length=16, seed=seed)
+        .stream()
+    )
     drawn = [next(stream)[0] for _ in range(3)]
     logits = [twin(batch.inputs).flatten(0, 1) for batch in drawn]
     targets = torch.cat([batch.targets.flatten() for batch in drawn])
@@ -292,13 +295,17 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
         return loss * math.nan if bad else loss, sums
 
     made = recipe(data["translate"], on_spike="rewind", dropout=0.1)
-    stream = BatchIterator(
-        Corpus.open(data["translate"]),
-        Tokenizer.train(Corpus.open(data["translate"]), "char"),
-        tokens=96,
-        longest=16,
-        seed=derive_seed(made.seed, "data"),
-    ).stream()
+    stream = (
+        get_task("translate")
+        .make_batches(
+            Corpus.open(data["translate"]),
+            Tokenizer.train(Corpus.open(data["translate"]), "char"),
+            batch_tokens=96,
+            max_length=16,
+            seed=derive_seed(made.seed, "data"),
+        )
+        .stream()
+    )
     drawn = [next(stream)[0] for _ in range(7)]
     bad_sum = int(drawn[6].inputs.sum())
     assert bad_sum not in [int(batch.inputs.sum()) for batch in drawn[:6]]
@@ -339,7 +346,7 @@ def test_another_corpus_at_the_same_place_is_refused(tmp_path):
 
 
 def test_patience_without_validations_is_refused(data, tmp_path):
-    with pytest.raises(UserError, match="patience=2 without validations waits for nothing"):
+    with pytest.raises(UserError, match="valid_every: expected 1 or more with patience=2, got 0"):
         recipe(data["lm"], "lm", patience=2, valid_every=0)
     write_corpus(tmp_path / "c", "lm", splits={"train": [{"text": "abc" * 9}] * 9})
     with pytest.raises(UserError, match=r"patience=2 needs a validation, and .* has no valid part"):
@@ -442,7 +449,7 @@ def test_another_run_is_not_overwritten(data, tmp_path, changes, message):
 
 
 def test_a_start_that_failed_can_be_corrected(data, tmp_path):
-    with pytest.raises(UserError, match="it needs 260 for a start"):
+    with pytest.raises(UserError, match="vocab: expected at least 260"):
         train(recipe(data["lm"], "lm", tokenizer="bpe", vocab=3), tmp_path / "run")
     assert train(recipe(data["lm"], "lm", vocab=300), tmp_path / "run").ending == "done"
 
@@ -472,7 +479,10 @@ def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path)
 
 def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
-    with pytest.raises(UserError, match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run"):
+    with pytest.raises(
+        UserError,
+        match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run",
+    ):
         train(recipe(data["lm"], "lm"), tmp_path)
 
 

@@ -20,7 +20,7 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 @pytest.fixture(autouse=True)
 def no_vega(monkeypatch):
     """Skip Vega's script and static charts, which take seconds."""
-    monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
+    monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
     monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
 

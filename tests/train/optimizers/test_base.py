@@ -299,7 +299,10 @@ def test_a_decay_that_is_no_number_from_0_is_refused(decay):
     [
         ("muoon", "unknown optimizer 'muoon'; did you mean 'muon'?"),
         ("adamw(beta=0.9)", "optimizer 'adamw' has no option 'beta'; did you mean 'beta"),
-        ("adamw(beta2=1.0)", "option 'beta2' of optimizer 'adamw': expected a number less than 1, got 1.0"),
+        (
+            "adamw(beta2=1.0)",
+            "option 'beta2' of optimizer 'adamw': expected a number less than 1, got 1.0",
+        ),
         ("adafactor(clip=0.5)", "option 'clip' of optimizer 'adafactor': expected"),
         ("muon(adjust=no)", "expected one of match_rms_adamw, original, got 'no'"),
     ],
@@ -312,7 +315,9 @@ def test_wrong_calls_are_answered(call, message):
 
 def test_nothing_to_train_is_refused():
     model = language_model().requires_grad_(False)
-    with pytest.raises(UserError, match="model: expected a parameter with requires_grad=True, got none"):
+    with pytest.raises(
+        UserError, match="model: expected a parameter with requires_grad=True, got none"
+    ):
         make_optimizer("adamw", model, lr=1e-3)
     model.embed.table.requires_grad_(True)
     with pytest.raises(UserError, match="muon: expected a trainable weight matrix in a sub-layer"):

@@ -161,7 +161,9 @@ def test_a_warm_up_as_long_as_the_run_is_none_too_long():
 
 
 def test_step_0_is_refused():
-    with pytest.raises(UserError, match="step: expected 1 or more, got 0; steps are counted from 1"):
+    with pytest.raises(
+        UserError, match="step: expected 1 or more, got 0; steps are counted from 1"
+    ):
         make_schedule("cosine").factor(0, 10)
 
 

@@ -29,10 +29,10 @@ from addnorm.comparison.statistics import paired_difference
 from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.data.batches import Batch, BatchIterator
+from addnorm.data.batches import Batch
 from addnorm.data.corpus import Corpus
+from addnorm.tasks import Objective, get_run_task
 from addnorm.train.callbacks import TrainCallback
-from addnorm.train.objective import Objective
 from addnorm.train.recipe import Recipe
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
@@ -193,9 +193,14 @@ def _build_recipe(settings: BudgetSettings, data: Path, arm_settings: Mapping[st
 
 def _measure_harm(run: TrainedRun, settings: BudgetSettings) -> tuple[float, list[float]]:
     """Return the loss of the whole model, and the loss increase without each layer."""
-    spans = {"tokens": settings["batch_tokens"], "longest": settings["max_length"]}
     corpus = Corpus.open(run.recipe.data)
-    held_out = BatchIterator(corpus, run.tokenizer, split="valid", **spans)
+    held_out = get_run_task(run).make_batches(
+        corpus,
+        run.tokenizer,
+        split="valid",
+        batch_tokens=settings["batch_tokens"],
+        max_length=settings["max_length"],
+    )
     batches = [batch for batch, _ in islice(held_out.epoch(), settings["batches"])]
     (stack,) = run.model.stacks
     whole, harm = _mean_loss(run, batches), []
@@ -214,7 +219,7 @@ def _zero_branch(_tap: nn.Module, _inputs: Any, branch: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _mean_loss(run: TrainedRun, batches: Sequence[Batch]) -> float:
-    objective = Objective(run.model, run.task).eval()
+    objective = Objective(run.model, get_run_task(run)).eval()
     total = sum(float(objective(*batch.inputs_and_targets)[0]) for batch in batches)
     return total / sum(batch.count for batch in batches)
 

@@ -198,6 +198,11 @@ class LogLines(TrainingReporter):
         self.last_mark = (now, state.step, state.tokens)
 
 
+def make_training_reporter(recipe: Recipe, folder: Path) -> TrainingReporter:
+    """Return a progress bar if standard error is a terminal, log lines otherwise."""
+    return (ProgressBarReporter if sys.stderr.isatty() else LogLines)(recipe, folder)
+
+
 def _column_width(column: ProgressColumn, task: Task) -> int:
     """Return the terminal columns that a progress column needs, without the space before it."""
     content = column(task)
