@@ -66,10 +66,7 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(kind, kv_heads, ma
     module = make(kind, kv_heads=kv_heads, dtype=torch.bfloat16)
     x = tokens(3, 7, 12, dtype=torch.bfloat16).requires_grad_()
     mask = some_mask() if masked else None
-    if kind is SelfAttention:
-        y = module(x, mask=mask)
-    else:
-        y = module(x, x, memory_mask=mask)
+    y = module(x, mask=mask) if kind is SelfAttention else module(x, x, memory_mask=mask)
     actual = [y, *gradients(y, [x, *module.parameters()])]
     exact, exact_x = copy.deepcopy(module).float(), x.detach().float().requires_grad_()
 
