@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.residual.test_add_patterns import DIM, LAYERS, Spelt
+from tests.doctor.residual.test_add_patterns import DIM, LAYERS, Added
 
 
 def gate(m, x):
@@ -77,7 +77,7 @@ def test_fused_addition_equals_its_steps(name):
     reports = []
     for add in (fused, plain):
         torch.manual_seed(0)
-        reports.append(addnorm.doctor(Spelt(add), torch.randn(2, 5, DIM)))
+        reports.append(addnorm.doctor(Added(add), torch.randn(2, 5, DIM)))
     assert [b.tags for b in reports[0].blocks] == [tags] * LAYERS
     for one, other in zip(*(report.blocks for report in reports), strict=True):
         assert (one.wiring, one.kind, one.tags) == (other.wiring, other.kind, other.tags)
