@@ -164,7 +164,7 @@ def test_inputs_as_tensor_tuple_or_dict():
 
 
 def test_in_place_and_fused_adds():
-    class Spelt(nn.Module):
+    class Added(nn.Module):
         def __init__(self, way):
             super().__init__()
             self.norm, self.f, self.way = nn.LayerNorm(DIM), FeedForward(), way
@@ -202,7 +202,7 @@ def test_in_place_and_fused_adds():
         "addmm", "baddbmm", "torch.add",
     ):  # fmt: skip
         model = nn.Sequential(
-            nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM)
+            nn.Linear(DIM, DIM), *[Added(way) for _ in range(3)], nn.LayerNorm(DIM)
         )
         assert wirings(model, vectors()) == ["pre_ln"] * 3, way
 

@@ -194,14 +194,16 @@ def test_a_second_backward_and_a_larger_chunk_change_nothing(monkeypatch):
 @pytest.mark.parametrize("function", [cross_entropy, linear_cross_entropy])
 def test_what_does_not_fit_is_refused(function):
     rest = () if function is cross_entropy else (drawn(11, 10),)
-    with pytest.raises(UserError, match=r"targets have shape \(3, 6\), wanted .* \(3, 7\)"):
+    with pytest.raises(UserError, match=r"targets: expected shape \(3, 7\), .* got \(3, 6\)"):
         function(drawn(3, 7, 10), *rest, asked(3, 6))
-    with pytest.raises(UserError, match=r"smoothing is a share from 0 to below 1, got 1\.0"):
+    with pytest.raises(
+        UserError, match=r"smoothing: expected a number from 0 to below 1, got 1\.0"
+    ):
         function(drawn(3, 7, 10), *rest, asked(3, 7), smoothing=1.0)
 
 
 def test_a_table_of_another_width_is_refused():
-    with pytest.raises(UserError, match="h has 10 features and the table 9; make them equal"):
+    with pytest.raises(UserError, match="table: expected 10 features as in h, got 9"):
         linear_cross_entropy(drawn(3, 7, 10), drawn(11, 9), asked(3, 7))
 
 

@@ -1,8 +1,8 @@
 """Base class of all callbacks.
 
 Each long-running function takes one callback: `train` a `TrainCallback`, `compare` a
-`ComparisonCallback`, `run_claims` a `ClaimsCallback`. The hooks are named as in Lightning and skorch
-(`on_train_start`, `on_step_end`, `on_epoch_end`).
+`ComparisonCallback`, `run_claims` a `ClaimsCallback`. The hooks are named as in Lightning and
+skorch: `on_train_start`, `on_step_end`, `on_epoch_end`.
 """
 
 

@@ -2,8 +2,8 @@
 
 Two context managers, for two kinds of code:
 
-- `graceful_shutdown` is for loops of our own. The signal handler sets a flag, and the loop checks it
-  between steps, so that no update or file is cut in half.
+- `graceful_shutdown` is for loops of our own. The signal handler sets a flag, and the loop checks
+  it between steps, so that no update or file is cut in half.
 - `deferred_interrupt` is for code that runs the user's model. Python discards exceptions raised
   inside weak-reference callbacks and finalizers, which torch runs all the time, so a
   `KeyboardInterrupt` raised by the default handler can get lost there. The handler only records the

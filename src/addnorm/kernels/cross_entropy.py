@@ -1,4 +1,18 @@
-"""Cross entropy as sums over what is asked; whoever knows the count of all processes divides."""
+"""Cross entropy as sums over targets; the caller divides by the number of targets.
+
+Sums of several batches or processes can be added, means cannot. `cross_entropy` takes logits.
+`linear_cross_entropy` takes the input of the output layer and never holds all logits: it processes
+a chunk of tokens at a time, and computes the loss and the gradients of that chunk while its logits
+are in the cache. The gradients wait for the backward, which only multiplies them by the incoming
+one.
+
+    chunk of h -> logits -> loss, gradient of the logits -> gradients of h, table and bias
+
+>>> h, table = torch.randn(5, 4), torch.randn(9, 4)
+>>> sums = linear_cross_entropy(h, table, torch.tensor([0, 3, -100, 8, 1]))
+>>> int(sums.num_targets)
+4
+"""
 
 from typing import Any, NamedTuple
 
@@ -12,36 +26,41 @@ from addnorm.kernels.cross_entropy_rows import cross_entropy_rows
 from addnorm.kernels.linear import linear
 
 IGNORE_INDEX = -100
-"""The target that asks for nothing, as in torch."""
+"""Target that is skipped, as in torch."""
 
-# Logits that are made at once. On a CPU they stay in the cache between the products that make them
-# and use them; elsewhere a product must be large to be fast.
 CPU_CHUNK_LOGITS, GPU_CHUNK_LOGITS = 2**21, 2**24
+"""Logits of a chunk. On a CPU they must stay in the cache between the products that write and read
+them; on a GPU a product must be large to be fast."""
 
 
 class LossSums(NamedTuple):
-    """Sums over what is asked; scalars."""
+    """Sums over the targets that are not ignored; scalars."""
 
     loss: Tensor
-    """What is minimised; the only one with a gradient."""
+    """Training loss, with smoothing; the only sum with a gradient."""
     nll: Tensor
     """Negative log-likelihood in nats, without smoothing."""
     correct: Tensor
-    """Targets that no other class beats."""
+    """Number of targets with the largest logit, ties included."""
     num_targets: Tensor
-    """Targets."""
 
 
 def cross_entropy(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, ignore_index: int = IGNORE_INDEX
 ) -> LossSums:
-    """Sums over the targets that are not `ignore`; only the loss has a gradient.
+    """Return sums over the targets that are not `ignore_index`.
 
     nll  = sum of -log p[target],   p = softmax(logits) in float32 or better
     loss = (1 - smoothing) * nll + smoothing * sum of the mean of -log p over all classes
 
-    logits: (..., classes); targets: (...). Where nothing is asked, all is 0 and so are the
-    gradients. torch's F.cross_entropy with reduction="sum" computes the same loss.
+    Without targets, all sums and gradients are 0. The loss equals that of torch's F.cross_entropy
+    with reduction="sum".
+
+    Args:
+        logits: (..., classes)
+        targets: (...) class indices
+        smoothing: label smoothing, from 0 to below 1
+        ignore_index: target that is skipped
 
     Szegedy et al., Rethinking the Inception Architecture for Computer Vision, 2015, arXiv
     1512.00567, section 7.
@@ -50,15 +69,15 @@ def cross_entropy(
     logp = _to_float32(logits).flatten(0, -2).log_softmax(-1)
     targets = targets.flatten()
     nll = F.nll_loss(logp, targets, ignore_index=ignore_index, reduction="sum")
-    asked = targets != ignore_index
+    counted = targets != ignore_index
     loss = nll
     if smoothing:
-        spread = -logp.mean(-1).masked_fill(~asked, 0.0).sum()
-        loss = (1 - smoothing) * nll + smoothing * spread
+        smoothing_nll = -logp.mean(-1).masked_fill(~counted, 0.0).sum()
+        loss = (1 - smoothing) * nll + smoothing * smoothing_nll
     with torch.no_grad():
-        found = logp.gather(1, targets.masked_fill(~asked, 0)[:, None])
-        correct = ((found >= logp.amax(-1, keepdim=True))[:, 0] & asked).sum()
-    return LossSums(loss, nll.detach(), correct, asked.sum())
+        target_logp = logp.gather(1, targets.masked_fill(~counted, 0)[:, None])
+        correct = ((target_logp >= logp.amax(-1, keepdim=True))[:, 0] & counted).sum()
+    return LossSums(loss, nll.detach(), correct, counted.sum())
 
 
 def linear_cross_entropy(
@@ -71,47 +90,47 @@ def linear_cross_entropy(
     smoothing: float = 0.0,
     ignore_index: int = IGNORE_INDEX,
 ) -> LossSums:
-    """`cross_entropy(cap(h @ table.T + bias), targets)`, without ever holding all logits.
+    """Compute `cross_entropy(cap(h @ table.T + bias), targets)` chunk by chunk.
 
-    h: (..., dim); table: (classes, dim); bias: (classes); cap(a) = c * tanh(a / c) where c is given
+    Ignored targets are left out before the first product. Under autocast the products are in its
+    dtype. The loss can be differentiated once.
 
-    A few tokens at a time: their logits, the loss, and at once the gradients, which wait for the
-    backward; what is ignored is left out. That saves memory and, where the logits then stay in the
-    cache, time. Under autocast products are made in its type. The gradients have none
-    themselves.
+    Args:
+        h: (..., dim) input of the output layer
+        table: (classes, dim) weights of the output layer
+        targets: (...) class indices
+        bias: (classes)
+        cap: c in cap(a) = c * tanh(a / c); None for no cap
+        smoothing: label smoothing, from 0 to below 1
+        ignore_index: target that is skipped
     """
     _check(h, targets, smoothing, classes="dim")
     if h.shape[-1] != table.shape[-1]:
-        raise UserError(
-            f"h has {h.shape[-1]} features and the table {table.shape[-1]}; make them equal"
-        )
+        raise UserError(f"table: expected {h.shape[-1]} features as in h, got {table.shape[-1]}")
     h, targets = h.flatten(0, -2), targets.flatten()
-    asked = targets != ignore_index
-    count = asked.sum()
+    counted = targets != ignore_index
+    count = counted.sum()
     if int(count) < len(targets):
-        h, targets = h[asked], targets[asked]
-    kind, weights = h.device.type, [each for each in (h, table, bias) if each is not None]
-    wanted = torch.is_grad_enabled() and any(each.requires_grad for each in weights)
-    dtype = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else h.dtype
-    with torch.autocast(kind, enabled=False):
-        how = _LossOptions(dtype, cap, smoothing, wanted)
-        loss, nll, correct = _ChunkedCrossEntropy.apply(h, table, bias, targets, how)  # type: ignore[no-untyped-call]
+        h, targets = h[counted], targets[counted]
+    device, inputs = h.device.type, [each for each in (h, table, bias) if each is not None]
+    requires_grad = torch.is_grad_enabled() and any(each.requires_grad for each in inputs)
+    dtype = torch.get_autocast_dtype(device) if torch.is_autocast_enabled(device) else h.dtype
+    options = _LossOptions(dtype, cap, smoothing, requires_grad)
+    with torch.autocast(device, enabled=False):
+        loss, nll, correct = _ChunkedCrossEntropy.apply(h, table, bias, targets, options)  # type: ignore[no-untyped-call]
     return LossSums(loss, nll, correct, count)
 
 
 class _LossOptions(NamedTuple):
-    """All that is no tensor."""
-
     dtype: torch.dtype
-    """Of the products."""
+    """Dtype of the products."""
     cap: float | None
     smoothing: float
     requires_grad: bool
-    """Whether there will be a backward."""
 
 
 class _ChunkedCrossEntropy(torch.autograd.Function):
-    """Gradients are made in the forward, where the logits are at hand."""
+    """Computes the gradients in the forward, while the logits of a chunk are in the cache."""
 
     @staticmethod
     def forward(
@@ -122,46 +141,50 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
         targets: Tensor,
         options: _LossOptions,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        classes, (dtype, cap, smoothing, wanted) = len(table), options
+        classes, (dtype, cap, smoothing, requires_grad) = len(table), options
         size = max(1, (CPU_CHUNK_LOGITS if h.device.type == "cpu" else GPU_CHUNK_LOGITS) // classes)
-        near, matrix = h.to(dtype), table.to(dtype)
+        inputs, matrix = h.to(dtype), table.to(dtype)
         shift = None if bias is None else bias.to(dtype)
-        precise = torch.promote_types(dtype, torch.float32)
-        nll, spread = (torch.zeros((), dtype=precise, device=h.device) for _ in range(2))
+        sum_dtype = torch.promote_types(dtype, torch.float32)
+        nll, smoothing_nll = (torch.zeros((), dtype=sum_dtype, device=h.device) for _ in range(2))
         correct = torch.zeros((), dtype=torch.int64, device=h.device)
         grads = [
-            torch.zeros_like(each, dtype=precise)
-            if wanted and needed and each is not None
+            torch.zeros_like(each, dtype=sum_dtype)
+            if requires_grad and needed and each is not None
             else None
             for each, needed in zip((h, table, bias), ctx.needs_input_grad[:3], strict=True)
         ]
         for start in range(0, len(h), size):
-            part = near[start : start + size]
-            logits = linear(part, matrix, shift).to(precise)  # (tokens, classes)
-            slope = None
+            chunk = inputs[start : start + size]
+            logits = linear(chunk, matrix, shift).to(sum_dtype)  # (tokens, classes)
+            cap_slope = None
             if cap is not None:
                 logits = (logits / cap).tanh_()
-                slope, logits = 1 - logits.square(), logits.mul_(cap)
-            target = targets[start : start + size]
-            found = cross_entropy_rows(logits, target, smoothing=smoothing, requires_grad=wanted)
-            nll += found.nll
-            spread += found.smoothing_nll
-            correct += found.correct
-            if found.grad is not None:
-                grad = found.grad if slope is None else found.grad.mul_(slope)
-                _add_gradients(grads, grad, part, matrix, start)
+                cap_slope, logits = 1 - logits.square(), logits.mul_(cap)
+            losses = cross_entropy_rows(
+                logits,
+                targets[start : start + size],
+                smoothing=smoothing,
+                requires_grad=requires_grad,
+            )
+            nll += losses.nll
+            smoothing_nll += losses.smoothing_nll
+            correct += losses.correct
+            if losses.grad is not None:
+                grad = losses.grad if cap_slope is None else losses.grad.mul_(cap_slope)
+                _add_gradients(grads, grad, chunk, matrix, start)
         ctx.save_for_backward(*grads)
-        ctx.types = [None if each is None else each.dtype for each in (h, table, bias)]
+        ctx.dtypes = [None if each is None else each.dtype for each in (h, table, bias)]
         ctx.mark_non_differentiable(nll, correct)
-        loss = (1 - smoothing) * nll + smoothing * spread if smoothing else nll.clone()
+        loss = (1 - smoothing) * nll + smoothing * smoothing_nll if smoothing else nll.clone()
         return loss, nll, correct
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad_output: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
-        ours = zip(ctx.saved_tensors, ctx.types, ctx.needs_input_grad[:3], strict=True)
+        saved = zip(ctx.saved_tensors, ctx.dtypes, ctx.needs_input_grad[:3], strict=True)
         return (
-            *((grad * grad_output).to(dtype) if needed else None for grad, dtype, needed in ours),
+            *((grad * grad_output).to(dtype) if needed else None for grad, dtype, needed in saved),
             None,
             None,
         )
@@ -170,29 +193,28 @@ class _ChunkedCrossEntropy(torch.autograd.Function):
 def _add_gradients(
     grads: list[Tensor | None], grad: Tensor, chunk: Tensor, matrix: Tensor, start: int
 ) -> None:
-    """Add what the logits of a few tokens tell those of h, table and bias that want to know."""
-    for_h, for_table, for_bias = grads
-    if for_bias is not None:
-        for_bias += grad.sum(0)
+    """Add the gradients of one chunk, from that of its logits, to those of h, table and bias."""
+    dh, dtable, dbias = grads
+    if dbias is not None:
+        dbias += grad.sum(0)
     grad = grad.to(matrix.dtype)
-    if for_h is not None:
-        for_h[start : start + len(chunk)] = grad @ matrix
-    if for_table is not None and grad.dtype == for_table.dtype:
-        for_table.addmm_(grad.T, chunk)
-    elif for_table is not None:
-        for_table += grad.T @ chunk
+    if dh is not None:
+        dh[start : start + len(chunk)] = grad @ matrix
+    if dtable is not None and grad.dtype == dtable.dtype:
+        dtable.addmm_(grad.T, chunk)
+    elif dtable is not None:
+        dtable += grad.T @ chunk
 
 
 def _to_float32(logits: Tensor) -> Tensor:
-    """In float32 at least."""
     return logits.to(torch.promote_types(logits.dtype, torch.float32))
 
 
 def _check(scores: Tensor, targets: Tensor, smoothing: float, classes: str = "classes") -> None:
     if scores.ndim < 1 or scores.shape[:-1] != targets.shape:
         raise UserError(
-            f"targets have shape {tuple(targets.shape)}, wanted that of what is scored without its "
-            f"last axis, {tuple(scores.shape[:-1])} of (..., {classes})"
+            f"targets: expected shape {tuple(scores.shape[:-1])}, that of (..., {classes}) without "
+            f"the last axis, got {tuple(targets.shape)}"
         )
     if not 0 <= smoothing < 1:
-        raise UserError(f"smoothing is a share from 0 to below 1, got {smoothing!r}")
+        raise UserError(f"smoothing: expected a number from 0 to below 1, got {smoothing!r}")

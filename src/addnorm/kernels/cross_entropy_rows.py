@@ -1,4 +1,16 @@
-"""Softmax, losses and gradients of rows of logits: natively, or in plain torch."""
+"""Softmax cross entropy of rows of logits, with the gradient of the logits.
+
+loss = (1 - smoothing) * -log p[target] + smoothing * mean of -log p,    p = softmax(logits)
+grad = p - smoothing / classes - (1 - smoothing) at the target
+
+The native library takes dense float32 logits on a CPU, MIN_NATIVE_LOGITS or more, in eager mode. It
+overwrites the logits with their gradient in one visit of each row. Otherwise torch computes the
+same.
+
+>>> losses = cross_entropy_rows(torch.zeros(1, 4), torch.tensor([2]))
+>>> losses.nll, losses.grad
+(tensor(1.3863), tensor([[ 0.2500,  0.2500, -0.7500,  0.2500]]))
+"""
 
 import struct
 from typing import NamedTuple
@@ -9,45 +21,51 @@ from torch import Tensor
 from addnorm.kernels import library
 
 CROSS_ENTROPY_STRUCT = struct.Struct("@2qf6P")
-"""`struct addnorm_classes` of native/cross_entropy.h."""
+"""`struct addnorm_cross_entropy` of native/cross_entropy/cross_entropy.h."""
 MIN_NATIVE_LOGITS = 2**12
-"""Logits from which on the native library is faster (`addnorm bench kernels`)."""
+"""Number of logits from which the native library is faster (`addnorm bench kernels`)."""
 
 
 class RowLosses(NamedTuple):
-    """Sums over the rows, which are scalars in float32 or better, and the gradient of each."""
+    """Sums over rows, scalars in float32 or better, and the gradient of the logits."""
 
     nll: Tensor
+    """Sum of -log p[target]."""
     smoothing_nll: Tensor
-    """Of the mean of -log p over all classes; 0 without smoothing."""
+    """Sum of the mean of -log p over all classes; 0 without smoothing."""
     correct: Tensor
-    """Rows in which no class has more than the target."""
+    """Number of rows whose target has the largest logit, ties included."""
     grad: Tensor | None
-    """(rows, classes), of (1 - smoothing) * nll + smoothing * spread, where it is wanted."""
+    """(rows, classes) gradient of (1 - smoothing) * nll + smoothing * smoothing_nll."""
 
 
 def cross_entropy_rows(
     logits: Tensor, targets: Tensor, *, smoothing: float = 0.0, requires_grad: bool = True
 ) -> RowLosses:
-    """What cross entropy tells of logits, (rows, classes), which may be overwritten.
+    """Return the losses of all rows, and the gradient of the logits if required.
 
-    wanted: whether the gradient is
+    Args:
+        logits: (rows, classes); may be overwritten
+        targets: (rows) class indices
+        smoothing: label smoothing
+        requires_grad: whether to compute the gradient
     """
     targets = targets.long()
     target = targets[:, None]
     if not _can_use_native(logits, targets):
         return _reference_rows(logits, target, smoothing, requires_grad)
-    found = logits.gather(1, target)[:, 0]  # refuses what is no class
-    lse, mean, top = _row_statistics(
+    target_logits = logits.gather(1, target)[:, 0]  # raises if a target is not a class
+    lse, mean, max_logit = _row_statistics(
         logits, targets.contiguous() if requires_grad else None, smoothing
     )
-    spread = (lse - mean).sum() if smoothing else lse.new_zeros(())
-    correct = (found >= top) & lse.isfinite()
-    return RowLosses((lse - found).sum(), spread, correct.sum(), logits if requires_grad else None)
+    nll = (lse - target_logits).sum()
+    smoothing_nll = (lse - mean).sum() if smoothing else lse.new_zeros(())
+    correct = (target_logits >= max_logit) & lse.isfinite()
+    return RowLosses(nll, smoothing_nll, correct.sum(), logits if requires_grad else None)
 
 
 def logsumexp(logits: Tensor) -> Tensor:
-    """log of the sum of exp over each row of (rows, classes); (rows)."""
+    """Return the logsumexp of each row of (rows, classes)."""
     if logits.requires_grad or not _can_use_native(logits):
         return logits.logsumexp(-1)
     return _row_statistics(logits)[0].to(logits.dtype)
@@ -65,32 +83,36 @@ def _can_use_native(logits: Tensor, *others: Tensor) -> bool:
 def _row_statistics(
     logits: Tensor, targets: Tensor | None = None, smoothing: float = 0.0
 ) -> Tensor:
-    """logsumexp, mean (with smoothing) and greatest logit of each row, (3, rows); with targets, the
-    logits become their gradient.
+    """Return logsumexp, mean (only with smoothing) and maximum of each row, (3, rows).
+
+    With targets, the logits are overwritten with their gradient.
     """
-    rows, at = len(logits), logits.data_ptr()
-    made = torch.empty(3, rows, dtype=torch.float64)
-    grad, aims = (0, 0) if targets is None else (at, targets.data_ptr())
-    lse, mean, top = (each.data_ptr() for each in made)
-    sums = (lse, mean if smoothing else 0, top)
-    given = CROSS_ENTROPY_STRUCT.pack(rows, logits.shape[1], smoothing, at, grad, aims, *sums)
-    wrong = library.call_native("cross_entropy", given)
-    assert not wrong, "a target is no class"
-    return made
+    rows, address = len(logits), logits.data_ptr()
+    statistics = torch.empty(3, rows, dtype=torch.float64)
+    grad, target = (0, 0) if targets is None else (address, targets.data_ptr())
+    lse, mean, max_logit = (each.data_ptr() for each in statistics)
+    outputs = (lse, mean if smoothing else 0, max_logit)
+    arguments = CROSS_ENTROPY_STRUCT.pack(
+        rows, logits.shape[1], smoothing, address, grad, target, *outputs
+    )
+    error = library.call_native("cross_entropy", arguments)
+    assert not error, "a target is not a class"
+    return statistics
 
 
 def _reference_rows(
     logits: Tensor, target: Tensor, smoothing: float, requires_grad: bool
 ) -> RowLosses:
-    # log p = logit - total. The total is that of the likeliest class, whose p is no tiny number:
-    # few passes over the logits, and none for log p.
-    p, found = logits.softmax(-1), logits.gather(1, target)
+    # log p = logit - lse, and lse follows from the most likely class, whose p is far from 0. That
+    # needs fewer passes over the logits than log_softmax and softmax.
+    p, target_logits = logits.softmax(-1), logits.gather(1, target)
     highest, likeliest = logits.max(-1, keepdim=True)
-    total = highest - p.gather(1, likeliest).log()
-    spread = total.sum() - logits.sum() / logits.shape[1] if smoothing else total.new_zeros(())
+    lse = highest - p.gather(1, likeliest).log()
+    smoothing_nll = lse.sum() - logits.sum() / logits.shape[1] if smoothing else lse.new_zeros(())
     if requires_grad:
         if smoothing:
             p.sub_(smoothing / logits.shape[1])
         p.scatter_add_(1, target, p.new_full(target.shape, smoothing - 1))
-    correct = ((found >= highest) & total.isfinite()).sum()
-    return RowLosses((total - found).sum(), spread, correct, p if requires_grad else None)
+    correct = ((target_logits >= highest) & lse.isfinite()).sum()
+    nll = (lse - target_logits).sum()
+    return RowLosses(nll, smoothing_nll, correct, p if requires_grad else None)

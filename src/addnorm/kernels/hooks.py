@@ -1,13 +1,17 @@
-"""Who looks at a module."""
+"""Detection of hooks on a module.
+
+Some code computes the result of a module without calling it, for example a fused add+norm. A hook
+on that module would then not run, so such code calls the module as soon as `has_hooks` is true.
+"""
 
 from torch import nn
 from torch.nn.modules import module as modules
 
 
 def has_hooks(module: nn.Module) -> bool:
-    """Whether somebody has hooked a module, or all modules, or put another forward into this one.
+    """Return whether a call of the module runs anything besides the `forward` of its class.
 
-    Whoever computes what it would without calling it must call it then.
+    That is a hook of this module, a hook for all modules, or a `forward` set on the instance.
     """
     return bool(
         module._forward_hooks

@@ -1,8 +1,20 @@
-"""The native library: which instructions it uses here, and why it may not be there.
+"""Loader of the native library, and the conditions under which it may be called.
 
-It is an optional part of the installation, written in C (`native/` of the source), loaded with
-ctypes, and shares the threads of torch. Whoever calls it keeps the definition in plain torch beside
-it, for where it is not. `ADDNORM_NATIVE=off`, or the name of a level, chooses by hand.
+The library is an optional part of the installation, written in C (`native/` of the source tree). It
+is loaded with ctypes and runs on torch's threads. An operator that uses it has a definition in
+plain torch for all other cases, and asks here:
+
+    get_availability()    does the library run in this process, and if not, why?
+    can_use_native(...)   may it take these tensors now?
+    call_native(...)      run a function on a packed struct
+
+The environment variable `ADDNORM_NATIVE` is read once, at import: `off` disables the library, and
+`portable`, `avx2` or `avx512` choose an instruction-set level. The default is the best level that
+the CPU supports.
+
+>>> with use_level("off"):
+...     bool(get_availability())
+False
 """
 
 import ctypes
@@ -21,7 +33,7 @@ from torch.autograd import forward_ad
 from addnorm.core.errors import UserError, unknown_name_message
 
 LIBRARY_PATH = Path(__file__).with_name("_native.so")
-VERSION = 6  # ADDNORM_VERSION of native/addnorm.h
+VERSION = 6  # ADDNORM_VERSION of native/common/addnorm.h
 LEVELS = ("portable", "avx2", "avx512")
 FUNCTIONS = (
     *("add_norm_forward", "add_norm_backward", "dropout"),
@@ -33,53 +45,54 @@ DTYPE_CODES = {
     (torch.bfloat16, torch.bfloat16): 1,
     (torch.float32, torch.bfloat16): 2,
 }
-"""Of stream and branch, as the library counts them."""
+"""Codes of native/common/addnorm.h for the dtypes of stream and branch."""
 _PLAIN_TYPES = (Tensor, nn.Parameter)
 
 ROWS_STRUCT = struct.Struct("@2q3i3f18P")
-"""`struct addnorm_rows` of native/addnorm.h; packing is faster than field by field."""
+"""`struct addnorm_rows` of native/add_norm/add_norm.h; packing is faster than setting the fields of
+a ctypes structure."""
 
 
 @dataclass(frozen=True)
 class Availability:
-    """Whether the library runs here; true or false where a truth is wanted."""
+    """Whether the library runs in this process; false in a boolean context if it does not."""
 
     level: str | None
-    """The instructions it uses; None where it does not run."""
+    """Instruction-set level in use; None if the library does not run."""
     reason: str
-    """One sentence for the user."""
+    """Explanation for the user, one sentence."""
 
     def __bool__(self) -> bool:
         return self.level is not None
 
 
 class _State:
-    """What this process has found out."""
+    """State of this process."""
 
     library: ctypes.CDLL | None = None
     functions: ClassVar[dict[str, Any]] = {}
-    availability = Availability(None, "nobody has looked yet")
+    availability = Availability(None, "the native library has not been loaded yet")
     level = -1
     forked = False
 
 
 def get_availability() -> Availability:
-    """Whether the library runs here, with which instructions, and if not, why not."""
+    """Return whether the library runs here and at which level, or why it does not."""
     return _State.availability
 
 
 def levels() -> tuple[str, ...]:
-    """The levels that can be chosen here, the best last; none without the library."""
+    """Return the levels that this build and CPU support, best last; none without the library."""
     library = _load()
     if isinstance(library, str):
         return ()
-    found = library.addnorm_levels()
-    return tuple(name for bit, name in enumerate(LEVELS) if found >> bit & 1)
+    supported = library.addnorm_levels()
+    return tuple(name for bit, name in enumerate(LEVELS) if supported >> bit & 1)
 
 
 @contextmanager
 def use_level(level: str) -> Iterator[None]:
-    """Another level for a while, or "off"; for tests and measurements."""
+    """Select a level, or "off", inside the block; for tests and benchmarks."""
     before = _State.availability, _State.level
     try:
         _select_level(level)
@@ -89,27 +102,29 @@ def use_level(level: str) -> Iterator[None]:
 
 
 def call_rows(name: str, *fields: float) -> None:
-    """Run a function over rows; address 0 is NULL."""
+    """Call a function that takes `struct addnorm_rows`; address 0 is NULL."""
     if call_native(name, ROWS_STRUCT.pack(*fields)):
-        raise MemoryError("no memory for the sums over rows")
+        raise MemoryError("cannot allocate the partial sums over rows")
 
 
 def call_native(name: str, data: bytes) -> int:
-    """Run a function of the library on all threads that torch would use; what it answers."""
+    """Call a function of the library on as many threads as torch uses; return its error code."""
     assert _State.level >= 0, _State.availability.reason
-    # Threads of OpenMP do not survive a fork; a child works alone.
+    # OpenMP's threads do not survive a fork, so a child process uses one thread.
     threads = 1 if _State.forked else torch.get_num_threads()
     return _State.functions[name](data, _State.level, threads) or 0
 
 
 def data_ptr_or_null(tensor: Tensor | None) -> int:
-    """Where a tensor stands; 0 of nothing."""
+    """Return the address of a tensor's data; 0 for None."""
     return 0 if tensor is None else tensor.data_ptr()
 
 
 def is_eager() -> bool:
-    """Whether operations run at once. In a graph that is compiled, exported or traced sizes may
-    stay open; whoever asks for one closes it.
+    """Return whether operations run immediately.
+
+    In a graph that is compiled, exported or traced, sizes may be symbolic: code that reads a size
+    to choose an implementation would fix that size in the graph.
     """
     return not (
         torch.compiler.is_compiling()
@@ -119,8 +134,10 @@ def is_eager() -> bool:
 
 
 def needs_differentiable_backward(*grads: Tensor | None) -> bool:
-    """Whether a backward of these is to be made of torch's operations: somebody wants gradients of
-    gradients, or many at once.
+    """Return whether a backward must consist of torch operations.
+
+    That is the case for gradients of gradients (create_graph=True) and for batched gradients
+    (torch.func, is_grads_batched=True).
     """
     return (
         torch.is_grad_enabled()
@@ -132,10 +149,16 @@ def needs_differentiable_backward(*grads: Tensor | None) -> bool:
 
 
 def can_use_native(min_features: int, x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the library may take these tensors: plain ones of a CPU, and nobody watches.
+    """Return whether the library may take these tensors.
 
-    least: features of x from which on that is faster. Whoever records or rewrites operations (a
-    mode, vmap, a trace, an export, forward differentiation) is to see those of torch.
+    They must be plain CPU tensors, and nothing may record or rewrite torch operations: modes, vmap,
+    traces, exports and forward-mode differentiation must see the operations of torch. In a compiled
+    graph the answer is positive, because the operators are registered with torch.
+
+    Args:
+        min_features: elements of x from which the library is faster
+        x: the largest input
+        others: further inputs
     """
     if (
         torch.compiler.is_exporting()
@@ -158,12 +181,12 @@ def can_use_native(min_features: int, x: Tensor, *others: Tensor | None) -> bool
 
 
 def _has_plain_storage(tensor: Tensor) -> bool:
-    """Whether what stands at its address is what a tensor says."""
+    """Return whether the memory at `data_ptr()` holds the tensor's values."""
     return (
         type(tensor) in _PLAIN_TYPES
         and tensor.is_cpu
-        and not tensor.is_neg()
-        and (tensor.data_ptr() != 0 or not tensor.numel())  # its memory may have been taken away
+        and not tensor.is_neg()  # a lazily negated view
+        and (tensor.data_ptr() != 0 or not tensor.numel())  # FSDP frees the storage of weights
     )
 
 
@@ -173,45 +196,46 @@ def _select_level(requested: str) -> None:
             unknown_name_message("level of ADDNORM_NATIVE", requested, ("off", *LEVELS))
         )
     library = _load()
-    found = levels()
+    supported = levels()
     if requested == "off":
-        level, why = None, "switched off by ADDNORM_NATIVE=off: kernels run in plain torch"
+        level, reason = None, "switched off by ADDNORM_NATIVE=off: kernels run in plain torch"
     elif isinstance(library, str):
-        level, why = None, library
-    elif requested and requested not in found:
+        level, reason = None, library
+    elif requested and requested not in supported:
         raise UserError(
-            f"this CPU or this build has no {requested}; choose one of {', '.join(found)}, or off"
+            f"ADDNORM_NATIVE: expected a level that this CPU and build support "
+            f"({', '.join(supported)}) or off, got {requested}"
         )
     else:
-        level = requested or found[-1]
-        why = f"native kernels with {level} instructions"
+        level = requested or supported[-1]
+        reason = f"native kernels with {level} instructions"
     _State.level = -1 if level is None else LEVELS.index(level)
-    _State.availability = Availability(level, why)
+    _State.availability = Availability(level, reason)
 
 
 def _load() -> ctypes.CDLL | str:
-    """The library, or why there is none."""
+    """Return the library, or the reason why there is none."""
     if _State.library is not None:
         return _State.library
     if not LIBRARY_PATH.exists():
         return (
-            "the native library was not built, kernels run in plain torch; with a C compiler that "
-            "has OpenMP, install addnorm again"
+            "the native library was not built, kernels run in plain torch; install addnorm again "
+            "with a C compiler that supports OpenMP"
         )
     try:
         library = ctypes.CDLL(str(LIBRARY_PATH))  # torch is loaded, so its OpenMP is found first
         version = library.addnorm_version()
         if version != VERSION:
             return (
-                f"the native library has version {version}, wanted {VERSION}: it is older or newer "
-                "than the package, kernels run in plain torch; install addnorm again"
+                f"the native library has version {version}, expected {VERSION}, kernels run in "
+                "plain torch; install addnorm again"
             )
         for name in FUNCTIONS:
             function = _State.functions[name] = library[f"addnorm_{name}"]
             function.argtypes = [ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
             function.restype = None if name in ("add_norm_forward", "dropout") else ctypes.c_int
-    except (OSError, AttributeError) as problem:
-        return f"the native library cannot be loaded, kernels run in plain torch: {problem}"
+    except (OSError, AttributeError) as error:
+        return f"the native library cannot be loaded, kernels run in plain torch: {error}"
     _State.library = library
     return library
 

@@ -1,13 +1,17 @@
-"""Linear maps, natively where that is faster.
+"""Linear map without gradient, native where that is faster than BLAS.
 
 y = x weight^T + bias
 
 x: (..., depth); weight: (columns, depth); bias: (columns)
 
-The libraries behind torch turn the weights into the order that suits them in every call, which with
-few rows, as when texts grow by a token, takes as long as the product: the native library turns the
-rows then. Of many rows it is faster since it does not copy the bias into the answer first. With
-gradients, torch computes.
+BLAS libraries pack the weights into their own layout in every call. With few rows, as in
+incremental decoding, packing takes as long as the product. The native library then transposes the
+few rows of x instead and reads the weights in place. With many rows it saves the copy of the bias
+into the output.
+
+The native library is used if gradients are disabled, the program runs eagerly without autocast, all
+tensors are float32 with dense weights, and the sizes are within MIN_ROWS, MIN_WORK and
+MAX_FEATURES. Everything else, training included, is `torch.nn.functional.linear`.
 """
 
 import struct
@@ -20,27 +24,30 @@ from addnorm.kernels import library
 from addnorm.kernels.hooks import has_hooks
 
 MIN_ROWS, MIN_WORK, MAX_FEATURES = 4, 2**19, 2**12
-"""Rows, and rows times weights, from which on, and features up to which that is faster (`addnorm
-bench kernels`)."""
+"""Sizes at which the native library is faster (`addnorm bench kernels`): minimum number of rows,
+minimum number of multiplications, maximum number of input features."""
 MAX_SMALL_ROWS, COLUMN_MULTIPLE = 112, 16
-"""ADDNORM_FEW of native/linear.h: of more rows, columns come in so many."""
+"""With more rows than ADDNORM_LINEAR_MAX_SMALL_ROWS of native/linear/linear.h, the number of
+columns must be a multiple of 16."""
 TORCH_LINEAR_FORWARD = nn.Linear.forward
 LINEAR_STRUCT = struct.Struct("@3q4P")
-"""`struct addnorm_linear` of native/linear.h."""
+"""`struct addnorm_linear` of native/linear/linear.h."""
 
 
 def apply_linear(layer: nn.Linear, x: Tensor) -> Tensor:
-    """What a layer makes of x."""
-    if torch.is_grad_enabled() or not is_plain_linear(
-        layer
-    ):  # a function of its own would cost more
-        made: Tensor = layer(x)
-        return made
+    """Return `layer(x)`, without calling the layer if that cannot be observed.
+
+    The layer is called if gradients are enabled, if it has hooks, or if it is not exactly
+    `torch.nn.Linear`, for example a LoRA or quantized layer.
+    """
+    if torch.is_grad_enabled() or not _is_plain_linear(layer):
+        y: Tensor = layer(x)
+        return y
     return linear(x, layer.weight, layer.bias)
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """`torch.nn.functional.linear`; natively without gradient alone."""
+    """Compute `torch.nn.functional.linear`, native where the module docstring says so."""
     columns, depth = weight.shape
     if (
         torch.is_grad_enabled()
@@ -50,22 +57,30 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         or x.numel() < MIN_ROWS * depth
         or x.numel() * columns < MIN_WORK
         or (x.numel() > MAX_SMALL_ROWS * depth and columns % COLUMN_MULTIPLE)
-        or not can_use_native_linear(x, weight, bias)
+        or not _is_native_supported(x, weight, bias)
     ):
         return F.linear(x, weight, bias)
     return linear_native(x, weight, bias)
 
 
-def is_plain_linear(layer: nn.Module) -> bool:
-    """Whether a layer is torch's own linear map, so that it need not be called."""
-    own = type(layer) is nn.Linear and nn.Linear.forward is TORCH_LINEAR_FORWARD
-    return own and not has_hooks(layer)
+def linear_native(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute x weight^T + bias with the native library; the caller has checked the arguments."""
+    x = x.contiguous()
+    columns, depth = weight.shape
+    out = x.new_empty(*x.shape[:-1], columns)
+    pointers = map(library.data_ptr_or_null, (x, weight, bias, out))
+    arguments = LINEAR_STRUCT.pack(x.numel() // depth, depth, columns, *pointers)
+    if library.call_native("linear", arguments):
+        raise MemoryError("cannot allocate the workspace of a linear map")
+    return out
 
 
-def can_use_native_linear(x: Tensor, *weights: Tensor | None) -> bool:
-    """Whether the native library may take a map of x with these weights and biases, which are all
-    of float32 and dense.
-    """
+def _is_plain_linear(layer: nn.Module) -> bool:
+    unchanged = type(layer) is nn.Linear and nn.Linear.forward is TORCH_LINEAR_FORWARD
+    return unchanged and not has_hooks(layer)
+
+
+def _is_native_supported(x: Tensor, *weights: Tensor | None) -> bool:
     if torch.is_autocast_enabled("cpu"):
         return False
     if x.dtype != torch.float32 or x.shape[-1] > MAX_FEATURES:
@@ -74,14 +89,3 @@ def can_use_native_linear(x: Tensor, *weights: Tensor | None) -> bool:
         each is None or (each.dtype == torch.float32 and each.is_contiguous()) for each in weights
     )
     return dense and library.can_use_native(0, x, *weights)
-
-
-def linear_native(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x weight^T + bias, by the native library."""
-    x = x.contiguous()
-    columns, depth = weight.shape
-    out = x.new_empty(*x.shape[:-1], columns)
-    at = map(library.data_ptr_or_null, (x, weight, bias, out))
-    if library.call_native("linear", LINEAR_STRUCT.pack(x.numel() // depth, depth, columns, *at)):
-        raise MemoryError("no memory for the weights of a linear map")
-    return out

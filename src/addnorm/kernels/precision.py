@@ -1,8 +1,8 @@
-"""How exactly a device can count."""
+"""Floating-point types of devices."""
 
 import torch
 
 
 def widest_float(device: torch.device) -> torch.dtype:
-    """The widest float of a device: all but MPS have float64."""
+    """Return the widest float type of a device: float32 on MPS, float64 elsewhere."""
     return torch.float32 if device.type == "mps" else torch.float64

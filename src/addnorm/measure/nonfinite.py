@@ -44,8 +44,8 @@ class Nonfinite:
     """The site; None if before the first or after the last."""
     component: str
     """`read`, `branch` or `stream` of a site; `parameters` of its sub-layer; `wiring` for the
-    site's parameters in the wiring; `input` of a stack; `loss` for everything after the stacks; `outside`
-    for parameters of no site."""
+    parameters that the wiring has for the site; `input` of a stack; `loss` for everything after the
+    stacks; `outside` for parameters of no site."""
 
     @property
     def location(self) -> dict[str, Any]:

@@ -14,11 +14,12 @@ from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
+from addnorm.tasks import Objective, TextTask
+from addnorm.tasks.base import Masks
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
 from addnorm.train.environment import collect_versions
-from addnorm.train.objective import Masks, Objective
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
@@ -30,6 +31,7 @@ class Session:
     """Objects of one run in one process."""
 
     recipe: Recipe
+    task: TextTask
     folder: Path
     world: World
     corpus: Corpus
@@ -45,9 +47,7 @@ class Session:
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
         """Return the positional arguments and the masks of the model for a batch."""
-        return Objective(self.model, self.recipe.task).model_inputs(
-            *batch.to(self.world.device).inputs_and_targets
-        )
+        return self.task.model_inputs(*batch.to(self.world.device).inputs_and_targets)
 
     def summarize(self) -> dict[str, Any]:
         """Return facts for `TrainCallback.on_train_start`: model, parameters, device, schedule."""
@@ -85,17 +85,21 @@ def build_session(
     Raises:
         UserError: the recipe, the corpus or the folder cannot be used
     """
+    task = recipe.make_task()
     # A model without storage rejects invalid configs before the corpus is read.
-    build(recipe.build_config(vocab=1000, classes=_num_classes(recipe, 2)), device="meta")
-    corpus = Corpus.open(recipe.data, recipe.task)
+    classes = 2 if task.predicts_label else None
+    build(recipe.build_config(vocab=1000, classes=classes), device="meta")
+    corpus = task.open_corpus(recipe.data)
+    task.check_corpus(corpus)
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-    limits: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
-    batches = BatchIterator(
+    task.check_tokenizer(tokenizer)
+    limits: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
+    batches = task.make_batches(
         corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **limits
     )
     valid_batches = (
-        BatchIterator(corpus, tokenizer, split="valid", **limits)
+        task.make_batches(corpus, tokenizer, split="valid", **limits)
         if recipe.valid_every and corpus.counts.get("valid")
         else None
     )
@@ -104,13 +108,13 @@ def build_session(
             f"patience={recipe.patience} requires a validation split, and {corpus.folder} has none;"
             " remove patience, or add a valid split to the corpus"
         )
-    model = _build_model(recipe, corpus, tokenizer, batches).to(world.device)
+    model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
     if world.is_main:
         files.write_arrangement(folder, _collect_facts(recipe, corpus, tokenizer, model))
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
         stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
-    objective: nn.Module = Objective(model, recipe.task, smoothing=recipe.label_smoothing or 0.0)
+    objective: nn.Module = Objective(model, task, smoothing=recipe.label_smoothing or 0.0)
     if world.size > 1 and recipe.parallel == "fsdp":
         apply_fsdp(model, world)
     optimizer = make_optimizer(
@@ -124,6 +128,7 @@ def build_session(
     schedule = schedules.make(recipe.schedule)
     return Session(
         recipe,
+        task,
         folder,
         world,
         corpus,
@@ -152,32 +157,25 @@ def _prepare_folder(
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
     """Return the tokenizer of a recipe: trained on the corpus, or read from a file."""
     if recipe.tokenizer in KINDS:
-        return Tokenizer.train(corpus, recipe.tokenizer, vocab=recipe.vocab)
+        return Tokenizer.train(
+            corpus,
+            recipe.tokenizer,
+            vocab=recipe.vocab,
+            special_tokens=recipe.make_task().special_tokens,
+        )
     return Tokenizer.load(recipe.tokenizer)
 
 
 def _build_model(
-    recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
+    recipe: Recipe, task: TextTask, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
 ) -> Model:
     """Build the model and run its data-dependent initialization on the first batch."""
-    if recipe.task == "classify" and len(corpus.labels) < 2:
-        raise UserError(
-            f"expected a corpus with two or more labels, got {corpus.folder} with "
-            f"{len(corpus.labels)}"
-        )
-    config = recipe.build_config(
-        vocab=tokenizer.vocab, classes=_num_classes(recipe, len(corpus.labels))
-    )
+    config = recipe.build_config(vocab=tokenizer.vocab, classes=task.num_classes(corpus))
     model = build(config, seed=derive_seed(recipe.seed, "init"))
-    inputs, masks = Objective(model, recipe.task).model_inputs(
-        *next(batches.stream())[0].inputs_and_targets
-    )
+    batch, _ = next(batches.stream())
+    inputs, masks = task.model_inputs(*batch.inputs_and_targets)
     model.calibrate(*inputs, **masks)
     return model
-
-
-def _num_classes(recipe: Recipe, count: int) -> int | None:
-    return count if recipe.task == "classify" else None
 
 
 def _collect_facts(

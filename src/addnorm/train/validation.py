@@ -1,4 +1,4 @@
-"""Loss and accuracy on the validation split."""
+"""The loss on what was held out."""
 
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -8,44 +8,38 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator
 from addnorm.kernels.precision import widest_float
+from addnorm.tasks import LossMeans
 from addnorm.train.distributed import World
-from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session
 
 
 @torch.no_grad()
 def validate(session: Session, batches: BatchIterator) -> LossMeans:
-    """Return the means over one pass of `batches`, in evaluation mode.
-
-    Uses the moving average of the weights if the recipe has `ema`. All processes must call it.
-
-    Raises:
-        UserError: no record of the split can be used
-    """
+    """Means over one pass, without dropout, with the average of the weights where there is one."""
     world = session.world
     totals = torch.zeros(3, dtype=widest_float(world.device), device=world.device)
     session.objective.eval()
     try:
         with nullcontext() if session.ema is None else session.ema.swapped_in():
             for batch, _ in batches.epoch():
-                shard = batch.shard(world.rank, world.size).to(world.device)
+                part = batch.shard(world.rank, world.size).to(world.device)
                 with autocast_context(session.recipe, world):
-                    totals += session.objective(*shard.inputs_and_targets)[1]
+                    totals += session.objective(*part.inputs_and_targets)[1]
     finally:
         session.objective.train()
     means = LossMeans(*world.all_reduce(totals).tolist())
     if not means.count:
         raise UserError(
-            f"no record of {batches.path} can be used: "
-            f"{batches.describe_skipped() or 'it is too short'}; expected sentences of at most "
-            f"{batches.max_length} tokens; try a larger max_length, or valid_every=0"
+            f"nothing in {batches.path} can be used: {batches.describe_skipped() or 'it is too short'}; wanted "
+            f"sentences of at most {batches.max_length} tokens: try a larger max_length, or "
+            "valid_every=0"
         )
     return means
 
 
 def autocast_context(recipe: Recipe, world: World) -> AbstractContextManager[Any]:
-    """Return the context in which the model is called: autocast if the recipe has `bfloat16`."""
+    """Where a model is called: autocast, if the recipe says so."""
     if recipe.dtype == "float32":
         return nullcontext()
     return torch.autocast(world.device.type, dtype=torch.bfloat16)

@@ -18,7 +18,9 @@ LEVELS = library.levels() or [
     pytest.param("", marks=pytest.mark.skip(library.get_availability().reason))
 ]
 BEST = LEVELS[-1:]
-CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2e-2, torch.float64: 1e-12}
+# In bfloat16 both implementations round the same float32 numbers, up to float32's own error, and at
+# the same places. So they differ by one unit in the last place at most, 2^-7 of the value.
+CLOSE = {torch.float32: 2e-5, torch.bfloat16: 2.0**-7, torch.float64: 1e-12}
 
 
 @pytest.fixture(autouse=True)
@@ -355,13 +357,15 @@ def test_under_autocast_the_stream_stays_in_float32(level):
 
 def test_what_does_not_fit_is_refused():
     x, formula = drawn(3, 7, 10), norm(10)
-    with pytest.raises(UserError, match=r"shapes \(3, 7, 10\) and \(7, 10\); wanted one shape"):
+    with pytest.raises(
+        UserError, match=r"expected tensors of one shape .* got \(3, 7, 10\) and \(7, 10\)"
+    ):
         add_norm(x, drawn(7, 10), formula)
-    with pytest.raises(UserError, match=r"rate is a share from 0 to below 1, got 1\.0"):
+    with pytest.raises(UserError, match=r"rate: expected a number from 0 to below 1, got 1\.0"):
         add_norm(x, x, formula, rate=1.0)
-    with pytest.raises(UserError, match=r"the gain has shape \(9,\), wanted .* \(10,\)"):
+    with pytest.raises(UserError, match=r"gain: expected shape \(10,\), .* got \(9,\)"):
         add_norm(x, x, norm(9))
-    with pytest.raises(UserError, match=r"the scale has shape \(1,\), wanted .* \(10,\)"):
+    with pytest.raises(UserError, match=r"scale: expected shape \(10,\), .* got \(1,\)"):
         add_norm(x, x, formula, scale=drawn(1))
 
 

@@ -73,9 +73,9 @@ class RuleContext:
         """The residual adds of the main streams, in the order of the forward pass."""
         return self.analysis.blocks()
 
-    def wiring(self, reading: AddAnalysis) -> str:
+    def wiring(self, block: AddAnalysis) -> str:
         """Return the position of a block's norms, such as `pre_ln`."""
-        return wiring_label(self.analysis, reading)
+        return wiring_label(self.analysis, block)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -126,17 +126,17 @@ class RuleContext:
                 names += self.weight_names(operand.node, include_slices=include_slices)
         return names
 
-    def branch_weights(self, reading: AddAnalysis) -> tuple[str, ...]:
+    def branch_weights(self, block: AddAnalysis) -> tuple[str, ...]:
         """Return the names of the matrices in a block's branch, in the order of use."""
         names: list[str] = []
-        for index in sorted(reading.add.path - {reading.add.fork}):
+        for index in sorted(block.add.path - {block.add.fork}):
             if is_mixing(self.graph[index].op):
                 names += self.weight_names(index)
         return tuple(dict.fromkeys(n for n in names if self.weights[n].dim() > 1))
 
-    def module_path(self, reading: AddAnalysis) -> str:
+    def module_path(self, block: AddAnalysis) -> str:
         """Return the path of the module that performs the add."""
-        return reading.add.module or "the model itself"
+        return block.add.module or "the model itself"
 
     def iter_norms(self) -> Iterator[Norm]:
         """Iterate over the uses of norms in the order of the forward pass."""

@@ -217,8 +217,8 @@ def _main_stream(context: RuleContext) -> list[AddAnalysis]:
 
 def _is_causal(context: RuleContext) -> bool:
     """Whether a self-attention of the main stream masks later tokens."""
-    mine = [r for r in _main_stream(context) if r.kind == "self-attention"]
-    spans = [(r.add.fork, r.add.node) for r in mine]
+    blocks = [r for r in _main_stream(context) if r.kind == "self-attention"]
+    spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(
         a.is_causal and any(start <= a.node <= end for start, end in spans)
         for a in context.trace.recorder.stats.attentions
@@ -232,13 +232,13 @@ def _find_causal_masks(context: RuleContext) -> dict[str, int]:
         Path of the module that applies a mask, and its offset: the number of tokens ahead at which
         it starts to hide.
     """
-    graph, found = context.graph, dict[str, int]()
-    for reading in _main_stream(context):
-        tokens = graph[reading.add.node].shape[:-1]
-        for node in (graph[i] for i in sorted(reading.add.path - {reading.add.fork})):
+    graph, offsets = context.graph, dict[str, int]()
+    for block in _main_stream(context):
+        tokens = graph[block.add.node].shape[:-1]
+        for node in (graph[i] for i in sorted(block.add.path - {block.add.fork})):
             pairs = node.shape[-2:]
             over = len(pairs) == 2 and pairs[0] == pairs[1] in tokens and not is_mixing(node.op)
             if node.op in ATTENTION or over:
-                begin = max(causal_offsets(graph, node.index), default=0)
-                found |= {node.path or "the model itself": begin} if begin else {}
-    return found
+                offset = max(causal_offsets(graph, node.index), default=0)
+                offsets |= {node.path or "the model itself": offset} if offset else {}
+    return offsets

@@ -1,7 +1,13 @@
-"""Dropout, add and norm by the native library, with gradients.
+"""Gradients of the native dropout, add and norm.
 
-An eager program goes the short way of an autograd function; a compiled graph has the operators
-`addnorm::add_norm` and `addnorm::add_norm_backward`.
+There are two entries to the same forward and backward:
+
+    eager       `_AddNorm`, an autograd function, which has the least overhead
+    compiled    the operators `addnorm::add_norm` and `addnorm::add_norm_backward`, because
+                torch.compile cannot trace a call of the library
+
+A backward under create_graph=True or torch.func runs `_differentiable_backward`, the same formulas
+in torch operations.
 """
 
 from typing import Any
@@ -21,15 +27,15 @@ Gradients = tuple[Tensor | None, ...]
 def add_norm(
     x: Tensor, f: Tensor, tensors: AddNormTensors, options: AddNormOptions, *, return_sum: bool
 ) -> tuple[Tensor, Tensor]:
-    """s and y; an empty s where neither it nor a gradient is wanted."""
+    """Return s and y. Without `return_sum` and without gradients, s is empty or None."""
     weight, bias, scales, _ = tensors
-    wanted = torch.is_grad_enabled() and (
+    requires_grad = torch.is_grad_enabled() and (
         (x.requires_grad or f.requires_grad)
         or any(each is not None and each.requires_grad for each in (weight, bias, scales))
     )
     if torch.compiler.is_compiling():
-        y, s, _ = torch.ops.addnorm.add_norm(x, f, *tensors, *options, return_sum or wanted)
-    elif wanted:
+        y, s, _ = torch.ops.addnorm.add_norm(x, f, *tensors, *options, return_sum or requires_grad)
+    elif requires_grad:
         y, s = _AddNorm.apply(x, f, weight, bias, scales, tensors, options)  # type: ignore[no-untyped-call]
     else:
         y, s, _ = native.forward(x, f, tensors, options, return_sum=return_sum)
@@ -37,14 +43,16 @@ def add_norm(
 
 
 class _AddNorm(torch.autograd.Function):
-    """y and s."""
+    """Map to (y, s). Gradients reach weight, bias and scales only as direct arguments, so these are
+    passed twice: by themselves, and inside `tensors`.
+    """
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor]:
-        given, how = rest[3:]  # after the tensors of `given` that may want a gradient
-        y, s, statistics = native.forward(x, f, given, how, return_sum=True)
+        tensors, options = rest[3:]
+        y, s, statistics = native.forward(x, f, tensors, options, return_sum=True)
         assert s is not None and statistics is not None
-        _save_context(ctx, x, f, given, how, s, statistics)
+        _save_context(ctx, x, f, tensors, options, s, statistics)
         return y, s
 
     @staticmethod
@@ -63,30 +71,32 @@ def _save_context(
 ) -> None:
     ctx.set_materialize_grads(False)
     ctx.save_for_backward(s, statistics, None if tensors.scales is None else x, *tensors)
-    ctx.how, ctx.dtype = options, f.dtype
+    ctx.options, ctx.dtype = options, f.dtype
 
 
 def _compute_gradients(
     ctx: Any, dy: Tensor | None, ds: Tensor | None, backward_fn: Any
 ) -> Gradients:
-    """Of stream, branch, gain, bias and scales."""
+    """Return the gradients of stream, branch, gain, bias and scales."""
     s, statistics, x, weight, bias, scales, seed = ctx.saved_tensors
-    saved, given = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
-    how, dtype, wanted = ctx.how, ctx.dtype, ctx.needs_input_grad[:5]
+    saved, tensors = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
+    options, dtype, requires_grad = ctx.options, ctx.dtype, ctx.needs_input_grad[:5]
     if dy is None:
         dy = torch.zeros_like(s)
     if library.needs_differentiable_backward(dy, ds):
         return _differentiable_backward(
-            dy, ds, saved, given, how, dtype=dtype, requires_grad=wanted
+            dy, ds, saved, tensors, options, dtype=dtype, requires_grad=requires_grad
         )
-    dx, df, dw, db, da = backward_fn(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
-    if wanted[1] and df is None:
+    dx, df, dw, db, da = backward_fn(
+        dy, ds, saved, tensors, options, dtype=dtype, requires_grad=requires_grad
+    )
+    if requires_grad[1] and df is None:  # equal to that of the stream
         df = dx
     return dx, df, _cast_like(dw, weight), _cast_like(db, bias), _cast_like(da, scales)
 
 
 def _cast_like(gradient: Tensor | None, vector: Tensor | None) -> Tensor | None:
-    """In the type of what it is the gradient of."""
+    """Cast a gradient to the dtype of its vector."""
     if gradient is None or vector is None or gradient.dtype == vector.dtype:
         return gradient
     return gradient.to(vector.dtype)
@@ -102,12 +112,15 @@ def _differentiable_backward(
     dtype: torch.dtype,
     requires_grad: tuple[bool, ...],
 ) -> Gradients:
-    """The same in plain torch, for gradients of gradients: s knows where it comes from."""
+    """Compute the backward of `native.backward` in torch operations.
+
+    The saved s is an output of the function, so autograd connects it to x and f.
+    """
     weight, bias, scales, seed = tensors
     s, dy = to_float32(saved.s), to_float32(dy)
-    centred = s if options.rms else s - s.mean(-1, keepdim=True)
-    rstd = (centred.square().mean(-1, keepdim=True) + options.eps).rsqrt()
-    h = centred * rstd
+    centered = s if options.rms else s - s.mean(-1, keepdim=True)
+    rstd = (centered.square().mean(-1, keepdim=True) + options.eps).rsqrt()
+    h = centered * rstd
     g = dy if weight is None else dy * weight
     t = rstd * (g - h * (g * h).mean(-1, keepdim=True))
     t = t if options.rms else t - rstd * g.mean(-1, keepdim=True)
@@ -120,13 +133,13 @@ def _differentiable_backward(
         dx.to(saved.s.dtype),
         df.to(dtype),
         *(
-            each.flatten(0, -2).sum(0).to(vector.dtype) if want and vector is not None else None
-            for each, vector, want in vectors
+            each.flatten(0, -2).sum(0).to(vector.dtype) if needed and vector is not None else None
+            for each, vector, needed in vectors
         ),
     )
 
 
-# For compiled graphs, which cannot look into the library. An operator of torch cannot return None.
+# Operators for compiled graphs. An operator cannot return None; it returns an empty tensor.
 
 
 def _empty_if_none(tensor: Tensor | None) -> Tensor:
@@ -145,18 +158,19 @@ def _add_norm(
     eps: float,
     scale: float,
     rate: float,
-    keep: bool,
+    return_sum: bool,
 ) -> tuple[Tensor, Tensor, Tensor]:
-    given, how = AddNormTensors(weight, bias, scales, seed), AddNormOptions(rms, eps, scale, rate)
-    y, s, statistics = native.forward(x, f, given, how, return_sum=keep)
+    tensors = AddNormTensors(weight, bias, scales, seed)
+    options = AddNormOptions(rms, eps, scale, rate)
+    y, s, statistics = native.forward(x, f, tensors, options, return_sum=return_sum)
     return y, _empty_if_none(s), _empty_if_none(statistics)
 
 
 @_add_norm.register_fake
 def _(x: Tensor, f: Tensor, *rest: Any) -> tuple[Tensor, Tensor, Tensor]:
-    keep = rest[-1]
+    return_sum = rest[-1]
     y = torch.empty_like(x, memory_format=torch.contiguous_format)
-    if not keep:
+    if not return_sum:
         return y, _empty_if_none(None), _empty_if_none(None)
     return y, torch.empty_like(y), x.new_empty((2, x.numel() // x.shape[-1]), dtype=torch.float32)
 
@@ -177,27 +191,27 @@ def _add_norm_backward(
     scale: float,
     rate: float,
     dtype: torch.dtype,
-    wanted: list[bool],
+    requires_grad: list[bool],
 ) -> list[Tensor]:
-    saved, given = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
-    how = AddNormOptions(rms, eps, scale, rate)
-    found = native.backward(dy, ds, saved, given, how, dtype=dtype, wanted=wanted)
-    return [_empty_if_none(each) for each in found]
+    saved, tensors = SavedTensors(s, statistics, x), AddNormTensors(weight, bias, scales, seed)
+    options = AddNormOptions(rms, eps, scale, rate)
+    grads = native.backward(
+        dy, ds, saved, tensors, options, dtype=dtype, requires_grad=requires_grad
+    )
+    return [_empty_if_none(each) for each in grads]
 
 
 @_add_norm_backward.register_fake
 def _(dy: Tensor, ds: Tensor | None, s: Tensor, *rest: Any) -> list[Tensor]:
-    _, _, _, _, scales, seed, *how, dtype, wanted = rest
-    given = AddNormTensors(None, None, scales, seed)
-    apart = wanted[1] and not (
-        wanted[0] and native.shares_gradient(AddNormOptions(*how), given, s.dtype, dtype)
-    )
+    _, _, _, _, scales, seed, *numbers, dtype, requires_grad = rest
+    tensors, options = AddNormTensors(None, None, scales, seed), AddNormOptions(*numbers)
+    same = requires_grad[0] and native.shares_gradient(options, tensors, s.dtype, dtype)
     return [
-        _empty_if_none(torch.empty_like(s) if wanted[0] else None),
-        _empty_if_none(torch.empty_like(s, dtype=dtype) if apart else None),
+        _empty_if_none(torch.empty_like(s) if requires_grad[0] else None),
+        _empty_if_none(torch.empty_like(s, dtype=dtype) if requires_grad[1] and not same else None),
         *(
-            _empty_if_none(s.new_empty(s.shape[-1], dtype=torch.float32) if want else None)
-            for want in wanted[2:]
+            _empty_if_none(s.new_empty(s.shape[-1], dtype=torch.float32) if needed else None)
+            for needed in requires_grad[2:]
         ),
     ]
 
@@ -212,19 +226,21 @@ def _setup_context(
 
 
 def _op_backward(ctx: Any, *grads: Tensor | None) -> Gradients:
-    def run(
+    def run_operator(
         dy: Tensor,
         ds: Tensor | None,
         saved: SavedTensors,
-        given: AddNormTensors,
-        how: AddNormOptions,
-        **rest: Any,
+        tensors: AddNormTensors,
+        options: AddNormOptions,
+        *,
+        dtype: torch.dtype,
+        requires_grad: tuple[bool, ...],
     ) -> list[Tensor | None]:
-        wanted, operator = list(rest["wanted"]), torch.ops.addnorm.add_norm_backward
-        found = operator(dy, ds, *saved, *given, *how, rest["dtype"], wanted)
-        return [each if each.numel() else None for each in found]
+        operator = torch.ops.addnorm.add_norm_backward
+        outputs = operator(dy, ds, *saved, *tensors, *options, dtype, list(requires_grad))
+        return [each if each.numel() else None for each in outputs]
 
-    return (*_compute_gradients(ctx, grads[0], grads[1], run), *[None] * 6)
+    return (*_compute_gradients(ctx, grads[0], grads[1], run_operator), *[None] * 6)
 
 
 _add_norm.register_autograd(_op_backward, setup_context=_setup_context)

@@ -1,4 +1,8 @@
-"""What the native library makes of tensors: no gradients, no choice, no definition here."""
+"""Calls of the native library for dropout, add and norm.
+
+The functions here allocate the outputs and pack `struct addnorm_rows`. They record no gradients and
+check nothing: `ops` chooses, `autograd` differentiates.
+"""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -11,39 +15,40 @@ from addnorm.kernels.dropout_rng import drop_threshold, matrix_shape
 
 
 class AddNormOptions(NamedTuple):
-    """All of dropout + add + norm that is no tensor."""
+    """Numbers of a fused dropout, add and norm."""
 
     rms: bool
     eps: float
     scale: float
-    """Of the skip, where it is one number."""
+    """Scale of the skip; 1 if there are `scales`."""
     rate: float
 
 
 class AddNormTensors(NamedTuple):
-    """Tensors besides stream and branch."""
+    """Tensors of a fused dropout, add and norm besides stream and branch."""
 
     weight: Tensor | None
     bias: Tensor | None
     scales: Tensor | None
-    """Of the skip, one a feature."""
+    """(dim) scale of the skip per feature."""
     seed: Tensor | None
+    """Scalar int64; None for no dropout."""
 
 
 class SavedTensors(NamedTuple):
-    """What the backward wants of the forward."""
+    """Tensors that the backward needs from the forward."""
 
     s: Tensor
     statistics: Tensor
-    """(2, rows): mean and 1 / deviation of every row."""
+    """(2, rows) mean and 1 / sqrt(variance + eps) of every row."""
     x: Tensor | None
-    """Only where `scales` may want a gradient."""
+    """Stream; only if there are `scales`, whose gradient needs it."""
 
 
 def forward(
     x: Tensor, f: Tensor, tensors: AddNormTensors, options: AddNormOptions, *, return_sum: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
-    """y, s and the statistics; None for the last two without `keep`."""
+    """Return y, s and the statistics; without `return_sum` the last two are None."""
     x, f, tensors = x.contiguous(), f.contiguous(), _to_dense_float32(tensors)
     rows, dim = matrix_shape(x)
     y = torch.empty_like(x)
@@ -69,11 +74,22 @@ def backward(
     options: AddNormOptions,
     *,
     dtype: torch.dtype,
-    wanted: Sequence[bool],
+    requires_grad: Sequence[bool],
 ) -> list[Tensor | None]:
-    """Gradients of stream, branch, gain, bias and scales from those of y and s.
+    """Return the gradients of stream, branch, gain, bias and scales.
 
-    dtype: of the branch. None where not wanted, and the branch's where it is that of the stream.
+    Args:
+        dy: gradient of y
+        ds: gradient of s
+        saved: from the forward
+        tensors: as in the forward
+        options: as in the forward
+        dtype: dtype of the branch
+        requires_grad: which of the five gradients to compute
+
+    Returns:
+        The five gradients; None for those that are not required. That of the branch is also None if
+        it equals that of the stream (`shares_gradient`), which saves writing it.
     """
     s, statistics, x = saved
     dy, ds, tensors = (
@@ -82,13 +98,13 @@ def backward(
         _to_dense_float32(tensors),
     )
     rows, dim = matrix_shape(s)
-    apart = wanted[1] and not (wanted[0] and shares_gradient(options, tensors, s.dtype, dtype))
-    dx = torch.empty_like(s) if wanted[0] else None
-    df = torch.empty_like(s, dtype=dtype) if apart else None
+    same = requires_grad[0] and shares_gradient(options, tensors, s.dtype, dtype)
+    dx = torch.empty_like(s) if requires_grad[0] else None
+    df = torch.empty_like(s, dtype=dtype) if requires_grad[1] and not same else None
     weight, bias, scales, _ = tensors
-    dw = torch.empty_like(weight) if weight is not None and wanted[2] else None
-    db = torch.empty_like(bias) if bias is not None and wanted[3] else None
-    da = torch.empty_like(scales) if scales is not None and wanted[4] else None
+    dw = torch.empty_like(weight) if weight is not None and requires_grad[2] else None
+    db = torch.empty_like(bias) if bias is not None and requires_grad[3] else None
+    da = torch.empty_like(scales) if scales is not None and requires_grad[4] else None
     mean = statistics.data_ptr()
     library.call_rows(
         "add_norm_backward",
@@ -102,18 +118,19 @@ def backward(
 def shares_gradient(
     options: AddNormOptions, tensors: AddNormTensors, stream: torch.dtype, branch: torch.dtype
 ) -> bool:
-    """Whether stream and branch have one gradient."""
+    """Return whether the gradients of stream and branch are equal."""
     return not options.rate and options.scale == 1 and tensors.scales is None and stream == branch
 
 
 def dropout_native(x: Tensor, seed: Tensor, rate: float) -> Tensor:
-    """x times the factors of `draws.factors`."""
+    """Return x * dropout_factors(x, seed, rate), in the dtype of x."""
     x = x.contiguous()
     y = torch.empty_like(x)
-    given, how = AddNormTensors(None, None, None, seed), AddNormOptions(False, 0.0, 1.0, rate)
+    tensors = AddNormTensors(None, None, None, seed)
+    options = AddNormOptions(rms=False, eps=0.0, scale=1.0, rate=rate)
     library.call_rows(
         "dropout",
-        *_common_fields(*matrix_shape(x), library.DTYPE_CODES[x.dtype, x.dtype], given, how),
+        *_common_fields(*matrix_shape(x), library.DTYPE_CODES[x.dtype, x.dtype], tensors, options),
         *(0, x.data_ptr(), 0, y.data_ptr(), 0, 0),
         *(0, 0, 0, 0, 0, 0, 0, 0),
     )
@@ -123,15 +140,15 @@ def dropout_native(x: Tensor, seed: Tensor, rate: float) -> Tensor:
 def _common_fields(
     rows: int, dim: int, dtype_code: int, tensors: AddNormTensors, options: AddNormOptions
 ) -> tuple[float, ...]:
-    """What all are told: the first fields of `struct addnorm_rows`, up to x."""
-    dropped, kept = drop_threshold(options.rate)
+    """Return the fields of `struct addnorm_rows` before x."""
+    threshold, kept_factor = drop_threshold(options.rate)
     weight, bias, scales, seed = tensors
-    vectors = map(library.data_ptr_or_null, (seed, scales, weight, bias))
-    return (rows, dim, dtype_code, options.rms, dropped, kept, options.scale, options.eps, *vectors)
+    numbers = (threshold, kept_factor, options.scale, options.eps)
+    pointers = map(library.data_ptr_or_null, (seed, scales, weight, bias))
+    return (rows, dim, dtype_code, options.rms, *numbers, *pointers)
 
 
 def _to_dense_float32(tensors: AddNormTensors) -> AddNormTensors:
-    """In float32 and dense, as the library wants them."""
     weight, bias, scales, seed = tensors
     if _is_dense_float32(weight) and _is_dense_float32(bias) and _is_dense_float32(scales):
         return tensors

@@ -1,18 +1,28 @@
-"""Dropout of a branch, add and norm in one go.
+"""Fused dropout, residual add and norm.
 
-s = scale * x + drop(f)
+s = scale * x + dropout(f)
 y = weight * (s - mean(s)) / sqrt(mean((s - mean(s)) ** 2) + eps) + bias        LayerNorm
 y = weight * s / sqrt(mean(s ** 2) + eps) + bias                                RMSNorm
 
 x, f: (..., dim) stream and branch, of one shape
 scale: of the skip, a number or (dim)
-rate: share of the branch that is dropped
-Statistics are those of s as rounded to its type, in float32 or better.
+rate: dropout rate of the branch
 
-On a CPU every step for itself reads and writes all of its tensors, and torch's dropout takes longer
-than all others together. The native library reads x and f once and draws again in the backward
-instead of keeping a mask. Where it cannot go (another device or type, few features, somebody who
-records operations) `formula.py` computes the same with the same draws.
+The statistics are those of s as rounded to its dtype, in float32 or better.
+
+As separate operations, every step reads and writes whole tensors, and on a CPU torch's dropout
+takes longer than all other steps together. The native library reads x and f once. Its backward
+recomputes the dropout draws from a seed instead of reading a mask.
+
+Which implementation runs:
+
+    float32, bfloat16, or a bfloat16 branch on a float32 stream, on a CPU, large enough
+        (MIN_NATIVE_FEATURES...), without tracing or modes        `autograd`, the native library
+    anything else                                                 `reference`, with the same draws
+
+>>> x, f = torch.tensor([[1.0, 2.0]]), torch.tensor([[0.0, 1.0]])
+>>> add_norm_with_sum(x, f, NormParams(rms=True, weight=None, bias=None, eps=0.0))
+(tensor([[1., 3.]]), tensor([[0.4472, 1.3416]]))
 """
 
 import torch
@@ -23,34 +33,33 @@ from addnorm.kernels import library
 from addnorm.kernels.add_norm import autograd
 from addnorm.kernels.add_norm.native import AddNormOptions, AddNormTensors
 from addnorm.kernels.add_norm.reference import NormParams, add_norm_reference
-from addnorm.kernels.dropout import sample_dropout_factors
-from addnorm.kernels.dropout_rng import sample_seed
+from addnorm.kernels.dropout_rng import sample_dropout_factors, sample_seed
 
 MIN_NATIVE_FEATURES, MIN_NATIVE_FEATURES_BARE, MIN_NATIVE_FEATURES_HALF = 1 << 14, 1 << 19, 1 << 15
-"""Features from which on the native library is taken: with dropout or RMSNorm; for LayerNorm
-without dropout, where torch has less to do before its kernel begins; for that in bfloat16 (`addnorm
-bench kernels`)."""
+"""Elements of x from which the native library is faster (`addnorm bench kernels`): with dropout or
+RMSNorm; for LayerNorm without dropout, where torch has little overhead; for the same in
+bfloat16."""
 
 
 def add_norm(
     x: Tensor, f: Tensor, params: NormParams, *, scale: float | Tensor = 1.0, rate: float = 0.0
 ) -> Tensor:
-    """y alone, as Post-LN, DeepNorm and Admin want it."""
+    """Return y = N(scale * x + dropout(f)) without the sum (Post-LN, DeepNorm, Admin)."""
     return _dispatch(x, f, params, scale, rate, return_sum=False)[1]
 
 
 def add_norm_with_sum(
     x: Tensor, f: Tensor, params: NormParams, *, scale: float | Tensor = 1.0, rate: float = 0.0
 ) -> tuple[Tensor, Tensor]:
-    """s and y, as Pre-LN wants them: the stream, and what the next sub-layer reads."""
+    """Return the sum s, which is the new stream, and its norm y (Pre-LN)."""
     return _dispatch(x, f, params, scale, rate, return_sum=True)
 
 
 def native_is_faster(params: NormParams, rate: float, x: Tensor, *others: Tensor | None) -> bool:
-    """Whether the native library takes these tensors and is faster than torch with them."""
+    """Return whether the native library may take these tensors and is faster than torch."""
     bare = MIN_NATIVE_FEATURES_BARE if x.dtype == torch.float32 else MIN_NATIVE_FEATURES_HALF
-    least = MIN_NATIVE_FEATURES if params.rms or rate else bare
-    return library.can_use_native(least, x, params.weight, params.bias, *others)
+    min_features = MIN_NATIVE_FEATURES if params.rms or rate else bare
+    return library.can_use_native(min_features, x, params.weight, params.bias, *others)
 
 
 def _dispatch(
@@ -66,9 +75,9 @@ def _dispatch(
     scales, number = (scale, 1.0) if isinstance(scale, Tensor) else (None, float(scale))
     rms, weight, bias, eps = params
     if (x.dtype, f.dtype) in library.DTYPE_CODES and native_is_faster(params, rate, x, f, scales):
-        given = AddNormTensors(weight, bias, scales, sample_seed() if rate else None)
+        tensors = AddNormTensors(weight, bias, scales, sample_seed() if rate else None)
         return autograd.add_norm(
-            x, f, given, AddNormOptions(rms, eps, number, rate), return_sum=return_sum
+            x, f, tensors, AddNormOptions(rms, eps, number, rate), return_sum=return_sum
         )
     return add_norm_reference(
         x, f, params, scale=scale, factor=sample_dropout_factors(f, rate) if rate else None
@@ -79,15 +88,15 @@ def _check(x: Tensor, f: Tensor, params: NormParams, scale: float | Tensor, rate
     shape = x.shape
     if shape != f.shape or not shape:
         raise UserError(
-            f"stream and branch have shapes {tuple(shape)} and {tuple(f.shape)}; wanted one shape"
-            ", (..., dim)"
+            "stream and branch: expected tensors of one shape (..., dim), got "
+            f"{tuple(shape)} and {tuple(f.shape)}"
         )
     if not 0 <= rate < 1:
-        raise UserError(f"rate is a share from 0 to below 1, got {rate!r}")
+        raise UserError(f"rate: expected a number from 0 to below 1, got {rate!r}")
     dim = shape[-1:]
     for name, each in (("gain", params.weight), ("bias", params.bias), ("scale", scale)):
         if isinstance(each, Tensor) and each.shape != dim:
             raise UserError(
-                f"the {name} has shape {tuple(each.shape)}, wanted one entry a feature, "
-                f"{tuple(dim)}"
+                f"{name}: expected shape {tuple(dim)}, one entry per feature, "
+                f"got {tuple(each.shape)}"
             )

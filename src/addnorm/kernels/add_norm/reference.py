@@ -1,4 +1,5 @@
-"""Dropout of a branch, add and norm: the definition, in plain torch."""
+"""Dropout, add and norm in plain torch: the definition that the native library is tested
+against."""
 
 from typing import NamedTuple
 
@@ -8,33 +9,38 @@ from torch import Tensor
 
 
 class NormParams(NamedTuple):
-    """What the kernels have to know of a norm."""
+    """Norm as the kernels see it; a norm that has no such form cannot be fused."""
 
     rms: bool
     """RMSNorm, not LayerNorm."""
     weight: Tensor | None
-    """(dim), or no gain."""
+    """(dim) gain."""
     bias: Tensor | None
-    """(dim), or none."""
+    """(dim)"""
     eps: float
 
 
 def add_norm_reference(
     x: Tensor, f: Tensor, params: NormParams, *, scale: float | Tensor, factor: Tensor | None
 ) -> tuple[Tensor, Tensor]:
-    """s = scale * x + factor * f, rounded once, and its norm.
+    """Return s = scale * x + factor * f, rounded once to the dtype of the stream, and its norm.
 
-    factor: 0 or 1 / (1 - rate) for each feature of the branch, if some are dropped
+    Args:
+        x: (..., dim) stream
+        f: (..., dim) branch
+        params: the norm
+        scale: of the skip, a number or (dim)
+        factor: (..., dim) dropout factors, 0 or 1 / (1 - rate); None for no dropout
     """
-    kind = torch.promote_types(x.dtype, f.dtype)
+    dtype = torch.promote_types(x.dtype, f.dtype)
     if isinstance(scale, Tensor) or scale != 1:
         x = scale * to_float32(x)
-    s = (x + (f if factor is None else factor * f)).to(kind)
+    s = (x + (f if factor is None else factor * f)).to(dtype)
     return s, normalize(s, params)
 
 
 def normalize(s: Tensor, params: NormParams) -> Tensor:
-    """The norm alone, its statistics in float32 or better; same type out."""
+    """Return the norm of s in the dtype of s; the arithmetic is in float32 or better."""
     h, shape = to_float32(s), s.shape[-1:]
     weight, bias = (None if each is None else each.to(h.dtype) for each in params[1:3])
     if params.rms:
@@ -44,5 +50,5 @@ def normalize(s: Tensor, params: NormParams) -> Tensor:
 
 
 def to_float32(x: Tensor) -> Tensor:
-    """In float32 at least."""
+    """Convert to float32; float64 stays."""
     return x.to(torch.promote_types(x.dtype, torch.float32))

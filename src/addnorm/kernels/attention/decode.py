@@ -1,9 +1,13 @@
-"""Attention of few queries, as when a text grows by a token: natively, without gradient.
+"""Native attention for incremental decoding: few queries, many keys, forward only.
 
-out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum of the same over all j
+out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum over j of the same
 
-torch's kernel works on squares of queries and keys, and a single query fills none of them. This one
-goes over the keys that a query sees.
+torch's kernel works on tiles of queries and keys, which a single query does not fill. This kernel
+walks over the visible keys of one query at a time and never reads a hidden key.
+
+`can_use_decode_attention` holds the conditions: at most MAX_QUERIES queries and many more keys,
+float32 without gradients, eager mode. Otherwise the caller uses torch's
+`scaled_dot_product_attention`.
 """
 
 import struct
@@ -14,16 +18,14 @@ from torch import Tensor
 from addnorm.kernels import library
 
 MAX_QUERIES, HEAD_DIM_MULTIPLE = 8, 16
-"""Queries of a row up to which that is faster (`addnorm bench kernels`), and what divides the
-features of a head then."""
+"""Largest number of queries at which the kernel is faster (`addnorm bench kernels`), and the
+divisor of head_dim that this takes."""
 DECODE_STRUCT = struct.Struct("@6qf" + 4 * "P3q" + "P4q")
-"""`struct addnorm_few` of native/few.h."""
+"""`struct addnorm_decode_attention` of native/decode_attention/decode_attention.h."""
 
 
 def can_use_decode_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None) -> bool:
-    """Whether the native library is to take these: few queries beside their keys, in float32, and
-    nobody asks for a gradient or watches.
-    """
+    """Return whether `decode_attention` supports these tensors and is faster than torch."""
     if not library.is_eager() or torch.is_autocast_enabled("cpu"):
         return False
     return (
@@ -42,26 +44,30 @@ def can_use_decode_attention(q: Tensor, k: Tensor, v: Tensor, visible: Tensor | 
 def decode_attention(
     q: Tensor, k: Tensor, v: Tensor, visible: Tensor | None, *, scale: float
 ) -> Tensor:
-    """(B, heads, n, K), in memory as (B, n, heads, K), of what `can` takes.
+    """Compute attention for arguments that `can_use_decode_attention` accepts.
 
-    q: (B, heads, n, K)
-    k, v: (B, kv_heads, S, K), each serving heads / kv_heads heads; they need not be dense
-    seen: broadcasts to (B, heads, n, S), True where a query may look; all of it if None
+    Args:
+        q: (B, heads, n, K) queries
+        k: (B, kv_heads, S, K) keys, each shared by heads / kv_heads heads; any strides
+        v: (B, kv_heads, S, K) values, likewise
+        visible: broadcastable to (B, heads, n, S), True where a query may attend; None for all
+        scale: factor of the logits
 
-    A query that sees nothing gets zeros.
+    Returns:
+        (B, heads, n, K), in memory as (B, n, heads, K); zeros for a query without visible keys.
     """
     (batch, heads, count, dim), (_, kv_heads, keys, _) = q.shape, k.shape
     out = q.new_empty(batch, count, heads, dim).transpose(1, 2)
-    at: list[int] = []
-    held = [each if each.stride(3) == 1 else each.contiguous() for each in (q, k, v)]
-    for each in (*held, out):
-        at += (each.data_ptr(), *each.stride()[:3])
+    views: list[int] = []  # address and strides of each tensor
+    dense = [each if each.stride(3) == 1 else each.contiguous() for each in (q, k, v)]
+    for each in (*dense, out):
+        views += (each.data_ptr(), *each.stride()[:3])
     if visible is not None:
         visible = visible.expand(batch, heads, count, keys)
-        at += (visible.data_ptr(), *visible.stride())
-    given = DECODE_STRUCT.pack(
-        batch, heads, kv_heads, count, keys, dim, scale, *at, *[0] * (21 - len(at))
+        views += (visible.data_ptr(), *visible.stride())
+    arguments = DECODE_STRUCT.pack(
+        batch, heads, kv_heads, count, keys, dim, scale, *views, *[0] * (21 - len(views))
     )
-    if library.call_native("decode_attention", given):
-        raise MemoryError("no memory for the scratch of attention")
+    if library.call_native("decode_attention", arguments):
+        raise MemoryError("cannot allocate the workspace of attention")
     return out

@@ -1,7 +1,10 @@
-"""Attention over packed sequences by the native library, with gradients.
+"""Native attention over packed sequences, with gradients.
 
-An eager program goes the short way of an autograd function; a compiled graph has the operators
-`addnorm::varlen_attention` and `addnorm::varlen_attention_backward`.
+The forward saves its output and one number per query, the log2 of the softmax denominator. The
+backward recomputes the probabilities from them, so memory grows linearly with the sequence length.
+
+As in `add_norm.autograd`, an eager program calls an autograd function, and a compiled graph the
+operators `addnorm::varlen_attention` and `addnorm::varlen_attention_backward`.
 """
 
 import struct
@@ -19,13 +22,15 @@ from addnorm.kernels.attention.reference import (
 )
 
 DTYPE_CODES = {torch.float32: 0, torch.bfloat16: 1}
-"""As the library counts them."""
+"""Codes of native/common/addnorm.h."""
 
 Gradients = tuple[Tensor | None, ...]
 
-
 ATTENTION_STRUCT = struct.Struct("@6q2P2ifP" + 8 * "P2q")
-"""`struct addnorm_attention` of native/attention.h."""
+"""`struct addnorm_attention` of native/attention/attention.h."""
+
+UNEQUAL_LENGTHS, NO_MEMORY = 2, 3
+"""Error codes of the same header; the other one is for bad starts."""
 
 
 def varlen_attention_native(
@@ -38,14 +43,14 @@ def varlen_attention_native(
     causal: bool,
     scale: float,
 ) -> Tensor:
-    """`varlen_attention` of what `varlen.can` takes."""
-    given = (q, k, v, queries.starts, keys.starts)
+    """Compute `varlen_attention` for tensors that the native library supports."""
+    tensors = (q, k, v, queries.starts, keys.starts)
     if torch.compiler.is_compiling():
-        out: Tensor = torch.ops.addnorm.varlen_attention(*given, causal, scale)[0]
+        out: Tensor = torch.ops.addnorm.varlen_attention(*tensors, causal, scale)[0]
         return out
     if torch.is_grad_enabled() and any(each.requires_grad for each in (q, k, v)):
-        return _VarlenAttention.apply(*given, causal, scale)  # type: ignore[no-untyped-call]
-    return forward(*given, causal, scale)[0]
+        return _VarlenAttention.apply(*tensors, causal, scale)  # type: ignore[no-untyped-call]
+    return forward(*tensors, causal, scale)[0]
 
 
 def forward(
@@ -57,7 +62,7 @@ def forward(
     causal: bool,
     scale: float,
 ) -> tuple[Tensor, Tensor]:
-    """The output, and log2 of the sum under each query's probabilities, (heads, N)."""
+    """Return the output and the log2 of each query's softmax denominator, (heads, N)."""
     q, k, v = (_with_dense_features(each) for each in (q, k, v))
     starts = query_starts.contiguous(), key_starts.contiguous()
     out, lse = _empty_token_major(q), q.new_empty(q.shape[:2], dtype=torch.float32)
@@ -66,7 +71,7 @@ def forward(
 
 
 def backward(dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float) -> list[Tensor]:
-    """Gradients of q, k and v."""
+    """Return the gradients of q, k and v; `saved` is q, k, v, both starts, out, lse."""
     q, k, v, *starts, out, lse = saved
     q, k, v, dout = (_with_dense_features(each) for each in (q, k, v, dout))
     grads = [_empty_token_major(each) for each in (q, k, v)]
@@ -76,8 +81,6 @@ def backward(dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float
 
 
 class _VarlenAttention(torch.autograd.Function):
-    """Saves the output and a number for each query; probabilities are made again."""
-
     @staticmethod
     def forward(ctx: Any, *inputs: Any) -> Tensor:
         out, lse = forward(*inputs)
@@ -91,11 +94,11 @@ class _VarlenAttention(torch.autograd.Function):
 
 def _save_context(ctx: Any, inputs: tuple[Any, ...], outputs: tuple[Tensor, Tensor]) -> None:
     ctx.save_for_backward(*inputs[:5], *outputs)
-    ctx.how = inputs[5:]
+    ctx.options = inputs[5:]
 
 
 def _compute_gradients(ctx: Any, dout: Tensor, backward_fn: Any) -> Gradients:
-    causal, scale = ctx.how
+    causal, scale = ctx.options
     if torch.is_grad_enabled():
         return (*_differentiable_backward(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
     return (*backward_fn(dout, ctx.saved_tensors, causal, scale), *[None] * 4)
@@ -104,15 +107,15 @@ def _compute_gradients(ctx: Any, dout: Tensor, backward_fn: Any) -> Gradients:
 def _differentiable_backward(
     dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float
 ) -> Gradients:
-    """The same in plain torch, for whoever wants gradients of gradients."""
-    # Other names of them: whatever one owes to another is the business of their own graph.
+    """Compute the gradients in torch operations, for gradients of gradients."""
+    # Views, so that autograd.grad stops here if q, k and v depend on each other.
     q, k, v = (each.view_as(each) for each in saved[:3])
     query_starts, key_starts = saved[3:5]
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
         queries, keys = SequenceOffsets(query_starts, 0), SequenceOffsets(key_starts, 0)
         out = padded_attention(q, k, v, queries, keys, causal=causal, scale=scale)
-        wanted = [each for each in (q, k, v) if each.requires_grad]
-        grads = iter(torch.autograd.grad(out, wanted, dout, create_graph=True))
+        inputs = [each for each in (q, k, v) if each.requires_grad]
+        grads = iter(torch.autograd.grad(out, inputs, dout, create_graph=True))
     return tuple(next(grads) if each.requires_grad else None for each in (q, k, v))
 
 
@@ -121,35 +124,35 @@ def _call_native(
 ) -> None:
     q, k, v, query_starts, key_starts, out, lse = saved
     heads, queries, dim = q.shape
-    at: list[int] = []
+    views: list[int] = []  # address and strides of each tensor
     for each in (q, k, v, out, *grads):
-        at += (each.data_ptr(), *each.stride()[:2])
-    given = ATTENTION_STRUCT.pack(
+        views += (each.data_ptr(), *each.stride()[:2])
+    arguments = ATTENTION_STRUCT.pack(
         *(len(query_starts) - 1, heads, len(k), dim, queries, k.shape[1]),
         *(query_starts.data_ptr(), key_starts.data_ptr(), DTYPE_CODES[q.dtype], causal, scale),
         lse.data_ptr(),
-        *at,
-        *[0] * (24 - len(at)),
+        *views,
+        *[0] * (24 - len(views)),
     )
-    wrong = library.call_native(name, given)
-    if wrong == 3:
-        raise MemoryError("no memory for the scratch of attention")
-    if wrong:
-        raise causal_length_error() if wrong == 2 else offsets_error()
+    error = library.call_native(name, arguments)
+    if error == NO_MEMORY:
+        raise MemoryError("cannot allocate the workspace of attention")
+    if error:
+        raise causal_length_error() if error == UNEQUAL_LENGTHS else offsets_error()
 
 
 def _with_dense_features(x: Tensor) -> Tensor:
-    """With features side by side; heads and tokens may stand anywhere."""
+    """Return x with a dense last axis; the strides of heads and tokens are free."""
     return x if x.stride(2) == 1 or x.shape[2] == 1 else x.contiguous()
 
 
 def _empty_token_major(x: Tensor) -> Tensor:
-    """(heads, N, K) as (N, heads, K) in memory."""
+    """Return an empty tensor like x, (heads, N, K), in memory (N, heads, K)."""
     heads, _, dim = x.shape
     return torch.empty_strided(x.shape, (dim, heads * dim, 1), dtype=x.dtype, device=x.device)
 
 
-# For compiled graphs, which cannot look into the library.
+# Operators for compiled graphs.
 
 
 @torch.library.custom_op("addnorm::varlen_attention", mutates_args=(), device_types="cpu")
@@ -188,10 +191,12 @@ def _setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, Tens
 
 
 def _op_backward(ctx: Any, dout: Tensor, _: Tensor | None) -> Gradients:
-    def run(dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float) -> list[Tensor]:
+    def run_operator(
+        dout: Tensor, saved: tuple[Tensor, ...], causal: bool, scale: float
+    ) -> list[Tensor]:
         return torch.ops.addnorm.varlen_attention_backward(dout, list(saved), causal, scale)
 
-    return _compute_gradients(ctx, dout, run)
+    return _compute_gradients(ctx, dout, run_operator)
 
 
 _varlen_attention.register_autograd(_op_backward, setup_context=_setup_context)

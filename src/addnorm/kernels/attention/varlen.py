@@ -1,15 +1,17 @@
-"""Attention over sequences that stand end to end, without padding.
+"""Attention over packed sequences, without padding.
 
-out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum of the same over all j
+out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum over j of the same
 
-where j goes over the keys of the sequence of query i and, if causal, not beyond it.
+j runs over the keys of the sequence of query i and, if causal, not beyond it.
 
-A batch of sentences in random order is mostly padding, which torch's kernels compute like all else.
-On a CPU the native library takes each sequence for itself, in squares that stay in the cache; the
-backward makes the probabilities again. On a GPU it is torch's own kernel for such batches, and
-elsewhere `sequences.py` pads sequences of like length.
+A batch of sentences in random order is mostly padding, on which torch's kernels spend as much time
+as on tokens. Packed sequences avoid that. Which implementation runs:
 
-Dao et al., FlashAttention, 2022, arXiv 2205.14135: the softmax that runs over blocks of keys.
+    CPU, float32 or bfloat16, head_dim up to MAX_HEAD_DIM    `native`, in tiles that fit the cache
+    GPU that runs FlashAttention 2, half precision           torch's varlen kernel
+    otherwise                                                `reference`, which pads
+
+Dao et al., FlashAttention, 2022, arXiv 2205.14135: the softmax over blocks of keys.
 """
 
 import torch
@@ -23,7 +25,7 @@ from addnorm.kernels.attention.reference import SequenceOffsets, padded_attentio
 __all__ = ["SequenceOffsets", "can_use_varlen_native", "varlen_attention"]
 
 MAX_HEAD_DIM = 512
-"""Features of a head that the native library takes: its squares would leave the cache."""
+"""Largest head_dim that the native library takes; larger tiles would not fit into the cache."""
 
 
 def varlen_attention(
@@ -36,25 +38,31 @@ def varlen_attention(
     causal: bool = False,
     scale: float,
 ) -> Tensor:
-    """Attention of every sequence to its own keys, (heads, N, K), in memory as (N, heads, K).
+    """Attend from every sequence to its own keys.
 
-    q: (heads, N, K), the N queries of all sequences
-    k, v: (kv_heads, M, K), each serving heads / kv_heads heads; they need not be dense
-    queries, keys: where each sequence begins
-    causal: query i of a sequence sees its keys 0 to i, of which there are as many
+    Args:
+        q: (heads, N, K) queries of all sequences
+        k: (kv_heads, M, K) keys, each shared by heads / kv_heads heads; any strides
+        v: (kv_heads, M, K) values, likewise
+        queries: offsets of the sequences in q
+        keys: offsets of the sequences in k and v
+        causal: query i of a sequence sees its keys 0 to i; lengths must be equal
+        scale: factor of the logits
 
-    A query of a sequence without keys gets zeros. Under autocast all is done in its type.
+    Returns:
+        (heads, N, K), in memory as (N, heads, K); zeros for queries of a sequence without keys.
+        Under autocast the computation and the result are in its dtype.
 
-    >>> x = torch.randn(5, 2, 4).transpose(0, 1)
-    >>> bounds = Bounds.of([3, 2])
-    >>> varlen_attention(x, x, x, bounds, bounds, causal=True, scale=0.5).shape
+    >>> x = torch.randn(5, 2, 4).transpose(0, 1)  # two heads, five tokens
+    >>> offsets = SequenceOffsets.from_lengths([3, 2])
+    >>> varlen_attention(x, x, x, offsets, offsets, causal=True, scale=0.5).shape
     torch.Size([2, 5, 4])
     """
     _check(q, k, v, queries, keys)
     kind = q.device.type
     if torch.is_autocast_enabled(kind):
         q, k, v = (_cast(each, torch.get_autocast_dtype(kind)) for each in (q, k, v))
-    if _is_native_supported(q, k, v):
+    if can_use_varlen_native(q, k, v):
         return native.varlen_attention_native(q, k, v, queries, keys, causal=causal, scale=scale)
     if _can_use_flash(q, k):
         return _flash_attention(q, k, v, queries, keys, causal=causal, scale=scale)
@@ -62,14 +70,7 @@ def varlen_attention(
 
 
 def can_use_varlen_native(q: Tensor, k: Tensor, v: Tensor) -> bool:
-    """Whether the native library takes these, and no graph is being compiled.
-
-    A compiled graph has it as an operator all the same if `varlen_attention` is called.
-    """
-    return not torch.compiler.is_compiling() and _is_native_supported(q, k, v)
-
-
-def _is_native_supported(q: Tensor, k: Tensor, v: Tensor) -> bool:
+    """Return whether `varlen_attention` uses the native library for these tensors."""
     return (
         q.dtype in native.DTYPE_CODES
         and q.dtype == k.dtype == v.dtype
@@ -79,7 +80,7 @@ def _is_native_supported(q: Tensor, k: Tensor, v: Tensor) -> bool:
 
 
 def _can_use_flash(q: Tensor, k: Tensor) -> bool:
-    """Whether torch has a kernel for such batches: FlashAttention 2 on a GPU of its kind."""
+    """Return whether torch's varlen kernel (FlashAttention 2) supports these tensors."""
     return (
         q.device.type == "cuda"
         and q.dtype in (torch.float16, torch.bfloat16)
@@ -100,7 +101,7 @@ def _flash_attention(
     causal: bool,
     scale: float,
 ) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn  # registers operators, which takes a while
+    from torch.nn.attention.varlen import varlen_attn  # slow: registers operators
 
     q, k, v = (each.transpose(0, 1) for each in (q, k, v))
     out = varlen_attn(
@@ -130,17 +131,17 @@ def _check(
     if not fit or not len(k) or len(q) % len(k):
         shapes = ", ".join(str(tuple(each.shape)) for each in (q, k, v))
         raise UserError(
-            f"queries, keys and values have shapes {shapes}; wanted (heads, N, K) and twice "
-            "(kv_heads, M, K), kv_heads one that divides heads"
+            "q, k and v: expected shapes (heads, N, K) and twice (kv_heads, M, K), where kv_heads "
+            f"divides heads, got {shapes}"
         )
     for starts in (queries.starts, keys.starts):
         if starts.dtype != torch.int32 or starts.ndim != 1 or starts.device != q.device:
             raise UserError(
-                f"starts are {starts.dtype} of shape {tuple(starts.shape)} on {starts.device}; "
-                f"wanted int32 of shape (sequences + 1,) on {q.device}"
+                f"starts: expected int32 of shape (sequences + 1,) on {q.device}, got "
+                f"{starts.dtype} of shape {tuple(starts.shape)} on {starts.device}"
             )
     if queries.starts.shape != keys.starts.shape or not len(keys.starts):
         raise UserError(
-            f"{len(queries.starts)} starts of queries and {len(keys.starts)} of keys; wanted as "
-            "many of both, one more than there are sequences"
+            "starts: expected sequences + 1 for queries and for keys, got "
+            f"{len(queries.starts)} and {len(keys.starts)}"
         )

@@ -1,1 +1,1 @@
-"""Optimizers, chosen by name; `base.py` explains how to add one."""
+"""Optimizers of torch, chosen by call string."""

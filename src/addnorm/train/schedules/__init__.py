@@ -1,1 +1,1 @@
-"""Learning-rate schedules, chosen by name; `base.py` explains how to add one."""
+"""Learning-rate schedules, chosen by call string."""

@@ -50,7 +50,7 @@ def zero_gates(context: RuleContext) -> list[str]:
 
 def negligible_branches(context: RuleContext) -> Iterator[ResidualAdd]:
     """Iterate over the adds whose branch is negligible beside the stream."""
-    adds = (reading.add for reading in context.blocks)
+    adds = (block.add for block in context.blocks)
     return (add for add in adds if _is_negligible(context.add_stats(add)))
 
 
@@ -78,7 +78,7 @@ def inactive_branches(context: RuleContext, example: Any) -> list[str]:
         return []  # other operations ran for fewer tokens, so nodes cannot be compared
     stats = recorder.stats.add_stats
     after = {node for node in recorder.residual_adds if not _is_negligible(stats.get(node, {}))}
-    return [join.module or "the model itself" for join in before if join.node not in after]
+    return [add.module or "the model itself" for add in before if add.node not in after]
 
 
 def open_gates(context: RuleContext) -> None:
