@@ -12,7 +12,10 @@ from tests.doctor.state_checksum import pre
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"rules": "inert_norm"}, r"rules: expected a list of rule ids, got 'inert_norm'; pass \['inert_norm'\]"),
+        (
+            {"rules": "inert_norm"},
+            r"rules: expected a list of rule ids, got 'inert_norm'; pass \['inert_norm'\]",
+        ),
         ({"rules": ["inert"]}, "unknown rule 'inert'; did you mean 'inert_norm'"),
         ({"rules": [3]}, "unknown rule '3'"),
         ({"loss": "mse"}, "loss: expected a function of the model's output, got 'mse'"),

@@ -111,7 +111,11 @@ class Far(nn.Module):
     [
         (nn.Linear(DIM, DIM), vectors(), "no two activations are added"),
         (nn.Flatten(), vectors(), "no operation mixes features or tokens"),
-        (Far(), (vectors(), vectors()), "none of 1 additions, the last one in 'the model itself', adds a branch"),
+        (
+            Far(),
+            (vectors(), vectors()),
+            "none of 1 additions, the last one in 'the model itself', adds a branch",
+        ),
     ],
 )
 def test_a_model_without_blocks_is_told_why(model, example, why):

@@ -147,7 +147,9 @@ def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
 
 
 def test_a_lazy_module_is_refused():
-    with pytest.raises(addnorm.UserError, match=r"expected initialized weights, got 0\.weight of a lazy"):
+    with pytest.raises(
+        addnorm.UserError, match=r"expected initialized weights, got 0\.weight of a lazy"
+    ):
         addnorm.doctor(nn.Sequential(nn.LazyLinear(3)), vectors())
 
 
@@ -182,7 +184,9 @@ def test_what_fails_is_named():
 
     with pytest.raises(addnorm.UserError, match="loss: expected a function .* but it raised"):
         addnorm.doctor(Wrong(), vectors(), silly)
-    with pytest.raises(addnorm.UserError, match=r"loss: expected a scalar tensor, got shape \(2, 7, 24\)"):
+    with pytest.raises(
+        addnorm.UserError, match=r"loss: expected a scalar tensor, got shape \(2, 7, 24\)"
+    ):
         addnorm.doctor(Wrong(), vectors(), lambda out: out)
     with pytest.raises(addnorm.UserError, match="loss: expected a scalar tensor, got float"):
         addnorm.doctor(Wrong(), vectors(), lambda out: 1.0)
@@ -347,7 +351,9 @@ def test_a_caller_in_inference_mode_is_served():
     with torch.inference_mode():
         report = addnorm.doctor(model, vectors())
         made = Acting(lambda _: None)
-        with pytest.raises(addnorm.UserError, match=r"got seen, created under torch\.inference_mode"):
+        with pytest.raises(
+            addnorm.UserError, match=r"got seen, created under torch\.inference_mode"
+        ):
             made.norm = made.f = nn.Identity()
             addnorm.doctor(made, vectors())
     assert len(report.blocks) == 1 and "gradient_norm" in report.blocks[0].measurements
