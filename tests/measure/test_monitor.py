@@ -254,8 +254,8 @@ def test_two_processes_give_the_rows_of_one(way, tmp_path):
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=600)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    errors = [process.communicate(timeout=600)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors
 
 
 def test_wrappers_are_removed():
