@@ -101,5 +101,5 @@ def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
 def test_a_report_of_nothing_is_refused(addnorm, tmp_path):
     done = addnorm("report", str(tmp_path))
     assert done.code == 2
-    assert "no comparison and no run at" in done.err
+    assert "no comparison, run or claims in" in done.err
     assert addnorm("report", str(tmp_path / "none")).code == 2
