@@ -58,7 +58,7 @@ _HOME = {
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
 )
 
 __all__ = [

@@ -1,4 +1,4 @@
-"""What all cells stand on."""
+"""Data and baselines that all cells share."""
 
 import math
 from collections import Counter
@@ -24,7 +24,7 @@ def recipe_of(spec, data):
     return get_task(spec.task).recipe(spec, spec.cells()[0], data=data, tokenizer="char")
 
 
-def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):
+def test_text_baseline_is_unigram_loss(tmp_path):
     records = {
         "train": [{"source": "x", "target": "aab"}, {"source": "y", "target": "a"}],
         "valid": [{"source": "z", "target": "ab"}],
@@ -37,7 +37,7 @@ def test_the_baseline_is_the_unigram_model_counted_by_hand(tmp_path):
     assert unigram_loss(corpus, tokenizer, recipe) == pytest.approx(wanted)
 
 
-def test_the_baseline_of_labels_is_their_share(tmp_path):
+def test_label_baseline_is_class_frequency(tmp_path):
     records = {
         "train": [{"text": str(n), "label": "yes" if n < 7 else "no"} for n in range(10)],
         "valid": [{"text": "a", "label": "yes"}],
@@ -50,7 +50,7 @@ def test_the_baseline_of_labels_is_their_share(tmp_path):
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
-def test_every_demo_has_a_ground(task, tmp_path):
+def test_demo_data_can_be_prepared(task, tmp_path):
     spec = parse_comparison({"task": task, "wiring": "pre_ln", "lr": 1e-3, "score": 7})
     ground = prepare(spec, tmp_path)
     assert 0.5 < ground.baseline < 6
@@ -59,7 +59,7 @@ def test_every_demo_has_a_ground(task, tmp_path):
     assert SharedData.read(tmp_path) == ground == prepare(spec, tmp_path)
 
 
-def test_a_corpus_that_was_changed_is_noticed(tmp_path):
+def test_changed_corpus_is_rejected(tmp_path):
     splits, about = make_dates()
     write_corpus(tmp_path / "mine", "translate", splits=splits, about=about)
     spec = parse_comparison(
@@ -71,19 +71,19 @@ def test_a_corpus_that_was_changed_is_noticed(tmp_path):
         prepare(spec, tmp_path / "runs")
 
 
-def test_a_corpus_without_a_valid_part_is_refused(tmp_path):
+def test_corpus_without_validation_split_is_rejected(tmp_path):
     write_corpus(tmp_path / "mine", "lm", splits={"train": [{"text": "a b c"}]})
     with pytest.raises(UserError, match="has no valid part"):
         prepare(Comparison(task="lm", data=str(tmp_path / "mine")), tmp_path / "runs")
 
 
-def test_dates_are_the_same_for_a_seed_and_no_date_is_in_two_parts():
+def test_dates_are_deterministic_and_splits_disjoint():
     splits, _ = make_dates(3)
     assert splits == make_dates(3)[0] != make_dates(4)[0]
     sources = [record["source"] for part in splits.values() for record in part]
     assert len(set(sources)) == len(sources) == 5400
 
 
-def test_locales_that_write_dates_alike_are_refused():
+def test_locales_with_equal_dates_are_rejected():
     with pytest.raises(UserError, match="write dates alike"):
         make_dates(0, ("en_US", "en"))

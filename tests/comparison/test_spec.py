@@ -1,4 +1,4 @@
-"""The spec: what is saved can be read, and equal specs are equal."""
+"""Specs: parsing, YAML round trip, digests and folders."""
 
 from pathlib import Path
 
@@ -26,7 +26,7 @@ SPECS = [
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=["default", "lm", "own", "demo"])
-def test_a_saved_spec_is_the_same_spec(spec, tmp_path):
+def test_yaml_round_trip(spec, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(spec.to_yaml(), encoding="utf-8")
     again = parse_comparison(read_spec(path))
@@ -35,7 +35,7 @@ def test_a_saved_spec_is_the_same_spec(spec, tmp_path):
     assert again.cells() == spec.cells()
 
 
-def test_every_change_changes_the_digest():
+def test_digest_depends_on_every_field():
     spec = Comparison()
     others = [
         parse_comparison(change)
@@ -44,7 +44,7 @@ def test_every_change_changes_the_digest():
     assert len({each.digest for each in (spec, *others)}) == 6
 
 
-def test_cells_of_all_arms_get_the_same_data_budget_and_seeds():
+def test_all_arms_share_data_budget_and_seeds():
     spec = parse_comparison(
         {"wiring": "post_ln,b2t", "depth": 2, "lr": [1e-3, 3e-3], "warmup": "0,9"}
     )
@@ -60,14 +60,14 @@ def test_cells_of_all_arms_get_the_same_data_budget_and_seeds():
     assert {recipe.schedule for recipe in recipes} == {"constant(warmup=0)", "constant(warmup=9)"}
 
 
-def test_several_grids_are_joined_and_what_they_share_runs_once():
+def test_common_cells_of_grids_run_once():
     spec = Comparison(
         grids=(Grid(wiring="pre_ln", lr=1e-3), Grid(wiring="pre_ln,b2t", lr=1e-3)), seeds=1
     )
     assert [cell.arm.wiring for cell in spec.cells()] == ["pre_ln", "b2t"]
 
 
-def test_a_recipe_is_a_task(tmp_path):
+def test_recipe_file_as_task(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("task: lm\ndata: corpus\nwiring: b2t\ndim: 32\nseed: 4\n", encoding="utf-8")
     spec = parse_comparison(parse_task_option(str(path)) | {"lr": 1e-3})
@@ -84,7 +84,7 @@ def test_a_recipe_is_a_task(tmp_path):
         parse_task_option(str(tmp_path / "none.yaml"))
 
 
-def test_the_warm_up_of_a_recipe_is_kept_unless_another_is_asked_for():
+def test_warmup_of_schedule_becomes_axis():
     keys = {"schedule": "cosine(warmup=0.1, floor=0.2)", "steps": 300}
     spec = parse_comparison(keys)
     assert (spec.schedule, spec.grids[0].warmup) == ("cosine(floor=0.2)", (30,))
@@ -93,14 +93,14 @@ def test_the_warm_up_of_a_recipe_is_kept_unless_another_is_asked_for():
     assert other.cells()[-1].schedule(other.schedule) == "cosine(warmup=7, floor=0.2)"
 
 
-def test_keys_twice_in_a_file_are_refused(tmp_path):
+def test_duplicate_yaml_keys_are_rejected(tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text("steps: 3\nsteps: 4\n", encoding="utf-8")
     with pytest.raises(UserError, match="'steps' appears twice"):
         read_spec(path)
 
 
-def test_a_folder_belongs_to_one_spec(tmp_path):
+def test_folder_belongs_to_one_spec(tmp_path):
     folder = tmp_path / "runs"
     with claim_folder(folder, Comparison()):
         assert read_comparison(folder) == Comparison()
@@ -109,7 +109,7 @@ def test_a_folder_belongs_to_one_spec(tmp_path):
             claim_folder(folder, Comparison()),
         ):
             pass
-    with claim_folder(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
+    with claim_folder(folder, Comparison(steps=100)):  # not prepared yet: replaces the spec
         assert read_comparison(folder).steps == 100
     with claim_folder(folder, Comparison()):
         write_json(folder / FACTS, {})
@@ -120,7 +120,7 @@ def test_a_folder_belongs_to_one_spec(tmp_path):
         pass
 
 
-def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
+def test_folder_with_other_files_is_rejected_and_unchanged(tmp_path):
     (tmp_path / "thesis.tex").write_text("dear", encoding="utf-8")
     with (
         pytest.raises(UserError, match=r"which contains thesis\.tex"),
@@ -135,13 +135,13 @@ def test_a_folder_of_something_else_is_refused_and_left_alone(tmp_path):
         pass
 
 
-def test_a_damaged_spec_is_told_with_a_way_out(tmp_path):
+def test_damaged_spec_raises_user_error(tmp_path):
     (tmp_path / "comparison.yaml").write_text("", encoding="utf-8")
     with pytest.raises(UserError, match=r"is damaged: .* start again in another folder"):
         read_comparison(tmp_path)
 
 
-def test_seeds_begin_where_they_are_told_to():
+def test_first_seed():
     spec = parse_comparison({"seeds": 3, "first_seed": 100, "wiring": "pre_ln", "lr": 1e-3})
     assert [cell.seed for cell in spec.cells()] == [100, 101, 102]
     assert parse_comparison(spec.to_flat_dict()) == spec
@@ -149,7 +149,7 @@ def test_seeds_begin_where_they_are_told_to():
         parse_comparison({"task": "lm", "first_seed": -1})
 
 
-def test_a_spec_without_another_seed_is_the_one_it_was_before_there_were_any():
+def test_default_first_seed_does_not_change_digest():
     spec = parse_comparison({"task": "lm", "seeds": 2})
     assert "first_seed" not in spec.canonical_dict() and "first_seed" in spec.to_flat_dict()
     assert spec.model_copy(update={"first_seed": 7}).digest != spec.digest

@@ -157,9 +157,9 @@ def test_outputs_of_any_shape(wrap):
 def test_inputs_as_tensor_tuple_or_dict():
     for example in (ids(), (ids(),), [ids()], {"tokens": ids()}):
         assert wirings(pre(), example) == RIGHT
-    with pytest.raises(addnorm.UserError, match="got example inputs of type str; wanted a tensor"):
+    with pytest.raises(addnorm.UserError, match="example_inputs: expected a tensor, .* got str"):
         addnorm.doctor(pre(), "ids")
-    with pytest.raises(addnorm.UserError, match=r"got str; wanted a torch\.nn\.Module"):
+    with pytest.raises(addnorm.UserError, match=r"model: expected a torch\.nn\.Module, got str"):
         addnorm.doctor("model", ids())
 
 

@@ -1,5 +1,6 @@
 """Encoder and decoder: against torch.nn, and what every wiring must keep."""
 
+import copy
 import warnings
 
 import pytest
@@ -14,6 +15,7 @@ from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
 from tests.helpers import gradients, shaken, tokens
+from tests.rounding import assert_bfloat16_close
 
 
 def make(kind=Encoder, *, dtype=torch.float32, move=True, **options):
@@ -368,14 +370,29 @@ def test_construction_on_the_meta_device(call):
     assert stack(tokens(2, 6, 12), memory=tokens(2, 5, 12)).isfinite().all()
 
 
-@pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16])
 @pytest.mark.parametrize("call", positions)
-def test_dtypes(dtype, call):
-    stack, x = make(Decoder, positions=call), tokens(2, 6, 12)
-    y = make(Decoder, positions=call, dtype=dtype)(x.to(dtype))
-    assert y.dtype == dtype
-    tolerance = 0.15 if dtype == torch.bfloat16 else 1e-4
-    torch.testing.assert_close(y.float(), stack(x), rtol=tolerance, atol=tolerance)
+def test_float64_equals_float32_up_to_rounding(call):
+    x = tokens(2, 6, 12)
+    y = make(Decoder, positions=call, dtype=torch.float64)(x.double())
+    assert y.dtype == torch.float64
+    expected = make(Decoder, positions=call)(x)
+    torch.testing.assert_close(y.float(), expected, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("call", positions)
+def test_bfloat16_equals_float32_up_to_rounding(call):
+    """Output and all gradients, with the same rounded inputs and weights."""
+    stack = make(Decoder, positions=call, dtype=torch.bfloat16)
+    x = tokens(2, 6, 12, dtype=torch.bfloat16).requires_grad_()
+    y = stack(x)
+    actual = [y, *gradients(y, [x, *stack.parameters()])]
+    exact, exact_x = copy.deepcopy(stack).float(), x.detach().float().requires_grad_()
+
+    def run_reference():
+        y = exact(exact_x)
+        return [y, *gradients(y, [exact_x, *exact.parameters()])]
+
+    assert_bfloat16_close(actual, run_reference)
 
 
 @pytest.mark.slow

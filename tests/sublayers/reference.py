@@ -11,9 +11,7 @@ def split(y: Tensor, heads: int) -> Tensor:
     return y.reshape(y.shape[0], y.shape[1], heads, -1)
 
 
-def attend(
-    q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None
-) -> tuple:
+def attend(q, k, v, scale: float, allowed: Tensor, bias: Tensor, cap: float | None = None) -> tuple:
     """Attention of (B, L, H, K) to (B, S, G, K); allowed and bias broadcast to (B, H, L, S)."""
     group = q.shape[2] // k.shape[2]
     k, v = (torch.stack([t[:, :, h // group] for h in range(q.shape[2])], 2) for t in (k, v))

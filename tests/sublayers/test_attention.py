@@ -1,5 +1,7 @@
 """Attention against a textbook twin and torch.nn.MultiheadAttention."""
 
+import copy
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,12 +12,12 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import CrossAttention, KVCache, SelfAttention, masks
 from tests.helpers import gradients, shaken, tokens
+from tests.rounding import assert_bfloat16_close
 from tests.sublayers import reference
 
 TOLERANCE = {
     torch.float64: {"rtol": 1e-9, "atol": 1e-10},
     torch.float32: {"rtol": 1e-4, "atol": 1e-5},
-    torch.bfloat16: {"rtol": 5e-2, "atol": 6e-2},
 }
 
 
@@ -51,11 +53,29 @@ def test_self_attention_equals_its_twin(dtype, kv_heads, causal, masked, biased)
     ours = module(x, mask=mask, bias=bias)
     twin = reference.attention(module, x, x, allowed=allowed, bias=bias)
     equal(ours, twin, dtype)
-    if dtype == torch.bfloat16:
-        return  # its gradients are those of float32, rounded at every step
     inputs = [x, *module.parameters(), *([bias] if biased else [])]
     for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
         equal(a, b, dtype)
+
+
+@pytest.mark.parametrize("kind", [SelfAttention, CrossAttention])
+@pytest.mark.parametrize("kv_heads", [4, 2])
+@pytest.mark.parametrize("masked", [False, True])
+def test_bfloat16_equals_the_float32_reference_up_to_rounding(kind, kv_heads, masked):
+    """Output and all gradients; the reference has the rounded inputs and weights."""
+    module = make(kind, kv_heads=kv_heads, dtype=torch.bfloat16)
+    x = tokens(3, 7, 12, dtype=torch.bfloat16).requires_grad_()
+    mask = some_mask() if masked else None
+    y = module(x, mask=mask) if kind is SelfAttention else module(x, x, memory_mask=mask)
+    actual = [y, *gradients(y, [x, *module.parameters()])]
+    exact, exact_x = copy.deepcopy(module).float(), x.detach().float().requires_grad_()
+
+    def run_reference():
+        allowed = mask[:, None, None, :] if masked else None
+        y = reference.attention(exact, exact_x, exact_x, allowed=allowed)
+        return [y, *gradients(y, [exact_x, *exact.parameters()])]
+
+    assert_bfloat16_close(actual, run_reference)
 
 
 @pytest.mark.parametrize("options", [{"scale": 1.0}, {"cap": 0.7}, {"scale": 0.3, "cap": 2.0}])
@@ -110,10 +130,9 @@ def test_cross_attention_equals_its_twin(dtype, kv_heads):
     ours = module(x, memory, memory_mask=mask)
     twin = reference.attention(module, x, memory, allowed=mask[:, None, None, :])
     equal(ours, twin, dtype)
-    if dtype != torch.bfloat16:
-        inputs = [x, memory, *module.parameters()]
-        for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
-            equal(a, b, dtype)
+    inputs = [x, memory, *module.parameters()]
+    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+        equal(a, b, dtype)
 
 
 def torch_twin(module):
@@ -390,7 +409,7 @@ def test_errors_at_construction(build, message):
         (lambda s, x: s(x[0]), r"\(B, L, 12\), got torch.float32 of shape \(7, 12\)"),
         (lambda s, x: s(x.long()), "must be floating point"),
         (lambda s, x: s(x, mask=torch.ones(3, 7)), "torch's key_padding_mask .* pass ~key_pad"),
-        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry a token"),
+        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry per token"),
         (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible must be boolean"),
         (lambda s, x: s(x, visible=torch.ones(7).bool()), r"got torch.bool of shape \(7,\)"),
         (lambda s, x: s(x, visible=torch.ones(4, 7, 7).bool()), r"attn_mask .* pass ~attn_mask"),

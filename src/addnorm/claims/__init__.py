@@ -1,8 +1,8 @@
-"""Published statements, each with its source, an experiment and a rule that judges it.
+"""Published claims about norms and residual connections, reproduced and judged.
 
-A claim is one file. It says what was stated where, measures it at the start of models (`AtStart`)
-or by training (`ByTraining`), and turns rows into a verdict: held, not held or undecided. To add
-one: a file, and a line below.
+A claim is one file in `catalogue/`. It names the statement and its source, measures it on untrained
+models (`InitClaim`) or by training (`ComparisonClaim`), and turns the measured rows into a verdict:
+held, not held or undecided. To add a claim, add its file and import it below.
 """
 
 from addnorm.claims.callbacks import ClaimsCallback

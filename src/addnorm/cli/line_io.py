@@ -1,4 +1,4 @@
-"""Lines in, lines out: what `translate`, `generate` and `classify` have in common."""
+"""Input and output of the commands that map lines to lines, such as `translate`."""
 
 import contextlib
 import itertools
@@ -10,7 +10,13 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.decode.inference import GeneratedText, InputWarnings, LabelPrediction, RunProtocol
+    from addnorm.tasks import (
+        FilledText,
+        GeneratedText,
+        InputWarnings,
+        LabelPrediction,
+        RunProtocol,
+    )
 
 Output = TypeVar("Output")
 
@@ -93,7 +99,7 @@ def check_attention_path(path: Path) -> None:
 
 def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     """Lines to read before the first is answered; one where somebody types them."""
-    from addnorm.decode.inference import LINES_PER_CHUNK
+    from addnorm.tasks.lines import LINES_PER_CHUNK
 
     if chunk is not None:
         return chunk
@@ -177,6 +183,12 @@ def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
             "truncated",
             file=sys.stderr,
         )
+    if warnings.num_unmasked:
+        print(
+            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; "
+            "nothing was filled in",
+            file=sys.stderr,
+        )
     if invalid:
         print(
             f"addnorm: {invalid} of {warnings.num_lines} lines were not UTF-8; invalid bytes were "
@@ -204,7 +216,7 @@ def run_lines(
     """
     if attention is not None:
         check_attention_path(attention)
-    drawn: list[GeneratedText | LabelPrediction] = []
+    drawn: list[GeneratedText | LabelPrediction | FilledText] = []
     number = 0
     with progress_bar(description, shares_terminal=True) as tick:
         for number, (line, output) in enumerate(answers, start=1):
@@ -214,8 +226,8 @@ def run_lines(
             if attention is not None and len(drawn) < MAX_ATTENTION_EXAMPLES and first.tokens:
                 drawn.append(first)
     if attention is not None:
-        from addnorm.decode.attention_maps import attention_examples
         from addnorm.report.attention_page import write_attention_page
+        from addnorm.tasks.attention import attention_examples
 
         write_attention_page(attention, attention_examples(run, drawn))
         count = f"{len(drawn)} of {number} lines"

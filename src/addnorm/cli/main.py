@@ -21,6 +21,7 @@ from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
 from addnorm.cli.commands.evaluate import evaluate
+from addnorm.cli.commands.fill_mask import fill_mask
 from addnorm.cli.commands.fit import fit
 from addnorm.cli.commands.generate import generate
 from addnorm.cli.commands.list import list_members
@@ -44,6 +45,7 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "translate": translate,
     "generate": generate,
     "classify": classify,
+    "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
     "bench": bench,

@@ -36,6 +36,12 @@ def _optimizers() -> "Registry[Any]":
     return registry
 
 
+def _tasks() -> "Registry[Any]":
+    from addnorm.tasks import registry
+
+    return registry
+
+
 def _positions() -> "Registry[Any]":
     from addnorm.sublayers.positions import registry
 
@@ -65,6 +71,7 @@ FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
     "wirings": _wirings,
     "schedules": _schedules,
     "optimizers": _optimizers,
+    "tasks": _tasks,
     "positions": _positions,
     "qk_norms": _qk_norms,
     "presets": _presets,

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import AXES, Comparison
-from addnorm.comparison.tasks import TASKS, Task
+from addnorm.comparison.tasks import Task, get_task
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError, closest_names
 from addnorm.core.key_values import load_yaml
@@ -34,16 +34,15 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
     Raises:
         UserError: A key or a value is not valid.
     """
-    task = _find_task(values.get("task", Comparison.model_fields["task"].default))
-    values = dict(task.defaults if task else {}) | dict(values)
+    task = get_task(values.get("task", Comparison.model_fields["task"].default))
+    values = dict(task.defaults) | dict(values)
     fields = {name: value for name, value in values.items() if name in Comparison.model_fields}
     axes = {name: value for name, value in values.items() if name in AXES}
     keys = dict(fields.pop("keys", None) or {})
     for name, value in values.items():
         if name not in fields and name not in axes and name != "keys":
             keys[name] = value
-    if task is not None:  # pydantic rejects an unknown task below
-        _check_keys(keys, task)
+    _check_keys(keys, task)
     axes = _move_warmup_to_axes(fields, axes)
     if axes and fields.get("grids"):
         raise UserError(
@@ -119,10 +118,6 @@ def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[s
     options = {name: value for name, value in call.options.items() if name != "warmup"}
     fields["schedule"] = str(Call(call.name, options))
     return {"warmup": resolve_steps(call.options["warmup"], steps)} | axes
-
-
-def _find_task(name: Any) -> Task | None:
-    return TASKS.get(name) if isinstance(name, str) else None
 
 
 def _check_keys(keys: Mapping[str, Any], task: Task) -> None:

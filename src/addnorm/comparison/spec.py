@@ -35,8 +35,8 @@ class Comparison(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    task: Literal["translate", "lm", "classify", "table"] = "translate"
-    """Name of the task; see `comparison/tasks`."""
+    task: str = "translate"
+    """Name of the task: a text task (`addnorm list tasks`), or table."""
     data: str = DEMO
     """Corpus folder made by `addnorm data`, or the file of a table; `demo` builds a demo corpus."""
     grids: tuple[Grid, ...] = (Grid(),)

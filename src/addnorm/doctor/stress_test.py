@@ -85,27 +85,6 @@ def learning_rates(lr: float, warmup: int, steps: int) -> list[float]:
     return [lr * min(1.0, (step + 1) / warmup) if warmup else lr for step in range(steps)]
 
 
-def sensitivity(rows: Sequence[Row]) -> dict[int, float]:
-    """Return the sensitivity of the last loss to the learning rate, by length of the warm-up.
-
-    value = sum_i (L_i - min L) / (n (L_0 - min L))
-
-    L_i is the last loss at the i-th of n rates, at most the first loss L_0. The value is 0 if every
-    rate reaches the best loss, about 1 - 1 / n if only one learns, and 1 if none does.
-
-    Wortsman et al., Small-scale proxies for large-scale Transformer training instabilities, 2023,
-    arXiv 2309.14322, section 2.2, here divided by the possible gain to compare different losses.
-    """
-    values: dict[int, float] = {}
-    for warmup in dict.fromkeys(row["warmup"] for row in rows):
-        runs = [row for row in rows if row["warmup"] == warmup]
-        first = runs[0]["first_loss"]
-        last = [min(r["last_loss"], first) if r["finite"] else first for r in runs]
-        gain = first - min(last)
-        values[warmup] = sum(x - min(last) for x in last) / (len(last) * gain) if gain > 0 else 1.0
-    return values
-
-
 def _train_copy(model: nn.Module, call: Call, *, measure: Loss, schedule: Sequence[float]) -> Row:
     """Train a copy of the model; turn any error of the user's code into a StressTestError."""
     try:

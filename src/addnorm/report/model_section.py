@@ -12,6 +12,7 @@ from addnorm.report.diagram.figure import diagram_figure
 from addnorm.report.diagram.layout import compute_layout
 from addnorm.report.diagram.symbols import format_formula
 from addnorm.report.html.page import Column, Facts, Note, Part, Section
+from addnorm.tasks import registry as tasks
 from addnorm.wirings.base import registry as wirings
 
 MODEL_KEYS = (
@@ -63,7 +64,8 @@ def _draw_blocks(config: Mapping[str, Any], wiring: str, encoder: str) -> list[P
     """Return the diagram of each stack; empty if one cannot be drawn."""
     depth = int(config.get("depth") or 6)
     stacks = [(wiring, False, depth)]
-    if config.get("task") == "translate":
+    task = config.get("task")
+    if task in tasks and tasks.member(str(task)).is_encoder_decoder:
         encoder_depth = int(config.get("encoder_depth") or depth)
         stacks = [(encoder, False, encoder_depth), (wiring, True, depth)]
     try:

@@ -28,10 +28,10 @@ from addnorm.report.html.page import (
 )
 from addnorm.report.model_section import find_wiring, model_section
 from addnorm.report.run_history import EVENT_LABELS, Event, History
+from addnorm.tasks import registry as tasks
 
 PAGE_FILE = "report.html"
 MAX_EVENT_ROWS = 200
-TASKS = {"translate": "Translation", "lm": "Language model", "classify": "Classification"}
 
 
 @dataclass(frozen=True)
@@ -107,9 +107,10 @@ def render_run_page(
     """
     events = history.events()
     task = str(config.get("task", "")) or "Training run"
+    title = tasks.card(task).title if task in tasks else task
     wiring = find_wiring(config, arrangement)
     return render_page(
-        f"{TASKS.get(task, task)} with {wiring}" if wiring else TASKS.get(task, task),
+        f"{title} with {wiring}" if wiring else title,
         about=f"Folder: {folder.resolve()}",
         key_numbers=_key_numbers(history, events),
         warnings=list(_warnings(config, history, events)),

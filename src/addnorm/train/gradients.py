@@ -23,8 +23,8 @@ from addnorm.data.batches import Batch
 from addnorm.kernels.precision import widest_float
 from addnorm.measure import Nonfinite, first_nonfinite
 from addnorm.measure.sites import unwrap_model
+from addnorm.tasks import LossMeans
 from addnorm.train.distributed import no_sync
-from addnorm.train.objective import LossMeans
 from addnorm.train.session import Session
 from addnorm.train.validation import autocast_context
 

@@ -55,8 +55,6 @@ from addnorm.train.validation import validate
 
 MAX_SPIKES = 20
 """Skipped updates in a row, or rewinds in a run, after which the run ends as diverged."""
-MAX_EXPONENT = 700.0
-"""Largest loss whose perplexity is computed; exp overflows above 709."""
 
 
 def train(
@@ -270,12 +268,8 @@ class Trainer:
         if not math.isfinite(means.loss):
             self.loss = means.loss
         self._add_row("loss", means.loss, split="valid")
-        name, value = (
-            ("accuracy", means.accuracy)
-            if self.recipe.task == "classify"
-            else ("perplexity", math.exp(min(means.loss, MAX_EXPONENT)))
-        )
-        self._add_row(name, value, split="valid")
+        for name, value in self.session.task.validation_metrics(means).items():
+            self._add_row(name, value, split="valid")
         is_best = means.loss < self.state.best
         if is_best:
             self.state.best, self.state.best_step = means.loss, self.state.step

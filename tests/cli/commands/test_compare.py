@@ -1,4 +1,4 @@
-"""`addnorm compare` and `addnorm report`, as a user types them."""
+"""The commands `addnorm compare` and `addnorm report`."""
 
 import json
 
@@ -12,7 +12,7 @@ from tests.comparison.synthetic_study import made_up
 TINY = ["dim=8", "heads=2", "batch_tokens=256", "--steps", "3", "--depth", "1", "--score", "2"]
 
 
-def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
+def test_compare_end_to_end(addnorm, tmp_path):
     out = tmp_path / "runs"
     words = ["compare", "--wiring", "pre_ln,rezero", "--lr", "1e-3", "--seeds", "1", *TINY]
     done = addnorm(*words, "-o", str(out), "--csv")
@@ -31,7 +31,7 @@ def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
     assert "dropout was left out, now 0.2" in other.err
 
 
-def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
+def test_dry_run_prints_readable_spec(addnorm, tmp_path):
     done = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
     assert done.code == 0
     path = tmp_path / "study.yaml"
@@ -72,7 +72,7 @@ def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
         (["data=nowhere", "tokenizer=char"], "no corpus at"),
     ],
 )
-def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
+def test_errors_are_one_line(addnorm, words, told, tmp_path):
     done = addnorm("compare", *words, "-o", str(tmp_path / "runs"))
     assert done.code == 2
     assert told in done.err
@@ -80,14 +80,14 @@ def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
     assert done.out == ""
 
 
-def test_a_folder_of_something_else_stays_as_it_is(addnorm, tmp_path):
+def test_folder_with_other_files_is_unchanged(addnorm, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = addnorm("compare", *TINY, "-o", str(tmp_path))
     assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["mine.txt"])
     assert "which contains mine.txt" in done.err
 
 
-def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
+def test_report_can_be_rebuilt(addnorm, tmp_path):
     spec = parse_comparison({"wiring": "post_ln,pre_ln", "lr": "1e-3", "depth": "2", "seeds": 2})
     folder = made_up(tmp_path / "runs", spec)
     done = addnorm("report", str(folder), "--csv", "--png", str(tmp_path / "pictures"))
@@ -98,7 +98,7 @@ def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
     assert list((tmp_path / "pictures").glob("*.png"))
 
 
-def test_a_report_of_nothing_is_refused(addnorm, tmp_path):
+def test_report_of_empty_folder_is_rejected(addnorm, tmp_path):
     done = addnorm("report", str(tmp_path))
     assert done.code == 2
     assert "no comparison, run or claims in" in done.err

@@ -13,8 +13,8 @@ import addnorm
 from addnorm.cli.commands.doctor import _render_report
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
-from tests.decode.sample_runs import records
 from tests.doctor.models.tiny import Model, PreBlock, ids, stack
+from tests.tasks.sample_runs import records
 
 MODULE = """
 import torch

@@ -1,4 +1,4 @@
-"""Hyper-connections in every layout and spelling: which axis holds the streams is nobody's rule."""
+"""Hyper-connections with the axis of the streams in every position and several notations."""
 
 import torch
 from torch import nn

@@ -1,7 +1,7 @@
-"""Small Transformers in several coding styles, each with a place for one mistake.
+"""Small Transformers in several coding styles, each with an optional mistake.
 
-`fault` names the mistake, "" is the healthy twin. The styles differ in who holds the norms, how
-they are written and how the add is spelt, never in what they compute.
+`fault` names the mistake; "" builds the correct model. The styles differ in the module that holds
+the norms and in the notation of norms and adds, never in the computation.
 """
 
 import copy
@@ -80,7 +80,7 @@ class FeedForward(nn.Sequential):
 
 
 class Model(nn.Module):
-    """Embedding, blocks, perhaps a final norm, head."""
+    """Embedding, blocks, optional final norm, head."""
 
     def __init__(self, blocks, final=None, head=True, after=None, embed_norm=None):
         super().__init__()
@@ -105,7 +105,7 @@ class Model(nn.Module):
 
 
 class PreBlock(nn.Module):
-    """x = x + f(norm(x)), modules in the block."""
+    """x = x + f(norm(x)), with the norms as attributes of the block."""
 
     def __init__(self, norm=nn.LayerNorm, fault="", causal=False):
         super().__init__()
@@ -164,7 +164,7 @@ class PostBlock(nn.Module):
 
 
 class Connection(nn.Module):
-    """A residual around anything, as in the Annotated Transformer."""
+    """Residual connection as a module, as in the Annotated Transformer."""
 
     def __init__(self, norm, place="pre", fault=""):
         super().__init__()
@@ -197,7 +197,7 @@ class ConnectedBlock(nn.Module):
 
 
 class Flat(nn.Module):
-    """Everything in one forward: weights in lists, functional norms, in-place adds."""
+    """One forward function: weights in lists, functional norms, in-place adds."""
 
     def __init__(self, place="pre", fault="", final=True):
         super().__init__()

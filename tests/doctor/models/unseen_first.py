@@ -1,4 +1,4 @@
-"""Twenty architectures that are not in the zoo, with what the doctor should say of each.
+"""Twenty architectures that are not in the zoo, with the expected report of each.
 
 The expectations were written before the first run and are not to be changed to fit a result. They
 state the residual adds, the class of each, and tags that each must have.
@@ -33,7 +33,7 @@ PAD = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 class GRUGate(nn.Module):
-    """GTrXL's gate, written out."""
+    """Gate of GTrXL, written out."""
 
     def __init__(self, dim):
         super().__init__()
@@ -165,8 +165,8 @@ def tokens(name, config, **options):
 
 
 PRE, POST = "pre_ln", "post_ln"
-FRESH = {
-    # name: (make, the class of each add, tags of every add)
+FIRST_SET = {
+    # name: (build function, wiring of each add, tags of every add)
     "Phi": (tokens("PhiForCausalLM", "PhiConfig", **SIZES), [PRE] * LAYERS, {"parallel"}),
     "GPT-Neo": (
         tokens("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=DIM, num_layers=LAYERS,
@@ -207,7 +207,7 @@ FRESH = {
     "CLIP": (clip, [PRE] * 4 * LAYERS, set()),
     "StarCoder 2": (tokens("Starcoder2ForCausalLM", "Starcoder2Config", **SIZES,
                            num_key_value_heads=2, **PAD), [PRE] * 2 * LAYERS, set()),
-    "FT-Transformer": (table_model, ["none", *[PRE] * 5], set()),  # its first norm is left out
+    "FT-Transformer": (table_model, ["none", *[PRE] * 5], set()),  # without its first norm
     "GTrXL, written out": (lambda: (GTrXL(), vectors()), [PRE] * 2 * LAYERS, {"gated"}),
     "MLP-Mixer, written out": (
         lambda: (nn.Sequential(*[MixerBlock() for _ in range(LAYERS)], nn.LayerNorm(DIM)),
@@ -223,10 +223,10 @@ FRESH = {
 }  # fmt: skip
 
 
-def judged(report, classes, tags):
-    """What is wrong with a report; empty if nothing."""
-    got = [block.wiring for block in report.blocks]
-    if got != classes:
-        return f"wanted {classes}, got {got}"
+def report_error(report, classes, tags):
+    """Return how a report differs from the expectation; empty if it does not."""
+    reported = [block.wiring for block in report.blocks]
+    if reported != classes:
+        return f"expected {classes}, got {reported}"
     missing = [b.index for b in report.blocks if not tags <= set(b.tags)]
     return f"tags {tags} missing at {missing}" if missing else ""

@@ -109,9 +109,13 @@ class Far(nn.Module):
 @pytest.mark.parametrize(
     ("model", "example", "why"),
     [
-        (nn.Linear(DIM, DIM), vectors(), "nothing that was made of the inputs is added"),
-        (nn.Flatten(), vectors(), "nothing mixes features or tokens"),
-        (Far(), (vectors(), vectors()), "of 1 additions, the last one in 'the model itself', none"),
+        (nn.Linear(DIM, DIM), vectors(), "no two activations are added"),
+        (nn.Flatten(), vectors(), "no operation mixes features or tokens"),
+        (
+            Far(),
+            (vectors(), vectors()),
+            "none of 1 additions, the last one in 'the model itself', adds a branch",
+        ),
     ],
 )
 def test_a_model_without_blocks_is_told_why(model, example, why):

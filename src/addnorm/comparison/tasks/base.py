@@ -12,6 +12,7 @@ from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
+from addnorm.tasks import Example
 
 NUM_SAMPLES = 6
 """Number of held-out examples whose outputs are stored and shown in the report."""
@@ -22,13 +23,6 @@ class DataSource(NamedTuple):
 
     path: Path
     digest: str
-
-
-class Example(NamedTuple):
-    """A held-out example; `target` is empty if there is no single correct output."""
-
-    input: str
-    target: str
 
 
 class Task(ABC):

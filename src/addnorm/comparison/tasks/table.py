@@ -18,10 +18,11 @@ from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import DataSource, Example, Task
+from addnorm.comparison.tasks.base import DataSource, Task
 from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
 from addnorm.core.validation import format_validation_error
+from addnorm.tasks import Example
 from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.schedules.base import registry as schedules
 

@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks.base import NUM_SAMPLES, Example
+from addnorm.comparison.tasks.base import NUM_SAMPLES
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
@@ -17,6 +17,7 @@ from addnorm.tabular.columns.table_files import read_table
 from addnorm.tabular.params import auto_batch_size
 from addnorm.tabular.task_setup import infer_column_types, infer_task, split_rows, split_target
 from addnorm.tabular.training.targets import ClassTarget, NumberTarget, Target
+from addnorm.tasks import Example
 
 MIN_ROWS = 20
 HELD_OUT_FRACTION = 0.3

@@ -37,13 +37,8 @@ from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_m
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import model_config, training_config
-from addnorm.tabular.training.loop import (
-    WeightedBatch,
-    build_model,
-    fit_model,
-    predict,
-    torch_context,
-)
+from addnorm.tabular.training.contexts import torch_context
+from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
 from addnorm.tabular.training.targets import NumberTarget, Target
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
@@ -93,9 +88,7 @@ def build_on_tiny_table(recipe: TableRecipe) -> None:
     try:
         build_table_model(model_config(estimator, encoder, 2))
     except UserError as error:
-        raise UserError(
-            f"cannot build the table model with wiring {recipe.wiring}: {error}"
-        ) from None
+        raise UserError(f"cannot build a table model with {recipe.wiring}: {error}") from None
     training_config(estimator, 2, wiring=recipe.wiring, seed=0)
 
 

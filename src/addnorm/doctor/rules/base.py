@@ -15,6 +15,7 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import SLICES, is_mixing
 from addnorm.doctor.model_trace import ModelTrace
 from addnorm.doctor.report import Finding
+from addnorm.doctor.residual.residual_adds import ResidualAdd
 
 Rule = Callable[["RuleContext"], Iterable[Finding]]
 RULES: dict[str, Rule] = {}
@@ -45,6 +46,8 @@ class RuleContext:
     """Function that builds the model from `config`."""
     cache: dict[str, Any] = field(default_factory=dict)
     """Results that several rules share, such as the outputs of a probe."""
+    notes: list[str] = field(default_factory=list)
+    """What a rule could not check; printed with the report."""
 
     @property
     def graph(self) -> Graph:
@@ -61,14 +64,18 @@ class RuleContext:
         """Every use of a norm, by graph node."""
         return self.analysis.norms
 
+    def add_stats(self, add: ResidualAdd) -> Mapping[str, float]:
+        """Return the variances measured at a residual add, by name."""
+        return self.trace.recorder.stats.add_stats.get(add.node, {})
+
     @cached_property
     def blocks(self) -> list[AddAnalysis]:
         """The residual adds of the main streams, in the order of the forward pass."""
         return self.analysis.blocks()
 
-    def wiring(self, reading: AddAnalysis) -> str:
+    def wiring(self, block: AddAnalysis) -> str:
         """Return the position of a block's norms, such as `pre_ln`."""
-        return wiring_label(self.analysis, reading)
+        return wiring_label(self.analysis, block)
 
     @cached_property
     def weights(self) -> dict[str, Tensor]:
@@ -119,17 +126,17 @@ class RuleContext:
                 names += self.weight_names(operand.node, include_slices=include_slices)
         return names
 
-    def branch_weights(self, reading: AddAnalysis) -> tuple[str, ...]:
+    def branch_weights(self, block: AddAnalysis) -> tuple[str, ...]:
         """Return the names of the matrices in a block's branch, in the order of use."""
         names: list[str] = []
-        for index in sorted(reading.add.path - {reading.add.fork}):
+        for index in sorted(block.add.path - {block.add.fork}):
             if is_mixing(self.graph[index].op):
                 names += self.weight_names(index)
         return tuple(dict.fromkeys(n for n in names if self.weights[n].dim() > 1))
 
-    def module_path(self, reading: AddAnalysis) -> str:
+    def module_path(self, block: AddAnalysis) -> str:
         """Return the path of the module that performs the add."""
-        return reading.add.module or "the model itself"
+        return block.add.module or "the model itself"
 
     def iter_norms(self) -> Iterator[Norm]:
         """Iterate over the uses of norms in the order of the forward pass."""

@@ -17,12 +17,12 @@ def cloned_layers(context: RuleContext) -> Iterator[Finding]:
     unless the caller re-initializes them.
     """
     streams: dict[int, list[list[tuple[str, ...]]]] = {}
-    for reading in context.blocks:
-        if reading.skipped_adds or reading.is_dual:
+    for block in context.blocks:
+        if block.skipped_adds or block.is_dual:
             continue
-        names = tuple(n for n in context.branch_weights(reading) if _is_random(context.weights[n]))
+        names = tuple(n for n in context.branch_weights(block) if _is_random(context.weights[n]))
         # Streams are compared separately: a teacher may be a copy of its student.
-        groups = streams.setdefault(reading.stream, [])
+        groups = streams.setdefault(block.stream, [])
         if not names or any(names in group for group in groups):
             continue
         for group in groups:

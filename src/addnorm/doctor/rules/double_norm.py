@@ -63,7 +63,7 @@ def double_norm(context: RuleContext) -> Iterator[Finding]:
 @rule("doubled_final_norm")
 def doubled_final_norm(context: RuleContext) -> Iterator[Finding]:
     """Report a final norm after Post-LN, whose last norm already normalizes the output."""
-    own = {r.post_norm for r in context.blocks if r.has_post_norm and r.post_norm >= 0}
+    own = {r.post_norm for r in context.blocks if r.has_post_norm and r.post_norm is not None}
     yield from _find_pairs(context, lambda norm: norm.node in own, name="doubled_final_norm")
 
 

@@ -19,7 +19,7 @@ def dropout_after_norm(context: RuleContext) -> Iterator[Finding]:
     context = trace_in_train_mode(context) or context  # in eval mode some models skip dropout
     graph = context.graph
     for last, _ in find_last_blocks(context):
-        ends = [*last.final_norms, *([last.post_norm] if last.post_norm >= 0 else [])]
+        ends = [*last.final_norms, *([last.post_norm] if last.post_norm is not None else [])]
         for index in ends:
             for user in sorted(graph.forward_reach(index)):
                 node = graph[user]

@@ -30,7 +30,7 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
         return
     base = _fingerprint(context, dict(context.config))
     if base is None:
-        context.trace.notes.append(
+        context.notes.append(
             "options without effect were not checked: the model built from the config does not run"
         )
         return
@@ -41,7 +41,7 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
         }
         tried = [other for other, result in prints.items() if result is not None]
         if not tried:
-            context.trace.notes.append(
+            context.notes.append(
                 f"the effect of option {name} was not checked: no other value gives a model that "
                 "runs"
             )

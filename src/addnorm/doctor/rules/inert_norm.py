@@ -14,12 +14,12 @@ from addnorm.doctor.trace.opaque_modules import behaves_as_norm
 @rule("inert_norm")
 def inert_norm(context: RuleContext) -> Iterator[Finding]:
     """Report norms that are never called, whose output is discarded, or that get no gradient."""
-    graph, visit = context.graph, context.trace
+    graph, trace = context.graph, context.trace
     used = {o.name for node in graph for o in node.operands if o.kind == "weight"}
     sizes = {graph[r.add.node].shape[-1] for r in context.blocks if graph[r.add.node].shape}
     is_norm: dict[tuple[type, str], bool] = {}
-    for path, module in visit.model.named_modules():
-        if any(True for _ in module.children()) or visit.recorder.call_counts.get(path):
+    for path, module in trace.model.named_modules():
+        if any(True for _ in module.children()) or trace.recorder.call_counts.get(path):
             continue
         names = [f"{path}.{name}" for name, _ in module.named_parameters()]
         if any(name in used for name in names):

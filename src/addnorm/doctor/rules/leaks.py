@@ -45,27 +45,23 @@ def batch_leak(context: RuleContext) -> Iterator[Finding]:
         if norm.kind == "batch" and len(context.graph[norm.source].shape) == 3
     ]
     if batch_norms:
-        context.trace.notes.append(
+        context.notes.append(
             "leaks between examples in train mode: the batch norms at "
             f"{join_paths(batch_norms)} use statistics of the batch there; the probes ran in eval "
             "mode, with running statistics"
         )
     probe = perturb_last_token(context)
     if probe is None:
-        context.trace.notes.append(
-            "leaks between examples were not checked: no suitable input or output"
-        )
+        context.notes.append("leaks between examples were not checked: no suitable input or output")
     elif probe.is_single_example:
-        context.trace.notes.append(
+        context.notes.append(
             "leaks between examples were not checked: the positions of the first input axis see "
             "each other and were taken as tokens of one example; if they are examples, they leak"
         )
     elif probe.before.shape[0] < 2:
-        context.trace.notes.append(
-            "leaks between examples were not checked: the batch has one example"
-        )
+        context.notes.append("leaks between examples were not checked: the batch has one example")
     elif probe.is_unchanged:
-        context.trace.notes.append("leaks were not checked: no output depends on the changed input")
+        context.notes.append("leaks were not checked: no output depends on the changed input")
     elif probe.has_batch_leak:
         yield Finding(
             "batch_leak", "error", "",
@@ -84,7 +80,7 @@ def future_leak(context: RuleContext) -> Iterator[Finding]:
     probe = perturb_last_token(context)
     reason = _explain_unusable_probe(probe)
     if probe is None or reason:
-        context.trace.notes.append(f"leaks from the future were not checked: {reason}")
+        context.notes.append(f"leaks from the future were not checked: {reason}")
         return
     axis = probe.before.shape[1:-1].index(probe.length)
     before, after = (drop_last_token(t[0], probe.length) for t in (probe.before, probe.after))
@@ -165,7 +161,7 @@ def padding_leak(context: RuleContext) -> Iterator[Finding]:
             if changes and None not in changes:
                 break
         if not changes or None in changes:
-            context.trace.notes.append(f"leaks from padding were not checked for the mask {name!r}")
+            context.notes.append(f"leaks from padding were not checked for the mask {name!r}")
             continue
         smallest = min(change for change in changes if change is not None)
         if smallest > NOTICEABLE_CHANGE:
@@ -221,8 +217,8 @@ def _main_stream(context: RuleContext) -> list[AddAnalysis]:
 
 def _is_causal(context: RuleContext) -> bool:
     """Whether a self-attention of the main stream masks later tokens."""
-    mine = [r for r in _main_stream(context) if r.kind == "self-attention"]
-    spans = [(r.add.fork, r.add.node) for r in mine]
+    blocks = [r for r in _main_stream(context) if r.kind == "self-attention"]
+    spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(
         a.is_causal and any(start <= a.node <= end for start, end in spans)
         for a in context.trace.recorder.stats.attentions
@@ -236,13 +232,13 @@ def _find_causal_masks(context: RuleContext) -> dict[str, int]:
         Path of the module that applies a mask, and its offset: the number of tokens ahead at which
         it starts to hide.
     """
-    graph, found = context.graph, dict[str, int]()
-    for reading in _main_stream(context):
-        tokens = graph[reading.add.node].shape[:-1]
-        for node in (graph[i] for i in sorted(reading.add.path - {reading.add.fork})):
+    graph, offsets = context.graph, dict[str, int]()
+    for block in _main_stream(context):
+        tokens = graph[block.add.node].shape[:-1]
+        for node in (graph[i] for i in sorted(block.add.path - {block.add.fork})):
             pairs = node.shape[-2:]
             over = len(pairs) == 2 and pairs[0] == pairs[1] in tokens and not is_mixing(node.op)
             if node.op in ATTENTION or over:
-                begin = max(causal_offsets(graph, node.index), default=0)
-                found |= {node.path or "the model itself": begin} if begin else {}
-    return found
+                offset = max(causal_offsets(graph, node.index), default=0)
+                offsets |= {node.path or "the model itself": offset} if offset else {}
+    return offsets

@@ -34,7 +34,7 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
             last.final_norms and not _is_read_by_other_stream(context, last, readers=raw)
         ):
             continue
-        variance = last.add.stats.get("stream_variance")
+        variance = context.add_stats(last.add).get("stream_variance")
         yield Finding(
             "missing_final_norm", "warning", context.module_path(last),
             "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "
@@ -54,16 +54,16 @@ def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAn
     the memory of a decoder, counts as ending.
     """
     streams: dict[int, list[AddAnalysis]] = {}
-    for reading in context.blocks:
-        if not reading.is_dual:
-            streams.setdefault(reading.stream, []).append(reading)
-    found = []
+    for block in context.blocks:
+        if not block.is_dual:
+            streams.setdefault(block.stream, []).append(block)
+    last_blocks = []
     for rows in streams.values():
         last = rows[-1]
         begun = (other[0].link.start for other in streams.values() if other is not rows)
         if not any(context.graph.reaches(last.add.node, start) for start in begun):
-            found.append((last, rows))
-    return found
+            last_blocks.append((last, rows))
+    return last_blocks
 
 
 def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | None:
@@ -71,7 +71,7 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
     graph = context.graph
     outputs = set(context.trace.recorder.outputs)
     visited: set[int] = set()
-    pending, found = [last.add.node], []
+    pending, readers = [last.add.node], []
     while pending:
         index = pending.pop()
         if index in visited:
@@ -84,14 +84,14 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
             and is_mixing(graph[index].op)
             and not _is_norm_or_mixture(context, last, index=index)
         ):
-            found.append(index)
+            readers.append(index)
             continue
         if index in outputs and not graph[index].users:
-            found.append(index)
+            readers.append(index)
         pending += graph[index].users
-    if not found and not visited & set(context.norms):
+    if not readers and not visited & set(context.norms):
         return [last.add.node]  # the readers are outside the recorded graph
-    return sorted(found) or None
+    return sorted(readers) or None
 
 
 def _is_read_by_other_stream(
@@ -100,9 +100,9 @@ def _is_read_by_other_stream(
     """Whether an attention of another stream reads the sum without a norm."""
     return any(
         context.graph.reaches(index, attention)
-        for reading in context.blocks
-        if reading.stream != last.stream
-        for attention in attention_steps(reading.steps)
+        for block in context.blocks
+        if block.stream != last.stream
+        for attention in attention_steps(block.steps)
         for index in readers
     )
 

@@ -62,8 +62,8 @@ def _find_zero_guards(context: RuleContext, norm: Norm) -> Iterator[tuple[Any, f
 def low_precision_residual(context: RuleContext) -> Iterator[Finding]:
     """Report long streams that are summed in float16 or bfloat16."""
     streams: dict[int, list[int]] = {}
-    for reading in context.blocks:
-        streams.setdefault(reading.stream, []).append(reading.add.node)
+    for block in context.blocks:
+        streams.setdefault(block.stream, []).append(block.add.node)
     for nodes in streams.values():
         coarse = [n for n in nodes if context.graph[n].dtype in LOW_PRECISION_DTYPES]
         if len(coarse) < MIN_ADDITIONS:

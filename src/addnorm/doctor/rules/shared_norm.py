@@ -36,18 +36,18 @@ def shared_norm(context: RuleContext) -> Iterator[Finding]:
 
 def _block_matrices(context: RuleContext, norm: Norm) -> frozenset[str]:
     """Return the matrices of the block that a norm belongs to."""
-    for reading in context.analysis.add_analyses:
-        mine = {
-            *reading.entry_norms,
-            *reading.partial_norms,
-            reading.exit_norm,
-            reading.post_norm,
-            *reading.inner_norms,
+    for block in context.analysis.add_analyses:
+        own = {
+            *block.entry_norms,
+            *block.partial_norms,
+            block.exit_norm,
+            block.post_norm,
+            *block.inner_norms,
         }
-        if norm.node in mine or norm.node in reading.link.norms():
-            return frozenset(context.branch_weights(reading))
+        if norm.node in own or norm.node in block.link.norms():
+            return frozenset(context.branch_weights(block))
     return frozenset({f"final {norm.node}"}) if _is_final_norm(context, norm) else frozenset()
 
 
 def _is_final_norm(context: RuleContext, norm: Norm) -> bool:
-    return any(norm.node in reading.final_norms for reading in context.analysis.add_analyses)
+    return any(norm.node in block.final_norms for block in context.analysis.add_analyses)

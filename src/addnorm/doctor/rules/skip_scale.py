@@ -23,18 +23,18 @@ def scale_on_branch(context: RuleContext) -> Iterator[Finding]:
 
     DeepNorm and Admin scale the skip. On the branch the factor makes training less stable.
     """
-    for reading in context.blocks:
-        if context.wiring(reading) not in ("post_ln", "false_pre_ln"):
+    for block in context.blocks:
+        if context.wiring(block) not in ("post_ln", "false_pre_ln"):
             continue
         # A learned factor may have any value after training.
-        written = (s for s in reading.scales if s.kind == "constant" or not _is_trained(context))
+        written = (s for s in block.scales if s.kind == "constant" or not _is_trained(context))
         on_branch = _scale_product(tuple(written))
-        if on_branch > MIN_EXPLICIT_SCALE and _scale_product(reading.add.shortcut_scales) <= 1:
+        if on_branch > MIN_EXPLICIT_SCALE and _scale_product(block.add.shortcut_scales) <= 1:
             yield Finding(
-                "scale_on_branch", "error", context.module_path(reading),
+                "scale_on_branch", "error", context.module_path(block),
                 f"Post-LN scales the branch, N(x + {on_branch:.3g} * f(x)), which makes training "
                 "less stable; scale the skip as DeepNorm and Admin do: N(alpha * x + f(x))",
-                {"branch": on_branch, "shortcut": _scale_product(reading.add.shortcut_scales)},
+                {"branch": on_branch, "shortcut": _scale_product(block.add.shortcut_scales)},
             )  # fmt: skip
 
 
@@ -50,19 +50,19 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
     alpha * beta is 0.7 in every row of the paper's table, so alpha alone determines beta.
     """
     scaled = [
-        (reading, factor)
-        for reading in context.blocks
-        if context.wiring(reading) == "post_ln"
-        and all(s.kind == "constant" for s in reading.add.shortcut_scales)
-        and (factor := _scale_product(reading.add.shortcut_scales)) > MIN_DEEPNORM_ALPHA
+        (block, factor)
+        for block in context.blocks
+        if context.wiring(block) == "post_ln"
+        and all(s.kind == "constant" for s in block.add.shortcut_scales)
+        and (factor := _scale_product(block.add.shortcut_scales)) > MIN_DEEPNORM_ALPHA
     ]
     if not scaled:
         return
     gains, betas = [], []
-    for reading, factor in scaled:
-        if reading.kind != "feed-forward":
+    for block, factor in scaled:
+        if block.kind != "feed-forward":
             continue
-        for name in context.branch_weights(reading):
+        for name in context.branch_weights(block):
             weight = context.weights[name].detach().float()
             if weight.dim() == 2 and min(weight.shape) > 1:
                 fan = math.sqrt(2 / sum(weight.shape))
@@ -71,7 +71,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
     if not gains or median(gains) <= INIT_TOLERANCE_FACTOR * median(betas):
         return
     if _is_trained(context):
-        context.trace.notes.append(
+        context.notes.append(
             "DeepNorm's initialization was not checked: the skip is scaled as in DeepNorm, but the "
             "weights are trained"
         )

@@ -20,26 +20,22 @@ def wrong_axis(context: RuleContext) -> Iterator[Finding]:
     """
     graph = context.graph
     reported: set[str] = set()
-    for reading in context.blocks:
-        shape = graph[reading.add.node].shape
-        if (
-            reading.kind not in TRANSFORMER_KINDS
-            or len(shape) not in (2, 3)
-            or reading.add.is_mixed
-        ):
+    for block in context.blocks:
+        shape = graph[block.add.node].shape
+        if block.kind not in TRANSFORMER_KINDS or len(shape) not in (2, 3) or block.add.is_mixed:
             continue
-        if any(step.kind == "weights" for step in reading.steps):
+        if any(step.kind == "weights" for step in block.steps):
             continue  # a token-mixing matrix does not show which axis holds the features
-        mine = [*reading.entry_norms, reading.exit_norm, reading.post_norm, *reading.final_norms]
-        mine += reading.link.norms()
-        for index in mine:
-            norm = context.norms.get(index)
+        norms = [*block.entry_norms, block.exit_norm, block.post_norm, *block.final_norms]
+        norms += block.link.norms()
+        for index in norms:
+            norm = None if index is None else context.norms.get(index)
             if norm is None or norm.path in reported:
                 continue
             if graph[graph.trace_back(norm.source)[-1][0]].op in ("cat", "stack"):
                 continue  # merged patches: a token has more features here than in the stream
             wrong = _describe_wrong_axes(
-                graph[norm.source].shape, _feature_count(context, reading), norm=norm
+                graph[norm.source].shape, _feature_count(context, block), norm=norm
             )
             if wrong:
                 reported.add(norm.path)
@@ -51,11 +47,11 @@ def wrong_axis(context: RuleContext) -> Iterator[Finding]:
                 )  # fmt: skip
 
 
-def _feature_count(context: RuleContext, reading: AddAnalysis) -> int:
+def _feature_count(context: RuleContext, block: AddAnalysis) -> int:
     """Return the features of a token: the output size of the branch's last matrix if known."""
     graph = context.graph
-    shape = graph[reading.add.node].shape
-    for index in sorted(reading.add.path, reverse=True):
+    shape = graph[block.add.node].shape
+    for index in sorted(block.add.path, reverse=True):
         node = graph[index]
         if not is_mixing(node.op):
             continue

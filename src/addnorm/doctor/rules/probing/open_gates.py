@@ -7,7 +7,7 @@ ordinary values, and the state guard of the trace restores them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -50,11 +50,12 @@ def zero_gates(context: RuleContext) -> list[str]:
 
 def negligible_branches(context: RuleContext) -> Iterator[ResidualAdd]:
     """Iterate over the adds whose branch is negligible beside the stream."""
-    return (reading.add for reading in context.blocks if _is_negligible(reading.add))
+    adds = (block.add for block in context.blocks)
+    return (add for add in adds if _is_negligible(context.add_stats(add)))
 
 
-def _is_negligible(add: ResidualAdd) -> bool:
-    branch, shortcut = (add.stats.get(f"{s}_variance") for s in ("branch", "shortcut"))
+def _is_negligible(stats: Mapping[str, float]) -> bool:
+    branch, shortcut = (stats.get(f"{s}_variance") for s in ("branch", "shortcut"))
     return branch is not None and bool(shortcut) and branch < NEGLIGIBLE_SIZE**2 * (shortcut or 0.0)
 
 
@@ -75,8 +76,9 @@ def inactive_branches(context: RuleContext, example: Any) -> list[str]:
         guard.restore()
     if len(recorder.graph) != len(context.graph):
         return []  # other operations ran for fewer tokens, so nodes cannot be compared
-    after = {node for node, join in recorder.residual_adds.items() if not _is_negligible(join)}
-    return [join.module or "the model itself" for join in before if join.node not in after]
+    stats = recorder.stats.add_stats
+    after = {node for node in recorder.residual_adds if not _is_negligible(stats.get(node, {}))}
+    return [add.module or "the model itself" for add in before if add.node not in after]
 
 
 def open_gates(context: RuleContext) -> None:

@@ -163,7 +163,7 @@ def _run_probe(context: RuleContext) -> Probe | None:
         or has_position_table(context, tuple(tensor.shape[:2]))
     ):
         return probe
-    context.trace.notes.append(
+    context.notes.append(
         "leaks between examples: the first axis of the inputs was taken as tokens, because "
         "positions of the second axis are independent; if the first axis holds examples, they leak"
     )
@@ -188,7 +188,7 @@ def _prepare_experiment(context: RuleContext) -> _Experiment | None:
         before = _reference_output(context, example)
     inactive = inactive_branches(context, example)
     if inactive:
-        context.trace.notes.append(
+        context.notes.append(
             f"leaks through the branches at {join_paths(inactive)} were not checked: these "
             "branches add almost nothing, and no trainable weight was found that opens them"
         )

@@ -9,10 +9,10 @@ import torch
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus, write_corpus
-from addnorm.decode import DecodingOptions, classify, translate
-from addnorm.decode.evaluate import evaluate
+from addnorm.decode import DecodingOptions
 from addnorm.decode.metrics import label_scores, translation_scores
-from tests.decode.sample_runs import run_of
+from addnorm.tasks import classify_texts, evaluate, translate_texts
+from tests.tasks.sample_runs import run_of
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def test_translation(runs):
         run, options=options, on_progress=lambda count, total: done.append((count, total))
     )
     pairs = records(run)
-    written = [each[0].text for each in translate(run, [p["source"] for p in pairs], options)]
+    written = [each[0].text for each in translate_texts(run, [p["source"] for p in pairs], options)]
     assert found.items() >= translation_scores(written, [p["target"] for p in pairs]).items()
     nll = count = 0
     for pair in pairs:
@@ -75,7 +75,7 @@ def test_language_model(runs):
 def test_labels(runs):
     run = runs["classify"]
     found = evaluate(run)
-    verdicts = list(classify(run, [record["text"] for record in records(run)]))
+    verdicts = list(classify_texts(run, [record["text"] for record in records(run)]))
     p = np.array([verdict.probabilities for verdict in verdicts])
     truth = np.array([run.labels.index(record["label"]) for record in records(run)])
     wanted = label_scores(p, truth, run.labels)
@@ -90,7 +90,7 @@ def test_labels_of_another_corpus_keep_their_meaning(runs, tmp_path):
     some = [record for record in records(run) if record["label"] != "dull"]
     write_corpus(tmp_path, "classify", splits={"train": some, "test": some})
     found = evaluate(run, data=tmp_path)
-    labels = [next(classify(run, [record["text"]])).label for record in some]
+    labels = [next(classify_texts(run, [record["text"]])).label for record in some]
     right = [label == record["label"] for label, record in zip(labels, some, strict=True)]
     assert found["accuracy"] == pytest.approx(sum(right) / len(right))
 
@@ -110,26 +110,22 @@ def test_mistakes_are_told(runs, tmp_path):
     write_corpus(tmp_path / "odd", "classify", splits={"train": strange, "test": []})
     with pytest.raises(UserError, match=r"the 'test' part of .*odd is empty; nothing to evaluate"):
         evaluate(run, data=tmp_path / "odd")
-    with pytest.raises(
-        UserError, match="has the label 'odd', which this run does not know; it kno"
-    ):
+    with pytest.raises(UserError, match=r"expected the labels of the run .*, got 'odd'"):
         evaluate(run, "train", data=tmp_path / "odd")
     with pytest.raises(UserError, match="has no 'dev' part; it has train, valid, test"):
         evaluate(run, "dev")
-    with pytest.raises(UserError, match="is a corpus for 'lm', wanted one for 'classify'"):
+    with pytest.raises(UserError, match="expected a corpus for 'classify', got one for 'lm'"):
         evaluate(run, data=runs["lm"].folder)
-    with pytest.raises(UserError, match="nothing is decoded to evaluate 'classify'; leave the opt"):
+    with pytest.raises(UserError, match="expected none for task 'classify', which decodes nothing"):
         evaluate(run, options=DecodingOptions(beam=2))
     write_corpus(tmp_path / "short", "lm", splits={"train": [{"text": ""}]})
-    with pytest.raises(UserError, match=r"nothing in .* can be predicted: it is too short"):
+    with pytest.raises(UserError, match=r"has nothing to predict: it is too short"):
         evaluate(runs["lm"], "train", data=tmp_path / "short")
 
 
 def test_a_corpus_that_is_gone_is_asked_for(tmp_path):
     run = run_of("lm", tmp_path / "corpus")
     shutil.move(tmp_path / "corpus", tmp_path / "elsewhere")
-    with pytest.raises(
-        UserError, match=r"corpus of this run, .*, is not there any more; say where"
-    ):
+    with pytest.raises(UserError, match=r"corpus of this run, .*, does not exist any more; pass"):
         evaluate(run)
     assert evaluate(run, data=tmp_path / "elsewhere")["perplexity"] > 1

@@ -1,4 +1,4 @@
-"""Runs that nobody trained: small models with a real tokenizer and a real corpus."""
+"""Untrained runs: small models with a real tokenizer and a real corpus."""
 
 import random
 from dataclasses import dataclass, field
@@ -8,9 +8,9 @@ from typing import Any
 from addnorm.data.corpus import write_corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
+from addnorm.tasks import get_task
 
 TEXTS = ["ab ba", "cab", "a bad cab", "dad", "add a bed", "Öde", "bead", "abc abc abc"]
-MODELS = {"translate": "seq2seq", "lm": "lm", "classify": "classifier"}
 
 
 @dataclass
@@ -18,11 +18,12 @@ class Recipe:
     data: str
     max_length: int = 40
     batch_tokens: int = 200
+    task_options: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass
 class FakeRun:
-    """The fields of a `Run`."""
+    """The fields of a `TrainedRun`."""
 
     task: str
     model: Any
@@ -40,12 +41,13 @@ def records(task, count, seed):
         yield {
             "translate": {"source": text, "target": text[::-1]},
             "lm": {"text": text},
+            "mlm": {"text": text},
             "classify": {"text": text, "label": chance.choice(("dull", "grand", "new"))},
         }[task]
 
 
 def run_of(task, folder, *, kind="char", seed=0, **changes):
-    """A run whose corpus stands in a folder."""
+    """Return an untrained run and write its corpus to a folder."""
     splits = {"train": 60, "valid": 5, "test": 23}
     corpus = write_corpus(
         folder,
@@ -55,8 +57,10 @@ def run_of(task, folder, *, kind="char", seed=0, **changes):
             for number, (name, count) in enumerate(splits.items())
         },
     )
-    tokenizer = Tokenizer.train(corpus, kind, vocab=300)
-    sizes = {"dim": 16, "depth": 2, "heads": 2, "vocab": tokenizer.vocab, "kind": MODELS[task]}
+    definition = get_task(task)
+    tokenizer = Tokenizer.train(corpus, kind, vocab=300, special_tokens=definition.special_tokens)
+    sizes = {"dim": 16, "depth": 2, "heads": 2, "vocab": tokenizer.vocab}
+    sizes["kind"] = definition.model_kind
     if task == "classify":
         sizes["classes"] = len(corpus.labels)
     model = build(seed=seed, **sizes | changes).eval().double()

@@ -6,10 +6,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from addnorm.core.errors import UserError
+from addnorm.data.batches import iter_chunks
 from addnorm.data.tokenizer import START
-from addnorm.decode import DecodingOptions, InputWarnings, classify, generate_texts, translate
-from addnorm.decode.inference import iter_chunks
-from tests.decode.sample_runs import run_of
+from addnorm.decode import DecodingOptions
+from addnorm.tasks import InputWarnings, classify_texts, generate_texts, translate_texts
+from tests.tasks.sample_runs import run_of
 
 LINES = ["ab cab", "", "dad", "  ", "a bad bed for dad", "xyz€", "b"]
 SHORT = DecodingOptions(beam=2, max_new=6)
@@ -26,11 +27,11 @@ def runs(tmp_path_factory):
 def answers_of(run, lines, **options):
     """Whatever the task: the answer to each line."""
     if run.task == "translate":
-        return [each[0].text for each in translate(run, lines, SHORT, **options)]
+        return [each[0].text for each in translate_texts(run, lines, SHORT, **options)]
     if run.task == "lm":
         draws = DecodingOptions(temperature=1.5, max_new=6)
         return [each[0].text for each in generate_texts(run, lines, draws, **options)]
-    return [each.label for each in classify(run, lines, **options)]
+    return [each.label for each in classify_texts(run, lines, **options)]
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
@@ -59,9 +60,9 @@ def test_lines_are_read_a_chunk_at_a_time(runs, task):
             yield "ab"
 
     made = {
-        "translate": lambda: translate(runs[task], endless(), SHORT, chunk=3),
+        "translate": lambda: translate_texts(runs[task], endless(), SHORT, chunk=3),
         "lm": lambda: generate_texts(runs[task], endless(), DecodingOptions(max_new=2), chunk=3),
-        "classify": lambda: classify(runs[task], endless(), chunk=3),
+        "classify": lambda: classify_texts(runs[task], endless(), chunk=3),
     }[task]()
     next(made)
     assert len(read) == 3
@@ -78,7 +79,7 @@ def test_any_text_is_answered(runs, lines):
 
 def test_a_prefix_begins_the_answer(runs):
     lines, begins = ["ab cab", "dad", ""], ["bad", "", "a"]
-    found = translate(
+    found = translate_texts(
         runs["translate"], lines, DecodingOptions(beam=3, nbest=2, max_new=4), prefixes=begins
     )
     found = list(found)
@@ -90,47 +91,49 @@ def test_a_prefix_begins_the_answer(runs):
 @pytest.mark.parametrize(
     ("begins", "message"),
     [
-        (["a"], "there are 1 prefixes and more lines; wanted one a line, empty where nothing"),
-        (["a", "b", "c"], "there are more prefixes than the 2 lines; wanted one a line"),
+        (["a"], "prefixes: expected one per line, got 1 and more lines; use an empty line"),
+        (["a", "b", "c"], "prefixes: expected one per line, got more than 2"),
     ],
 )
 def test_prefixes_are_as_many_as_lines(runs, begins, message):
     with pytest.raises(UserError, match=message):
-        list(translate(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins))
+        list(translate_texts(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins))
 
 
 @pytest.mark.parametrize(("chunk", "answered"), [(1, 2), (2, 2), (3, 0), (512, 0)])
 def test_surplus_prefixes_are_noticed_as_soon_as_the_lines_end(runs, chunk, answered):
     """That is before the answers, unless the last lines fill a chunk: more might be typed."""
     begins = ["a", "b", "c"]
-    found = translate(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins, chunk=chunk)
+    found = translate_texts(runs["translate"], ["ab", "cd"], SHORT, prefixes=begins, chunk=chunk)
     for _ in range(answered):
         next(found)
-    with pytest.raises(UserError, match="more prefixes than the 2 lines"):
+    with pytest.raises(UserError, match="got more than 2"):
         next(found)
 
 
 def test_answers_are_no_longer_than_the_source_allows(runs):
     options = DecodingOptions(ratio=1.0, extra=2)
-    [[answer]] = translate(runs["translate"], ["abc"], options)
+    [[answer]] = translate_texts(runs["translate"], ["abc"], options)
     assert len(answer.tokens) + answer.ended <= 5
 
 
 def test_what_is_too_long_is_cut_and_counted(runs):
     notes = InputWarnings()
     options = DecodingOptions(max_source=4, max_new=3)
-    found = list(translate(runs["translate"], ["abcabc", "abc", "abcd"], options, notes=notes))
+    found = list(
+        translate_texts(runs["translate"], ["abcabc", "abc", "abcd"], options, warnings=notes)
+    )
     assert (notes.num_truncated, notes.num_lines) == (2, 3)
     assert [len(each[0].source) for each in found] == [4, 4, 4]
     notes = InputWarnings()
-    list(classify(runs["classify"], ["ab" * 40, "ab"], notes=notes))
+    list(classify_texts(runs["classify"], ["ab" * 40, "ab"], warnings=notes))
     assert (notes.num_truncated, notes.num_lines) == (1, 2)
 
 
 def test_a_long_prompt_is_read_from_its_end(runs):
     notes = InputWarnings()
     options = DecodingOptions(max_source=4, max_new=3)
-    [[answer]] = generate_texts(runs["lm"], ["abcdabcda"], options, notes=notes)
+    [[answer]] = generate_texts(runs["lm"], ["abcdabcda"], options, warnings=notes)
     assert notes.num_truncated == 1
     assert answer.text.startswith("abcdabcda")
     assert runs["lm"].tokenizer.decode([list(answer.tokens[:3])]) == ["cda"]
@@ -144,10 +147,14 @@ def test_learned_positions_are_not_overrun(tmp_path):
         assert len(answer.tokens) + answer.ended == 8 or answer.ended
     run = run_of("translate", tmp_path / "pair", positions="learned(length=8)")
     notes = InputWarnings()
-    [[answer], _] = translate(run, ["abcdabcdabcd", "ab"], DecodingOptions(beam=2), notes=notes)
+    [[answer], _] = translate_texts(
+        run, ["abcdabcdabcd", "ab"], DecodingOptions(beam=2), warnings=notes
+    )
     assert notes.num_truncated == 1 and len(answer.source) == 8
-    with pytest.raises(UserError, match="prefix of line 1 has 9 tokens, and this model writes at"):
-        list(translate(run, ["ab"], SHORT, prefixes=["abcdabcda"]))
+    with pytest.raises(
+        UserError, match=r"prefix of line 1: expected fewer than 8 tokens, .* got 9"
+    ):
+        list(translate_texts(run, ["ab"], SHORT, prefixes=["abcdabcda"]))
 
 
 def test_an_empty_prompt_begins_a_document_if_wanted(runs):
@@ -168,7 +175,7 @@ def test_prompts_stay_as_they_were_given(tmp_path):
 
 def test_probabilities_are_those_of_the_model(runs):
     run = runs["classify"]
-    [verdict] = classify(run, ["a bad cab"])
+    [verdict] = classify_texts(run, ["a bad cab"])
     ids = torch.tensor([[START, *run.tokenizer.encode(["a bad cab"])[0]]])
     wanted = run.model(ids).softmax(-1)[0]
     assert verdict.probabilities == pytest.approx(wanted.tolist())
@@ -178,8 +185,8 @@ def test_probabilities_are_those_of_the_model(runs):
 
 def test_several_labels_are_given_in_a_batch_as_alone(runs):
     lines = ["ab", "a bad cab for dad", "dad", "add a bed"]
-    alone = [next(classify(runs["classify"], [line])) for line in lines]
-    for together, one in zip(classify(runs["classify"], lines), alone, strict=True):
+    alone = [next(classify_texts(runs["classify"], [line])) for line in lines]
+    for together, one in zip(classify_texts(runs["classify"], lines), alone, strict=True):
         assert together.probabilities == pytest.approx(one.probabilities)
 
 
@@ -187,11 +194,11 @@ def test_several_labels_are_given_in_a_batch_as_alone(runs):
     ("call", "message"),
     [
         (
-            lambda runs: translate(runs["lm"], []),
-            "trained for 'lm', wanted one for 'translate'; try",
+            lambda runs: translate_texts(runs["lm"], []),
+            "a run trained for 'translate', got one trained for 'lm'; try",
         ),
         (lambda runs: generate_texts(runs["classify"], []), "try `addnorm classify`"),
-        (lambda runs: classify(runs["translate"], []), "try `addnorm translate`"),
+        (lambda runs: classify_texts(runs["translate"], []), "try `addnorm translate`"),
     ],
 )
 def test_a_run_for_something_else_is_refused_at_once(runs, call, message):
@@ -201,5 +208,5 @@ def test_a_run_for_something_else_is_refused_at_once(runs, call, message):
 
 def test_chunks():
     assert list(iter_chunks(range(5), 2)) == [[0, 1], [2, 3], [4]]
-    with pytest.raises(UserError, match="chunk counts lines from 1, got 0"):
+    with pytest.raises(UserError, match="chunk: expected a number of lines from 1, got 0"):
         list(iter_chunks([], 0))

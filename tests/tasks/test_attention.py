@@ -1,11 +1,12 @@
 """Attention maps of answers: the tokens that were read and written, and rows that sum to one."""
 
 import pytest
-from addnorm.report.render_attention_page import write_attention_page
 
-from addnorm.decode import DecodingOptions, classify, generate_texts, translate
-from addnorm.decode.attention_maps import attention_examples
-from tests.decode.sample_runs import run_of
+from addnorm.decode import DecodingOptions
+from addnorm.report.attention_page import write_attention_page
+from addnorm.tasks import classify_texts, fill_mask, generate_texts, translate_texts
+from addnorm.tasks.attention import attention_examples
+from tests.tasks.sample_runs import run_of
 
 
 @pytest.mark.parametrize(
@@ -14,18 +15,22 @@ from tests.decode.sample_runs import run_of
         ("translate", {"encoder": ("s", "s"), "decoder": ("t", "t"), "cross": ("t", "s")}),
         ("lm", {"decoder": ("t", "t")}),
         ("classify", {"encoder": ("s", "s")}),
+        ("mlm", {"encoder": ("s", "s")}),
     ],
 )
 def test_maps_fit_their_tokens(tmp_path, task, kinds):
     run, lines = run_of(task, tmp_path / "corpus"), ["ab cab", "", "dad"]
     if task == "classify":
-        answers = list(classify(run, lines))
+        answers = list(classify_texts(run, lines))
+    elif task == "mlm":
+        answers = list(fill_mask(run, ["ab c<mask>b", "", "d<mask>d"]))
     elif task == "lm":
         answers = [each[0] for each in generate_texts(run, lines, DecodingOptions(max_new=4))]
     else:
         prefixes = ["ba", "", "d"]
         answers = [
-            each[0] for each in translate(run, lines, DecodingOptions(beam=2), prefixes=prefixes)
+            each[0]
+            for each in translate_texts(run, lines, DecodingOptions(beam=2), prefixes=prefixes)
         ]
     examples = attention_examples(run, answers)
     assert len(examples) == 2
@@ -35,6 +40,10 @@ def test_maps_fit_their_tokens(tmp_path, task, kinds):
             assert example["source"] == [*line, "</s>"]
         if task == "classify":
             assert example["source"] == ["<s>", *line]
+        elif task == "mlm":
+            masked = [*line]
+            masked[-2] = "<mask>"
+            assert example["source"] == ["<s>", *masked, "</s>"]
         else:
             assert example["target"][0] == "<s>"
         assert set(example["maps"]) == set(kinds)
