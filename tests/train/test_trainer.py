@@ -334,7 +334,7 @@ def test_empty_validation_is_rejected(tmp_path):
     pairs = [{"source": str(n), "target": str(n)} for n in range(50)]
     long = [{"source": "1" * 40, "target": "1"}]
     write_corpus(tmp_path / "c", "translate", splits={"train": pairs, "valid": long})
-    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; wanted"):
+    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; expected"):
         train(recipe(tmp_path / "c"), tmp_path / "run")
 
 
