@@ -185,8 +185,8 @@ def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
         )
     if warnings.num_unmasked:
         print(
-            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; they "
-            "were copied unchanged",
+            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; "
+            "nothing was filled in",
             file=sys.stderr,
         )
     if invalid:
