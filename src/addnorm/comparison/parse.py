@@ -139,4 +139,4 @@ def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
 
 def _format_error(error: ValidationError) -> str:
     text = format_validation_error(error, [*Comparison.model_fields, *AXES])
-    return text.replace("a config ", "a comparison ")
+    return text.replace("unknown config field", "a comparison has no")
