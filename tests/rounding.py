@@ -1,17 +1,17 @@
 """Error bounds for computations in bfloat16, derived from the format by Monte Carlo arithmetic.
 
 A bfloat16 result is compared with a float32 reference on the same (already rounded) inputs and
-weights. How far they may be apart depends on the number of roundings on the way and on how much each
-one is amplified, which differs from wiring to wiring and from gradient to gradient. Both are measured
-instead of guessed: the reference runs again with the result of every operation, forward and
-backward, multiplied by 1 + d with a random |d| <= UNIT_ROUNDOFF, the largest relative error of
+weights. How far they may be apart depends on the number of roundings on the way and on how much
+each one is amplified, which differs from wiring to wiring and from gradient to gradient. Both are
+measured instead of guessed: the reference runs again with the result of every operation, forward
+and backward, multiplied by 1 + d with a random |d| <= UNIT_ROUNDOFF, the largest relative error of
 one rounding to bfloat16. The largest deviation over such runs is the scale of the rounding error of
 this computation.
 
 The test passes if the actual error is at most SAFETY times that scale, in the maximum norm over a
 tensor. Rounding is not random, and an implementation may round at other places than the reference,
-hence the factor. Runs are repeated until the test passes, MAX_DRAWS times at most: one sample of the
-scale is enough for most tensors, but not for a single number or behind a gate that may flip.
+hence the factor. Runs are repeated until the test passes, MAX_DRAWS times at most: one sample of
+the scale is enough for most tensors, but not for a single number or behind a gate that may flip.
 
 Parker, Monte Carlo Arithmetic: exploiting randomness in floating-point arithmetic, 1997.
 """

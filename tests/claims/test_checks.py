@@ -1,4 +1,4 @@
-"""Intervals and ranges to answers."""
+"""Answers of checks and verdicts."""
 
 import json
 import math

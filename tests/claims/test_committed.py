@@ -1,4 +1,4 @@
-"""The results that are committed: those of the claims as the code has them now."""
+"""The committed results match the claims of the current code."""
 
 import json
 from pathlib import Path

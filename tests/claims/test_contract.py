@@ -1,4 +1,4 @@
-"""What every claim keeps by existing: a card, three budgets, and a smoke run that ends."""
+"""Requirements on every claim: a card, three budgets and a working smoke run."""
 
 import pytest
 
@@ -8,12 +8,12 @@ from addnorm.claims.trained import ComparisonClaim
 from addnorm.comparison.tasks import get_task
 from addnorm.report.charts.claims import claim_chart
 from addnorm.report.html.page import Chart
-from tests.claims.shared_folder import Here
+from tests.comparison.same_process_engine import SameProcessEngine
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One for all, so that they share cells."""
+    """Folder of all claims, so that they share cells."""
     return tmp_path_factory.mktemp("claims")
 
 
@@ -43,7 +43,7 @@ def test_standard_budget_has_enough_seeds(name):
 
 @pytest.mark.parametrize("name", registry)
 def test_smoke_run_yields_rows_chart_and_verdict(name, folder):
-    result = run_claims([name], folder, budget="smoke", engine=Here())[name]
+    result = run_claims([name], folder, budget="smoke", engine=SameProcessEngine())[name]
     assert result.verdict is not None, result.why
     claim = registry.member(name)()
     assert result.verdict == claim.judge(result.rows)

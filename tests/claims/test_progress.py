@@ -1,4 +1,4 @@
-"""How far a claim is, said now and then."""
+"""Progress messages of claims."""
 
 import pytest
 
@@ -10,7 +10,7 @@ from addnorm.train.train_state import TrainState
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless it is moved."""
+    """A clock that the test advances."""
     now = [100.0]
     monkeypatch.setattr("addnorm.claims.progress.time.monotonic", lambda: now[0])
     return now

@@ -18,7 +18,7 @@ TURNS = (
     lambda value, place: 1.5**place,
     lambda value, place: 0.5**place,
 )
-"""What may be wrong with a part of the rows: nothing there, far too much, turned round, ..."""
+"""Corruptions of a group of rows: zero, far too large, reversed, ..."""
 PARTS = (
     ("name",),
     ("name", "lr"),
@@ -26,7 +26,7 @@ PARTS = (
     ("name", "arm", "study", "lr"),
     ("name", "depth"),
 )
-"""Fields that tell parts of the rows from each other."""
+"""Fields that separate groups of rows."""
 
 
 def judged(name, *, good, noise=0.0, seeds=4):
@@ -88,7 +88,7 @@ def test_best_rate_at_edge_of_sweep_is_undecided(name):
 
 @pytest.mark.parametrize("name", registry)
 def test_every_check_can_fail(name):
-    """One part of the rows after the other is spoilt, until each check was not held once."""
+    """Corrupt one group of rows after the other until each check was not held once."""
     claim, rows = registry.member(name)(), list(ROWS[name](True, 0.0))
     left = {check.what for check in claim.judge(rows).checks if check.has_range}
     for fields, turn in product(PARTS, TURNS):
@@ -107,7 +107,7 @@ def test_every_check_can_fail(name):
 def _judged(claim, rows):
     try:
         return claim.judge(rows).checks
-    except ValueError:  # a number below 0 that is none in the world, such as a speed
+    except ValueError:  # an impossible value, such as a negative speed
         return ()
 
 

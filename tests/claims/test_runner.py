@@ -1,4 +1,4 @@
-"""Claims from names to results: what is repeated, what is refused, what survives a crash."""
+"""Running claims: caching, rejected input, crashes."""
 
 import json
 

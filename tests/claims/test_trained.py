@@ -1,4 +1,4 @@
-"""Studies to rows, and rows to what a claim by training looks at."""
+"""Claims by training: rows of studies, choice of settings, shared cells."""
 
 import math
 from dataclasses import replace

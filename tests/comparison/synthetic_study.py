@@ -1,4 +1,4 @@
-"""A comparison that nobody ran: a folder filled with curves of known kinds."""
+"""Synthetic comparisons: folders with curves of known outcome."""
 
 import math
 import random
@@ -44,14 +44,14 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
 
 
 def usual_fate(cell) -> str:
-    """What the literature expects."""
+    """Return the outcome that the literature predicts."""
     if cell.lr >= 1e-2:
         return "diverged"
     return "stuck" if cell.arm.wiring == "post_ln" and cell.warmup == 0 else "trained"
 
 
 def curve(fate: str, steps: int, level: float = 0.4, seed: int = 0, noise: float = 0.03):
-    """A loss of a known kind, (step, value) for each step."""
+    """Return the loss curve of an outcome as (step, value) pairs."""
     rng = random.Random(seed)
     points = []
     for step in range(1, steps + 1):
@@ -128,7 +128,7 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
 
 
 def _inside(cell, spec, step: int):
-    """What is measured by site, growing or shrinking with depth as the wiring would have it."""
+    """Yield rows by site that grow or shrink with depth as the wiring predicts."""
     slots = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
     if spec.task != "translate":
         slots = {"stack": ("self", "ffn")}
@@ -153,7 +153,7 @@ def _inside(cell, spec, step: int):
 
 
 def hash_of(cell) -> int:
-    """The same number for the same cell in every process."""
+    """Return a hash of the cell that is equal in every process."""
     import zlib
 
     return zlib.crc32(cell.name.encode())

@@ -1,4 +1,4 @@
-"""Trained, stuck or diverged: on made-up curves of known kinds."""
+"""Outcomes of synthetic loss curves."""
 
 import math
 
@@ -15,7 +15,7 @@ def course(kind, *, broken=False, steps=200):
     rows = [{"step": s, "name": "loss", "value": v, "split": "train"} for s, v in points]
     for step, value in points[:: steps // 5] + points[-1:]:
         rows.append({"step": step, "name": "loss", "value": value, "split": "valid"})
-    rows.append({"step": 1, "name": "loss", "value": 0.0, "split": "train", "site": 3})  # no loss
+    rows.append({"step": 1, "name": "loss", "value": 0.0, "split": "train", "site": 3})  # ignored
     return LossSummary.from_rows(rows, has_nonfinite=broken)
 
 

@@ -12,7 +12,7 @@ from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.run import run_comparison
 from addnorm.data.corpus import write_corpus
-from tests.claims.shared_folder import Here
+from tests.comparison.same_process_engine import SameProcessEngine
 
 SYLLABLES = ("ba", "ce", "di", "fo", "gu", "la", "me", "ni")
 TINY = {"wiring": "pre_ln", "depth": 1, "lr": 1e-3, "seeds": 1, "dim": 8, "heads": 2, "steps": 3}
@@ -32,7 +32,7 @@ def overfitting_study(tmp_path):
         | {"lr": [1e-3, 1e-2], "dim": 32, "batch_tokens": 256, "max_length": 64, "score": 0}
         | {"steps": 100, "valid_every": 20, "monitor_every": 0}
     )
-    return run_comparison(spec, tmp_path / "study", engine=Here())
+    return run_comparison(spec, tmp_path / "study", engine=SameProcessEngine())
 
 
 def test_overfitted_cell_is_stuck_as_the_printed_rules_say(tmp_path):
@@ -57,12 +57,12 @@ def test_overfitted_cell_is_stuck_as_the_printed_rules_say(tmp_path):
 def test_public_compare_writes_result_and_report(as_mapping, tmp_path):
     keys = TINY | {"task": "lm", "score": 0, "batch_tokens": 256}
     spec = keys if as_mapping else parse_comparison(keys)
-    study = addnorm.compare(spec, tmp_path / "study", engine=Here())
+    study = addnorm.compare(spec, tmp_path / "study", engine=SameProcessEngine())
     assert study.complete
     assert json.loads((tmp_path / "study" / "result.json").read_text())["complete"]
     assert "<html" in (tmp_path / "study" / "report.html").read_text()
 
 
-def test_result_without_recent_loss_can_be_read(tmp_path):
+def test_recent_loss_round_trip(tmp_path):
     CellResult("done", loss=1.0, recent=0.5).save(tmp_path / "cell")
     assert CellResult.read(tmp_path / "cell").recent == 0.5

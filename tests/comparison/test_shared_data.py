@@ -1,4 +1,4 @@
-"""What all cells stand on."""
+"""Data and baselines that all cells share."""
 
 import math
 from collections import Counter

@@ -1,4 +1,4 @@
-"""The spec: what is saved can be read, and equal specs are equal."""
+"""Specs: parsing, YAML round trip, digests and folders."""
 
 from pathlib import Path
 
@@ -109,7 +109,7 @@ def test_folder_belongs_to_one_spec(tmp_path):
             claim_folder(folder, Comparison()),
         ):
             pass
-    with claim_folder(folder, Comparison(steps=100)):  # nothing was prepared: the last word counts
+    with claim_folder(folder, Comparison(steps=100)):  # not prepared yet: replaces the spec
         assert read_comparison(folder).steps == 100
     with claim_folder(folder, Comparison()):
         write_json(folder / FACTS, {})

@@ -84,7 +84,7 @@ def test_a_mask_is_welcome_though_no_sublayer_wants_it():
         (torch.ones(3, 7), "mask must be boolean, True at valid tokens, got torch.float32"),
         (torch.ones(3, 7, dtype=torch.int64), "for torch's key_padding_mask"),
         (torch.ones(7, 3, dtype=torch.bool), r"\(3, 7\) for \(3, 7, 10\), got \(7, 3\)"),
-        (torch.ones(3, 7, 7, dtype=torch.bool), r"one entry a token"),
+        (torch.ones(3, 7, 7, dtype=torch.bool), r"one entry per token"),
         ([[True] * 7] * 3, "got list"),
     ],
 )

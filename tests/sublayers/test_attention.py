@@ -66,10 +66,7 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(kind, kv_heads, ma
     module = make(kind, kv_heads=kv_heads, dtype=torch.bfloat16)
     x = tokens(3, 7, 12, dtype=torch.bfloat16).requires_grad_()
     mask = some_mask() if masked else None
-    if kind is SelfAttention:
-        y = module(x, mask=mask)
-    else:
-        y = module(x, x, memory_mask=mask)
+    y = module(x, mask=mask) if kind is SelfAttention else module(x, x, memory_mask=mask)
     actual = [y, *gradients(y, [x, *module.parameters()])]
     exact, exact_x = copy.deepcopy(module).float(), x.detach().float().requires_grad_()
 
@@ -412,7 +409,7 @@ def test_errors_at_construction(build, message):
         (lambda s, x: s(x[0]), r"\(B, L, 12\), got torch.float32 of shape \(7, 12\)"),
         (lambda s, x: s(x.long()), "must be floating point"),
         (lambda s, x: s(x, mask=torch.ones(3, 7)), "torch's key_padding_mask .* pass ~key_pad"),
-        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry a token"),
+        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry per token"),
         (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible must be boolean"),
         (lambda s, x: s(x, visible=torch.ones(7).bool()), r"got torch.bool of shape \(7,\)"),
         (lambda s, x: s(x, visible=torch.ones(4, 7, 7).bool()), r"attn_mask .* pass ~attn_mask"),

@@ -1,4 +1,4 @@
-"""The kernels, forward and backward, each against the plain way of torch."""
+"""Benchmarks of the kernels, forward and backward, against the same operations in torch."""
 
 import shutil
 from collections.abc import Callable, Iterator
@@ -26,15 +26,15 @@ DECODE_SHAPES = ((1, 20), (1, 100), (5, 100))
 LINEAR_SHAPES = ((8, (256, 256)), (32, (256, 256)), (32, (8000, 256)), (160, (1024, 256)))
 ADD_NORM_SHAPES = ((2048, 256), (1024, 64), (4096, 512))
 CACHE_FILL_ELEMENTS = 8_000_000
-"""Numbers that fill the caches."""
+"""Floats that exceed the caches."""
 CALLS_PER_TIMING = 10
-"""Calls that are timed together: one alone is too short for the clock."""
+"""Calls per measurement; a single one is too short for the clock."""
 
 AddNormFunction = Callable[[Tensor, Tensor, Tensor, Tensor | None], Tensor]
 
 
 def benches() -> Iterator[Benchmark]:
-    """With dropout, without it, and the others."""
+    """Yield all benchmarks of this module."""
     for tokens, dim in ADD_NORM_SHAPES:
         for dtype in (torch.float32, torch.bfloat16):
             for rms, rate, goals in (
@@ -51,8 +51,23 @@ def benches() -> Iterator[Benchmark]:
                     rounds=31,
                 )
     for dim in HEAD_DIMS:
-        name = f"attention of packed sentences, heads of {dim}"
-        yield Benchmark(name, partial(attention_candidates, dim), {}, rounds=31)
+        for dtype in (torch.float32, torch.bfloat16):
+            for sentences in (True, False):
+                for causal in (False, True):
+                    batch = "packed sentences" if sentences else "equal lengths"
+                    yield Benchmark(
+                        f"{'causal ' if causal else ''}attention of {batch}, heads of {dim}",
+                        partial(
+                            attention_candidates,
+                            dim,
+                            sentences=sentences,
+                            causal=causal,
+                            dtype=dtype,
+                        ),
+                        {},
+                        dtype=str(dtype).removeprefix("torch."),
+                        rounds=31,
+                    )
     for queries, keys in DECODE_SHAPES:
         name = f"attention of {queries} to {keys} keys, no gradient"
         yield Benchmark(name, partial(decode_attention_candidates, queries, keys), {}, rounds=31)
@@ -65,22 +80,20 @@ def benches() -> Iterator[Benchmark]:
 
 
 def _repeat_calls(candidate: Candidate) -> Candidate:
-    """So many calls that the clock can tell them."""
-
-    def times() -> None:
+    def run_calls() -> None:
         for _ in range(CALLS_PER_TIMING):
             candidate()
 
-    return times
+    return run_calls
 
 
 def add_norm_candidates(
     tokens: int, dim: int, *, rms: bool, rate: float, dtype: torch.dtype
 ) -> Candidates:
-    """N(x + dropout(f))."""
+    """Compare N(x + dropout(f))."""
     x, f, upstream = (torch.randn(tokens, dim).to(dtype) for _ in range(3))
     weight, bias = torch.randn(dim, requires_grad=True), torch.randn(dim, requires_grad=True)
-    given = x.requires_grad_(), f.requires_grad_(), weight, None if rms else bias
+    arguments = x.requires_grad_(), f.requires_grad_(), weight, None if rms else bias
 
     def plain(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         s = x + (F.dropout(f, rate) if rate else f)
@@ -92,41 +105,52 @@ def add_norm_candidates(
     def ours(x: Tensor, f: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
         return add_norm(x, f, NormParams(rms, weight, bias, 1e-6 if rms else 1e-5), rate=rate)
 
-    def run(way: AddNormFunction) -> Candidate:
-        inputs = [each for each in given if each is not None]
-        return _repeat_calls(lambda: torch.autograd.grad(way(*given), inputs, upstream))
+    def run(function: AddNormFunction) -> Candidate:
+        inputs = [each for each in arguments if each is not None]
+        return _repeat_calls(lambda: torch.autograd.grad(function(*arguments), inputs, upstream))
 
-    ways: Candidates = {OURS: run(ours), EAGER: run(plain)}
+    candidates: Candidates = {OURS: run(ours), EAGER: run(plain)}
     if shutil.which("g++") and not rate:
-        ways[COMPILED] = run(torch.compile(plain))
-    return ways
+        candidates[COMPILED] = run(torch.compile(plain))
+    return candidates
 
 
-def attention_candidates(dim: int) -> Candidates:
-    """64 sentences of 5 to 100 tokens, 28 on average, 4 heads; torch's has their padding."""
-    chance = torch.Generator().manual_seed(0)
-    draws = torch.empty(64).log_normal_(3.2, 0.5, generator=chance)
-    lengths = draws.clamp(5, 100).long()
-    bounds = SequenceOffsets.from_lengths(lengths.tolist())
-    packed = [torch.randn(int(lengths.sum()), 4, dim).transpose(0, 1) for _ in range(3)]
+def attention_candidates(
+    dim: int, *, sentences: bool, causal: bool, dtype: torch.dtype
+) -> Candidates:
+    """Compare attention over 64 sequences with 4 heads.
+
+    Sentences have 5 to 100 tokens, 28 on average, which torch computes with their padding. With
+    equal lengths of 32 tokens there is no padding: the comparison is between the kernels alone.
+    """
+    lengths = torch.full((64,), 32)
+    if sentences:
+        generator = torch.Generator().manual_seed(0)
+        draws = torch.empty(64).log_normal_(3.2, 0.5, generator=generator)
+        lengths = draws.clamp(5, 100).long()
+    offsets = SequenceOffsets.from_lengths(lengths.tolist())
+    packed = [torch.randn(int(lengths.sum()), 4, dim).to(dtype).transpose(0, 1) for _ in range(3)]
     longest = int(lengths.max())
-    padded = [torch.randn(64, 4, longest, dim) for _ in range(3)]
-    scale = dim**-0.5
-    mask = (torch.arange(longest) < lengths[:, None])[:, None, None, :]
+    padded = [torch.randn(64, 4, longest, dim).to(dtype) for _ in range(3)]
+    mask = None
+    if sentences:
+        mask = (torch.arange(longest) < lengths[:, None])[:, None, None, :]
+        mask = mask & torch.ones(longest, longest, dtype=torch.bool).tril() if causal else mask
 
     def run(inputs: list[Tensor], attend: Callable[..., Tensor]) -> Candidate:
         inputs = [each.requires_grad_() for each in inputs]
         upstream = torch.randn_like(inputs[0])
         return lambda: torch.autograd.grad(attend(*inputs), inputs, upstream)
 
-    return {
-        OURS: run(packed, lambda q, k, v: varlen_attention(q, k, v, bounds, bounds, scale=scale)),
-        EAGER: run(padded, partial(F.scaled_dot_product_attention, attn_mask=mask)),
-    }
+    ours = partial(varlen_attention, queries=offsets, keys=offsets, causal=causal, scale=dim**-0.5)
+    plain = partial(
+        F.scaled_dot_product_attention, attn_mask=mask, is_causal=causal and mask is None
+    )
+    return {OURS: run(packed, ours), EAGER: run(padded, plain)}
 
 
 def decode_attention_candidates(queries: int, keys: int) -> Candidates:
-    """As when a text grows by a token: 32 rows, 4 heads of 64 features."""
+    """Compare a step of incremental decoding: batch 32, 4 heads of 64 features."""
     q, k, v = (torch.randn(32, 4, count, 64) for count in (queries, keys, keys))
 
     return {
@@ -136,25 +160,25 @@ def decode_attention_candidates(queries: int, keys: int) -> Candidates:
 
 
 def linear_candidates(rows: int, columns: int, depth: int) -> Candidates:
-    """As when texts grow by a token: so many matrices in turn that none stays in the cache."""
+    """Compare linear maps with enough different weights that none stays in the cache."""
     x, bias = torch.randn(rows, depth), torch.randn(columns)
     weights = [
         torch.randn(columns, depth) for _ in range(max(1, CACHE_FILL_ELEMENTS // (columns * depth)))
     ]
 
-    def run(way: Callable[..., Tensor]) -> Candidate:
-        def every() -> None:
+    def run(function: Callable[..., Tensor]) -> Candidate:
+        def run_all() -> None:
             with torch.inference_mode():
                 for weight in weights:
-                    way(x, weight, bias)
+                    function(x, weight, bias)
 
-        return every
+        return run_all
 
     return {OURS: run(linear), EAGER: run(F.linear)}
 
 
 def logsumexp_candidates() -> Candidates:
-    """log of the sum of exp over 8,000 classes, of 32 rows."""
+    """Compare the logsumexp of 32 rows of 8,000 classes."""
     logits = torch.randn(32, CLASSES)
     return {
         OURS: _repeat_calls(lambda: logsumexp(logits)),
@@ -163,7 +187,7 @@ def logsumexp_candidates() -> Candidates:
 
 
 def dropout_candidates() -> Candidates:
-    """Of 2,048 x 256, forward and backward."""
+    """Compare dropout of 2,048 x 256 features."""
     x = torch.randn(TOKENS, DIM, requires_grad=True)
     upstream, ours, plain = (
         torch.randn(TOKENS, DIM),
@@ -171,14 +195,14 @@ def dropout_candidates() -> Candidates:
         nn.Dropout(DROPOUT_RATE),
     )
 
-    def run(way: nn.Module) -> Candidate:
-        return lambda: torch.autograd.grad(way(x), x, upstream)
+    def run(module: nn.Module) -> Candidate:
+        return lambda: torch.autograd.grad(module(x), x, upstream)
 
     return {OURS: run(ours), EAGER: run(plain)}
 
 
 def cross_entropy_candidates() -> Candidates:
-    """2,048 tokens, 256 features, 8,000 classes."""
+    """Compare an output layer with loss: 2,048 tokens, 256 features, 8,000 classes."""
     h = torch.randn(TOKENS, DIM, requires_grad=True)
     table = torch.randn(CLASSES, DIM, requires_grad=True)
     targets = torch.randint(CLASSES, (TOKENS,))

@@ -33,7 +33,7 @@ def describe_deep_experiment(arms: str) -> str:
     """Return the experiment text of a claim about deep stacks. arms: arms and their warm-ups."""
     return (
         "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
-        f"translate dates over one ladder of learning rates: {arms}. {PROGRESS_DEFINITION}"
+        f"translate dates over the same learning rates: {arms}. {PROGRESS_DEFINITION}"
     )
 
 

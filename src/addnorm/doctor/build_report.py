@@ -143,17 +143,17 @@ def _scale_product(scales: tuple[Scale, ...]) -> float | None:
 
 
 def _list_norm_uses(analysis: ModelAnalysis, adds: list[AddAnalysis]) -> tuple[NormUse, ...]:
-    """Return every use of a norm and its place; later places override earlier ones."""
+    """Return every use of a norm and its place; later places override earlier ones.
+
+    Long skips and duals come first: a norm that they share with a sub-layer belongs to the
+    sub-layer.
+    """
     places: dict[int, tuple[str, int]] = {}
-    # A long skip, a mixture of layers or a second stream spans other adds. Their norms are on its
-    # branch as well, but they belong to the add of their own sub-layer, which overrides it.
-    numbered = list(enumerate(adds))
-    spanning = [pair for pair in numbered if pair[1].skipped_adds or pair[1].is_dual]
-    own = [pair for pair in numbered if not (pair[1].skipped_adds or pair[1].is_dual)]
-    for block, add in own + spanning:
+    for block, add in enumerate(adds):
         for i in add.inner_norms:
             places.setdefault(i, ("inside", block))
-    for block, add in spanning + own:
+    extra_first = sorted(enumerate(adds), key=lambda pair: not _is_extra(pair[1]))
+    for block, add in extra_first:
         for i in add.final_norms:
             places[i] = ("final", block)
         for i in (*add.entry_norms, *add.partial_norms):
@@ -170,6 +170,11 @@ def _list_norm_uses(analysis: ModelAnalysis, adds: list[AddAnalysis]) -> tuple[N
         place, owner = places.get(index, ("elsewhere", None))
         uses.append(NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, owner))
     return tuple(uses)
+
+
+def _is_extra(add: AddAnalysis) -> bool:
+    """Whether an add has no sub-layer of its own."""
+    return add.skipped_adds > 0 or add.is_dual
 
 
 # measurements

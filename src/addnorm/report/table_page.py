@@ -144,7 +144,7 @@ def _reliability(reliability: Reliability) -> Chart:
     values = [
         {"predicted": float(predicted), "observed": float(observed), "rows": int(rows)}
         for predicted, observed, rows in zip(
-            reliability.said, reliability.true, reliability.rows, strict=True
+            reliability.predicted, reliability.observed, reliability.rows, strict=True
         )
     ]
     unit_scale, axis = alt.Scale(domain=[0, 1]), alt.Axis(tickCount=5, format="~g")
@@ -239,9 +239,9 @@ def _reproduce_command(fitted: FitResult) -> CollapsibleText:
     column_types = [
         argument
         for name, kind in (config.params.get("column_types") or {}).items()
-        for argument in ("--type", f"{name}={kind}")
+        for argument in ("--column-type", f"{name}={kind}")
     ]
     options = ["--target", config.target, "--task", config.task, *column_types]
-    options += ["--holdout", f"{config.holdout:g}", "--seed", str(config.seed)]
+    options += ["--test-size", f"{config.holdout:g}", "--seed", str(config.seed)]
     command = shlex.join(["addnorm", "fit", config.table, *params, *options])
     return CollapsibleText("Command that repeats this fit bit for bit", command)

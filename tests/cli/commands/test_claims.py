@@ -1,4 +1,4 @@
-"""`addnorm claims`, as a user types it."""
+"""The command `addnorm claims`."""
 
 import io
 import json
@@ -19,7 +19,7 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 
 @pytest.fixture(autouse=True)
 def no_vega(monkeypatch):
-    """Vega's script and still pictures take seconds to make."""
+    """Skip Vega's script and static charts, which take seconds."""
     monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
     monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
@@ -136,7 +136,7 @@ def test_errors_are_one_line(addnorm, words, told, tmp_path):
 
 @pytest.mark.slow
 def test_interrupted_training_is_resumed(tmp_path):
-    """Ctrl-C while cells train: what has ended stays, and the same command ends it."""
+    """After Ctrl-C finished cells are kept, and the same command completes the claim."""
     words = ["claims", "run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
     command = [sys.executable, "-m", "addnorm", *words, "-o", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)

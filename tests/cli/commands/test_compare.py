@@ -1,4 +1,4 @@
-"""`addnorm compare` and `addnorm report`, as a user types them."""
+"""The commands `addnorm compare` and `addnorm report`."""
 
 import json
 

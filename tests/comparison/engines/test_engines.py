@@ -1,4 +1,4 @@
-"""Cells as processes: what becomes of those that crash, hang or are killed."""
+"""The local engine: resume, crashes, hangs and killed processes."""
 
 import json
 import math
@@ -35,7 +35,7 @@ def tiny(**values):
 
 
 def rows_of(folder):
-    """All rows of all cells, but for what a clock says."""
+    """Return the rows of all cells, without measured times."""
     return {
         path.parent.name: [row for row in read_rows(path) if row["name"] not in TIMED]
         for path in sorted(folder.glob("cells/*/rows.jsonl"))
@@ -43,7 +43,7 @@ def rows_of(folder):
 
 
 class Hook(ComparisonCallback):
-    """Does something when a cell has made its first step."""
+    """Callback that runs a function after the first step of a cell."""
 
     def __init__(self, act):
         self.act, self.acted = act, False
@@ -59,7 +59,7 @@ def parent_of(pid):
 
 
 def children(leader=None):
-    """Processes of cells: those below the fork server of a leader, of this process by default."""
+    """Return the pids of cells: children of the fork server of `leader` (default: this process)."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -173,7 +173,7 @@ def test_cells_exit_when_parent_is_killed(tmp_path):
     while any(Path(f"/proc/{pid}").exists() for pid in cells) and time.monotonic() < until:
         time.sleep(0.2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in cells)
-    assert not list((tmp_path / "runs").glob("cells/*.json"))  # it is not finished
+    assert not list((tmp_path / "runs").glob("cells/*.json"))  # not finished
 
 
 def test_halving_trains_the_better_settings_to_the_end(tmp_path):
@@ -192,7 +192,7 @@ def test_resumed_halving_stops_the_same_cells(tmp_path):
     whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
 
     class Rung(ComparisonCallback):
-        """Interrupts when the first rung has been cut."""
+        """Callback that interrupts after the first halving."""
 
         done = False
 
@@ -232,7 +232,7 @@ def test_halving_ranks_diverged_cells_last(tmp_path):
         write_rows(own / "rows.jsonl", rows)
         if ending:
             CellResult(ending, "loss nan").save(own)
-    assert stop_worse_half(spec, tmp_path, 10) == []  # the worse half has ended by itself
+    assert stop_worse_half(spec, tmp_path, 10) == []  # the worse half has diverged already
     assert stop_worse_half(spec, tmp_path, 10) == []
 
 
@@ -255,7 +255,7 @@ def test_cell_waits_for_other_process_and_returns_its_result(tmp_path, monkeypat
     monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
     with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
         assert ours
-        assert run_cell(job, lambda step, loss: None) is None  # it is at work, and does not end
+        assert run_cell(job, lambda step, loss: None) is None  # locked by this process
         CellResult("done", loss=1.0).save(job.folder)
         assert run_cell(job, lambda step, loss: None).loss == 1.0
 
@@ -266,7 +266,7 @@ def test_nan_scores_are_dropped(tmp_path):
 
 
 def test_scores_belong_to_last_checkpoint(tmp_path):
-    """A learning rate that destroys what was learnt: the last model answers, not the best one."""
+    """A learning rate that destroys the model: the last checkpoint is scored, not the best one."""
     job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     asked = []

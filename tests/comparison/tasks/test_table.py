@@ -1,4 +1,4 @@
-"""Comparisons on a table: parts, baseline, fits, what is refused."""
+"""Comparisons on a table: splits, baseline, training, rejected input."""
 
 import math
 import os
@@ -21,14 +21,14 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.tabular.task_setup import split_rows
-from tests.claims.shared_folder import Here
+from tests.comparison.same_process_engine import SameProcessEngine
 
 TASK = get_task("table")
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}
 
 
 def frame(rows=80):
-    """The class hangs on the sign of a."""
+    """Return a table whose class is the sign of column a."""
     chance = np.random.default_rng(0)
     a, b = chance.standard_normal(rows), chance.choice(["x", "z"], rows)
     y = np.where(a > 0, "yes", "no")
@@ -86,7 +86,7 @@ def test_regression_baseline(tmp_path):
 
 def test_table_comparison_end_to_end(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln,post_ln", seeds=1, steps=40, missing=0.5, noise="0.2,0.4")
-    study = run_comparison(spec, tmp_path / "out", engine=Here())
+    study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     assert [each.state for each in study.cells] == ["trained", "trained"]
     assert study.score == "accuracy" and study.shared_data.about["target"] == "y"
     end = study.cells[0].end
@@ -113,14 +113,14 @@ def test_table_comparison_end_to_end(table, tmp_path):
 def test_regression_is_scored_by_r2(tmp_path):
     frame().drop(columns="y").to_csv(tmp_path / "t.csv", index=False)
     spec = spec_of(tmp_path / "t.csv", target="number", wiring="pre_ln", seeds=1, steps=60)
-    study = run_comparison(spec, tmp_path / "out", engine=Here())
+    study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     (each,) = study.cells
     assert study.score == "r2" and each.end.scores["r2"] > 0.3 and each.state == "trained"
     assert float(each.end.samples[0]) == pytest.approx(0, abs=10)
 
 
 def cell_of(spec, folder, **changes):
-    """The first cell as a job, prepared."""
+    """Return the job of the first cell, with its data prepared."""
     task, (cell, *_) = get_task("table"), spec.cells()
     ground = task.prepare(spec, folder)
     own = folder / "cells" / cell.name
@@ -208,7 +208,7 @@ def test_unusable_tables_are_rejected(tmp_path, made, told):
 
 
 def test_column_types_are_inferred_from_all_rows(tmp_path):
-    """A cell that is no number, or the only one, may stand in a part that is not trained on."""
+    """The only text cell of a column may be in a split that is not used for training."""
     held = split_rows(frame()["y"], 0.3, classify=True)[1]
     odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
     odd.loc[held[0], ["a", "only"]] = "none", 1.5

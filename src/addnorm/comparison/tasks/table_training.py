@@ -37,13 +37,8 @@ from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_m
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import model_config, training_config
-from addnorm.tabular.training.loop import (
-    WeightedBatch,
-    build_model,
-    fit_model,
-    predict,
-    torch_context,
-)
+from addnorm.tabular.training.contexts import torch_context
+from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
 from addnorm.tabular.training.targets import NumberTarget, Target
 from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
