@@ -334,7 +334,7 @@ def test_empty_validation_is_rejected(tmp_path):
     pairs = [{"source": str(n), "target": str(n)} for n in range(50)]
     long = [{"source": "1" * 40, "target": "1"}]
     write_corpus(tmp_path / "c", "translate", splits={"train": pairs, "valid": long})
-    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; wanted"):
+    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; expected"):
         train(recipe(tmp_path / "c"), tmp_path / "run")
 
 
@@ -352,7 +352,7 @@ def test_patience_without_validation_is_rejected(data, tmp_path):
     with pytest.raises(UserError, match="valid_every: expected 1 or more with patience=2, got 0"):
         recipe(data["lm"], "lm", patience=2, valid_every=0)
     write_corpus(tmp_path / "c", "lm", splits={"train": [{"text": "abc" * 9}] * 9})
-    with pytest.raises(UserError, match=r"patience=2 needs a validation, and .* has no valid part"):
+    with pytest.raises(UserError, match=r"patience=2 requires a validation split, and .* has none"):
         train(recipe(tmp_path / "c", "lm", patience=2), tmp_path / "run")
 
 
