@@ -121,7 +121,7 @@ def test_a_resumed_detector_goes_on_identically(seed, cut, window):
 
 @pytest.mark.parametrize("window", [3, 4.0, True])
 def test_a_window_must_be_a_count(window):
-    with pytest.raises(UserError, match="window must be a whole number from 4, got"):
+    with pytest.raises(UserError, match="window: expected an integer of at least 4, got"):
         SpikeDetector(window=window)
 
 

@@ -491,7 +491,7 @@ def test_another_tokenizer_is_refused(data, tmp_path):
 
 
 def test_nonsense_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(UserError, match=r"dim 16 cannot be split into 3 heads"):
+    with pytest.raises(UserError, match=r"heads: expected a divisor of dim=16, got 3"):
         train(recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
     with pytest.raises(UserError, match=r"no corpus at .*nowhere"):
         train(recipe(tmp_path / "nowhere"), tmp_path / "run")

@@ -157,7 +157,7 @@ def test_grouped_keys_have_a_place_in_every_wiring(wiring):
 
 @pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm"])
 def test_a_second_norm_on_queries_is_refused(wiring):
-    with pytest.raises(UserError, match=rf"cannot stand in wiring {wiring}"):
+    with pytest.raises(UserError, match=rf"conflicts with wiring {wiring}"):
         Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, qk_norm="rms")
 
 
