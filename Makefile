@@ -1,5 +1,5 @@
-# Everything a newcomer or a contributor runs. Each target does its own set-up: it needs a python3
-# of 3.11 or newer, pip, git and make, and nothing else. Another Python: make PYTHON=python3.12 test
+# Commands for users and contributors. Each target installs what it needs into .venv; the machine needs
+# only Python 3.11 or newer, pip, git and make. To use another Python: make PYTHON=python3.12 test
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,12 +7,12 @@ ARGS ?=
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
 
-# Stamps are written last, so an install that was interrupted is done again by the next make.
+# Stamp files are written last, so the next make repeats an interrupted installation.
 MADE := $(VENV)/.made
 BASE := $(VENV)/.installed
 DEV := $(VENV)/.installed-dev
 
-# Tests run in one process a core; more threads in each would only get in each other's way.
+# Tests run in one process per core; more threads per process would only compete for the cores.
 export OMP_NUM_THREADS ?= 1
 
 .NOTPARALLEL:
@@ -21,37 +21,36 @@ export OMP_NUM_THREADS ?= 1
 help: ## Show this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s %s\n", $$1, $$2 }' Makefile
 
-demo: $(BASE) ## Install what running needs; compare six wirings at 12+12 layers (four minutes)
+demo: $(BASE) ## Install, then compare six wirings at 12+12 layers (four minutes)
 	$(BIN)/addnorm compare --demo -o demo
-	@echo "The page that shows why: demo/report.html"
+	@echo "Report: demo/report.html"
 
-test: $(DEV) ## Install what testing needs; run the tests (make test ARGS='-k b2t')
+test: $(DEV) ## Install, then run the tests (make test ARGS='-k b2t')
 	$(BIN)/python -m pytest --numprocesses auto --maxprocesses 8 $(ARGS)
 
-setup: $(DEV) ## Install everything a contributor needs
-	@echo "Ready. To check before every commit: $(BIN)/pre-commit install"
+setup: $(DEV) ## Install everything for development
+	@echo "Done. To run the checks before every commit: $(BIN)/pre-commit install"
 
 check: $(DEV) ## Format, lint, types, and the quickest tests
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
-	$(BIN)/python -m pytest tests/core tests/test_house.py src/addnorm/core
+	$(BIN)/python -m pytest tests/core tests/test_architecture.py tests/test_build.py src/addnorm/core
 
-fix: $(DEV) ## Repair format and lint where a program can
+fix: $(DEV) ## Repair format and lint automatically
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-bench: $(DEV) ## Measure; the results that count stand in LEDGER.md
+bench: $(DEV) ## Run the benchmarks; LEDGER.md records the results
 	$(BIN)/python benchmarks/import_time.py
 	$(BIN)/python benchmarks/build_time.py
 	$(BIN)/python benchmarks/monitor_overhead.py
 	$(BIN)/addnorm bench
 
-docs: $(DEV) ## Make again what is generated: pictures and tables of the README
-	@mkdir -p docs
-	$(BIN)/addnorm draw post_ln pre_ln b2t -o docs/blocks.svg
-	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/blocks-dark.svg
-	$(BIN)/python tools/readme.py
+docs: $(DEV) ## Regenerate pictures, README tables and docs/catalogue
+	$(BIN)/addnorm draw post_ln pre_ln b2t -o docs/images/blocks.svg
+	$(BIN)/addnorm draw post_ln pre_ln b2t --theme dark -o docs/images/blocks-dark.svg
+	$(BIN)/python tools/docs.py
 
 # The native kernels without torch or Python, first under AddressSanitizer and
 # UndefinedBehaviorSanitizer, then under ThreadSanitizer. The latter needs plain pthreads, because it
@@ -82,17 +81,17 @@ sanitize: ## Run the native kernels under the compiler's sanitizers
 		done; \
 	done
 
-clean: ## Remove what was made, but not .venv
+clean: ## Remove generated files, but not .venv
 	rm -rf build dist demo .pytest_cache .mypy_cache .ruff_cache .hypothesis src/*.egg-info
 	find src tests benchmarks tools -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(MADE):
 	@command -v "$(PYTHON)" > /dev/null || { \
-		echo "addnorm: no '$(PYTHON)' here; wanted Python 3.11 or newer; try make PYTHON=..." >&2; \
+		echo "addnorm: expected Python 3.11 or newer, found no '$(PYTHON)'; try make PYTHON=..." >&2; \
 		exit 1; }
 	@"$(PYTHON)" -c 'import sys; sys.exit(sys.version_info < (3, 11))' || { \
-		echo "addnorm: '$(PYTHON)' is $$("$(PYTHON)" --version 2>&1);" \
-			"wanted Python 3.11 or newer; try make PYTHON=python3.11" >&2; \
+		echo "addnorm: expected Python 3.11 or newer, got $$("$(PYTHON)" --version 2>&1)" \
+			"('$(PYTHON)'); try make PYTHON=python3.11" >&2; \
 		exit 1; }
 	"$(PYTHON)" -m venv $(VENV)
 	@touch $@
@@ -100,13 +99,13 @@ $(MADE):
 NATIVE := setup.py $(wildcard native/*/*)
 
 $(BASE): $(MADE) pyproject.toml constraints.txt $(NATIVE)
-	@echo "Installing into $(VENV); the first time takes some minutes"
+	@echo "Installing into $(VENV); this takes a few minutes the first time"
 	$(PIP) $$(grep '^torch==' constraints.txt)
 	$(PIP) -e .
 	@touch $@
 
 $(DEV): $(MADE) pyproject.toml constraints.txt $(NATIVE)
-	@echo "Installing into $(VENV); the first time takes some minutes"
+	@echo "Installing into $(VENV); this takes a few minutes the first time"
 	$(PIP) $$(grep '^torch==' constraints.txt)
 	$(PIP) -e '.[dev]'
 	@touch $(BASE) $@

@@ -1,4 +1,4 @@
-"""How long it takes to build and start a model of 12 layers and 768 features.
+"""Measure the time to build and initialize a model of 12 layers and 768 features.
 
     OMP_NUM_THREADS=1 python benchmarks/build_time.py
 

@@ -1,4 +1,4 @@
-"""What a comparison costs beyond the training of its cells, and what starting a cell takes.
+"""Measure the overhead of a comparison beyond training its cells, and the start-up time of a cell.
 
     OMP_NUM_THREADS=1 python benchmarks/compare_overhead.py [CELLS]
 
@@ -18,25 +18,25 @@ import time
 from pathlib import Path
 
 import torch
-from addnorm.comparison.engines.local_shard import LocalEngine
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.run import ComparisonCallback, compare
-from addnorm.comparison.shared_data import prepare
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.callbacks import ComparisonCallback
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train
 
 
 class Starts(ComparisonCallback):
-    """Notes how long each cell takes to its first update."""
+    """Callback that records the time from start to first step of each cell."""
 
     def __init__(self) -> None:
         self.forked: dict[str, float] = {}
         self.took: list[float] = []
 
     def on_cell_event(self, event) -> None:
-        """Note it."""
         if event.kind == "began":
             self.forked[event.job.name] = time.monotonic()
         elif event.kind == "stepped" and event.step and event.job.name in self.forked:
@@ -44,26 +44,26 @@ class Starts(ComparisonCallback):
 
 
 def spent() -> float:
-    """Seconds of processor time of this process and of those that have ended below it."""
+    """Return the processor seconds of this process and its finished children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
     return sum(each.ru_utime + each.ru_stime for each in used)
 
 
 def main(cells: int) -> None:
-    """Print both, and the ratio."""
+    """Print both costs and their ratio."""
     torch.set_num_threads(1)
-    spec = Comparison.of({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
+    spec = parse_comparison({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ground = prepare(spec, folder / "bare")
+        ground = get_task(spec.task).prepare(spec, folder / "bare")
         bare = []
         for cell in spec.cells():
             tokenizer = folder / "bare" / "tokenizer.json"
-            recipe = spec.recipe(cell, data=ground.data, tokenizer=tokenizer)
+            recipe = get_task(spec.task).recipe(spec, cell, data=ground.data, tokenizer=tokenizer)
             start = spent()
             train(recipe, folder / "bare" / cell.name)
             bare.append(spent() - start)
-        bare_cost = sum(bare[1:]) * cells / (cells - 1)  # the first one also warms up
+        bare_cost = sum(bare[1:]) * cells / (cells - 1)  # the first cell also warms up
         begun = spent()
         for cell in spec.cells():
             config = folder / "bare" / cell.name / "config.yaml"
@@ -73,7 +73,7 @@ def main(cells: int) -> None:
             )
         loop = spent() - begun
         starts, begun = Starts(), spent()
-        compare(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
+        run_comparison(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
         _stop_server()
         cost = spent() - begun
         ends = [each.end for each in Study.open(folder / "runs").cells]
@@ -93,7 +93,7 @@ def main(cells: int) -> None:
 
 
 def _stop_server() -> None:
-    """End the fork server, so that its time and that of its cells is counted."""
+    """Stop the fork server, so that its time and that of its cells are counted."""
     from multiprocessing.forkserver import _forkserver
 
     _forkserver._stop()

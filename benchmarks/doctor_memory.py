@@ -1,4 +1,4 @@
-"""What one visit of the doctor takes of memory, beside one plain forward and backward.
+"""Measure the peak memory of one diagnosis against one plain forward and backward pass.
 
     OMP_NUM_THREADS=1 python benchmarks/doctor_memory.py
 
@@ -14,7 +14,7 @@ from addnorm.bench.doctor import build_candidates
 
 
 def peak(name: str) -> float:
-    """Peak memory of a process that does it twice, in MB."""
+    """Return the peak memory in MB of a process that runs the code twice."""
     done = subprocess.run([sys.executable, __file__, name], capture_output=True, text=True)
     return float(done.stdout.split()[-1])
 

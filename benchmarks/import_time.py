@@ -1,4 +1,4 @@
-"""What `import addnorm` costs, as a ratio to `import torch`, each in a process of its own.
+"""Measure the time of `import addnorm` as a ratio to `import torch`, each in a new process.
 
     python benchmarks/import_time.py [ROUNDS]
 
@@ -19,7 +19,7 @@ STATEMENTS = {
 
 
 def seconds(statement: str) -> float:
-    """Time of one statement in a fresh process."""
+    """Return the seconds that one statement takes in a new process."""
     code = f"import time; t = time.perf_counter()\n{statement}\nprint(time.perf_counter() - t)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     return float(done.stdout)
@@ -28,7 +28,7 @@ def seconds(statement: str) -> float:
 def main(rounds: int) -> None:
     """Print the table."""
     for statement in STATEMENTS.values():
-        seconds(statement)  # fills the caches of the disk
+        seconds(statement)  # warms the disk cache
     times: dict[str, list[float]] = {name: [] for name in STATEMENTS}
     for _ in range(rounds):
         for name, statement in STATEMENTS.items():

@@ -1,4 +1,4 @@
-"""What monitoring costs: the time of training with a `Monitor` against training without one.
+"""Measure the overhead of a `Monitor`: training time with it against training without it.
 
     OMP_NUM_THREADS=1 python benchmarks/monitor_overhead.py [blocks]
 
@@ -45,7 +45,7 @@ def measured(title: str, blocks: int, sentences: int, size: dict[str, int]) -> s
     monitor = Monitor(model)
 
     def step(number: int | None) -> float:
-        """Seconds of a step; without a number nobody looks."""
+        """Return the seconds of a step; `number=None` trains without a monitor."""
         start = time.perf_counter()
         optimizer.zero_grad()
         logits = model(source, target[:, :-1], **masks)

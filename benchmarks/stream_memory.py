@@ -1,4 +1,4 @@
-"""What memory a large corpus takes: peaks of `addnorm data files` and of one step of training.
+"""Measure the peak memory of `addnorm data files` and of one training step on a large corpus.
 
     OMP_NUM_THREADS=1 python benchmarks/stream_memory.py [MEGABYTES ...]      (10 100 1000)
 
@@ -17,7 +17,7 @@ import tempfile
 import time
 from pathlib import Path
 
-ROOM = 4  # times the text: the text, the spool of the corpus, the corpus, and some more
+DISK_FACTOR = 4  # times the text: the text, the spool file, the corpus, and a margin
 SMALL = ("dim=32", "depth=1", "heads=2", "steps=1", "monitor_every=0", "device=cpu")
 
 
@@ -25,8 +25,9 @@ def main(sizes: list[int]) -> None:
     """Print the table."""
     with tempfile.TemporaryDirectory(prefix="addnorm-stream-") as name:
         folder = Path(name)
-        if shutil.disk_usage(folder).free < ROOM * max(sizes) * 10**6:
-            sys.exit(f"wanted {ROOM * max(sizes)} MB free at {folder}; set TMPDIR to another disk")
+        if shutil.disk_usage(folder).free < DISK_FACTOR * max(sizes) * 10**6:
+            needed = DISK_FACTOR * max(sizes)
+            sys.exit(f"expected {needed} MB of free disk space at {folder}; set TMPDIR")
         print("| text | `addnorm data files` MB | s | first step of `addnorm train lm` MB | s |")
         print("|---|---|---|---|---|")
         for size in sizes:
@@ -41,7 +42,7 @@ def main(sizes: list[int]) -> None:
 
 
 def write_text(path: Path, size: int) -> None:
-    """Lines of thirty words, some frequent and most of them rare, to so many bytes."""
+    """Write lines of thirty words with a long-tailed vocabulary up to a number of bytes."""
     chance = random.Random(0)
     letters = "etaoinshrdlu"
     words = ["".join(chance.choices(letters, k=chance.randint(2, 9))) for _ in range(100_000)]
@@ -55,18 +56,19 @@ def write_text(path: Path, size: int) -> None:
 
 
 def peak(*arguments: str) -> tuple[float, float]:
-    """Megabytes of resident memory at most, and seconds, of one command."""
+    """Return the peak resident memory in MB and the seconds of one command."""
     start = time.perf_counter()
     child = subprocess.Popen([sys.executable, "-m", "addnorm", *arguments], stderr=subprocess.PIPE)
     assert child.stderr is not None
     told = child.stderr.read().decode(errors="replace")
     _, status, used = os.wait4(
         child.pid, 0
-    )  # of this child alone; getrusage tells of the largest so far
+    )  # wait4 reports this child alone; getrusage reports the largest child so far
     child.returncode = os.waitstatus_to_exitcode(status)
     if child.returncode:
         sys.exit(f"addnorm {' '.join(arguments)} ended with {child.returncode}:\n{told}")
-    unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss: bytes there, kilobytes here
+    # ru_maxrss is in bytes on macOS and in kilobytes on Linux.
+    unit = 1 if sys.platform == "darwin" else 1024
     return used.ru_maxrss * unit / 1e6, time.perf_counter() - start
 
 

@@ -1,4 +1,4 @@
-"""Untuned estimators on real tables, beside gradient boosting and rtdl's FT-Transformer.
+"""Compare untuned estimators with gradient boosting and rtdl's FT-Transformer on real tables.
 
     OMP_NUM_THREADS=1 python benchmarks/tabular.py run FOLDER -o rows.jsonl --seeds 0 1 2
     python benchmarks/tabular.py table rows.jsonl
@@ -38,7 +38,7 @@ NUMBERS = ("california", "diamonds")
 
 
 def parts(folder, name, seed):
-    """Train and test, each (X, y)."""
+    """Return (train, test), each as (X, y)."""
     path, target = TABLES[name]
     table = pd.read_csv(folder / path)
     if name == "adult":
@@ -50,7 +50,7 @@ def parts(folder, name, seed):
 
 
 def with_holes(X, share, seed):
-    """The table with a share of all cells absent at random."""
+    """Return the table with a fraction of all cells removed at random."""
     holes = np.random.default_rng(seed).random(X.shape) < share
     return X.astype(object).mask(holes).infer_objects() if share else X
 
@@ -60,8 +60,8 @@ def texts_of(X):
 
 
 def boosted(kind, X, seed, regression):
-    """Trees with their defaults; categories as such."""
-    texts = [name for name in texts_of(X) if X[name].nunique() < 250]  # its limit
+    """Gradient boosting with default parameters and native categories."""
+    texts = [name for name in texts_of(X) if X[name].nunique() < 250]  # scikit-learn's limit
     others = [name for name in X if name not in texts_of(X)]
     encoder = make_column_transformer(
         (OrdinalEncoder(handle_unknown="use_encoded_value", unknown_value=np.nan), texts),
@@ -79,7 +79,7 @@ def boosted(kind, X, seed, regression):
 
 
 class Rtdl:
-    """rtdl's FT-Transformer with its defaults, early stopping, and a budget of seconds."""
+    """rtdl's FT-Transformer with default parameters, early stopping and a time budget."""
 
     def __init__(self, seconds, regression, seed):
         self.seconds, self.regression, self.seed = seconds, regression, seed
@@ -170,7 +170,7 @@ def scores(y, said, classes):
 
 
 def fit_and_answer(arm, X, y, X_test, *, given, seed, regression, seconds):
-    """(seconds of the fit, answers, classes or None, epochs) of one model."""
+    """Return (fit seconds, predictions, classes or None, epochs) of one model."""
     started = time.process_time()
     if arm in ("hist_gradient_boosting", "lightgbm"):
         encoder, model, options = boosted(arm, X, seed, regression)
@@ -230,7 +230,7 @@ def run(given):
 
 
 def key_of(row):
-    """What a row must have in common with another to be the same measurement."""
+    """Return the fields that identify a measurement, so that finished ones are skipped."""
     return tuple(row[name] for name in ("table", "missing", "seed", "rows", "options", "arm"))
 
 

@@ -1,4 +1,4 @@
-"""Small stacks with known sub-layers, for tests."""
+"""Small stacks with known sub-layers, shared by the tests."""
 
 import torch
 from torch import Tensor, nn
@@ -10,14 +10,14 @@ TRIPLE = {"kinds": ("self", "cross", "ffn"), "role": "decoder", "other_depth": 5
 
 
 class Silent(nn.Module):
-    """A branch of zeros."""
+    """Branch that returns zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
         return torch.zeros_like(x)
 
 
 class Constant(nn.Module):
-    """A branch that does not look at its input."""
+    """Branch that ignores its input and returns a constant."""
 
     def __init__(self, dim: int, seed: int = 0) -> None:
         super().__init__()
@@ -28,14 +28,14 @@ class Constant(nn.Module):
 
 
 def tanh_sublayers(count: int, dim: int, dtype: torch.dtype = torch.float32) -> list[nn.Module]:
-    """Token-wise sub-layers with weights of their own."""
+    """Build token-wise sub-layers with different weights."""
     with torch.random.fork_rng():
         torch.manual_seed(1)
         return [nn.Sequential(nn.Linear(dim, dim), nn.Tanh()).to(dtype) for _ in range(count)]
 
 
 def shaken(module: nn.Module, seed: int = 2) -> nn.Module:
-    """The module with every parameter moved away from its start, so that a twin cannot hide."""
+    """Perturb every parameter in place, so that a wrong reference cannot match by accident."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -53,7 +53,7 @@ def toy_stack(
     norm: str = "layer",
     dtype: torch.dtype = torch.float32,
 ) -> Stack:
-    """A stack of token-wise sub-layers at its start."""
+    """Build a stack of token-wise sub-layers with initial weights."""
     with torch.random.fork_rng():
         torch.manual_seed(3)
         sublayers = tanh_sublayers(depth * len(layer["kinds"]), dim, dtype)
@@ -61,14 +61,14 @@ def toy_stack(
 
 
 def tokens(*shape: int, seed: int = 4, dtype: torch.dtype = torch.float32) -> Tensor:
-    """Random tokens; (3, 7, 10) unless said otherwise."""
+    """Return random tokens, (3, 7, 10) by default."""
     generator = torch.Generator().manual_seed(seed)
     x = torch.randn(*(shape or (3, 7, 10)), generator=generator, dtype=torch.float64)
     return x.to(dtype)
 
 
 def gradients(y: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """Gradients of a loss that treats all features differently; zeros where there is no path."""
+    """Return gradients of a loss that weights all features differently; zeros without a path."""
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
     found = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
     pairs = zip(found, inputs, strict=True)

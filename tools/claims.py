@@ -1,30 +1,29 @@
-"""Take the results of claims into docs/claims, and make its table again.
+"""Copy the results of claims to docs/claims and regenerate its table.
 
-addnorm claims all -o claims && python -m tools.claims claims
+addnorm claims run --all -o claims && python -m tools.claims claims
 """
 
 import shutil
 import sys
 from pathlib import Path
 
-from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
-
 from addnorm.claims import read_results
 from addnorm.claims.result import RESULT, ROWS
+from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
 
 DOCS = Path(__file__).parent.parent / "docs" / "claims"
 
 
-def take(folder: Path) -> list[str]:
-    """Copy rows and result of every claim that has a verdict; their names."""
-    taken = [name for name, result in read_results(folder).items() if result.verdict is not None]
-    for name in taken:
+def copy_results(folder: Path) -> list[str]:
+    """Copy the rows and result of every claim that has a verdict; return the names."""
+    names = [name for name, result in read_results(folder).items() if result.verdict is not None]
+    for name in names:
         (DOCS / name).mkdir(parents=True, exist_ok=True)
         for file in (ROWS, RESULT):
             shutil.copyfile(folder / name / file, DOCS / name / file)
     (DOCS / TABLE_FILE).write_text(render_claims_markdown(read_results(DOCS)), encoding="utf-8")
-    return taken
+    return names
 
 
 if __name__ == "__main__":
-    print("\n".join(take(Path(sys.argv[1]))))
+    print("\n".join(copy_results(Path(sys.argv[1]))))

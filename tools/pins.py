@@ -43,13 +43,14 @@ from addnorm.comparison.demo import build_demo_comparison
 from addnorm.comparison.engines.base import Engine, EventHandler
 from addnorm.comparison.grid import Arm, Cell, Grid
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import compare
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import TASKS
+from addnorm.core.interrupts import StopFlag
 from addnorm.core.rows import read_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.data.corpus import Corpus, write_corpus
-from addnorm.data.demo import SOURCES, make_demo
 from addnorm.data.demo.dates import make_dates
 from addnorm.data.demo.lm import make as make_lm
 from addnorm.data.demo.translate import make as make_translate
@@ -72,10 +73,11 @@ from addnorm.sublayers.positions import registry as positions
 from addnorm.sublayers.qk_norm import registry as qk_norms
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.fit_run import FitConfig, fit_run
+from addnorm.tasks import get_task
+from addnorm.tasks import registry as tasks
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.schedules.base import recommended_schedule
-from addnorm.train.throughput import StopFlag
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 from addnorm.wirings.base import registry as wirings
@@ -242,7 +244,7 @@ SMALL_SIZES = {"train": 1500, "valid": 50, "test": 50}
 
 def pin_demo_corpora() -> Any:
     """Return digests of the demo corpora that do not depend on the version of Python."""
-    translate, about = make_demo("translate")
+    translate, about = get_task("translate").make_demo()
     made = {
         "translate": (translate, about | {"python": ""}),
         "translate en fr, small": make_translate(1, ("en", "fr"), sizes=SMALL_SIZES),
@@ -261,7 +263,7 @@ def pin_demo_corpora() -> Any:
             }
     facts = make_lm(0)[1]
     pins["lm"] = {"keys": sorted(facts), "note": facts["note"]}
-    pins["sources"] = dict(SOURCES)
+    pins["sources"] = {name: get_task(name).demo_source for name in tasks}
     return pins
 
 
@@ -401,11 +403,13 @@ def write_tiny_corpus(folder: Path, task: str = "translate") -> Path:
         "translate": [{"source": text, "target": text[::-1]} for text in numbers],
         "lm": [{"text": text} for text in numbers],
         "classify": [{"text": text, "label": ["even", "odd"][int(text) % 2]} for text in numbers],
+        "mlm": [{"text": text} for text in numbers],
     }[task]
     splits = {"train": records[:24], "valid": records[24:32], "test": records[32:]}
     return write_corpus(folder, task, splits=splits, about={"source": "numbers"}).folder
 
 
+TEXT_TASKS = ("translate", "lm", "classify", "mlm")
 SPIKE_POLICIES = ("log", "skip", "rewind")
 
 
@@ -423,9 +427,7 @@ def every_loss_is_a_spike() -> Iterator[None]:
 @cache
 def train_tiny_runs() -> dict[str, Any]:
     """Train each task and each optimizer for a few steps; return names in what was written."""
-    jobs: dict[str, dict[str, Any]] = {
-        task: {"task": task, "ema": 0.5} for task in ("translate", "lm", "classify")
-    }
+    jobs: dict[str, dict[str, Any]] = {task: {"task": task, "ema": 0.5} for task in TEXT_TASKS}
     jobs |= {f"optimizer {name}": {"task": "lm", "optimizer": name} for name in optimizers}
     jobs["not finite"] = {"task": "lm", "lr": 1e30, "clip": None, "schedule": "none"}
     jobs |= {f"on_spike {name}": {"task": "lm", "on_spike": name} for name in SPIKE_POLICIES}
@@ -450,7 +452,7 @@ def train_tiny_runs() -> dict[str, Any]:
             for row in read_rows(folder / "rows.jsonl"):
                 names.setdefault(str(row["name"]), set()).update(row)
             rows[name] = {each: sorted(fields) for each, fields in sorted(names.items())}
-            if name not in ("translate", "lm", "classify"):
+            if name not in TEXT_TASKS:
                 rows[name] = {each: rows[name][each] for each in names if each not in rows["lm"]}
                 continue
             files[name] = {
@@ -564,7 +566,8 @@ def pin_comparison_files() -> Any:
     for task in ("translate", "table"):
         with tempfile.TemporaryDirectory() as temporary:
             folder = Path(temporary) / "study"
-            compare(_tiny_comparison(Path(temporary), task), folder, engine=SameProcessEngine())
+            spec = _tiny_comparison(Path(temporary), task)
+            run_comparison(spec, folder, engine=SameProcessEngine())
             cell = next((folder / "cells").glob("*.json"))
             pins[task] = {
                 "files": sorted({name.split("/")[0] for name in list_files(folder)}),
@@ -594,7 +597,7 @@ def _tiny_comparison(folder: Path, task: str) -> Comparison:
     else:
         keys |= {name: value for name, value in TINY_RUN.items() if name not in ("depth",)}
         keys |= {"data": str(write_tiny_corpus(folder / "data")), "score": 2}
-    return Comparison.of({"task": task} | keys)
+    return parse_comparison({"task": task} | keys)
 
 
 def pin_comparison_keys() -> Any:
@@ -774,7 +777,7 @@ def print_weight_checksums() -> None:
     }  # fmt: skip
     for task in ("translate", "lm", "classify"):
         with tempfile.TemporaryDirectory() as temporary:
-            splits, about = make_demo(task)
+            splits, about = get_task(task).make_demo()
             short = {split: records[:300] for split, records in splits.items()}
             data = write_corpus(Path(temporary) / "data", task, splits=short, about=about).folder
             folder = Path(temporary) / "run"

@@ -4,7 +4,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from addnorm.comparison import Comparison, Study, compare
+    from addnorm.comparison import Comparison, Study
     from addnorm.core import UserError
     from addnorm.interop import from_hf
     from addnorm.models import (
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         load,
     )
     from addnorm.norms import Norm, make_norm
+    from addnorm.report.comparison.compare import compare
     from addnorm.stacks import Decoder, Encoder, Stack
     from addnorm.sublayers import CrossAttention, FeedForward, KVCache, SelfAttention, Sublayer
     from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
@@ -50,14 +51,14 @@ _HOME = {
     "UserError": "addnorm.core",
     "Wiring": "addnorm.wirings",
     "build": "addnorm.models",
-    "compare": "addnorm.comparison",
+    "compare": "addnorm.report.comparison.compare",
     "from_hf": "addnorm.interop",
     "load": "addnorm.models",
     "make_norm": "addnorm.norms",
 }
 _PACKAGES = (
     *("core", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure", "doctor"),
-    *("train", "decode", "tabular", "comparison", "claims", "report", "interop", "bench"),
+    *("decode", "tasks", "train", "tabular", "comparison", "claims", "report", "interop", "bench"),
 )
 
 __all__ = [

@@ -1,16 +1,19 @@
-"""Rows that nobody measured, for which every claim's verdict is known."""
+"""Synthetic rows of every claim with a known verdict."""
 
 SEEDS = range(4)
 NORMS = "pre_ln"
 
 
 def spread(seed, noise):
-    """What a seed adds: nothing on average."""
+    """Return the noise of a seed; its mean over seeds is zero."""
     return noise * (seed - 1.5)
 
 
 def profile(name, arm, places, value, **where):
-    """One row for each seed and place; value: (place, seed) -> number. places: field, values."""
+    """Return a row for each seed and x value.
+
+    places: the field and its values. value: (place, seed) -> number.
+    """
     field, values = places
     return [
         {"name": name, "arm": arm, field: place, "seed": seed, "value": value(place, seed), **where}
@@ -20,11 +23,14 @@ def profile(name, arm, places, value, **where):
 
 
 LADDER = {1e-4: 0.5, 1e-3: 1.0, 1e-2: 0.5}
-"""Learning rates, and the share of progress that is made with each."""
+"""Learning rates, and the fraction of the progress reached with each."""
 
 
 def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmup=0, lr=None):
-    """One row for each arm, rate and seed. progress: by arm. lr: a single rate, not the ladder."""
+    """Return a row for each arm, learning rate and seed.
+
+    progress: by arm. lr: a single learning rate instead of the sweep.
+    """
     ladder = LADDER if lr is None else {lr: 1.0}
     return [
         {
@@ -38,7 +44,7 @@ def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmu
     ]  # fmt: skip
 
 
-# At the start. good: as the claim wants it. noise: of single seeds.
+# Claims at initialization. good: whether the rows support the claim. noise: of single seeds.
 
 
 def last_gradient(good, noise):
@@ -190,11 +196,11 @@ def deep_layers_are_removable(good, noise):
             yield {**row, "layer": layer, "value": grown}
 
 
-# By training.
+# Claims by training.
 
 
 def remedy(arm):
-    """One arm trains, and Post-LN does not; if the claim is wrong, neither does."""
+    """The arm trains and Post-LN does not; if the claim is wrong, neither trains."""
 
     def made(good, noise):
         return cells({arm: 0.9 if good else 0.1, "pre_ln": 0.9, "post_ln": 0.05}, noise=noise)
@@ -209,7 +215,7 @@ def false_pre_ln_is_post_ln(good, noise):
 
 
 def deep_post_ln_fails(good, noise):
-    """With warm-up, which counts if it is better."""
+    """Rows with and without warm-up; the better setting counts."""
     yield from cells({"pre_ln": 0.8, "post_ln": 0.05}, noise=noise)
     yield from cells({"pre_ln": 0.9, "post_ln": 0.1 if good else 0.8}, noise=noise, warmup=40)
 
@@ -293,7 +299,7 @@ def statistics_gradients_matter(good, noise):
 
 
 def better(arm, study):
-    """An arm beside LayerNorm."""
+    """Rows of an arm and of LayerNorm."""
 
     def made(good, noise):
         yield from cells({"pre_ln": 0.8}, study=study)

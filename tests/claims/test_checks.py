@@ -1,4 +1,4 @@
-"""Intervals and ranges to answers."""
+"""Answers of checks and verdicts."""
 
 import json
 import math
@@ -28,11 +28,11 @@ from addnorm.comparison.statistics import Estimate
         (math.nan, math.nan, 0.5, 1.5, "undecided"),
     ],
 )
-def test_where_the_interval_lies_decides(mean, half, low, high, answer):
+def test_interval_decides_check(mean, half, low, high, answer):
     assert Check("", Estimate(mean, half, 3), low, high).answer == answer
 
 
-def test_what_was_not_measured_is_undecided():
+def test_unmeasured_check_is_undecided():
     assert Check("", None, low=0).answer == "undecided"
 
 
@@ -59,25 +59,25 @@ OPEN = Check("open", Estimate(1.0, 2.0, 3), low=0)
         ((replace(GOOD, premise=True),), "undecided"),
     ],
 )
-def test_a_claim_is_held_if_all_checks_are(checks, answer):
+def test_claim_is_held_if_all_checks_are_held(checks, answer):
     assert Verdict(checks).answer == answer
 
 
 @pytest.mark.parametrize("mean", [1.0, math.nan])
-def test_a_verdict_is_plain_data(mean):
+def test_verdict_converts_to_plain_data(mean):
     verdict = Verdict((Check("what", Estimate(mean, mean, 3), low=0), Check("nothing", None)))
     told = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
     assert told["answer"] == verdict.answer
     assert [check["answer"] for check in told["checks"]] == ["undecided", "not judged"]
 
 
-def test_ranges_are_told_in_words():
+def test_expected_range_as_text():
     assert Check("", None, 0.5, 1.5).expected_range == "0.5 to 1.5"
     assert Check("", None, low=0.5, premise=True).expected_range == "premise: above 0.5"
     assert Check("", None).expected_range == "nothing"
 
 
-def test_an_estimate_over_seeds_has_an_interval():
+def test_estimate_over_seeds_has_interval():
     assert estimate_over_seeds({0: 1.0, 1: 3.0}) == Estimate.from_values([1.0, 3.0])
     assert estimate_over_seeds({}) is None
 
@@ -85,20 +85,19 @@ def test_an_estimate_over_seeds_has_an_interval():
 @pytest.mark.parametrize(
     ("checks", "told"),
     [
-        ((GOOD, BAD), "Not held: bad is 1 ± 0.1, wanted below 0."),
-        ((GOOD, GOOD), "Held: good is 1 ± 0.1, wanted above 0; and 1 more."),
+        ((GOOD, BAD), "Not held: bad is 1 ± 0.1, expected below 0."),
+        ((GOOD, GOOD), "Held: good is 1 ± 0.1, expected above 0; and 1 more."),
         (
             (GOOD, replace(GOOD, what="wide", found=Estimate(0.5, 1.0, 3))),
-            "Undecided: wide is 0.5 ± 1, wanted above 0, which cannot be told.",
+            "Undecided: wide is 0.5 ± 1, expected above 0, which the data do not decide.",
         ),
         ((), "Undecided: nothing was measured."),
-        ((Check("x", None, low=0),), "Undecided: x is not measured, wanted above 0."),
+        ((Check("x", None, low=0),), "Undecided: x is not measured, expected above 0."),
         (
             (BAD, replace(BAD, premise=True)),
-            "Undecided: without this premise the rest means nothing: bad is 1 ± 0.1, wanted "
-            "below 0.",
+            "Undecided: a premise does not hold: bad is 1 ± 0.1, expected below 0.",
         ),
     ],
 )
-def test_what_decides_is_said_in_a_sentence(checks, told):
+def test_deciding_check_as_sentence(checks, told):
     assert Verdict(checks).why == told

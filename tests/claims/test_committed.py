@@ -1,14 +1,14 @@
-"""The results that are committed: those of the claims as the code has them now."""
+"""The committed results match the claims of the current code."""
 
 import json
 from pathlib import Path
 
 import pytest
-from addnorm.report.render_claims_page import TABLE_FILE, render_claims_markdown
 
 from addnorm.claims import read_results, registry, run_claims
 from addnorm.claims.result import RESULT
-from tools.claims import take
+from addnorm.report.claims_page import TABLE_FILE, render_claims_markdown
+from tools.claims import copy_results
 
 DOCS = Path(__file__).parents[2] / "docs" / "claims"
 COMMITTED = sorted(path.parent.name for path in DOCS.glob(f"*/{RESULT}"))
@@ -16,13 +16,13 @@ WAITING: set[str] = set()
 """Claims whose standard budget has not been run yet."""
 
 
-def test_every_claim_is_committed_or_known_to_wait():
+def test_every_claim_is_committed_or_listed_as_waiting():
     assert set(COMMITTED) | WAITING == set(registry)
     assert not set(COMMITTED) & WAITING
 
 
 @pytest.mark.parametrize("name", COMMITTED)
-def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
+def test_committed_verdict_follows_from_rows(name):
     result, claim = read_results(DOCS)[name], registry.member(name)()
     assert result.budget == "standard"
     assert claim.is_current(result.digest, "standard"), "its settings were changed: run it again"
@@ -32,7 +32,7 @@ def test_a_committed_verdict_follows_from_its_rows_by_the_rule_of_today(name):
     assert result.made["commit"] and "with changes" not in result.made["commit"]
 
 
-def test_what_is_committed_is_small_and_nothing_else():
+def test_committed_files_are_small():
     for path in DOCS.rglob("*"):
         if path.is_file():
             assert path.stat().st_size < 200_000, path
@@ -40,16 +40,16 @@ def test_what_is_committed_is_small_and_nothing_else():
     assert kinds <= {RESULT, "rows.jsonl"}
 
 
-def test_the_committed_table_is_that_of_the_results():
+def test_committed_table_matches_results():
     assert (DOCS / TABLE_FILE).read_text(encoding="utf-8") == render_claims_markdown(
         read_results(DOCS)
     )
 
 
-def test_results_are_taken_with_their_table(tmp_path, monkeypatch):
+def test_copy_results_writes_table(tmp_path, monkeypatch):
     run_claims(["layer_norm_length"], tmp_path / "claims", budget="smoke")
     monkeypatch.setattr("tools.claims.DOCS", tmp_path / "docs")
-    assert take(tmp_path / "claims") == ["layer_norm_length"]
+    assert copy_results(tmp_path / "claims") == ["layer_norm_length"]
     assert {path.name for path in (tmp_path / "docs").rglob("*") if path.is_file()} == {
         *(RESULT, "rows.jsonl", TABLE_FILE)
     }

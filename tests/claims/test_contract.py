@@ -1,23 +1,24 @@
-"""What every claim keeps by existing: a card, three budgets, and a smoke run that ends."""
+"""Requirements on every claim: a card, three budgets and a working smoke run."""
 
 import pytest
 
 from addnorm.claims import BUDGETS, registry, run_claims
 from addnorm.claims.result import Result
 from addnorm.claims.trained import ComparisonClaim
+from addnorm.comparison.tasks import get_task
 from addnorm.report.charts.claims import claim_chart
 from addnorm.report.html.page import Chart
-from tests.claims.shared_folder import Here
+from tests.comparison.same_process_engine import SameProcessEngine
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """One for all, so that they share cells."""
+    """Folder of all claims, so that they share cells."""
     return tmp_path_factory.mktemp("claims")
 
 
 @pytest.mark.parametrize("name", registry)
-def test_it_says_everything_that_the_page_wants(name):
+def test_claim_has_all_texts_of_the_report(name):
     card, claim = registry.card(name), registry.member(name)()
     assert type(claim).__module__ == f"addnorm.claims.catalogue.{name}"
     assert card.summary.endswith(".") and card.formula and card.title and card.year
@@ -28,7 +29,7 @@ def test_it_says_everything_that_the_page_wants(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_a_verdict_has_seeds_enough_for_an_interval(name):
+def test_standard_budget_has_enough_seeds(name):
     claim = registry.member(name)()
     for budget in ("standard", "full"):
         settings = claim.settings(budget)
@@ -41,8 +42,8 @@ def test_a_verdict_has_seeds_enough_for_an_interval(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
-    result = run_claims([name], folder, budget="smoke", engine=Here())[name]
+def test_smoke_run_yields_rows_chart_and_verdict(name, folder):
+    result = run_claims([name], folder, budget="smoke", engine=SameProcessEngine())[name]
     assert result.verdict is not None, result.why
     claim = registry.member(name)()
     assert result.verdict == claim.judge(result.rows)
@@ -55,9 +56,9 @@ def test_the_smoke_run_ends_with_rows_a_chart_and_a_verdict(name, folder):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("budget", BUDGETS)
-def test_every_comparison_can_be_built(budget):
+def test_every_comparison_is_valid(budget):
     for name in registry:
         claim = registry.member(name)()
         if isinstance(claim, ComparisonClaim):
             for spec in claim.comparisons(budget).values():
-                spec.check()
+                get_task(spec.task).check(spec)

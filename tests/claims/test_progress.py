@@ -1,22 +1,22 @@
-"""How far a claim is, said now and then."""
+"""Progress messages of claims."""
 
 import pytest
 
 from addnorm.claims import run_claims
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.progress import REPORT_INTERVAL_SECONDS, ProgressTimer
-from addnorm.claims.runner import ClaimsCallback
 from addnorm.train.train_state import TrainState
 
 
 @pytest.fixture
 def clock(monkeypatch):
-    """A clock that stands still unless it is moved."""
+    """A clock that the test advances."""
     now = [100.0]
     monkeypatch.setattr("addnorm.claims.progress.time.monotonic", lambda: now[0])
     return now
 
 
-def test_it_speaks_every_few_seconds_and_tells_the_time_left(clock):
+def test_messages_are_rate_limited_and_show_remaining_time(clock):
     said = []
     pace = ProgressTimer(said.append, total=40, unit="steps")
     pace.start_training(0)
@@ -28,7 +28,7 @@ def test_it_speaks_every_few_seconds_and_tells_the_time_left(clock):
     assert said == ["6 of 40 steps, 68 s left", "21 of 40 steps, 19 s left"]
 
 
-def test_what_an_earlier_sitting_did_does_not_count(clock):
+def test_earlier_session_does_not_count(clock):
     said = []
     pace = ProgressTimer(said.append, total=10, unit="seeds")
     pace.update(6)
@@ -37,7 +37,7 @@ def test_what_an_earlier_sitting_did_does_not_count(clock):
     assert said == ["8 of 10 seeds, 20 s left"]
 
 
-def test_a_training_in_this_process_is_heard(tmp_path, monkeypatch):
+def test_training_steps_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("addnorm.claims.progress.REPORT_INTERVAL_SECONDS", 0.0)
     heard = []
 

@@ -18,7 +18,7 @@ TURNS = (
     lambda value, place: 1.5**place,
     lambda value, place: 0.5**place,
 )
-"""What may be wrong with a part of the rows: nothing there, far too much, turned round, ..."""
+"""Corruptions of a group of rows: zero, far too large, reversed, ..."""
 PARTS = (
     ("name",),
     ("name", "lr"),
@@ -26,7 +26,7 @@ PARTS = (
     ("name", "arm", "study", "lr"),
     ("name", "depth"),
 )
-"""Fields that tell parts of the rows from each other."""
+"""Fields that separate groups of rows."""
 
 
 def judged(name, *, good, noise=0.0, seeds=4):
@@ -34,48 +34,48 @@ def judged(name, *, good, noise=0.0, seeds=4):
     return registry.member(name)().judge(rows)
 
 
-def test_every_claim_has_made_up_rows():
+def test_every_claim_has_synthetic_rows():
     assert set(ROWS) == set(registry)
 
 
 @pytest.mark.parametrize("name", registry)
-def test_what_it_wants_is_held(name):
+def test_predicted_rows_are_held(name):
     verdict = judged(name, good=True)
     assert verdict.answer == "held", verdict
     assert len({check.what for check in verdict.checks}) == len(verdict.checks)
 
 
 @pytest.mark.parametrize("name", registry)
-def test_the_opposite_is_not_held(name):
+def test_opposite_rows_are_not_held(name):
     assert judged(name, good=False).answer == "not held"
 
 
 @pytest.mark.parametrize("name", registry)
-def test_noise_leaves_it_undecided(name):
+def test_noisy_rows_are_undecided(name):
     verdict = judged(name, good=True, noise=0.4)
     assert verdict.answer == "undecided", verdict
 
 
 @pytest.mark.parametrize("name", registry)
-def test_one_seed_decides_nothing(name):
+def test_one_seed_is_undecided(name):
     assert judged(name, good=True, seeds=1).answer == "undecided"
     assert judged(name, good=False, seeds=1).answer == "undecided"
 
 
 @pytest.mark.parametrize("name", registry)
-def test_no_rows_decide_nothing(name):
+def test_no_rows_are_undecided(name):
     assert registry.member(name)().judge([]).answer == "undecided"
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_where_nobody_learns_nothing_is_decided(name):
+def test_rows_without_progress_are_undecided(name):
     rows = [{**row, "value": 0.0 if row["name"] in ("progress", "valid") else row["value"]}
             for row in ROWS[name](True, 0.0)]  # fmt: skip
     assert registry.member(name)().judge(rows).answer == "undecided"
 
 
 @pytest.mark.parametrize("name", TRAINED)
-def test_a_best_rate_at_the_edge_of_the_ladder_decides_nothing(name):
+def test_best_rate_at_edge_of_sweep_is_undecided(name):
     rows = [
         row for row in ROWS[name](True, 0.0) if row.get("lr") != 1e-2 or row["study"] == "clock"
     ]
@@ -88,7 +88,7 @@ def test_a_best_rate_at_the_edge_of_the_ladder_decides_nothing(name):
 
 @pytest.mark.parametrize("name", registry)
 def test_every_check_can_fail(name):
-    """One part of the rows after the other is spoilt, until each check was not held once."""
+    """Corrupt one group of rows after the other until each check was not held once."""
     claim, rows = registry.member(name)(), list(ROWS[name](True, 0.0))
     left = {check.what for check in claim.judge(rows).checks if check.has_range}
     for fields, turn in product(PARTS, TURNS):
@@ -107,7 +107,7 @@ def test_every_check_can_fail(name):
 def _judged(claim, rows):
     try:
         return claim.judge(rows).checks
-    except ValueError:  # a number below 0 that is none in the world, such as a speed
+    except ValueError:  # an impossible value, such as a negative speed
         return ()
 
 

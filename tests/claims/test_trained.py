@@ -1,6 +1,7 @@
-"""Studies to rows, and rows to what a claim by training looks at."""
+"""Claims by training: rows of studies, choice of settings, shared cells."""
 
 import math
+from dataclasses import replace
 
 import pytest
 
@@ -22,9 +23,10 @@ from addnorm.claims.trained import (
     clipped_progress,
     sweep_inside_and_edges,
 )
-from addnorm.comparison import Comparison, Study
+from addnorm.comparison import Study
+from addnorm.comparison.analysis.study import read_comparison
 from addnorm.comparison.cell_result import CellResult
-from addnorm.comparison.layout import read_comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from tests.claims.synthetic_rows import cells
@@ -33,7 +35,7 @@ from tests.comparison.synthetic_study import BASELINE, made_up
 SPEC = {"wiring": "post_ln,pre_ln", "lr": "1e-3,1e-2", "depth": 2, "seeds": 2, "steps": 50}
 
 
-def test_progress_is_none_where_nothing_was_learnt():
+def test_progress_is_zero_without_learning():
     assert clipped_progress(1.0, baseline=3.0, best=1.0) == 1.0
     assert clipped_progress(2.0, baseline=3.0, best=1.0) == 0.5
     assert clipped_progress(5.0, baseline=3.0, best=1.0) == 0.0
@@ -41,21 +43,21 @@ def test_progress_is_none_where_nothing_was_learnt():
     assert clipped_progress(2.9, baseline=3.0, best=2.9) == 0.0
 
 
-def test_an_arm_is_taken_at_its_at_best():
+def test_arm_is_judged_at_best_setting():
     rows = [*cells({"a": 0.2, "b": 0.9}, lr=1e-3), *cells({"a": 0.8, "b": 0.1}, lr=1e-2)]
     assert best_setting_values(rows, arm="a") == dict.fromkeys(range(4), 0.8)
     assert {row["lr"] for row in best_setting_rows(rows, arm="b")} == {1e-3}
     assert best_setting_values(rows, arm="c") == {}
 
 
-def test_other_numbers_are_those_of_the_setting_with_most_progress():
+def test_other_rows_use_setting_with_most_progress():
     rows = [*cells({"a": 0.2}, lr=1e-3), *cells({"a": 0.8}, lr=1e-2)]
     rows += [*cells({"a": 7.0}, lr=1e-3, name="loss"), *cells({"a": 9.0}, lr=1e-2, name="loss")]
     assert best_setting_values(rows, "loss", arm="a") == dict.fromkeys(range(4), 9.0)
 
 
-def test_every_cell_of_a_study_becomes_rows(tmp_path):
-    study = Study.open(made_up(tmp_path, Comparison.of(SPEC), inside=False))
+def test_every_cell_becomes_rows(tmp_path):
+    study = Study.open(made_up(tmp_path, parse_comparison(SPEC), inside=False))
     best = min(each.loss for each in study.cells if math.isfinite(each.loss))
     rows = list(cell_rows(study, "one", ("progress", "valid"), best=best))
     final = [row for row in rows if row["name"] == "progress"]
@@ -66,13 +68,13 @@ def test_every_cell_of_a_study_becomes_rows(tmp_path):
     assert max(steps) == 50
 
 
-def test_a_study_takes_the_cells_of_its_neighbours(tmp_path):
+def test_finished_cells_are_copied_from_other_studies(tmp_path):
     def fate(cell):
         return "crashed" if (cell.lr, cell.seed) == (1e-3, 1) else "trained"
 
-    theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), fate, inside=False)
+    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), fate, inside=False)
     (theirs / "tokenizer.json").write_text("{}")
-    ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
+    ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     assert copy_finished_cells(ours, tmp_path / "ours") == 3
     ends = {
         cell.name: CellResult.read(tmp_path / "ours" / "cells" / cell.name) for cell in ours.cells()
@@ -86,17 +88,17 @@ def test_a_study_takes_the_cells_of_its_neighbours(tmp_path):
     assert copy_finished_cells(ours, tmp_path / "ours") == 0
 
 
-def test_cells_of_another_field_are_left_alone(tmp_path):
-    made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
-    assert copy_finished_cells(Comparison.of(SPEC | {"steps": 60}), tmp_path / "ours") == 0
-    assert copy_finished_cells(Comparison.of(SPEC | {"dim": 16}), tmp_path / "ours") == 0
+def test_cells_with_other_settings_are_not_copied(tmp_path):
+    made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
+    assert copy_finished_cells(parse_comparison(SPEC | {"steps": 60}), tmp_path / "ours") == 0
+    assert copy_finished_cells(parse_comparison(SPEC | {"dim": 16}), tmp_path / "ours") == 0
     assert not (tmp_path / "ours").exists()
-    assert shared_settings(Comparison.of(SPEC)) == shared_settings(
-        Comparison.of(SPEC | {"wiring": "b2t"})
+    assert shared_settings(parse_comparison(SPEC)) == shared_settings(
+        parse_comparison(SPEC | {"wiring": "b2t"})
     )
 
 
-def test_a_corpus_of_few_records_is_made_once(tmp_path):
+def test_small_corpus_is_written_once(tmp_path):
     made = small_demo_corpus(tmp_path, "translate", 7)
     corpus = Corpus.open(made, "translate")
     assert corpus.counts == {"train": 7, "valid": 100, "test": 100}
@@ -105,48 +107,49 @@ def test_a_corpus_of_few_records_is_made_once(tmp_path):
     assert (made / "corpus.json").stat().st_mtime_ns == before
 
 
-def test_crashed_cells_make_no_verdict(tmp_path, monkeypatch):
+def test_crashed_cells_raise(tmp_path, monkeypatch):
     claim = RmsNormEqualsLayerNorm()
 
-    def compare(spec, folder, **rest):
+    def run(spec, folder, **rest):
         return Study.open(made_up(folder, spec, lambda cell: "crashed", inside=False))
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(RuntimeError, match=r"2 of 2 cells crashed, pre_ln-d1-.* out of memory"):
         claim.rows("smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies"))
 
 
-def test_an_interrupted_comparison_is_no_verdict(tmp_path, monkeypatch):
-    def compare(spec, folder, *, audience, **rest):
+def test_interrupted_comparison_raises_keyboard_interrupt(tmp_path, monkeypatch):
+    def run(spec, folder, **rest):
         study = Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
-        audience.ended(study, interrupted=True)
-        return study
+        return replace(study, interrupted=True)
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(KeyboardInterrupt):
         RmsNormEqualsLayerNorm().rows(
             "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
         )
 
 
-def test_cells_that_others_work_on_are_told(tmp_path, monkeypatch):
-    def compare(spec, folder, **rest):
+def test_unfinished_cells_raise_user_error(tmp_path, monkeypatch):
+    def run(spec, folder, **rest):
         return Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
 
-    monkeypatch.setattr("addnorm.claims.trained.compare", compare)
-    with pytest.raises(UserError, match=r"2 of 2 cells in .* have not ended, another process may"):
+    monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
+    with pytest.raises(
+        UserError, match=r"2 of 2 cells in .* are not finished, another process may"
+    ):
         RmsNormEqualsLayerNorm().rows(
             "smoke", ClaimWorkspace(tmp_path / "own", tmp_path / "studies")
         )
 
 
-def test_a_seed_is_judged_where_the_other_seeds_are_best():
+def test_setting_of_a_seed_is_chosen_by_other_seeds():
     rows = cells({"a": 0.5}, lr=1e-3)
     lucky = [{**row, "lr": 1e-2, "value": 0.9 * (row["seed"] == 0)} for row in rows]
     assert best_setting_values([*rows, *lucky], arm="a") == dict.fromkeys(range(4), 0.5)
 
 
-def test_inside_and_at_the_edges_of_the_ladder():
+def test_inside_and_edges_of_sweep():
     rates = {1e-4: 0.1, 1e-3: 0.6, 1e-2: 0.9}
     rows = [row for lr, value in rates.items() for row in cells({"a": value}, lr=lr)]
     inside, edges = sweep_inside_and_edges(rows, arm="a")
@@ -154,7 +157,7 @@ def test_inside_and_at_the_edges_of_the_ladder():
     assert sweep_inside_and_edges([], arm="a") == ({}, {})
 
 
-def test_who_diverges_early_is_not_fast():
+def test_diverged_arm_is_not_fast():
     rows = [
         *cells({"rezero": 0.9, "pre_ln": 0.9}),
         *({**row, "step": 80, "steps": 80} for row in cells({"pre_ln": 0.9}, name="valid")),
@@ -165,26 +168,26 @@ def test_who_diverges_early_is_not_fast():
     assert steps.found.mean == pytest.approx(math.log(80 / (80 * 0.5 / 0.9)))
 
 
-def test_studies_of_few_records_move_with_their_folder(tmp_path):
-    spec = Comparison.of(SPEC)
+def test_small_corpus_study_moves_with_folder(tmp_path):
+    spec = parse_comparison(SPEC)
     here = spec.model_copy(update={"data": str(tmp_path / "here" / "translate-7")})
     there = spec.model_copy(update={"data": str(tmp_path / "there" / "translate-7")})
     made_up(tmp_path / "study", here, inside=False)
     relocate_data(there, tmp_path / "study")
     assert read_comparison(tmp_path / "study") == there
     assert shared_settings(here) == shared_settings(there) != shared_settings(spec)
-    relocate_data(Comparison.of(SPEC | {"steps": 60}), tmp_path / "study")
+    relocate_data(parse_comparison(SPEC | {"steps": 60}), tmp_path / "study")
     assert read_comparison(tmp_path / "study") == there
 
 
-def test_cells_keep_the_commit_that_trained_them(tmp_path, monkeypatch):
-    theirs = made_up(tmp_path / "theirs", Comparison.of(SPEC), inside=False)
+def test_copied_cells_keep_their_commit(tmp_path, monkeypatch):
+    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
     (theirs / "tokenizer.json").write_text("{}")
     monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "old")
     record_commits(Study.open(theirs))
     monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "new")
     record_commits(Study.open(theirs))
-    ours = Comparison.of(SPEC | {"wiring": "pre_ln,b2t"})
+    ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     copy_finished_cells(ours, tmp_path / "ours")
     assert set(cell_commits(tmp_path / "ours").values()) == {"old"}
     rows = cell_rows(Study.open(theirs), "one", ("progress",), best=1.0)

@@ -1,4 +1,4 @@
-"""Commands on runs that nobody trained, with lines on standard input."""
+"""Fixtures that run commands on untrained runs, with lines on standard input."""
 
 import io
 import sys
@@ -6,15 +6,15 @@ import sys
 import pytest
 
 from addnorm.cli import line_io as cli
-from tests.decode.sample_runs import run_of
+from tests.tasks.sample_runs import run_of
 
 
 @pytest.fixture(scope="module", name="runs")
 def runs_fixture(tmp_path_factory):
-    """A run of each task."""
+    """Untrained runs by task."""
     return {
         task: run_of(task, tmp_path_factory.mktemp(task))
-        for task in ("translate", "lm", "classify")
+        for task in ("translate", "lm", "classify", "mlm")
     }
 
 

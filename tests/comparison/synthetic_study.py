@@ -1,4 +1,4 @@
-"""A comparison that nobody ran: a folder filled with curves of known kinds."""
+"""Synthetic comparisons: folders with curves of known outcome."""
 
 import math
 import random
@@ -10,6 +10,8 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
+from addnorm.comparison.tasks import get_task
+from addnorm.core.files import write_json
 from addnorm.core.rows import write_rows
 
 BASELINE = 3.0
@@ -30,7 +32,7 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
         machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
         versions={"addnorm": "0", "torch": "2.13.0", "python": "3.11"},
     )  # fmt: skip
-    files.write_json(folder / files.FACTS, asdict(ground))
+    write_json(folder / files.FACTS, asdict(ground))
     records = [{"source": f"May {n}, 2001 <i>", "target": f"{n:02}.05.2001"} for n in range(1, 9)]
     if spec.task == "translate":
         from addnorm.data.corpus import write_corpus
@@ -42,14 +44,14 @@ def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -
 
 
 def usual_fate(cell) -> str:
-    """What the literature expects."""
+    """Return the outcome that the literature predicts."""
     if cell.lr >= 1e-2:
         return "diverged"
     return "stuck" if cell.arm.wiring == "post_ln" and cell.warmup == 0 else "trained"
 
 
 def curve(fate: str, steps: int, level: float = 0.4, seed: int = 0, noise: float = 0.03):
-    """A loss of a known kind, (step, value) for each step."""
+    """Return the loss curve of an outcome as (step, value) pairs."""
     rng = random.Random(seed)
     points = []
     for step in range(1, steps + 1):
@@ -94,9 +96,8 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
     rows += [{"step": s, "name": "tokens_per_second", "value": 3000 / cell.depth} for s in checks]
     rows.sort(key=lambda row: row["step"])
     write_rows(folder / "rows.jsonl", rows)
-    (folder / "config.yaml").write_text(
-        spec.recipe(cell, data="data", tokenizer="tokenizer.json").to_yaml(), encoding="utf-8"
-    )
+    recipe = get_task(spec.task).recipe(spec, cell, data="data", tokenizer="tokenizer.json")
+    recipe.save(folder / "config.yaml")
     if not ending:
         return
     if fate == "crashed":
@@ -127,7 +128,7 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
 
 
 def _inside(cell, spec, step: int):
-    """What is measured by site, growing or shrinking with depth as the wiring would have it."""
+    """Yield rows by site that grow or shrink with depth as the wiring predicts."""
     slots = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
     if spec.task != "translate":
         slots = {"stack": ("self", "ffn")}
@@ -152,7 +153,7 @@ def _inside(cell, spec, step: int):
 
 
 def hash_of(cell) -> int:
-    """The same number for the same cell in every process."""
+    """Return a hash of the cell that is equal in every process."""
     import zlib
 
     return zlib.crc32(cell.name.encode())

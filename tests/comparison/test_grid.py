@@ -4,29 +4,30 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from addnorm.comparison.grid import SWEEP_LRS, Arm, Cell, Grid, has_norms, split
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.grid import SWEEP_LRS, Arm, Cell, Grid, has_norms, split_list
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
 from addnorm.wirings.base import registry as wirings
 
 
 @given(st.lists(st.sampled_from(["pre_ln", "mix_ln(post=0.25, init=gpt2)", "dlcl", "a(b=(1, 2))"])))
-def test_names_between_commas_are_found_whatever_is_inside_brackets(names):
-    assert split(", ".join(names)) == names
+def test_split_list_ignores_commas_in_brackets(names):
+    assert split_list(", ".join(names)) == names
 
 
-def test_a_wiring_without_norms_is_one_arm_for_all_norms():
+def test_wiring_without_norms_is_one_arm():
     grid = Grid(wiring="rezero,pre_ln", norm="layer,rms")
     assert [arm.name for arm in grid.arms()] == ["rezero", "pre_ln", "pre_ln rms"]
 
 
-def test_only_wirings_without_any_norm_have_none():
+def test_has_norms():
     without = {name for name in wirings if not has_norms(name)}
     assert {"rezero", "none"} <= without
     assert not without & {"pre_ln", "post_ln", "sub_ln", "normformer", "deepnorm", "b2t"}
 
 
-def test_own_schedules_are_arms_of_their_own():
+def test_recommended_schedules_are_separate_arms():
     grid = Grid(wiring="post_ln", warmup="0,own", lr="1e-3")
     common, own = list(grid.cells([0]))
     assert common.arm.name == "post_ln"
@@ -35,12 +36,12 @@ def test_own_schedules_are_arms_of_their_own():
     assert own.schedule("constant").startswith("inverse_sqrt")
 
 
-def test_a_sweep_is_a_ladder():
+def test_sweep_expands_to_learning_rates():
     assert Grid(lr="sweep").lr == SWEEP_LRS
     assert Grid(lr=["1e-3", 3e-3]).lr == (1e-3, 3e-3)  # YAML reads 1e-3 as text
 
 
-def test_every_cell_has_a_name_of_its_own():
+def test_cell_names_are_unique():
     arms = [Arm("pre_ln"), Arm("pre_ln", "rms"), Arm("pre_ln", own=True), Arm("mix_ln(post=0.5)")]
     cells = [
         Cell(arm, depth, warmup, lr, seed)
@@ -63,9 +64,9 @@ def test_every_cell_has_a_name_of_its_own():
         ({"depth": 2.5}, "depth cannot be 2.5"),
         ({"lr": "-1"}, "lr cannot be -1"),
         ({"lr": "nan"}, "lr cannot be nan"),
-        ({"lr": []}, "lr is empty"),
-        ({"wiring": ""}, "wiring is empty"),
-        ({"wiring": "pre_ln,pre_ln"}, "wiring names pre_ln twice"),
+        ({"lr": []}, "lr: expected at least one value"),
+        ({"wiring": ""}, "wiring: expected at least one value"),
+        ({"wiring": "pre_ln,pre_ln"}, "wiring: expected distinct values, got pre_ln twice"),
         ({"wiring": "preln"}, "did you mean 'pre_ln'"),
         ({"wiring": "b2t(alpha=2)"}, "has no option 'alpha'"),
         ({"norm": "layr"}, "did you mean 'layer'"),
@@ -73,28 +74,28 @@ def test_every_cell_has_a_name_of_its_own():
         ({"warmup": "soon"}, "warmup cannot be"),
         ({"seeds": 0}, "seeds cannot be 0"),
         ({"steps": 0}, "steps cannot be 0"),
-        ({"task": "sing"}, "task cannot be 'sing'"),
-        ({"seed": 3}, "seeds, not one seed"),
+        ({"task": "sing"}, "unknown task 'sing'"),
+        ({"seed": 3}, "takes a number of seeds"),
         ({"dimm": 3}, "did you mean 'dim'"),
-        ({"valid_every": 0}, "compared by validations"),
-        ({"on_spike": "rewind"}, "other data than others"),
+        ({"valid_every": 0}, "compared by validation loss"),
+        ({"on_spike": "rewind"}, "gives some cells other data"),
         ({"encoder_wiring": "post_ln"}, "one wiring and one norm"),
-        ({"keys": {"lr": 5}}, "decides itself"),
+        ({"keys": {"lr": 5}}, "keys: expected recipe keys only"),
         ({"steps": "many", "schedule": "cosine(warmup=0.1)"}, "steps cannot be 'many'"),
-        ({"grids": [{"warmup": 3}], "schedule": "cosine(warmup=9)"}, "has a warm-up"),
-        ({"seeds": 10**6}, "cells, wanted at most"),
-        ({"patience": 3}, "the same budget for all"),
+        ({"grids": [{"warmup": 3}], "schedule": "cosine(warmup=9)"}, "expected no warm-up beside"),
+        ({"seeds": 10**6}, "expected at most 5,000 cells"),
+        ({"patience": 3}, "gives some cells fewer steps"),
         ({"mode": "quick"}, "mode cannot be 'quick'"),
-        ({"grids": [], "task": "lm"}, "needs a grid"),
-        ({"grids": 3}, "grids cannot be read"),
+        ({"grids": [], "task": "lm"}, "expected at least one grid"),
+        ({"grids": 3}, "grids: expected a list"),
         ({"grids": [{"wiring": "pre_ln"}], "lr": 1e-3}, "axes inside the grids"),
         ({"grids": [{"wirings": "pre_ln"}]}, "has no 'wirings'"),
-        ({"lr": [i / 1e5 for i in range(1, 3000)], "seeds": 9}, "cells, wanted at most"),
+        ({"lr": [i / 1e5 for i in range(1, 3000)], "seeds": 9}, "expected at most 5,000 cells"),
     ],
 )
-def test_what_makes_no_sense_is_refused_in_plain_words(axes, words):
+def test_invalid_keys_raise_user_error(axes, words):
     with pytest.raises(UserError, match=words.replace("(", r"\(")):
-        Comparison.of(axes)
+        parse_comparison(axes)
 
 
 @pytest.mark.parametrize(
@@ -104,11 +105,12 @@ def test_what_makes_no_sense_is_refused_in_plain_words(axes, words):
         ({"schedule": "none", "warmup": 5}, "has no warm-up"),
         ({"schedule": "cosin"}, "did you mean 'cosine'"),
         ({"dim": 30, "heads": 4}, "heads"),
-        ({"batch_tokens": 8}, "cannot hold"),
-        ({"mode": "halving", "log_every": 100}, "halving looks at a quarter"),
+        ({"batch_tokens": 8}, "batch_tokens: expected at least"),
+        ({"mode": "halving", "log_every": 100}, "a quarter of the steps, for halving"),
         ({"task": "lm", "norm": "batch"}, "later tokens"),
     ],
 )
-def test_cells_that_cannot_be_are_refused_before_anything_runs(values, words):
+def test_invalid_cells_are_rejected_by_check(values, words):
     with pytest.raises(UserError, match=words):
-        Comparison.of(values).check()
+        spec = parse_comparison(values)
+        get_task(spec.task).check(spec)

@@ -14,7 +14,7 @@ values = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
 
 @given(values)
-def test_the_interval_is_that_of_scipy(numbers):
+def test_interval_matches_scipy(numbers):
     found = Estimate.from_values(numbers)
     spread = stats.sem(numbers)
     if spread == 0:
@@ -25,14 +25,14 @@ def test_the_interval_is_that_of_scipy(numbers):
     assert found.mean + found.half == pytest.approx(high, rel=1e-6, abs=1e-6)
 
 
-def test_one_value_has_no_interval_and_is_never_sure():
+def test_single_value_has_no_interval():
     assert Estimate.from_values([3.0]) == Estimate(3.0, None, 1)
     assert not Estimate.from_values([3.0]).excludes_zero
     assert Estimate.from_values([]) is None
 
 
 @given(values, st.floats(0.1, 50))
-def test_what_seeds_share_cancels(numbers, shift):
+def test_common_shift_cancels_in_paired_difference(numbers, shift):
     ours = dict(enumerate(numbers))
     theirs = {seed: value - shift for seed, value in ours.items()}
     found = paired_difference(ours, theirs)
@@ -41,12 +41,12 @@ def test_what_seeds_share_cancels(numbers, shift):
     assert found.excludes_zero
 
 
-def test_only_seeds_that_both_have_count():
+def test_paired_difference_uses_common_seeds():
     assert paired_difference({0: 1.0, 1: 2.0}, {1: 1.5, 2: 9.0}) == Estimate(0.5, None, 1)
     assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
-def test_the_interval_covers_as_often_as_it_says():
+def test_interval_coverage():
     rng = np.random.default_rng(0)
     hits = sum(
         abs(found.mean) <= found.half

@@ -1,10 +1,10 @@
-"""Plans: every sub-layer has its site, every role its depths, every mistake its sentence."""
+"""Plans: sites, depths of each role, error messages."""
 
 import dataclasses
 
 import pytest
-from addnorm.core.call_counts import Call
 
+from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
 from addnorm.core.plan import ROLES, Plan, Plugs, Shape, Site
 
@@ -13,7 +13,7 @@ def plan(role="encoder_only", depth=2, other_depth=None, kinds=("self", "ffn"), 
     return Plan(role, depth, other_depth, kinds, dim, Call("layer"), **rest)
 
 
-def test_sites_walk_the_layers_in_order():
+def test_sites_are_in_forward_order():
     sites = plan("decoder", depth=2, other_depth=6, kinds=("self", "cross", "ffn")).sites
     assert sites == (
         Site(0, 0, 0, "self", True, False),
@@ -25,7 +25,7 @@ def test_sites_walk_the_layers_in_order():
     )
 
 
-def test_the_only_sub_layer_of_a_layer_is_first_and_last():
+def test_single_sublayer_is_first_and_last():
     assert all(site.first and site.last for site in plan(kinds=("mix",)).sites)
 
 
@@ -38,20 +38,20 @@ def test_the_only_sub_layer_of_a_layer_is_first_and_last():
         ("decoder", 5, True, 5, 2),
     ],
 )
-def test_a_role_says_causality_and_both_depths(role, other, causal, encoder, decoder):
+def test_role_determines_causality_and_depths(role, other, causal, encoder, decoder):
     made = plan(role, other_depth=other)
     assert (made.causal, made.encoder_depth, made.decoder_depth) == (causal, encoder, decoder)
     assert role in ROLES
 
 
-def test_shapes_are_found_by_site_and_may_be_missing():
+def test_shapes_are_indexed_by_site_and_optional():
     shape = Shape(inner=16, hidden=32)
     made = plan(depth=1, shapes=(None, shape))
     assert [made.shape(site) for site in made.sites] == [None, shape]
     assert plan().shape(plan().sites[0]) is None
 
 
-def test_plans_are_constants():
+def test_plans_are_frozen():
     made = plan()
     assert made == plan()
     assert hash(made) == hash(plan())
@@ -65,9 +65,9 @@ def test_plans_are_constants():
     [
         ({"role": "encoder-only"}, r"unknown role 'encoder-only'; did you mean 'encoder_only'"),
         ({"role": None}, r"unknown role 'None'"),
-        ({"role": "encoder"}, r"pass other_depth, or role 'encoder_only'"),
-        ({"role": "decoder"}, r"pass other_depth, or role 'decoder_only'"),
-        ({"other_depth": 3}, r"stands alone, got other_depth=3; .* role 'encoder'"),
+        ({"role": "encoder"}, r"pass it, or use role 'encoder_only'"),
+        ({"role": "decoder"}, r"pass it, or use role 'decoder_only'"),
+        ({"other_depth": 3}, r"other_depth: expected None for role .*, got 3; .* role 'encoder'"),
         ({"depth": 0}, r"depth must be a whole number from 1, got 0"),
         ({"depth": -1}, r"depth must be a whole number from 1, got -1"),
         ({"depth": 2.0}, r"depth must be a whole number from 1, got 2.0"),
@@ -75,12 +75,12 @@ def test_plans_are_constants():
         ({"dim": 0}, r"dim must be a whole number from 1, got 0"),
         ({"dim": "8"}, r"dim must be a whole number from 1, got '8'"),
         ({"role": "decoder", "other_depth": 0}, r"other_depth must be a whole number from 1"),
-        ({"kinds": ()}, r"kinds must name the sub-layers of one layer"),
-        ({"kinds": (1, 2)}, r"kinds must name .* got \(1, 2\)"),
-        ({"kinds": "self"}, r"kinds must name .* got 'self'"),
-        ({"kinds": ["self"]}, r"kinds must name .* got \['self'\]"),
+        ({"kinds": ()}, r"kinds: expected a tuple of the sub-layers of one layer"),
+        ({"kinds": (1, 2)}, r"kinds: expected .* got \(1, 2\)"),
+        ({"kinds": "self"}, r"kinds: expected .* got 'self'"),
+        ({"kinds": ["self"]}, r"kinds: expected .* got \['self'\]"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(wrong, message):
+def test_invalid_plan_is_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
         plan(**wrong)

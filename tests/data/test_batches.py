@@ -10,9 +10,10 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.data import batches as module
 from addnorm.data import write_corpus
-from addnorm.data.batches import BatchIterator, DataPosition
+from addnorm.data.batches import DataPosition
 from addnorm.data.tokenizer import END, PAD, START, Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
+from addnorm.tasks import get_task
 
 WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "f", "gg", "hhh"]
 
@@ -36,7 +37,11 @@ def corpus_of(folder, task="translate", count=200):
 def stream(request, tmp_path_factory):
     corpus = corpus_of(tmp_path_factory.mktemp("c"), request.param)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    return BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=3)
+    return batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=3)
+
+
+def batches_of(corpus, tokenizer, **options):
+    return get_task(corpus.task).make_batches(corpus, tokenizer, **options)
 
 
 def rows(batches):
@@ -59,7 +64,9 @@ def test_every_sentence_comes_once_an_epoch(stream):
 def test_running_text_is_whole_and_each_token_is_asked_once(tmp_path):
     corpus = corpus_of(tmp_path, "lm", 30)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    stream = BatchIterator(corpus, tokenizer, tokens=64, longest=17)  # no seed: in order of length
+    stream = batches_of(
+        corpus, tokenizer, batch_tokens=64, max_length=17
+    )  # no seed: in order of length
     texts = [
         [START, *ids] for ids in tokenizer.encode([r["text"] for r in corpus.records("train")])
     ]
@@ -73,7 +80,7 @@ def test_running_text_is_whole_and_each_token_is_asked_once(tmp_path):
 def test_no_batch_is_larger_than_wanted_and_padding_is_small(stream):
     size = real = 0
     for batch, _ in stream.epoch():
-        for side in batch.sides:
+        for side in batch.inputs_and_targets:
             assert side.numel() <= 256
         size += batch.inputs.numel()
         real += int((batch.inputs != PAD).sum())
@@ -95,7 +102,7 @@ def test_a_position_continues(stream):
 
 
 def test_another_seed_is_another_order(stream):
-    other = BatchIterator(stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=4)
+    other = batches_of(stream.corpus, stream.tokenizer, batch_tokens=256, max_length=64, seed=4)
     assert rows(other.epoch()) == rows(stream.epoch())
     assert [p.inputs.tolist() for p, _ in other.epoch()] != [
         p.inputs.tolist() for p, _ in stream.epoch()
@@ -104,7 +111,7 @@ def test_another_seed_is_another_order(stream):
 
 def test_translation_has_start_and_end(tmp_path):
     corpus = corpus_of(tmp_path, count=3)
-    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=256, longest=64)
+    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=256, max_length=64)
     for inputs, targets in rows(stream.epoch()):
         assert inputs[-1] == END and START not in inputs
         assert targets[0] == START and targets[-1] == END
@@ -113,7 +120,7 @@ def test_translation_has_start_and_end(tmp_path):
 @pytest.mark.parametrize("world", [1, 2, 3, 300])
 def test_parts_make_up_the_whole(stream, world):
     batch, _ = next(stream.stream())
-    parts = [batch.part(rank, world) for rank in range(world)]
+    parts = [batch.shard(rank, world) for rank in range(world)]
     given = [(part, None) for part in parts if (part.targets != IGNORE_INDEX).any()]
     assert rows(given) == rows([(batch, None)])
     assert all(part.count == batch.count and len(part.inputs) for part in parts)
@@ -124,10 +131,10 @@ def test_parts_make_up_the_whole(stream, world):
 def test_pools_cut_no_record_and_lose_none(tmp_path_factory, pool, count):
     corpus = corpus_of(tmp_path_factory.mktemp("c"), count=count)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    whole = BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=0)
+    whole = batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "POOL_BYTES", pool)
-        cut = BatchIterator(corpus, tokenizer, tokens=256, longest=64, seed=0)
+        cut = batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
         assert rows(cut.epoch()) == rows(whole.epoch())
         assert rows(cut.epoch(DataPosition(5))) == rows(whole.epoch())
 
@@ -135,7 +142,7 @@ def test_pools_cut_no_record_and_lose_none(tmp_path_factory, pool, count):
 def test_what_is_left_out_is_counted(tmp_path):
     pairs = [{"source": "a" * n, "target": "b"} for n in (0, 1, 5, 30, 31)]
     corpus = write_corpus(tmp_path, "translate", splits={"train": pairs})
-    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=31)
+    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=31)
     assert len(rows(stream.epoch())) == 3
     list(stream.epoch())
     assert (
@@ -147,32 +154,34 @@ def test_what_is_left_out_is_counted(tmp_path):
 def test_a_long_text_is_cut_and_counted(tmp_path):
     texts = [{"text": "x" * n, "label": str(n)} for n in (3, 9)]
     corpus = write_corpus(tmp_path, "classify", splits={"train": texts})
-    stream = BatchIterator(corpus, Tokenizer.train(corpus, "char"), tokens=64, longest=5)
+    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=5)
     assert sorted(len(inputs) for inputs, _ in rows(stream.epoch())) == [4, 5]
     assert stream.describe_skipped() == "1 cut to 5 tokens"
 
 
 def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
     corpus = write_corpus(tmp_path, "translate", splits={"train": [{"source": "a", "target": ""}]})
-    stream = BatchIterator(corpus, Tokenizer.train(corpus, "bpe"), tokens=64, longest=31)
-    with pytest.raises(UserError, match=r"can be used: 1 with an empty side left out; wanted sent"):
+    stream = batches_of(corpus, Tokenizer.train(corpus, "bpe"), batch_tokens=64, max_length=31)
+    with pytest.raises(
+        UserError, match=r"no usable record: 1 with an empty side left out; expected s"
+    ):
         next(stream.stream())
 
 
 def test_a_batch_must_hold_the_longest_sentence(stream):
-    with pytest.raises(UserError, match=r"a batch of 8 tokens cannot hold a sentence of 9"):
-        BatchIterator(stream.corpus, stream.tokenizer, tokens=8, longest=9)
+    with pytest.raises(UserError, match=r"batch_tokens: expected at least max_length=9, got 8"):
+        batches_of(stream.corpus, stream.tokenizer, batch_tokens=8, max_length=9)
 
 
 def test_one_process_alone_has_it_all(stream):
     batch, _ = next(stream.stream())
-    assert batch.part(0, 1) is batch
+    assert batch.shard(0, 1) is batch
     assert batch.to(torch.device("cpu")).inputs.equal(batch.inputs)
 
 
 def test_in_random_order_any_lengths_meet_and_padding_does_not_count(stream):
-    order = BatchIterator(
-        stream.corpus, stream.tokenizer, tokens=256, longest=64, seed=3, order="random"
+    order = batches_of(
+        stream.corpus, stream.tokenizer, batch_tokens=256, max_length=64, seed=3, order="random"
     )
     found = list(order.epoch())
     assert rows(found) == rows(stream.epoch())

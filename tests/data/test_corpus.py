@@ -64,8 +64,11 @@ def test_an_empty_corpus_is_refused(tmp_path):
         ("{", "cannot be read"),
         ("[]", "cannot be read"),
         ('{"task": "lm"}', "cannot be read"),
-        ('{"task": "sing", "counts": {}}', "unknown task 'sing'"),
-        ('{"task": "lm", "counts": {"train": 1}}', "is a corpus for 'lm', wanted one for 'transl"),
+        ('{"task": "sing", "counts": {}}', "expected a corpus for 'translate', got one for 'sing'"),
+        (
+            '{"task": "lm", "counts": {"train": 1}}',
+            "a corpus for 'translate', got one for 'lm'; make",
+        ),
     ],
 )
 def test_what_is_no_corpus_is_refused(tmp_path, card, message):
@@ -91,5 +94,5 @@ def test_a_broken_record_is_named(tmp_path, line):
     corpus = write_corpus(tmp_path, "translate", splits={"train": [PAIR]})
     good = json.dumps(PAIR)
     (tmp_path / "train.jsonl").write_text(f"{good}\n{line}\n{good}\n")
-    with pytest.raises(UserError, match=r"record 2 is .* with text for source and target"):
+    with pytest.raises(UserError, match=r"record 2: expected .* with text for source and target"):
         list(corpus.records("train"))

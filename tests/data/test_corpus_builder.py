@@ -6,7 +6,7 @@ import pytest
 
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
-from addnorm.data.corpus_builder import SPOOL_FOLDER, SplitPlan, build_corpus, check_out
+from addnorm.data.corpus_builder import SPOOL_FOLDER, SplitPlan, build_corpus, check_output_folder
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import HoldoutSize
 
@@ -86,7 +86,7 @@ def test_sentences_of_train_that_are_held_out_too_are_told(tmp_path):
 
 
 def test_nothing_to_train_on_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(UserError, match=r"an empty corpus: of 0 records read none .* \(no text\)"):
+    with pytest.raises(UserError, match=r"an empty corpus: expected .* got none of 0 \(no text\)"):
         made(tmp_path / "new", {"train": []})
     with pytest.raises(UserError, match="all 9 are held out, because records with the same sent"):
         made(tmp_path / "new", {"train": pairs(*[1] * 9)}, valid=HoldoutSize(), test=HoldoutSize())
@@ -120,40 +120,48 @@ def test_a_part_of_the_corpus_before_does_not_survive(tmp_path):
 
 
 def test_only_new_and_empty_folders_are_written_to_and_corpora_by_force(tmp_path):
-    check_out(tmp_path / "new")
-    check_out(tmp_path)
+    check_output_folder(tmp_path / "new")
+    check_output_folder(tmp_path)
     (tmp_path / SPOOL_FOLDER).mkdir()  # left by a killed run
-    check_out(tmp_path)
+    check_output_folder(tmp_path)
     made(tmp_path, {"train": pairs(1)})
-    with pytest.raises(UserError, match="holds a corpus already; try --force to replace it"):
-        check_out(tmp_path)
-    check_out(tmp_path, force=True)
+    with pytest.raises(UserError, match="already contains a corpus; use --force to replace it"):
+        check_output_folder(tmp_path)
+    check_output_folder(tmp_path, force=True)
     (tmp_path / "corpus.json").unlink()
     for force in (False, True):
-        with pytest.raises(UserError, match="is not empty and no corpus; wanted a new or an empty"):
-            check_out(tmp_path, force=force)
-    with pytest.raises(UserError, match="is a file; wanted a folder for the corpus"):
-        check_out(tmp_path / "train.jsonl")
+        with pytest.raises(UserError, match="which contains other files"):
+            check_output_folder(tmp_path, force=force)
+    with pytest.raises(UserError, match=r"expected a new or empty folder, got .*, which is a file"):
+        check_output_folder(tmp_path / "train.jsonl")
+
+
+def test_leftovers_of_an_interrupted_build_are_accepted(tmp_path):
+    (tmp_path / SPOOL_FOLDER).mkdir()
+    for name in (".corpus.json.123", ".train.jsonl.123", "train.jsonl", "valid.jsonl"):
+        (tmp_path / name).write_text("")
+    check_output_folder(tmp_path)
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(UserError, match="contains other files"):
+        check_output_folder(tmp_path)
 
 
 def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
     tmp_path, monkeypatch
 ):
     (tmp_path / "file").write_text("")
-    words = "deep cannot be made, since .*file is a file; wanted a folder for the corpus"
+    words = "got .*deep, which cannot be made, .*file is a file"
     with pytest.raises(UserError, match=words):
-        check_out(tmp_path / "file" / "deep")
+        check_output_folder(tmp_path / "file" / "deep")
     asked = []
     monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
-    with pytest.raises(
-        UserError, match=r"b: nothing can be written to .*; wanted a folder that yo"
-    ):
-        check_out(tmp_path / "a" / "b")
+    with pytest.raises(UserError, match=r"expected a writable folder, got .*b; .* is read-only"):
+        check_output_folder(tmp_path / "a" / "b")
     assert asked == [tmp_path]  # the nearest that is there
 
 
 def test_a_given_part_without_a_record_is_refused_and_leaves_nothing(tmp_path):
-    with pytest.raises(UserError, match=r"the part given for test has no record .* --test 0"):
+    with pytest.raises(UserError, match=r"test: expected at least one usable record .* --test 0"):
         made(tmp_path / "corpus", {"train": pairs(1), "test": []})
     assert not (tmp_path / "corpus").exists()
 

@@ -12,10 +12,11 @@ import pytest
 from babel import Locale
 
 from addnorm.core.errors import UnknownNameError, UserError
-from addnorm.data.demo import classify, lm, make_demo, translate
+from addnorm.data.demo import classify, lm, translate
 from addnorm.data.demo.datetimes import _has_same_fields, build_datetime_kinds
 from addnorm.data.demo.lists import build_listing
 from addnorm.data.demo.phrases import Phrase, normalize_spaces, unambiguous_forms
+from addnorm.tasks import get_task
 
 SMALL = {"train": 1500, "valid": 60, "test": 60}
 PAIRS = [
@@ -60,7 +61,7 @@ def test_a_source_has_one_target_over_all_seeds(languages):
 
 @pytest.mark.slow
 def test_default_size_and_length():
-    splits, _ = make_demo("translate")
+    splits, _ = get_task("translate").make_demo()
     assert len(splits["train"]) >= 20_000 and len(splits["valid"]) == len(splits["test"]) == 500
     lengths = sorted(len(source.split()) for source in sources(splits, "train"))
     assert 5 <= lengths[len(lengths) // 2] <= 10
@@ -157,36 +158,34 @@ def test_lists_have_as_many_items_on_both_sides():
 @pytest.mark.parametrize(
     "languages, message",
     [
-        (("en", "en"), "got the locale 'en' on both sides, wanted two different ones"),
+        (("en", "en"), "languages: expected two different locales, got 'en' on both sides"),
         (("pt_BR", "pt-br"), "on both sides"),
         (("en", "german"), "unknown locale 'german'; did you mean 'de'? Known: the "),
         (("en", "de_XX"), "unknown locale 'de_XX'; did you mean 'de"),
         (("", "de"), "unknown locale ''; Known: the "),
-        (("en",), r"got languages ('en',), wanted two locales"),
-        ("en", "got languages 'en', wanted two locales; try languages=('en', 'de')"),
+        (("en",), "languages: expected two locales, got ('en',)"),
+        ("en", "languages: expected two locales, got 'en'; try languages=('en', 'de')"),
     ],
 )
 def test_wrong_languages(languages, message):
     with pytest.raises(UserError) as problem:
-        make_demo("translate", languages=languages)
+        get_task("translate").make_demo(languages=languages)
     assert message in str(problem.value) and "\n" not in str(problem.value)
 
 
 def test_locales_with_too_little(monkeypatch):
     monkeypatch.setattr(translate, "build_phrase_kinds", lambda pair: [])
-    with pytest.raises(UserError, match="too little in common for en and de: 177 phrases, wanted"):
-        make_demo("translate")
+    with pytest.raises(UserError, match="1000 common phrases, got 177 for en and de"):
+        get_task("translate").make_demo()
 
 
 def test_unknown_task():
-    with pytest.raises(
-        UnknownNameError, match="unknown demo task 'translat'; did you mean 'translate'"
-    ):
-        make_demo("translat")
+    with pytest.raises(UnknownNameError, match="unknown task 'translat'; did you mean 'translate'"):
+        get_task("translat").make_demo()
 
 
 def test_topics_stand_whole_and_share_no_paragraph():
-    splits, about = make_demo("lm")
+    splits, about = get_task("lm").make_demo()
     texts = {part: [record["text"] for record in splits[part]] for part in splits}
     paragraphs = {
         part: {" ".join(p.split()) for text in texts[part] for p in text.split("\n\n")}
@@ -212,7 +211,7 @@ def test_topics_stand_whole_and_share_no_paragraph():
 def test_a_python_without_topics(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match=r"no pydoc_data\.topics, the text of the lm demo; try"):
-        make_demo("lm")
+        get_task("lm").make_demo()
 
 
 def library(folder, packages):
@@ -259,14 +258,14 @@ def test_a_library_without_sources(tmp_path, monkeypatch):
     found = SimpleNamespace(get_path=lambda name: str(tmp_path / "python311.zip"))
     monkeypatch.setattr(classify, "sysconfig", found)
     with pytest.raises(UserError) as problem:
-        make_demo("classify")
-    assert "python311.zip holds 0 packages with 100 or more docstrings" in str(problem.value)
+        get_task("classify").make_demo()
+    assert "expected at least 2 packages with 100 or more docstrings, got 0" in str(problem.value)
     assert "zipped, compiled or stripped" in str(problem.value)
 
 
 @pytest.mark.slow
 def test_docstrings_of_the_running_python():
-    splits, about = make_demo("classify")
+    splits, about = get_task("classify").make_demo()
     assert len(about["classes"]) >= 10 and sum(about["classes"].values()) >= 2500
     assert about["majority"]["share"] < 0.3
     for records in splits.values():

@@ -76,14 +76,14 @@ def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "nan", "inf", ""])
 def test_what_is_no_size_is_refused(text):
-    with pytest.raises(UserError, match=f"--valid is {text!r}; wanted a number of records such as"):
+    with pytest.raises(UserError, match="--valid: expected a number of records such as 500"):
         HoldoutSize.parse(text, "--valid")
 
 
 def test_more_than_all_is_refused():
-    with pytest.raises(UserError, match="200 records to hold out of 100: none is left"):
+    with pytest.raises(UserError, match="expected fewer than 100 records, got 200; none is left"):
         edges(KEYS[:100], "100", "100")
-    with pytest.raises(UserError, match=r"whose sum is below 1; try 0\.05 each"):
+    with pytest.raises(UserError, match=r"a sum below 1, got .*; try 0\.05 each"):
         edges(KEYS[:100], "0.5", "0.5")
 
 

@@ -31,8 +31,8 @@ def test_what_it_knows_comes_back(tokenizer):
     assert tokenizer.decode([[START, *tokenizer.encode(TEXTS[:1])[0], END, PAD]]) == TEXTS[:1]
 
 
-@settings(max_examples=50)
-@given(st.lists(st.text(st.characters(), max_size=30), max_size=4))
+@settings(max_examples=50, deadline=None)
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=4))
 def test_bytes_know_every_text(corpus, texts):
     tokenizer = Tokenizer.train(corpus, "bpe", vocab=270)
     encoded = tokenizer.encode(texts)
@@ -62,8 +62,8 @@ def test_it_is_read_as_it_was_written(tokenizer, tmp_path):
 
 def test_tokens_can_be_read(tokenizer):
     (ids,) = tokenizer.encode(["the cat"])
-    assert "".join(tokenizer.tokens(ids)).strip() == "the cat"
-    assert tokenizer.tokens([START, END]) == ["<s>", "</s>"]
+    assert "".join(tokenizer.ids_to_tokens(ids)).strip() == "the cat"
+    assert tokenizer.ids_to_tokens([START, END]) == ["<s>", "</s>"]
 
 
 def test_it_is_no_larger_than_wanted(corpus):
@@ -74,8 +74,8 @@ def test_it_is_no_larger_than_wanted(corpus):
     ("kind", "vocab", "message"),
     [
         ("bpee", 300, "unknown tokenizer 'bpee'; did you mean 'bpe'?"),
-        ("bpe", 100, "'bpe' of 100 tokens cannot be: it needs 260 for a start"),
-        ("char", 4, "it needs 5 for a start; wanted vocab=5 or more"),
+        ("bpe", 100, "vocab: expected at least 260 for tokenizer 'bpe', got 100"),
+        ("char", 4, "vocab: expected at least 5 for tokenizer 'char', got 4; try vocab=5 or"),
     ],
 )
 def test_mistakes_are_told(corpus, kind, vocab, message):
@@ -84,8 +84,8 @@ def test_mistakes_are_told(corpus, kind, vocab, message):
 
 
 def test_files_that_are_no_tokenizer_are_refused(tmp_path):
-    with pytest.raises(UserError, match=r"no tokenizer at .*; wanted a tokenizer.json"):
+    with pytest.raises(UserError, match=r"tokenizer: expected the path of a tokenizer.json, got "):
         Tokenizer.load(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is no tokenizer"):
+    with pytest.raises(UserError, match=r"expected a tokenizer.json, got .*, which is not one"):
         Tokenizer.load(tmp_path / "tokenizer.json")

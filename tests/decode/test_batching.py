@@ -165,20 +165,20 @@ def test_nothing_to_decode_is_nothing():
     [
         (
             lambda: decode(model_of("lm").train(), []),
-            "in training drops at random; call model.eval",
+            "expected eval mode, got training mode; call model.eval",
         ),
-        (lambda: Sentence((), 3), "a sentence begins with a token at least, got an empty prefix"),
-        (lambda: Sentence((1,), 0), "limit counts new tokens from 1, got 0"),
+        (lambda: Sentence((), 3), "prefix: expected at least one token, got none"),
+        (lambda: Sentence((1,), 0), "limit: expected a whole number from 1, got 0"),
         (
             lambda: decode(model_of("seq2seq"), [Sentence((1,), 3)]),
-            "a source has one token at least, its end; got an empty one",
+            "source: expected at least the end token, got an empty one",
         ),
         (
             lambda: decode(
                 build(kind="classifier", vocab=9, dim=8, depth=1, heads=2, classes=2).eval(),
                 [Sentence((1,), 3)],
             ),
-            "a Classifier writes no tokens; wanted a Seq2Seq or a LanguageModel",
+            "expected a Seq2Seq or LanguageModel, got a Classifier",
         ),
     ],
 )

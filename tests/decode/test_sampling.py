@@ -116,5 +116,5 @@ def test_chances_follow_from_seed_and_number_alone():
 
 def test_a_model_that_diverged_is_told_so():
     for bad in (math.nan, math.inf):
-        with pytest.raises(UserError, match="not finite: its training diverged"):
+        with pytest.raises(UserError, match="not finite, its training diverged"):
             log_normalizer(torch.tensor([[0.0, bad]]), [0])

@@ -65,9 +65,9 @@ def every(sentence, vocab):
     """All that can be written: it ends, or has reached the limit."""
     words = range(4, vocab)
     for length in range(sentence.limit):
-        for start in itertools.linear_native(words, repeat=length):
+        for start in itertools.product(words, repeat=length):
             yield (*start, END)
-    yield from itertools.linear_native(words, repeat=sentence.limit)
+    yield from itertools.product(words, repeat=sentence.limit)
 
 
 def plain_beam(model, sentence, options):
@@ -121,15 +121,15 @@ class Spy(Stepper):
         self.inner.reorder(index)
 
     def expand_beams(self, beam):
-        self.inner.fork(beam)
+        self.inner.expand_beams(beam)
 
     def reorder_beams(self, parents):
         self.orders.append(parents.tolist())
-        self.inner.follow(parents)
+        self.inner.reorder_beams(parents)
 
     def select_sentences(self, sentences):
         self.kept.append(sentences.tolist())
-        self.inner.keep(sentences)
+        self.inner.select_sentences(sentences)
 
     def _logits(self, ids, mask):
         raise NotImplementedError

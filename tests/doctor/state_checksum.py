@@ -1,4 +1,4 @@
-"""What a visit could leave behind, as one checksum; and a model to try it on."""
+"""Checksum of everything that the doctor must leave unchanged, and a model to test it with."""
 
 import hashlib
 import random
@@ -16,7 +16,7 @@ def pre():
 
 
 def state(model):
-    """Everything a visit could leave changed, as one checksum."""
+    """Return a checksum of weights, gradients, hooks, modes and random generators."""
     digest = hashlib.sha256()
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         digest.update(name.encode() + tensor.detach().float().numpy().tobytes())

@@ -1,4 +1,4 @@
-"""What `addnorm.doctor` is asked: settings without effect and mistakes are told in one line."""
+"""Arguments of `addnorm.doctor`: invalid values raise one-line errors; notes explain blind spots."""
 
 import pytest
 import torch
@@ -10,36 +10,39 @@ from tests.doctor.state_checksum import pre
 
 
 @pytest.mark.parametrize(
-    ("settings", "said"),
+    ("arguments", "message"),
     [
-        ({"rules": "inert_norm"}, r"wanted a list of rule ids: rules=\['inert_norm'\]"),
+        (
+            {"rules": "inert_norm"},
+            r"rules: expected a list of rule ids, got 'inert_norm'; pass \['inert_norm'\]",
+        ),
         ({"rules": ["inert"]}, "unknown rule 'inert'; did you mean 'inert_norm'"),
         ({"rules": [3]}, "unknown rule '3'"),
-        ({"loss": "mse"}, "got loss='mse'; wanted a function of the model's output"),
-        ({"optimizer": 5}, "got optimizer=5; wanted a torch.optim.Optimizer"),
-        ({"config": {"depth": 2}}, "got config= without build=; wanted both"),
-        ({"build": pre}, "got build= without config=; wanted both"),
+        ({"loss": "mse"}, "loss: expected a function of the model's output, got 'mse'"),
+        ({"optimizer": 5}, "optimizer: expected a torch.optim.Optimizer, got 5"),
+        ({"config": {"depth": 2}}, "expected both or neither, got config only; pass build as well"),
+        ({"build": pre}, "expected both or neither, got build only; pass config as well"),
     ],
 )
-def test_a_setting_that_cannot_be_is_told(settings, said):
-    with pytest.raises(addnorm.UserError, match=said) as caught:
-        addnorm.doctor(pre(), ids(), **settings)
+def test_invalid_argument_raises_one_line_error(arguments, message):
+    with pytest.raises(addnorm.UserError, match=message) as caught:
+        addnorm.doctor(pre(), ids(), **arguments)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("shape", [(0, 7), (2, 0)])
-def test_an_empty_batch_is_told(shape):
+def test_empty_input_raises(shape):
     with pytest.raises(
-        addnorm.UserError, match=r"got the empty input 0 of shape \(\d, \d\); wanted"
+        addnorm.UserError, match=r"input 0: expected at least one example .* shape \(\d, \d\)"
     ):
         addnorm.doctor(pre(), torch.zeros(shape, dtype=torch.int64))
 
 
-def test_chosen_rules_and_optimizers_are_taken():
+def test_rules_and_optimizer_arguments_are_used():
     model = pre()
-    careful = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
-    found = addnorm.doctor(model, ids(), optimizer=careful, rules=("decayed_gain",)).findings
-    assert [f.rule for f in found] == ["decayed_gain"]
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1, weight_decay=0.1)
+    findings = addnorm.doctor(model, ids(), optimizer=optimizer, rules=("decayed_gain",)).findings
+    assert [f.rule for f in findings] == ["decayed_gain"]
     assert addnorm.doctor(model, ids(), rules=()).findings == ()
 
 
@@ -52,8 +55,8 @@ class Mapped(nn.Module):
         return torch.vmap(lambda one: one + self.f(one))(x)
 
 
-def test_what_could_not_be_followed_is_not_called_absent():
+def test_notes_distinguish_untraceable_operations_from_missing_ones():
     notes = " ".join(addnorm.doctor(Mapped(), torch.randn(2, 3, 4)).notes)
-    assert "from 'f' on, could not be followed back to the inputs, as inside torch.vmap" in notes
+    assert "from 'f' on, could not be traced back to the inputs, as inside torch.vmap" in notes
     notes = " ".join(addnorm.doctor(nn.ReLU(), torch.randn(2, 3, 4)).notes)
-    assert "nothing mixes features or tokens of the inputs" in notes
+    assert "no operation mixes features or tokens of the inputs" in notes

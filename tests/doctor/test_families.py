@@ -1,4 +1,4 @@
-"""Families of models that were misread once."""
+"""Model families that the doctor once misclassified."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def seed():
 
 
 class Conditioned(nn.Module):
-    """adaLN-zero: scale, shift and gate of both branches are made of a condition."""
+    """adaLN-zero: a condition determines scale, shift and gate of both branches."""
 
     def __init__(self, depth=2):
         super().__init__()
@@ -42,7 +42,7 @@ class Conditioned(nn.Module):
         return F.layer_norm(x, (DIM,))
 
 
-def test_a_gate_made_of_a_condition_is_a_gate():
+def test_gate_computed_from_condition_is_a_gate():
     report = addnorm.doctor(Conditioned(), (vectors(), torch.rand(2, 1)))
     assert [(b.kind, b.wiring, b.tags) for b in report.blocks] == [
         ("self-attention", "pre_ln", ("gated",)),
@@ -52,7 +52,7 @@ def test_a_gate_made_of_a_condition_is_a_gate():
 
 
 class Scaled(nn.Module):
-    """x + r f(x), shifted as in Fixup or not."""
+    """x + r f(x), with or without the shifts of Fixup."""
 
     def __init__(self, start, shift):
         super().__init__()
@@ -68,7 +68,7 @@ class Scaled(nn.Module):
 
 
 @pytest.mark.parametrize("start", [0.0, 0.3])
-def test_rezero_is_named_when_it_was_trained_too(start):
+def test_trained_rezero_is_recognized(start):
     report = addnorm.doctor(Model([Scaled(start, False) for _ in range(3)]), ids())
     assert report.arrangement == "rezero" and "fixup" not in report.fits
     report = addnorm.doctor(Model([Scaled(start, True) for _ in range(3)]), ids())
@@ -76,7 +76,7 @@ def test_rezero_is_named_when_it_was_trained_too(start):
 
 
 class Queries(nn.Module):
-    """A decoder of learned queries that begin at zero and look at each other first (DETR)."""
+    """Decoder with zero-initialized learned queries and self-attention first (DETR)."""
 
     def __init__(self):
         super().__init__()
@@ -100,7 +100,7 @@ class Queries(nn.Module):
         return y
 
 
-def test_queries_that_look_at_each_other_before_the_input_are_seen():
+def test_self_attention_of_learned_queries_is_found():
     report = addnorm.doctor(Queries(), vectors())
     kinds = ["self-attention", "cross-attention", "feed-forward"] * 2
     assert [(b.kind, b.wiring, b.tags) for b in report.blocks] == [
@@ -110,7 +110,7 @@ def test_queries_that_look_at_each_other_before_the_input_are_seen():
 
 
 class Series(nn.Module):
-    """Values of which some were not observed; scaled by those that were."""
+    """Series with missing values, scaled by the observed ones."""
 
     def __init__(self, hides):
         super().__init__()
@@ -127,17 +127,17 @@ class Series(nn.Module):
         return self.last(x)
 
 
-def test_a_mask_of_observed_values_hides_no_token():
+def test_mask_of_observed_values_is_not_a_token_mask():
     observed = torch.ones(2, 9)
     for mask in (observed, observed.index_fill(1, torch.tensor([3]), 0)):
         example = {"values": torch.randn(2, 9), "observed": mask}
         assert addnorm.doctor(Series(False), example).findings == ()
     model = Series(True)
     model.first.bias.data.fill_(1.0)
-    assert addnorm.doctor(model, example).findings == ()  # what it hides reaches nobody
+    assert addnorm.doctor(model, example).findings == ()  # hidden values reach no output
 
 
-def test_a_mask_of_attention_over_raw_numbers_hides_tokens():
+def test_attention_mask_over_numeric_inputs_is_a_token_mask():
     class Pooled(nn.TransformerEncoderLayer):
         def forward(self, x, mask):
             return super().forward(x, src_key_padding_mask=~mask.bool()).mean(1)
@@ -148,7 +148,7 @@ def test_a_mask_of_attention_over_raw_numbers_hides_tokens():
 
 
 class Scan(nn.Module):
-    """Tokens one after the other: stacked, written in place, or summed in closed form."""
+    """Recurrence over tokens: stacked, written in place, or in closed form."""
 
     def __init__(self, way):
         super().__init__()
@@ -175,6 +175,6 @@ class Scan(nn.Module):
     ("way", "kind"),
     [("stacked", "mixer"), ("written", "mixer"), ("sums", "mixer"), ("each alone", "feed-forward")],
 )
-def test_a_scan_mixes_tokens(way, kind):
+def test_scan_mixes_tokens(way, kind):
     report = addnorm.doctor(nn.Sequential(Scan(way), Scan(way), nn.LayerNorm(DIM)), vectors())
     assert [(b.kind, b.wiring) for b in report.blocks] == [(kind, "pre_ln")] * 2

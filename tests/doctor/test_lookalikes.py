@@ -1,4 +1,4 @@
-"""Healthy models that look like a mistake: silence, and a word where the mistake is planted."""
+"""Healthy models that resemble a mistake, each with the mistake planted as a control."""
 
 import copy
 from typing import Literal
@@ -30,11 +30,11 @@ def seed():
     torch.manual_seed(0)
 
 
-# where the examples stand
+# Position of the batch axis
 
 
-class Laid(Model):
-    """The same numbers, laid out otherwise."""
+class WithLayout(Model):
+    """A model whose output is rearranged."""
 
     def __init__(self, way, norm=nn.LayerNorm, **options):
         super().__init__(stack(PreBlock, norm=norm, **options), nn.LayerNorm(DIM))
@@ -44,7 +44,7 @@ class Laid(Model):
         return self.way(super().forward(tokens, mask))
 
 
-LAID = {
+LAYOUTS = {
     "flat": lambda y: y.reshape(-1, VOCAB),
     "flat, tokens first": lambda y: y.transpose(0, 1).reshape(-1, VOCAB),
     "tokens first": lambda y: y.transpose(0, 1),
@@ -54,34 +54,34 @@ LAID = {
 }
 
 
-@pytest.mark.parametrize("way", LAID)
-def test_examples_are_found_wherever_they_stand(way):
-    assert rules(Laid(LAID[way])) == set()
-    assert "batch_leak" in rules(Laid(LAID[way], norm=lambda d: HandNorm(d, axis=0)))
+@pytest.mark.parametrize("way", LAYOUTS)
+def test_batch_axis_is_found_in_any_position(way):
+    assert rules(WithLayout(LAYOUTS[way])) == set()
+    assert "batch_leak" in rules(WithLayout(LAYOUTS[way], norm=lambda d: HandNorm(d, axis=0)))
 
 
-@pytest.mark.parametrize("way", [way for way in LAID if way != "vocabulary first"])
-def test_tokens_are_found_wherever_they_stand(way):
-    assert rules(Laid(LAID[way], causal=True)) == set()
-    model = Laid(LAID[way], causal=True)
+@pytest.mark.parametrize("way", [way for way in LAYOUTS if way != "vocabulary first"])
+def test_token_axis_is_found_in_any_position(way):
+    assert rules(WithLayout(LAYOUTS[way], causal=True)) == set()
+    model = WithLayout(LAYOUTS[way], causal=True)
     model.blocks[1].attention.causal = False
     assert rules(model) == {"future_leak"}
 
 
-@pytest.mark.parametrize("way", LAID)
-def test_a_hidden_token_may_change_its_own_output(way):
+@pytest.mark.parametrize("way", LAYOUTS)
+def test_masked_token_may_change_its_own_output(way):
     example = (ids(), torch.ones_like(ids()))
-    assert rules(Laid(LAID[way]), example) == set()
+    assert rules(WithLayout(LAYOUTS[way]), example) == set()
 
 
-def test_one_example_is_enough_to_see_the_future():
-    model = Laid(LAID["flat"], causal=True)
+def test_one_example_suffices_for_future_leak():
+    model = WithLayout(LAYOUTS["flat"], causal=True)
     assert rules(model, ids()[:1]) == set()
     model.blocks[1].attention.causal = False
     assert rules(model, ids()[:1]) == {"future_leak"}
 
 
-# matrices across tokens
+# Token-mixing matrices
 
 
 class Mixing(nn.Module):
@@ -90,12 +90,12 @@ class Mixing(nn.Module):
     def __init__(self, way, norm):
         super().__init__()
         length = DIM if "square" in way else LENGTH
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.way = norm(DIM), norm(DIM), way
         self.mix = nn.Parameter(torch.randn(length, length) / length)
         self.ffn = FeedForward()
 
     def forward(self, x, mask=None):
-        h = self.left_rank(x)
+        h = self.one(x)
         if "einsum" in self.way:
             h = torch.einsum("btd,ts->bsd", h, self.mix)
         elif "turned" in self.way:
@@ -108,125 +108,126 @@ class Mixing(nn.Module):
 
 @pytest.mark.parametrize("square", ["", " square"])
 @pytest.mark.parametrize("way", ["before", "einsum", "turned"])
-def test_a_norm_before_a_matrix_across_tokens_is_not_over_them(way, square):
+def test_norm_before_token_mixing_matrix_is_not_reported(way, square):
     x = torch.randn(2, DIM if square else LENGTH, DIM)
-    for norm, wanted in ((nn.LayerNorm, []), (lambda d: HandNorm(d, axis=1), ["0.two", "1.two"])):
+    for norm, expected in ((nn.LayerNorm, []), (lambda d: HandNorm(d, axis=1), ["0.two", "1.two"])):
         model = nn.Sequential(*[Mixing(way + square, norm) for _ in range(2)], nn.LayerNorm(DIM))
         found = [f.path for f in findings(model, x, rules=["wrong_axis"])]
-        assert found == ([] if square else wanted)  # a square tells nobody which axis is which
+        assert found == ([] if square else expected)  # equal sizes leave the axis ambiguous
 
 
-# masks, however they are spelt
+# Masks
 
 
 class Masked(Model):
-    """Attention that is told which tokens are padding, or is deaf; and types of tokens."""
+    """Model with a padding mask, which attention may ignore, and token types."""
 
-    def __init__(self, deaf=False, padding=False):
+    def __init__(self, ignores_mask=False, padding=False):
         super().__init__(stack(PreBlock), nn.LayerNorm(DIM))
-        self.types, self.deaf, self.padding = nn.Embedding(2, DIM), deaf, padding
+        self.types, self.ignores_mask, self.padding = nn.Embedding(2, DIM), ignores_mask, padding
 
     def forward(self, tokens, types=None, mask=None):
         x = self.table(tokens) + (self.types(types) if types is not None else 0)
         for block in self.blocks:
             keep = mask if not self.padding or mask is None else ~mask.bool()
-            x = block(x) if self.deaf or keep is None else block(x, keep)
-        return self.head(self.apply_final_norm(x))
+            x = block(x) if self.ignores_mask or keep is None else block(x, keep)
+        return self.head(self.final(x))
 
 
-def marks(*lengths):
+def length_mask(*lengths):
     return torch.stack([torch.arange(LENGTH) < length for length in lengths])
 
 
 MASKS = {
-    "all valid": (marks(LENGTH, LENGTH), False),
-    "ones": (marks(LENGTH, LENGTH).long(), False),
-    "no padding": (~marks(LENGTH, LENGTH), True),
-    "some valid": (marks(4, LENGTH).long(), False),
-    "some valid, both short": (marks(4, 6), False),
-    "some padding": (~marks(4, LENGTH), True),
-    "floats": (marks(4, LENGTH).float(), False),
+    "all valid": (length_mask(LENGTH, LENGTH), False),
+    "ones": (length_mask(LENGTH, LENGTH).long(), False),
+    "no padding": (~length_mask(LENGTH, LENGTH), True),
+    "some valid": (length_mask(4, LENGTH).long(), False),
+    "some valid, both short": (length_mask(4, 6), False),
+    "some padding": (~length_mask(4, LENGTH), True),
+    "floats": (length_mask(4, LENGTH).float(), False),
 }
 
 
-@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("ignores_mask", [False, True])
 @pytest.mark.parametrize("name", MASKS)
-def test_masks_of_any_spelling_are_tried(name, deaf):
+def test_all_forms_of_masks_are_checked(name, ignores_mask):
     mask, padding = MASKS[name]
-    found = rules(Masked(deaf, padding), {"tokens": ids(), "mask": mask})
-    assert found == ({"padding_leak"} if deaf else set())
+    found = rules(Masked(ignores_mask, padding), {"tokens": ids(), "mask": mask})
+    assert found == ({"padding_leak"} if ignores_mask else set())
 
 
 @pytest.mark.parametrize("fill", [0, 1])
-def test_types_of_tokens_are_no_mask(fill):
+def test_token_types_are_not_a_mask(fill):
     example = {"tokens": ids(), "types": torch.full_like(ids(), fill)}
     assert rules(Masked(), example) == set()
     example["mask"] = torch.ones_like(ids())
     assert rules(Masked(), example) == set()
-    assert rules(Masked(deaf=True), example) == {"padding_leak"}
+    assert rules(Masked(ignores_mask=True), example) == {"padding_leak"}
 
 
-def test_tokens_of_two_values_are_no_mask():
-    model = Laid(LAID["flat"], norm=lambda d: HandNorm(d, axis=0))
+def test_binary_ids_are_not_a_mask():
+    model = WithLayout(LAYOUTS["flat"], norm=lambda d: HandNorm(d, axis=0))
     assert "batch_leak" in rules(model, ids() % 2)
 
 
-def test_what_could_not_be_tried_is_said():
+def test_unchecked_leaks_are_noted():
     report = addnorm.doctor(Masked(), {"tokens": ids()[:1]})
-    assert report.notes == ("leaks between examples were not tried: one example was given",)
+    assert report.notes == ("leaks between examples were not checked: the batch has one example",)
     example = {"tokens": ids(), "mask": torch.zeros(ids().shape)}
     assert (
-        "whether mask hides its tokens could not be tried"
+        "leaks from padding were not checked for the mask 'mask'"
         in addnorm.doctor(Masked(), example, rules=["padding_leak"]).notes
     )
 
 
-def test_a_future_that_no_output_shows_is_said():
-    model = Laid(lambda y: y.mean(1), causal=True)
+def test_unchecked_future_leak_is_noted():
+    model = WithLayout(lambda y: y.mean(1), causal=True)
     (note,) = addnorm.doctor(model, ids()).notes
-    assert note.startswith("leaks from the future were not tried: the output has no axis")
+    assert note.startswith("leaks from the future were not checked: no axis of the output")
 
 
-def test_options_that_could_not_be_tried_are_said():
+def test_unchecked_options_are_noted():
     def build(depth=1, names=()):
         if depth != 1:
             raise ValueError("one only")
-        return Laid(LAID["flat"])
+        return WithLayout(LAYOUTS["flat"])
 
     report = addnorm.doctor(build(), ids(), config={"depth": 1, "names": ()}, build=build)
     assert [n for n in report.notes if "effect" in n] == [
-        "whether depth has an effect: no other value of it runs",
-        "whether names has an effect: no other value of it runs",
+        "the effect of option depth was not checked: no other value gives a model that runs",
+        "the effect of option names was not checked: no other value gives a model that runs",
     ]
     report = addnorm.doctor(build(), ids(), config={"depth": 2}, build=build)
     assert (
-        "options without effect: what the builder makes of the config does not run" in report.notes
+        "options without effect were not checked: the model built from the config does not run"
+        in report.notes
     )
 
 
-# scales and start weights
+# Scales and initial weights
 
 
 class Learned(PostBlock):
-    """A branch times a learned number, as training left it."""
+    """Post-LN with a learned scalar on the branch."""
 
     def __init__(self):
         super().__init__()
         self.beta = nn.Parameter(torch.tensor(1.2))
 
 
-def test_a_learned_scale_on_the_branch_is_no_mistake():
+def test_trained_scale_on_branch_is_not_reported():
     model = Model(stack(Learned))
-    assert rules(model) == {"scale_on_branch"}  # as a start it is one
+    assert rules(model) == {"scale_on_branch"}  # a mistake at initialization
     with torch.no_grad():
-        model.blocks[0].left_rank.weight[0] += 0.1
+        model.blocks[0].one.weight[0] += 0.1
     assert rules(model) == set()
     found = findings(Model(stack(PostBlock, beta=1.2)))
     assert {(f.rule, f.severity) for f in found} == {("scale_on_branch", "error")}
 
 
 @pytest.mark.parametrize("trained", [False, True])
-def test_start_weights_are_not_judged_once_they_were_trained(trained):
+def test_trained_weights_are_not_checked_for_initialization(trained):
     model = Model(stack(PostBlock, alpha=2.2))
     if trained:
         optimizer = torch.optim.Adam(model.parameters(), lr=1e-2)
@@ -235,16 +236,16 @@ def test_start_weights_are_not_judged_once_they_were_trained(trained):
             optimizer.step()
     report = addnorm.doctor(model, ids(), rules=["scale_without_init"])
     assert bool(report.findings) is not trained
-    assert any("cannot be said of trained" in note for note in report.notes) is trained
+    assert any("the weights are trained" in note for note in report.notes) is trained
 
 
-def test_a_table_added_behind_a_norm_is_not_its_bias():
+def test_table_added_after_norm_is_not_its_bias():
     class Placed(Model):
         def forward(self, tokens, mask=None):
             x = self.embed_norm(self.table(tokens)) + self.place
             for block in self.blocks:
                 x = block(x)
-            return self.head(self.apply_final_norm(x))
+            return self.head(self.final(x))
 
     model = Placed(stack(PreBlock), nn.LayerNorm(DIM), embed_norm=nn.LayerNorm(DIM))
     tables = [w for w in model.parameters() if w.dim() > 1]
@@ -255,7 +256,7 @@ def test_a_table_added_behind_a_norm_is_not_its_bias():
     assert rules(model, optimizer=torch.optim.AdamW(groups)) == {"decayed_gain"}
 
 
-def test_a_teacher_is_no_clone():
+def test_teacher_copy_is_not_reported():
     class Taught(nn.Module):
         def __init__(self, student):
             super().__init__()
@@ -268,11 +269,11 @@ def test_a_teacher_is_no_clone():
     assert rules(Taught(Model(clones(PreBlock()), nn.LayerNorm(DIM)))) == {"cloned_layers"}
 
 
-# epsilon
+# Epsilon
 
 
 class Root(nn.Module):
-    """A root mean square in half precision; statistics and epsilon in a type of their own."""
+    """RMS norm in half precision, with separate dtypes for the statistics and eps."""
 
     def __init__(self, exact, eps, late=False):
         super().__init__()
@@ -288,7 +289,7 @@ class Root(nn.Module):
 
 
 @pytest.mark.parametrize(
-    ("exact", "eps", "late", "wanted"),
+    ("exact", "eps", "late", "expected"),
     [
         (torch.float32, 1e-8, False, None),
         (torch.float16, 1e-8, True, "warning"),
@@ -296,14 +297,14 @@ class Root(nn.Module):
         (torch.float32, 0.0, True, "error"),
     ],
 )
-def test_an_epsilon_is_judged_where_it_is_added(exact, eps, late, wanted):
+def test_eps_is_checked_in_the_dtype_of_its_addition(exact, eps, late, expected):
     norm = lambda d=DIM: Root(exact, eps, late)  # noqa: E731
     found = findings(Model(stack(PreBlock, 1, norm=norm), norm()).half(), rules=["eps_too_small"])
-    assert {f.severity for f in found} == ({wanted} if wanted else set())
+    assert {f.severity for f in found} == ({expected} if expected else set())
 
 
 @pytest.mark.parametrize("way", ["clamp", "maximum", "one more"])
-def test_a_size_kept_from_zero_in_another_way_needs_no_epsilon(way):
+def test_other_guards_replace_eps(way):
     class Kept(nn.Module):
         def forward(self, x):
             size = x.pow(2).mean(-1, keepdim=True).sqrt()
@@ -319,11 +320,11 @@ def test_a_size_kept_from_zero_in_another_way_needs_no_epsilon(way):
     assert findings(model, rules=["eps_too_small"]) == ()
 
 
-# options
+# Options
 
 
 class Rated(Model):
-    """Options that only training knows, and one that nobody does."""
+    """Options with an effect in train mode only, and one without any."""
 
     def __init__(self, rate=0.1, skipped=0.1, unused=0.1, depth=1, width=3, place="first"):
         super().__init__(stack(PreBlock, depth), nn.LayerNorm(DIM))
@@ -338,16 +339,16 @@ class Rated(Model):
         for block in self.blocks:
             if not self.training or torch.rand(()) >= self.skipped:
                 x = block(x)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
-def test_options_that_only_training_knows_are_no_idle_ones():
+def test_options_with_effect_in_training_are_not_reported():
     config = {"rate": 0.1, "skipped": 0.1, "unused": 0.1, "depth": 1, "width": 3, "place": "first"}
     found = findings(Rated(), config=config, build=Rated, rules=["ineffective_option"])
     assert [(f.path, f.severity) for f in found] == [("unused", "warning"), ("width", "info")]
 
 
-def test_a_word_that_an_annotation_allows_is_tried():
+def test_literal_annotation_values_are_tried():
     def build(place: Literal["pre", "post"] = "pre"):
         return Rated()
 
@@ -355,11 +356,11 @@ def test_a_word_that_an_annotation_allows_is_tried():
     assert [f.evidence["tried"] for f in found] == [["'pre'", "'post'"]]
 
 
-# dropout that only training calls
+# Dropout called in train mode only
 
 
 @pytest.mark.parametrize("place", ["behind the norm", "before the norm"])
-def test_dropout_that_only_training_calls_is_seen(place):
+def test_dropout_called_in_train_mode_only_is_found(place):
     class Late(Model):
         def forward(self, tokens, mask=None):
             x = self.table(tokens)
@@ -367,7 +368,7 @@ def test_dropout_that_only_training_calls_is_seen(place):
                 x = block(x)
             if self.training and place == "before the norm":
                 x = nn.functional.dropout(x, 0.2)
-            x = self.apply_final_norm(x)
+            x = self.final(x)
             if self.training and place == "behind the norm":
                 x = nn.functional.dropout(x, 0.2)
             return self.head(x)

@@ -157,9 +157,9 @@ def test_outputs_of_any_shape(wrap):
 def test_inputs_as_tensor_tuple_or_dict():
     for example in (ids(), (ids(),), [ids()], {"tokens": ids()}):
         assert wirings(pre(), example) == RIGHT
-    with pytest.raises(addnorm.UserError, match="got example inputs of type str; wanted a tensor"):
+    with pytest.raises(addnorm.UserError, match="example_inputs: expected a tensor, .* got str"):
         addnorm.doctor(pre(), "ids")
-    with pytest.raises(addnorm.UserError, match=r"got str; wanted a torch\.nn\.Module"):
+    with pytest.raises(addnorm.UserError, match=r"model: expected a torch\.nn\.Module, got str"):
         addnorm.doctor("model", ids())
 
 
@@ -281,12 +281,12 @@ def test_an_attention_that_returns_its_weights_too_stands_in_its_block(cross, we
         def __init__(self):
             super().__init__()
             self.look = nn.MultiheadAttention(DIM, 3, batch_first=True)
-            self.norm, self.apply_final_norm = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+            self.norm, self.final = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x, memory):
             h = self.norm(x)
             read = memory if cross else h
-            return self.apply_final_norm(x + self.look(h, read, read, need_weights=weights)[0])
+            return self.final(x + self.look(h, read, read, need_weights=weights)[0])
 
     report = addnorm.doctor(Look(), (vectors(), vectors()[:, :5] * 2))
     assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]

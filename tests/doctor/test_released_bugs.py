@@ -1,4 +1,4 @@
-"""Mistakes that were released by somebody: found, and not seen where they are not."""
+"""Mistakes of released models: found in the original, absent after the fix."""
 
 import pytest
 import torch
@@ -6,27 +6,27 @@ import torch
 import addnorm
 from tests.doctor.models.released_bugs import CASES
 
-# A quarter of them by default: each is a model of its own.
+# Every fourth case runs by default, the others are slow tests.
 NAMES = [
-    name if place % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
-    for place, name in enumerate(CASES)
+    name if number % 4 == 0 else pytest.param(name, marks=pytest.mark.slow)
+    for number, name in enumerate(CASES)
 ]
 
 
-def loud(name, bug):
-    rule, build, given = CASES[name]
+def run_case(name, bug):
+    rule, build, inputs = CASES[name]
     torch.manual_seed(0)
-    report = addnorm.doctor(build(bug), given())
+    report = addnorm.doctor(build(bug), inputs())
     return rule, report.findings
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_historic_mistake_is_found(name):
-    rule, findings = loud(name, True)
+def test_released_bug_is_found(name):
+    rule, findings = run_case(name, True)
     assert {finding.rule for finding in findings} & set(rule.split("|"))
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_its_healthy_twin_is_left_in_peace(name):
-    _, findings = loud(name, False)
+def test_fixed_version_has_no_findings(name):
+    _, findings = run_case(name, False)
     assert [finding for finding in findings if finding.severity != "info"] == []

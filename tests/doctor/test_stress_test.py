@@ -1,4 +1,4 @@
-"""The stress run: it reports what happened, and trains only copies."""
+"""Stress test: rows of the runs, and an unchanged model."""
 
 import math
 import threading
@@ -10,7 +10,8 @@ from torch import nn
 
 import addnorm
 from addnorm.core.errors import UserError
-from addnorm.doctor.stress_test import StressTestError, sensitivity, stress
+from addnorm.doctor.report import compute_sensitivity
+from addnorm.doctor.stress_test import StressTestError, stress
 from tests.doctor.models.tiny import DIM, Model, PreBlock, ids, stack
 
 
@@ -19,7 +20,7 @@ def model():
     return Model(stack(PreBlock, 1), nn.LayerNorm(DIM))
 
 
-def test_six_runs_that_learn_and_a_model_that_stays():
+def test_six_runs_learn_and_leave_the_model_unchanged():
     trained = model()
     before = [weight.detach().clone() for weight in trained.parameters()]
     rows = list(stress(trained, ids(), lr=3e-3, steps=12))
@@ -29,35 +30,35 @@ def test_six_runs_that_learn_and_a_model_that_stays():
     assert all(torch.equal(a, b) for a, b in zip(before, trained.parameters(), strict=True))
 
 
-def test_a_run_that_blows_up_is_told_so():
+def test_diverging_run_is_not_finite():
     rows = list(stress(model(), ids(), lambda out: out.exp().exp().mean(), lr=3.0, steps=8))
     assert not all(row["finite"] for row in rows)
     assert not math.isfinite(rows[-2]["last_loss"])
 
 
-def test_rates_and_outputs_that_make_no_sense():
-    with pytest.raises(UserError, match="got lr=-1; wanted a learning rate above 0"):
+def test_invalid_arguments_are_rejected():
+    with pytest.raises(UserError, match="lr: expected a positive number such as 1e-3, got -1"):
         list(stress(model(), ids(), lr=-1))
-    with pytest.raises(UserError, match="no output depends on a weight"):
+    with pytest.raises(UserError, match="expected a trainable model"):
         list(stress(nn.ReLU(), torch.randn(2, 3), lr=1e-3))
 
 
-def test_losses_by_word():
+def test_losses_by_name():
     one = next(stress(model(), ids(), "cross_entropy", lr=1e-3, steps=2))
     assert one == next(stress(model(), ids(), lr=1e-3, steps=2))
     assert one["first_loss"] != next(stress(model(), ids(), "mse", lr=1e-3, steps=2))["first_loss"]
-    with pytest.raises(UserError, match="--loss own: the model returned no loss of its own"):
+    with pytest.raises(UserError, match="--loss own: expected a loss in the model's output"):
         next(stress(model(), ids(), "own", lr=1e-3))
     with pytest.raises(UserError, match="unknown loss 'mean'"):
         next(stress(model(), ids(), "mean", lr=1e-3))
     with pytest.raises(
-        UserError, match=r"got an output of shape \(2, 3\); wanted logits of tokens"
+        UserError, match=r"expected logits of tokens .* got an output of shape \(2, 3\)"
     ):
         next(stress(nn.Linear(3, 3), torch.randn(2, 3), "cross_entropy", lr=1e-3))
 
 
 class Graded(nn.Module):
-    """Returns its own loss beside what it made."""
+    """Returns its loss next to its output."""
 
     def __init__(self, kind):
         super().__init__()
@@ -70,7 +71,7 @@ class Graded(nn.Module):
 
 
 @pytest.mark.parametrize("kind", [dict, SimpleNamespace])
-def test_a_models_own_loss_is_found_in_what_it_returns(kind):
+def test_loss_returned_by_the_model_is_used(kind):
     x = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0))
     model = Graded(kind)
     row = next(stress(model, x, "own", lr=1e-3, steps=1))
@@ -86,32 +87,34 @@ def test_a_models_own_loss_is_found_in_what_it_returns(kind):
     )
 
 
-def made_up(warmup, first, *ends):
+def synthetic_rows(warmup, first, *ends):
     return [
         {"warmup": warmup, "first_loss": first, "last_loss": end, "finite": math.isfinite(end)}
         for end in ends
     ]
 
 
-def test_sensitivity_is_the_share_that_other_rates_lose():
-    rows = made_up(0, 4.0, 2.0, 2.0, 2.0) + made_up(5, 4.0, 2.0, 4.0, math.nan)
-    assert sensitivity(rows) == {0: 0.0, 5: pytest.approx(2 / 3)}
-    assert sensitivity(made_up(0, 4.0, 3.0, 2.0, 9.0)) == {0: pytest.approx((1 + 0 + 2) / 6)}
-    assert sensitivity(made_up(0, 4.0, 4.0, 5.0, math.inf)) == {0: 1.0}
-    assert sensitivity([]) == {}
+def test_sensitivity_is_the_fraction_lost_by_other_rates():
+    rows = synthetic_rows(0, 4.0, 2.0, 2.0, 2.0) + synthetic_rows(5, 4.0, 2.0, 4.0, math.nan)
+    assert compute_sensitivity(rows) == {0: 0.0, 5: pytest.approx(2 / 3)}
+    assert compute_sensitivity(synthetic_rows(0, 4.0, 3.0, 2.0, 9.0)) == {
+        0: pytest.approx((1 + 0 + 2) / 6)
+    }
+    assert compute_sensitivity(synthetic_rows(0, 4.0, 4.0, 5.0, math.inf)) == {0: 1.0}
+    assert compute_sensitivity([]) == {}
 
 
-def test_the_caller_keeps_his_generators_between_two_rows():
+def test_random_generators_are_restored_between_rows():
     torch.manual_seed(5)
-    wanted = torch.randn(3)
+    expected = torch.randn(3)
     torch.manual_seed(5)
     runs = stress(model(), ids(), lr=1e-3, steps=2)
     torch.manual_seed(5)
     next(runs)
-    assert torch.equal(torch.randn(3), wanted)
+    assert torch.equal(torch.randn(3), expected)
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_unchanged():
     class Writes(nn.Linear):
         def forward(self, x):
             x += 1
@@ -133,7 +136,7 @@ class OnlyEval(nn.Module):
         return x + self.linear(x)
 
 
-def test_a_model_that_cannot_be_trained_or_copied_is_told_in_one_line():
+def test_model_that_cannot_be_trained_or_copied_raises():
     with pytest.raises(StressTestError, match="RuntimeError: give labels in train mode"):
         list(stress(OnlyEval(), torch.ones(2, 4), lr=1e-3))
     model = nn.Linear(4, 4)

@@ -1,4 +1,4 @@
-"""Every class that is understood, in settings that differ."""
+"""Supported classes of transformers with various settings."""
 
 from tests.interop.zoo import GPT, GROUPED, IMAGE, PAIR, TEXT, Case
 

@@ -1,4 +1,4 @@
-"""Every field of every config, changed alone: the answer is still the same, or it is refused."""
+"""Change every config field alone: the outputs still match, or the model is rejected."""
 
 import contextlib
 
@@ -7,7 +7,7 @@ import transformers
 
 from addnorm.core.errors import UserError
 from tests.interop.cases import ENCODERS, GPTS, IMAGES, LLAMAS, PAIRS
-from tests.interop.zoo import batch, compare, images, there_and_back
+from tests.interop.zoo import assert_same_outputs, batch, images, round_trip
 
 pytestmark = [
     pytest.mark.peer,
@@ -15,14 +15,20 @@ pytestmark = [
     pytest.mark.filterwarnings("ignore"),
 ]
 PLAIN = [case for case in ENCODERS + GPTS + IMAGES + LLAMAS + PAIRS if not case.note]
-LEFT_OUT = {"dtype", "transformers_version", "model_type", "vocab_size", "is_encoder_decoder"}
-# Falcon answers otherwise with output_attentions, MPT beyond max_seq_len: mistakes of theirs.
-LEFT_OUT |= {"output_attentions", "max_seq_len"}
-LEFT_OUT |= {"return_dict", "initializer_factor", "initializer_range", "init_std", "torchscript"}
+SKIPPED_FIELDS = {"dtype", "transformers_version", "model_type", "vocab_size", "is_encoder_decoder"}
+# Bugs of transformers: Falcon's outputs change with output_attentions, MPT's beyond max_seq_len.
+SKIPPED_FIELDS |= {"output_attentions", "max_seq_len"}
+SKIPPED_FIELDS |= {
+    "return_dict",
+    "initializer_factor",
+    "initializer_range",
+    "init_std",
+    "torchscript",
+}
 
 
-def others(value):
-    """Values that differ from a value in an interesting way."""
+def changed_values(value):
+    """Return values that differ from a value in a relevant way."""
     if isinstance(value, bool):
         return [not value]
     if isinstance(value, int):
@@ -39,11 +45,11 @@ def test_no_field_is_overlooked(case):
     fields = getattr(transformers, case.config)(**case.values).to_dict()
     compared, wrong = 0, []
     for name, value in fields.items():
-        if name in LEFT_OUT:
+        if name in SKIPPED_FIELDS:
             continue
-        for other in others(value):
+        for other in changed_values(value):
             model, works = None, False
-            with contextlib.suppress(Exception):  # many values make no sense to transformers
+            with contextlib.suppress(Exception):  # transformers rejects many values
                 model = case.build(**{name: other})
                 inputs = images() if "image_size" in fields else batch(model, "right")
                 if model.config.is_encoder_decoder:
@@ -53,10 +59,10 @@ def test_no_field_is_overlooked(case):
             if not works:
                 continue
             try:
-                compare(model, there_and_back(model), inputs, tolerance=1e-4)
+                assert_same_outputs(model, round_trip(model), inputs, tolerance=1e-4)
             except UserError:
                 continue
-            except AssertionError as problem:
-                wrong.append(f"{name}={other!r}: {problem}")
+            except AssertionError as error:
+                wrong.append(f"{name}={other!r}: {error}")
             compared += 1
     assert compared > 5 and not wrong, "\n".join(wrong)

@@ -1,4 +1,4 @@
-"""At real size, on the meta device: as many parameters as the classes of transformers."""
+"""Parameter counts at real size, on the meta device."""
 
 import pytest
 import torch
@@ -34,32 +34,32 @@ ROWS = [
 ]
 
 
-def on_meta(name, config, values):
+def build_on_meta(name, config, values):
     with torch.device("meta"):
         return getattr(transformers, name)(getattr(transformers, config)(**values))
 
 
 def count(model):
-    """Parameters; fixed tables of sinusoids are none."""
+    """Count trainable parameters, without fixed tables of sinusoids."""
     return sum(p.numel() for p in model.parameters() if p.requires_grad)
 
 
 @pytest.mark.parametrize(("name", "model", "config", "values"), ROWS, ids=lambda v: str(v)[:20])
-def test_presets_have_the_parameters_of_transformers(name, model, config, values):
-    theirs = on_meta(model, config, values)
+def test_presets_match_transformers(name, model, config, values):
+    theirs = build_on_meta(model, config, values)
     assert count(build(name, device="meta")) == count(theirs) == PRESETS[name].parameters
     ours = convert_config(theirs)
     assert count(build(ours, device="meta")) == count(theirs)
-    assert spelt(ours) == spelt(PRESETS[name].config)
+    assert normalize(ours) == normalize(PRESETS[name].config)
 
 
-def spelt(config):
-    """A config with what is said twice, or is the default, said once."""
+def normalize(config):
+    """Return the values of a config with defaults resolved and redundant options removed."""
     values = config.model_dump()
     heads, bias = values["heads"], values["bias"]
-    usual = {"kv_heads": heads, "encoder_depth": values["depth"], "out_bias": bias}
-    usual |= {"ffn_bias": bias, "ffn_dim": 4 * values["dim"]}
-    for key, value in usual.items():
+    defaults = {"kv_heads": heads, "encoder_depth": values["depth"], "out_bias": bias}
+    defaults |= {"ffn_bias": bias, "ffn_dim": 4 * values["dim"]}
+    for key, value in defaults.items():
         values[key] = value if values[key] is None else values[key]
     for key in ("norm", "qk_norm", "positions"):
         for default in ("eps=1e-05", "eps=1e-06", "buckets=32, distance=128"):
@@ -67,19 +67,19 @@ def spelt(config):
     return values
 
 
-# Real sizes that have something which we have not, in a form that we have.
-TAMED = {
+# Changes to default configs that are not supported as they are.
+SUPPORTED_SETTINGS = {
     "electra": {"embedding_size": 256},
     "smollm3": {"no_rope_layers": [1] * 36},
     "exaone4": {"sliding_window": None, "layer_types": ["full_attention"] * 32},
-    "ministral": {"head_dim": 128},  # transformers itself cannot build it without
+    "ministral": {"head_dim": 128},  # transformers cannot build it without
 }
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("family", sorted(FAMILIES))
-def test_every_class_at_its_default_size(family):
+def test_every_class_at_default_size(family):
     config = transformers.CONFIG_MAPPING[family]
     for name in FAMILIES[family].variants:
-        theirs = on_meta(name, config.__name__, TAMED.get(family, {}))
+        theirs = build_on_meta(name, config.__name__, SUPPORTED_SETTINGS.get(family, {}))
         assert count(build(convert_config(theirs), device="meta")) == count(theirs), name

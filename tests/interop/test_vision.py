@@ -1,23 +1,23 @@
-"""ViT and DeiT answer as in transformers."""
+"""Vision encoders give the outputs of transformers."""
 
 import pytest
 import torch
 import transformers
 
 from tests.interop.cases import IMAGES
-from tests.interop.zoo import compare, shake, there_and_back
+from tests.interop.zoo import assert_same_outputs, perturb, round_trip
 
 pytestmark = pytest.mark.peer
 
 
 @pytest.mark.parametrize("case", IMAGES, ids=str)
-def test_answers_and_the_way_back(case):
+def test_outputs_match(case):
     model = case.build()
     torch.manual_seed(0)
-    compare(model, there_and_back(model), {"pixel_values": torch.randn(3, 3, 16, 16)})
+    assert_same_outputs(model, round_trip(model), {"pixel_values": torch.randn(3, 3, 16, 16)})
 
 
-def test_without_a_pooler():
+def test_model_without_pooler():
     config = transformers.ViTConfig(**IMAGES[0].values)
-    model = shake(transformers.ViTModel(config, add_pooling_layer=False))
-    compare(model, there_and_back(model), {"pixel_values": torch.randn(3, 3, 16, 16)})
+    model = perturb(transformers.ViTModel(config, add_pooling_layer=False))
+    assert_same_outputs(model, round_trip(model), {"pixel_values": torch.randn(3, 3, 16, 16)})

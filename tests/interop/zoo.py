@@ -1,4 +1,4 @@
-"""Small models of transformers with all weights shaken, and what to ask them."""
+"""Small models of transformers with perturbed weights, inputs, and comparisons."""
 
 from dataclasses import dataclass, field
 
@@ -24,7 +24,7 @@ IMAGE |= {"intermediate_size": 48, "image_size": 16, "patch_size": 8}
 
 @dataclass
 class Case:
-    """A class of transformers and the config of a small one."""
+    """Class of transformers with the config of a small model."""
 
     name: str
     config: str
@@ -35,26 +35,26 @@ class Case:
         return f"{self.name}-{self.note}" if self.note else self.name
 
     def build(self, seed=0, **changes):
-        """The model, in eval mode, no tensor left at its start value."""
+        """Build the model in evaluation mode, with every tensor perturbed."""
         config = getattr(transformers, self.config)(**self.values | changes)
         torch.manual_seed(seed)
         model = getattr(transformers, self.name)(config)
-        return shake(model)
+        return perturb(model)
 
 
-def shake(model):
-    """Move every weight; biases that are buffers as well, but no fixed tables."""
+def perturb(model):
+    """Perturb every weight and every bias buffer, but no fixed tables."""
     fixed = {id(p) for p in model.parameters() if not p.requires_grad}
     for name, value in model.state_dict(keep_vars=True).items():
         if value.is_floating_point() and id(value) not in fixed:
-            small = 0.3 if value.ndim < 2 or name == "final_logits_bias" else 0.15
+            scale = 0.3 if value.ndim < 2 or name == "final_logits_bias" else 0.15
             with torch.no_grad():
-                value.add_(small * torch.randn_like(value))
+                value.add_(scale * torch.randn_like(value))
     return model.eval()
 
 
 def batch(model, side=None, seed=1, length=9, vocab=61):
-    """Three sequences, unpadded, or padded on a side."""
+    """Return three sequences, unpadded or padded on one side."""
     torch.manual_seed(seed)
     ids = torch.randint(3, vocab, (3, length))
     if side is None:
@@ -67,36 +67,36 @@ def batch(model, side=None, seed=1, length=9, vocab=61):
 
 
 def images(seed=1):
-    """Three images."""
+    """Return three images."""
     torch.manual_seed(seed)
     return {"pixel_values": torch.randn(3, 3, 16, 16)}
 
 
-def compare(theirs, ours, inputs, valid=None, tolerance=1e-5):
-    """Both answer alike at valid tokens, under every name that theirs has."""
+def assert_same_outputs(theirs, ours, inputs, tolerance=1e-5):
+    """Assert that every output of the original matches at valid tokens."""
     with torch.no_grad():
-        wanted, got = theirs(**inputs), ours(**inputs)
+        expected, actual = theirs(**inputs), ours(**inputs)
     names = [
         name
         for name in ("logits", "last_hidden_state", "pooler_output", "encoder_last_hidden_state")
-        if getattr(wanted, name, None) is not None
+        if getattr(expected, name, None) is not None
     ]
     assert names
     for name in names:
-        left, right = getattr(wanted, name), getattr(got, name)
+        left, right = getattr(expected, name), getattr(actual, name)
         assert left.shape == right.shape, name
         mask = inputs.get("attention_mask")
         if name in ("logits", "last_hidden_state") and "decoder_input_ids" in inputs:
             mask = inputs.get("decoder_attention_mask")
         if mask is not None and left.ndim == 3:
             left, right = left[mask.bool()], right[mask.bool()]
-        assert left.std() > 1e-2, f"{name} says nothing"
+        assert left.std() > 1e-2, f"{name} is almost constant"
         difference = (left - right).abs().max().item()
         assert difference <= tolerance, f"{name} differs by {difference}"
 
 
-def same_tensors(one, other):
-    """Every tensor is equal, ties included."""
+def assert_same_tensors(one, other):
+    """Assert that all tensors and ties are equal."""
     left, right = one.state_dict(), other.state_dict()
     assert list(left) == list(right)
     for name in left:
@@ -106,11 +106,11 @@ def same_tensors(one, other):
     assert counts[0] == counts[1]
 
 
-def there_and_back(model):
-    """Ours, after the way back has been found to lose nothing."""
+def round_trip(model):
+    """Convert a model, assert that `to_hf` restores it exactly, and return the converted model."""
     ours = from_hf(model)
-    again = ours.to_hf()
-    same_tensors(model, again)
-    assert type(again) is type(model)
-    assert again.config.to_dict() == model.config.to_dict()
+    restored = ours.to_hf()
+    assert_same_tensors(model, restored)
+    assert type(restored) is type(model)
+    assert restored.config.to_dict() == model.config.to_dict()
     return ours

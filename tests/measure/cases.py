@@ -1,4 +1,4 @@
-"""Small models with padding and dropout, and what they are called with."""
+"""Small models with padding and dropout, and their arguments."""
 
 import torch
 from torch import Tensor, nn
@@ -16,7 +16,7 @@ def translator(wiring: str = "pre_ln", **options: object) -> nn.Module:
 
 
 def pair(seed: int = 1) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
-    """Five sentences of 7 and 6 tokens at most, padded."""
+    """Return a padded batch of five pairs with at most 7 and 6 tokens."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(4, 17, (5, 7), generator=generator)
     target = torch.randint(4, 17, (5, 6), generator=generator)

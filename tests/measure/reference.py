@@ -1,4 +1,4 @@
-"""Textbook twins of the measurements: loops over tokens, heads and numbers, in double precision."""
+"""Reference implementations of the measurements: plain loops in double precision."""
 
 import math
 from itertools import chain
@@ -11,7 +11,7 @@ def variance(numbers):
 
 
 def tokens_of(x, valid):
-    """Valid tokens of (B, L, D), as lists."""
+    """Return the valid tokens of (B, L, D) as lists."""
     return [
         x[b, t].double().tolist()
         for b in range(x.shape[0])
@@ -25,7 +25,7 @@ def stream_variance(stream, valid):
     return sum(each) / len(each)
 
 
-def dependency(before, branch, valid):
+def residual_dependency(before, branch, valid):
     f, total = tokens_of(branch, valid), tokens_of(before.double() + branch.double(), valid)
     return variance(chain(*f)) / variance(chain(*total))
 
@@ -40,8 +40,8 @@ def attention_entropy(p, valid):
     return sum(found) / len(found)
 
 
-def max_logit(logits, valid, seen):
-    """logits: without any mask; seen(b, t, s): whether a query may look."""
+def max_logit(logits, valid, visible):
+    """logits: (B, heads, L, S) unmasked; visible(b, t, s): whether query t may attend to key s."""
     logits = logits.detach()
     batch, heads, length, keys = logits.shape
     return max(
@@ -50,7 +50,7 @@ def max_logit(logits, valid, seen):
         for h in range(heads)
         for t in range(length)
         for s in range(keys)
-        if (valid is None or valid[b, t]) and seen(b, t, s)
+        if (valid is None or valid[b, t]) and visible(b, t, s)
     )
 
 

@@ -1,4 +1,4 @@
-"""Maps of attention."""
+"""Attention maps."""
 
 import torch
 
@@ -8,7 +8,7 @@ from tests.helpers import shaken, tanh_sublayers, tokens
 from tests.measure.cases import pair, translator
 
 
-def test_maps_are_what_the_sub_layers_return_on_what_they_read():
+def test_maps_equal_the_attention_of_the_sublayers():
     model, (args, masks) = shaken(translator(qk_norm="rms_head")).eval(), pair()
     maps = attention_maps(model, *args, **masks)
     assert {name: len(layers) for name, layers in maps.items()} == {
@@ -38,7 +38,7 @@ def test_maps_are_what_the_sub_layers_return_on_what_they_read():
             torch.testing.assert_close(maps[name][layer], probabilities)
 
 
-def test_rows_of_a_map_sum_to_one_and_padding_gets_nothing():
+def test_rows_sum_to_one_and_padding_gets_zero():
     args, masks = pair()
     maps = attention_maps(translator(heads=2), *args, **masks)
     for layers in maps.values():
@@ -50,9 +50,9 @@ def test_rows_of_a_map_sum_to_one_and_padding_gets_nothing():
     assert (maps["decoder"][1].triu(1) == 0).all()
 
 
-def test_mode_generator_and_gradients_stay_as_they_were():
+def test_mode_generator_and_gradients_are_unchanged():
     model, (args, masks) = translator(), pair()
-    model.decoder.eval()  # part of it only
+    model.decoder.eval()  # only a part of the model
     flags = [module.training for module in model.modules()]
     state = torch.get_rng_state()
     first = attention_maps(model, *args, **masks)
@@ -63,11 +63,11 @@ def test_mode_generator_and_gradients_stay_as_they_were():
     assert torch.equal(first["cross"][1], second["cross"][1])  # no dropout
 
 
-def test_a_stack_without_attention_has_no_maps():
+def test_stack_without_attention_has_no_maps():
     assert attention_maps(Stack(tanh_sublayers(2, 10), dim=10), tokens()) == {}
 
 
-def test_persistent_slots_stand_before_the_tokens():
+def test_persistent_slots_precede_the_tokens():
     stack = Stack([SelfAttention(8, 2, persistent=3, causal=True)], dim=8, kinds=("self",))
     (only,) = attention_maps(stack, tokens(1, 3, 8))["encoder"]
     assert only.shape == (1, 2, 3, 6)

@@ -1,4 +1,4 @@
-"""The monitor: right numbers, and a training that does not notice."""
+"""Training monitor: values against references, and unchanged training."""
 
 import os
 import subprocess
@@ -19,7 +19,7 @@ from tests.measure.cases import SOME, loss_of, pair, translator
 
 
 def steps(model, monitor=None, *, count=4, run=None, accumulate=2):
-    """Some steps of training, and the rows."""
+    """Train a few steps and return the rows."""
     run = model if run is None else run
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
     torch.manual_seed(7)
@@ -40,7 +40,7 @@ def steps(model, monitor=None, *, count=4, run=None, accumulate=2):
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("wiring", SOME)
-def test_weights_buffers_and_generator_are_the_same_bits_with_and_without(wiring, recompute):
+def test_training_is_bitwise_equal_with_and_without_monitor(wiring, recompute):
     plain, watched = translator(wiring), translator(wiring)
     for stack in (*plain.stacks, *watched.stacks):
         stack.recompute = recompute
@@ -56,7 +56,7 @@ def test_weights_buffers_and_generator_are_the_same_bits_with_and_without(wiring
 
 
 @pytest.mark.parametrize("norm", ["batch", "power"])
-def test_running_statistics_do_not_see_the_probe(norm):
+def test_running_statistics_ignore_the_probe(norm):
     plain, watched = (translator(encoder_norm=norm) for _ in range(2))
     steps(plain)
     steps(watched, Monitor(watched, every=1))
@@ -64,7 +64,7 @@ def test_running_statistics_do_not_see_the_probe(norm):
         assert torch.equal(one, other)
 
 
-def test_every_number_equals_its_twin():
+def test_rows_equal_the_reference():
     model, (args, masks) = translator("post_ln", dropout=0.0), pair()
     monitor = Monitor(model, every=1, sentences=5)
     loss_of(model).backward()
@@ -98,14 +98,14 @@ def test_every_number_equals_its_twin():
     assert sum(row["name"] == "update_ratio" for row in rows) == 11
 
 
-def test_due_are_the_first_step_and_those_that_every_divides():
+def test_due_steps():
     monitor = Monitor(toy_stack("pre_ln"), every=50)
     assert [step for step in range(1, 151) if monitor.is_due(step)] == [1, 50, 100, 150]
     monitor.before_update(2, torch.zeros(3, 7, 10))
     assert monitor.after_update() == []
 
 
-def test_rows_of_a_skipped_step_are_forgotten():
+def test_skipped_step_has_no_rows():
     monitor, x = Monitor(toy_stack("pre_ln"), every=50), torch.zeros(3, 7, 10)
     monitor.before_update(50, x)
     monitor.before_update(51, x)
@@ -115,13 +115,13 @@ def test_rows_of_a_skipped_step_are_forgotten():
     assert monitor.after_update() == []
 
 
-def test_without_arguments_there_are_only_gradients_and_updates():
+def test_without_arguments_there_are_no_site_metrics():
     monitor = Monitor(toy_stack("pre_ln"), every=1)
     monitor.before_update(1)
     assert {row["name"] for row in monitor.after_update()} == {"gradient_norm", "update_ratio"}
 
 
-def test_frozen_and_absent_gradients_count_as_nothing():
+def test_missing_gradients_count_as_zero():
     stack = toy_stack("rezero", depth=1)
     stack.sublayers[0].requires_grad_(False)
     monitor = Monitor(stack, every=1)
@@ -131,7 +131,7 @@ def test_frozen_and_absent_gradients_count_as_nothing():
     assert all(row["value"] == 0 for row in rows)
 
 
-def test_weights_of_zero_have_no_ratio():
+def test_zero_weights_have_no_update_ratio():
     stack = toy_stack("none", depth=1)
     nn.init.zeros_(stack.sublayers[0][0].weight)
     nn.init.zeros_(stack.sublayers[0][0].bias)
@@ -141,7 +141,7 @@ def test_weights_of_zero_have_no_ratio():
     assert ratios == [None, 1]
 
 
-def test_a_sub_layer_at_two_sites_counts_at_both_and_once_in_the_whole():
+def test_shared_sublayer_counts_at_both_sites_and_once_in_total():
     shared = nn.Linear(4, 4)
     stack = Stack([shared, shared], dim=4, wiring="none", kinds=("ffn",))
     stack(torch.ones(1, 2, 4)).sum().backward()
@@ -151,7 +151,7 @@ def test_a_sub_layer_at_two_sites_counts_at_both_and_once_in_the_whole():
     assert norms == pytest.approx([reference.norm([shared.weight.grad, shared.bias.grad])] * 3)
 
 
-def test_the_probe_reads_the_first_sentences_only():
+def test_probe_reads_first_sequences_only():
     args, masks = pair()
     cut, named = first_sequences(args, masks | {"visible": torch.ones(5, 5), "flag": None}, 2)
     assert [each.shape for each in cut] == [(2, 7), (2, 6)]
@@ -160,7 +160,7 @@ def test_the_probe_reads_the_first_sentences_only():
     assert first_sequences((), {"ids": torch.ones(5, 3), "position_index": torch.ones(5)}, 2)[1][
         "position_index"
     ].shape == (5,)
-    with pytest.raises(UserError, match="the monitor was given nothing to read; wanted what"):
+    with pytest.raises(UserError, match="args: expected the arguments of the model, got no tensor"):
         first_sequences((1,), {}, 2)
 
 
@@ -172,7 +172,7 @@ def test_counts_must_be_positive(options):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["wrapped", "in place"])
-def test_a_compiled_model_is_measured_and_not_compiled_again(way):
+def test_compiled_model_is_measured_without_recompilation(way):
     plain, watched = translator(dropout=0.0), translator(dropout=0.0)
     compiled = []
 
@@ -244,7 +244,7 @@ distributed.destroy_process_group()
 
 @pytest.mark.slow
 @pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_two_processes_have_the_rows_of_one(way, tmp_path):
+def test_two_processes_give_the_rows_of_one(way, tmp_path):
     running = [
         subprocess.Popen(
             [sys.executable, "-c", SEVERAL, way, str(rank), str(tmp_path / "store")],
@@ -258,7 +258,7 @@ def test_two_processes_have_the_rows_of_one(way, tmp_path):
     assert [process.returncode for process in running] == [0, 0], said
 
 
-def test_wrapping_for_several_processes_is_seen_through():
+def test_wrappers_are_removed():
     model = build(kind="lm", vocab=9, dim=8, depth=1, heads=2, seed=0)
     wrapped = DistributedDataParallel.__new__(DistributedDataParallel)
     nn.Module.__init__(wrapped)

@@ -1,4 +1,4 @@
-"""The first NaN is named, wherever it is put."""
+"""Location of the first NaN or Inf."""
 
 import math
 
@@ -26,7 +26,7 @@ def poison(weight, value=math.nan):
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
 @pytest.mark.parametrize("wiring", ["pre_ln", "post_ln", "hyper", "layer_drop"])
 @pytest.mark.parametrize(("stack", "index"), SITES)
-def test_a_weight_of_nan_at_each_site(wiring, stack, index, recompute):
+def test_nan_weight_is_located_at_each_site(wiring, stack, index, recompute):
     model = translator(wiring)
     chosen = getattr(model, stack)
     chosen.recompute = recompute
@@ -44,7 +44,7 @@ def test_a_weight_of_nan_at_each_site(wiring, stack, index, recompute):
 
 
 @pytest.mark.parametrize(("wiring", "place"), [("pre_ln", "read"), ("post_ln", "stream")])
-def test_a_norm_spoils_what_is_read_or_the_stream(wiring, place):
+def test_infinite_norm_is_located_at_read_or_stream(wiring, place):
     model = translator(wiring)
     poison(model.decoder.wiring.norms[4].weight, math.inf)
     found = find(model)
@@ -57,29 +57,29 @@ def test_a_norm_spoils_what_is_read_or_the_stream(wiring, place):
     assert found.message == f"the first Inf arose in decoder layer 1, cross-attention ({place})"
 
 
-def test_the_earliest_of_several_is_named():
+def test_earliest_of_several_is_returned():
     model = translator()
     for stack, index in (("decoder", 5), ("decoder", 2), ("encoder", 3)):
         poison(next(getattr(model, stack).sublayers[index].parameters()))
     assert find(model).message == "the first NaN arose in encoder layer 1, feed-forward (branch)"
 
 
-def test_what_comes_before_and_behind_the_stacks():
+def test_input_and_loss_are_located():
     model = translator()
     with torch.no_grad():
         model.embed.table[pair()[0][0][0, 0]] = math.nan
     found = find(model)
-    assert found.message == "the first NaN arose before the encoder (its input)"
+    assert found.message == "the first NaN arose in the input of the encoder"
     assert {"stack": "encoder", "place": "input"}.items() <= found.location.items()
     assert "site" not in found.location
     model = translator()
     found = first_nonfinite(model, lambda: loss_of(model) * math.inf)
-    assert found.message == "the first Inf arose behind the last stack (head or loss)"
+    assert found.message == "the first Inf arose after the last stack (head or loss)"
     assert found.location == {"place": "loss", "pass": "forward"}
 
 
 class Breaks(torch.autograd.Function):
-    """The identity, with a gradient of NaN."""
+    """Identity with a NaN gradient."""
 
     @staticmethod
     def forward(ctx, x):
@@ -103,7 +103,7 @@ class Broken(nn.Module):
 
 @pytest.mark.parametrize("place", ["read", "parameters"])
 @pytest.mark.parametrize("index", range(6))
-def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
+def test_nan_gradient_is_located_at_its_site(index, place):
     sublayers = tanh_sublayers(6, 10)
     sublayers[index] = Broken(sublayers[index], place)
     stack = Stack(sublayers, dim=10)
@@ -123,13 +123,13 @@ def test_a_finite_forward_with_a_gradient_of_nan_names_the_site(index, place):
     assert all(each.grad is None for each in list(stack.parameters())[1:])
 
 
-def test_a_gradient_that_breaks_behind_the_stack_is_first_seen_at_its_last_site():
+def test_nan_gradient_after_the_stack_is_located_at_the_last_site():
     stack = Stack(tanh_sublayers(4, 10), dim=10)
     found = first_nonfinite(stack, lambda: Breaks.apply(stack(tokens())).sum())
     assert (found.site.index, found.component, found.backward) == (3, "stream", True)
 
 
-def test_a_parameter_outside_of_all_sites():
+def test_nan_gradient_outside_all_sites():
     class Headed(nn.Module):
         def __init__(self):
             super().__init__()
@@ -140,10 +140,10 @@ def test_a_parameter_outside_of_all_sites():
 
     model = Headed()
     found = first_nonfinite(model, lambda: model(tokens()))
-    assert found.message == "the first NaN of the gradients arose outside of all sites"
+    assert found.message == "the first NaN of the gradients arose in a parameter outside all sites"
 
 
-def test_a_healthy_step_has_none_and_leaves_no_trace():
+def test_finite_step_returns_none_and_changes_nothing():
     model = translator(dropout=0.3)
     state = torch.get_rng_state()
     assert find(model) is None
@@ -155,14 +155,14 @@ def test_a_healthy_step_has_none_and_leaves_no_trace():
         assert find(model) is None
 
 
-def test_backward_can_be_the_callers_own():
+def test_backward_can_be_replaced():
     model = translator()
     seen = []
     assert first_nonfinite(model, lambda: loss_of(model), seen.append) is None
     assert [loss.requires_grad for loss in seen] == [True]
 
 
-def test_backward_runs_even_if_the_forward_told_already_since_other_processes_may_wait():
+def test_backward_runs_after_nonfinite_forward():
     model = translator()
     poison(next(model.encoder.sublayers[2].parameters()))
     seen = []

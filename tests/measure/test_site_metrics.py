@@ -1,11 +1,10 @@
-"""Each question against its twin, on real forwards with padding."""
+"""Site metrics against their references, on forward passes with padding."""
 
 import math
 from itertools import chain, pairwise
 
 import pytest
 import torch
-from addnorm.measure.verify_copy import visit_sites
 from torch import nn
 
 from addnorm import CrossAttention, SelfAttention, Stack, UserError, build
@@ -20,6 +19,7 @@ from addnorm.measure import (
     site_parameters,
     stream_variance,
 )
+from addnorm.measure.probe import visit_sites
 from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
 from tests.measure import reference
 from tests.measure.cases import SOME, WIRINGS, pair, translator
@@ -27,7 +27,7 @@ from tests.measure.cases import SOME, WIRINGS, pair, translator
 VALID = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
 
 
-def sight(**changes):
+def make_activations(**changes):
     x = tokens(seed=11)
     given = {
         "before": tokens(seed=5),
@@ -42,10 +42,13 @@ def sight(**changes):
 
 @pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
-def test_variance_and_dependency_equal_their_twins(valid, dtype):
-    seen = sight(
+def test_variance_and_dependency_equal_the_reference(valid, dtype):
+    seen = make_activations(
         valid=valid,
-        **{name: getattr(sight(), name).to(dtype) for name in ("before", "branch", "stream")},
+        **{
+            name: getattr(make_activations(), name).to(dtype)
+            for name in ("before", "branch", "stream")
+        },
     )
     assert float(stream_variance(seen)) == pytest.approx(
         reference.stream_variance(seen.stream, valid), rel=1e-5
@@ -55,56 +58,56 @@ def test_variance_and_dependency_equal_their_twins(valid, dtype):
     )
 
 
-def test_what_stands_at_padding_does_not_count_even_if_it_is_nan():
-    clean = sight()
+def test_padding_is_ignored_even_if_nan():
+    clean = make_activations()
     spoilt = {
         name: getattr(clean, name).masked_fill(~VALID.unsqueeze(-1), math.nan)
         for name in ("before", "branch", "stream")
     }
     for question in (stream_variance, residual_dependency):
-        assert question(sight(**spoilt)) == question(clean)
+        assert question(make_activations(**spoilt)) == question(clean)
 
 
-def test_a_branch_of_zeros_has_dependency_0_and_a_trunk_of_zeros_1():
-    assert residual_dependency(sight(branch=torch.zeros(3, 7, 10))) == 0
-    assert residual_dependency(sight(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
+def test_dependency_of_zero_branch_and_zero_stream():
+    assert residual_dependency(make_activations(branch=torch.zeros(3, 7, 10))) == 0
+    assert residual_dependency(make_activations(before=torch.zeros(3, 7, 10))) == pytest.approx(1)
 
 
-def test_a_batch_of_padding_alone_has_finite_answers():
-    nobody = sight(valid=torch.zeros(3, 7, dtype=torch.bool))
-    assert stream_variance(nobody) == 0
-    assert residual_dependency(nobody) == 0
+def test_batch_of_padding_has_finite_metrics():
+    all_padding = make_activations(valid=torch.zeros(3, 7, dtype=torch.bool))
+    assert stream_variance(all_padding) == 0
+    assert residual_dependency(all_padding) == 0
 
 
-def test_entropy_equals_its_twin_and_knows_its_ends():
+def test_entropy_equals_the_reference_and_its_bounds():
     generator = torch.Generator().manual_seed(3)
     p = torch.rand(3, 2, 7, 5, generator=generator)
     p = p / p.sum(-1, keepdim=True)
-    p[0, :, 2] = 0  # a query that sees nothing
+    p[0, :, 2] = 0  # a query without visible keys
     for valid in (VALID, None):
-        seen = sight(probabilities=(p,), valid=valid)
+        seen = make_activations(probabilities=(p,), valid=valid)
         assert float(attention_entropy(seen)) == pytest.approx(
             reference.attention_entropy(p, valid), rel=1e-5
         )
-    even = sight(probabilities=(torch.full((3, 2, 7, 5), 0.2),))
+    even = make_activations(probabilities=(torch.full((3, 2, 7, 5), 0.2),))
     assert float(attention_entropy(even)) == pytest.approx(math.log(5))
     sharp = torch.zeros(3, 2, 7, 5)
     sharp[..., 1] = 1
-    assert attention_entropy(sight(probabilities=(sharp,))) == 0
-    assert attention_entropy(sight()) is None
+    assert attention_entropy(make_activations(probabilities=(sharp,))) == 0
+    assert attention_entropy(make_activations()) is None
 
 
-def test_several_attentions_at_a_site_give_mean_entropy_and_largest_logit():
+def test_several_attentions_per_site():
     even, sharp = torch.full((3, 2, 7, 4), 0.25), torch.zeros(3, 2, 7, 4)
     sharp[..., 1] = 1
-    seen = sight(probabilities=(even, sharp), logits=(even, sharp))
+    seen = make_activations(probabilities=(even, sharp), logits=(even, sharp))
     assert float(attention_entropy(seen)) == pytest.approx(math.log(4) / 2)
     assert max_logit(seen) == 1
 
 
 @pytest.mark.parametrize("cap", [None, 0.5])
-def test_rows_of_a_model_equal_what_is_computed_by_hand(cap):
-    """A decoder of one layer, its queries and keys made by hand from what the taps recorded."""
+def test_rows_equal_values_computed_by_hand(cap):
+    """Queries and keys of a one-layer decoder are computed from the recorded taps."""
     model = shaken(
         build(kind="lm", vocab=17, dim=12, depth=1, heads=3, wiring="post_ln", cap=cap, seed=1)
     ).eval()
@@ -123,7 +126,7 @@ def test_rows_of_a_model_equal_what_is_computed_by_hand(cap):
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
     seen = torch.ones(7, 7).tril().bool() & VALID[:, None, None, :]
     p = logits.masked_fill(~seen, -1e9).softmax(-1)
-    # In post_ln what is read is the trunk.
+    # In post_ln the sub-layer reads the stream itself.
     expected = {
         ("attention_entropy", 0): reference.attention_entropy(p, VALID),
         ("max_logit", 0): reference.max_logit(
@@ -137,7 +140,7 @@ def test_rows_of_a_model_equal_what_is_computed_by_hand(cap):
     assert rows == pytest.approx(expected, rel=1e-4)
 
 
-def test_rows_name_stack_site_layer_and_kind():
+def test_rows_identify_the_site():
     args, masks = pair()
     rows = forward_rows(translator(), *args, **masks)
     assert all(isinstance(row["value"], float) for row in rows)
@@ -156,7 +159,7 @@ def test_rows_name_stack_site_layer_and_kind():
 
 
 @pytest.mark.parametrize("wiring", WIRINGS)
-def test_every_wiring_can_be_measured_and_is_itself_afterwards(wiring):
+def test_every_wiring_can_be_measured_and_is_unchanged(wiring):
     model, (args, masks) = translator(wiring), pair()
     kinds = [type(stack.wiring) for stack in model.stacks]
     before = model.eval()(*args, **masks)
@@ -169,10 +172,14 @@ def test_every_wiring_can_be_measured_and_is_itself_afterwards(wiring):
 
 
 @pytest.mark.parametrize("wiring", ["none", "pre_ln", "hyper", "false_pre_ln", "u_skips"])
-def test_before_is_the_trunk_that_the_write_gets(wiring):
-    """Where the write is a plain sum at the start, the stream behind it is before + branch."""
+def test_before_is_the_stream_before_the_write(wiring):
+    """If the write is a plain sum at initialization, the stream after it is before + branch."""
     found = []
-    visit_sites(toy_stack(wiring), lambda name, site, sight: found.append(sight), tokens())
+    visit_sites(
+        toy_stack(wiring),
+        lambda name, site, make_activations: found.append(make_activations),
+        tokens(),
+    )
     assert len(found) == 8
     for each in found:
         torch.testing.assert_close(each.stream, each.before + each.branch)
@@ -180,7 +187,7 @@ def test_before_is_the_trunk_that_the_write_gets(wiring):
     assert any(rewritten) == (wiring in ("false_pre_ln", "u_skips"))
 
 
-def test_norms_that_look_at_the_mask_are_measured_with_it():
+def test_masked_norms_get_the_mask():
     model, (args, masks) = shaken(translator(encoder_norm="instance")).eval(), pair()
     with model.encoder.taps.record() as tape:
         model(*args, **masks)
@@ -192,7 +199,7 @@ def test_norms_that_look_at_the_mask_are_measured_with_it():
     assert found[:4] == pytest.approx(expected, rel=1e-4)
 
 
-def test_a_bare_stack_and_a_module_with_several_stacks_are_measured():
+def test_bare_stack_and_several_stacks():
     stack = Stack(tanh_sublayers(2, 10), dim=10)
     assert [row["name"] for row in forward_rows(stack, tokens(), mask=VALID)] == [
         "stream_variance",
@@ -211,7 +218,7 @@ def test_a_bare_stack_and_a_module_with_several_stacks_are_measured():
     assert {row["stack"] for row in forward_rows(Twins(), tokens())} == {"left", "right"}
 
 
-def test_attention_inside_a_module_of_ones_own_is_found():
+def test_attention_inside_custom_module_is_found():
     class Wrapped(nn.Module):
         def __init__(self, inner):
             super().__init__()
@@ -225,13 +232,13 @@ def test_attention_inside_a_module_of_ones_own_is_found():
     assert names.count("max_logit") == 1
 
 
-def test_a_model_without_a_stack_is_refused():
-    with pytest.raises(UserError, match="nothing to measure in Linear: wanted an addnorm model"):
+def test_model_without_stack_is_rejected():
+    with pytest.raises(UserError, match=r"expected an addnorm model or Stack, .* got Linear"):
         forward_rows(nn.Linear(2, 2), torch.zeros(1, 2))
 
 
 @pytest.mark.parametrize("wiring", SOME)
-def test_parameters_of_a_site_are_its_sub_layer_and_its_modules_of_the_wiring(wiring):
+def test_site_parameters_are_sublayer_and_wiring_modules(wiring):
     model = translator(wiring)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for stack in model.stacks:
@@ -239,7 +246,7 @@ def test_parameters_of_a_site_are_its_sub_layer_and_its_modules_of_the_wiring(wi
             [names[id(each)] for each in site_parameters(stack, site)] for site in stack.plan.sites
         ]
         together = list(chain(*found))
-        assert len(set(together)) == len(together)  # nothing belongs to two sites
+        assert len(set(together)) == len(together)  # no parameter belongs to two sites
         for index, own in enumerate(found):
             assert all(f".{index}." in name for name in own)
             inside = {name for name in own if ".sublayers." in name}
@@ -248,7 +255,7 @@ def test_parameters_of_a_site_are_its_sub_layer_and_its_modules_of_the_wiring(wi
     assert len(norms) == (0 if wiring in ("ngpt", "fixup") else 12)
 
 
-def test_cross_attention_hides_padding_of_the_memory_from_the_maximum():
+def test_max_logit_ignores_padding_of_the_memory():
     attention = CrossAttention(8, 2)
     memory, seen = tokens(2, 5, 8), []
     memory[:, 3:] *= 1e4

@@ -1,4 +1,4 @@
-"""Losses that jump, that run away, and the many that do neither."""
+"""Spike detector: jumps, divergence and ordinary curves."""
 
 import json
 import math
@@ -15,7 +15,7 @@ few = settings(max_examples=25)
 seeds = st.integers(0, 10**6)
 
 
-def judged(losses, **options):
+def classify(losses, **options):
     detector = SpikeDetector(**options)
     return [detector.update(loss) for loss in losses]
 
@@ -25,28 +25,28 @@ def noisy(curve, *, seed, noise):
     return [loss + draw.gauss(0, noise) for loss in curve]
 
 
-def sensible(seed, noise=0.05, count=400):
-    """A loss that falls as losses do."""
+def falling_curve(seed, noise=0.05, count=400):
+    """Return a typical falling loss curve."""
     return noisy((2 + 7 * math.exp(-step / 60) for step in range(count)), seed=seed, noise=noise)
 
 
 @few
 @given(seeds, st.floats(0, 0.3))
-def test_a_curve_that_falls_with_noise_is_fine(seed, noise):
-    assert set(judged(sensible(seed, noise))) == {"fine"}
+def test_noisy_falling_curve_is_fine(seed, noise):
+    assert set(classify(falling_curve(seed, noise))) == {"fine"}
 
 
 @few
 @given(seeds, st.floats(0.1, 50), st.floats(-0.002, 0.0025), st.floats(0, 0.05))
-def test_a_curve_that_slowly_rises_or_falls_is_fine(seed, level, slope, noise):
+def test_slow_trend_is_fine(seed, level, slope, noise):
     curve = [level * (1 + slope * step) for step in range(350)]
-    assert set(judged(noisy(curve, seed=seed, noise=noise * level))) == {"fine"}
+    assert set(classify(noisy(curve, seed=seed, noise=noise * level))) == {"fine"}
 
 
 @few
 @given(st.floats(-1e3, 1e3), st.integers(4, 200))
-def test_a_constant_curve_is_fine_and_so_is_its_rounding(level, window):
-    assert set(judged([level] * 300, window=window)) == {"fine"}
+def test_constant_curve_with_rounding_is_fine(level, window):
+    assert set(classify([level] * 300, window=window)) == {"fine"}
     detector = SpikeDetector(window=window)
     for step in range(300):
         assert detector.update(level * (1 + 1e-7 * (step % 3))) == "fine"
@@ -54,26 +54,26 @@ def test_a_constant_curve_is_fine_and_so_is_its_rounding(level, window):
 
 @few
 @given(st.lists(st.floats(-1e6, 1e6), max_size=32))
-def test_nothing_finite_is_judged_in_the_first_steps(losses):
-    assert set(judged(losses)) <= {"fine"}
+def test_first_finite_losses_are_fine(losses):
+    assert set(classify(losses)) <= {"fine"}
 
 
 @few
 @given(seeds, st.integers(40, 390), st.floats(1.5, 1e6))
-def test_a_jump_is_a_spike_and_nothing_else_is(seed, at, factor):
-    losses = sensible(seed)
-    losses[at] = losses[at] * factor + 2  # above the fall that the window still remembers
-    verdicts = judged(losses)
+def test_only_the_jump_is_a_spike(seed, at, factor):
+    losses = falling_curve(seed)
+    losses[at] = losses[at] * factor + 2  # above every loss in the window
+    verdicts = classify(losses)
     if at > 220:
         assert verdicts[at] == "spike"
     assert set(verdicts[:at] + verdicts[at + 1 :]) == {"fine"}
 
 
-def test_spikes_do_not_raise_the_level_against_which_later_ones_are_judged():
-    losses = sensible(0)
+def test_spikes_do_not_change_the_statistics():
+    losses = falling_curve(0)
     for at in range(250, 400, 2):
         losses[at] += 3
-    verdicts = judged(losses)
+    verdicts = classify(losses)
     assert [at for at, verdict in enumerate(verdicts) if verdict == "spike"] == list(
         range(250, 400, 2)
     )
@@ -81,32 +81,32 @@ def test_spikes_do_not_raise_the_level_against_which_later_ones_are_judged():
 
 @few
 @given(seeds, st.sampled_from([math.nan, math.inf, -math.inf]), st.integers(0, 399))
-def test_what_is_not_finite_has_diverged_at_any_step_and_leaves_no_trace(seed, value, at):
-    losses = sensible(seed)
+def test_nonfinite_loss_diverges_without_side_effect(seed, value, at):
+    losses = falling_curve(seed)
     broken = [*losses[:at], value, *losses[at:]]
-    verdicts = judged(broken)
+    verdicts = classify(broken)
     assert verdicts[at] == "diverged"
     assert set(verdicts[:at] + verdicts[at + 1 :]) <= {"fine"}
 
 
 @pytest.mark.parametrize("window", [16, 128])
-def test_a_loss_far_above_the_start_for_long_has_diverged(window):
-    verdicts = judged([*sensible(1), *noisy([40.0] * 300, seed=2, noise=1.0)], window=window)
+def test_long_high_loss_diverges(window):
+    verdicts = classify([*falling_curve(1), *noisy([40.0] * 300, seed=2, noise=1.0)], window=window)
     after = verdicts[400:]
     assert after[0] == "spike"
     assert "diverged" not in after[: window - 1]
     assert set(after[window - 1 :]) == {"diverged"}
 
 
-def test_a_new_level_below_the_start_is_accepted_after_a_while():
-    losses = [*sensible(1), *noisy([5.0] * 300, seed=2, noise=0.05)]
-    after = judged(losses, window=128)[400:]
+def test_new_level_is_accepted():
+    losses = [*falling_curve(1), *noisy([5.0] * 300, seed=2, noise=0.05)]
+    after = classify(losses, window=128)[400:]
     assert after == ["spike"] * 31 + ["fine"] * 269
 
 
 @few
 @given(seeds, st.integers(0, 120), st.integers(4, 40))
-def test_a_resumed_detector_goes_on_identically(seed, cut, window):
+def test_restored_detector_gives_equal_results(seed, cut, window):
     draw = random.Random(seed)
     losses = [draw.choice((1.0, 1.1, 1.2, 9.0, math.nan)) for _ in range(200)]
     whole, first = SpikeDetector(window=window, sigmas=3.0), SpikeDetector(window=window, sigmas=3)
@@ -120,19 +120,19 @@ def test_a_resumed_detector_goes_on_identically(seed, cut, window):
 
 
 @pytest.mark.parametrize("window", [3, 4.0, True])
-def test_a_window_must_be_a_count(window):
+def test_window_must_be_an_integer(window):
     with pytest.raises(UserError, match="window: expected an integer of at least 4, got"):
         SpikeDetector(window=window)
 
 
 @pytest.mark.parametrize("sigmas", [0, -1.0, math.nan, "6", True])
 def test_sigmas_must_be_positive(sigmas):
-    with pytest.raises(UserError, match="sigmas must be a positive number, got"):
+    with pytest.raises(UserError, match="sigmas: expected a positive number, got"):
         SpikeDetector(sigmas=sigmas)
 
 
-def test_batches_that_are_always_harder_are_no_spikes():
-    """One batch in twenty has four times the loss; only what is beyond those is a spike."""
+def test_regular_hard_batches_are_not_spikes():
+    """One batch in twenty has four times the loss; only higher losses are spikes."""
     detector, chance = SpikeDetector(), random.Random(0)
     for step in range(2000):
         level = 2.0 * 0.999**step

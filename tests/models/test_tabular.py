@@ -1,4 +1,4 @@
-"""Models of tables: equal to rtdl's code and to twins of the papers, for every wiring."""
+"""Table models: equality with rtdl's code and with references of the papers, for every wiring."""
 
 import math
 
@@ -22,18 +22,18 @@ SMALL = {"dim": 16, "depth": 2, "heads": 2}
 QUIET = {"dropout": 0.0, "attention_dropout": 0.0, "activation_dropout": 0.0}
 
 
-def cells(rows=5, *, numbers=3, texts=0, seed=0):
-    chance = torch.Generator().manual_seed(seed)
-    codes = [torch.randint(2, 2 + size, (rows, 1), generator=chance) for size in CARDS]
+def make_cells(rows=5, *, numbers=3, texts=0, seed=0):
+    generator = torch.Generator().manual_seed(seed)
+    codes = [torch.randint(2, 2 + size, (rows, 1), generator=generator) for size in CARDS]
     return TableBatch(
-        torch.randn(rows, numbers, generator=chance),
+        torch.randn(rows, numbers, generator=generator),
         torch.zeros(rows, numbers, dtype=torch.bool),
         torch.cat(codes, 1),
-        torch.randint(0, 4, (rows, texts, 3), generator=chance),
+        torch.randint(0, 4, (rows, texts, 3), generator=generator),
     )
 
 
-def small(model, **changes):
+def small_model(model, **changes):
     options = MODELS[model].defaults | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
     return shaken(build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)).eval()
 
@@ -41,8 +41,8 @@ def small(model, **changes):
 # FT-Transformer and rtdl's code
 
 
-def copied(depth=3):
-    """rtdl's model, and ours with its weights."""
+def build_ours_and_rtdl(depth=3):
+    """Return our model with the weights of rtdl's, and rtdl's."""
     torch.manual_seed(0)
     options = {
         "n_blocks": depth,
@@ -56,7 +56,7 @@ def copied(depth=3):
     }
     theirs = shaken(Rtdl(n_cont_features=3, cat_cardinalities=list(CARDS), d_out=2, **options))
     theirs = theirs.eval()
-    ours = small("ft_transformer", dim=24, depth=depth, heads=4)
+    ours = small_model("ft_transformer", dim=24, depth=depth, heads=4)
     t, blocks = ours.tokens, theirs.backbone.blocks
     pairs = [
         (t.cls, theirs.cls_embedding.weight),
@@ -101,8 +101,8 @@ def _linear(mine, other):
 
 @pytest.mark.peer
 def test_ft_transformer_equals_rtdl_on_copied_weights_with_gradients():
-    ours, theirs = copied()
-    x = cells(7)
+    ours, theirs = build_ours_and_rtdl()
+    x = make_cells(7)
     mine, other = ours(x), theirs(x.numbers, x.codes - 2)
     torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
     for y in (mine, other):
@@ -119,13 +119,13 @@ def test_ft_transformer_equals_rtdl_on_copied_weights_with_gradients():
 
 
 @pytest.mark.peer
-def test_every_layer_equals_rtdls_and_the_first_has_no_norm_before_its_attention():
-    ours, theirs = copied()
+def test_every_layer_equals_rtdl_and_the_first_has_no_attention_norm():
+    ours, theirs = build_ours_and_rtdl()
     assert "attention_normalization" not in theirs.backbone.blocks[0]
     assert not list(ours.encoder.wiring.norms[0].parameters())
-    x, seen = cells(7), []
+    x, outputs = make_cells(7), []
     hooks = [
-        block["output"].register_forward_hook(lambda _module, _inputs, out: seen.append(out))
+        block["output"].register_forward_hook(lambda _module, _inputs, out: outputs.append(out))
         for block in theirs.backbone.blocks
     ]
     theirs(x.numbers, x.codes - 2)
@@ -134,44 +134,44 @@ def test_every_layer_equals_rtdls_and_the_first_has_no_norm_before_its_attention
     with ours.encoder.taps.record() as tape:
         ours(x)
     after_each_layer = tape["stream"][1::2]
-    for mine, other in zip(after_each_layer[:-1], seen[:-1], strict=True):
+    for mine, other in zip(after_each_layer[:-1], outputs[:-1], strict=True):
         torch.testing.assert_close(mine, other, rtol=1e-5, atol=1e-5)
-    # In the last block their package writes the first token's update into all tokens.
-    torch.testing.assert_close(after_each_layer[-1][:, 0], seen[-1][:, 0], rtol=1e-5, atol=1e-5)
+    # In its last block, rtdl writes the update of the first token into all tokens.
+    torch.testing.assert_close(after_each_layer[-1][:, 0], outputs[-1][:, 0], rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_the_first_token_alone_is_the_first_of_all_tokens(wiring):
-    model = small("ft_transformer", wiring=wiring)
-    tokens = model.tokens(cells())
-    alone = model.encoder(tokens)
-    assert alone.shape[1] == 1
+def test_first_token_encoder_equals_full_encoder(wiring):
+    model = small_model("ft_transformer", wiring=wiring)
+    tokens = model.tokens(make_cells())
+    first = model.encoder(tokens)
+    assert first.shape[1] == 1
     torch.testing.assert_close(
-        alone, Encoder.forward(model.encoder, tokens)[:, :1], rtol=1e-4, atol=1e-5
+        first, Encoder.forward(model.encoder, tokens)[:, :1], rtol=1e-4, atol=1e-5
     )
 
 
-def test_norms_over_tokens_see_all_of_them():
-    model = small("ft_transformer", norm="instance")
-    tokens = model.tokens(cells())
-    torch.testing.assert_close(model.encoder(tokens), model.encoder.whole(tokens)[:, :1])
+def test_first_token_encoder_with_norms_over_tokens():
+    model = small_model("ft_transformer", norm="instance")
+    tokens = model.tokens(make_cells())
+    torch.testing.assert_close(model.encoder(tokens), model.encoder.all_tokens(tokens)[:, :1])
 
 
-def test_a_model_whose_branches_are_zero_answers_from_its_first_token_alone():
-    model = small("ft_transformer")
+def test_zero_branches_give_a_constant_prediction():
+    model = small_model("ft_transformer")
     with torch.no_grad():
         for sublayer in model.encoder.sublayers:
             for parameter in sublayer.parameters():
                 parameter.zero_()
-    answers = model(cells(4))
-    torch.testing.assert_close(answers, answers[:1].expand(4, -1))
+    outputs = model(make_cells(4))
+    torch.testing.assert_close(outputs, outputs[:1].expand(4, -1))
 
 
-# Twins of the papers
+# References of the papers
 
 
-def torchs_layer(ours, norms, *, dim, heads):
-    """Torch's own encoder layer, Post-LN, 4 * dim, gelu, with the weights of two sub-layers."""
+def torch_encoder_layer(ours, norms, *, dim, heads):
+    """Return PyTorch's Post-LN encoder layer with the weights of two of our sub-layers."""
     theirs = torch.nn.TransformerEncoderLayer(
         dim, heads, 4 * dim, dropout=0.0, activation="gelu", batch_first=True, norm_first=False
     )
@@ -189,12 +189,12 @@ def torchs_layer(ours, norms, *, dim, heads):
     with torch.no_grad():
         for mine, other in pairs:
             mine.copy_(other)
-    return theirs.train()  # in training it takes no short cuts, and there is no dropout
+    return theirs.train()  # avoids the fast path of evaluation mode; there is no dropout
 
 
-def test_tab_transformer_equals_torchs_encoder_layers_and_a_plain_network():
+def test_tab_transformer_equals_torch_layers_and_an_mlp():
     """Huang et al. 2020: [c_j ; w_j], Post-LN layers, LayerNorm of numbers, 4 l and 2 l, relu."""
-    model, x = small("tab_transformer", dim=32, depth=3, heads=8), cells(6)
+    model, x = small_model("tab_transformer", dim=32, depth=3, heads=8), make_cells(6)
     x.absent[1, 2] = True
     x.numbers[1, 2] = 0
     codes = x.codes + torch.tensor([0, CARDS[0] + 2])
@@ -203,7 +203,7 @@ def test_tab_transformer_equals_torchs_encoder_layers_and_a_plain_network():
     for number in range(3):
         part = slice(2 * number, 2 * number + 2)
         norms = model.encoder.wiring.norms[part]
-        z = torchs_layer(model.encoder.sublayers[part], norms, dim=32, heads=8)(z)
+        z = torch_encoder_layer(model.encoder.sublayers[part], norms, dim=32, heads=8)(z)
     numbers = F.layer_norm(x.numbers, (3,), model.scale.weight, model.scale.bias)
     numbers = numbers.masked_fill(x.absent, 0.0)
     h = torch.cat((z.flatten(1), numbers, x.absent.float()), 1)
@@ -212,51 +212,51 @@ def test_tab_transformer_equals_torchs_encoder_layers_and_a_plain_network():
     ]
     for layer in (model.layers[0], model.layers[3]):
         h = F.relu(h @ layer.weight.T + layer.bias)
-    wanted = h @ model.head.weight.T + model.head.bias
-    torch.testing.assert_close(model(x), wanted, rtol=1e-4, atol=1e-5)
+    expected = h @ model.head.weight.T + model.head.bias
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("numbers", [1, 2])
-def test_in_tab_transformer_one_or_two_numbers_keep_their_size(numbers):
-    model, x = small("tab_transformer", numbers=numbers), cells(numbers=numbers)
+def test_tab_transformer_does_not_normalize_one_or_two_numbers(numbers):
+    model, x = small_model("tab_transformer", numbers=numbers), make_cells(numbers=numbers)
     assert not torch.allclose(model(x), model(x._replace(numbers=2 * x.numbers + 1)))
 
 
-def test_in_tab_transformer_numbers_never_reach_the_attention_and_columns_share_a_part():
-    model, x = small("tab_transformer"), cells()
-    other = x._replace(numbers=x.numbers.square())  # a shift alone its norm would undo
+def test_tab_transformer_numbers_bypass_attention():
+    model, x = small_model("tab_transformer"), make_cells()
+    other = x._replace(numbers=x.numbers.square())  # the norm would undo a shift
     assert torch.equal(model.states(x), model.states(other))
     assert model.columns.shape == (2, 2)  # dim / 8
     assert not torch.allclose(model(x), model(other))
 
 
-def saints_attention(x, weights, heads):
-    """Attention over the second last axis: no biases but the last, heads of any width."""
+def saint_attention(x, weights, heads):
+    """Attend over the second last axis, with a bias in the output projection only."""
     q, k, v = (F.linear(x, weights[f"{name}_proj.weight"]) for name in "qkv")
     width = q.shape[-1] // heads
     q, k, v = (part.unflatten(-1, (heads, width)) for part in (q, k, v))
     logits = torch.einsum("...ihd,...jhd->...hij", q, k) / math.sqrt(width)
-    met = torch.einsum("...hij,...jhd->...ihd", logits.softmax(-1), v).flatten(-2)
-    return F.linear(met, weights["out_proj.weight"], weights["out_proj.bias"])
+    values = torch.einsum("...hij,...jhd->...ihd", logits.softmax(-1), v).flatten(-2)
+    return F.linear(values, weights["out_proj.weight"], weights["out_proj.bias"])
 
 
-def saints_feed_forward(x, weights):
-    """Twice 4 * dim, one half times gelu of the other, back to dim."""
+def saint_feed_forward(x, weights):
+    """Apply a GEGLU feed-forward of width 4 * dim."""
     both = torch.cat((weights["up_proj.weight"], weights["gate_proj.weight"]))
     biases = torch.cat((weights["up_proj.bias"], weights["gate_proj.bias"]))
     values, gates = F.linear(x, both, biases).chunk(2, dim=-1)
     return F.linear(values * F.gelu(gates), weights["down_proj.weight"], weights["down_proj.bias"])
 
 
-def weights_of(module):
+def named_weights(module):
     return dict(module.named_parameters())
 
 
-def test_saint_equals_a_twin_of_its_formula():
+def test_saint_equals_its_formula():
     """Somepalli et al. 2021: z + LN(f(z)) for columns, feed-forward, rows, feed-forward."""
     config = {name: MODELS["saint"].defaults[name] for name in ("dim", "depth", "heads", "numeric")}
     assert config == {"dim": 32, "depth": 1, "heads": 4, "numeric": "mlp"}
-    model, x = small("saint", **config), cells(6)
+    model, x = small_model("saint", **config), make_cells(6)
     tokens, first = model.tokens, model.tokens.numeric
     numbers = [
         F.linear(
@@ -269,45 +269,45 @@ def test_saint_equals_a_twin_of_its_formula():
     codes = x.codes + torch.tensor([0, CARDS[0] + 2])
     categories = F.embedding(codes, tokens.table) + tokens.bias
     z = torch.cat((tokens.cls.expand(6, 1, 32), torch.stack(numbers, 1), categories), 1)
-    columns, one, rows, two = map(weights_of, model.stack.sublayers)
+    columns, one, rows, two = map(named_weights, model.stack.sublayers)
     rows = {name.removeprefix("attention."): weight for name, weight in rows.items()}
     assert columns["q_proj.weight"].shape == (4 * 16, 32)
     assert rows["q_proj.weight"].shape == (4 * 64, 6 * 32)
     assert one["up_proj.weight"].shape == (4 * 32, 32)
 
-    def added(z, branch, norm):
+    def add_normalized(z, branch, norm):
         return z + F.layer_norm(branch, (32,), norm.weight, norm.bias)
 
     norms = model.stack.wiring.norms
-    z = added(z, saints_attention(z, columns, 4), norms[0])
-    z = added(z, saints_feed_forward(z, one), norms[1])
-    z = added(z, saints_attention(z.reshape(1, 6, -1), rows, 4).reshape(z.shape), norms[2])
-    z = added(z, saints_feed_forward(z, two), norms[3])
-    last = model.stack.wiring.final_norm  # of the wiring; neither paper nor released code has it
+    z = add_normalized(z, saint_attention(z, columns, 4), norms[0])
+    z = add_normalized(z, saint_feed_forward(z, one), norms[1])
+    z = add_normalized(z, saint_attention(z.reshape(1, 6, -1), rows, 4).reshape(z.shape), norms[2])
+    z = add_normalized(z, saint_feed_forward(z, two), norms[3])
+    last = model.stack.wiring.final_norm  # of the wiring; paper and released code have none
     cls = F.layer_norm(z[:, 0], (32,), last.weight, last.bias)
     assert model.hidden.weight.shape == (1000, 32)
     hidden = F.relu(F.linear(cls, model.hidden.weight, model.hidden.bias))
-    wanted = F.linear(hidden, model.head.weight, model.head.bias)
-    torch.testing.assert_close(model(x), wanted, rtol=1e-4, atol=1e-5)
+    expected = F.linear(hidden, model.head.weight, model.head.bias)
+    torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_of_saint_see_each_other_in_training_and_reference_rows_at_prediction():
-    model, x = small("saint"), cells(6)
+def test_saint_rows_attend_to_each_other_or_to_reference_rows():
+    model, x = small_model("saint"), make_cells(6)
     alone = x.select_rows(slice(0, 1))
     assert not torch.allclose(model(x)[:1], model(alone))
     order = torch.tensor([3, 1, 0, 5, 4, 2])
     torch.testing.assert_close(model(x)[order], model(x.select_rows(order)), rtol=1e-4, atol=1e-4)
-    memory = model.encode_reference(cells(9, seed=1))
+    memory = model.encode_reference(make_cells(9, seed=1))
     torch.testing.assert_close(model(x, memory)[:1], model(alone, memory))
     assert not torch.allclose(
-        model(alone, memory), model(alone, model.encode_reference(cells(9, seed=2)))
+        model(alone, memory), model(alone, model.encode_reference(make_cells(9, seed=2)))
     )
 
 
-def test_a_remembered_row_is_seen_as_in_a_batch():
-    """A row beside reference rows gets what it got in one batch with them, if they ignore it."""
-    model, reference = small("saint", depth=1), cells(9, seed=1)
-    x = cells(1)
+def test_reference_rows_equal_rows_of_the_batch():
+    """With depth 1, a row gets the same output from reference rows as in one batch with them."""
+    model, reference = small_model("saint", depth=1), make_cells(9, seed=1)
+    x = make_cells(1)
     batch = TableBatch(*(torch.cat(both) for both in zip(reference, x, strict=True)))
     torch.testing.assert_close(model(batch)[-1:], model(x, model.encode_reference(reference)))
 
@@ -318,12 +318,12 @@ def test_a_remembered_row_is_seen_as_in_a_batch():
 @pytest.mark.parametrize("wiring", wirings)
 @pytest.mark.parametrize("model", ["tab_transformer", "saint", "mlp"])
 def test_every_model_takes_every_wiring(model, wiring):
-    made = small(model, wiring=wiring).train()
-    y = made(cells())
+    module = small_model(model, wiring=wiring).train()
+    y = module(make_cells())
     assert y.shape == (5, 2)
     y.square().mean().backward()
-    made.after_step()
-    assert all(p.grad is None or p.grad.isfinite().all() for p in made.parameters())
+    module.after_step()
+    assert all(p.grad is None or p.grad.isfinite().all() for p in module.parameters())
 
 
 @pytest.mark.parametrize("model", MODELS)
@@ -337,17 +337,17 @@ def test_every_model_takes_every_wiring(model, wiring):
     ],
 )
 def test_tables_may_lack_numbers_categories_or_texts(model, table):
-    made = small(model, **table)
-    x = cells(4, numbers=table["numbers"], texts=len(table["texts"]))
+    module = small_model(model, **table)
+    x = make_cells(4, numbers=table["numbers"], texts=len(table["texts"]))
     x = x._replace(codes=x.codes[:, : len(table["categories"])])
-    assert made(x).isfinite().all()
-    assert made.embed(x).shape == (4, made.width)
-    told = range(made.config.features)[made.told]
-    assert made.states(x).shape[1] == max(len(told), 1)
+    assert module(x).isfinite().all()
+    assert module.embed(x).shape == (4, module.width)
+    covered = range(module.config.features)[module.covered_features]
+    assert module.states(x).shape[1] == max(len(covered), 1)
 
 
-def test_permuting_numeric_columns_with_their_parameters_changes_nothing():
-    model, x = small("ft_transformer"), cells()
+def test_permuted_numeric_columns_with_permuted_parameters():
+    model, x = small_model("ft_transformer"), make_cells()
     order = torch.tensor([2, 0, 1])
     before = model(x)
     with torch.no_grad():
@@ -357,8 +357,8 @@ def test_permuting_numeric_columns_with_their_parameters_changes_nothing():
     torch.testing.assert_close(before, after, rtol=1e-4, atol=1e-5)
 
 
-def test_an_absent_number_is_a_token_of_its_own_and_gets_a_gradient():
-    model, x = small("ft_transformer"), cells()
+def test_missing_numbers_have_a_learned_token():
+    model, x = small_model("ft_transformer"), make_cells()
     x.absent[:, 1] = True
     tokens = model.tokens(x)
     torch.testing.assert_close(tokens[:, 2], model.tokens.absent[1].expand(5, -1))
@@ -367,23 +367,23 @@ def test_an_absent_number_is_a_token_of_its_own_and_gets_a_gradient():
     assert model.tokens.absent.grad[0].abs().sum() == 0
 
 
-def test_words_are_a_bag():
-    model = small("ft_transformer", texts=(5,))
-    x = cells(texts=1)._replace(
+def test_word_order_does_not_matter():
+    model = small_model("ft_transformer", texts=(5,))
+    x = make_cells(texts=1)._replace(
         words=torch.tensor([[[2, 3, PADDING]], [[3, 2, PADDING]]] + [[[4, 0, 0]]] * 3)
     )
     tokens = model.tokens(x)[:, -1]
     start = int(model.tokens.offsets[2])
-    wanted = (model.tokens.table[start + 2] + model.tokens.table[start + 3]) / math.sqrt(2)
-    torch.testing.assert_close(tokens[0], wanted + model.tokens.bias[2])
+    expected = (model.tokens.table[start + 2] + model.tokens.table[start + 3]) / math.sqrt(2)
+    torch.testing.assert_close(tokens[0], expected + model.tokens.bias[2])
     torch.testing.assert_close(tokens[0], tokens[1])
 
 
-def test_hidden_cells_are_absent():
-    x = cells(3, texts=1)
-    where = torch.zeros(3, 6, dtype=torch.bool)
-    where[0] = True
-    y = x.masked(where)
+def test_masked_cells_are_missing():
+    x = make_cells(3, texts=1)
+    mask = torch.zeros(3, 6, dtype=torch.bool)
+    mask[0] = True
+    y = x.masked(mask)
     assert y.absent[0].all() and (y.numbers[0] == 0).all() and (y.codes[0] == ABSENT).all()
     assert y.words[0, 0].tolist() == [NO_TEXT, PADDING, PADDING]
     assert torch.equal(y.numbers[1:], x.numbers[1:]) and torch.equal(y.codes[1:], x.codes[1:])
@@ -392,76 +392,74 @@ def test_hidden_cells_are_absent():
 # Numeric embeddings
 
 
-def test_a_piecewise_embedding_is_linear_between_quantiles():
-    made = make_numeric_embedding("piecewise(bins=4)", 1, 6)
+def test_piecewise_embedding_is_linear_between_quantiles():
+    module = make_numeric_embedding("piecewise(bins=4)", 1, 6)
     x = torch.arange(101.0)[:, None]
-    made.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(101))
-    assert made.edges[0].tolist() == [0, 25, 50, 75, 100]
+    module.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(101))
+    assert module.edges[0].tolist() == [0, 25, 50, 75, 100]
     with torch.no_grad():
-        made.weight.normal_(generator=torch.Generator().manual_seed(0))
-    for at, shares in ((30.0, [1, 0.2, 0, 0]), (-5.0, [0, 0, 0, 0]), (200.0, [1, 1, 1, 1])):
-        point = torch.tensor([[at]])
-        wanted = (
-            torch.tensor(shares, dtype=torch.float32) @ made.weight[0] + made.linear(point)[0, 0]
-        )
-        torch.testing.assert_close(made(point)[0, 0], wanted)
+        module.weight.normal_(generator=torch.Generator().manual_seed(0))
+    for value, fractions in ((30.0, [1, 0.2, 0, 0]), (-5.0, [0] * 4), (200.0, [1] * 4)):
+        point = torch.tensor([[value]])
+        piecewise = torch.tensor(fractions, dtype=torch.float32) @ module.weight[0]
+        torch.testing.assert_close(module(point)[0, 0], piecewise + module.linear(point)[0, 0])
 
 
-def test_a_column_of_one_value_has_bins_without_width():
-    made = make_numeric_embedding("piecewise(bins=4)", 1, 6)
+def test_piecewise_embedding_of_a_constant_column():
+    module = make_numeric_embedding("piecewise(bins=4)", 1, 6)
     x = torch.full((9, 1), 2.0)
-    made.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(9))
-    assert made(x).isfinite().all()
+    module.fit_bins(x, absent=torch.zeros_like(x, dtype=torch.bool), weights=torch.ones(9))
+    assert module(x).isfinite().all()
 
 
-def test_a_periodic_embedding_is_its_formula():
-    made = shaken(make_numeric_embedding("periodic(waves=3)", 2, 5))
+def test_periodic_embedding_equals_its_formula():
+    module = shaken(make_numeric_embedding("periodic(waves=3)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
-        angle = 2 * math.pi * x[:, column, None] * made.frequencies[column]
+        angle = 2 * math.pi * x[:, column, None] * module.frequencies[column]
         waves = torch.cat((angle.sin(), angle.cos()), 1)
-        wanted = (waves @ made.weight[column] + made.bias[column]).relu()
-        torch.testing.assert_close(made(x)[:, column], wanted)
+        expected = (waves @ module.weight[column] + module.bias[column]).relu()
+        torch.testing.assert_close(module(x)[:, column], expected)
 
 
-def test_a_small_network_for_a_number_is_torchs():
-    made = shaken(make_numeric_embedding("mlp(hidden=7)", 2, 5))
+def test_column_mlp_equals_torch_layers():
+    module = shaken(make_numeric_embedding("mlp(hidden=7)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
         theirs = torch.nn.Sequential(torch.nn.Linear(1, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5))
         with torch.no_grad():
-            theirs[0].weight.copy_(made.inner[column][:, None])
-            theirs[0].bias.copy_(made.inner_bias[column])
-            theirs[2].weight.copy_(made.weight[column].T)
-            theirs[2].bias.copy_(made.bias[column])
-        torch.testing.assert_close(made(x)[:, column], theirs(x[:, [column]]))
+            theirs[0].weight.copy_(module.inner[column][:, None])
+            theirs[0].bias.copy_(module.inner_bias[column])
+            theirs[2].weight.copy_(module.weight[column].T)
+            theirs[2].bias.copy_(module.bias[column])
+        torch.testing.assert_close(module(x)[:, column], theirs(x[:, [column]]))
 
 
 @pytest.mark.parametrize("name", numeric_embeddings)
 @pytest.mark.parametrize(
     "model", [each for each in MODELS if "numeric" not in MODELS[each].unused_fields]
 )
-def test_every_model_of_numbers_takes_every_numeric_embedding(model, name):
-    made, x = small(model, numeric=name), cells()
-    assert type(made.tokens.numeric) is numeric_embeddings.member(name)
+def test_every_model_takes_every_numeric_embedding(model, name):
+    module, x = small_model(model, numeric=name), make_cells()
+    assert type(module.tokens.numeric) is numeric_embeddings.member(name)
     other = x._replace(numbers=x.numbers + 0.5)
-    assert made(x).isfinite().all() and not torch.allclose(made(x), made(other))
+    assert module(x).isfinite().all() and not torch.allclose(module(x), module(other))
 
 
-# Refusals
+# Errors
 
 
 @pytest.mark.parametrize(
-    ("changes", "words"),
+    ("changes", "message"),
     [
-        ({"numbers": 0, "categories": ()}, "a table needs at least one column, got none"),
-        ({"dimm": 3}, "a config has no 'dimm'; did you mean 'dim'"),
+        ({"numbers": 0, "categories": ()}, "expected a table with at least one column, got none"),
+        ({"dimm": 3}, "unknown config field 'dimm'; did you mean 'dim'"),
         ({"numeric": "linera"}, "unknown numeric embedding 'linera'; did you mean 'linear'?"),
         ({"numeric": "piecewise(bin=3)"}, "has no option 'bin'; did you mean 'bins'?"),
         ({"wiring": "postln"}, "unknown wiring 'postln'"),
         ({"heads": 3}, "heads: expected a divisor of dim=16, got 3"),
     ],
 )
-def test_mistakes_are_told(changes, words):
-    with pytest.raises(UserError, match=words.replace("(", r"\(").replace("?", r"\?")):
-        small("ft_transformer", **changes)
+def test_invalid_configs_are_rejected(changes, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(").replace("?", r"\?")):
+        small_model("ft_transformer", **changes)

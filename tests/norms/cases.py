@@ -1,4 +1,4 @@
-"""What the tests of norms share: the call strings under test, and how a norm is made ready."""
+"""Call strings under test and helpers shared by the tests of norms."""
 
 import torch
 
@@ -49,20 +49,20 @@ def needs(call: str, what: str) -> bool:
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
-    """The same numbers in every dtype."""
+    """Return the same random numbers in every dtype."""
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
 def ragged(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
-    """A mask whose sentences have different lengths: all valid, then fewer and fewer."""
+    """Return a mask of sentences with decreasing lengths."""
     batch, length = shape[:2]
     lengths = torch.tensor([max(1, length - 2 * row) for row in range(batch)])
     return torch.arange(length) < lengths[:, None]
 
 
 def cond_for(norm: Norm, *leading: int, seed: int = 1) -> torch.Tensor | None:
-    """A random condition for norms that take one."""
+    """Return a random condition for norms that take one, else None."""
     width = getattr(norm, "cond_dim", None)
     dtype = next(norm.parameters()).dtype if width else None
     return randn(*leading, width, seed=seed, dtype=dtype) if width else None
@@ -72,7 +72,7 @@ def cond_for(norm: Norm, *leading: int, seed: int = 1) -> torch.Tensor | None:
 def build(
     call: str, dim: int = DIM, *, dtype: torch.dtype = torch.float32, start: bool = False
 ) -> Norm:
-    """A norm whose parameters and buffers are far from their start, unless `start`."""
+    """Build a norm with perturbed parameters and buffers, or initial ones with `start`."""
     norm = make_norm(call, dim).to(dtype)
     if not start:
         generator = torch.Generator().manual_seed(7)
@@ -88,7 +88,7 @@ F64 = torch.float64
 
 
 def double(call, dim=DIM):
-    """A norm in float64 with parameters far from their start."""
+    """Build a norm in float64 with perturbed parameters."""
     return build(call, dim, dtype=F64)
 
 

@@ -1,4 +1,4 @@
-"""Textbook twins: every norm once more, from its paper, without classes and without addnorm.
+"""Independent references: every norm written from its paper, without addnorm.
 
 Parameters and buffers come by name, options by keyword, and whatever a norm has no use for is
 dropped. Masked norms gather the valid tokens, where ours weigh all of them.

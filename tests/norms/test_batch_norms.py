@@ -1,4 +1,4 @@
-"""What the papers promise of norms with statistics over tokens, step by step."""
+"""Norms with statistics over tokens: batch, instance and power norm."""
 
 import copy
 
@@ -22,7 +22,7 @@ def test_batch_standardizes_every_feature_over_valid_tokens():
     close(y.square().mean(0), v / (v + 0.1))
 
 
-def test_batch_runs_its_statistics_along_with_an_unbiased_variance():
+def test_batch_updates_running_statistics_with_unbiased_variance():
     norm, mask = fresh("batch(momentum=0.3)"), ragged()
     running_mean, running_var = torch.zeros(DIM, dtype=F64), torch.ones(DIM, dtype=F64)
     for step in range(4):
@@ -38,7 +38,7 @@ def test_batch_runs_its_statistics_along_with_an_unbiased_variance():
 
 
 @pytest.mark.parametrize("valid", [0, 1])
-def test_batch_of_fewer_than_two_tokens_leaves_running_statistics_alone(valid):
+def test_batch_of_fewer_than_two_tokens_keeps_running_statistics(valid):
     norm = double("batch")
     before = copy.deepcopy(norm.state_dict())
     mask = torch.arange(4)[None] < valid
@@ -54,7 +54,7 @@ def test_batch_mixes_sentences_in_training_only():
     close(norm.eval()(x)[0], norm.eval()(x[:1])[0])
 
 
-def test_instance_standardizes_every_sentence_alone():
+def test_instance_standardizes_every_sentence_separately():
     x, mask = tokens(*SHAPE), ragged()
     norm = fresh("instance(eps=0.1)")
     for sentence, valid in zip(range(len(x)), mask, strict=True):
@@ -65,7 +65,7 @@ def test_instance_standardizes_every_sentence_alone():
         close(y, norm(x[sentence, valid]))
 
 
-def test_instance_forgets_what_all_tokens_of_a_sentence_share():
+def test_instance_removes_the_mean_of_a_sentence():
     norm, x, mask = double("instance"), tokens(*SHAPE), ragged()
     shared = 5 * randn(SHAPE[0], 1, DIM, seed=4, dtype=F64)
     close(norm(x + shared, mask), norm(x, mask))
@@ -86,8 +86,8 @@ def train(norm, x, mask, g):
     return y, torch.autograd.grad((y * g).sum(), x)[0]
 
 
-def test_power_follows_a_hand_loop_over_warm_up_and_after():
-    """Three steps with statistics of the batch, then three with those that ran along."""
+def test_power_equals_a_reference_loop_during_and_after_warm_up():
+    """Three steps with statistics of the batch, then three with running statistics."""
     norm, mask = fresh("power(warmup=3, decay=0.8)"), ragged()
     weight, bias = (randn(DIM, seed=s, dtype=F64) for s in (11, 12))
     with torch.no_grad():
@@ -113,8 +113,8 @@ def test_power_follows_a_hand_loop_over_warm_up_and_after():
     close(norm.eval()(x), weight * x / (psi2 + 1e-5).sqrt() + bias)
 
 
-def test_power_moves_nu_as_the_released_code_does():
-    """There e = nu / (1 - decay), and a step adds the mean of (G - nu * h) * h to it."""
+def test_power_updates_nu_like_the_released_code():
+    """The released code stores e = nu / (1 - decay); a step adds the mean of (G - nu * h) * h."""
     norm = fresh("power(warmup=0)")
     e = torch.zeros(DIM, dtype=F64)
     for step in range(4):
@@ -131,7 +131,7 @@ def test_power_in_warm_up_has_mean_square_one_per_feature():
     close(y.square().mean(0), torch.ones(DIM, dtype=F64))
 
 
-def test_power_s_first_step_after_no_warm_up_is_plain_scaling():
+def test_power_without_warm_up_scales_by_running_statistics_first():
     norm, x, g = double("power(warmup=0)"), tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     norm.nu.zero_()
     psi = (norm.psi2 + 1e-5).sqrt()
@@ -140,7 +140,7 @@ def test_power_s_first_step_after_no_warm_up_is_plain_scaling():
 
 
 @pytest.mark.parametrize("warmup", [0, 3])
-def test_power_does_not_count_a_batch_of_padding(warmup):
+def test_power_ignores_a_batch_of_padding(warmup):
     norm = double(f"power(warmup={warmup})")
     before = copy.deepcopy(norm.state_dict())
     y, dx = train(norm, tokens(*SHAPE), torch.zeros(SHAPE[:-1], dtype=torch.bool), 1.0)

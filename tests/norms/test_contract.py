@@ -1,4 +1,4 @@
-"""What every registered norm keeps: a new one is tested by existing."""
+"""Properties of every registered norm; new norms are tested automatically."""
 
 import copy
 import re
@@ -30,7 +30,7 @@ both_modes = pytest.mark.parametrize("training", [True, False], ids=["train", "e
 STOPS_GRADIENT = ("ada", "detach")
 
 
-def same_state(norm, other):
+def has_same_state(norm, other):
     mine, theirs = norm.state_dict(), other.state_dict()
     return mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
 
@@ -43,7 +43,7 @@ def train_a_step(norm):
 # Names and cards.
 
 
-def test_every_file_is_a_norm_and_imported():
+def test_every_module_registers_a_norm():
     files = {path.stem for path in Path(base.__file__).parent.glob("*.py")}
     assert files - {"__init__", "base", "affine", "statistics"} == set(registry)
     for name in registry:
@@ -62,7 +62,7 @@ def test_card_is_complete(name):
 
 
 @every_name
-def test_card_tells_every_parameter_and_buffer_with_its_shape_and_start(name):
+def test_card_lists_every_parameter_and_buffer(name):
     symbols = dict(registry.card(name).symbols)
     norm = make_norm(name, DIM)
     for key in norm.state_dict():
@@ -72,12 +72,12 @@ def test_card_tells_every_parameter_and_buffer_with_its_shape_and_start(name):
 
 
 @every_case
-def test_call_string_prints_back(call):
+def test_call_string_round_trip(call):
     assert str(registry.resolve(call)) == call
 
 
 @every_name
-def test_default_options_are_left_out_of_the_call_string(name):
+def test_call_string_omits_default_options(name):
     options = registry.card(name).options
     written = ", ".join(f"{key}={option.default!r}" for key, option in options.items())
     assert str(registry.resolve(f"{name}({written})")) == name
@@ -97,7 +97,7 @@ def test_reduction_named_on_a_card_holds_at_start(one, other):
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @every_case
-def test_shape_and_dtype_come_back_and_the_input_is_left_alone(call, dtype):
+def test_shape_and_dtype_are_kept_and_the_input_is_unchanged(call, dtype):
     norm = build(call)
     for shape in (SHAPE, (5, DIM), (2, 3, 4, DIM), (1, 1, DIM), (0, 7, DIM), (3, 0, DIM)):
         x = randn(*shape).to(dtype)
@@ -110,7 +110,7 @@ def test_shape_and_dtype_come_back_and_the_input_is_left_alone(call, dtype):
 @every_case
 def test_single_vector_is_a_token(call):
     if name_of(call) == "instance":  # a sentence is what it is about
-        with pytest.raises(UserError, match=r"InstanceNorm wants tokens of a sentence"):
+        with pytest.raises(UserError, match=r"InstanceNorm: expected a sequence of tokens"):
             build(call)(randn(DIM))
         return
     x = randn(DIM)
@@ -128,7 +128,7 @@ def test_any_dim(name, dim):
 
 @both_modes
 @every_case
-def test_statistics_of_bfloat16_far_from_zero_are_precise(call, training):
+def test_bfloat16_statistics_are_precise_far_from_zero(call, training):
     x = (1000 + 20 * randn(*SHAPE)).bfloat16()
     ours = build(call).train(training)(x, ragged())
     exact = build(call, dtype=torch.float64).train(training)(x.double(), ragged())
@@ -150,7 +150,7 @@ def test_autocast_changes_neither_dtype_nor_result(call):
 
 @every_case
 def test_parameters_of_another_precision_than_the_input(call):
-    """Weights in bfloat16 under a float32 stream, and the other way round."""
+    """Weights in bfloat16 with a float32 input, and vice versa."""
     x = randn(*SHAPE)
     y = build(call, dtype=torch.bfloat16)(x, ragged())
     torch.testing.assert_close(y, build(call)(x, ragged()), rtol=2e-2, atol=2e-2)
@@ -160,7 +160,7 @@ def test_parameters_of_another_precision_than_the_input(call):
 # Gradients.
 
 
-def derivative_is_true(norm, x, mask, cond):
+def passes_gradcheck(norm, x, mask, cond):
     names = list(dict(norm.named_parameters()))
     inputs = (x, *([] if cond is None else [cond.requires_grad_()]))
 
@@ -176,19 +176,19 @@ def derivative_is_true(norm, x, mask, cond):
 
 @both_modes
 @every_case
-def test_gradient_is_the_derivative_unless_the_norm_says_otherwise(call, training):
+def test_gradient_is_the_derivative_unless_documented(call, training):
     norm = build(call, 6, dtype=torch.float64).train(training)
     x = randn(2, 3, 6, dtype=torch.float64).requires_grad_()
     mask = ragged((2, 3))
     approximate = name_of(call) in STOPS_GRADIENT or (training and call.startswith("power(warmup"))
-    true = derivative_is_true(norm, x, mask, cond_for(norm, 2))
+    true = passes_gradcheck(norm, x, mask, cond_for(norm, 2))
     assert true is not approximate
 
 
 @both_modes
 @every_case
 def test_degenerate_rows_give_finite_values_and_gradients(call, training):
-    """Zeros, constants, and a sentence of nothing but padding."""
+    """Zeros, constants, and a sentence that is all padding."""
     rows = torch.stack([torch.zeros(4, DIM), torch.full((4, DIM), 3.0), randn(4, DIM)])
     valid = torch.tensor([[True] * 4, [True] * 4, [False] * 4])
     for x, mask in [
@@ -229,7 +229,7 @@ def test_padded_equals_trimmed(call, training):
 
 @both_modes
 @pytest.mark.parametrize("call", [call for call in CASES if needs(call, "mask")])
-def test_masked_norms_return_zero_at_padding_and_never_look_there(call, training):
+def test_masked_norms_ignore_padding_and_return_zero_there(call, training):
     norm, mask = build(call).train(training), ragged()
     x = randn(*SHAPE).masked_fill(~mask[..., None], torch.nan).requires_grad_()
     y = norm(x, mask)
@@ -240,7 +240,7 @@ def test_masked_norms_return_zero_at_padding_and_never_look_there(call, training
 
 
 @every_case
-def test_card_needs_what_the_result_depends_on(call):
+def test_card_needs_match_the_inputs_that_matter(call):
     norm, x = build(call), randn(*SHAPE)
     plain = copy.deepcopy(norm)(x)
     masked = copy.deepcopy(norm)(x, ragged())
@@ -250,7 +250,7 @@ def test_card_needs_what_the_result_depends_on(call):
 
 
 @every_case
-def test_causal_means_that_no_later_token_matters_in_training(call):
+def test_causal_norms_do_not_depend_on_later_tokens(call):
     norm = build(call)
     x = randn(*SHAPE)
     changed = x.clone()
@@ -263,17 +263,17 @@ def test_causal_means_that_no_later_token_matters_in_training(call):
 
 
 @every_case
-def test_evaluation_is_pure(call):
+def test_evaluation_changes_no_state(call):
     norm, x = build(call).eval(), randn(*SHAPE).requires_grad_()
     before = copy.deepcopy(norm)
     y = norm(x, ragged())
     y.sum().backward()
     assert torch.equal(y, norm(x, ragged()))
-    assert same_state(norm, before)
+    assert has_same_state(norm, before)
 
 
 @every_case
-def test_state_dict_carries_everything(call):
+def test_state_dict_is_complete(call):
     norm, fresh, x = build(call), make_norm(call, DIM), randn(*SHAPE)
     train_a_step(norm)
     fresh.load_state_dict(norm.state_dict())
@@ -281,11 +281,11 @@ def test_state_dict_carries_everything(call):
     for training in (True, False):
         results = [each.train(training)(x, ragged(), cond) for each in (norm, fresh)]
         assert torch.equal(*results)
-    assert same_state(norm, fresh)
+    assert has_same_state(norm, fresh)
 
 
 @every_case
-def test_a_copy_is_equal_and_separate(call):
+def test_deepcopy_is_equal_and_independent(call):
     norm, x = build(call), randn(*SHAPE)
     before = copy.deepcopy(norm)
     other = copy.deepcopy(norm)
@@ -293,20 +293,20 @@ def test_a_copy_is_equal_and_separate(call):
     with torch.no_grad():
         for parameter in other.parameters():
             parameter += 1
-    assert same_state(norm, before)
+    assert has_same_state(norm, before)
     assert torch.equal(norm(x), before(x))
 
 
 @every_case
-def test_reset_makes_a_used_norm_new(call):
+def test_reset_parameters_restores_the_initial_state(call):
     norm, fresh = build(call), make_norm(call, DIM)
     train_a_step(norm)
     norm.reset_parameters()
-    assert same_state(norm, fresh)
+    assert has_same_state(norm, fresh)
 
 
 @every_case
-def test_norm_built_on_meta_comes_to_life_by_reset(call):
+def test_norm_on_meta_device_is_initialized_by_reset(call):
     with torch.device("meta"):
         norm = make_norm(call, DIM)
     assert all(tensor.is_meta for tensor in norm.state_dict().values())
@@ -315,11 +315,11 @@ def test_norm_built_on_meta_comes_to_life_by_reset(call):
         for tensor in norm.state_dict().values():
             tensor.fill_(77)
     norm.reset_parameters()
-    assert same_state(norm, make_norm(call, DIM))
+    assert has_same_state(norm, make_norm(call, DIM))
 
 
 @every_case
-def test_building_draws_no_random_number(call):
+def test_construction_draws_no_random_numbers(call):
     torch.manual_seed(0)
     before = torch.get_rng_state()
     make_norm(call, DIM)
@@ -327,7 +327,7 @@ def test_building_draws_no_random_number(call):
 
 
 @every_case
-def test_gain_scales_the_output_or_is_refused(call):
+def test_set_gain_scales_the_output_or_raises(call):
     norm, x = make_norm(call, DIM), randn(*SHAPE)
     if norm.gain is None or getattr(norm, norm.gain) is None:
         with pytest.raises(UserError, match=r"has no gain to start at 0.25; choose a norm with"):
@@ -345,7 +345,7 @@ def test_gain_scales_the_output_or_is_refused(call):
 )  # dynamo's own
 @pytest.mark.parametrize("call", [*registry, "power(warmup=0)"])
 def test_compiles_to_one_graph(call):
-    """No break and no look at a tensor's value on the way: forward, backward and buffers."""
+    """Forward, backward and buffers have no graph break and no data-dependent branch."""
     torch._dynamo.reset()
     plain, x = build(call), randn(*SHAPE).requires_grad_()
     norm = copy.deepcopy(plain)

@@ -10,7 +10,7 @@ from addnorm.norms import make_norm, registry
 from tests.norms.cases import DIM, SHAPE, randn
 
 
-def says(*parts, error=UserError):
+def raises_error(*parts, error=UserError):
     """The error's message holds these parts, in this order."""
     return pytest.raises(error, match=".*".join(re.escape(part) for part in parts))
 
@@ -19,24 +19,26 @@ def says(*parts, error=UserError):
     ("typed", "meant"),
     [("layr", "layer"), ("RMS", "rms"), ("batchnorm", "batch"), ("adaln", "ada_ln")],
 )
-def test_unknown_name_comes_with_the_nearest(typed, meant):
-    with says(
+def test_unknown_norm_suggests_similar_names(typed, meant):
+    with raises_error(
         f"unknown norm {typed!r}", f"did you mean {meant!r}", "Known:", error=UnknownNameError
     ):
         make_norm(typed, DIM)
 
 
-def test_unknown_name_comes_with_all_known():
-    with says("unknown norm 'qqqq'", "Known: ", ", ".join(registry), error=UnknownNameError):
+def test_unknown_norm_lists_all_names():
+    with raises_error(
+        "unknown norm 'qqqq'", "Known: ", ", ".join(registry), error=UnknownNameError
+    ):
         make_norm("qqqq", DIM)
 
 
-def test_unknown_option_comes_with_the_nearest_and_all_known():
-    with says("norm 'rms' has no option 'epsilon'", "eps=1e-06", "share=1.0"):
+def test_unknown_option_suggests_similar_ones():
+    with raises_error("norm 'rms' has no option 'epsilon'", "eps=1e-06", "share=1.0"):
         make_norm("rms(epsilon=0.1)", DIM)
-    with says("norm 'dyt' has no option 'alfa'", "did you mean 'alpha'"):
+    with raises_error("norm 'dyt' has no option 'alfa'", "did you mean 'alpha'"):
         make_norm("dyt(alfa=0.1)", DIM)
-    with says("norm 'none' has no option 'eps'", "takes no options"):
+    with raises_error("norm 'none' has no option 'eps'", "takes no options"):
         make_norm("none(eps=0.1)", DIM)
 
 
@@ -68,70 +70,72 @@ def test_unknown_option_comes_with_the_nearest_and_all_known():
         ("ada_ln(cond_dim=0)", "cond_dim", "greater than or equal to 1"),
     ],
 )
-def test_wrong_value_of_an_option_comes_with_what_is_wanted(call, option, wanted):
+def test_invalid_option_value_names_the_expected_one(call, option, wanted):
     name = call.partition("(")[0]
-    with says(f"option {option!r} of norm {name!r} cannot be", wanted, "default"):
+    with raises_error(f"option {option!r} of norm {name!r}: expected", wanted, "default"):
         make_norm(call, DIM)
 
 
 @pytest.mark.parametrize("dim", [0, -3, 2.0, True, "4", None])
-def test_dim_must_be_a_whole_number(dim):
-    with says(f"dim must be a whole number from 1, got {dim!r}"):
+def test_dim_must_be_a_positive_integer(dim):
+    with raises_error(f"dim must be a whole number from 1, got {dim!r}"):
         make_norm("layer", dim)
 
 
 @pytest.mark.parametrize("name", registry)
-def test_input_of_another_width_is_refused(name):
+def test_input_of_another_width_is_rejected(name):
     title = registry.member(name).__name__
-    with says(f"{title}(dim=10) wants (..., 10), got (3, 7, 11)"):
+    with raises_error(f"{title}(dim=10): expected shape (..., 10), got (3, 7, 11)"):
         make_norm(name, DIM)(randn(3, 7, 11))
-    with says(f"{title}(dim=10) wants (..., 10), got ()"):
+    with raises_error(f"{title}(dim=10): expected shape (..., 10), got ()"):
         make_norm(name, DIM)(torch.tensor(1.0))
 
 
 @pytest.mark.parametrize("dtype", [torch.long, torch.bool, torch.complex64])
 @pytest.mark.parametrize("name", registry)
-def test_input_that_is_not_floating_point_is_refused(name, dtype):
-    with says(f"{registry.member(name).__name__} wants floating point, got {dtype}"):
+def test_integer_input_is_rejected(name, dtype):
+    with raises_error(f"{registry.member(name).__name__}: expected floating point, got {dtype}"):
         make_norm(name, DIM)(torch.ones(SHAPE, dtype=dtype))
 
 
 @pytest.mark.parametrize("name", registry)
-def test_wrong_mask_is_refused_also_where_nobody_looks_at_it(name):
+def test_invalid_mask_is_rejected_by_every_norm(name):
     norm, x = make_norm(name, DIM), randn(*SHAPE)
-    with says("mask must be boolean", "torch.float32", "mask.bool()", "~key_padding_mask"):
+    with raises_error("mask must be boolean", "torch.float32", "mask.bool()", "~key_padding_mask"):
         norm(x, torch.ones(3, 7))
-    with says("mask must be boolean", "got list"):
+    with raises_error("mask must be boolean", "got list"):
         norm(x, [[True] * 7] * 3)
-    with says("mask must have one entry a token, (3, 7) for (3, 7, 10)", "got (7, 3)"):
+    with raises_error("mask must have one entry per token, (3, 7) for (3, 7, 10)", "got (7, 3)"):
         norm(x, torch.ones(7, 3, dtype=torch.bool))
-    with says("mask must have one entry a token", "got (3, 1, 1, 7)"):
+    with raises_error("mask must have one entry per token", "got (3, 1, 1, 7)"):
         norm(x, torch.ones(3, 1, 1, 7, dtype=torch.bool))
 
 
-def test_groups_that_do_not_divide_are_refused_with_those_that_do():
-    with says("group(groups=3) does not divide dim 10; choose one of 1, 2, 5"):
+def test_groups_must_divide_dim():
+    with raises_error("group(groups=3) does not divide dim 10; choose one of 1, 2, 5"):
         make_norm("group(groups=3)", 10)
-    with says("group(groups=20) does not divide dim 10"):
+    with raises_error("group(groups=20) does not divide dim 10"):
         make_norm("group(groups=20)", 10)
-    with says("group(groups=2) does not divide dim 1; choose one of 1"):
+    with raises_error("group(groups=2) does not divide dim 1; choose one of 1"):
         make_norm("group(groups=2)", 1)
 
 
-def test_groups_of_one_feature_are_refused():
-    with says("group(groups=10) leaves one feature to a group at dim 10", "choose fewer groups"):
+def test_groups_of_one_feature_are_rejected():
+    with raises_error(
+        "group(groups=10) leaves one feature to a group at dim 10", "choose fewer groups"
+    ):
         make_norm("group(groups=10)", 10)
     assert make_norm("group(groups=1)", 1).groups == 1
 
 
 @pytest.mark.parametrize("options", ["bias=True", "gain=one_plus"])
-def test_rms_without_affine_refuses_what_would_be_affine(options):
-    with says("rms(affine=False) has neither gain nor bias", options.partition("=")[2]):
+def test_rms_without_affine_rejects_gain_and_bias(options):
+    with raises_error("rms(affine=False) has neither gain nor bias", options.partition("=")[2]):
         make_norm(f"rms(affine=False, {options})", DIM)
 
 
-def test_instance_wants_a_sentence():
-    with says("InstanceNorm wants tokens of a sentence, (..., L, 10), got (10,)"):
+def test_instance_norm_requires_a_sequence():
+    with raises_error("InstanceNorm: expected a sequence of tokens, (..., L, 10), got (10,)"):
         make_norm("instance", DIM)(randn(DIM))
 
 
@@ -147,8 +151,10 @@ def test_instance_wants_a_sentence():
     ],
     ids=lambda cond: f"{tuple(cond.shape)} {cond.dtype}",
 )
-def test_condition_that_does_not_fit_is_refused(cond):
+def test_invalid_condition_is_rejected(cond):
     norm = make_norm("ada_ln(cond_dim=4)", DIM)
     got = f"got {tuple(cond.shape)} of {cond.dtype}"
-    with says("AdaLN(cond_dim=4) wants floating point (..., 4)", "(3, 7, 10)", got):
+    with raises_error(
+        "AdaLN(cond_dim=4): expected a floating-point", "(..., 4)", "(3, 7, 10)", got
+    ):
         norm(randn(*SHAPE), cond=cond)

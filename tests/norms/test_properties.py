@@ -1,4 +1,4 @@
-"""What does not change a result, and what does, on inputs that hypothesis chooses."""
+"""Invariances of norms, tested on random inputs."""
 
 import pytest
 import torch
@@ -37,7 +37,7 @@ SHIFT_SENSITIVE = ["rms", "scale", "l2", "fixnorm", "dyt", "derf", "none", "powe
 @pytest.mark.parametrize("call", SCALE_INVARIANT)
 @search
 @given(seed=seeds, factor=factors)
-def test_scale_does_not_matter(call, seed, factor):
+def test_scale_invariance(call, seed, factor):
     x = randn(2, 4, DIM, seed=seed, dtype=F64)
     close(double(call)(factor * x), double(call)(x), rtol=1e-6, atol=1e-6)
 
@@ -45,7 +45,7 @@ def test_scale_does_not_matter(call, seed, factor):
 @pytest.mark.parametrize("call", SHIFT_INVARIANT)
 @search
 @given(seed=seeds, shift=shifts)
-def test_a_shift_of_all_features_does_not_matter(call, seed, shift):
+def test_shift_invariance_over_features(call, seed, shift):
     x = randn(2, 4, DIM, seed=seed, dtype=F64)
     close(double(call)(x + shift), double(call)(x), rtol=1e-6, atol=1e-6)
 
@@ -53,20 +53,20 @@ def test_a_shift_of_all_features_does_not_matter(call, seed, shift):
 @pytest.mark.parametrize("call", ["batch", "instance"])
 @search
 @given(seed=seeds, shift=shifts)
-def test_a_shift_of_each_feature_over_all_tokens_does_not_matter(call, seed, shift):
+def test_shift_invariance_over_tokens(call, seed, shift):
     x = randn(2, 4, DIM, seed=seed, dtype=F64)
     per_feature = shift * randn(DIM, seed=seed + 1, dtype=F64)
     close(double(call)(x + per_feature), double(call)(x), rtol=1e-6, atol=1e-6)
 
 
 @pytest.mark.parametrize("call", SCALE_SENSITIVE)
-def test_scale_matters(call):
+def test_no_scale_invariance(call):
     x = tokens(*SHAPE)
     assert (double(call)(2 * x) - double(call)(x)).abs().max() > 0.1
 
 
 @pytest.mark.parametrize("call", SHIFT_SENSITIVE)
-def test_a_shift_matters(call):
+def test_no_shift_invariance(call):
     x = tokens(*SHAPE)
     assert (double(call)(x + 1) - double(call)(x)).abs().max() > 0.1
 
@@ -79,8 +79,8 @@ def test_a_shift_matters(call):
     extra=st.integers(0, 3),
     left=st.integers(0, 2),
 )
-def test_padding_does_not_matter_on_either_side(call, seed, lengths, extra, left):
-    """The same sentences, padded to the longest, and with garbage before and behind."""
+def test_padding_invariance_on_either_side(call, seed, lengths, extra, left):
+    """Compare sentences padded to the longest one with sentences padded further by garbage."""
     longest = max(lengths)
     mask = torch.arange(longest) < torch.tensor(lengths)[:, None]
     x = randn(len(lengths), longest, DIM, seed=seed, dtype=F64)

@@ -1,4 +1,4 @@
-"""What the papers promise of norms of single tokens, and what follows from the formulas by hand."""
+"""Norms of single tokens: closed forms, special cases and claims of their papers."""
 
 import math
 
@@ -55,13 +55,13 @@ def test_layer_has_mean_zero_and_the_stated_sum_of_squares():
     close(y.square().sum(-1), DIM * v / (v + eps))
 
 
-def test_layer_trades_scale_for_eps_exactly():
+def test_layer_scale_is_equivalent_to_eps():
     x = tokens(*SHAPE)
     close(fresh("layer(eps=0.36)")(3 * x), fresh("layer(eps=0.04)")(x))
     close(fresh("layer(eps=0.04)")(-x), -fresh("layer(eps=0.04)")(x))
 
 
-def test_layer_gradient_is_the_closed_form_and_leaves_out_two_directions():
+def test_layer_gradient_has_the_closed_form():
     norm, x, g = double("layer(eps=0.1)"), tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     v = x.var(-1, correction=0, keepdim=True)
     s = (v + 0.1).sqrt()
@@ -74,7 +74,7 @@ def test_layer_gradient_is_the_closed_form_and_leaves_out_two_directions():
     close((ours * centred).sum(-1, keepdim=True), along)
 
 
-def test_layer_twice_is_layer_once():
+def test_layer_is_idempotent():
     norm, x = fresh("layer(eps=0.0)"), tokens(*SHAPE)
     close(norm(norm(x)), norm(x))
 
@@ -104,14 +104,14 @@ def test_unbiased_layer_is_shorter_by_a_known_ratio(dim, mode):
         ("layer(eps=1e-05, var=unbiased, eps_mode=outside)", 1e5),
     ],
 )
-def test_constant_token_amplifies_gradients_by_the_place_of_eps(call, amplification):
+def test_gradient_of_a_constant_token_depends_on_eps_mode(call, amplification):
     x = torch.full((DIM,), 3.0, dtype=F64)
     centring = torch.eye(DIM, dtype=F64) - 1 / DIM
     close(jacobian(fresh(call), x), amplification * centring)
 
 
 @pytest.mark.parametrize("call", ["layer", "layer(var=unbiased)", "layer(eps_mode=outside)"])
-def test_layer_of_one_feature_is_its_bias(call):
+def test_layer_of_one_feature_returns_its_bias(call):
     norm = double(call, 1)
     close(norm(tokens(5, 1)), norm.bias.expand(5, 1))
 
@@ -138,12 +138,12 @@ def test_rms_is_layer_exactly_on_centred_tokens():
 
 
 @pytest.mark.parametrize(("mode", "slope"), [("inside", 1e4), ("outside", 1e8)])
-def test_zero_token_amplifies_gradients_by_the_place_of_eps(mode, slope):
+def test_gradient_of_a_zero_token_depends_on_eps_mode(mode, slope):
     norm = fresh(f"rms(eps=1e-08, eps_mode={mode})")
     close(jacobian(norm, torch.zeros(DIM, dtype=F64)), slope * torch.eye(DIM, dtype=F64))
 
 
-def test_one_plus_gain_is_kept_apart_from_the_one():
+def test_one_plus_gain_is_stored_as_an_offset():
     """1 + 0.001 is 1 in bfloat16; a gain stored as 0.001 must not be rounded away."""
     norm = make_norm("rms(gain=one_plus)", DIM).to(torch.bfloat16)
     torch.nn.init.constant_(norm.weight, 0.001)
@@ -155,7 +155,7 @@ def test_one_plus_gain_is_kept_apart_from_the_one():
 @pytest.mark.parametrize(
     ("dim", "share", "k"), [(10, 0.3, 3), (10, 0.0, 1), (10, 0.05, 1), (16, 0.0625, 1), (7, 0.5, 3)]
 )
-def test_partial_rms_is_estimated_on_the_first_features_alone(dim, share, k):
+def test_partial_rms_uses_the_first_features_only(dim, share, k):
     norm, x = double(f"rms(eps=0.0, share={share})", dim), tokens(dim)
     y = fresh(f"rms(eps=0.0, share={share})", dim)(x)
     close(y[:k].square().mean(), torch.tensor(1.0, dtype=F64))
@@ -168,7 +168,7 @@ def test_partial_rms_is_estimated_on_the_first_features_alone(dim, share, k):
 # Norms of length
 
 
-def test_scale_puts_tokens_on_a_sphere_and_gradients_along_it():
+def test_scale_projects_tokens_to_a_sphere():
     norm, x, g = double("scale"), tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     assert [tuple(p.shape) for p in norm.parameters()] == [()]
     close(norm(x).norm(dim=-1), norm.g.abs().expand(SHAPE[:-1]))
@@ -178,22 +178,22 @@ def test_scale_puts_tokens_on_a_sphere_and_gradients_along_it():
     close(norm(x), shared(x))
 
 
-def test_scale_is_linear_below_its_floor():
+def test_scale_is_linear_below_eps():
     norm = fresh("scale(eps=0.01)")
     x = 1e-4 * randn(DIM, dtype=F64)
     close(norm(x), DIM**0.5 * x / 0.01)
     close(jacobian(norm, x), DIM**0.5 / 0.01 * torch.eye(DIM, dtype=F64))
 
 
-def test_l2_keeps_zero_at_zero_and_everything_else_on_the_sphere():
+def test_l2_returns_unit_vectors_and_keeps_zeros():
     norm, x = fresh("l2"), tokens(*SHAPE)
     close(norm(x).norm(dim=-1), torch.ones(SHAPE[:-1], dtype=F64))
     close(norm(1e-9 * x), norm(x))
     assert not norm(torch.zeros(DIM)).any()
 
 
-def test_fixnorm_rows_have_one_length_and_never_shrink():
-    """A gradient at a right angle to its row: whatever the step, the raw row gets longer."""
+def test_fixnorm_rows_never_shrink():
+    """The gradient is orthogonal to its row, so any step makes the raw row longer."""
     norm, table = fresh("fixnorm(length=3.0)"), tokens(20, DIM)
     close(norm(table).norm(dim=-1), torch.full((20,), 3.0, dtype=F64))
     g = gradient(norm, table, randn(20, DIM, seed=3, dtype=F64))
@@ -236,8 +236,8 @@ def test_ada_factor_carries_no_gradient():
 
 
 @pytest.mark.parametrize(("dim", "flips"), [(101, False), (103, True)])
-def test_ada_turns_a_lone_huge_feature_round_only_beyond_101_features(dim, flips):
-    """The largest value a standardized token can hold is sqrt(dim - 1); the factor ends at 10."""
+def test_ada_flips_a_single_large_feature_beyond_101_features(dim, flips):
+    """The largest standardized value is sqrt(dim - 1); beyond 10 the factor is negative."""
     x = torch.zeros(dim, dtype=F64)
     x[0] = 1000
     z = fresh("ada(eps=0.0)", dim)(x)
@@ -263,7 +263,7 @@ def test_detach_has_four_gradients(var, freedom):
     close(outputs[2], outputs[3])
 
 
-def test_detached_mean_lets_the_gradient_of_a_shift_through():
+def test_detached_mean_passes_the_gradient_of_a_shift():
     x, g = tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     s = x.std(-1, correction=0)
     close(gradient(fresh("detach(eps=0.0)"), x, g).sum(-1), g.sum(-1) / s)
@@ -272,7 +272,7 @@ def test_detached_mean_lets_the_gradient_of_a_shift_through():
 # GroupNorm
 
 
-def test_group_standardizes_every_group_alone():
+def test_group_standardizes_every_group_separately():
     x = tokens(*SHAPE)
     y = fresh("group(groups=2, eps=0.1)")(x)
     for part, raw in zip(y.chunk(2, -1), x.chunk(2, -1), strict=True):
@@ -295,7 +295,7 @@ def test_group_chooses_the_largest_divisor_that_leaves_four_features(dim, groups
 
 
 @pytest.mark.parametrize("call", ["dyt", "derf"])
-def test_squashing_bounds_each_feature_by_itself(call):
+def test_squashing_bounds_each_feature(call):
     norm, x = double(call), tokens(*SHAPE)
     y = norm(1e3 * x)
     assert ((y - norm.bias).abs() <= norm.weight.abs()).all()
@@ -333,15 +333,15 @@ def test_dyt_jacobian_is_the_slope_of_the_tanh():
 # adaLN
 
 
-def test_ada_ln_starts_as_layer_norm_whatever_the_condition():
+def test_ada_ln_starts_as_layer_norm_for_any_condition():
     norm, x = fresh("ada_ln(cond_dim=3)"), tokens(*SHAPE)
     expected = fresh("layer(eps=1e-06, affine=False)")(x)
     for cond in (None, randn(3, 3, dtype=F64), 1e3 * randn(3, 7, 3, dtype=F64)):
         close(norm(x, cond=cond), expected)
 
 
-def test_ada_ln_learns_its_matrix_first_and_the_condition_after():
-    """At the zero start the condition gets no gradient; after one step it does."""
+def test_ada_ln_condition_has_a_gradient_after_one_step():
+    """With zero weights the condition gets no gradient; after one step it does."""
     norm, x = fresh("ada_ln(cond_dim=3)"), tokens(*SHAPE)
     cond, g = randn(3, 3, dtype=F64).requires_grad_(), randn(*SHAPE, seed=3, dtype=F64)
     first = torch.autograd.grad((norm(x, cond=cond) * g).sum(), [cond, norm.weight, norm.bias])
@@ -352,7 +352,7 @@ def test_ada_ln_learns_its_matrix_first_and_the_condition_after():
     assert second.all()
 
 
-def test_ada_ln_spreads_a_condition_over_the_axes_it_lacks():
+def test_ada_ln_broadcasts_the_condition():
     norm, x = double("ada_ln(cond_dim=3)"), tokens(*SHAPE)
     one, each = randn(3, dtype=F64), randn(3, 3, dtype=F64)
     close(norm(x, cond=one), norm(x, cond=one.expand(3, 7, 3)))
@@ -362,7 +362,7 @@ def test_ada_ln_spreads_a_condition_over_the_axes_it_lacks():
     close(norm(x, cond=each.bfloat16()), norm(x, cond=each.bfloat16().double()))
 
 
-def test_ada_ln_scales_by_one_plus_what_it_is_told():
+def test_ada_ln_scales_by_one_plus_scale():
     norm, x = fresh("ada_ln"), tokens(*SHAPE)
     with torch.no_grad():
         norm.bias[:DIM] = 5
@@ -370,7 +370,7 @@ def test_ada_ln_scales_by_one_plus_what_it_is_told():
     close(norm(x), 3 * fresh("ada_ln")(x) + 5)
 
 
-def test_none_is_the_input_to_the_last_bit():
+def test_none_returns_the_input():
     for dtype in (torch.bfloat16, torch.float32, torch.float64):
         x = randn(*SHAPE, dtype=dtype)
         assert torch.equal(make_norm("none", DIM)(x), x)

@@ -1,4 +1,4 @@
-"""A headless Chromium on a pipe: what a page asks for, what it complains of, how it looks."""
+"""A headless Chromium, controlled over a pipe with the DevTools protocol."""
 
 import base64
 import json
@@ -15,30 +15,30 @@ CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser") or shuti
 needs_browser = pytest.mark.skipif(CHROMIUM is None, reason="chromium is not installed")
 OPTIONS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--hide-scrollbars")
 QUIET = ("--no-first-run", "--disable-background-networking", "--disable-component-update")
-PATIENCE = 60.0
+TIMEOUT_SECONDS = 60.0
 
 
 class Browser:
-    """One tab; `requests` and `complaints` gather from the first page on."""
+    """One tab. `requests` and `errors` collect the URLs and console errors of all pages."""
 
     def __init__(self):
-        self.requests, self.complaints, self._number, self._left = [], [], 0, b""
-        self._branch_path = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
-        down_read, self._down = os.pipe()
-        self._up, up_write = os.pipe()
+        self.requests, self.errors, self._message_id, self._buffer = [], [], 0, b""
+        self._profile = tempfile.TemporaryDirectory(ignore_cleanup_errors=True)
+        command_read, self._commands = os.pipe()
+        self._events, event_write = os.pipe()
 
-        def ends():  # Chromium reads from 3 and writes to 4
-            for end, number in ((os.dup(down_read), 3), (os.dup(up_write), 4)):
+        def connect_pipes():  # Chromium reads from descriptor 3 and writes to 4
+            for end, number in ((os.dup(command_read), 3), (os.dup(event_write), 4)):
                 os.dup2(end, number, inheritable=True)
 
         self._process = subprocess.Popen(
             [CHROMIUM, *OPTIONS, *QUIET, "--remote-debugging-pipe",
-             f"--user-data-dir={self._home.name}"],
-            preexec_fn=ends, close_fds=False,
+             f"--user-data-dir={self._profile.name}"],
+            preexec_fn=connect_pipes, close_fds=False,
             stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
         )  # fmt: skip
-        os.close(down_read)
-        os.close(up_write)
+        os.close(command_read)
+        os.close(event_write)
         self._session = None
         target = self.call("Target.createTarget", url="about:blank")["targetId"]
         attached = self.call("Target.attachToTarget", targetId=target, flatten=True)
@@ -51,74 +51,75 @@ class Browser:
 
     def __exit__(self, *_):
         self._process.terminate()
-        self._process.wait(timeout=PATIENCE)
-        os.close(self._down)
-        os.close(self._up)
-        self._branch_path.cleanup()
+        self._process.wait(timeout=TIMEOUT_SECONDS)
+        os.close(self._commands)
+        os.close(self._events)
+        self._profile.cleanup()
 
     def open(self, path, *, width=1200, height=900, theme="light", scripts=True):
+        """Load a file and wait until it is complete."""
         self.call("Emulation.setScriptExecutionDisabled", value=not scripts)
         scheme = [{"name": "prefers-color-scheme", "value": theme}]
         self.call("Emulation.setEmulatedMedia", features=scheme)
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height,
                   deviceScaleFactor=1, mobile=width < 600)  # fmt: skip
         self.call("Page.navigate", url=path.resolve().as_uri())
-        self.pause_step("document.readyState == 'complete' && location.protocol == 'file:'")
+        self.wait_for("document.readyState == 'complete' && location.protocol == 'file:'")
 
-    def run(self, expression):
-        """The value of an expression in the page."""
+    def evaluate(self, expression):
+        """Return the value of a JavaScript expression in the page."""
         answer = self.call(
             "Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True
         )
         assert "exceptionDetails" not in answer, answer["exceptionDetails"]
         return answer["result"].get("value")
 
-    def until(self, expression):
-        """Ask until it is so."""
-        end = time.monotonic() + PATIENCE
-        while not self.run(expression):
-            assert time.monotonic() < end, f"never came true: {expression}; {self.complaints}"
+    def wait_for(self, expression):
+        """Evaluate an expression until it is true."""
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while not self.evaluate(expression):
+            assert time.monotonic() < deadline, f"timed out: {expression}; {self.errors}"
 
-    def press(self, x, y, kind="mouseMoved"):
-        """Move the pointer there."""
-        self.call("Input.dispatchMouseEvent", type=kind, x=x, y=y)
+    def move_pointer(self, x, y):
+        self.call("Input.dispatchMouseEvent", type="mouseMoved", x=x, y=y)
 
-    def picture(self, path):
-        """The whole page, or what the window shows of it, as PNG."""
+    def screenshot(self, path):
+        """Save the visible part of the page as PNG."""
         data = self.call("Page.captureScreenshot", format="png", captureBeyondViewport=False)
         path.write_bytes(base64.b64decode(data["data"]))
 
-    def call(self, method, **values):
-        self._number += 1
-        message = {"id": self._number, "method": method, "params": values}
+    def call(self, method, **params):
+        """Call a method of the DevTools protocol and return its result."""
+        self._message_id += 1
+        message = {"id": self._message_id, "method": method, "params": params}
         if self._session:
             message["sessionId"] = self._session
-        os.write(self._down, json.dumps(message).encode() + b"\0")
+        os.write(self._commands, json.dumps(message).encode() + b"\0")
         while True:
-            answer = self._next()
-            if answer.get("id") == self._number:
+            answer = self._read_message()
+            if answer.get("id") == self._message_id:
                 assert "error" not in answer, (method, answer)
                 return answer["result"]
-            self._note(answer)
+            self._record_event(answer)
 
-    def _next(self):
-        end = time.monotonic() + PATIENCE
-        while b"\0" not in self._left:
-            ready, _, _ = select.select([self._up], [], [], end - time.monotonic())
-            assert ready, "chromium does not answer"
-            got = os.read(self._up, 1 << 20)
-            assert got, "chromium has ended"
-            self._left += got
-        line, self._left = self._left.split(b"\0", 1)
-        return json.loads(line)
+    def _read_message(self):
+        deadline = time.monotonic() + TIMEOUT_SECONDS
+        while b"\0" not in self._buffer:
+            ready, _, _ = select.select([self._events], [], [], deadline - time.monotonic())
+            assert ready, "chromium does not respond"
+            data = os.read(self._events, 1 << 20)
+            assert data, "chromium has exited"
+            self._buffer += data
+        message, self._buffer = self._buffer.split(b"\0", 1)
+        return json.loads(message)
 
-    def _note(self, event):
-        method, told = event.get("method"), event.get("params", {})
+    def _record_event(self, event):
+        method, params = event.get("method"), event.get("params", {})
         if method == "Network.requestWillBeSent":
-            self.requests.append(told["request"]["url"])
+            self.requests.append(params["request"]["url"])
         elif method == "Runtime.exceptionThrown":
-            self.complaints.append(json.dumps(told["exceptionDetails"]))
-        elif method == "Runtime.consoleAPICalled" and told["type"] in ("error", "warning"):
-            self.complaints.append(json.dumps(told["args"]))
-        elif method == "Log.entryAdded" and told["entry"]["level"] in ("error", "warning"):
-            self.complaints.append(told["entry"]["text"])
+            self.errors.append(json.dumps(params["exceptionDetails"]))
+        elif method == "Runtime.consoleAPICalled" and params["type"] in ("error", "warning"):
+            self.errors.append(json.dumps(params["args"]))
+        elif method == "Log.entryAdded" and params["entry"]["level"] in ("error", "warning"):
+            self.errors.append(params["entry"]["text"])

@@ -1,16 +1,10 @@
-"""The page of claims: what it says, what it escapes, what it draws."""
+"""The page of claims: content, escaping and charts."""
 
 import math
 import re
 from dataclasses import replace
 
 import pytest
-from addnorm.report.render_claims_page import (
-    ANSWER_ORDER,
-    render_claims_markdown,
-    render_claims_page,
-    write_claims_report,
-)
 from markupsafe import escape
 
 from addnorm.claims import ChartSpec, registry, run_claims
@@ -19,6 +13,12 @@ from addnorm.claims.result import Result
 from addnorm.comparison.statistics import Estimate
 from addnorm.core.errors import UserError
 from addnorm.report.charts.claims import claim_chart
+from addnorm.report.claims_page import (
+    ANSWER_ORDER,
+    render_claims_markdown,
+    render_claims_page,
+    write_claims_report,
+)
 from addnorm.report.html.page import Note
 
 EVIL = "<script>alert('&')</script>"
@@ -26,66 +26,68 @@ EVIL = "<script>alert('&')</script>"
 
 @pytest.fixture
 def no_vega(monkeypatch):
-    """Vega's script and still pictures take seconds to make."""
-    monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
+    """Skip the Vega bundle and static images, which take seconds."""
+    monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a static image")
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory):
+def results(tmp_path_factory):
     folder = tmp_path_factory.mktemp("claims")
     return run_claims(["layer_norm_length", "rank_collapse"], folder, budget="smoke")
 
 
-def test_every_claim_has_all_its_parts(found, no_vega):
-    text = render_claims_page(found)
+def test_every_claim_has_all_parts(results, no_vega):
+    text = render_claims_page(results)
     heads = re.findall(r"<h2>(.*?)</h2>", text)
-    order = sorted(found, key=lambda name: ANSWER_ORDER[found[name].answer])
-    assert heads == ["All verdicts", *(registry.card(name).title for name in order)]
-    for name, result in found.items():
+    order = sorted(results, key=lambda name: ANSWER_ORDER[results[name].answer])
+    assert heads == ["Verdicts", *(registry.card(name).title for name in order)]
+    for name, result in results.items():
         assert str(escape(result.verdict.why)) in text
         assert str(escape(registry.member(name).pilot)) in text
     assert "Not run yet: " in text and "last_gradient" in text
-    for name, result in found.items():
+    for name, result in results.items():
         card, claim = registry.card(name), registry.member(name)()
         for part in (card.summary, card.paper, claim.paper_location, claim.rule, result.command):
             assert part in text.replace("&#39;", "'").replace("&gt;", ">").replace("&lt;", "<")
         assert claim.experiment[:60] in text
         for check in result.verdict.checks:
-            assert check.told() in text and check.wanted in text
+            assert check.format() in text and check.expected_range in text
     assert text.count("is-trained") > 3 and RULE[:50] in text
     assert 'href="#s2"' in text
 
 
-def test_a_crash_and_strange_words_are_shown_as_they_are(found, no_vega):
-    crashed = replace(found["rank_collapse"], verdict=None, why=EVIL, rows=())
+def test_crash_message_is_escaped(results, no_vega):
+    crashed = replace(results["rank_collapse"], verdict=None, why=EVIL, rows=())
     text = render_claims_page({"rank_collapse": crashed})
-    assert EVIL not in text and "It crashed: &lt;script&gt;" in text
+    assert EVIL not in text and "The claim crashed: &lt;script&gt;" in text
     assert "! crashed" in text
 
 
-def test_settings_that_were_changed_since_are_told(found, no_vega):
-    old = replace(found["rank_collapse"], digest="another")
-    assert "were changed since it was run" in render_claims_page({"rank_collapse": old})
+def test_changed_settings_are_stated(results, no_vega):
+    old = replace(results["rank_collapse"], digest="another")
+    assert "have changed since it was run" in render_claims_page({"rank_collapse": old})
 
 
-def test_losers_stand_first_in_the_table(found):
+def test_claims_that_did_not_hold_come_first(results):
     verdicts = {"held": Estimate(1.0, 0.1, 3), "undecided": Estimate(0.0, 1.0, 3)}
     verdicts |= {"not held": Estimate(-1.0, 0.1, 3)}
     names = iter(["last_gradient", "residual_dependency", "one_update"])
-    made = {
+    ordered = {
         name: Result(
             claim=name, budget="smoke", digest="", verdict=Verdict((Check("a|b", est, low=0),))
         )
         for name, est in zip(names, verdicts.values(), strict=True)
     }
-    lines = render_claims_markdown(made).splitlines()[-3:]
+    lines = render_claims_markdown(ordered).splitlines()[-3:]
     assert [line.split(" | ")[1] for line in lines] == ["not held", "undecided", "held"]
     assert all(line.count(r"a\|b") == 1 for line in lines)
 
 
-def test_a_folder_without_claims_is_refused(tmp_path):
-    with pytest.raises(UserError, match=r"no claims at .*wanted the -o folder of `addnorm claims"):
+def test_folder_without_claims_is_user_error(tmp_path):
+    with pytest.raises(
+        UserError, match=r"no claims in .*; use the output folder of `addnorm claims run`"
+    ):
         write_claims_report(tmp_path)
 
 
@@ -97,7 +99,7 @@ ROWS = [
 ]
 
 
-def test_a_chart_has_means_and_intervals_for_each_arm():
+def test_chart_has_means_and_intervals_of_each_arm():
     chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_x=True), ROWS, "title")
     values = chart.spec["datasets"]["values"]
     assert [(row["arm"], row["x"], row["value"]) for row in values] == [
@@ -110,31 +112,31 @@ def test_a_chart_has_means_and_intervals_for_each_arm():
     assert "95 % intervals" in chart.note
 
 
-def test_a_log_axis_has_nothing_at_or_below_zero():
+def test_log_axis_has_positive_values_only():
     rows = [*ROWS, {"name": "y", "arm": "a", "x": 1, "seed": 2, "value": 0.0}]
     chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_y=True), rows, "title")
     assert all(row["low"] > 0 and row["value"] > 0 for row in chart.spec["datasets"]["values"])
 
 
-def test_guides_and_words_of_fields_are_drawn():
+def test_guides_and_field_labels_are_drawn():
     rows = [row | {"warmup": 0 if row["arm"] == "a" else 9, "depth": 3} for row in ROWS]
-    drawing = ChartSpec(
+    chart_spec = ChartSpec(
         name="y", x="x", y="words", group_by=("warmup", "depth"), guides=((5.0, "half way"),)
     )
-    chart = claim_chart(drawing, rows, "title")
+    chart = claim_chart(chart_spec, rows, "title")
     arms = {row["arm"] for row in chart.spec["datasets"]["values"]}
     assert arms == {"no warm-up, 3 layers", "warm-up 9, 3 layers"}
-    assert chart.spec["datasets"]["guides"] == [{"value": 5.0, "told": "half way"}]
+    assert chart.spec["datasets"]["guides"] == [{"value": 5.0, "label": "half way"}]
 
 
-def test_nothing_to_draw_is_a_note():
+def test_chart_without_finite_values_is_a_note():
     rows = [{"name": "y", "arm": "a", "x": 1, "seed": 0, "value": math.nan}]
     assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), rows, "title"), Note)
     assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), [], "title"), Note)
 
 
-def test_the_whole_page_with_its_pictures(found, tmp_path):
-    for result in found.values():
+def test_page_contains_static_images(results, tmp_path):
+    for result in results.values():
         result.save(tmp_path / result.claim)
     text = write_claims_report(tmp_path).read_text(encoding="utf-8")
-    assert text.count("<svg") >= len(found)
+    assert text.count("<svg") >= len(results)

@@ -1,4 +1,4 @@
-"""The page of a fit tells what the model has, and nothing that it does not have."""
+"""The page of a fitted table model."""
 
 import re
 
@@ -13,29 +13,37 @@ def page_of(model, **scores):
     config = FitConfig(
         table="t.csv", target="y", task="classify", holdout=0.0, seed=0, params={"model": model}
     )
-    made = classifier(model=model, max_epochs=1).fit(FRAME, LABELS)
-    return render_fit_page(FitResult(config, made, trained=len(FRAME), **scores))
+    estimator = classifier(model=model, max_epochs=1).fit(FRAME, LABELS)
+    return render_fit_page(FitResult(config, estimator, trained=len(FRAME), **scores))
 
 
 @pytest.mark.parametrize(
     ("model", "has", "lacks"),
     [
         ("ft_transformer", ("Self-attention", "piecewise", "heads"), ("between rows",)),
-        ("tab_transformer", ("Self-attention", "heads"), ("piecewise", ">numbers<")),
+        ("tab_transformer", ("Self-attention", "heads"), ("piecewise", ">numeric<")),
         ("saint", ("Self-attention", "Attention between rows"), ("piecewise",)),
         ("mlp", ("Feed-forward", "piecewise"), ("Self-attention", ">heads<")),
     ],
 )
-def test_the_models_own_stack_is_drawn(model, has, lacks):
+def test_model_section_shows_only_what_the_model_has(model, has, lacks):
     page = page_of(model)
-    start = page.rindex("What is wired")
-    section = re.sub(r"\s+", " ", page[start : page.index("The columns", start)])
-    for words in has:
-        assert words in section, words
-    for words in lacks:
-        assert words not in section, words
+    start = page.rindex(">Model<")
+    section = re.sub(r"\s+", " ", page[start : page.index(">Columns<", start)])
+    for text in has:
+        assert text in section, text
+    for text in lacks:
+        assert text not in section, text
 
 
-def test_a_rival_that_failed_is_told():
+def test_failed_gradient_boosting_is_stated():
     page = page_of("mlp", tested=3, scores={"addnorm": {"accuracy": 0.5}}, note="It could not.")
-    assert "It could not." in page and "accuracy 0.5 on 3 rows" in page
+    assert "It could not." in page and "Accuracy 0.5 on 3 held-out rows" in page
+
+
+@pytest.mark.parametrize(
+    ("ours", "trees", "relation"), [(0.5, 0.4, "worse"), (0.5, 0.6, "better"), (0.5, 0.5, "equal")]
+)
+def test_headline_compares_with_gradient_boosting(ours, trees, relation):
+    scores = {"addnorm": {"accuracy": ours}, "gradient boosting": {"accuracy": trees}}
+    assert f"Gradient boosting: {trees:g}, {relation}." in page_of("mlp", tested=3, scores=scores)

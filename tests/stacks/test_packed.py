@@ -174,7 +174,7 @@ def test_a_wrong_mask_is_refused_as_ever():
     stack.packed = True
     with pytest.raises(UserError, match="boolean"):
         stack(x, mask=torch.ones(3, 6))
-    with pytest.raises(UserError, match="one entry a token"):
+    with pytest.raises(UserError, match="one entry per token"):
         stack(x, mask=torch.ones(3, 5, dtype=torch.bool))
 
 

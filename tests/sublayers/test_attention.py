@@ -421,7 +421,7 @@ def test_errors_at_construction(build, message):
         (lambda s, x: s(x[0]), r"\(B, L, 12\), got torch.float32 of shape \(7, 12\)"),
         (lambda s, x: s(x.long()), "expected floating point"),
         (lambda s, x: s(x, mask=torch.ones(3, 7)), "torch's key_padding_mask .* pass ~key_pad"),
-        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry a token"),
+        (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry per token"),
         (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible: expected boolean"),
         (lambda s, x: s(x, visible=torch.ones(7).bool()), r"got torch.bool of shape \(7,\)"),
         (lambda s, x: s(x, visible=torch.ones(4, 7, 7).bool()), r"attn_mask .* pass ~attn_mask"),

@@ -260,7 +260,10 @@ def test_a_call_that_failed_leaves_positions_in_step():
         (lambda d, c: KVCache(0), "sites: expected an integer of at least 1"),
         (lambda d, c: d(x64(3, 1, 16), cache=c), "expected a batch of 2, got 3"),
         (lambda d, c: c.truncate(5), "expected 0 to 4, the tokens in the cache, got 5"),
-        (lambda d, c: d(x64(2, 1, 16), mask=torch.ones(2, 5).bool(), cache=c), "one entry a token"),
+        (
+            lambda d, c: d(x64(2, 1, 16), mask=torch.ones(2, 5).bool(), cache=c),
+            "one entry per token",
+        ),
         (
             lambda d, c: d(x64(2, 1, 16), cache=KVCache(3)),
             r"expected KVCache\(4\), .* got one of 3",

@@ -1,4 +1,4 @@
-"""Small tables and estimators for tests."""
+"""Small tables and estimators shared by the tests."""
 
 import numpy as np
 import pandas as pd
@@ -10,23 +10,26 @@ QUICK = {"dim": 8, "depth": 1, "heads": 2, "max_epochs": 3, "random_state": 0}
 
 
 def mixed(rows=60, seed=0):
-    """A frame with a column of every kind and holes in most, and a target that follows two."""
-    chance = np.random.default_rng(seed)
-    number = chance.normal(size=rows)
-    colour = chance.choice(["red", "green", "blue"], rows)
+    """Return a frame with a column of every type, most with missing cells, and a binary target.
+
+    The target depends on two of the columns.
+    """
+    rng = np.random.default_rng(seed)
+    number = rng.normal(size=rows)
+    colour = rng.choice(["red", "green", "blue"], rows)
     frame = pd.DataFrame(
         {
             "number": number,
-            "count": chance.integers(0, 9, rows),
-            "flag": chance.random(rows) < 0.5,
+            "count": rng.integers(0, 9, rows),
+            "flag": rng.random(rows) < 0.5,
             "colour": colour,
             "note": [
                 f"item {index} of box {index % 7}, number {index * 3}" for index in range(rows)
             ],
-            "day": pd.Timestamp("2026-01-01") + pd.to_timedelta(chance.integers(0, 900, rows), "D"),
+            "day": pd.Timestamp("2026-01-01") + pd.to_timedelta(rng.integers(0, 900, rows), "D"),
         }
     )
-    frame["note"] = [f"{text} {chance.integers(1e9)}" for text in frame["note"]]
+    frame["note"] = [f"{text} {rng.integers(1e9)}" for text in frame["note"]]
     frame.loc[::7, "number"] = np.nan
     frame.loc[1, "number"] = np.inf
     frame.loc[::11, "colour"] = None
@@ -49,7 +52,7 @@ def regressor(**changes):
 
 
 def quick(model="ft_transformer", **changes):
-    """Settings of a small model, without those that mean nothing to it."""
+    """Return parameters of a small model, without those that it does not use."""
     unused = MODELS[model].unused_fields if model in MODELS else ()
-    usual = {name: value for name, value in QUICK.items() if name not in unused}
-    return usual | {"model": model} | changes
+    defaults = {name: value for name, value in QUICK.items() if name not in unused}
+    return defaults | {"model": model} | changes

@@ -1,4 +1,4 @@
-"""scikit-learn's own checks, all of them, of every model, with no expected failure."""
+"""All estimator iter_checks of scikit-learn for every model, without expected failures."""
 
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator
@@ -10,10 +10,10 @@ ESTIMATORS = [TabularTransformerClassifier, TabularTransformerRegressor]
 SMALLEST = {"dim": 8, "depth": 1, "max_epochs": 1}
 SMALL = {"dim": 16, "depth": 1, "lr": 1e-2, "max_epochs": 15}
 LEARNS = ("check_classifiers_train", "check_regressors_train", "check_class_weight_classifiers")
-"""Checks that want something learned."""
+"""Checks that require a trained model."""
 
 
-def checks(model):
+def iter_checks(model):
     heads = {} if "heads" in MODELS[model].unused_fields else {"heads": 2}
     for kind in ESTIMATORS:
         for size in (SMALLEST, SMALL):
@@ -21,18 +21,18 @@ def checks(model):
                 name = check.func.__name__
                 if (name in LEARNS) != (size is SMALL):
                     continue
-                usual = model == "ft_transformer" and size is SMALLEST
+                is_fast = model == "ft_transformer" and size is SMALLEST
                 yield pytest.param(
                     estimator,
                     check,
                     id=f"{model}-{kind.__name__[18:]}-{name}",
-                    marks=() if usual else pytest.mark.slow,
+                    marks=() if is_fast else pytest.mark.slow,
                 )
 
 
 @pytest.mark.filterwarnings("ignore:.*SCIPY_ARRAY_API")
 @pytest.mark.parametrize(
-    ("estimator", "check"), [each for model in MODELS for each in checks(model)]
+    ("estimator", "check"), [each for model in MODELS for each in iter_checks(model)]
 )
-def test_every_check_passes(estimator, check):
+def test_estimator_check(estimator, check):
     check(estimator)

@@ -1,4 +1,4 @@
-"""Recipes: flat keys, told mistakes, and what is left out filled in."""
+"""Recipes: flat keys, defaults, error messages."""
 
 import pytest
 import yaml
@@ -12,7 +12,7 @@ def of(**values):
     return Recipe.from_dict({"task": "lm", "data": "c", **values})
 
 
-def test_what_is_left_out_is_filled_in():
+def test_defaults_depend_on_task_and_wiring():
     filled = recipe("c", wiring="post_ln")
     assert filled.label_smoothing == 0.1
     assert filled.schedule == "inverse_sqrt(warmup=0.2)"
@@ -21,7 +21,7 @@ def test_what_is_left_out_is_filled_in():
     assert recipe("c", schedule="none").schedule == "none"
 
 
-def test_a_saved_recipe_is_the_same_recipe(tmp_path):
+def test_saved_recipe_round_trips(tmp_path):
     first = recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
     first.save(tmp_path / "config.yaml")
     again = read_recipe(None, tmp_path / "config.yaml", ())
@@ -30,13 +30,13 @@ def test_a_saved_recipe_is_the_same_recipe(tmp_path):
     assert yaml.safe_load(first.to_yaml())["norm"] == "rms(eps=1e-6)"
 
 
-def test_a_preset_is_a_beginning():
+def test_keys_override_preset():
     known = recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
     config = known.build_config(vocab=100)
     assert (config.wiring, config.dim, config.heads) == ("deepnorm", 512, 2)
 
 
-def test_words_win_over_the_file(tmp_path):
+def test_arguments_override_file(tmp_path):
     (tmp_path / "a.yaml").write_text("data: c\ndim: 64\nlr: 1e-4\nwindow: [4, null]\n")
     read = read_recipe("lm", tmp_path / "a.yaml", ["dim=32", "lr=5e-3", "norm=rms(eps=1e-5)"])
     assert read.model["dim"] == 32
@@ -45,13 +45,13 @@ def test_words_win_over_the_file(tmp_path):
     assert read.model["window"] == (4, None)
 
 
-def test_the_corpus_is_found_from_everywhere(monkeypatch, tmp_path):
+def test_data_path_is_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert read_recipe("lm", None, ["data=./c/"]).data == str(tmp_path / "c")
 
 
 def test_every_key_is_described():
-    assert all(words for _, _, words in recipe_keys())
+    assert all(description for _, _, description in recipe_keys())
     assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in recipe_keys()}
 
 
@@ -71,53 +71,58 @@ def test_every_key_is_described():
         ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
         ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
         ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
-        ({"on_spike": "panic"}, "on_spike cannot be 'panic'; wanted 'log', 'skip' or 'rewind'"),
-        ({"tokenizer": "words"}, "tokenizer cannot be 'words'; wanted bpe, unigram, char, or the"),
-        ({"max_length": 9, "batch_tokens": 8}, "a batch of 8 tokens cannot hold a sentence of 9"),
-        ({"schedule": False}, "schedule cannot be False; wanted a valid string"),
-        ({"optimizer": False}, "optimizer cannot be False; wanted a valid string"),
-        ({"preset": 3}, "preset cannot be 3; wanted a name, one of transformer-base"),
+        ({"on_spike": "panic"}, "on_spike: expected 'log', 'skip' or 'rewind', got 'panic'"),
+        ({"tokenizer": "words"}, "tokenizer: expected bpe, unigram, char or the path of"),
+        (
+            {"max_length": 9, "batch_tokens": 8},
+            "batch_tokens: expected at least max_length=9, got 8",
+        ),
+        ({"schedule": False}, "schedule: expected a valid string, got False"),
+        ({"optimizer": False}, "optimizer: expected a valid string, got False"),
+        ({"preset": 3}, "preset: expected one of transformer-base"),
         ({"preset": "gpt9"}, "unknown preset 'gpt9'"),
-        ({"preset": "transformer-base"}, "'transformer-base' is a seq2seq, wanted a lm"),
+        (
+            {"preset": "transformer-base"},
+            "preset: expected a lm for this task, got 'transformer-base'",
+        ),
         ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
         (
             {"stream": "bfloat16"},
-            "stream=bfloat16 with dtype=float32: a stream cannot be less precise than what it is "
-            "made of; wanted dtype=bfloat16, too",
+            "dtype: expected bfloat16, as stream, got float32",
         ),
     ],
 )
-def test_mistakes_are_told(values, message):
-    with pytest.raises(UserError) as told:
+def test_invalid_values_are_rejected(values, message):
+    with pytest.raises(UserError) as error:
         of(**values)
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "message"),
+    ("text", "arguments", "message"),
     [
-        (None, ["dim"], "cannot read 'dim'; wanted key=value, such as dim=128"),
-        (None, ["data=c", "dim=3", "dim=4"], "dim is given twice; keep one of them"),
-        (None, ["=3"], "cannot read '=3'; wanted key=value"),
-        (None, ["dim=["], "cannot read 'dim=['; wanted key=value"),
+        (None, ["dim"], "cannot parse 'dim'; expected key=value, such as dim=128"),
+        (None, ["data=c", "dim=3", "dim=4"], "dim is passed twice; remove one of them"),
+        (None, ["=3"], "cannot parse '=3'; expected key=value"),
+        (None, ["dim=["], "cannot parse 'dim=['; expected key=value"),
         (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),
         ("dim: [", [], "is not YAML"),
-        ("- a", [], "holds no keys; wanted lines such as `dim: 128`"),
-        ("", [], "holds no keys"),
-        ("1: 2", [], "holds no keys"),
-        ("task: lm\ndata: c", [], "is a recipe for 'lm', wanted one for 'translate'"),
+        ("- a", [], "contains no keys; expected lines such as `dim: 128`"),
+        ("", [], "contains no keys"),
+        ("1: 2", [], "contains no keys"),
+        ("task: lm\ndata: c", [], "expected a recipe for 'translate', got one for 'lm'"),
     ],
 )
-def test_unreadable_recipes_are_told(tmp_path, text, words, message):
+def test_unreadable_recipes_are_rejected(tmp_path, text, arguments, message):
     file = None
     if text is not None:
         file = tmp_path / "a.yaml"
         file.write_text(text)
-    with pytest.raises(UserError) as told:
-        read_recipe("translate", file, words)
-    assert message in str(told.value)
+    with pytest.raises(UserError) as error:
+        read_recipe("translate", file, arguments)
+    assert message in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; wanted YAML"):
+def test_missing_file_is_rejected(tmp_path):
+    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; expected a YAML"):
         read_recipe("lm", tmp_path / "a.yaml", ())

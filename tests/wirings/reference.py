@@ -1,4 +1,4 @@
-"""Textbook twins: each wiring as the loop one would write from the paper, without the seam.
+"""Independent references: each wiring as a plain loop written from its paper.
 
 A twin gets the tokens x, the list f of sub-layers, the wiring w (for its parameters only) and the
 number of sub-layers per layer. What happens inside sub-layers has its twins in `test_inside.py`.

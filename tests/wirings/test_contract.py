@@ -1,4 +1,4 @@
-"""What every wiring promises by being registered."""
+"""Properties of every registered wiring."""
 
 import copy
 import io
@@ -30,7 +30,7 @@ def decoder(wiring: str, **options) -> Decoder:
     return Decoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=wiring, **options)
 
 
-def test_there_are_thirty_wirings_and_the_decorators():
+def test_number_of_wirings_and_decorators():
     assert len(WIRINGS) >= 32
     assert {"drop_path", "layer_drop"} <= set(WIRINGS)
 
@@ -77,7 +77,7 @@ def test_gradients_are_the_derivatives_of_the_forward(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_each_token_is_wired_by_itself(name):
+def test_wirings_act_on_each_token_separately(name):
     stack = toy_stack(name, depth=5).eval()
     shaken(stack.wiring)
     x = tokens()
@@ -92,7 +92,7 @@ def test_each_token_is_wired_by_itself(name):
 
 @pytest.mark.parametrize("norm", ["layer", "batch", "instance", "ada_ln"])
 @pytest.mark.parametrize("name", WIRINGS)
-def test_padding_changes_nothing(name, norm):
+def test_padding_does_not_change_outputs(name, norm):
     stack = encoder(name, norm=norm, positions="sinusoid")
     shaken(stack)
     if norm != "batch":
@@ -108,7 +108,7 @@ def test_padding_changes_nothing(name, norm):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_the_future_stays_hidden(name):
+def test_decoders_are_causal(name):
     stack = shaken(decoder(name)).eval()
     x = tokens(2, 6, DIM)
     changed = torch.cat([x[:, :4], tokens(2, 2, DIM, seed=12)], 1)
@@ -128,7 +128,7 @@ def test_decoding_with_a_cache_equals_the_full_forward(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_evaluation_twice_gives_the_same_bits_and_changes_nothing(name):
+def test_evaluation_is_deterministic_and_changes_no_state(name):
     stack = encoder(name, dropout=0.3).eval()
     before = {key: value.clone() for key, value in stack.state_dict().items()}
     x = tokens(2, 5, DIM)
@@ -137,7 +137,7 @@ def test_evaluation_twice_gives_the_same_bits_and_changes_nothing(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_odd_tokens_stay_finite_forward_and_backward(name):
+def test_degenerate_tokens_stay_finite(name):
     stack = encoder(name)
     x = tokens(3, 4, DIM)
     x[0, 0], x[0, 1], x[1] = 0.0, 7.0, 0.0
@@ -151,7 +151,7 @@ def test_odd_tokens_stay_finite_forward_and_backward(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_no_parameter_of_a_wiring_is_idle(name):
+def test_every_parameter_of_a_wiring_is_used(name):
     stack = shaken(encoder(name, other_depth=2))
     y = stack.eval()(tokens(2, 5, DIM))
     named = dict(stack.wiring.named_parameters())
@@ -161,7 +161,7 @@ def test_no_parameter_of_a_wiring_is_idle(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_state_dict_goes_round(name):
+def test_state_dict_round_trip(name):
     stack = shaken(encoder(name))
     twin = encoder(name)
     buffer = io.BytesIO()
@@ -184,7 +184,7 @@ def test_state_dict_goes_round(name):
         ({"wiring": "mix_ln"}, {"wiring": "pre_ln"}),
     ],
 )
-def test_weights_of_another_arrangement_are_refused_though_their_shapes_fit(saved, loaded):
+def test_weights_of_another_arrangement_are_rejected_even_if_shapes_match(saved, loaded):
     target = Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **loaded)
     before = {key: value.clone() for key, value in target.state_dict().items()}
     weights = shaken(Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **saved)).state_dict()
@@ -195,7 +195,7 @@ def test_weights_of_another_arrangement_are_refused_though_their_shapes_fit(save
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_starting_anew_leaves_nothing_of_the_past(name):
+def test_init_weights_overwrites_all_state(name):
     fresh = encoder(name).init_weights(seed=5)
     used = shaken(encoder(name), seed=8).init_weights(seed=5)
     for (key, one), (_, other) in zip(
@@ -205,7 +205,7 @@ def test_starting_anew_leaves_nothing_of_the_past(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_meta_device_then_real_memory(name):
+def test_stack_on_meta_device_can_be_initialized(name):
     with torch.device("meta"):
         stack = Encoder(dim=DIM, depth=DEPTH, heads=HEADS, wiring=name)
     assert all(parameter.is_meta for parameter in stack.parameters())
@@ -216,7 +216,7 @@ def test_meta_device_then_real_memory(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_layers_never_start_as_copies_of_each_other(name):
+def test_layers_start_with_different_weights(name):
     stack = encoder(name)
     for one, other in zip(stack.sublayers[:2], stack.sublayers[2:4], strict=True):
         for (key, a), (_, b) in zip(one.named_parameters(), other.named_parameters(), strict=True):
@@ -225,7 +225,7 @@ def test_layers_never_start_as_copies_of_each_other(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_a_stack_leaves_the_users_weights_alone(name):
+def test_construction_keeps_the_weights_of_sublayers(name):
     sublayers = [nn.Linear(10, 10) for _ in range(4)]
     before = [module.weight.clone() for module in sublayers]
     stack = Stack(sublayers, dim=10, wiring=name)
@@ -236,7 +236,7 @@ def test_a_stack_leaves_the_users_weights_alone(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_step_is_read_sublayer_write(name):
+def test_step_equals_read_sublayer_write(name):
     stack = toy_stack(name).eval()
     wiring, x = shaken(stack.wiring), tokens()
     one = other = wiring.open(x)
@@ -250,7 +250,7 @@ def test_step_is_read_sublayer_write(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_state_between_layers_has_the_leaves_it_says(name):
+def test_state_has_num_state_tensors(name):
     stack = toy_stack(name).eval()
     state = stack.wiring.open(tokens())
     counts = []
@@ -262,7 +262,7 @@ def test_state_between_layers_has_the_leaves_it_says(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_a_copy_is_a_stack_of_its_own(name):
+def test_deepcopy_is_independent(name):
     stack = encoder(name).eval()
     twin = copy.deepcopy(stack)
     x = tokens(2, 5, DIM)
@@ -272,7 +272,7 @@ def test_a_copy_is_a_stack_of_its_own(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_decay_spares_norms_scales_and_biases(name):
+def test_no_decay_has_norms_scales_and_biases(name):
     stack = encoder(name, positions="learned")
     spared = stack.no_decay()
     named = dict(stack.named_parameters())
@@ -283,8 +283,8 @@ def test_decay_spares_norms_scales_and_biases(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_it_learns(name):
-    """Ten steps lower the loss; a wiring whose branches or gradients are cut off would not."""
+def test_stack_learns(name):
+    """Ten steps lower the loss, so branches and gradients are connected."""
     stack = encoder(name).train()
     x, target = tokens(4, 6, DIM), tokens(4, 6, DIM, seed=11)
     head = nn.Linear(DIM, DIM)
@@ -306,7 +306,7 @@ COMPILED = ("post_ln", "pre_ln", "deepnorm", "dlcl", "hyper")
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_one_graph_without_breaks(name):
+def test_compiles_to_one_graph(name):
     stack = shaken(encoder(name)).eval()
     x = tokens(2, 5, DIM)
     torch._dynamo.reset()
@@ -315,7 +315,7 @@ def test_one_graph_without_breaks(name):
 
 
 @pytest.mark.parametrize("norm", ["batch", "instance", "power", "ada_ln"])
-def test_norms_with_a_mask_or_a_condition_make_one_graph_too(norm):
+def test_norms_with_mask_or_condition_compile_to_one_graph(norm):
     stack = shaken(encoder("drop_path(inner=sandwich)", norm=norm)).eval()
     mask = torch.ones(2, 5, dtype=torch.bool)
     mask[0, 3:] = False
@@ -330,7 +330,7 @@ def test_norms_with_a_mask_or_a_condition_make_one_graph_too(norm):
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # inductor warns of torch itself
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("name", COMPILED)
-def test_compiled_gives_the_same_numbers(name):
+def test_compiled_stack_gives_the_same_outputs(name):
     stack = shaken(encoder(name))
     x = tokens(2, 5, DIM).requires_grad_()
     torch._dynamo.reset()
@@ -343,7 +343,7 @@ def test_compiled_gives_the_same_numbers(name):
         torch.testing.assert_close(a, b, rtol=1e-3, atol=1e-4)
 
 
-def test_a_wiring_of_the_users_own_needs_only_the_verbs():
+def test_custom_wiring_needs_only_the_four_steps():
     class Halved(Wiring):
         def read(self, state, site):
             return state[0], state
@@ -363,13 +363,13 @@ def test_a_wiring_of_the_users_own_needs_only_the_verbs():
     torch.testing.assert_close(stack(x), y)
 
 
-def test_layer_drop_refuses_histories():
+def test_layer_drop_rejects_wirings_with_history():
     with pytest.raises(UserError, match="layer_drop cannot wrap dlcl: it keeps a history"):
         toy_stack("layer_drop(inner=dlcl)")
 
 
 @pytest.mark.parametrize("inner", ["hyper", "mhc", "b2t", "dlcl", "resi_dual"])
-def test_gpas_refuses_several_streams(inner):
+def test_gpas_rejects_several_streams(inner):
     with pytest.raises(UserError, match=f"gpas scales one stream, and {inner} has several"):
         toy_stack(f"gpas(inner={inner})")
 
@@ -384,7 +384,7 @@ def test_gpas_refuses_several_streams(inner):
         ("hyper(dynamic=False, tanh=False)", "has nothing that tanh could bound"),
     ],
 )
-def test_options_that_would_do_nothing_are_refused(call, message):
+def test_options_without_effect_are_rejected(call, message):
     with pytest.raises(UserError, match=message):
         toy_stack(call)
 
@@ -398,8 +398,8 @@ def test_autocast_does_not_round_the_stream(name):
 
 
 @pytest.mark.parametrize("name", WIRINGS)
-def test_what_stands_at_a_site_is_seen_and_not_believed(name):
-    """Kinds are the user's words: attention is attention under any of them."""
+def test_sublayer_kind_is_detected_from_the_module(name):
+    """The names of kinds are free: attention is detected under any of them."""
     usual = encoder(name).eval()
     own = Stack(list(usual.sublayers), dim=DIM, wiring=name, kinds=("mixer", "mlp")).eval()
     weights = {
@@ -412,7 +412,7 @@ def test_what_stands_at_a_site_is_seen_and_not_believed(name):
 
 
 @pytest.mark.parametrize("name", ["pre_ln", "hybrid_norm", "sub_ln", "normformer", "hyper"])
-def test_a_condition_for_each_token_reaches_the_norms_of_that_token(name):
+def test_condition_per_token_reaches_the_norms(name):
     stack = shaken(encoder(name, norm="ada_ln"))
     x, cond = tokens(2, HEADS, DIM), tokens(2, HEADS, DIM, seed=6)  # as long as there are heads
     order = torch.tensor([2, 0, 1])
@@ -420,35 +420,35 @@ def test_a_condition_for_each_token_reaches_the_norms_of_that_token(name):
     torch.testing.assert_close(stack(x[:, order], cond=cond[:, order]), y[:, order])
 
 
-def test_a_decoder_with_running_statistics_reads_a_memory_of_another_length():
+def test_running_statistics_with_memory_of_another_length():
     stack = decoder("hybrid_norm", norm="power(warmup=0)", other_depth=2)
     mask = torch.ones(2, 5, dtype=torch.bool)
     assert stack(tokens(2, 5, DIM), mask=mask, memory=tokens(2, 7, DIM)).shape == (2, 5, DIM)
 
 
-def test_weights_of_a_pair_do_not_fit_another_pair():
+def test_weights_of_a_seq2seq_stack_do_not_fit_another_depth():
     small = encoder("deepnorm", other_depth=2)
     with pytest.raises(ArrangementMismatchError, match=r"other_depth=2.*other_depth=50"):
         encoder("deepnorm", other_depth=50).load_state_dict(small.state_dict())
 
 
-def test_a_causal_sublayer_makes_a_stack_causal_whatever_its_role():
+def test_causal_sublayer_makes_the_stack_causal():
     parts = [SelfAttention(8, 2, causal=True), FeedForward(8)]
     with pytest.raises(UserError, match="norm batch computes statistics over several tokens"):
         Stack(parts, dim=8, norm="batch")
 
 
-def test_sublayers_of_another_width_are_refused_at_construction():
+def test_sublayers_of_another_width_are_rejected():
     with pytest.raises(UserError, match=r"sub-layer 0 \(SelfAttention\): expected dim=.* got 12"):
         Stack([SelfAttention(12, 2), FeedForward(12)], dim=8)
 
 
-def test_scales_with_axes_of_one_are_spared_from_decay():
+def test_scales_with_axes_of_one_are_not_decayed():
     stack = encoder("pre_ln", qk_norm="cosine")
     assert "sublayers.0.qk_norm.s" in stack.no_decay()
 
 
-def test_an_uncalibrated_admin_says_so():
+def test_repr_of_uncalibrated_admin():
     stack = encoder("admin")
     assert "not calibrated" in repr(stack)
     stack.calibrate(tokens(2, 5, DIM))
@@ -457,7 +457,7 @@ def test_an_uncalibrated_admin_says_so():
 
 @pytest.mark.parametrize("norm", ["l2", "fixnorm"])
 @pytest.mark.parametrize("name", ["post_ln", "b2t", "deepnorm"])
-def test_rows_of_zeros_stay_finite_under_norms_of_length_one(name, norm):
+def test_zero_rows_stay_finite_with_unit_norms(name, norm):
     stack = encoder(name, norm=norm)
     x = torch.zeros(2, 5, DIM, requires_grad=True)
     stack(x, mask=torch.zeros(2, 5, dtype=torch.bool)).sum().backward()
@@ -465,13 +465,13 @@ def test_rows_of_zeros_stay_finite_under_norms_of_length_one(name, norm):
     assert all(p.grad is None or p.grad.isfinite().all() for p in stack.parameters())
 
 
-def test_an_empty_batch_and_an_empty_memory_pass():
+def test_empty_batch_and_empty_memory():
     assert encoder("pre_ln")(torch.randn(0, 5, DIM)).shape == (0, 5, DIM)
     stack = decoder("pre_ln", other_depth=2)
     assert stack(tokens(2, 5, DIM), memory=torch.randn(2, 0, DIM)).isfinite().all()
 
 
-def test_norms_inside_plain_modules_are_left_out_with_a_warning():
+def test_inner_norms_of_plain_modules_are_ignored_with_a_warning():
     from addnorm.core import InnerNormsIgnoredWarning
 
     with pytest.warns(InnerNormsIgnoredWarning, match="SubLN has norms or scales inside"):
@@ -479,11 +479,11 @@ def test_norms_inside_plain_modules_are_left_out_with_a_warning():
 
 
 @pytest.mark.parametrize("name", ["batch", "instance", "power"])
-def test_norms_that_look_ahead_are_refused_in_causal_stacks(name):
+def test_noncausal_norms_are_rejected_in_causal_stacks(name):
     with pytest.raises(UserError, match=f"norm {name} computes statistics over several tokens"):
         decoder("pre_ln", norm=name)
     encoder("pre_ln", norm=name)
 
 
-def test_power_norm_may_be_causal_once_it_is_warm():
+def test_power_norm_without_warm_up_is_causal():
     decoder("pre_ln", norm="power(warmup=0)")

@@ -1,4 +1,4 @@
-"""Branches and layers that are dropped in training."""
+"""Stochastic depth: dropped branches and layers in training."""
 
 from itertools import pairwise
 
@@ -40,7 +40,7 @@ def test_the_rate_grows_linearly_with_the_layer():
     assert dropped == pytest.approx([0, 0.1, 0.2, 0.3, 0.4], abs=0.03)
 
 
-def test_everything_dropped_leaves_the_silent_stack():
+def test_rate_one_equals_zero_branches():
     stack = toy_stack("drop_path(rate=1.0)", depth=2)
     y = stack(tokens())
     first = toy_stack("pre_ln", depth=1)
@@ -48,7 +48,7 @@ def test_everything_dropped_leaves_the_silent_stack():
     torch.testing.assert_close(y, nn.functional.layer_norm(first(tokens()), (10,)))
 
 
-def test_layers_are_dropped_whole_and_for_the_whole_batch():
+def test_layers_are_dropped_for_the_whole_batch():
     torch.manual_seed(0)
     branch = Constant(10)
     stack = Stack([branch] * 2, dim=10, wiring="layer_drop(inner=none, rate=0.5)")
@@ -62,7 +62,7 @@ def test_layers_are_dropped_whole_and_for_the_whole_batch():
 
 
 @pytest.mark.parametrize("inner", ["post_ln", "b2t", "resi_dual", "hyper", "siamese", "parallel"])
-def test_a_dropped_layer_leaves_the_state_as_it_was(inner):
+def test_dropped_layer_keeps_the_state(inner):
     stack = toy_stack(f"layer_drop(inner={inner}, rate=1.0)", depth=2)
     shaken(stack.wiring)
     state = stack.wiring.open(tokens())
@@ -74,12 +74,12 @@ def test_a_dropped_layer_leaves_the_state_as_it_was(inner):
 
 
 @pytest.mark.parametrize("inner", ["post_ln", "b2t", "resi_dual", "hyper", "siamese", "parallel"])
-def test_a_kept_layer_is_the_layer(inner):
+def test_kept_layer_is_unchanged(inner):
     kept, plain = toy_stack(f"layer_drop(inner={inner}, rate=0.0)"), toy_stack(inner)
     torch.testing.assert_close(kept.train()(tokens()), plain(tokens()))
 
 
-def test_a_decorator_inherits_the_start_of_what_it_wraps():
+def test_decorator_inherits_the_initialization():
     wrapped, plain = toy_stack("drop_path(inner=deepnorm)"), toy_stack("deepnorm")
     assert wrapped.wiring.scheme == "xavier_normal"
     assert wrapped.wiring.gain("value") == plain.wiring.gain("value") < 1

@@ -1,4 +1,4 @@
-"""Start weights: the constants of the papers, and the weights that are really drawn."""
+"""Initialization: constants of the papers and statistics of the initial weights."""
 
 import math
 
@@ -75,19 +75,19 @@ def test_t_fixup_constants(depth, encoder, decoder):
     assert wirings[0].gain("embed") == pytest.approx((9 * depth) ** -0.25)
 
 
-def test_fixup_counts_the_branches_of_both_stacks():
+def test_fixup_counts_branches_of_both_stacks():
     for wiring in (
         make_wiring("fixup", plan("encoder", 6, 6)),
         make_wiring("fixup", plan("decoder", 6, 6)),
     ):
-        assert wiring.branches == 30
+        assert wiring.num_branches == 30
         assert wiring.gain("query") == pytest.approx(0.5673, abs=5e-5)
         assert wiring.gain("ffn_in") == pytest.approx(0.1826, abs=5e-5)
         assert wiring.gain("out") == wiring.gain("ffn_out") == 0.0
-    assert make_wiring("fixup", plan("encoder_only", 6)).branches == 12
+    assert make_wiring("fixup", plan("encoder_only", 6)).num_branches == 12
 
 
-def test_gpt2_start_counts_three_additions_a_decoder_layer():
+def test_gpt2_init_counts_three_additions_per_decoder_layer():
     for role, other, additions in (("decoder_only", None, 24), ("decoder", 4, 36)):
         wiring = make_wiring("pre_ln(init=gpt2)", plan(role, 12, other))
         assert wiring.scheme == "gpt2"
@@ -101,18 +101,18 @@ def test_keel_counts_sub_layers():
     assert make_wiring("keel", plan("decoder", 6, 2)).alpha == 18
 
 
-def test_dlcl_may_start_as_a_sum():
+def test_dlcl_can_start_as_a_sum():
     weight = make_wiring("dlcl(start=one)", plan("encoder_only", 3)).weight
     assert torch.equal(weight, torch.ones(4, 4).tril())
 
 
-def test_hyper_may_scale_output_matrices():
+def test_hyper_can_scale_output_matrices():
     wiring = make_wiring("hyper(out_gain=2.0)", plan("encoder_only", 3))
     assert wiring.gain("out") == wiring.gain("ffn_out") == 2.0 and wiring.gain("value") == 1.0
 
 
 @pytest.mark.parametrize(("start", "omega"), [("constant", 12**0.5), ("linear", 1.0)])
-def test_admin_has_simpler_starts(start, omega):
+def test_admin_start_options(start, omega):
     wiring = make_wiring(f"admin(start={start})", plan("encoder_only", 6))
     torch.testing.assert_close(wiring.omega, torch.full((12, 8), omega))
 
@@ -123,7 +123,7 @@ def test_mix_ln_counts_layers_exactly():
         assert wiring.num_post_layers == layers
 
 
-def test_starting_twice_is_starting_once():
+def test_init_weights_is_idempotent():
     for call in ("sandwich(start=0.5)", "res_post(start=0.5)"):
         wiring = make_wiring(call, plan("encoder_only", 2))
         wiring.reset_parameters()
@@ -132,15 +132,15 @@ def test_starting_twice_is_starting_once():
 
 
 @pytest.mark.parametrize("scheme", ["megatron", "unit"])
-def test_schemes_by_width_know_which_side_is_the_stream(scheme):
-    """Grouped keys make few features of many; a small vocabulary has fewer rows than columns."""
+def test_schemes_by_width_use_the_width_of_the_stream(scheme):
+    """Grouped keys have fewer outputs than inputs, a small vocabulary fewer rows than columns."""
     stack = Encoder(dim=256, depth=1, heads=8, kv_heads=1, ffn_dim=96)
     stack.init_weights(scheme=scheme, seed=0)
     table = torch.empty(64, 256)
     init.init_weight_(table, scheme=scheme, role="embed")
-    wanted = math.sqrt((2 / 5 if scheme == "megatron" else 1) / 256)
+    expected = math.sqrt((2 / 5 if scheme == "megatron" else 1) / 256)
     for weight in (table, *(weight for role, weight in stack.weights() if role != "bias")):
-        assert weight.std().item() == pytest.approx(wanted, rel=0.06)
+        assert weight.std().item() == pytest.approx(expected, rel=0.06)
 
 
 @pytest.mark.parametrize(("count", "omega"), [(12, 2.017), (24, 2.601), (36, 3.041), (100, 4.570)])
@@ -158,7 +158,7 @@ def test_b2t_shrinks_all_matrices_by_its_own_depth():
 
 
 @pytest.mark.parametrize(("depth", "start"), [(12, 0.1), (18, 0.1), (24, 1e-5), (36, 1e-6)])
-def test_layer_scale_starts_by_depth(depth, start):
+def test_layer_scale_start_depends_on_depth(depth, start):
     gamma = make_wiring("layer_scale", plan("encoder_only", depth)).gamma
     torch.testing.assert_close(gamma, torch.full_like(gamma, start))
 
@@ -170,7 +170,7 @@ XAVIER = ("xavier_uniform", "xavier_normal")
 @pytest.mark.parametrize(
     "name", ["pre_ln", "deepnorm", "sub_ln", "t_fixup", "fixup", "hybrid_norm"]
 )
-def test_weights_are_drawn_with_the_deviation_of_scheme_and_gain(name, scheme):
+def test_standard_deviation_of_initial_weights(name, scheme):
     """Measured on real matrices of 96 x 96 and 96 x 160, within 6 percent."""
     dim, wide = 96, 160
     stack = Decoder(
@@ -207,7 +207,7 @@ def test_uniform_and_normal_differ_in_their_tails():
     assert weight.abs().max() > bound
 
 
-def test_unknown_schemes_and_roles_are_refused():
+def test_unknown_schemes_and_roles_are_rejected():
     stack = Encoder(dim=8, depth=1, heads=2)
     with pytest.raises(UserError, match="unknown scheme 'xavier'; did you mean 'xavier_"):
         stack.init_weights(scheme="xavier")
@@ -215,7 +215,7 @@ def test_unknown_schemes_and_roles_are_refused():
         init.init_weight_(torch.empty(2, 2), scheme="unit", role="fc1")
 
 
-def test_a_seed_leaves_torchs_generator_alone():
+def test_seed_keeps_the_global_generator():
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
@@ -225,7 +225,7 @@ def test_a_seed_leaves_torchs_generator_alone():
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_plain_modules_are_started_by_their_last_matrix():
+def test_plain_modules_are_scaled_in_their_last_matrix():
     ffn = nn.Sequential(nn.Linear(8, 32), nn.GELU(), nn.Linear(32, 8))
     roles = [role for role, _ in init.iter_weight_roles(ffn, "ffn")]
     assert roles == ["ffn_in", "ffn_out", "bias", "bias"]
@@ -233,7 +233,7 @@ def test_plain_modules_are_started_by_their_last_matrix():
     assert roles == ["out", "bias"]
 
 
-def test_torchs_attention_is_taken_apart():
+def test_torch_attention_is_initialized_by_role():
     attention = nn.MultiheadAttention(8, 2)
     found = dict(list(init.iter_weight_roles(attention, "self"))[:4])
     assert list(found) == ["query", "key", "value", "out"]
@@ -254,13 +254,13 @@ def test_torchs_attention_is_taken_apart():
     stack(tokens(2, 3, 8))
 
 
-def test_every_scheme_a_wiring_asks_for_exists():
+def test_scheme_of_every_wiring_exists():
     for name in registry:
         assert make_wiring(name, plan("encoder_only", 2)).scheme in init.SCHEMES
 
 
 class Conv(nn.Module):
-    """A plain sub-layer whose weight is no matrix."""
+    """Plain sub-layer whose weight is not a matrix."""
 
     def __init__(self):
         super().__init__()
@@ -270,7 +270,7 @@ class Conv(nn.Module):
         return self.conv(x.mT).mT
 
 
-def test_convolutions_are_started_as_matrices_are():
+def test_convolutions_are_initialized_like_matrices():
     stack = Stack([Conv(), nn.Linear(8, 8)], dim=8, wiring="fixup").init_weights(seed=0)
     x = tokens(2, 5, 8)
     torch.testing.assert_close(stack(x), x)
@@ -281,7 +281,7 @@ def test_convolutions_are_started_as_matrices_are():
     [nn.LSTM(8, 8), nn.utils.parametrizations.weight_norm(nn.Linear(8, 8))],
     ids=["lstm", "weight_norm"],
 )
-def test_weights_of_unknown_roles_are_left_alone_with_a_warning(module):
+def test_weights_of_unknown_roles_are_kept_with_a_warning(module):
     before = [parameter.clone() for parameter in module.parameters()]
     stack = Stack([module, nn.Linear(8, 8)], dim=8, wiring="fixup")
     with pytest.warns(WeightsNotInitializedWarning, match="roles are not known"):

@@ -1,4 +1,4 @@
-"""Norms and scales inside sub-layers, against one layer written out with plain matrix products."""
+"""Norms and scales inside sub-layers, compared with a layer of plain matrix products."""
 
 import pytest
 import torch
@@ -11,7 +11,7 @@ DIM, HEADS = 12, 3
 
 
 def attention(a, x, *, q=None, k=None, v=None, match=None, heads=None, inner=None, scale=None):
-    """Attention of `x` to itself from its matrices; the arguments are what stands inside."""
+    """Compute self-attention from its matrices, with optional plugs."""
 
     def split(linear):
         return F.linear(x, linear.weight, linear.bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
@@ -45,7 +45,7 @@ def normformer(x, a, f, w):
     return w.final_norm(x)
 
 
-def normformer_behind(x, a, f, w):
+def normformer_after(x, a, f, w):
     y = attention(a, w.norms[0](x)).unflatten(-1, (HEADS, -1)) * w.g["0"].view(HEADS, 1)
     x = x + w.outer_norms["0"](y.flatten(-2))
     x = x + feed_forward(f, w.norms[1](x), inner=w.inner_norms["1"])
@@ -87,7 +87,7 @@ def ngpt(x, a, f, w):
 TWINS = {
     "sub_ln": sub_ln,
     "normformer": normformer,
-    "normformer(head_scale=post)": normformer_behind,
+    "normformer(head_scale=post)": normformer_after,
     "hybrid_norm": hybrid_norm,
     "fixup": fixup,
     "ngpt": ngpt,
@@ -95,7 +95,7 @@ TWINS = {
 
 
 @pytest.mark.parametrize("call", TWINS)
-def test_insides_equal_their_twin_forward_and_backward(call):
+def test_plugs_equal_the_reference_forward_and_backward(call):
     torch.manual_seed(0)
     stack = shaken(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
     x = tokens(2, 5, DIM, dtype=torch.float64).requires_grad_()
@@ -106,7 +106,7 @@ def test_insides_equal_their_twin_forward_and_backward(call):
         torch.testing.assert_close(a, b)
 
 
-def scaled(stack, part: str, factor: float) -> None:
+def scale_weights(stack, part: str, factor: float) -> None:
     with torch.no_grad():
         for sublayer in stack.sublayers:
             if hasattr(sublayer, part):
@@ -114,11 +114,11 @@ def scaled(stack, part: str, factor: float) -> None:
                 getattr(sublayer, part).bias.mul_(factor)
 
 
-def test_scaling_is_seen_where_no_norm_follows():
+def test_scale_matters_without_a_following_norm():
     stack = Encoder(dim=DIM, depth=2, heads=HEADS, wiring="sub_ln").double()
     x = tokens(2, 5, DIM, dtype=torch.float64)
     before = stack(x)
-    scaled(stack, "out_proj", 10.0)
+    scale_weights(stack, "out_proj", 10.0)
     assert not torch.allclose(stack(x), before, atol=1e-2)
 
 
@@ -133,21 +133,21 @@ def test_scaling_is_seen_where_no_norm_follows():
         ("ngpt", "out_proj"),
     ],
 )
-def test_the_scale_of_a_matrix_does_not_matter_where_a_norm_follows(wiring, part):
+def test_scale_does_not_matter_before_a_norm(wiring, part):
     stack = Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring).double()
     x = tokens(2, 5, DIM, dtype=torch.float64)
     before = stack(x)
-    scaled(stack, part, 10.0)
+    scale_weights(stack, part, 10.0)
     torch.testing.assert_close(stack(x), before, rtol=1e-3, atol=1e-3)
 
 
-def test_sub_ln_leaves_cross_attention_alone():
+def test_sub_ln_does_not_change_cross_attention():
     stack = Decoder(dim=DIM, depth=2, heads=HEADS, wiring="sub_ln", other_depth=2)
     assert set(stack.wiring.inner_norms) == {"0", "2", "3", "5"}
 
 
 @pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm", "normformer", "sub_ln"])
-def test_grouped_keys_have_a_place_in_every_wiring(wiring):
+def test_every_wiring_supports_grouped_keys(wiring):
     stack = Encoder(
         dim=DIM, depth=2, heads=6, kv_heads=2, wiring=wiring, activation="swiglu", ffn_dim=20
     )
@@ -156,7 +156,7 @@ def test_grouped_keys_have_a_place_in_every_wiring(wiring):
 
 
 @pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm"])
-def test_a_second_norm_on_queries_is_refused(wiring):
+def test_second_norm_on_queries_is_rejected(wiring):
     with pytest.raises(UserError, match=rf"conflicts with wiring {wiring}"):
         Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, qk_norm="rms")
 
@@ -168,8 +168,8 @@ def test_cross_attention_of_undefined_wirings_still_runs():
         assert y.isfinite().all()
 
 
-def test_ngpt_may_have_its_root_on_the_gate_only():
-    """The other half's factor is taken out when the branch is normalized: the same function."""
+def test_ngpt_scale_on_the_gate_only():
+    """The factor on the other half cancels when the branch is normalized."""
     options = {"dim": DIM, "depth": 1, "heads": HEADS, "activation": "swiglu", "bias": False}
     both = Encoder(wiring="ngpt", **options)
     gate = Encoder(wiring="ngpt(root=gate)", **options)

@@ -1,4 +1,4 @@
-"""Laws: what a wiring becomes at special values, and what it does to branches that say nothing."""
+"""Reductions: wirings at special parameter values, and with zero branches."""
 
 import pytest
 import torch
@@ -15,8 +15,8 @@ REDUCTIONS = [pair for card in registry.cards() for pair in card.reduces_to]
 
 @pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(("call", "equal"), REDUCTIONS)
-def test_reductions_that_the_cards_promise(call, equal, layer):
-    """Both sides at their start, on equal sub-layers, with an eps too small to matter."""
+def test_reductions_of_the_cards(call, equal, layer):
+    """Compare both sides at initialization, with equal sub-layers and a negligible eps."""
     exact = {"layer": layer, "norm": "layer(eps=1e-14)", "dtype": torch.float64}
     one, other = (toy_stack(name, **exact).eval() for name in (call, equal))
     x = tokens(dtype=torch.float64).requires_grad_()
@@ -36,7 +36,7 @@ def test_reductions_that_the_cards_promise(call, equal, layer):
         {"hyper", "mhc(gate=0.0)", "denseformer", "attn_res", "u_skips(start=0.0)", "admin"},
     ],
 )
-def test_the_reduction_table_is_covered(names):
+def test_reduction_table_is_complete(names):
     assert names <= {call for call, _ in REDUCTIONS}
 
 
@@ -44,14 +44,14 @@ def norm(x):
     return nn.functional.layer_norm(x, x.shape[-1:])
 
 
-def b2t_silent(x):
-    """Two layers: each normalizes the sum of its own normalized input and its own input."""
+def b2t_zero_branches(x):
+    """Two layers, each normalizing the sum of its input and its normalized input."""
     for _ in range(2):
         x = norm(norm(x) + x)
     return x
 
 
-def dlcl_silent(x):
+def dlcl_zero_branches(x):
     first = x  # one source
     second = (x + norm(first)) / 2
     return norm((x + norm(first) + norm(second)) / 3)
@@ -69,8 +69,8 @@ SILENT = {
     "fixup": lambda x: x,
     "t_fixup": lambda x: x,
     "admin": norm,
-    "dlcl": dlcl_silent,
-    "b2t": b2t_silent,
+    "dlcl": dlcl_zero_branches,
+    "b2t": b2t_zero_branches,
     "deepnorm": norm,
     "sandwich": norm,
     "sub_ln": norm,
@@ -95,19 +95,19 @@ SILENT = {
 }
 
 
-def test_silent_branches_are_tried_on_every_wiring_but_the_gate():
-    """GTrXL's gate answers its own stream even when the branch is silent."""
+def test_zero_branches_cover_every_wiring_but_gated():
+    """GTrXL's gate changes the stream even if the branch is zero."""
     assert set(registry) - set(SILENT) == {"gated"}
 
 
 @pytest.mark.parametrize("name", SILENT)
-def test_silent_branches(name):
+def test_zero_branches(name):
     stack = Stack([Silent() for _ in range(4)], dim=10, wiring=name).eval()
     x = 3 * tokens() + 1
     torch.testing.assert_close(stack(x), SILENT[name](x), rtol=1e-3, atol=1e-4)
 
 
-def test_detector_of_false_pre_ln_is_the_length_of_a_silent_layer():
+def test_false_pre_ln_is_detected_by_zero_branches():
     x = 5 * tokens()
     right = Stack([Silent(), Silent()], dim=10, wiring="pre_ln")
     wrong = Stack([Silent(), Silent()], dim=10, wiring="false_pre_ln")
@@ -117,7 +117,7 @@ def test_detector_of_false_pre_ln_is_the_length_of_a_silent_layer():
     torch.testing.assert_close(lengths, torch.full_like(lengths, 10.0), rtol=1e-3, atol=0)
 
 
-def test_false_pre_ln_is_post_ln_behind_a_norm_without_its_last():
+def test_false_pre_ln_equals_shifted_post_ln():
     false, post = toy_stack("false_pre_ln"), toy_stack("post_ln")
     shaken(false.wiring)
     for k in range(len(false.sublayers) - 1):
@@ -135,7 +135,7 @@ def test_b2t_skip_starts_at_the_layer_not_at_the_stack():
 
 
 @pytest.mark.parametrize(("name", "reaches"), [("b2t", True), ("post_ln", False)])
-def test_a_gradient_path_survives_when_the_inner_norm_is_cut(name, reaches):
+def test_gradient_path_around_the_inner_norm(name, reaches):
     stack = toy_stack(name, depth=1)
     stack.wiring.norms[0].register_forward_hook(lambda _module, _inputs, output: output.detach())
     x = tokens().requires_grad_()
@@ -147,7 +147,7 @@ def test_a_gradient_path_survives_when_the_inner_norm_is_cut(name, reaches):
         assert torch.autograd.grad(stack(x).sum(), [x, *weights], allow_unused=True)[0] is None
 
 
-def test_constant_branches_add_up_in_pre_ln_and_its_kin():
+def test_constant_branches_add_up_in_pre_ln_variants():
     branches = [Constant(10, seed=k) for k in range(4)]
     x = tokens()
     total = x + sum(branch.value for branch in branches)
@@ -183,7 +183,7 @@ def test_sandwich_without_one_of_its_norms():
 
 
 @pytest.mark.parametrize("name", ["sandwich", "res_post"])
-def test_the_scale_of_output_matrices_does_not_matter_behind_a_norm(name):
+def test_scale_of_output_matrices_does_not_matter_before_a_norm(name):
     torch.manual_seed(0)
     stack = Stack([nn.Linear(10, 10) for _ in range(4)], dim=10, wiring=name)
     x = tokens()
@@ -221,7 +221,7 @@ def test_dlcl_with_a_unit_diagonal_is_post_ln_with_a_second_norm_between_layers(
     torch.testing.assert_close(dlcl(tokens()), toy_stack("post_ln")(tokens()), rtol=1e-3, atol=1e-4)
 
 
-def test_dlcl_rows_sum_to_one_and_the_upper_triangle_stays_idle():
+def test_dlcl_rows_sum_to_one_and_ignore_the_upper_triangle():
     stack = toy_stack("dlcl")
     weight = stack.wiring.weight
     torch.testing.assert_close(weight.sum(1), torch.ones(5))
@@ -229,7 +229,7 @@ def test_dlcl_rows_sum_to_one_and_the_upper_triangle_stays_idle():
     assert torch.equal(grad, grad.tril()) and (grad.tril().abs() > 0).sum() == 15
 
 
-def test_gpas_scales_the_forward_and_leaves_the_gradient():
+def test_gpas_scales_the_forward_but_not_the_gradient():
     stack = Stack([Silent(), Silent()], dim=10, wiring="gpas(per=site)")
     stack.wiring.inner.final_norm = None
     with torch.no_grad():
@@ -265,7 +265,7 @@ def test_fixup_starts_as_the_identity_and_only_last_matrices_have_a_gradient():
     assert {key.split(".")[1] for key in moving} == {"out_proj", "down_proj"}
 
 
-def test_ngpt_lives_on_the_sphere():
+def test_ngpt_stream_stays_on_the_unit_sphere():
     torch.manual_seed(0)
     stack = shaken(Encoder(dim=12, depth=3, heads=3, wiring="ngpt"))
     with stack.taps.record() as tape:
@@ -279,19 +279,19 @@ def test_ngpt_lives_on_the_sphere():
             torch.testing.assert_close(lengths, torch.ones_like(lengths), msg=role)
 
 
-def test_ngpt_steps_nowhere_at_alpha_zero():
+def test_ngpt_is_the_identity_at_alpha_zero():
     stack = toy_stack("ngpt")
     nn.init.zeros_(stack.wiring.a)
     torch.testing.assert_close(stack(tokens()), nn.functional.normalize(tokens(), dim=-1))
 
 
-def test_a_wide_open_bias_makes_the_gate_the_identity():
+def test_large_bias_makes_the_gate_the_identity():
     stack = toy_stack("gated(bias=40.0)")
     stack.wiring.final_norm = None
     torch.testing.assert_close(stack(tokens()), tokens())
 
 
-def test_hyper_streams_part_after_one_step():
+def test_hyper_streams_differ_after_one_step():
     stack = toy_stack("hyper")
     optimizer = torch.optim.SGD(stack.parameters(), lr=0.1)
     gradients_of = (stack(tokens()) * tokens(seed=9)).sum()
@@ -326,7 +326,7 @@ def test_mhc_one_hot_keeps_streams_nearly_apart():
 
 
 def test_attention_residual_weights_sum_to_one_over_sources():
-    """Equal sources: a softmax over them gives the source back, over another axis not."""
+    """With equal sources, a softmax over sources, and over no other axis, returns the source."""
     stack = toy_stack("attn_res(form=full)")
     shaken(stack.wiring)
     x = tokens()
@@ -351,8 +351,8 @@ def test_mix_ln_splits_by_layers():
     assert stack.wiring.num_post_layers == 2
 
 
-def test_twins_of_other_wirings_do_not_pass():
-    """The twins can tell wirings apart: no two of these agree on the same weights."""
+def test_references_distinguish_wirings():
+    """No two of these references agree on the same weights."""
     x = tokens()
     stack = toy_stack("sandwich")
     shaken(stack.wiring)
@@ -364,7 +364,7 @@ def test_twins_of_other_wirings_do_not_pass():
             assert not torch.allclose(one, other, atol=1e-3)
 
 
-def test_counts_of_norms():
+def test_number_of_norms():
     def count(stack):
         return sum(1 for module in stack.wiring.modules() if type(module).__name__ == "LayerNorm")
 

@@ -1,4 +1,4 @@
-"""What wirings recommend for the learning rate: warm-up where the literature needs it."""
+"""Recommended schedules of wirings: warm-up where the literature requires it."""
 
 import pytest
 
@@ -12,18 +12,18 @@ def schedule_of(wiring):
 
 
 @pytest.mark.parametrize("wiring", ["post_ln", "false_pre_ln", "dlcl"])
-def test_post_ln_and_its_like_warm_up_longest(wiring):
+def test_post_ln_variants_have_the_longest_warm_up(wiring):
     assert schedule_of(wiring) == "inverse_sqrt(warmup=0.2)"
 
 
 @pytest.mark.parametrize("wiring", ["admin", "deepnorm", "b2t", "resi_dual"])
-def test_tamed_post_ln_warms_up_as_its_recipes_do(wiring):
+def test_stabilized_post_ln_has_the_warm_up_of_its_recipe(wiring):
     assert schedule_of(wiring) == "inverse_sqrt(warmup=0.1)"
 
 
 @pytest.mark.parametrize("wiring", ["rezero", "skip_init", "ngpt"])
 @pytest.mark.filterwarnings("ignore::addnorm.core.errors.InnerNormsIgnoredWarning")
-def test_what_is_made_to_need_no_warm_up_has_none(wiring):
+def test_wirings_without_warm_up(wiring):
     assert schedule_of(wiring) == "cosine(warmup=0)"
 
 
@@ -32,7 +32,7 @@ def test_t_fixup_has_the_decay_of_its_recipe():
 
 
 @pytest.mark.parametrize("wiring", ["pre_ln", "sandwich", "layer_scale", "none"])
-def test_others_have_the_usual(wiring):
+def test_other_wirings_have_the_default_schedule(wiring):
     assert schedule_of(wiring) == Wiring.schedule == "cosine(warmup=0.1)"
 
 
@@ -41,10 +41,10 @@ DECORATORS = [name for name in registry if "inner" in (registry.card(name).optio
 
 @pytest.mark.parametrize("decorator", DECORATORS)
 @pytest.mark.parametrize("inner", ["pre_ln", "post_ln", "rezero"])
-def test_a_decorator_answers_as_what_it_wraps(decorator, inner):
+def test_decorator_has_the_schedule_of_its_inner_wiring(decorator, inner):
     assert schedule_of(f"{decorator}({inner})") == schedule_of(inner)
 
 
-def test_also_two_deep():
+def test_nested_decorators_have_the_inner_schedule():
     assert len(DECORATORS) >= 3
     assert schedule_of("drop_path(layer_drop(t_fixup))") == schedule_of("t_fixup")

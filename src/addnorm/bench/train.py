@@ -19,7 +19,7 @@ from addnorm.core.errors import UserError
 from addnorm.data.tokenizer import END, PAD, START
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
 from addnorm.models import build
-from addnorm.train.objective import Objective
+from addnorm.tasks import Objective, get_task
 
 VOCAB, MAX_LENGTH, SMOOTHING, DROPOUT_RATE = 8000, 120, 0.1, 0.1
 OURS_BY_LENGTH = f"{OURS}, by length"
@@ -176,7 +176,7 @@ class _Loss(nn.Module):
 class _AddnormLoss(nn.Module):
     def __init__(self, model: Any) -> None:
         super().__init__()
-        self.objective = Objective(model, "translate", smoothing=SMOOTHING)
+        self.objective = Objective(model, get_task("translate"), smoothing=SMOOTHING)
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
         loss: Tensor = self.objective(source, target)[0]

@@ -1,10 +1,11 @@
-"""Published statements, each with its source, an experiment and a rule that judges it.
+"""Published claims about norms and residual connections, reproduced and judged.
 
-A claim is one file. It says what was stated where, measures it at the start of models (`AtStart`)
-or by training (`ByTraining`), and turns rows into a verdict: held, not held or undecided. To add
-one: a file, and a line below.
+A claim is one file in `catalogue/`. It names the statement and its source, measures it on untrained
+models (`InitClaim`) or by training (`ComparisonClaim`), and turns the measured rows into a verdict:
+held, not held or undecided. To add a claim, add its file and import it below.
 """
 
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.catalogue.ada_norm_beats_layer_norm import AdaNormBeatsLayerNorm
 from addnorm.claims.catalogue.adafactor_slows_rezero import AdafactorSlowsRezero
 from addnorm.claims.catalogue.admin_trains_deep import AdminTrainsDeep
@@ -47,7 +48,7 @@ from addnorm.claims.catalogue.third_position import ThirdPosition
 from addnorm.claims.checks import RULE, Check, Verdict
 from addnorm.claims.claim import BUDGETS, Budget, ChartSpec, Claim, ClaimWorkspace, registry
 from addnorm.claims.result import Result, read_results
-from addnorm.claims.runner import ClaimsCallback, run_claims
+from addnorm.claims.runner import run_claims
 
 __all__ = [
     "AdaNormBeatsLayerNorm",

@@ -1,4 +1,4 @@
-"""Claims about a model at its start: measured seed by seed, without any training."""
+"""Claims about untrained models: one measurement per seed, no training."""
 
 import math
 from abc import abstractmethod
@@ -21,47 +21,50 @@ BudgetSettings = Mapping[str, Any]
 
 
 class InitClaim(Claim):
-    """A claim whose numbers come from models that were never trained."""
+    """A claim whose numbers come from models at initialization."""
 
     method = "at the start"
     budgets: ClassVar[Mapping[Budget, BudgetSettings]]
-    """`seeds`, `first_seed` (0 without), and whatever sizes `measure` wants, for each budget."""
+    """By budget: `seeds`, optionally `first_seed`, and the settings that `measure` reads."""
 
     @abstractmethod
     def measure(self, settings: BudgetSettings) -> Iterable[Row]:
-        """The rows of one seed, which is set already. at: the sizes of the budget, and `seed`."""
+        """Yield the rows of one seed; torch is seeded already.
+
+        settings: the settings of the budget, and `seed`.
+        """
 
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The sizes."""
         return dict(self.budgets[budget])
 
     def cost(self, budget: Budget) -> str:
-        """No training; so many seeds."""
         return f"no training, {self.budgets[budget]['seeds']} seeds"
 
     def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
-        """Measure with each seed; torch's generator goes on afterwards as if nothing had been."""
-        at = self.budgets[budget]
-        made: list[Row] = []
+        settings = self.budgets[budget]
+        first, count = settings.get("first_seed", 0), settings["seeds"]
+        timer = ProgressTimer(workspace.callback.on_message, total=count, unit="seeds")
+        rows: list[Row] = []
         with torch.random.fork_rng():
-            told = ProgressTimer(workspace.on_message, total=at["seeds"], unit="seeds")
-            first = at.get("first_seed", 0)
-            for number, seed in enumerate(range(first, first + at["seeds"])):
-                told.update(number)
+            for number, seed in enumerate(range(first, first + count)):
+                timer.update(number)
                 reseed(seed)
-                made += [{**row, "seed": seed} for row in self.measure({**at, "seed": seed})]
-        return made
+                measured = self.measure({**settings, "seed": seed})
+                rows += [{**row, "seed": seed} for row in measured]
+        return rows
 
 
 def reseed(seed: int) -> None:
-    """Begin the draws of a seed again: called before every arm and depth, it pairs them."""
+    """Seed torch. Call it before each arm and depth, so that they see the same random draws."""
     torch.manual_seed(derive_seed(seed, "claim"))
 
 
 def budget_table(**table: Any) -> dict[Budget, BudgetSettings]:
-    """The sizes of each budget, from a table: a tuple has one for each, all else is the same.
+    """Return the settings of each budget from one table.
 
-    >>> sizes(seeds=(2, 8, 16), lr=1e-4)["standard"]
+    A tuple holds one value per budget (smoke, standard, full); other values apply to all budgets.
+
+    >>> budget_table(seeds=(2, 8, 16), lr=1e-4)["standard"]
     {'seeds': 8, 'lr': 0.0001}
     """
     return {
@@ -74,7 +77,7 @@ def budget_table(**table: Any) -> dict[Budget, BudgetSettings]:
 
 
 def select_rows(rows: Iterable[Row], name: str, **fields: Any) -> list[Row]:
-    """The rows of a name, whose other fields are these."""
+    """Return the rows with a name and these field values."""
     return [
         row
         for row in rows
@@ -85,7 +88,7 @@ def select_rows(rows: Iterable[Row], name: str, **fields: Any) -> list[Row]:
 def compute_per_seed(
     rows: Sequence[Row], statistic: Callable[[list[Row]], float]
 ) -> dict[int, float]:
-    """A number from the rows of each seed."""
+    """Apply a statistic to the rows of each seed; return the values by seed."""
     seeds = sorted({row["seed"] for row in rows})
     return {seed: statistic([row for row in rows if row["seed"] == seed]) for seed in seeds}
 
@@ -93,12 +96,14 @@ def compute_per_seed(
 def estimate_per_seed(
     rows: Sequence[Row], statistic: Callable[[list[Row]], float]
 ) -> Estimate | None:
-    """The estimate of a number over seeds, each from its own rows."""
+    """Apply a statistic to the rows of each seed; return the mean with its interval."""
     return estimate_over_seeds(compute_per_seed(rows, statistic))
 
 
 def slope(x: str, *, log_x: bool = False, log_y: bool = False) -> Callable[[list[Row]], float]:
-    """The slope of the values along a field, by least squares; NaN from fewer than two places.
+    """Return a statistic: the least-squares slope of the values over a field.
+
+    The slope is NaN if the field has fewer than two distinct values.
 
     >>> slope("depth", log_x=True, log_y=True)(
     ...     [{"depth": d, "value": d**-0.5} for d in (2, 8, 32)]
@@ -106,31 +111,31 @@ def slope(x: str, *, log_x: bool = False, log_y: bool = False) -> Callable[[list
     -0.5
     """
 
-    def of(rows: list[Row]) -> float:
+    def fit_slope(rows: list[Row]) -> float:
         if len({row[x] for row in rows}) < 2 or (log_y and any(row["value"] <= 0 for row in rows)):
             return math.nan
         xs = [math.log(row[x]) if log_x else row[x] for row in rows]
         ys = [math.log(row["value"]) if log_y else row["value"] for row in rows]
         return round(float(stats.linregress(xs, ys).slope), 12)
 
-    return of
+    return fit_slope
 
 
 def max_value(rows: list[Row]) -> float:
-    """The largest value."""
+    """Return the largest value of rows."""
     return max(row["value"] for row in rows)
 
 
 def min_value(rows: list[Row]) -> float:
-    """The smallest value."""
+    """Return the smallest value of rows."""
     return min(row["value"] for row in rows)
 
 
 def make_encoder(wiring: str, depth: int, dim: int, **options: Any) -> Encoder:
-    """An encoder as one would train it, at its start."""
+    """Return an untrained encoder with heads of 16 features."""
     return Encoder(dim=dim, depth=depth, heads=max(1, dim // 16), wiring=wiring, **options)
 
 
 def make_row(name: str, value: float | Tensor, **fields: Any) -> Row:
-    """A row with six digits of its value: more is rounding, and rows are kept."""
+    """Return a row with its value rounded to six digits, which keeps stored rows small."""
     return {"name": name, "value": float(f"{float(value):.6g}"), **fields}

@@ -1,78 +1,82 @@
-"""What claims share: cells that several want are trained once, and corpora of few records."""
+"""Cells and corpora that several claims share, so that each is trained or built once."""
 
 import shutil
 from pathlib import Path
 
 from addnorm.claims.result import current_commit
 from addnorm.comparison import layout as files
-from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.study import Study, read_comparison
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Grid
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks.text_data import demo_records
+from addnorm.core.files import read_json, write_json
 from addnorm.data.corpus import write_corpus
 
 COMMITS = "commits.json"
-"""In the folder of a study: which code trained which cell."""
+"""File in the folder of a study: the commit that trained each cell."""
 
 
 def shared_settings(spec: Comparison) -> Comparison:
-    """All of a spec but what is varied: cells of one name in one field are the same training.
+    """Return a spec without its axes: equal results mean that cells with equal names are equal.
 
-    Of a corpus of few records only the name counts: its folder moves with ours.
+    Of the data only the folder name is kept, because small corpora move with the output folder.
     """
     return spec.model_copy(update={"grids": (Grid(),), "seeds": 1, "data": Path(spec.data).name})
 
 
 def relocate_data(spec: Comparison, folder: Path) -> None:
-    """A study that was moved with its corpus goes on: its spec names the corpus where it is now."""
+    """Update the data path in the folder of a study that was moved together with its corpus."""
     if files.is_comparison(folder):
-        theirs = files.read_comparison(folder)
-        if theirs != spec and theirs.model_copy(update={"data": spec.data}) == spec:
+        stored = read_comparison(folder)
+        if stored != spec and stored.model_copy(update={"data": spec.data}) == spec:
             (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
 
 
 def cell_commits(folder: Path) -> dict[str, str]:
-    """By cell of a study: the commit of the code that trained it."""
-    return files.read_json(folder / COMMITS) or {}
+    """Return the commit that trained each cell of a study, by cell name."""
+    return read_json(folder / COMMITS) or {}
 
 
 def record_commits(study: Study) -> None:
-    """Every cell that has just been trained is of today's code."""
+    """Store the current commit for all cells of a study without one."""
     before, now = cell_commits(study.folder), current_commit()
-    ended = [each.cell.name for each in study.cells if each.end is not None]
-    files.write_json(study.folder / COMMITS, {name: before.get(name, now) for name in ended})
+    finished = [each.cell.name for each in study.cells if each.end is not None]
+    write_json(study.folder / COMMITS, {name: before.get(name, now) for name in finished})
 
 
 def copy_finished_cells(spec: Comparison, folder: Path) -> int:
-    """Copy finished cells from the studies beside `folder`; how many.
+    """Copy finished cells of the same settings from the studies beside `folder`.
 
-    Only what ended well or badly by itself is taken, never a crash. The copy comes into being
-    whole: its end, by which it counts as finished, is written last.
+    Crashed cells are not copied. The result of a cell, which marks it as finished, is written last,
+    so that an interrupted copy is repeated.
+
+    Returns:
+        The number of copied cells.
     """
-    taken: dict[str, str] = {}
-    field, cells = shared_settings(spec), folder / files.CELLS
-    for neighbour in sorted(folder.parent.glob(f"*/{files.SPEC}")):
-        theirs = neighbour.parent
-        if theirs == folder or shared_settings(files.read_comparison(theirs)) != field:
+    copied: dict[str, str] = {}  # commits by cell
+    settings, cells = shared_settings(spec), folder / files.CELLS
+    for path in sorted(folder.parent.glob(f"*/{files.SPEC}")):
+        source_study = path.parent
+        if source_study == folder or shared_settings(read_comparison(source_study)) != settings:
             continue
         for cell in spec.cells():
-            ours, source = cells / cell.name, theirs / files.CELLS / cell.name
-            end = CellResult.read(source)
-            if end is None or end.ending == "crashed" or CellResult.read(ours) is not None:
+            target, source = cells / cell.name, source_study / files.CELLS / cell.name
+            result = CellResult.read(source)
+            if result is None or result.ending == "crashed" or CellResult.read(target) is not None:
                 continue
-            if not taken:
-                _copy_shared_data(spec, folder, theirs)
-            shutil.copytree(source, ours, dirs_exist_ok=True)
-            end.save(ours)
-            taken[cell.name] = cell_commits(theirs).get(cell.name, "")
-    if taken:
-        files.write_json(folder / COMMITS, cell_commits(folder) | taken)
-    return len(taken)
+            if not copied:
+                _copy_shared_data(spec, folder, source_study)
+            shutil.copytree(source, target, dirs_exist_ok=True)
+            result.save(target)
+            copied[cell.name] = cell_commits(source_study).get(cell.name, "")
+    if copied:
+        write_json(folder / COMMITS, cell_commits(folder) | copied)
+    return len(copied)
 
 
 def _copy_shared_data(spec: Comparison, folder: Path, source_folder: Path) -> None:
-    """The same ground: data, tokenizer, what is answered; the facts, which say so, come last."""
+    """Copy data, held-out examples, tokenizer and, last, the facts that mark them as prepared."""
     folder.mkdir(parents=True, exist_ok=True)
     if (folder / files.FACTS).exists():
         return
@@ -85,10 +89,10 @@ def _copy_shared_data(spec: Comparison, folder: Path, source_folder: Path) -> No
 
 
 def small_demo_corpus(folder: Path, task: str, records: int) -> Path:
-    """The demo corpus of a task with the first `records` of its training part; made once."""
-    made = folder / f"{task}-{records}"
-    if not (made / "corpus.json").exists():
+    """Write the demo corpus of a task with `records` training records, unless it exists."""
+    corpus = folder / f"{task}-{records}"
+    if not (corpus / "corpus.json").exists():
         splits, about = demo_records(task)
-        few = splits | {"train": splits["train"][:records]}
-        write_corpus(made, task, splits=few, about=about | {"records": records})
-    return made
+        splits = splits | {"train": splits["train"][:records]}
+        write_corpus(corpus, task, splits=splits, about=about | {"records": records})
+    return corpus

@@ -1,10 +1,12 @@
-"""From estimates to a verdict: one rule for all claims, whatever they measure.
+"""Checks and verdicts: the rule that turns estimates into an answer, equal for all claims.
 
-A claim names numbers and the open range in which it wants each. A check is held if the whole
-interval over seeds lies in the range, not held if it lies outside of it, and undecided if it
-crosses a border or if there is no interval. A number without a range is told and not judged. A
-claim is held if all its checks are, not held if one is not. Some checks are premises: what must be
-so for the others to mean anything. A claim is undecided if a premise does not hold.
+A check is an estimate with the open range that the claim predicts. It is held if the whole interval
+over seeds lies inside the range, not held if it lies outside, and undecided if it crosses a border
+or if there is no interval. A check without a range is reported, not judged. A claim is held if all
+its checks are held, and not held if one is not. Premises are checks without which the others have
+no meaning: if one is not held, the claim is undecided.
+
+Example: slope 0.5 ± 0.1 with the range below 0.2 is not held; 0.2 ± 0.1 is undecided.
 """
 
 import math
@@ -12,8 +14,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
-from addnorm.comparison.layout import replace_nonfinite
 from addnorm.comparison.statistics import Estimate
+from addnorm.core.files import replace_nonfinite
 
 Answer = Literal["held", "not held", "undecided"]
 ANSWERS: tuple[Answer, ...] = ("held", "not held", "undecided")
@@ -21,16 +23,16 @@ NOT_JUDGED = "not judged"
 RULE = (
     "Every number is a mean over seeds with its 95 % interval (Student's t); differences are taken "
     "seed by seed. A check is held if its whole interval lies inside the range that the claim "
-    "wants, borders left out, not held if all of it lies outside, and undecided otherwise. A "
-    "premise is a check without which the others mean nothing: where one is not held, the claim is "
-    "undecided. Otherwise a claim is held if all its checks are, not held if one of them is not, "
-    "and undecided if it is neither."
+    "predicts (borders excluded), not held if all of it lies outside, and undecided otherwise. A "
+    "premise is a check without which the others have no meaning: if one is not held, the claim is "
+    "undecided. Otherwise a claim is held if all its checks are held, not held if one of them is "
+    "not held, and undecided in all other cases."
 )
 
 
 @dataclass(frozen=True)
 class Check:
-    """A number that was measured, and the range in which the claim wants it.
+    """A measured number and the range that the claim predicts for it.
 
     >>> Check("slope", Estimate(0.0, 0.1, 3), low=-0.2, high=0.2).answer
     'held'
@@ -41,22 +43,22 @@ class Check:
     """
 
     what: str
-    """What was measured, in words."""
+    """Label: what was measured."""
     found: Estimate | None
-    """None if nothing could be measured."""
+    """Measured mean and interval; None if nothing could be measured."""
     low: float = -math.inf
     high: float = math.inf
     premise: bool = False
-    """Whether the other checks mean nothing without it."""
+    """Whether the other checks have no meaning without this one."""
 
     @property
     def has_range(self) -> bool:
-        """Whether there is a range at all."""
+        """Whether the claim predicts a range."""
         return math.isfinite(self.low) or math.isfinite(self.high)
 
     @property
     def answer(self) -> Answer | str:
-        """Where the interval lies; "not judged" without a range."""
+        """held, not held or undecided; "not judged" without a range."""
         if not self.has_range:
             return NOT_JUDGED
         if self.found is None or self.found.half is None:
@@ -70,30 +72,31 @@ class Check:
 
     @property
     def expected_range(self) -> str:
-        """The range in words.
+        """The predicted range as text.
 
-        >>> Check("", None, low=0.5).wanted, Check("", None, high=2.0).wanted
+        >>> Check("", None, low=0.5).expected_range, Check("", None, high=2.0).expected_range
         ('above 0.5', 'below 2')
         """
         if not self.has_range:
             return "nothing"
-        words = "premise: " if self.premise else ""
+        prefix = "premise: " if self.premise else ""
         if math.isinf(self.high):
-            return f"{words}above {self.low:.8g}"
+            return f"{prefix}above {self.low:.8g}"
         if math.isinf(self.low):
-            return f"{words}below {self.high:.8g}"
-        return f"{words}{self.low:.8g} to {self.high:.8g}"
+            return f"{prefix}below {self.high:.8g}"
+        return f"{prefix}{self.low:.8g} to {self.high:.8g}"
 
     def to_sentence(self) -> str:
-        """The number and what was wanted, in words."""
-        wanted = self.expected_range.removeprefix("premise: ")
-        crosses = ", which cannot be told" if self.answer == "undecided" and self.found else ""
-        return f"{self.what} is {self.format()}, wanted {wanted}{crosses}"
+        """Return the label, the number and the predicted range as a sentence."""
+        expected = self.expected_range.removeprefix("premise: ")
+        is_open = self.answer == "undecided" and self.found is not None
+        suffix = ", which the data do not decide" if is_open else ""
+        return f"{self.what} is {self.format()}, expected {expected}{suffix}"
 
     def format(self) -> str:
-        """The number with its interval.
+        """Return the number with its interval as text.
 
-        >>> Check("", Estimate(0.12345, 0.01, 3)).told(), Check("", None).told()
+        >>> Check("", Estimate(0.12345, 0.01, 3)).format(), Check("", None).format()
         ('0.1235 ± 0.01', 'not measured')
         """
         if self.found is None:
@@ -104,7 +107,7 @@ class Check:
 
 @dataclass(frozen=True)
 class Verdict:
-    """What became of a claim."""
+    """Answer to a claim, with its checks."""
 
     checks: tuple[Check, ...]
 
@@ -120,31 +123,31 @@ class Verdict:
 
     @property
     def why(self) -> str:
-        """The check that decides, in a sentence.
+        """The check that decides, as a sentence.
 
         >>> Verdict((Check("slope", Estimate(0.5, 0.1, 3), high=0.2),)).why
-        'Not held: slope is 0.5 ± 0.1, wanted below 0.2.'
+        'Not held: slope is 0.5 ± 0.1, expected below 0.2.'
         """
         answer, judged = self.answer, [check for check in self.checks if check.has_range]
         premises = [check for check in judged if check.premise and check.answer != "held"]
         own = [check for check in judged if not check.premise and check.answer == answer]
         if premises:
-            told = f"without this premise the rest means nothing: {premises[0].to_sentence()}"
+            reason = f"a premise does not hold: {premises[0].to_sentence()}"
             more = len(premises) - 1
         elif own:
-            told, more = own[0].to_sentence(), len(own) - 1
+            reason, more = own[0].to_sentence(), len(own) - 1
         else:
             return "Undecided: nothing was measured."
-        also = f"; and {more} more" if more else ""
-        return f"{answer.capitalize()}: {told}{also}."
+        rest = f"; and {more} more" if more else ""
+        return f"{answer.capitalize()}: {reason}{rest}."
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, without numbers that JSON has no word for."""
+        """Return plain data; numbers that are not finite become None."""
         checks = [asdict(check) | {"answer": check.answer} for check in self.checks]
-        told: dict[str, Any] = replace_nonfinite({"answer": self.answer, "checks": checks})
-        return told
+        data: dict[str, Any] = replace_nonfinite({"answer": self.answer, "checks": checks})
+        return data
 
 
 def estimate_over_seeds(values: Mapping[int, float]) -> Estimate | None:
-    """The mean of one value a seed with its interval; None from none."""
+    """Return the mean over seeds with its interval; None if there are no values."""
     return Estimate.from_values(list(values.values()))

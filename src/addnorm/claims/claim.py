@@ -1,24 +1,24 @@
-"""What every claim is: a statement with its source, an experiment, a chart and a rule."""
+"""Base class of claims: a statement with its source, an experiment, a chart and a rule."""
 
 import hashlib
 import json
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 from addnorm.claims.checks import Check, Verdict
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import ComparisonCallback
 from addnorm.core.cards import Card
 from addnorm.core.registry import Registry
 from addnorm.core.rows import Row
 
 Budget = Literal["smoke", "standard", "full"]
 BUDGETS: tuple[Budget, ...] = ("smoke", "standard", "full")
-"""smoke shows that the machinery works, standard gives the verdict, full takes its time."""
+"""smoke tests the machinery, standard gives the verdict, full uses larger models and more steps."""
 
 registry: "Registry[Claim]" = Registry("claim")
 register = registry.register
@@ -26,118 +26,113 @@ register = registry.register
 
 @dataclass(frozen=True, kw_only=True)
 class ChartSpec:
-    """The chart of a claim: which rows are drawn, along what, and how they are told apart."""
+    """The chart of a claim: the rows to plot, the x axis and the grouping into lines."""
 
     name: str
-    """Rows of this name are drawn, means over seeds with their intervals."""
+    """Name of the rows to plot, as means over seeds with intervals."""
     x: str
-    """The field along which they are drawn."""
+    """Field on the x axis."""
     y: str
-    """What the values are, in words."""
+    """Label of the y axis."""
     group_by: tuple[str, ...] = ("arm",)
-    """Fields that tell one line from another."""
+    """Fields that separate the lines."""
     log_x: bool = False
     log_y: bool = False
     guides: tuple[tuple[float, str], ...] = ()
-    """Values that are marked, with words."""
-
-
-def ignore_message(text: str) -> None:
-    """Says nothing."""
+    """Horizontal guide lines: (value, label)."""
 
 
 @dataclass(frozen=True)
 class ClaimWorkspace:
-    """Where a claim works, and with what."""
+    """Folders, engine and callback that a claim runs with."""
 
     folder: Path
-    """Its own, for what it wants to keep."""
+    """Folder of the claim."""
     studies: Path
-    """Comparisons, which claims share."""
+    """Folder of the comparisons that claims share."""
     engine: Engine | None = None
-    """Runs the cells of comparisons; processes of this machine if None."""
-    callback: ComparisonCallback | None = None
-    """Follows the comparisons."""
-    on_message: Callable[[str], None] = ignore_message
-    """Tells how far it is, where there is no comparison."""
+    """Engine for the cells of comparisons; None uses processes on this machine."""
+    callback: ComparisonCallback = field(default_factory=ComparisonCallback)
+    """Receives the events of the comparisons, and progress messages where there is none."""
 
 
 class Claim(ABC):
-    """A published statement that can be measured. Its card says who made it, in which words.
+    """A published statement that can be measured. Its card holds the statement and the paper.
 
-    Numbers become rows, rows become checks, and checks a verdict: each step is a pure function, so
-    that a verdict can be given again from the rows alone.
+    `rows` measures, `checks` compares the rows with the rule, and `judge` combines the checks to a
+    verdict. The last two are pure functions, so a verdict can be recomputed from stored rows.
     """
 
     paper_location: ClassVar[str]
-    """Where in the paper."""
+    """Sections, theorems and tables of the paper."""
     experiment: ClassVar[str]
-    """What is done here, in a paragraph."""
+    """Description of the experiment, one paragraph."""
     rule: ClassVar[str]
-    """What decides, in words; written before its run."""
+    """Decision rule as text, written before the run."""
     pilot: ClassVar[str] = "None: nothing was run before the rule was written."
-    """What was run and looked at before the rule was as it is, in words."""
+    """Runs that were seen before the rule got its current form."""
     chart: ClassVar[ChartSpec]
-    """Its chart."""
+    """Chart of the report."""
     corrected: ClassVar[bool] = False
-    """Whether the rule of today was written by somebody who had seen rows."""
+    """Whether the author of the current rule had seen rows of an earlier run."""
     attributed_to: ClassVar[str] = ""
-    """Whose statement it is, if not that of the card's paper."""
+    """Source of the statement, if it is not the card's paper."""
     revision: ClassVar[int] = 1
-    """Raised by hand when the code makes other rows from the same settings."""
+    """Increase by hand if changed code produces other rows from the same settings."""
     method: ClassVar[str]
-    """At the start or by training."""
+    """at the start, or by training."""
 
     @abstractmethod
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """All that decides the rows, as plain data."""
+        """Return everything that determines the rows, as plain data."""
 
     @abstractmethod
     def cost(self, budget: Budget) -> str:
-        """What it takes, in a few words."""
+        """Return the cost as text, such as the number of cells and steps."""
 
     @abstractmethod
     def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
-        """Measure."""
+        """Run the experiment and return the measured rows."""
 
     @abstractmethod
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """The rule, applied."""
+        """Apply the rule to rows."""
 
     def chart_rows(self, rows: Sequence[Row]) -> Sequence[Row]:
-        """Those of which the chart is made."""
+        """Return the rows that the chart shows."""
         return rows
 
     @property
     def source(self) -> str:
-        """Who said it when."""
+        """Authors and year of the statement."""
         return self.attributed_to or format_source(registry.card(claim_name(self)))
 
     def judge(self, rows: Sequence[Row]) -> Verdict:
-        """The verdict that follows from rows."""
+        """Return the verdict on rows."""
         return Verdict(tuple(self.checks(rows)))
 
     def is_current(self, digest: str, budget: Budget) -> bool:
-        """Whether rows of this digest are those that it would make now."""
+        """Return whether rows with this digest match the current settings and revision."""
         return digest == self.digest(budget)
 
     def digest(self, budget: Budget) -> str:
-        """What tells its rows from others: the settings and the revision."""
-        decides = {"settings": self.settings(budget), "revision": self.revision}
-        text = json.dumps(decides, sort_keys=True)
+        """Return the hash of settings and revision that identifies the rows."""
+        data = {"settings": self.settings(budget), "revision": self.revision}
+        text = json.dumps(data, sort_keys=True)
         return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def format_source(card: Card) -> str:
-    """Who said it when: authors and year, without the title.
+    """Return the authors and the year of a card's paper.
 
-    >>> source_of(Card(name="", title="", formula="", summary="", paper="Ba and Hinton, A B, 2016"))
+    >>> paper = "Ba and Hinton, A B, 2016"
+    >>> format_source(Card(name="", title="", formula="", summary="", paper=paper))
     'Ba and Hinton, 2016'
     """
-    named = re.match(r"[^,]+ et al\.|[^,]+?(?:, [^,]+?)*? and [^,]+|[^,]+", card.paper)
-    return f"{named.group() if named else card.paper}, {card.year}"
+    authors = re.match(r"[^,]+ et al\.|[^,]+?(?:, [^,]+?)*? and [^,]+|[^,]+", card.paper)
+    return f"{authors.group() if authors else card.paper}, {card.year}"
 
 
 def claim_name(claim: Claim) -> str:
-    """The name under which a claim is registered: that of its file."""
+    """Return the registered name of a claim, which is the name of its file."""
     return type(claim).__module__.rpartition(".")[2]

@@ -1,4 +1,4 @@
-"""What the claims have in common that say: this trains where deep Post-LN does not."""
+"""Base class of the claims that an arm trains at a depth where Post-LN does not."""
 
 from collections.abc import Mapping, Sequence
 from typing import ClassVar
@@ -30,30 +30,33 @@ PROGRESS_BY_LR = ChartSpec(
 
 
 def describe_deep_experiment(arms: str) -> str:
-    """The paragraph of a claim about deep stacks. arms: each with the warm-ups it has"""
+    """Return the experiment text of a claim about deep stacks. arms: arms and their warm-ups."""
     return (
         "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
-        f"translate dates over one ladder of learning rates: {arms}. {PROGRESS_DEFINITION}"
+        f"translate dates over the same learning rates: {arms}. {PROGRESS_DEFINITION}"
     )
 
 
 class DeepRemedyClaim(ComparisonClaim):
-    """An arm beside Post-LN at the same depth, over one ladder; Post-LN also over warm-up."""
+    """Comparison of an arm with Post-LN at the same depth, over the same learning rates.
+
+    Post-LN is also tuned over warm-up. Pre-LN takes part to show what these steps can reach.
+    """
 
     arm: ClassVar[str]
     has_warmup: ClassVar[bool] = True
-    """Whether its recipe has a warm-up."""
+    """Whether the recipe of the arm has a warm-up."""
     experiment = describe_deep_experiment(
         f"Post-LN {WITH_AND_WITHOUT_WARMUP}, Pre-LN without, and the arm as its recipe has it"
     )
     rule = (
-        f"Premise: Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}. The arm at its best makes "
-        f"progress above {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} above Post-LN, seed by seed."
+        f"Premise: Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}. The arm at its "
+        f"best makes progress above {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} "
+        "above Post-LN, seed by seed."
     )
     chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Both arms, and Pre-LN, which says what can be learnt in these steps."""
         warm, cold = ([self.arm], []) if self.has_warmup else ([], [self.arm])
         return {
             "deep": deep_comparison(
@@ -62,7 +65,6 @@ class DeepRemedyClaim(ComparisonClaim):
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """The arm trains where Post-LN does not."""
         own, post = (best_setting_values(rows, arm=arm) for arm in (self.arm, "post_ln"))
         return [
             Check(

@@ -1,19 +1,20 @@
-"""The few settings that claims by training share, so that cells they have in common train once.
+"""Comparisons that claims by training share, so that common cells are trained once.
 
-A field is a task, a model and a number of steps; claims choose arms, depths and warm-ups on it. All
-arms of a comparison have the same ladder of learning rates, the same seeds and the same batches.
+Each function fixes the task, the model size and the number of steps; the claim chooses arms, depths
+and warm-ups. All arms of a comparison have the same learning rates, seeds and batches.
 """
 
 from typing import Any
 
 from addnorm.claims.claim import Budget
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 
 DATES: dict[str, Any] = {
     "task": "translate", "tokenizer": "char", "score": 0, "monitor_every": 0, "max_length": 32,
     "dropout": 0.0, "label_smoothing": 0.0, "schedule": "constant",
 }  # fmt: skip
-"""Dates from English into German, letter by letter: small, and yet nobody guesses them."""
+"""Translation of dates from English to German, character by character."""
 TINY: dict[str, Any] = {
     "dim": 8,
     "heads": 2,
@@ -28,11 +29,11 @@ LARGE: dict[str, Any] = {"dim": 128, "heads": 4, "batch_tokens": 1024}
 
 
 SECOND_ROUND: dict[str, Any] = {"first_seed": 200}
-"""The second round of the standard budget: seeds that the first has not seen; see the ledger."""
+"""Seeds of the second round of the standard budget, unused in the first; see the ledger."""
 DEEP_LRS = [1e-4, 5e-4, 2e-3, 8e-3, 3.2e-2]
-"""The ladder of deep models; its edges are there to be worse than what lies between them."""
+"""Learning rates of deep models; the edges are expected to be worse than the values between."""
 SHALLOW_LRS = [5e-4, 2e-3, 8e-3, 3e-2]
-"""The ladder of shallow ones."""
+"""Learning rates of shallow models."""
 
 
 def deep_comparison(
@@ -45,10 +46,16 @@ def deep_comparison(
     seeds: int = 5,
     valid_every: int = 75,
 ) -> Comparison:
-    """Twelve layers in encoder and decoder, without warm-up and with one of a quarter of the steps.
+    """Return a comparison of deep encoder-decoders (12 layers each; 18 in the full budget).
 
-    depths: others. cold, warm: further arms, whose recipes have none, or always one. seeds,
-    valid_every: of the standard budget; a hundred cells are its fifteen minutes
+    Args:
+        budget: smoke, standard or full.
+        wiring: Arms trained without warm-up and with one of a quarter of the steps.
+        depths: Depths to use instead.
+        arms_without_warmup: Arms trained without warm-up only.
+        arms_with_warmup: Arms trained with warm-up only.
+        seeds: Seeds of the standard budget; 100 cells take about fifteen minutes.
+        valid_every: Steps between validations in the standard budget.
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"valid_every": 2},
@@ -63,16 +70,23 @@ def deep_comparison(
         "depth": [1, 2] if depths and budget == "smoke" else depths or depth[budget],
         "lr": [1e-3] if budget == "smoke" else DEEP_LRS,
     }
-    most = max(1, spec["steps"] // 4)
-    sides = ((wiring, [0, most]), (arms_without_warmup, [0]), (arms_with_warmup, [most]))
-    grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in sides if arms]
-    return Comparison.of(DATES | spec | {"grids": grids})
+    steps = max(1, spec["steps"] // 4)
+    groups = ((wiring, [0, steps]), (arms_without_warmup, [0]), (arms_with_warmup, [steps]))
+    grids = [axes | {"wiring": arms, "warmup": warmup} for arms, warmup in groups if arms]
+    return parse_comparison(DATES | spec | {"grids": grids})
 
 
 def warmup_comparison(
     budget: Budget, wiring: list[str], *, with_warmup: list[bool], optimizer: str
 ) -> Comparison:
-    """Six layers each, with and without a warm-up of a quarter of the steps."""
+    """Return a comparison of six-layer encoder-decoders.
+
+    Args:
+        budget: smoke, standard or full.
+        wiring: Wirings to compare.
+        with_warmup: Whether to warm up for a quarter of the steps; several values are compared.
+        optimizer: Optimizer of all arms.
+    """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
         "standard": SMALL | SECOND_ROUND | {"depth": 6, "steps": 160, "seeds": 6, "lr": DEEP_LRS},
@@ -80,7 +94,7 @@ def warmup_comparison(
     }
     spec = at[budget]
     warmup = [spec["steps"] // 4 if each else 0 for each in with_warmup]
-    return Comparison.of(
+    return parse_comparison(
         DATES | spec | {"wiring": wiring, "warmup": warmup, "optimizer": optimizer}
     )
 
@@ -88,8 +102,13 @@ def warmup_comparison(
 def norm_comparison(
     budget: Budget, norm: list[str], *, small_corpus: bool = False, **keys: Any
 ) -> Comparison:
-    """Three layers of Pre-LN with a short warm-up; few: longer, for a corpus that is learnt by
-    heart. keys: further ones of a recipe
+    """Return a comparison of norms in Pre-LN with three layers and a short warm-up.
+
+    Args:
+        budget: smoke, standard or full.
+        norm: Norms to compare.
+        small_corpus: Train longer, for a corpus small enough to be memorized.
+        keys: Further recipe keys.
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
@@ -101,19 +120,19 @@ def norm_comparison(
     }
     spec = at[budget]
     more = {"wiring": ["pre_ln"], "norm": norm, "warmup": spec["steps"] // 10}
-    return Comparison.of(DATES | spec | more | keys)
+    return parse_comparison(DATES | spec | more | keys)
 
 
 SMALL_CORPUS_RECORDS: dict[Budget, int] = {"smoke": 20, "standard": 200, "full": 500}
-"""Pairs of a corpus that is learnt by heart."""
+"""Training pairs of a corpus small enough to be memorized."""
 
 
 def shallow_comparison(budget: Budget, wiring: list[str]) -> Comparison:
-    """Two layers each, without and with a warm-up of a quarter of the steps."""
+    """Return a comparison of two-layer encoder-decoders, without and with warm-up."""
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
         "standard": SMALL | {"depth": 2, "steps": 200, "seeds": 4, "lr": SHALLOW_LRS},
         "full": LARGE | {"depth": 3, "steps": 3000, "seeds": 8, "lr": SHALLOW_LRS},
     }
     spec = at[budget]
-    return Comparison.of(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})
+    return parse_comparison(DATES | spec | {"wiring": wiring, "warmup": [0, spec["steps"] // 4]})

@@ -1,16 +1,23 @@
-"""How far a claim is that runs in this process: a line now and then, with the time left."""
+"""Progress messages of claims that run in this process, with the remaining time."""
 
 import time
 from collections.abc import Callable
 
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.train_state import TrainState
 
 REPORT_INTERVAL_SECONDS = 10.0
-"""Between two lines."""
+"""Minimum time between two messages."""
 
 
 class ProgressTimer(TrainCallback):
-    """Counts what is done, and says so; a training may be followed step by step."""
+    """Training callback that reports how much of a claim is done.
+
+    Args:
+        on_message: Receives a line of text every ten seconds.
+        total: Number of units of the whole claim.
+        unit: Name of the units, such as seeds or steps.
+    """
 
     def __init__(self, on_message: Callable[[str], None], *, total: int, unit: str) -> None:
         self.report, self.total, self.unit = on_message, total, unit
@@ -19,20 +26,19 @@ class ProgressTimer(TrainCallback):
         self.step_offset = 0
 
     def update(self, done: int) -> None:
-        """So many are done, of all."""
+        """Report that `done` units are finished."""
         now = time.monotonic()
-        if self.initial_count is None:  # what an earlier sitting did took no time in this one
+        if self.initial_count is None:  # work of an earlier session took no time in this one
             self.initial_count, self.start_time = done, now
         if now - self.last_report_time < REPORT_INTERVAL_SECONDS or done <= self.initial_count:
             return
         self.last_report_time = now
-        left = (now - self.start_time) * (self.total - done) / (done - self.initial_count)
-        self.report(f"{done:,} of {self.total:,} {self.unit}, {left:,.0f} s left")
+        remaining = (now - self.start_time) * (self.total - done) / (done - self.initial_count)
+        self.report(f"{done:,} of {self.total:,} {self.unit}, {remaining:,.0f} s left")
 
     def start_training(self, step_offset: int) -> None:
-        """A training begins; before: steps of those that are done."""
+        """Start to count a training run. step_offset: steps of all earlier runs."""
         self.step_offset = step_offset
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
-        """A step of a training."""
-        self.update(self.step_offset + progress.step)
+    def on_step_end(self, state: TrainState, loss: float) -> None:
+        self.update(self.step_offset + state.step)

@@ -1,40 +1,36 @@
-"""What is kept of a claim that was run: rows, verdict, and what it takes to do it again."""
+"""Stored result of a claim: rows, verdict and provenance."""
 
-import platform
 import subprocess
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from pathlib import Path
 
-import torch
-
-from addnorm import __version__
 from addnorm.claims.checks import Answer, Verdict
 from addnorm.claims.claim import Budget, registry
-from addnorm.comparison.layout import read_json, write_json
-from addnorm.comparison.shared_data import machine
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json
 from addnorm.core.rows import Row, read_rows, write_rows
+from addnorm.train.environment import collect_versions, describe_machine
 
 RESULT, ROWS = "result.json", "rows.jsonl"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Result:
-    """One claim, run to its end or to a crash."""
+    """Result of one claim, finished or crashed."""
 
     claim: str
     budget: Budget
     digest: str
-    """What tells its settings from others."""
+    """Hash of settings and revision; see `Claim.digest`."""
     verdict: Verdict | None
     """None if it crashed."""
     why: str = ""
-    """The reason, where it crashed."""
+    """Reason of the crash."""
     seconds: float = 0.0
     made: Mapping[str, str] = field(default_factory=dict)
-    """By which code, on which machine."""
+    """Versions, machine and commit."""
     rows: Sequence[Row] = ()
 
     @property
@@ -44,69 +40,65 @@ class Result:
 
     @property
     def command(self) -> str:
-        """Does it again."""
+        """Command that reproduces the result."""
         return f"addnorm claims run {self.claim} --budget {self.budget} -o claims"
 
     def save(self, folder: Path) -> None:
-        """Write rows, then the result: from then on the claim is done."""
+        """Write the rows, then `result.json`, which marks the claim as finished."""
         folder.mkdir(parents=True, exist_ok=True)
         write_rows(folder / ROWS, self.rows)
-        told = asdict(self) | {"verdict": self.verdict.to_dict() if self.verdict else None}
-        told["rows"] = len(self.rows)
-        write_json(folder / RESULT, told | {"command": self.command})
+        data = asdict(self) | {"verdict": self.verdict.to_dict() if self.verdict else None}
+        data["rows"] = len(self.rows)
+        write_json(folder / RESULT, data | {"command": self.command})
 
     @classmethod
     def read(cls, folder: Path) -> "Result | None":
-        """The result of a folder, judged from its rows by the rule of today; None if there is none.
+        """Read a result and judge its rows by the current rule; return None if there is none.
 
-        The verdict in the file is for readers without addnorm.
+        The verdict stored in the file is for readers without addnorm.
         """
         try:
-            told = read_json(folder / RESULT)
-            if told is None:
+            data = read_json(folder / RESULT)
+            if data is None:
                 return None
             rows = tuple(read_rows(folder / ROWS))
-            if len(rows) != told["rows"]:
-                raise UserError(f"{ROWS} has {len(rows)} rows of {told['rows']}")
+            if len(rows) != data["rows"]:
+                raise UserError(f"{ROWS}: expected {data['rows']} rows, got {len(rows)}")
             names = ("claim", "budget", "digest", "why", "seconds", "made")
-            judge = registry.member(told["claim"])().judge
-            verdict = None if told["verdict"] is None else judge(rows)
-            return cls(**{name: told[name] for name in names}, verdict=verdict, rows=rows)
-        except (KeyError, TypeError, UserError) as problem:
-            why = (
-                str(problem).partition(";")[0] if isinstance(problem, UserError) else repr(problem)
-            )
+            judge = registry.member(data["claim"])().judge
+            verdict = None if data["verdict"] is None else judge(rows)
+            return cls(**{name: data[name] for name in names}, verdict=verdict, rows=rows)
+        except (KeyError, TypeError, UserError) as error:
+            why = str(error).partition(";")[0] if isinstance(error, UserError) else repr(error)
             raise UserError(
-                f"{folder} does not tell what became of a claim ({why}); remove it, and run the "
-                "claim again"
+                f"{folder} is not the result of a claim ({why}); remove it and run the claim again"
             ) from None
 
 
 def read_results(folder: Path) -> dict[str, Result]:
-    """What was run in a folder, in the order of the registry; claims of others are left out."""
-    found = {name: Result.read(folder / name) for name in registry}
-    return {name: result for name, result in found.items() if result is not None}
+    """Return the results in a folder, in the order of the registry; ignore unknown claims."""
+    results = {name: Result.read(folder / name) for name in registry}
+    return {name: result for name, result in results.items() if result is not None}
 
 
 def is_claims_folder(folder: Path) -> bool:
-    """Whether claims were run in a folder."""
+    """Return whether a folder contains results of claims."""
     return any(path.parent.name in registry for path in folder.glob(f"*/{RESULT}"))
 
 
 def provenance() -> dict[str, str]:
-    """The code and the machine that make numbers now."""
-    told = {"addnorm": __version__, "torch": torch.__version__, "python": platform.python_version()}
-    now = current_commit()
-    return told | machine() | ({"commit": now} if now else {})
+    """Return the versions, the machine and the commit of the running code."""
+    commit = current_commit()
+    return collect_versions() | describe_machine() | ({"commit": commit} if commit else {})
 
 
 @cache
 def current_commit() -> str:
-    """The commit of the code that runs, marked if files were changed; empty outside of git."""
-    here = Path(__file__).parent
+    """Return the commit of the running code, marked if files changed; empty outside git."""
+    folder = Path(__file__).parent
 
-    def git(*words: str) -> str:
-        command = ["git", "-C", str(here), *words]
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(folder), *arguments]
         return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
 
     try:

@@ -1,35 +1,26 @@
-"""Claims from their names to their results; interrupted anywhere and called again, it goes on."""
+"""Runs claims and stores their results; an interrupted call can be resumed."""
 
 import time
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
 
+from addnorm.claims.callbacks import ClaimsCallback
 from addnorm.claims.claim import BUDGETS, Budget, Claim, ClaimWorkspace, claim_name, registry
 from addnorm.claims.result import Result, provenance
 from addnorm.comparison.engines.base import Engine
-from addnorm.comparison.run import ComparisonCallback
 from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
-from addnorm.train.run_folder import folder_lock
+from addnorm.core.files import folder_lock
 
 STUDIES, ERROR_FILE = "studies", "error.txt"
 
 
-class ClaimsCallback:
-    """Whoever follows; every method may stay as it is."""
-
-    def on_claim_start(self, claim: Claim, *, number: int, total: int) -> ComparisonCallback | None:
-        """A claim begins; who follows its comparisons."""
-
-    def on_claim_end(self, claim: Claim, result: Result, *, cached: bool) -> None:
-        """It has a result. again: whether it was there already."""
-
-    def on_message(self, text: str) -> None:
-        """How far a claim is, now and then, where it has no comparison to follow."""
-
-
 def find_claims(names: Sequence[str]) -> list[Claim]:
-    """Claims by name, each once; a name that is none is refused with the nearest."""
+    """Return the claims with these names, each once.
+
+    Raises:
+        UnknownNameError: A name is not registered; the message suggests close names.
+    """
     for name in names:
         if name not in registry:
             raise UnknownNameError(unknown_name_message("claim", name, registry))
@@ -44,11 +35,21 @@ def run_claims(
     engine: Engine | None = None,
     callback: ClaimsCallback | None = None,
 ) -> dict[str, Result]:
-    """Run every claim that has no result yet, one after the other.
+    """Run claims one after the other and return their results by name.
 
-    One that has a result is judged again from its rows, by the rule of today. A claim that crashes
-    is a result with its reason; it is tried once more in the next sitting. So is one whose settings
-    or revision are no longer those of its file.
+    A claim with a stored result of the same settings and revision is not run again; the current
+    rule judges its stored rows. A claim that crashes gets a result with the reason and is run again
+    by the next call.
+
+    Args:
+        names: Names of claims.
+        folder: Output folder; finished claims in it are kept.
+        budget: smoke, standard or full; a folder holds claims of one budget.
+        engine: Where the cells of comparisons run; by default processes on this machine.
+        callback: Receives the progress.
+
+    Raises:
+        UserError: A name or the budget is unknown, or the folder contains something else.
     """
     if budget not in BUDGETS:
         raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))
@@ -58,31 +59,29 @@ def run_claims(
         callback or ClaimsCallback(),
     )
     if folder.exists() and not folder.is_dir():
-        raise UserError(f"{folder} is a file; wanted a new folder, or one of claims, for -o")
+        raise UserError(f"expected a new or empty output folder, got {folder}, which is a file")
     _reject_foreign_files(folder)
-    made: dict[str, Result] = {}
+    results: dict[str, Result] = {}
     with folder_lock(folder, activity="running claims"):
         _reject_other_budget(folder, budget)
         for number, claim in enumerate(claims, start=1):
             name = claim_name(claim)
-            before = Result.read(folder / name)
-            done = before is not None and before.verdict is not None
-            if before is not None and done and claim.is_current(before.digest, budget):
-                before.save(folder / name)
-                made[name] = before
-                callback.on_claim_end(claim, before, cached=True)
+            stored = Result.read(folder / name)
+            is_done = stored is not None and stored.verdict is not None
+            if stored is not None and is_done and claim.is_current(stored.digest, budget):
+                stored.save(folder / name)  # with the verdict of the current rule
+                results[name] = stored
+                callback.on_claim_end(claim, stored, cached=True)
                 continue
-            audience = callback.on_claim_start(claim, number=number, total=len(claims))
-            desk = ClaimWorkspace(
-                folder / name, folder / STUDIES, engine, audience, callback.on_message
-            )
-            made[name] = _run_claim(claim, desk, budget)
-            callback.on_claim_end(claim, made[name], cached=False)
-    return made
+            callback.on_claim_start(claim, number=number, total=len(claims))
+            workspace = ClaimWorkspace(folder / name, folder / STUDIES, engine, callback)
+            results[name] = _run_claim(claim, workspace, budget)
+            callback.on_claim_end(claim, results[name], cached=False)
+    return results
 
 
 def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Result:
-    name, begun = claim_name(claim), time.monotonic()
+    name, start = claim_name(claim), time.monotonic()
     workspace.folder.mkdir(parents=True, exist_ok=True)
     digest, rows, verdict, why = claim.digest(budget), [], None, ""
     try:
@@ -90,9 +89,9 @@ def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Resul
         verdict = claim.judge(rows)
         (workspace.folder / ERROR_FILE).unlink(missing_ok=True)
     except UserError:
-        raise  # the user's to mend (a full disk, say), and no claim is to blame
-    except Exception as problem:
-        why = " ".join(f"{type(problem).__name__}: {problem}".split())[:500]
+        raise  # a problem of the environment, such as a full disk, not a result of the claim
+    except Exception as error:
+        why = " ".join(f"{type(error).__name__}: {error}".split())[:500]
         (workspace.folder / ERROR_FILE).write_text(traceback.format_exc(), encoding="utf-8")
     result = Result(
         claim=name,
@@ -100,7 +99,7 @@ def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Resul
         digest=digest,
         verdict=verdict,
         why=why,
-        seconds=round(time.monotonic() - begun, 1),
+        seconds=round(time.monotonic() - start, 1),
         made=provenance(),
         rows=rows,
     )
@@ -109,21 +108,20 @@ def _run_claim(claim: Claim, workspace: ClaimWorkspace, budget: Budget) -> Resul
 
 
 def _reject_foreign_files(folder: Path) -> None:
-    """A folder that holds things, and none of ours, is somebody else's."""
-    found = sorted(path.name for path in folder.glob("[!.]*"))
-    if found and not {*registry, STUDIES} & set(found):
+    names = sorted(path.name for path in folder.glob("[!.]*"))
+    if names and not {*registry, STUDIES} & set(names):
         raise UserError(
-            f"{folder} holds other things ({', '.join(found[:3])}, ...) and no claims; wanted a "
-            "new or empty folder for -o"
+            f"expected a new or empty output folder, got {folder}, which contains "
+            f"{', '.join(names[:3])}, ... and no claims"
         )
 
 
 def _reject_other_budget(folder: Path, budget: Budget) -> None:
-    """A folder is of one budget, so that no page mixes them."""
+    # A report must not mix budgets.
     for name in registry:
-        found = Result.read(folder / name)
-        if found is not None and found.budget != budget:
+        result = Result.read(folder / name)
+        if result is not None and result.budget != budget:
             raise UserError(
-                f"{folder} holds claims of budget {found.budget!r}, wanted {budget!r}; choose "
-                f"another -o, or --budget {found.budget}"
+                f"budget: expected {result.budget!r}, the budget of the claims in {folder}, got "
+                f"{budget!r}; choose another output folder"
             )

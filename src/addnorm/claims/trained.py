@@ -1,4 +1,8 @@
-"""Claims by training: comparisons of the lab, read as rows, judged by progress."""
+"""Claims by training: comparisons whose cells become rows and are judged by progress.
+
+Each arm is tuned over the same learning rates. To avoid selection bias, the setting of a seed is
+chosen by the mean progress of the other seeds (`best_setting_rows`).
+"""
 
 import math
 from abc import abstractmethod
@@ -19,36 +23,36 @@ from addnorm.claims.claim import Budget, Claim, ClaimWorkspace
 from addnorm.claims.tables import make_table
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.outcomes import NO_LEARNING_RATIO, TRAINED_PROGRESS, LossSummary, progress
-from addnorm.comparison.run import ComparisonCallback, compare
+from addnorm.comparison.run import run_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row
 
 PROGRESS_DEFINITION = (
-    "Progress is the share of the way from the loss of a model that only knows how often each "
+    "Progress is the fraction of the way from the loss of a model that only knows how often each "
     "token occurs (0) to the lowest final validation loss of any cell of this claim on the same "
-    "data (1), within these few steps: who is slow counts as who fails. A cell that diverged, or "
-    "ended above the first, has made none, and nobody has if that lowest loss is not 5 % below the "
-    "first. Each arm is judged, seed by seed, at the setting of the common ladder at which its "
-    "mean progress over the other seeds is highest. Two premises stand before every claim: "
-    "somebody trains, and nobody does better by more than a little at the lowest or the highest "
-    "learning rate of the ladder than between them."
+    "data (1). It is measured at a fixed number of steps, so a slow arm scores as low as one that "
+    "fails. A cell that diverged or ended above the baseline has progress 0; so have all cells if "
+    "the lowest loss is not 5 % below the baseline. Each arm is judged, seed by seed, at the "
+    "setting where its mean progress over the other seeds is highest. Every claim has two "
+    "premises: some arm trains, and no arm is clearly better at the lowest or highest learning "
+    "rate than between them."
 )
 TABLE_PROGRESS_DEFINITION = PROGRESS_DEFINITION.replace(
-    "how often each token occurs", "how the target is spread"
+    "how often each token occurs", "the distribution of the target"
 )
 TRAINED_THRESHOLD = TRAINED_PROGRESS
-"""Progress above which an arm has trained, as everywhere in the lab; a convention, not a law."""
+"""Progress above which an arm has trained, by convention the threshold of all comparisons."""
 NEGLIGIBLE_PROGRESS = 0.05
-"""Progress that is worth no word: within it two arms are as good as each other. A convention, set
-before the first run: about what seeds differ by."""
+"""Difference in progress below which two arms count as equal. A convention set before the first
+run, about as large as the variation between seeds."""
 SMOKE_RECORDS = 50
-"""Records of a smoke run."""
+"""Training records of a smoke run."""
 DATA_FOLDER = "data"
-"""Beside the studies: corpora of few records."""
+"""Folder beside the studies for small corpora and tables."""
 LABELED_FIELDS = ("depth", "warmup")
-"""Fields whose values say nothing without their name."""
+"""Fields whose values are shown together with the field name."""
 FIRST_PILOT = (
     "six cells (Pre-LN and Post-LN of twelve layers, 150 steps, dates at learning rate 0.001, text "
     "at 0.001 and 0.003, one seed), to choose the number of steps, before the rules of all claims "
@@ -65,44 +69,42 @@ TRAINED_GUIDE = ((TRAINED_THRESHOLD, "trained, from here on"),)
 
 
 class TrainedClaim(Claim):
-    """A claim whose rows tell, among others, the progress of trained arms."""
+    """A claim whose rows include the progress of trained arms."""
 
     method = "by training"
     pilot = FIRST_PILOT + SECOND_PILOT
     group_fields: ClassVar[tuple[str, ...]] = ("study", "arm")
-    """Fields that tell apart what is tuned by itself."""
+    """Fields that separate the groups that are tuned independently."""
 
     @abstractmethod
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """What the claim says, and premises of its own."""
+        """Return the checks of the claim, with its own premises."""
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Premises that all training has in common, then the findings."""
         return [*training_premises(rows, self.group_fields), *self.findings(rows)]
 
 
 class ComparisonClaim(TrainedClaim):
-    """One whose numbers come from comparisons of the lab."""
+    """A claim whose numbers come from comparisons."""
 
     row_names: ClassVar[tuple[str, ...]] = ("progress",)
-    """Which rows of a cell are kept: progress, loss, train_loss, score (several), or valid (one a
-    step)."""
+    """Rows of a cell to keep: progress, loss, train_loss, score (one per metric) or valid (one per
+    validation)."""
 
     @abstractmethod
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """What is trained, by the name of the study."""
+        """Return the comparisons to train, by study name."""
 
     def records(self, budget: Budget) -> Mapping[str, int]:
-        """Studies that see only so many records of the demo corpus in training."""
-        # To read all of them would be most of a smoke run.
+        """Return the number of training records of studies that use a part of the demo corpus."""
+        # Reading the whole corpus would dominate a smoke run.
         return dict.fromkeys(self.comparisons(budget), SMOKE_RECORDS) if budget == "smoke" else {}
 
     def tables(self, budget: Budget) -> Mapping[str, str]:
-        """Studies on tables: which; see `claims/tables.py`."""
+        """Return the table names of studies on tables; see `claims/tables.py`."""
         return {}
 
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The specs, how many records they see, and which table."""
         few, tables = self.records(budget), self.tables(budget)
         return {
             name: spec.canonical_dict()
@@ -112,13 +114,11 @@ class ComparisonClaim(TrainedClaim):
         }
 
     def cost(self, budget: Budget) -> str:
-        """So many cells of so many steps."""
         specs = self.comparisons(budget).values()
         steps = sum(len(spec.cells()) * spec.steps for spec in specs)
         return f"{sum(len(spec.cells()) for spec in specs):,} cells, {steps:,} steps in all"
 
     def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
-        """Train every cell that no other claim has trained, and read them all."""
         few, tables = self.records(budget), self.tables(budget)
         studies = {
             name: _run_comparison(spec, workspace, tables.get(name, few.get(name)))
@@ -134,81 +134,71 @@ class ComparisonClaim(TrainedClaim):
 
 
 def _run_comparison(spec: Comparison, workspace: ClaimWorkspace, subset: int | str | None) -> Study:
-    """A comparison, run to its end. some: the name of a table, or how many records of the demo
-    corpus it sees in training.
+    """Run a comparison to the end, reusing finished cells of other claims.
+
+    subset: the name of a table, or the number of training records of the demo corpus; None uses
+        the whole demo corpus.
     """
     folder = workspace.studies / (spec.digest if subset is None else f"{spec.digest}-{subset}")
     if subset is not None:
-        place = workspace.studies.parent / DATA_FOLDER
+        data_folder = workspace.studies.parent / DATA_FOLDER
         data = (
-            make_table(place, subset)
+            make_table(data_folder, subset)
             if isinstance(subset, str)
-            else small_demo_corpus(place, spec.task, subset)
+            else small_demo_corpus(data_folder, spec.task, subset)
         )
         spec = spec.model_copy(update={"data": str(data)})
     relocate_data(spec, folder)
     copy_finished_cells(spec, folder)
-    ear = InterruptTracker(workspace.callback or ComparisonCallback())
-    study = compare(spec, folder, engine=workspace.engine, callback=ear)
+    study = run_comparison(spec, folder, engine=workspace.engine, callback=workspace.callback)
     record_commits(study)
-    if ear.interrupted:
-        raise KeyboardInterrupt  # the bell was rung; what is trained stays
+    if study.interrupted:
+        raise KeyboardInterrupt  # finished cells keep their results
     if not study.complete:
         waiting = sum(each.state == "waiting" for each in study.cells)
         raise UserError(
-            f"{waiting} of {len(study.cells)} cells in {folder} have not ended, another process "
-            "may be at work on them; wait for it, and give the same command again"
+            f"{waiting} of {len(study.cells)} cells in {folder} are not finished, another process "
+            "may be training them; wait for it and rerun the same command"
         )
     _raise_on_crashes(study)
     return study
 
 
-class InterruptTracker(ComparisonCallback):
-    """Passes everything on, and remembers whether it ended by an interruption."""
-
-    def __init__(self, callback: ComparisonCallback) -> None:
-        self.on_comparison_start = callback.on_comparison_start  # type: ignore[method-assign]
-        self.on_cell_event = callback.on_cell_event  # type: ignore[method-assign]
-        self.callback, self.interrupted = callback, False
-
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """Remember."""
-        self.interrupted = interrupted
-        self.callback.on_comparison_end(study, interrupted=interrupted)
-
-
 def _lowest_loss(study: Study, studies: Iterable[Study]) -> float:
-    """The lowest final loss of any cell on the same data."""
-    ground = study.shared_data
-    assert ground is not None
-    same = [
-        s for s in studies if s.shared_data is not None and s.shared_data.corpus == ground.corpus
-    ]
-    losses = (each.loss for each in chain.from_iterable(s.cells for s in same))
+    """Return the lowest final loss of any cell on the same data."""
+    assert study.shared_data is not None
+    corpus = study.shared_data.corpus
+    same_data = [s for s in studies if s.shared_data is not None and s.shared_data.corpus == corpus]
+    losses = (each.loss for each in chain.from_iterable(s.cells for s in same_data))
     return min((loss for loss in losses if math.isfinite(loss)), default=math.inf)
 
 
 def cell_rows(study: Study, name: str, row_names: Sequence[str], *, best: float) -> Iterator[Row]:
-    """The rows of every cell. name: of the study, which specs do not have. best: the lowest loss
-    that anybody reached.
+    """Yield the rows of every cell of a study.
+
+    Args:
+        study: A finished comparison.
+        name: Name of the study within the claim.
+        row_names: Rows to keep; see `ComparisonClaim.row_names`.
+        best: Lowest final loss of any cell on the same data.
     """
-    ground = study.shared_data
-    assert ground is not None
-    signed = cell_commits(study.folder)
+    shared_data = study.shared_data
+    assert shared_data is not None
+    commits = cell_commits(study.folder)
     for each in study.cells:
         cell = each.cell
-        where: dict[str, Any] = {"study": name, "arm": cell.arm.name, "depth": cell.depth}
-        where |= {"warmup": cell.warmup, "lr": cell.lr, "seed": cell.seed, "state": each.state}
-        where |= {"commit": signed.get(cell.name, "")}
-        for what, value, more in _iter_measurements(
-            study, each, baseline=ground.baseline, best=best
+        fields: dict[str, Any] = {"study": name, "arm": cell.arm.name, "depth": cell.depth}
+        fields |= {"warmup": cell.warmup, "lr": cell.lr, "seed": cell.seed, "state": each.state}
+        fields |= {"commit": commits.get(cell.name, "")}
+        for row_name, value, more in _iter_measurements(
+            study, each, baseline=shared_data.baseline, best=best
         ):
-            if what in row_names:
-                yield {"name": what, "value": _round_value(value), **where, **more}
+            if row_name in row_names:
+                yield {"name": row_name, "value": _round_value(value), **fields, **more}
 
 
 def _raise_on_crashes(study: Study) -> None:
-    """A crash says nothing about an arm, and an arm of fewer seeds is no fair one."""
+    """Raise if a cell crashed: a comparison with missing seeds is not fair."""
     crashed = [each for each in study.cells if each.state == "crashed" and each.end is not None]
     if crashed:
         first = crashed[0]
@@ -230,28 +220,28 @@ def _iter_measurements(
         yield "score", value, {"which": name}
     for row in rows:
         if row["name"] == "loss" and row.get("split") == "valid":
-            way = clipped_progress(float(row["value"]), baseline=baseline, best=best)
-            yield "valid", way, {"step": row["step"], "steps": study.spec.steps}
+            value = clipped_progress(float(row["value"]), baseline=baseline, best=best)
+            yield "valid", value, {"step": row["step"], "steps": study.spec.steps}
 
 
 def clipped_progress(loss: float, *, baseline: float, best: float) -> float:
-    """Progress from 0 on; 0 where somebody diverged, or where nobody learnt anything."""
+    """Return progress, at least 0; 0 if the cell diverged or if no cell learned anything."""
     if not math.isfinite(loss) or best > NO_LEARNING_RATIO * baseline:
         return 0.0
     return max(0.0, progress(loss, baseline=baseline, best=best))
 
 
 def _round_value(value: float) -> float:
-    """Six digits: more is noise, and rows are kept."""
+    """Round to six digits, which keeps stored rows small."""
     return float(f"{value:.6g}")
 
 
 def best_setting_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
-    """Of the rows whose fields are these: those of each seed at its best setting.
+    """Return the rows with these field values, of each seed at its best setting.
 
-    A setting is study, arm, depth, warm-up and learning rate; what is not in `where` is chosen. It
-    is chosen for each seed by the mean progress of the others, so that nobody is judged by the
-    seeds that chose; a single seed has no others, and no interval either.
+    A setting is study, arm, depth, warm-up and learning rate; those not in `fields` are chosen. The
+    setting of a seed is chosen by the mean progress of the other seeds, so that the choice does not
+    depend on the value that is judged. A single seed chooses for itself.
     """
     own = [row for row in rows if all(row.get(key) == value for key, value in fields.items())]
     settings: dict[tuple[Any, ...], dict[int, float]] = {}
@@ -260,12 +250,12 @@ def best_setting_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
             settings.setdefault(_setting_key(row), {})[row["seed"]] = row["value"]
     seeds = {seed for values in settings.values() for seed in values}
 
-    def without(seed: int, values: Mapping[int, float]) -> float:
+    def mean_of_others(seed: int, values: Mapping[int, float]) -> float:
         others = [value for each, value in values.items() if each != seed or len(seeds) == 1]
         return fmean(others) if others else -math.inf
 
     best = {
-        seed: max(settings, key=lambda at, seed=seed: without(seed, settings[at]))  # type: ignore[misc]
+        seed: max(settings, key=lambda at, seed=seed: mean_of_others(seed, settings[at]))  # type: ignore[misc]
         for seed in seeds
     }
     return [row for row in own if _setting_key(row) == best.get(row["seed"])]
@@ -274,30 +264,30 @@ def best_setting_rows(rows: Iterable[Row], **fields: Any) -> list[Row]:
 def best_setting_values(
     rows: Iterable[Row], name: str = "progress", **fields: Any
 ) -> dict[int, float]:
-    """By seed: a number of an arm at its best setting."""
-    found = best_setting_rows(rows, **fields)
-    return {row["seed"]: row["value"] for row in found if row["name"] == name}
+    """Return the values of a row name at the best setting, by seed."""
+    best = best_setting_rows(rows, **fields)
+    return {row["seed"]: row["value"] for row in best if row["name"] == name}
 
 
 def training_premises(rows: Sequence[Row], group_fields: Sequence[str]) -> list[Check]:
-    """Somebody trains; and nobody is better at an edge of the ladder.
+    """Return the common premises: some arm trains, and no group is best at an edge of the sweep.
 
-    sides: fields that tell apart what is tuned by itself
+    group_fields: fields that separate the groups that are tuned independently
     """
     own = [row for row in rows if row["name"] == "progress"]
     best = estimate_over_seeds(best_setting_values(own))
     checks = [Check("progress of the best of all", best, low=TRAINED_THRESHOLD, premise=True)]
-    for side in dict.fromkeys(tuple(row[field] for field in group_fields) for row in own):
-        where = dict(zip(group_fields, side, strict=True))
-        told = ", ".join(
+    for group in dict.fromkeys(tuple(row[field] for field in group_fields) for row in own):
+        fields = dict(zip(group_fields, group, strict=True))
+        label = ", ".join(
             f"{name} {value}" if name in LABELED_FIELDS else str(value)
-            for name, value in where.items()
+            for name, value in fields.items()
         )
-        what = f"{told}: progress inside the ladder minus that at its edges"
+        what = f"{label}: progress inside the ladder minus that at its edges"
         checks.append(
             Check(
                 what,
-                paired_difference(*sweep_inside_and_edges(own, **where)),
+                paired_difference(*sweep_inside_and_edges(own, **fields)),
                 low=-NEGLIGIBLE_PROGRESS,
                 premise=True,
             )
@@ -308,7 +298,7 @@ def training_premises(rows: Sequence[Row], group_fields: Sequence[str]) -> list[
 def sweep_inside_and_edges(
     rows: Sequence[Row], **fields: Any
 ) -> tuple[dict[int, float], dict[int, float]]:
-    """By seed: progress at the best setting inside the ladder of rates, and at its edges."""
+    """Return the best progress by seed: inside the learning-rate sweep, and at its two edges."""
     own = [row for row in rows if all(row.get(key) == value for key, value in fields.items())]
     rates = {row["lr"] for row in own}
     edges = {min(rates, default=0.0), max(rates, default=0.0)}

@@ -1,10 +1,10 @@
-"""The command line, one file a verb. No file here imports torch before a command needs it."""
+"""Command line, one file per command. torch is imported only when a command needs it."""
 
 import sys
 
 
 def run() -> int:
-    """The console script; an interrupt during its imports is one, too."""
+    """Run the console script; Ctrl-C during its imports also ends it with code 130."""
     try:
         from addnorm.cli.main import main
 

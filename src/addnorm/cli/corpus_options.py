@@ -1,4 +1,4 @@
-"""From the options of `addnorm data` to a corpus, and what is told on the way."""
+"""Construction of a corpus from the options of `addnorm data`, with progress and a summary."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -10,24 +10,23 @@ if TYPE_CHECKING:
     from addnorm.data.corpus_builder import SplitPlan
     from addnorm.data.record_counts import RecordCounts
 
-PROGRESS_INTERVAL_RECORDS = (
-    1_000_000  # records between two lines of talk where there is no terminal
-)
+PROGRESS_INTERVAL_RECORDS = 1_000_000
+"""Records between two progress lines without a terminal."""
 
 
 def check_output(out: Path, *, force: bool, errors: str = "drop") -> None:
-    """Refuse what can be refused before anything is read."""
+    """Raise UserError for an invalid output folder or option, before any input is read."""
     from addnorm.core.errors import UserError, unknown_name_message
-    from addnorm.data.corpus_builder import check_out
+    from addnorm.data.corpus_builder import check_output_folder
     from addnorm.data.readers.streams import ERROR_MODES
 
     if errors not in ERROR_MODES:
         raise UserError(unknown_name_message("--errors", errors, ERROR_MODES))
-    check_out(out, force=force)
+    check_output_folder(out, force=force)
 
 
 def describe_languages(source: str, target: str) -> dict[str, list[str]]:
-    """What a card says about languages; nothing unless both are known."""
+    """Return the languages for the card; empty unless both are known."""
     return {"languages": [source, target]} if source and target else {}
 
 
@@ -39,7 +38,7 @@ def build_plan(
     seed: int,
     unique: bool = False,
 ) -> "SplitPlan":
-    """How to divide what is not divided already: into `parts`."""
+    """Return the sizes of the splits that have no file of their own."""
     from addnorm.core.errors import UserError
     from addnorm.data.corpus_builder import SplitPlan
     from addnorm.data.splitting import HoldoutSize
@@ -47,7 +46,7 @@ def build_plan(
     for split, size in (("valid", valid), ("test", test)):
         if split in splits and size is not None:
             raise UserError(
-                f"got --{split} {size} and a file for it; wanted one of them; leave out the other"
+                f"--{split}: expected a size or a file, got both ({size}); leave one out"
             )
     sizes = {
         "valid": HoldoutSize.parse(valid, "--valid"),
@@ -66,7 +65,7 @@ def write_corpus(
     about: Mapping[str, Any],
     json: bool,
 ) -> None:
-    """Write the corpus and tell what became of the records."""
+    """Write the corpus and print the counts of its records."""
     from addnorm.cli.output import write_json
     from addnorm.data.corpus_builder import build_corpus
 
@@ -79,7 +78,7 @@ def write_corpus(
 
 
 def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record]":
-    """The records as they are, counted on a terminal, else with a line of talk a million."""
+    """Yield the records while showing their count on standard error."""
     from rich.console import Console
     from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
@@ -90,9 +89,9 @@ def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record
                 print(f"addnorm: {split}: {number:,} records so far", file=sys.stderr)
             yield record
         return
-    words = TextColumn("{task.description} {task.completed:,} records")
+    description = TextColumn("{task.description} {task.completed:,} records")
     with Progress(
-        SpinnerColumn(), words, TimeElapsedColumn(), console=console, transient=True
+        SpinnerColumn(), description, TimeElapsedColumn(), console=console, transient=True
     ) as progress:
         task = progress.add_task(split, total=None)
         for number, record in enumerate(records, start=1):
@@ -102,7 +101,7 @@ def _track_progress(records: "Iterable[Record]", split: str) -> "Iterator[Record
 
 
 def _print_summary(out: Path, task: str, report: Mapping[str, Any]) -> None:
-    """A small table on standard error."""
+    """Print a table of the counts to standard error."""
     lines = [("read", report["read"], "")]
     lines += [(f"kept, {split}", number, "") for split, number in report["kept"].items()]
     first = report["first"]
@@ -110,8 +109,8 @@ def _print_summary(out: Path, task: str, report: Mapping[str, Any]) -> None:
         (f"left out, {reason}", number, f"first: {first[reason]}" if reason in first else "")
         for reason, number in report["dropped"].items()
     ]
-    lines += [(what, number, "") for what, number in report["notes"].items()]
-    wide = max(len(name) for name, _, _ in lines)
+    lines += [(note, number, "") for note, number in report["notes"].items()]
+    width = max(len(name) for name, _, _ in lines)
     print(f"addnorm: a corpus for {task!r} in {out}", file=sys.stderr)
     for name, number, remark in lines:
-        print(f"  {name:<{wide}} {number:>11,}  {remark}".rstrip(), file=sys.stderr)
+        print(f"  {name:<{width}} {number:>11,}  {remark}".rstrip(), file=sys.stderr)

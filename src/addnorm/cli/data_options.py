@@ -1,33 +1,39 @@
-"""Options that the sub-commands of `addnorm data` share."""
+"""Shared options of the sub-commands of `addnorm data`."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of the corpus.")]
-Force = Annotated[bool, typer.Option("--force", help="Replace a corpus that is there.")]
-Json = Annotated[bool, typer.Option("--json", help="The report as JSON on standard output.")]
-Seed = Annotated[int, typer.Option("--seed", help="Another seed holds out other sentences.")]
-Errors = Annotated[
-    str, typer.Option("--errors", help="What becomes of invalid UTF-8: drop, replace or refuse.")
+Out = Annotated[
+    Path, typer.Option("--out", "-o", metavar="DIR", help="Output folder of the corpus")
 ]
-Unique = Annotated[bool, typer.Option("--unique", help="Leave out records that came before.")]
+Force = Annotated[bool, typer.Option("--force", help="Replace an existing corpus")]
+Json = Annotated[bool, typer.Option("--json", help="Print the counts as JSON")]
+Seed = Annotated[int, typer.Option("--seed", help="Seed of the train/valid/test split")]
+Errors = Annotated[
+    str, typer.Option("--errors", help="Handling of invalid UTF-8: drop, replace or refuse")
+]
+Unique = Annotated[bool, typer.Option("--unique", help="Drop repeated records")]
 Holdout = Annotated[
     str | None,
     typer.Option(
-        metavar="N|SHARE", help="Records to hold out; one in twenty, at most 2,000, if left out."
+        metavar="N|FRACTION", help="Records to hold out; default one in twenty, at most 2,000"
     ),
 ]
 HoldoutOrFile = Annotated[
     str | None,
-    typer.Option(metavar="FILE|N|SHARE", help="A table of its own, or records to hold out."),
+    typer.Option(metavar="FILE|N|FRACTION", help="A separate table, or records to hold out"),
 ]
-File = Annotated[Path | None, typer.Option(metavar="FILE", help="Plain, .gz or .xz.")]
-Column = Annotated[str | None, typer.Option(metavar="COLUMN", help="Its name, or 0, 1, ...")]
+File = Annotated[Path | None, typer.Option(metavar="FILE", help="Text file, plain, .gz or .xz")]
+Column = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column name or index")]
 SourceLanguage = Annotated[
-    str, typer.Option("--from", metavar="LANGUAGE", help="Language of the sources.")
+    str, typer.Option("--from", metavar="LANGUAGE", help="Language of the sources")
 ]
 TargetLanguage = Annotated[
-    str, typer.Option("--to", metavar="LANGUAGE", help="Language of the targets.")
+    str, typer.Option("--to", metavar="LANGUAGE", help="Language of the targets")
+]
+TaskName = Annotated[
+    str | None,
+    typer.Option("--task", help="Task of the corpus; default: the first one with these columns"),
 ]

@@ -1,4 +1,4 @@
-"""Lines in, lines out: what `translate`, `generate` and `classify` have in common."""
+"""Input and output of the commands that map lines to lines, such as `translate`."""
 
 import contextlib
 import itertools
@@ -10,18 +10,25 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 if TYPE_CHECKING:
-    from addnorm.decode.inference import GeneratedText, InputWarnings, LabelPrediction, RunProtocol
+    from addnorm.tasks import (
+        FilledText,
+        GeneratedText,
+        InputWarnings,
+        LabelPrediction,
+        RunProtocol,
+    )
 
 Output = TypeVar("Output")
 
 MAX_ATTENTION_EXAMPLES = 20
-"""Answers whose attention is drawn at most."""
+"""Maximum number of outputs in the attention report."""
 
 
 class InputLines:
-    """Lines of files, or of standard input, one after the other; what is no UTF-8 is replaced.
+    """Iterable over the lines of files, or of standard input if there are none.
 
-    invalid: how many lines had something replaced
+    Bytes that are not UTF-8 are replaced; `invalid` counts the affected lines. Files that end in
+    .gz or .xz are decompressed.
     """
 
     def __init__(self, files: Iterable[Path] = ()) -> None:
@@ -30,7 +37,7 @@ class InputLines:
             if not path.is_file():
                 from addnorm.core.errors import UserError
 
-                raise UserError(f"no lines at {path}: there is no such file; wanted a text file")
+                raise UserError(f"no lines at {path}: there is no such file; expected a text file")
 
     def __iter__(self) -> Iterator[str]:
         if not self.files:
@@ -38,11 +45,11 @@ class InputLines:
         for path in self.files:
             from addnorm.data.readers.streams import open_text
 
-            with open_text(path) as file:  # .gz and .xz as they are, as in `addnorm data`
+            with open_text(path) as file:
                 yield from self._decode_lines(file)
 
     def count(self) -> int:
-        """How many the files have; standard input can be read only once."""
+        """Return the number of lines of the files; standard input cannot be counted."""
         from addnorm.data.readers.streams import open_text
 
         number = 0
@@ -62,37 +69,37 @@ class InputLines:
 
 
 def check_prefixes(texts: InputLines, prefix_lines: InputLines) -> None:
-    """Refuse files with other numbers of lines before the work; of standard input it shows late."""
+    """Raise UserError if texts and prefixes are files with different numbers of lines."""
     if texts.files and (lines := texts.count()) != (prefixes := prefix_lines.count()):
         from addnorm.core.errors import UserError
 
         raise UserError(
-            f"there are {prefixes} prefixes for {lines} lines; wanted one a line, empty where "
-            "nothing is to be forced"
+            f"prefixes: expected one per line, {lines} in all, got {prefixes}; use empty lines "
+            "where no prefix is forced"
         )
 
 
 def check_attention_path(path: Path) -> None:
-    """Refuse a place for a page that cannot be written to, before the work."""
+    """Raise UserError if the attention report cannot be written, before decoding starts."""
     from addnorm.core.errors import UserError
 
-    why = "it is a folder" if path.is_dir() else ""
+    reason = "it is a folder" if path.is_dir() else ""
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             pass
     except OSError as problem:
-        why = why or problem.strerror or str(problem)
-    if why:
+        reason = reason or problem.strerror or str(problem)
+    if reason:
         raise UserError(
-            f"--attention {path} cannot be written ({why}); wanted a file in a folder that you may "
-            "write to; try --attention attention.html"
+            f"--attention: expected a file in a writable folder, got {path} ({reason}); try "
+            "--attention attention.html"
         )
 
 
 def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
     """Lines to read before the first is answered; one where somebody types them."""
-    from addnorm.decode.inference import LINES_PER_CHUNK
+    from addnorm.tasks.lines import LINES_PER_CHUNK
 
     if chunk is not None:
         return chunk
@@ -100,43 +107,47 @@ def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
 
 
 def open_run(folder: Path, device: str) -> "RunProtocol":
-    """The run in a folder."""
+    """Open a trained run; print a warning if its best checkpoint is damaged."""
     from addnorm.train.trained_run import TrainedRun
 
     run = TrainedRun.open(folder, device=device)
     if not run.is_best:
         print(
-            f"addnorm: the best checkpoint of {folder} is damaged; answering with step {run.step}",
+            f"addnorm: the best checkpoint of {folder} is damaged; using step {run.step}",
             file=sys.stderr,
         )
     return run
 
 
 def write_line(*cells: object) -> None:
-    """One line, cells between tabs; it is on its way at once. Line breaks inside become `\\n`."""
+    """Write cells separated by tabs as one line, and flush. Line breaks inside become `\\n`."""
     sys.stdout.write("\t".join(escape_whitespace(str(cell)) for cell in cells) + "\n")
     sys.stdout.flush()
 
 
 def write_record(record: dict[str, Any]) -> None:
-    """One JSON object on a line."""
+    """Write a JSON object as one line, and flush."""
     sys.stdout.write(json.dumps(record, ensure_ascii=False, allow_nan=False) + "\n")
     sys.stdout.flush()
 
 
 def escape_whitespace(text: str) -> str:
-    """Text without what would break the line or the columns."""
+    """Escape line breaks and tabs."""
     return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
 def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, form: str) -> None:
-    """The answers to a line.
+    """Write the outputs for an input line, best first.
 
-    form: `text` the text of the best; `scores` its score before it; `nbest` every answer on a line,
-        number of the line, score, text; `json` an object with all of it
+    Args:
+        number: number of the input line, from 1
+        line: the input line
+        answers: outputs, best first
+        form: `text` writes the best text; `scores` its score and text; `nbest` a line with number,
+            score and text per output; `json` an object with everything
     """
     if form == "json":
-        told = [
+        records = [
             {
                 "text": each.text,
                 "score": each.score,
@@ -145,7 +156,7 @@ def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, for
             }
             for each in answers
         ]
-        write_record({"line": number, "input": line, "answers": told})
+        write_record({"line": number, "input": line, "answers": records})
     elif form == "nbest":
         for each in answers:
             write_line(number, f"{each.score:.4f}", each.text)
@@ -158,22 +169,29 @@ def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, for
 def pair_with_lines(
     lines: Iterable[str], answer: "Callable[[Iterator[str]], Iterable[Output]]"
 ) -> "Iterator[tuple[str, Output]]":
-    """Each line beside its answer; lines are kept only until they are answered."""
-    asked, echo = itertools.tee(lines)
-    return zip(echo, answer(asked), strict=True)
+    """Yield each line with its output; lines are buffered only until their output arrives."""
+    inputs, echo = itertools.tee(lines)
+    return zip(echo, answer(inputs), strict=True)
 
 
 def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
-    """Say on standard error what was not taken as it stands."""
+    """Print to standard error how many lines were truncated or not UTF-8."""
     invalid = sum(each.invalid for each in lines)
     if warnings.num_truncated:
         print(
-            f"addnorm: {warnings.num_truncated} of {warnings.num_lines} lines were too long and cut",
+            f"addnorm: {warnings.num_truncated} of {warnings.num_lines} lines were too long and "
+            "truncated",
+            file=sys.stderr,
+        )
+    if warnings.num_unmasked:
+        print(
+            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; "
+            "nothing was filled in",
             file=sys.stderr,
         )
     if invalid:
         print(
-            f"addnorm: {invalid} of {warnings.num_lines} lines were not UTF-8; what could not be read was "
+            f"addnorm: {invalid} of {warnings.num_lines} lines were not UTF-8; invalid bytes were "
             "replaced",
             file=sys.stderr,
         )
@@ -187,36 +205,47 @@ def run_lines(
     description: str,
     attention: Path | None,
 ) -> None:
-    """Write the answers as they come, each with its number and line; then draw attention."""
+    """Write each output as soon as it is computed, then the attention report if requested.
+
+    Args:
+        run: the trained run
+        answers: pairs of input line and output
+        write: called with the number of the line, the line and the output
+        description: label of the progress bar
+        attention: file of the attention report; None for no report
+    """
     if attention is not None:
         check_attention_path(attention)
-    drawn: list[GeneratedText | LabelPrediction] = []
+    drawn: list[GeneratedText | LabelPrediction | FilledText] = []
     number = 0
     with progress_bar(description, shares_terminal=True) as tick:
-        for number, (line, found) in enumerate(answers, start=1):
-            write(number, line, found)
+        for number, (line, output) in enumerate(answers, start=1):
+            write(number, line, output)
             tick(1, None)
-            first = found[0] if isinstance(found, list) else found
+            first = output[0] if isinstance(output, list) else output
             if attention is not None and len(drawn) < MAX_ATTENTION_EXAMPLES and first.tokens:
                 drawn.append(first)
     if attention is not None:
-        from addnorm.decode.attention_maps import attention_examples
         from addnorm.report.attention_page import write_attention_page
+        from addnorm.tasks.attention import attention_examples
 
         write_attention_page(attention, attention_examples(run, drawn))
-        some = f"{len(drawn)} of {number} lines"
-        print(f"addnorm: drew the attention of {some} into {attention}", file=sys.stderr)
+        count = f"{len(drawn)} of {number} lines"
+        print(f"addnorm: wrote attention maps of {count} to {attention}", file=sys.stderr)
 
 
 @contextlib.contextmanager
 def progress_bar(
     description: str, *, shares_terminal: bool
 ) -> Iterator[Callable[[int, int | None], object]]:
-    """A bar on standard error, if that is a terminal; call what comes back with how many more, and
-    how many there are, if that is known.
+    """Show a progress bar on standard error, if that is a terminal.
 
-    shares: whether standard output goes on meanwhile, so that a bar would be in its way where
-        both are the same terminal
+    Yields a function of (newly finished items, total or None).
+
+    Args:
+        description: label of the bar
+        shares_terminal: whether the command writes to standard output meanwhile; then there is no
+            bar if standard output is a terminal, too
     """
     if not sys.stderr.isatty() or (shares_terminal and sys.stdout.isatty()):
         yield lambda count, total: None

@@ -1,4 +1,8 @@
-"""The console script: the table of commands, and what becomes of their mistakes."""
+"""Console script: the table of commands, and exit codes for errors.
+
+The imports below load only option definitions. Each command imports what it needs when it runs, so
+that `addnorm --help` does not load torch.
+"""
 
 import contextlib
 import os
@@ -17,6 +21,7 @@ from addnorm.cli.commands.data import data
 from addnorm.cli.commands.doctor import doctor
 from addnorm.cli.commands.draw import draw
 from addnorm.cli.commands.evaluate import evaluate
+from addnorm.cli.commands.fill_mask import fill_mask
 from addnorm.cli.commands.fit import fit
 from addnorm.cli.commands.generate import generate
 from addnorm.cli.commands.list import list_members
@@ -26,7 +31,6 @@ from addnorm.cli.commands.show import show
 from addnorm.cli.commands.train import train
 from addnorm.cli.commands.translate import translate
 
-# One line a verb, in the order of `addnorm --help`. What takes long to import is imported inside.
 COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "list": list_members,
     "show": show,
@@ -41,19 +45,29 @@ COMMANDS: dict[str, Callable[..., Any] | typer.Typer] = {
     "translate": translate,
     "generate": generate,
     "classify": classify,
+    "fill-mask": fill_mask,
     "fit": fit,
     "predict": predict,
     "bench": bench,
 }
+"""Commands by name, in the order of `addnorm --help`."""
 
 EXIT_DONE, EXIT_USAGE_ERROR, EXIT_INTERRUPTED = 0, 2, 130
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command and return the exit code: 0 done, 1 the answer is no, 2 a mistake."""
+    """Run one command.
+
+    Args:
+        arguments: the command line without the program name; `sys.argv` if None
+
+    Returns:
+        The exit code: 0 for success, 1 for a negative result (a failed audit, a diverged run), 2
+        for an error of the user or the system, 130 after Ctrl-C.
+    """
     if sys.stdout is None:
-        return _print_error("standard output is closed; wanted somewhere to write to")
-    with contextlib.suppress(AttributeError):  # whatever stands in for it may have no encoding
+        return _print_error("standard output is closed; redirect it to a file or a terminal")
+    with contextlib.suppress(AttributeError):  # a replaced stdout may not be reconfigurable
         sys.stdout.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     try:
         code = _run(list(sys.argv[1:] if arguments is None else arguments) or ["--help"])
@@ -63,17 +77,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return _print_error("interrupted", EXIT_INTERRUPTED)
     except BrokenPipeError:
         _discard_stdout()
-        return EXIT_DONE  # the reader, `head` say, has all it wanted
+        return EXIT_DONE  # the reader, such as `head`, has closed the pipe
     except typer.TyperException as problem:
         context = getattr(problem, "ctx", None)
         verb = context.command_path if context else "addnorm"
         return _print_error(f"{problem.format_message().rstrip('.')}; try '{verb} --help'")
     except OSError as problem:
-        where = f"{problem.filename}: " if problem.filename else "cannot write the output: "
+        path = f"{problem.filename}: " if problem.filename else "cannot write the output: "
         _discard_stdout()
-        return _print_error(f"{where}{problem.strerror or problem}")
+        return _print_error(f"{path}{problem.strerror or problem}")
     except ValueError as problem:
-        from addnorm.core.errors import UserError  # not at the top: it would slow down --help
+        from addnorm.core.errors import UserError  # imported here to keep --help fast
 
         if not isinstance(problem, UserError):
             raise
@@ -115,15 +129,15 @@ def addnorm(
     version: Annotated[
         bool,
         typer.Option(
-            "--version", callback=_print_version, is_eager=True, help="Print the version."
+            "--version", callback=_print_version, is_eager=True, help="Print the version and exit"
         ),
     ] = False,
 ) -> None:
-    """Arrangements of Transformer norms and residual wirings, chosen by name."""
+    """Build, train and compare Transformers whose norms and wirings are chosen by name."""
 
 
 def _print_error(text: str, code: int = EXIT_USAGE_ERROR) -> int:
-    """One line on standard error."""
+    """Print one line to standard error; return the exit code."""
     if sys.stderr is not None:
         with contextlib.suppress(OSError):
             print("addnorm:", " ".join(text.split()), file=sys.stderr)
@@ -131,7 +145,7 @@ def _print_error(text: str, code: int = EXIT_USAGE_ERROR) -> int:
 
 
 def _discard_stdout() -> None:
-    """Let what cannot be written any more go nowhere, so that Python's own flush at exit passes."""
+    """Redirect standard output to /dev/null if it cannot be written, so that exiting succeeds."""
     try:
         sys.stdout.flush()
     except OSError:

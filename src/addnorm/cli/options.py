@@ -1,20 +1,22 @@
-"""Options that the commands which answer lines share."""
+"""Shared options of the commands that read lines of text."""
 
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
-Chunk = Annotated[
+ChunkLines = Annotated[
     int | None,
-    typer.Option("--chunk", help="Lines read before answering; 512, or 1 if they are typed."),
+    typer.Option(
+        "--chunk-lines", help="Lines read before the first output; default 512, or 1 if typed"
+    ),
 ]
 Scores = Annotated[
-    bool, typer.Option("--scores", help="The log-probability and a tab before each text.")
+    bool, typer.Option("--scores", help="Print the log-probability and a tab before each text")
 ]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object a line.")]
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON object per line")]
 Attention = Annotated[
     Path | None,
-    typer.Option("--attention", metavar="FILE.html", help="Draw who looked where, as a page."),
+    typer.Option("--attention", metavar="FILE.html", help="Write attention maps to this HTML file"),
 ]
-Device = Annotated[str, typer.Option("--device", help="auto, cpu, cuda, mps.")]
+Device = Annotated[str, typer.Option("--device", help="Device: auto, cpu, cuda or mps")]

@@ -1,4 +1,4 @@
-"""Standard output: pages that fit a terminal, whole lines for a pipe, JSON for programs."""
+"""Standard output: pages wrapped for a terminal, unwrapped lines for a pipe, JSON for programs."""
 
 import json
 import sys
@@ -6,11 +6,12 @@ from typing import Any
 
 from rich.console import Console, Group, RenderableType
 
-UNLIMITED_WIDTH = 100_000  # columns where there is no terminal: nothing is wrapped or cut
+UNLIMITED_WIDTH = 100_000
+"""Width of the console without a terminal: nothing is wrapped or truncated."""
 
 
 def make_console() -> Console:
-    """What a page is laid out for: the terminal, or endless lines without colour for a pipe."""
+    """Return a console for the terminal, or one with unlimited width and no color for a pipe."""
     console = Console(file=sys.stdout, markup=False, highlight=False, emoji=False)
     if not console.is_terminal:
         console.width = UNLIMITED_WIDTH
@@ -18,14 +19,14 @@ def make_console() -> Console:
 
 
 def write_page(console: Console, *parts: RenderableType) -> None:
-    """Lay parts out below each other and write them to standard output."""
+    """Render `parts` below each other and write them to standard output."""
     with console.capture() as capture:
         console.print(Group(*parts), soft_wrap=False)
     lines = (line.rstrip() for line in capture.get().splitlines())
-    # Not by rich itself, which ends the program in its own way when the reader has gone.
+    # Not written by rich, which exits on its own when the reader closes the pipe.
     sys.stdout.write("".join(f"{line}\n" for line in lines))
 
 
 def write_json(data: Any) -> None:
-    """Write plain data as JSON."""
+    """Write `data` to standard output as indented JSON."""
     sys.stdout.write(json.dumps(data, indent=2, ensure_ascii=False, allow_nan=False) + "\n")

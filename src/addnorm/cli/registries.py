@@ -1,58 +1,124 @@
-"""What can be listed and shown: every family of members that have cards."""
+"""Registries that `addnorm list` and `addnorm show` know.
 
-from importlib import import_module
-from typing import TYPE_CHECKING, Any
+Each registry is imported on first use: the import loads torch.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
 
 if TYPE_CHECKING:
     from addnorm.core.calls import Call
     from addnorm.core.cards import Card
     from addnorm.core.registry import Registry
 
-# Where the registry of each family lives. They are imported on use: it takes torch.
-FAMILIES = {
-    "norms": "addnorm.norms",
-    "wirings": "addnorm.wirings",
-    "schedules": "addnorm.train.schedules.base",
-    "optimizers": "addnorm.train.optimizers.base",
-    "positions": "addnorm.sublayers.positions",
-    "qk_norms": "addnorm.sublayers.qk_norm",
-    "presets": "addnorm.models.presets",
-    "claims": "addnorm.claims",
+
+def _norms() -> "Registry[Any]":
+    from addnorm.norms import registry
+
+    return registry
+
+
+def _wirings() -> "Registry[Any]":
+    from addnorm.wirings import registry
+
+    return registry
+
+
+def _schedules() -> "Registry[Any]":
+    from addnorm.train.schedules.base import registry
+
+    return registry
+
+
+def _optimizers() -> "Registry[Any]":
+    from addnorm.train.optimizers.base import registry
+
+    return registry
+
+
+def _tasks() -> "Registry[Any]":
+    from addnorm.tasks import registry
+
+    return registry
+
+
+def _positions() -> "Registry[Any]":
+    from addnorm.sublayers.positions import registry
+
+    return registry
+
+
+def _qk_norms() -> "Registry[Any]":
+    from addnorm.sublayers.qk_norm import registry
+
+    return registry
+
+
+def _presets() -> "Registry[Any]":
+    from addnorm.models.presets import registry
+
+    return cast("Registry[Any]", registry)  # presets have cards, but are not classes
+
+
+def _claims() -> "Registry[Any]":
+    from addnorm.claims import registry
+
+    return registry
+
+
+FAMILIES: "dict[str, Callable[[], Registry[Any]]]" = {
+    "norms": _norms,
+    "wirings": _wirings,
+    "schedules": _schedules,
+    "optimizers": _optimizers,
+    "tasks": _tasks,
+    "positions": _positions,
+    "qk_norms": _qk_norms,
+    "presets": _presets,
+    "claims": _claims,
 }
+"""Loader of the registry of each family."""
 
 
 def get_registry(family: str) -> "Registry[Any]":
-    """The registry of a family; a word that is none is refused with the nearest."""
+    """Return the registry of a family.
+
+    Raises:
+        UnknownNameError: there is no such family
+    """
     from addnorm.core.errors import UnknownNameError, unknown_name_message
 
     if family not in FAMILIES:
         raise UnknownNameError(unknown_name_message("family", family, FAMILIES))
-    registry: Registry[Any] = import_module(FAMILIES[family]).registry
-    return registry
+    return FAMILIES[family]()
 
 
 def find_members(text: str) -> "list[tuple[str, Card, Call]]":
-    """(family, card, canonical call) of every member that a call string may mean.
+    """Return (family, card, canonical call) of each member that a call string can mean.
 
-    A name can stand in several families, as `none` does. Options that only one of them takes
-    decide; options that nobody takes are refused as the first family refuses them.
+    Several families can have a member of the same name, such as `none`. Members that do not have
+    the options of the call are left out.
+
+    Raises:
+        UnknownNameError: no family has a member of this name
+        UserError: no member accepts the options; the message is that of the first family
     """
     from addnorm.core.calls import Call
     from addnorm.core.errors import UnknownNameError, UserError, unknown_name_message
 
     registries = {family: get_registry(family) for family in FAMILIES}
     name = Call.parse(text).name if "(" in text else text.strip()
-    holders = {family: registry for family, registry in registries.items() if name in registry}
-    if not holders:
+    candidates = {family: registry for family, registry in registries.items() if name in registry}
+    if not candidates:
         known = dict.fromkeys(name for registry in registries.values() for name in registry)
         kinds = " or ".join(registry.family for registry in registries.values())
         raise UnknownNameError(unknown_name_message(kinds, name, known))
-    found, refusals = [], []
-    for family, registry in holders.items():
+    members, errors = [], []
+    for family, registry in candidates.items():
         try:
-            found.append((family, registry.card(name), registry.resolve(text)))
-        except UserError as refusal:
-            refusals.append(refusal)
-    if not found:
-        raise refusals[0]
-    return found
+            members.append((family, registry.card(name), registry.resolve(text)))
+        except UserError as error:
+            errors.append(error)
+    if not members:
+        raise errors[0]
+    return members

@@ -1,4 +1,4 @@
-"""The summary of a comparison as a table for terminals."""
+"""Summary of a comparison as a terminal table."""
 
 import math
 from typing import TYPE_CHECKING
@@ -13,12 +13,12 @@ if TYPE_CHECKING:
 
 
 def summary_table(study: "Study") -> Table:
-    """A row for each arm at each depth; columns of states that nobody is in are left out."""
-    lines = study.summary
-    used = [state for state in STATES if any(line.states.get(state) for line in lines)]
+    """Return a table with one row per arm and depth; empty state columns are omitted."""
+    arms = study.summary
+    states = [state for state in STATES if any(arm.states.get(state) for arm in arms)]
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
     table.add_column("arm", style="bold", no_wrap=True)
-    for name in ("depth", *used):
+    for name in ("depth", *states):
         table.add_column(name, justify="right")
     for name in (
         "stable lr",
@@ -30,36 +30,35 @@ def summary_table(study: "Study") -> Table:
         "memory",
     ):
         table.add_column(name)
-    for line in lines:
+    for arm in arms:
         table.add_row(
-            line.arm.name,
-            str(line.depth),
-            *(str(line.states.get(state, 0)) for state in used),
-            format_stable_range(line),
-            line.best.format() if line.best else "-",
-            line.loss.format() if line.loss else "-",
-            line.score.format(1 if study.score == "chrf" else 3) if line.score else "-",
-            format_gap(line),
-            "-" if math.isnan(line.speed) else f"{line.speed:.2f}",
-            "-" if math.isnan(line.memory) else f"{line.memory / 2**20:,.0f} MB",
+            arm.arm.name,
+            str(arm.depth),
+            *(str(arm.states.get(state, 0)) for state in states),
+            format_stable_range(arm),
+            arm.best.format() if arm.best else "-",
+            arm.loss.format() if arm.loss else "-",
+            arm.score.format(1 if study.score == "chrf" else 3) if arm.score else "-",
+            format_gap(arm),
+            "-" if math.isnan(arm.speed) else f"{arm.speed:.2f}",
+            "-" if math.isnan(arm.memory) else f"{arm.memory / 2**20:,.0f} MB",
         )
-    table.caption = None
     return table
 
 
-def format_stable_range(line: "ArmSummary") -> str:
-    """Learning rates at which every seed trained, by warm-up."""
-    if len(line.stable) == 1:
-        return line.stable[0].format()
+def format_stable_range(arm: "ArmSummary") -> str:
+    """Format the learning rates at which all seeds trained, for each warm-up."""
+    if len(arm.stable) == 1:
+        return arm.stable[0].format()
     return "; ".join(
         f"{each.format()} with warm-up {each.warmup}" if each.warmup else f"{each.format()} without"
-        for each in line.stable
+        for each in arm.stable
     )
 
 
-def format_gap(line: "ArmSummary") -> str:
-    """How far behind the best arm at this depth."""
-    if line.behind is None:
-        return "best" if line.leads else "-"
-    told = line.behind.format()
-    return told if line.behind.excludes_zero or line.behind.half is None else f"{told} (noise)"
+def format_gap(arm: "ArmSummary") -> str:
+    """Format the difference to the best arm of the same depth."""
+    if arm.behind is None:
+        return "best" if arm.leads else "-"
+    gap = arm.behind.format()
+    return gap if arm.behind.excludes_zero or arm.behind.half is None else f"{gap} (noise)"

@@ -1,4 +1,4 @@
-"""One cell, trained and measured in the process that calls: what every engine runs."""
+"""Training of one cell in the current process; every engine calls `run_cell`."""
 
 import resource
 import shutil
@@ -14,63 +14,74 @@ from addnorm.comparison.cell_result import ERROR_SUFFIX, CellResult, sidecar_pat
 from addnorm.comparison.job import HEARTBEAT_SECONDS, Heartbeat, Job, StepCallback, is_using_gpu
 from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
-from addnorm.train import run_folder as files
+from addnorm.core.files import try_lock
+from addnorm.train.run_folder import CHECKPOINTS
 
 LOCK_TIMEOUT_SECONDS = 60.0
-"""Seconds that a cell waits for another process that works on it."""
+"""Seconds to wait for another process that trains the same cell."""
 
 
 class DiskFullError(UserError):
-    """The disk is full: no cell can go on, and none of them is to blame."""
+    """The disk is full or read-only, which stops all cells of a comparison."""
 
 
 def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
-    """Train the cell, or go on with it; None if it was interrupted or paused.
+    """Train a cell, resuming from its last checkpoint if there is one.
 
-    Whatever goes wrong inside is a result, with the reason; only a full disk is everybody's. A
-    cell of a leader who was killed may still be at work: it is waited for, and its end is taken.
+    An exception inside the training becomes a result with ending `crashed`. A process orphaned by
+    a killed comparison may still train the cell; the function then waits for that process and
+    returns its result.
+
+    Args:
+        job: The cell to train.
+        on_step: Called with the step and its loss, a few times per second.
+
+    Returns:
+        The result, or None if the training was interrupted or paused.
+
+    Raises:
+        DiskFullError: The disk is full or read-only.
     """
-    until = time.monotonic() + LOCK_TIMEOUT_SECONDS
+    deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:
-        with files.try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
-            if (end := CellResult.read(job.folder)) is not None:
-                return end
-            if ours:
+        with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
+            if (result := CellResult.read(job.folder)) is not None:
+                return result
+            if acquired:
                 return _train_cell(job, on_step)
-        if time.monotonic() > until:
+        if time.monotonic() > deadline:
             return None
         time.sleep(HEARTBEAT_SECONDS)
 
 
 def _train_cell(job: Job, on_step: StepCallback) -> CellResult | None:
-    at_rest = _peak_memory_bytes()
+    idle_memory = _peak_memory_bytes()
     try:
         try:
-            finished = get_task(job.recipe.task).train_and_score(job, Heartbeat(on_step))
-        except Exception as problem:
-            if _is_disk_full(problem):
+            result = get_task(job.recipe.task).train_and_score(job, Heartbeat(on_step))
+        except Exception as error:
+            if _is_disk_full(error):
                 raise
             sidecar_path(job.folder, ERROR_SUFFIX).write_text(
                 traceback.format_exc(), encoding="utf-8"
             )
-            finished = CellResult("crashed", _format_reason(problem))
-        if finished is None:
+            result = CellResult("crashed", _format_reason(error))
+        if result is None:
             return None
-        finished = replace(
-            finished, memory=_peak_memory_bytes() - (0 if is_using_gpu() else at_rest)
-        )
-        finished.save(job.folder)
-    except Exception as problem:
-        if _is_disk_full(problem):
-            raise DiskFullError(str(problem)) from None
+        idle_memory = 0 if is_using_gpu() else idle_memory
+        result = replace(result, memory=_peak_memory_bytes() - idle_memory)
+        result.save(job.folder)
+    except Exception as error:
+        if _is_disk_full(error):
+            raise DiskFullError(str(error)) from None
         raise
-    if finished.ending != "crashed":  # whoever wants the weights trains this one cell again
-        shutil.rmtree(job.folder / files.CHECKPOINTS, ignore_errors=True)
-    return finished
+    if result.ending != "crashed":  # weights are not kept; the report shows how to retrain a cell
+        shutil.rmtree(job.folder / CHECKPOINTS, ignore_errors=True)
+    return result
 
 
 def _peak_memory_bytes() -> int:
-    """The most memory that this process had so far, in bytes; on a GPU, of the GPU."""
+    """Return the peak memory of this process so far: of the GPU if it uses one, else of the CPU."""
     if is_using_gpu():
         return torch.cuda.max_memory_allocated()
     unit = 1 if sys.platform == "darwin" else 1024
@@ -78,7 +89,7 @@ def _peak_memory_bytes() -> int:
 
 
 def _is_disk_full(error: BaseException) -> bool:
-    """Whether it was the disk, at any remove."""
+    """Return whether the error or any error in its chain of causes is a full or read-only disk."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, OSError) and cause.errno in (ENOSPC, EDQUOT, EROFS):
@@ -88,8 +99,8 @@ def _is_disk_full(error: BaseException) -> bool:
 
 
 def _format_reason(error: Exception) -> str:
-    memory = isinstance(error, MemoryError | torch.OutOfMemoryError)
-    if memory or "allocate memory" in str(error):
+    is_memory_error = isinstance(error, MemoryError | torch.OutOfMemoryError)
+    if is_memory_error or "allocate memory" in str(error):
         return "out of memory"
-    words = " ".join(str(error).split())
-    return words if isinstance(error, UserError) else f"{type(error).__name__}: {words}"
+    text = " ".join(str(error).split())
+    return text if isinstance(error, UserError) else f"{type(error).__name__}: {text}"

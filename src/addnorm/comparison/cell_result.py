@@ -1,68 +1,79 @@
-"""How a cell ended: plain data beside the folder of its run."""
+"""Result of a finished cell, stored as JSON beside the folder of its run."""
 
 import math
 from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
-from addnorm.comparison import layout as files
 from addnorm.core.errors import UserError
+from addnorm.core.files import read_json, write_json
 
 RESULT_SUFFIX, ERROR_SUFFIX, LOG_SUFFIX = "json", "error", "log"
-"""Beside `cells/NAME`, the folder of a cell's run: how it ended, a traceback, what it printed."""
+"""Suffixes of the files beside `cells/NAME`: the result, a traceback, the captured output."""
+OPTIONAL_FIELDS = frozenset({"recent"})
+"""Fields that results written by older versions do not have."""
 
 
 def sidecar_path(folder: Path, suffix: str) -> Path:
-    """A file beside the folder of a cell: `cells/NAME.json`."""
+    """Return the path of a file beside the folder of a cell, such as `cells/NAME.json`."""
     return folder.with_name(f"{folder.name}.{suffix}")
 
 
 @dataclass(frozen=True)
 class CellResult:
-    """What is known of a cell that has ended, well or not."""
+    """Outcome of one cell. Whether the cell counts as trained depends on all cells; see `Study`."""
 
     ending: str
     """done, diverged, crashed, or cut (by halving)."""
     why: str = ""
-    """The reason in words, where it is not done."""
+    """Reason, if `ending` is not done."""
     step: int = 0
-    """Updates done."""
+    """Optimizer steps done."""
     loss: float = math.nan
-    """Validation loss at the end."""
+    """Final validation loss."""
     lowest: float = math.nan
-    """The lowest loss it ever had; see judge.Course."""
+    """Lowest loss of the run; see `outcomes.LossSummary`."""
     scores: dict[str, float] = field(default_factory=dict)
-    """Scores of the task on the records that all cells answer."""
+    """Scores on the held-out examples, by metric."""
     samples: tuple[str, ...] = ()
-    """Answers to the first of these records."""
+    """Outputs for the first held-out examples."""
     tokens: int = 0
     seconds: float = 0.0
-    """Time of the training, over all sittings."""
+    """Training time, summed over all resumed sessions."""
     rate: float = math.nan
-    """Tokens a second of processor time, the median over steps; of time, on a GPU."""
+    """Tokens per second: the median over steps, in process time (in wall time on a GPU)."""
     memory: int = 0
-    """Bytes that the training took at most, beyond an idle process."""
+    """Peak memory of the training in bytes, without the memory of the idle process."""
     parameters: int = 0
+    recent: float = math.nan
+    """Mean training loss over the last tenth of the run; NaN in results of older versions."""
 
     def save(self, folder: Path) -> None:
-        """Write it beside the folder of the cell's run; from then on the cell is finished."""
-        files.write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
+        """Write the result beside the folder of the run, which marks the cell as finished."""
+        write_json(sidecar_path(folder, RESULT_SUFFIX), asdict(self))
 
     @classmethod
     def read(cls, folder: Path) -> "CellResult | None":
-        """The end of a cell; None if it has not come yet."""
-        plain = files.read_json(sidecar_path(folder, RESULT_SUFFIX))
-        if plain is None:
+        """Read the result of a cell; return None if the cell is not finished."""
+        path = sidecar_path(folder, RESULT_SUFFIX)
+        data = read_json(path)
+        if data is None:
             return None
-        if not isinstance(plain, dict) or set(plain) != {each.name for each in fields(cls)}:
+        known = {each.name for each in fields(cls)}
+        if not isinstance(data, dict) or not known - OPTIONAL_FIELDS <= set(data) <= known:
             raise UserError(
-                f"{sidecar_path(folder, RESULT_SUFFIX)} does not tell how a cell ended; remove it, and give the "
-                "command of `addnorm compare` again"
+                f"{path} is not the result of a cell; remove it and rerun the same "
+                "`addnorm compare` command"
             )
-        numbers = {name: math.nan for name in ("loss", "lowest", "rate") if plain[name] is None}
-        scores = {name: value for name, value in plain["scores"].items() if value is not None}
-        return cls(**plain | numbers | {"samples": tuple(plain["samples"]), "scores": scores})
+        # JSON has no NaN: numbers that were not finite are stored as null.
+        numbers = {
+            name: math.nan
+            for name in ("loss", "lowest", "rate", "recent")
+            if data.get(name) is None
+        }
+        scores = {name: value for name, value in data["scores"].items() if value is not None}
+        return cls(**data | numbers | {"samples": tuple(data["samples"]), "scores": scores})
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the fields as plain data."""
         return asdict(self)

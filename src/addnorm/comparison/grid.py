@@ -1,4 +1,4 @@
-"""What is varied: arms, depths, warm-ups, learning rates; and the cells that come of it."""
+"""Grids of arms, depths, warm-ups and learning rates, and the cells they expand to."""
 
 import hashlib
 import math
@@ -19,9 +19,9 @@ from addnorm.train.schedules.base import registry as schedules
 from addnorm.wirings.base import registry as wirings
 
 SWEEP_LRS = (3e-4, 1e-3, 3e-3, 1e-2)
-"""The ladder of learning rates where one is asked for: half decades, as far as Transformers go."""
+"""Learning rates of `lr=sweep`, half a decade apart."""
 OWN_SCHEDULE = "own"
-"""The warm-up, and the schedule behind it, that an arm's paper recommends."""
+"""Value of `warmup` that selects the schedule recommended by the wiring's paper."""
 DEFAULT_NORM = "layer"
 
 Depth = Annotated[int, Field(ge=1, strict=True)]
@@ -31,16 +31,16 @@ LearningRate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 @dataclass(frozen=True)
 class Arm:
-    """One variant: a wiring with a norm, under the common schedule or under its own."""
+    """A variant under comparison: a wiring with a norm and a schedule."""
 
     wiring: str
     norm: str = DEFAULT_NORM
     own: bool = False
-    """Whether it is trained under the schedule that it recommends; a separate arm, never mixed."""
+    """Whether the arm uses the schedule its paper recommends instead of the common one."""
 
     @property
     def name(self) -> str:
-        """What it is called in tables, legends and sentences.
+        """Name in tables, legends and sentences.
 
         >>> Arm("b2t").name, Arm("b2t", "rms", own=True).name
         ('b2t', 'b2t rms (own schedule)')
@@ -51,37 +51,38 @@ class Arm:
 
 @dataclass(frozen=True)
 class Cell:
-    """One training: an arm at a depth with its settings and a seed."""
+    """One training run: an arm at a depth, with a warm-up, a learning rate and a seed."""
 
     arm: Arm
     depth: int
     warmup: int | None
-    """Steps of warm-up; None where the arm's own schedule has its own."""
+    """Warm-up steps; None if the arm uses its recommended schedule."""
     lr: float
     seed: int
 
     @property
     def setting(self) -> tuple[int | None, float]:
-        """(warm-up, learning rate): what may be chosen for an arm at a depth."""
+        """(warm-up, learning rate): the settings that are tuned for each arm and depth."""
         return self.warmup, self.lr
 
     @property
     def name(self) -> str:
-        """The name of its folder: readable, and one for each cell.
+        """Folder name: readable and unique.
 
         >>> Cell(Arm("mix_ln(post=0.25)"), 6, 100, 1e-3, 0).name
         'mix_ln_post_0.25-d6-w100-lr0.001-s0-dacf'
         """
         warmup = OWN_SCHEDULE if self.warmup is None else self.warmup
-        told = f"{self.arm.name}-d{self.depth}-w{warmup}-lr{self.lr:g}-s{self.seed}"
-        plain = re.sub(r"[^\w.-]+", "_", told.replace(" (own schedule)", "")).replace("_-", "-")
-        if plain == told and self.lr == float(f"{self.lr:g}"):
+        label = f"{self.arm.name}-d{self.depth}-w{warmup}-lr{self.lr:g}-s{self.seed}"
+        plain = re.sub(r"[^\w.-]+", "_", label.replace(" (own schedule)", "")).replace("_-", "-")
+        if plain == label and self.lr == float(f"{self.lr:g}"):
             return plain
+        # Characters or digits were dropped: a hash of the exact values keeps the name unique.
         exact = repr((self.arm.name, self.depth, warmup, self.lr, self.seed))
         return f"{plain[:100]}-{hashlib.sha256(exact.encode()).hexdigest()[:4]}"
 
     def schedule(self, common: str) -> str:
-        """The call string of its schedule: the common one with its warm-up, or the arm's own."""
+        """Return the schedule's call string: `common` with the warm-up, or the recommended one."""
         if self.warmup is None:
             return recommended_schedule(self.arm.wiring)
         call = schedules.resolve(common)
@@ -89,16 +90,15 @@ class Cell:
         if "warmup" not in options:
             if self.warmup:
                 raise UserError(
-                    f"schedule {call.name!r} has no warm-up, and the comparison asks for "
-                    f"{self.warmup} steps of it; choose constant, inverse_sqrt, linear, cosine or "
-                    "wsd, or --warmup 0"
+                    f"warmup: expected 0 because schedule {call.name!r} has no warm-up, got "
+                    f"{self.warmup}; choose constant, inverse_sqrt, linear, cosine or wsd"
                 )
             return str(call)
         return str(schedules.resolve(type(call)(call.name, call.options | {"warmup": self.warmup})))
 
 
 class Grid(BaseModel):
-    """Axes that are crossed with each other; a comparison is one grid or several.
+    """Axes whose values are combined with each other; a comparison has one grid or several.
 
     >>> grid = Grid(wiring="post_ln, drop_path(b2t, rate=0.2)", depth=[6, 12], lr="sweep")
     >>> grid.wiring, len(list(grid.cells([0])))
@@ -110,23 +110,23 @@ class Grid(BaseModel):
     wiring: tuple[str, ...] = ("post_ln", "pre_ln")
     """Wirings, as call strings."""
     norm: tuple[str, ...] = (DEFAULT_NORM,)
-    """Norms, as call strings; each is put into every wiring that has norms."""
+    """Norms, as call strings; each is combined with every wiring that has norms."""
     depth: tuple[Depth, ...] = (6,)
-    """Layers; of each stack, where there are two."""
+    """Numbers of layers; of each stack, if the model has an encoder and a decoder."""
     warmup: tuple[Warmup, ...] = (0,)
-    """Steps of warm-up; `own` adds each arm once more with the schedule that it recommends."""
+    """Warm-up steps; `own` adds each arm with the schedule its paper recommends."""
     lr: tuple[LearningRate, ...] = SWEEP_LRS
-    """Learning rates; `sweep` is a ladder of them."""
+    """Learning rates; `sweep` selects 3e-4, 1e-3, 3e-3 and 1e-2."""
 
     @field_validator("*", mode="before")
     @classmethod
     def _to_tuple(cls, value: Any) -> Any:
-        """A text of names between commas, a single value or a list: all are lists."""
+        """Accept a comma-separated string, a single value or a list."""
         if isinstance(value, str):
             value = (
                 SWEEP_LRS
                 if value.strip() == "sweep"
-                else [_parse_number(each) for each in split(value)]
+                else [_parse_number(each) for each in split_list(value)]
             )
         return tuple(value) if isinstance(value, list | tuple) else (value,)
 
@@ -140,28 +140,28 @@ class Grid(BaseModel):
     @classmethod
     def _check_values(cls, value: tuple[Any, ...], info: Any) -> tuple[Any, ...]:
         if not value:
-            raise ValueError(f"{info.field_name} is empty; wanted one value or more")
+            raise ValueError(f"{info.field_name}: expected at least one value, got none")
         for each in value:
             if value.count(each) > 1:
-                raise ValueError(f"{info.field_name} names {each} twice; keep one of them")
+                raise ValueError(f"{info.field_name}: expected distinct values, got {each} twice")
         return value
 
     def arms(self) -> list[Arm]:
-        """Every wiring with every norm; a wiring that has no norm stands there once."""
-        found = [
+        """Return every wiring with every norm; wirings without norms occur once."""
+        arms = [
             Arm(wiring, norm if has_norms(wiring) else DEFAULT_NORM)
             for wiring in self.wiring
             for norm in self.norm
         ]
-        return list(dict.fromkeys(found))
+        return list(dict.fromkeys(arms))
 
     def size(self) -> int:
-        """How many cells it has for each seed, at most."""
+        """Return an upper bound of the number of cells per seed."""
         axes = (self.wiring, self.norm, self.depth, self.warmup, self.lr)
         return math.prod(map(len, axes))
 
     def cells(self, seeds: Iterable[int]) -> Iterator[Cell]:
-        """All that is crossed, in the order in which it is told."""
+        """Yield all combinations, the last axis varying fastest."""
         for arm in self.arms():
             for warmup in self.warmup:
                 own = warmup == OWN_SCHEDULE
@@ -172,29 +172,29 @@ class Grid(BaseModel):
                             yield Cell(Arm(arm.wiring, arm.norm, own), depth, steps, lr, seed)
 
 
-def split(text: str) -> list[str]:
-    """What stands between commas, those inside brackets not counted.
+def split_list(text: str) -> list[str]:
+    """Split a string at commas outside brackets.
 
-    >>> split("pre_ln, drop_path(b2t, rate=0.2),b2t")
+    >>> split_list("pre_ln, drop_path(b2t, rate=0.2),b2t")
     ['pre_ln', 'drop_path(b2t, rate=0.2)', 'b2t']
     """
-    parts, open_ = [""], 0
-    for sign in text:
-        open_ += (sign in "([") - (sign in ")]")
-        if sign == "," and not open_:
+    parts, nesting = [""], 0
+    for character in text:
+        nesting += (character in "([") - (character in ")]")
+        if character == "," and not nesting:
             parts.append("")
         else:
-            parts[-1] += sign
+            parts[-1] += character
     return [part.strip() for part in parts if part.strip()]
 
 
 @cache
 def has_norms(wiring: str) -> bool:
-    """Whether the choice of a norm changes anything: ReZero has none."""
+    """Return whether models with this wiring contain norms; those with ReZero do not."""
     sizes: dict[str, Any] = {"kind": "lm", "vocab": 8, "dim": 8, "depth": 2, "heads": 2}
     model = build(Config.from_kwargs(**sizes, wiring=wiring), device="meta")
-    chosen = type(make_norm(DEFAULT_NORM, 8))
-    return any(isinstance(module, chosen) for module in model.modules())
+    norm_type = type(make_norm(DEFAULT_NORM, 8))
+    return any(isinstance(module, norm_type) for module in model.modules())
 
 
 def _parse_number(text: str) -> Any:

@@ -1,8 +1,8 @@
-"""Successive halving: an early end for the worse half of an arm's settings.
+"""Successive halving: stop the worse half of each arm's settings early.
 
 Jamieson and Talwalkar, Non-stochastic Best Arm Identification and Hyperparameter Optimization,
-2015, arXiv 1502.07943. Halved are the settings of each arm at each depth, never the arms: they stay
-comparable with each other at their best.
+2015, arXiv 1502.07943. Settings (warm-up, learning rate) are halved within each arm and depth; arms
+are never stopped, so that they can be compared at their best settings.
 """
 
 import math
@@ -18,50 +18,54 @@ from addnorm.comparison.spec import Comparison
 from addnorm.train.run_folder import CHECKPOINTS
 
 HALVING_DIVISORS = (4, 2)
-"""Parts of the way after which is halved: a quarter, then a half."""
+"""Settings are halved after `steps // divisor` steps: at a quarter, then at half."""
 
 
 def halving_steps(spec: Comparison) -> list[int | None]:
-    """The steps up to which all cells that are left are trained; None for the end."""
+    """Return the steps at which training pauses for halving; the last entry, None, is the end."""
     if spec.mode == "fair":
         return [None]
-    steps = sorted({spec.steps // share for share in HALVING_DIVISORS if spec.steps // share})
+    steps = sorted({spec.steps // each for each in HALVING_DIVISORS if spec.steps // each})
     return [*(step for step in steps if step < spec.steps), None]
 
 
 def stop_worse_half(spec: Comparison, folder: Path, step: int) -> list[tuple[Cell, CellResult]]:
-    """End the worse half of each arm's settings at each depth, by the loss over seeds so far.
+    """Stop the worse half of each arm's settings at each depth, by mean training loss over seeds.
 
-    Done again after an interruption it cuts the same: cells that were cut at this step are ranked
-    once more, by what they had measured up to it.
+    Repeated after an interruption, the function stops the same cells: cells stopped at this step
+    are ranked again, by their losses up to it.
+
+    Returns:
+        The cells stopped by this call, with their results.
     """
     groups: dict[tuple[Arm, int], dict[tuple[int | None, float], list[Cell]]] = {}
     for cell in spec.cells():
-        end = CellResult.read(folder / files.CELLS / cell.name)
-        if end is None or end.ending != "cut" or end.step >= step:
+        result = CellResult.read(folder / files.CELLS / cell.name)
+        if result is None or result.ending != "cut" or result.step >= step:
             group = groups.setdefault((cell.arm, cell.depth), {})
             group.setdefault(cell.setting, []).append(cell)
-    made = []
+    stopped = []
     for settings in groups.values():
         ranked = sorted(settings, key=lambda each: _mean_recent_loss(folder, settings[each], step))
-        for cell in (cell for each in ranked[-(-len(ranked) // 2) :] for cell in settings[each]):
-            own = folder / files.CELLS / cell.name
-            before = CellResult.read(own)
-            if before is None or before.ending == "crashed":
-                words = f"in the worse half of its arm's settings at step {step}"
-                end = CellResult("cut", words, step=step)
-                end.save(own)
-                shutil.rmtree(own / CHECKPOINTS, ignore_errors=True)
-                made.append((cell, end))
-    return made
+        worse = ranked[-(-len(ranked) // 2) :]  # of an odd number the larger half continues
+        for cell in (cell for setting in worse for cell in settings[setting]):
+            run = folder / files.CELLS / cell.name
+            result = CellResult.read(run)
+            if result is None or result.ending == "crashed":
+                reason = f"in the worse half of its arm's settings at step {step}"
+                result = CellResult("cut", reason, step=step)
+                result.save(run)
+                shutil.rmtree(run / CHECKPOINTS, ignore_errors=True)
+                stopped.append((cell, result))
+    return stopped
 
 
 def _mean_recent_loss(folder: Path, cells: list[Cell], step: int) -> float:
-    """Mean over seeds of the recent training loss at a step; what broke or has none comes last."""
+    """Return the mean over seeds of the recent training loss; infinite if a cell has none."""
     losses = []
     for cell in cells:
-        end = CellResult.read(folder / files.CELLS / cell.name)
-        if end is not None and end.ending in ("diverged", "crashed"):
+        result = CellResult.read(folder / files.CELLS / cell.name)
+        if result is not None and result.ending in ("diverged", "crashed"):
             return math.inf
         rows = (row for row in read_cell_rows(folder, cell) if row["step"] <= step)
         losses.append(LossSummary.from_rows(rows).recent)

@@ -1,4 +1,4 @@
-"""The job of training one cell, and its signs of life."""
+"""A job, everything a process needs to train one cell, and the heartbeat of the training."""
 
 import math
 import time
@@ -11,58 +11,59 @@ from typing import Any, Protocol, Self
 import torch
 
 from addnorm.core.rows import Row
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.train_state import TrainState
 
 HEARTBEAT_SECONDS = 0.2
-"""Seconds between two signs of life."""
+"""Minimum time between two heartbeats."""
 
 StepCallback = Callable[[int, float], None]
-"""Called with the step and its loss."""
+"""Called with the step and its training loss."""
 
 
 class CellRecipe(Protocol):
-    """All that decides a cell, in plain data; each task has its own, as a pydantic model."""
+    """Settings that determine a cell, as plain data; each task has its own pydantic model."""
 
     @property
     def task(self) -> str:
-        """What is learnt."""
+        """Name of the task."""
 
     @property
     def data(self) -> str:
-        """The folder of the data."""
+        """Folder of the data."""
 
     @property
     def seed(self) -> int:
-        """All chance derives from it."""
+        """Seed of all random draws."""
 
     def to_flat_dict(self) -> dict[str, Any]:
-        """Every key with its value."""
+        """Return all keys with their values."""
 
     def to_yaml(self) -> str:
-        """The same as YAML."""
+        """Return all keys as YAML."""
 
     def save(self, path: Path) -> None:
-        """Write it."""
+        """Write the keys to a YAML file."""
 
     def model_copy(self, *, update: dict[str, Any]) -> Self:
-        """With some keys changed."""
+        """Return a copy with some keys changed."""
 
 
 @dataclass(frozen=True)
 class Job:
-    """All that is needed to train one cell, wherever that is."""
+    """One cell to train; picklable, so that it can run in another process or on another node."""
 
     name: str
     recipe: CellRecipe
     folder: Path
     score: Path | None
-    """Held-out records that are answered at the end."""
+    """Folder of the held-out examples to score on; None disables scoring."""
     pause_step: int | None = None
-    """Step after which it pauses, to be judged before it goes on; None for the end."""
+    """Step at which the cell pauses for halving; None trains to the end."""
 
 
 class Heartbeat(TrainCallback):
-    """Signs of life, not too many; and the speed, step by step."""
+    """Training callback that reports progress at a limited rate and measures throughput."""
 
     def __init__(self, on_step: StepCallback) -> None:
         self.report_step, self.last_report_time = on_step, 0.0
@@ -70,43 +71,46 @@ class Heartbeat(TrainCallback):
         self.step, self.loss = 0, math.nan
         self.last_sample = (process_seconds(), 0)
 
-    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
-        """From where it goes on."""
-        self.last_sample, self.step = (process_seconds(), progress.tokens), progress.step
-        self.report_step(progress.step, math.nan)
+    def on_train_start(self, state: TrainState, summary: dict[str, Any]) -> None:
+        self.last_sample, self.step = (process_seconds(), state.tokens), state.step
+        self.report_step(state.step, math.nan)
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
-        """After an update."""
-        self.on_progress(progress.step, progress.tokens, loss)
+    def on_step_end(self, state: TrainState, loss: float) -> None:
+        self.update(state.step, state.tokens, loss)
 
-    def on_progress(self, step: int, count: int, loss: float) -> None:
-        """So far, with so many tokens (or rows) behind it."""
-        now, (before, counted) = process_seconds(), self.last_sample
-        self.rates.append((count - counted) / max(now - before, 1e-9))
+    def update(self, step: int, count: int, loss: float) -> None:
+        """Record a step and report it.
+
+        Args:
+            step: Steps done.
+            count: Tokens (of a table: rows) processed so far.
+            loss: Training loss of the step.
+        """
+        now, (last_time, last_count) = process_seconds(), self.last_sample
+        self.rates.append((count - last_count) / max(now - last_time, 1e-9))
         self.last_sample, self.step, self.loss = (now, count), step, loss
         self.tick(0, 0)
 
     def on_rows(self, rows: list[Row]) -> None:
-        """After a validation, say."""
         self.tick(0, 0)
 
     def tick(self, count: int, total: int) -> None:
-        """Something goes on that is no step."""
+        """Report the last step again, to show that the process is alive between two steps."""
         if time.monotonic() - self.last_report_time >= HEARTBEAT_SECONDS:
             self.last_report_time = time.monotonic()
             self.report_step(self.step, self.loss)
 
     @property
     def rate(self) -> float:
-        """Tokens (or rows) a second: the median over steps, so that validations do not count."""
+        """Tokens (or rows) per second: the median over steps, which ignores validations."""
         return median(self.rates) if self.rates else math.nan
 
 
 def process_seconds() -> float:
-    """Seconds that this process worked, whoever else was on the machine; on a GPU, that passed."""
+    """Return the CPU time of this process; on a GPU, the wall time."""
     return time.perf_counter() if is_using_gpu() else time.process_time()
 
 
 def is_using_gpu() -> bool:
-    """Whether this process has begun to use one."""
+    """Return whether this process has initialized CUDA."""
     return bool(torch.cuda.is_initialized())  # type: ignore[no-untyped-call]

@@ -1,9 +1,14 @@
-"""What became of a training: trained, stuck or diverged, by rules that the report prints.
+"""Outcome of a training run: trained, stuck or diverged, by the rules that the report prints.
 
-The measure is progress: how much of the way a loss went from a model that knows nothing of the
-input, only how often each answer occurs, to the best that any cell of the comparison reached.
+The rules use progress: how far a loss moved from the baseline, the loss of a model that ignores its
+input, to the best final loss of any cell in the comparison.
 
 progress(loss) = (baseline - loss) / (baseline - best)
+
+With baseline 3.0 and best 0.4, a final validation loss of 2.0 is progress 0.38 (trained), 2.9 is
+progress 0.04. The second cell is stuck, unless its loss was once low (progress 0.5, loss 1.7) and
+its training loss is high again: then it diverged. If the training loss is still low, the cell
+over-fits, which counts as stuck.
 """
 
 import math
@@ -14,56 +19,56 @@ from itertools import pairwise
 from addnorm.core.rows import Row
 
 STATES = ("trained", "stuck", "diverged", "crashed", "cut", "waiting")
-"""What a cell can be; cut by halving, waiting if it has not ended."""
+"""States of a cell. `cut` cells were stopped by halving; `waiting` cells are not finished."""
 TRAINED_PROGRESS = 0.25
-"""Progress from which on a cell has trained."""
+"""Minimum final progress of a trained cell."""
 LEARNED_PROGRESS = 0.5
-"""Progress that counts as having learnt, if it is lost again."""
+"""Progress that a cell must have reached once to count as diverged if it loses it again."""
 DIVERGED_RATIO = 1.5
-"""Times the baseline, and the cell's own lowest loss: one that ends above both has diverged."""
+"""A cell diverged if its final loss exceeds baseline and own lowest loss by this factor."""
 NO_LEARNING_RATIO = 0.95
-"""Share of the baseline that the best cell must get below; else nothing was learnt at all."""
+"""If the best loss is above this fraction of the baseline, no cell trained."""
 RULES = (
-    "The baseline is the loss of {ignorant}. "
-    "Progress is the share of the way from it (0) to the lowest final validation loss of any cell "
-    "(1). A cell has trained if its final validation loss shows progress of a quarter or more. It "
-    "has diverged if a loss or a gradient was not finite, if it ends one and a half times above "
-    "both the baseline and its own lowest loss, or if it once had half of the way behind it and "
-    "ends with less than a quarter, in training as well as in validation. Otherwise it is stuck, "
-    "too slow for these steps, or has learnt by heart. If no cell gets 5 % below the baseline, "
+    "The baseline is the loss of {baseline}. "
+    "Progress is the fraction of the way from the baseline (0) to the lowest final validation loss "
+    "of any cell (1). A cell has trained if the progress of its final validation loss is at least "
+    "0.25. A cell has diverged if a loss or a gradient was not finite, if its final validation "
+    "loss is more than 1.5 times both the baseline and its own lowest loss, or if it once reached "
+    "progress 0.5 and ends below 0.25 in training and in validation. All other cells are stuck: "
+    "too slow for this number of steps, or over-fitted. If no cell gets 5 % below the baseline, "
     "none has trained."
 )
 
 
 def format_rules(baseline_description: str) -> str:
-    """The rules in words. ignorant: the model that the baseline is the loss of."""
-    return RULES.format(ignorant=baseline_description)
+    """Return the rules as text. baseline_description: the model whose loss is the baseline."""
+    return RULES.format(baseline=baseline_description)
 
 
 @dataclass(frozen=True)
 class LossSummary:
-    """What a judge must know of the losses of a cell."""
+    """The losses of one run that decide its outcome."""
 
     last: float
-    """The last validation loss; NaN if there was none."""
+    """Last validation loss; NaN if there was no validation."""
     lowest: float
-    """The lowest loss it ever had: of validations, and of tenths of the training on average."""
+    """Lowest loss: over all validations and over the mean training loss of each tenth."""
     recent: float
-    """The mean training loss over the last tenth."""
+    """Mean training loss over the last tenth of the run."""
     has_nonfinite: bool = False
-    """Whether training ended because a loss or a gradient was not finite."""
+    """Whether the run stopped because a loss or a gradient was not finite."""
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row], *, has_nonfinite: bool = False) -> "LossSummary":
-        """Out of the rows of a run, in their order."""
+        """Compute the summary from the rows of a run, in their order."""
         losses = [row for row in rows if row["name"] == "loss" and row.get("site") is None]
         train, valid = (
             [float(row["value"]) for row in losses if row.get("split") == split]
             for split in ("train", "valid")
         )
-        tenths = [len(train) * n // 10 for n in range(11)]
-        parts = [train[start:end] for start, end in pairwise(tenths) if start < end]
-        means = [math.fsum(part) / len(part) for part in parts]
+        bounds = [len(train) * n // 10 for n in range(11)]
+        tenths = [train[start:end] for start, end in pairwise(bounds) if start < end]
+        means = [math.fsum(tenth) / len(tenth) for tenth in tenths]
         finite = [value for value in (*means, *valid) if math.isfinite(value)]
         return cls(
             last=valid[-1] if valid else math.nan,
@@ -74,9 +79,12 @@ class LossSummary:
 
 
 def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> str:
-    """trained, stuck or diverged.
+    """Return trained, stuck or diverged.
 
-    baseline: loss of a model that knows nothing. best: lowest final validation loss of all cells.
+    Args:
+        summary: The losses of the run.
+        baseline: Validation loss of a model that ignores its input.
+        best: Lowest final validation loss of all cells.
     """
     last = summary.last
     if (
@@ -87,18 +95,17 @@ def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> s
         return "diverged"
     if best > NO_LEARNING_RATIO * baseline:
         return "stuck"
-    now = progress(last, baseline=baseline, best=best)
-    if now >= TRAINED_PROGRESS:
+    if progress(last, baseline=baseline, best=best) >= TRAINED_PROGRESS:
         return "trained"
-    once, lately = (
+    best_progress, train_progress = (
         progress(loss, baseline=baseline, best=best) for loss in (summary.lowest, summary.recent)
     )
-    lost = (
-        once >= LEARNED_PROGRESS and not lately >= TRAINED_PROGRESS
-    )  # who learns by heart has lost nothing
+    # An over-fitted cell keeps its progress in training. `not >=` treats an unknown (NaN) training
+    # loss as lost progress.
+    lost = best_progress >= LEARNED_PROGRESS and not train_progress >= TRAINED_PROGRESS
     return "diverged" if lost else "stuck"
 
 
 def progress(loss: float, *, baseline: float, best: float) -> float:
-    """Share of the way from the baseline to the best; below 0 if worse than the baseline."""
+    """Return the fraction of the way from the baseline to the best loss; negative if worse."""
     return (baseline - loss) / (baseline - best)

@@ -1,96 +1,176 @@
-"""A comparison from its spec to its result; interrupted anywhere and called again, it goes on."""
+"""Engine of a comparison: from the spec to the result, resumable at any point.
 
-from collections.abc import Sequence
+The folder of a comparison holds all state. `run_comparison` claims the folder, prepares the data
+that all cells share, trains every cell without a result and writes `result.json`. Called again
+after an interruption, it continues with the cells that are not finished.
+
+`addnorm.compare` calls this function and writes the report as well; see `report/comparison`.
+"""
+
+import json
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from addnorm.comparison import layout as files
-from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.analysis.export import study_to_dict
+from addnorm.comparison.analysis.study import Study, read_comparison
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event
+from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.halving import halving_steps, stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.shared_data import SharedData, check_data, prepare
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
-from addnorm.train.throughput import graceful_shutdown
+from addnorm.comparison.tasks import get_task
+from addnorm.core.errors import UserError
+from addnorm.core.files import atomic_write, folder_lock, write_json
+from addnorm.core.interrupts import graceful_shutdown
+
+MAX_VALUE_CHARACTERS = 120
+"""Longest value that an error message shows in full."""
 
 
-class ComparisonCallback:
-    """Whoever follows a comparison; every method may stay as it is."""
-
-    def on_comparison_start(self, study: Study, workers: int) -> None:
-        """It begins, or goes on; the study tells what is done already."""
-
-    def on_cell_event(self, event: Event) -> None:
-        """Something happened to a cell."""
-
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """It is over, or paused."""
+def check_comparison(spec: Comparison) -> None:
+    """Reject a spec whose models or data do not work, before anything is written or trained."""
+    task = get_task(spec.task)
+    task.check(spec)
+    task.check_data(spec)
 
 
-def compare(
+def run_comparison(
     spec: Comparison,
     folder: str | Path,
     *,
     engine: Engine | None = None,
     callback: ComparisonCallback | None = None,
 ) -> Study:
-    """Train every cell that has not ended, and judge them all; `result.json` is written.
+    """Train every unfinished cell, classify all cells and write `result.json`.
 
-    Cells that crashed are tried once more. In a script, call it under `if __name__ == "__main__"`:
-    cells are processes.
+    Cells that crashed in an earlier session are tried again. Ctrl-C and SIGTERM pause the cells at
+    their next step; the function then returns the incomplete study.
+
+    Args:
+        spec: What to compare.
+        folder: Output folder; an unfinished comparison with the same spec in it is resumed.
+        engine: Where the cells run; by default one process per core or GPU of this machine.
+        callback: Receives the progress of the comparison.
+
+    Raises:
+        UserError: The spec is not valid, or the folder contains something else.
     """
-    from addnorm.comparison.engines.local import LocalEngine
-
     folder, callback = Path(folder).absolute(), callback or ComparisonCallback()
-    spec.check()
-    check_data(spec)
-    with files.claim_folder(folder, spec), graceful_shutdown() as bell:
-        ground = prepare(spec, folder)
+    check_comparison(spec)
+    with claim_folder(folder, spec), graceful_shutdown() as stop_flag:
+        shared_data = get_task(spec.task).prepare(spec, folder)
         engine = engine or LocalEngine()
         callback.on_comparison_start(Study.open(folder), engine.workers)
         _remove_crash_results(spec, folder)
-        for until in halving_steps(spec):
+        for pause_step in halving_steps(spec):
             jobs = [
-                _build_job(spec, cell, folder, ground, until)
-                for cell in _find_waiting_cells(spec, folder)
+                _build_job(spec, cell, folder, shared_data, pause_step)
+                for cell in _find_unfinished_cells(spec, folder)
             ]
-            engine.run(jobs, callback.on_cell_event, bell)
-            if bell.requested:
+            engine.run(jobs, callback.on_cell_event, stop_flag)
+            if stop_flag.requested:
                 break
-            if until is not None:
-                for cell, end in stop_worse_half(spec, folder, until):
-                    job = _build_job(spec, cell, folder, ground, until)
-                    callback.on_cell_event(Event(job, "ended", end.step, end=end))
-        study = Study.open(folder)
-        files.write_json(folder / files.RESULT, study.result())
-        callback.on_comparison_end(study, interrupted=bell.requested)
+            if pause_step is not None:
+                for cell, result in stop_worse_half(spec, folder, pause_step):
+                    job = _build_job(spec, cell, folder, shared_data, pause_step)
+                    callback.on_cell_event(Event(job, "ended", result.step, end=result))
+        study = replace(Study.open(folder), interrupted=stop_flag.requested)
+        write_json(folder / files.RESULT, study_to_dict(study))
+        callback.on_comparison_end(study)
         return study
 
 
-def _find_waiting_cells(spec: Comparison, folder: Path) -> Sequence[Cell]:
-    """Cells to run: first seeds first, so that a picture comes early; deep ones first, so that no
-    long one is left for the end.
+@contextmanager
+def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
+    """Lock the folder for one comparison and write its spec inside the block.
+
+    Until the data are prepared, a changed spec replaces the one in the folder.
+
+    Raises:
+        UserError: The folder contains other files or a different comparison, or is in use.
     """
-    found = [c for c in spec.cells() if CellResult.read(folder / files.CELLS / c.name) is None]
-    return sorted(found, key=lambda cell: (cell.seed, -cell.depth))
+    if folder.exists() and not folder.is_dir():
+        raise UserError(f"expected a new or empty output folder, got {folder}, which is a file")
+    _reject_foreign_files(folder)
+    with folder_lock(folder, activity="comparing"):
+        if (folder / files.FACTS).exists():
+            _reject_other_comparison(folder, spec)
+        else:
+            with atomic_write(folder / files.SPEC) as path:
+                path.write_text(spec.to_yaml(), encoding="utf-8")
+        yield
+
+
+def _reject_foreign_files(folder: Path) -> None:
+    if not folder.is_dir() or files.is_comparison(folder):
+        return
+    names = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+    if names:
+        raise UserError(
+            f"expected a new or empty output folder, got {folder}, which contains "
+            f"{', '.join(names[:3])}, ... and no comparison"
+        )
+
+
+def _reject_other_comparison(folder: Path, spec: Comparison) -> None:
+    stored = read_comparison(folder)
+    if stored == spec:
+        return
+    before, now = stored.to_flat_dict(), spec.to_flat_dict()
+    changes = "; ".join(
+        f"{name} was {_format_value(before, name)}, now {_format_value(now, name)}"
+        for name in {**before, **now}
+        if before.get(name) != now.get(name)
+    )
+    raise UserError(
+        f"{folder} holds another comparison: {changes}; choose another output folder, or rerun the "
+        "original command to resume it"
+    )
+
+
+def _format_value(values: dict[str, Any], name: str) -> str:
+    if name not in values:
+        return "left out"
+    text = json.dumps(values[name], ensure_ascii=False)
+    short = text[: MAX_VALUE_CHARACTERS - 3] + "..."
+    return text if len(text) <= MAX_VALUE_CHARACTERS else short
+
+
+def _find_unfinished_cells(spec: Comparison, folder: Path) -> Sequence[Cell]:
+    """Return the cells without a result, in the order in which they run.
+
+    The first seed of every setting runs first, so that early results cover the whole grid. Within
+    a seed the deepest cells run first, so that no long cell remains at the end.
+    """
+    cells = [c for c in spec.cells() if CellResult.read(folder / files.CELLS / c.name) is None]
+    return sorted(cells, key=lambda cell: (cell.seed, -cell.depth))
 
 
 def _remove_crash_results(spec: Comparison, folder: Path) -> None:
-    """What crashed in an earlier sitting is tried once more."""
     for cell in spec.cells():
-        own = folder / files.CELLS / cell.name
-        end = CellResult.read(own)
-        if end is not None and end.ending == "crashed":
-            sidecar_path(own, RESULT_SUFFIX).unlink()
+        run = folder / files.CELLS / cell.name
+        result = CellResult.read(run)
+        if result is not None and result.ending == "crashed":
+            sidecar_path(run, RESULT_SUFFIX).unlink()
 
 
 def _build_job(
     spec: Comparison, cell: Cell, folder: Path, shared_data: SharedData, pause_step: int | None
 ) -> Job:
+    recipe = get_task(spec.task).recipe(
+        spec, cell, data=shared_data.data, tokenizer=folder / files.TOKENIZER
+    )
     return Job(
         name=cell.name,
-        recipe=spec.recipe(cell, data=shared_data.data, tokenizer=folder / files.TOKENIZER),
+        recipe=recipe,
         folder=folder / files.CELLS / cell.name,
         score=folder / files.SCORE if spec.score else None,
         pause_step=pause_step,

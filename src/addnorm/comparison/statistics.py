@@ -1,4 +1,4 @@
-"""Means with their uncertainty over seeds."""
+"""Means with confidence intervals over seeds."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ CONFIDENCE_LEVEL = 0.95
 
 @dataclass(frozen=True)
 class Estimate:
-    """A mean and its 95 % interval by Student's t; no interval from a single value.
+    """A mean with its 95 % confidence interval by Student's t.
 
     half = t(0.975, n - 1) * s / sqrt(n)
 
@@ -20,14 +20,14 @@ class Estimate:
 
     mean: float
     half: float | None
-    """Half of the interval; None where there is one value only."""
+    """Half width of the interval; None for a single value."""
     count: int
 
     @classmethod
     def from_values(cls, values: Sequence[float]) -> "Estimate | None":
-        """The estimate from values; None from none.
+        """Return the estimate of values; None if there are none.
 
-        >>> Estimate.of([1.0, 3.0]).told()
+        >>> Estimate.from_values([1.0, 3.0]).format()
         '2.000 ± 12.706'
         """
         if not values:
@@ -35,27 +35,26 @@ class Estimate:
         count, mean = len(values), math.fsum(values) / len(values)
         if count == 1:
             return cls(mean, None, 1)
-        spread = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
+        deviation = math.sqrt(math.fsum((value - mean) ** 2 for value in values) / (count - 1))
         quantile = float(stats.t.ppf((1 + CONFIDENCE_LEVEL) / 2, count - 1))
-        return cls(mean, quantile * spread / math.sqrt(count), count)
+        return cls(mean, quantile * deviation / math.sqrt(count), count)
 
     @property
     def excludes_zero(self) -> bool:
-        """Whether zero lies outside of the interval."""
+        """Whether zero lies outside the interval."""
         return self.half is not None and abs(self.mean) > self.half
 
     def format(self, digits: int = 3) -> str:
-        """In a table: mean and half of the interval.
+        """Return the mean and half width as text.
 
-        >>> Estimate(2.0, 0.5, 3).told(), Estimate(2.0, None, 1).told()
+        >>> Estimate(2.0, 0.5, 3).format(), Estimate(2.0, None, 1).format()
         ('2.000 ± 0.500', '2.000')
         """
-        return f"{self.mean:.{digits}f}" + (
-            "" if self.half is None else f" ± {self.half:.{digits}f}"
-        )
+        half = "" if self.half is None else f" ± {self.half:.{digits}f}"
+        return f"{self.mean:.{digits}f}{half}"
 
 
 def paired_difference(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Estimate | None:
-    """Ours minus theirs over the seeds that both have: what the seeds share cancels."""
+    """Return the mean of ours minus theirs over common seeds; variation by seed cancels."""
     shared = sorted(ours.keys() & theirs.keys())
     return Estimate.from_values([ours[seed] - theirs[seed] for seed in shared])

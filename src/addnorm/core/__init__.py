@@ -1,4 +1,4 @@
-"""The floor: names, cards, call strings, plans, errors, rows, seeds. It imports no torch."""
+"""Registries, cards, call strings, plans, errors, rows, seeds, files. Does not import torch."""
 
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card

@@ -1,4 +1,7 @@
-"""Call strings such as `rms` or `rms(eps=1e-6)`: literals only, never evaluated."""
+"""Call strings such as `rms` or `rms(eps=1e-6)`.
+
+A call string is parsed as Python syntax, but only literals are accepted and nothing is evaluated.
+"""
 
 import ast
 import math
@@ -16,8 +19,7 @@ LITERAL_TYPES = (str, int, float, bool, type(None))
 
 @dataclass(frozen=True)
 class Call:
-    """A name and its options, the one spelling of a choice in code, files, command lines and
-    legends.
+    """A name with options. Code, files, command lines and chart legends all use this notation.
 
     >>> call = Call.parse("layer( eps = 0.000001,affine=False )")
     >>> str(call)
@@ -25,7 +27,7 @@ class Call:
     >>> Call.parse(str(call)) == call
     True
 
-    A bare word is a string, and a call may stand inside a call:
+    A bare word is a string, and calls can be nested:
 
     >>> Call.parse("drop_path(pre_ln(init=gpt2), rate=0.2)").positional[0].options
     {'init': 'gpt2'}
@@ -37,39 +39,44 @@ class Call:
 
     @classmethod
     def parse(cls, text: "str | Call") -> "Call":
-        """Read a call string; whatever is not a literal is refused."""
+        """Parse a call string; a `Call` is returned unchanged.
+
+        Raises:
+            UserError: the text is not a call, or an argument is not a literal
+        """
         if isinstance(text, Call):
             return text
         if not isinstance(text, str):
             raise UserError(
-                f"a call string is wanted, got {text!r} of type {type(text).__name__}; {CALL_SYNTAX_HINT}"
+                f"expected a call string, got {text!r} of type {type(text).__name__}; "
+                f"{CALL_SYNTAX_HINT}"
             )
         source = text.strip()
         try:
             with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # an odd escape in a string is no news to the user
+                warnings.simplefilter("ignore")  # about invalid escapes in string literals
                 node = ast.parse(source, mode="eval").body
         except (SyntaxError, ValueError, RecursionError, MemoryError):
-            raise UserError(f"cannot read the call string {text!r}; {CALL_SYNTAX_HINT}") from None
+            raise UserError(f"cannot parse the call string {text!r}; {CALL_SYNTAX_HINT}") from None
         if isinstance(node, ast.Name):
             return cls(node.id)
         if not isinstance(node, ast.Call):
-            raise UserError(f"{text!r} is not the name of anything; {CALL_SYNTAX_HINT}")
+            raise UserError(f"expected a name or a call, got {text!r}; {CALL_SYNTAX_HINT}")
         call: Call = _parse_value(node, source)
         return call
 
     def __str__(self) -> str:
-        written = [_format_value(value) for value in self.positional]
-        written += [f"{name}={_format_value(value)}" for name, value in self.options.items()]
-        return f"{self.name}({', '.join(written)})" if written else self.name
+        arguments = [_format_value(value) for value in self.positional]
+        arguments += [f"{name}={_format_value(value)}" for name, value in self.options.items()]
+        return f"{self.name}({', '.join(arguments)})" if arguments else self.name
 
     def __hash__(self) -> int:
-        # Equal calls may differ in spelling (the order of options, 1 and 1.0), never in these.
+        # Equal calls can differ in the order of options and in 1 versus 1.0, but not in these.
         return hash((self.name, frozenset(self.options), len(self.positional)))
 
 
 def _parse_value(node: ast.expr, source: str) -> Any:
-    """A literal, a bare word as a string, or a call inside the call."""
+    """Return a literal, a bare word as a string, or a nested call."""
     match node:
         case ast.Name():
             return node.id
@@ -86,11 +93,11 @@ def _parse_value(node: ast.expr, source: str) -> Any:
         case ast.Call(func=ast.Name(id=name)):
             positional = tuple(_parse_value(value, source) for value in node.args)
             return Call(name, _parse_options(node, source), positional)
-    # Not ast.unparse, which fails on a deep nesting.
-    shown = ast.get_source_segment(source, node) or source
+    # Not ast.unparse, which fails on deeply nested expressions.
+    segment = ast.get_source_segment(source, node) or source
     raise UserError(
-        f"{shown!r} in {source!r} is not a literal; options are numbers, words, True, False, None,"
-        " and tuples or lists of them"
+        f"{segment!r} in {source!r} is not a literal; options are numbers, words, True, False, "
+        "None, and tuples or lists of them"
     )
 
 
@@ -100,7 +107,7 @@ def _parse_options(node: ast.Call, source: str) -> dict[str, Any]:
         if option.arg is None:
             raise UserError(f"{source!r} uses **; {CALL_SYNTAX_HINT}")
         if option.arg in options:
-            raise UserError(f"{source!r} gives {option.arg!r} twice; keep one of them")
+            raise UserError(f"{source!r} passes {option.arg!r} twice; remove one of them")
         options[option.arg] = _parse_value(option.value, source)
     return options
 
@@ -114,7 +121,7 @@ def _format_value(value: Any) -> str:
     if isinstance(value, list):
         return f"[{', '.join(map(_format_value, value))}]"
     if isinstance(value, float) and math.isinf(value):
-        return "1e999" if value > 0 else "-1e999"  # `inf` would be read as a word
-    # Only ASCII stays bare: Python reads other names in a normal form, and so as another string.
-    bare = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value)
-    return value if bare and not iskeyword(value) else repr(value)
+        return "1e999" if value > 0 else "-1e999"  # `inf` would be parsed as a string
+    # Other names are quoted: Python normalizes non-ASCII identifiers, which changes the string.
+    is_word = isinstance(value, str) and re.fullmatch(r"[A-Za-z_][A-Za-z0-9_]*", value)
+    return value if is_word and not iskeyword(value) else repr(value)

@@ -1,4 +1,12 @@
-"""Cards: everything one can know about a norm or a wiring without building it."""
+"""Cards: facts about a registered member, available without building it.
+
+The decorator `@register(Card(...))` states name, title, formula, paper and summary. The registry
+reads the rest from the member's own code:
+
+- options from the keyword-only arguments of the constructor;
+- symbols from the docstring paragraph whose lines have the form `symbol: shape, start value`;
+- departures from the paper from comments that start with `NOTE[DIFF]:`.
+"""
 
 import inspect
 import re
@@ -14,54 +22,54 @@ class Option:
     """One option of a member."""
 
     default: Any
-    """What it is when nobody says."""
+    """Default value."""
     choices: tuple[Any, ...] = ()
-    """The only values it takes; empty where a type decides."""
+    """Allowed values of a `Literal`; empty for other types."""
     type: Any = None
-    """The annotation, by which a value is checked."""
+    """Annotation, used to validate values."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Card:
-    """The record of one member; its options, symbols and departures are read from its code."""
+    """Facts about one registered member."""
 
     name: str
-    """The name by which it is chosen."""
+    """Name in call strings."""
     title: str
-    """The name the papers use."""
+    """Name used in papers."""
     formula: str
     """What it computes, in plain text."""
     paper: str
     """Authors, title, year, arXiv number."""
     summary: str
-    """What it is for, in a sentence."""
+    """Purpose, in one sentence."""
     needs: tuple[str, ...] = ()
-    """What it wants from outside: mask, cond, a calibration batch, a call after each step."""
+    """What the caller must provide: mask, cond, a calibration batch, a call after each step."""
     reduces_to: tuple[tuple[str, str], ...] = ()
-    """Pairs of call strings that are equal at start, on equal sub-layers; tests build both."""
+    """Pairs of call strings that are equal at initialization; tests build and compare both."""
     undefined: str = ""
-    """What the paper leaves open, and what is done here."""
+    """What the paper leaves unspecified, and the choice made here."""
     options: dict[str, Option] | None = None
-    """Its options, from the constructor."""
+    """Options, from the constructor."""
     symbols: tuple[tuple[str, str], ...] = ()
-    """Each symbol with its shape and start value, from the docstring."""
+    """Each symbol with its shape and initial value, from the docstring."""
     departures: tuple[str, ...] = ()
-    """Where the code leaves the paper, from the tagged comments."""
+    """Departures from the paper, from the tagged comments."""
 
     @property
     def year(self) -> int | None:
         """Year of the paper."""
-        found = re.search(r"\b(?:19|20)\d\d\b(?!\.\d)", self.paper)
-        return int(found.group()) if found else None
+        match = re.search(r"\b(?:19|20)\d\d\b(?!\.\d)", self.paper)
+        return int(match.group()) if match else None
 
     @property
     def arxiv(self) -> str | None:
-        """arXiv number of the paper; None where it has none."""
-        found = re.search(r"arXiv (\d{4}\.\d{4,5})", self.paper)
-        return found.group(1) if found else None
+        """arXiv number of the paper, if it has one."""
+        match = re.search(r"arXiv (\d{4}\.\d{4,5})", self.paper)
+        return match.group(1) if match else None
 
     def with_details_from(self, member: type) -> "Card":
-        """The same card with what the member's own code says filled in."""
+        """Return a copy with options, symbols and departures read from the member's code."""
         return replace(
             self,
             options=_read_options(member),
@@ -70,15 +78,14 @@ class Card:
         )
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data for JSON."""
+        """Return the card as JSON data."""
         options = {name: option.default for name, option in (self.options or {}).items()}
         choices = {
             name: list(option.choices)
             for name, option in (self.options or {}).items()
             if option.choices
         }
-        plain = asdict(replace(self, options=None))
-        return plain | {
+        return asdict(replace(self, options=None)) | {
             "options": options,
             "choices": choices,
             "year": self.year,
@@ -87,24 +94,28 @@ class Card:
 
 
 def _read_options(member: type) -> dict[str, Option]:
-    """Keyword-only arguments of the constructor, with their defaults."""
+    """Return the keyword-only arguments of the constructor."""
     hints = get_type_hints(member.__init__, include_extras=True)  # type: ignore[misc]
-    found = {}
+    options = {}
     for name, parameter in inspect.signature(member).parameters.items():
         if parameter.kind is parameter.KEYWORD_ONLY:
             if name not in hints or parameter.default is parameter.empty:
                 raise TypeError(
-                    f"option {name!r} of {member.__name__} needs a type and a default, such as "
+                    f"option {name!r} of {member.__name__} requires a type and a default, such as "
                     f"{name}: bool = True"
                 )
             hint = hints[name]
             choices = get_args(hint) if get_origin(hint) is Literal else ()
-            found[name] = Option(parameter.default, choices, hint)
-    return found
+            options[name] = Option(parameter.default, choices, hint)
+    return options
 
 
 def _parse_symbols(doc: str) -> tuple[tuple[str, str], ...]:
-    """The docstring's paragraph of lines `symbol: shape, start value`; other lines go on."""
+    """Return the symbols of a docstring.
+
+    They are the first paragraph, after the summary, that starts with `symbol: text`. Indented lines
+    and lines without a colon continue the line before.
+    """
     for paragraph in doc.split("\n\n")[1:]:
         lines = paragraph.splitlines()
         if not re.match(r"[\w|^()., ]+?:\s", lines[0]):
@@ -121,29 +132,30 @@ def _parse_symbols(doc: str) -> tuple[tuple[str, str], ...]:
 
 
 def _read_departures(member: type) -> tuple[str, ...]:
-    """Tagged comments of the member's file, those inside other classes left out; a departure runs
-    on over the comment lines below it.
+    """Return the tagged comments of the member's file, without those of unrelated classes.
+
+    A departure continues over the comment lines directly below it.
     """
     try:
         source = Path(inspect.getfile(member)).read_text(encoding="utf-8")
-    except (OSError, TypeError):  # typed at a prompt or in a notebook: there is no file
+    except (OSError, TypeError):  # defined at a prompt or in a notebook
         return ()
-    ours = {cls.__name__ for cls in member.__mro__}
-    around = None  # the class a line stands in
+    own_classes = {cls.__name__ for cls in member.__mro__}
+    current_class = None  # the class that contains the line
     notes: list[str] = []
-    inside = False
+    in_note = False
     for line in source.splitlines():
-        if opened := re.match(r"class (\w+)|[@\w#]", line):
-            around = opened.group(1)
+        if top_level := re.match(r"class (\w+)|[@\w#]", line):
+            current_class = top_level.group(1)
         comment = re.search(r"#\s?(.*)$", line)
-        alone = line.lstrip().startswith("#")
-        if around and around not in ours:
-            inside = False
+        is_comment_line = line.lstrip().startswith("#")
+        if current_class and current_class not in own_classes:
+            in_note = False
         elif comment and DEPARTURE_TAG in comment.group(1):
             notes.append(comment.group(1).split(DEPARTURE_TAG, 1)[1].strip())
-            inside = True
-        elif inside and alone and comment:
+            in_note = True
+        elif in_note and is_comment_line and comment:
             notes[-1] += " " + comment.group(1).strip()
         else:
-            inside = False
+            in_note = False
     return tuple(notes)

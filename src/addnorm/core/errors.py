@@ -1,4 +1,7 @@
-"""Errors a user can reach: each says what was got, what was wanted and what to try."""
+"""Errors caused by the caller, and suggestions for misspelled names.
+
+A message names the argument first, then says what was expected, what was passed and what to do.
+"""
 
 import difflib
 import re
@@ -6,39 +9,40 @@ from collections.abc import Iterable
 
 
 class UserError(ValueError):
-    """The caller's mistake. The command line prints it as one line and exits with 2."""
+    """Invalid input. The command line prints the message as one line and exits with code 2."""
 
 
 class UnknownNameError(UserError):
-    """A name that nobody registered."""
+    """A name that is not registered."""
 
 
 class ArrangementMismatchError(UserError):
-    """Weights of one arrangement were offered to another."""
+    """Weights of one arrangement were loaded into another."""
 
 
 class InnerNormsIgnoredWarning(UserWarning):
-    """A wiring has norms inside its sub-layers, and these sub-layers have no place for them."""
+    """The wiring puts norms inside its sub-layers, and a sub-layer does not support that."""
 
 
 class WeightsNotInitializedWarning(UserWarning):
-    """`initialise` met weights whose role it cannot know."""
+    """`init_weights` left weights unchanged because it does not know their role."""
 
 
 def closest_names(word: str, known: Iterable[str]) -> list[str]:
-    """The known names that look like `word`, best first; case, underscores, hyphens and blanks do
-    not count.
+    """Return up to three known names similar to `word`, best first.
 
-    >>> nearest("PostLN", ["pre_ln", "post_ln", "b2t"])
+    Case, underscores, hyphens and spaces are ignored.
+
+    >>> closest_names("PostLN", ["pre_ln", "post_ln", "b2t"])
     ['post_ln']
     """
-    plain = {_normalize_name(name): name for name in known}
-    matches = difflib.get_close_matches(_normalize_name(word), plain, n=3, cutoff=0.6)
-    return [plain[match] for match in matches]
+    by_normalized = {_normalize_name(name): name for name in known}
+    matches = difflib.get_close_matches(_normalize_name(word), by_normalized, n=3, cutoff=0.6)
+    return [by_normalized[match] for match in matches]
 
 
 def unknown_name_message(kind: str, value: str, known: Iterable[str]) -> str:
-    """The sentence for a name that is not known: nearest names first, then all of them."""
+    """Return the message for an unknown name: similar names first, then all known names."""
     known = list(known)
     value = value if len(value) <= 80 else f"{value[:77]}..."
     close = closest_names(value, known)

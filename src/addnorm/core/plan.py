@@ -1,4 +1,8 @@
-"""What a wiring knows about its stack: frozen Python constants, resolved when a graph is traced."""
+"""The plan of a stack: depth, role, sub-layers and widths.
+
+A wiring computes its constants from the plan (DeepNorm's alpha depends on the depth, for example).
+All fields are plain Python values, so `torch.compile` treats them as constants.
+"""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -13,84 +17,84 @@ ROLES = ("encoder_only", "decoder_only", "encoder", "decoder")
 
 @dataclass(frozen=True)
 class Site:
-    """The place of one sub-layer in a stack."""
+    """Position of one sub-layer in a stack."""
 
     index: int
-    """Number of the sub-layer in the whole stack, from 0."""
+    """Index of the sub-layer in the stack, from 0."""
     layer: int
-    """Number of its layer, from 0."""
+    """Index of its layer, from 0."""
     slot: int
-    """Number inside its layer, from 0."""
+    """Index inside its layer, from 0."""
     kind: str
-    """What stands there: `self`, `cross`, `ffn`, or any word of the user's."""
+    """Kind of the sub-layer: `self`, `cross`, `ffn`, or a name chosen by the user."""
     first: bool
-    """Whether it is the first of its layer."""
+    """Whether it is the first sub-layer of its layer."""
     last: bool
-    """Whether it is the last of its layer."""
+    """Whether it is the last sub-layer of its layer."""
 
 
 @dataclass(frozen=True)
 class Shape:
-    """The widths inside a sub-layer, for norms and scales that stand in there."""
+    """Widths inside a sub-layer, for the norms and scales that a wiring puts there."""
 
     inner: int
-    """Features that its last matrix reads: heads * head_dim, or the feed-forward width."""
+    """Input features of its last matrix: heads * head_dim, or the feed-forward width."""
     hidden: int
-    """Features its first matrices make: as `inner`, twice that when the feed-forward is gated."""
+    """Output features of its first matrices: `inner`, or twice that in a gated feed-forward."""
     heads: int = 0
-    """Query heads; 0 where there are none."""
+    """Query heads; 0 for a sub-layer without attention."""
     key_heads: int = 0
     """Key and value heads."""
     head_dim: int = 0
-    """Features of one head."""
+    """Features per head."""
     dim: int = 0
-    """Features of the stream it was made for; 0 where it does not matter."""
+    """Features of the stream that it expects; 0 for any."""
     crosses: bool = False
-    """Whether it attends to a memory."""
+    """Whether it attends to a memory (cross-attention)."""
     causal: bool = False
-    """Whether it hides later tokens."""
+    """Whether it masks later tokens."""
 
 
 @dataclass(frozen=True)
 class Plugs:
-    """What a wiring puts *inside* a sub-layer: functions of one tensor, None for nothing."""
+    """Functions that a wiring applies *inside* a sub-layer; None leaves the tensor unchanged."""
 
     query: Callable[[Any], Any] | None = None
-    """On the projected queries, (B, H, L, K), before any rotation."""
+    """Applied to the projected queries, (B, H, L, K), before rotary positions."""
     key: Callable[[Any], Any] | None = None
-    """On the keys, likewise."""
+    """Applied to the projected keys, (B, H, L, K), before rotary positions."""
     value: Callable[[Any], Any] | None = None
-    """On the values, (B, H, L, K)."""
+    """Applied to the values, (B, H, L, K)."""
     match: Callable[[Any, Any], tuple[Any, Any]] | None = None
-    """On rotated queries and keys together, right before their product."""
+    """Applied to queries and keys together, directly before their product."""
     heads: Callable[[Any], Any] | None = None
-    """On what the heads return, (B, H, L, K), before they are joined."""
+    """Applied to the outputs of the heads, (B, H, L, K), before they are concatenated."""
     hidden: Callable[[Any], Any] | None = None
-    """On the feed-forward's first product, (B, L, hidden), before the activation."""
+    """Applied to the first projection of the feed-forward, (B, L, hidden)."""
     inner: Callable[[Any], Any] | None = None
-    """On what the last matrix reads, (B, L, inner)."""
+    """Applied to the input of the last projection, (B, L, inner)."""
     logit_scale: float | None = None
-    """Factor of query . key in place of 1 / sqrt(head_dim)."""
+    """Factor of query . key; None for 1 / sqrt(head_dim)."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The facts of a stack from which depth rules are computed."""
+    """Facts about a stack that a wiring computes its constants from."""
 
     role: str
-    """One of `encoder_only`, `decoder_only`, or `encoder` and `decoder` of a pair."""
+    """`encoder_only`, `decoder_only`, or `encoder` and `decoder` of a pair of stacks."""
     depth: int
-    """Layers of this stack."""
+    """Number of layers."""
     other_depth: int | None
-    """Layers of the partner stack; None where there is none."""
+    """Number of layers of the other stack of a pair; None for a single stack."""
     kinds: tuple[str, ...]
-    """The sub-layers of one layer, in order."""
+    """Kinds of the sub-layers of one layer, in order."""
     dim: int
     """Features of the stream."""
     norm: Call
-    """The norm that stands wherever the wiring wants one."""
+    """The norm that the wiring uses."""
     shapes: tuple[Shape | None, ...] = field(default=(), repr=False)
-    """Widths inside each sub-layer, None for one that has no place for plugs."""
+    """Widths inside each sub-layer; None for one that does not support plugs."""
 
     def __post_init__(self) -> None:
         if self.role not in ROLES:
@@ -98,14 +102,13 @@ class Plan:
         paired = self.role in ("encoder", "decoder")
         if paired and self.other_depth is None:
             raise UserError(
-                f"role {self.role!r} is one half of an encoder-decoder and its depth rules "
-                "need the other half's depth: "
-                f"pass other_depth, or role '{self.role}_only'"
+                f"other_depth: expected the depth of the other stack for role {self.role!r}, got "
+                f"None; pass it, or use role '{self.role}_only'"
             )
         if not paired and self.other_depth is not None:
             raise UserError(
-                f"role {self.role!r} stands alone, got other_depth={self.other_depth}; "
-                f"leave other_depth out, or say role '{self.role.removesuffix('_only')}'"
+                f"other_depth: expected None for role {self.role!r}, got {self.other_depth}; "
+                f"remove it, or use role '{self.role.removesuffix('_only')}'"
             )
         for name, value in (
             ("depth", self.depth),
@@ -116,37 +119,39 @@ class Plan:
                 not isinstance(value, int) or isinstance(value, bool) or value < 1
             ):
                 raise UserError(f"{name} must be a whole number from 1, got {value!r}")
-        named = isinstance(self.kinds, tuple) and all(isinstance(kind, str) for kind in self.kinds)
-        if not self.kinds or not named:
+        are_names = isinstance(self.kinds, tuple) and all(
+            isinstance(kind, str) for kind in self.kinds
+        )
+        if not self.kinds or not are_names:
             raise UserError(
-                "kinds must name the sub-layers of one layer, such as ('self', 'ffn'), got "
-                f"{self.kinds!r}"
+                "kinds: expected a tuple of the sub-layers of one layer, such as ('self', 'ffn'), "
+                f"got {self.kinds!r}"
             )
 
     @property
     def per_layer(self) -> int:
-        """Sub-layers in a layer."""
+        """Number of sub-layers per layer."""
         return len(self.kinds)
 
     @property
     def causal(self) -> bool:
-        """Whether a token must not learn anything of later ones."""
-        hides = any(shape is not None and shape.causal for shape in self.shapes)
-        return hides or self.role in ("decoder_only", "decoder")
+        """Whether an output must not depend on later tokens."""
+        has_causal_mask = any(shape is not None and shape.causal for shape in self.shapes)
+        return has_causal_mask or self.role in ("decoder_only", "decoder")
 
     @property
     def encoder_depth(self) -> int | None:
-        """Layers of the encoder of this pair, or of this encoder."""
+        """Number of layers of the encoder; None for a decoder without one."""
         return self.depth if self.role.startswith("encoder") else self.other_depth
 
     @property
     def decoder_depth(self) -> int | None:
-        """Layers of the decoder of this pair, or of this decoder."""
+        """Number of layers of the decoder; None for an encoder without one."""
         return self.depth if self.role.startswith("decoder") else self.other_depth
 
     @cached_property
     def sites(self) -> tuple[Site, ...]:
-        """Every place of a sub-layer, in the order of the forward pass."""
+        """All sites, in the order of the forward pass."""
         last = self.per_layer - 1
         return tuple(
             Site(layer * self.per_layer + slot, layer, slot, kind, slot == 0, slot == last)
@@ -155,10 +160,10 @@ class Plan:
         )
 
     def sublayer_kind(self, site: Site) -> str:
-        """What really stands at a site, `self`, `cross` or `ffn`, whatever the user calls it.
+        """Return `self`, `cross` or `ffn` for a site, whatever name the user gave its kind.
 
-        A sub-layer that tells its widths tells this too; a plain module is what its kind says, and
-        `ffn` if that is a word of the user's own.
+        The shape of the sub-layer decides. Without a shape the kind decides, and a name that is
+        neither `self` nor `cross` counts as `ffn`.
         """
         shape = self.shape(site)
         if shape is None:
@@ -166,5 +171,5 @@ class Plan:
         return "ffn" if not shape.heads else "cross" if shape.crosses else "self"
 
     def shape(self, site: Site) -> Shape | None:
-        """Widths inside the sub-layer of a site; None if it has no place for plugs."""
+        """Return the widths inside the sub-layer of a site; None if it does not support plugs."""
         return self.shapes[site.index] if self.shapes else None

@@ -1,4 +1,11 @@
-"""Registries: members of a family chosen by call string, each with its card."""
+"""Registries: classes of one family, chosen by call string, each with its card.
+
+    registry.resolve("rms(eps=1e-6, share=1.0)")  ->  Call("rms")     options at defaults removed
+    registry.make("rms(eps=1e-5)", 512)           ->  RMSNorm(512, eps=1e-5)
+
+The keyword-only arguments of a member's constructor are its options. Their annotations are checked
+by pydantic in strict mode. Positional arguments are passed by the caller of `make`.
+"""
 
 from collections.abc import Callable, Iterator
 from typing import Annotated, Any, Generic, TypeVar
@@ -8,11 +15,11 @@ from pydantic import Field, TypeAdapter, ValidationError
 from addnorm.core.calls import Call
 from addnorm.core.cards import Card, Option
 from addnorm.core.errors import UnknownNameError, UserError, closest_names, unknown_name_message
+from addnorm.core.validation import expected_value
 
 T = TypeVar("T")
 
-# Words for the annotations of options. A constructor that says `eps: Positive` needs no check of
-# its own.
+# Annotations for options. A constructor with `eps: Positive` needs no check of its own.
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 NonNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Finite = Annotated[float, Field(allow_inf_nan=False)]
@@ -21,14 +28,11 @@ Count = Annotated[int, Field(ge=1)]
 NonNegativeInt = Annotated[int, Field(ge=0)]
 INNER_CALL_MARKER = "call string of the same registry"
 InnerCall = Annotated[str, INNER_CALL_MARKER]
+"""Option that names another member of the same registry, as in `drop_path(pre_ln)`."""
 
 
 class Registry(Generic[T]):
-    """The members of one family, in the order of their registration.
-
-    What a member's constructor takes by keyword are its options; what it takes by position is the
-    family's business.
-    """
+    """Members of one family, in order of registration."""
 
     def __init__(self, family: str) -> None:
         self.family = family
@@ -36,13 +40,13 @@ class Registry(Generic[T]):
         self._cards: dict[str, Card] = {}
 
     def register(self, card: Card) -> Callable[[type[T]], type[T]]:
-        """Class decorator: makes the class known under its card's name."""
+        """Return a class decorator that registers the class under the name of `card`."""
 
         def add(member: type[T]) -> type[T]:
             if not card.name.isidentifier():
                 raise ValueError(
-                    f"{card.name!r} cannot be the name of a {self.family}; wanted letters, digits "
-                    "and underscores, such as post_ln"
+                    f"name of a {self.family}: expected letters, digits and underscores, such as "
+                    f"post_ln, got {card.name!r}"
                 )
             if card.name in self._members:
                 raise ValueError(f"{self.family} {card.name!r} is registered twice")
@@ -62,45 +66,53 @@ class Registry(Generic[T]):
         return name in self._members
 
     def member(self, name: str) -> type[T]:
-        """The class of that name."""
+        """Return the class of a name."""
         self._check_known(name)
         return self._members[name]
 
     def card(self, name: str) -> Card:
-        """The card of that name."""
+        """Return the card of a name."""
         self._check_known(name)
         return self._cards[name]
 
     def cards(self) -> list[Card]:
-        """All cards, in order of registration."""
+        """Return all cards, in order of registration."""
         return list(self._cards.values())
 
     def resolve(self, call: str | Call) -> Call:
-        """The canonical form: options checked, in declared order, without those at a default."""
+        """Return the canonical form of a call.
+
+        Options are validated, put in the order of their declaration, and removed if they equal the
+        default. Two calls with the same canonical form build the same member.
+
+        Raises:
+            UserError: unknown name or option, or an invalid value
+        """
         if isinstance(call, str) and "(" not in call:
-            self._check_known(call.strip())  # so that `post-ln` is answered with the nearest names
+            self._check_known(call.strip())  # `post-ln` gets a suggestion, not a syntax error
         call = Call.parse(call)
         options = self.card(call.name).options or {}
         if len(call.positional) > len(options):
             raise UserError(
-                f"{call} has more values than {self.family} {call.name!r} has options; "
+                f"{call} passes more values than {self.family} {call.name!r} has options; "
                 f"{_format_options(options)}"
             )
-        given = dict(zip(options, call.positional, strict=False))
+        passed = dict(zip(options, call.positional, strict=False))
         for name, value in call.options.items():
             if name not in options:
                 close = closest_names(name, options)
                 hint = f" did you mean {close[0]!r}?" if close else ""
                 raise UserError(
-                    f"{self.family} {call.name!r} has no option {name!r};{hint} {_format_options(options)}"
+                    f"{self.family} {call.name!r} has no option {name!r};{hint} "
+                    f"{_format_options(options)}"
                 )
-            if name in given:
-                raise UserError(f"{call} gives {name!r} twice; keep one of them")
-            given[name] = value
+            if name in passed:
+                raise UserError(f"{call} passes {name!r} twice; remove one of them")
+            passed[name] = value
         checked = {
-            name: self._validate_option(call.name, name, options[name], given[name])
+            name: self._validate_option(call.name, name, options[name], passed[name])
             for name in options
-            if name in given
+            if name in passed
         }
         return Call(
             call.name,
@@ -112,7 +124,12 @@ class Registry(Generic[T]):
         )
 
     def make(self, call: str | Call, *args: Any) -> T:
-        """Build the member a call string names."""
+        """Build the member that a call string names.
+
+        Args:
+            call: name with options
+            args: positional arguments of the member's constructor
+        """
         call = self.resolve(call)
         options = {
             name: str(value) if isinstance(value, Call) else value
@@ -131,14 +148,15 @@ class Registry(Generic[T]):
         try:
             return TypeAdapter(option.type).validate_python(value, strict=True)
         except ValidationError as problem:
-            wanted = (
+            expected = (
                 f"one of {', '.join(map(str, option.choices))}"
                 if option.choices
                 else _describe_expected(problem)
             )
+            passed = str(value) if isinstance(value, Call) else repr(value)
             raise UserError(
-                f"option {name!r} of {self.family} {member!r} cannot be {value!r}; wanted "
-                f"{wanted} (default {option.default})"
+                f"option {name!r} of {self.family} {member!r}: expected {expected}, got {passed} "
+                f"(default {option.default})"
             ) from None
 
 
@@ -149,8 +167,7 @@ def _equals_default(value: Any, default: Any) -> bool:
 
 
 def _describe_expected(problem: ValidationError) -> str:
-    messages = (error["msg"].removeprefix("Input should be ") for error in problem.errors())
-    return " or ".join(dict.fromkeys(messages))
+    return " or ".join(dict.fromkeys(expected_value(error) for error in problem.errors()))
 
 
 def _format_options(options: dict[str, Option]) -> str:

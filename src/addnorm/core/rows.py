@@ -1,4 +1,4 @@
-"""Rows: one measured number each, a flat record, kept as JSON lines."""
+"""Rows: flat records with one measured number each, stored as JSON lines."""
 
 import json
 import math
@@ -15,15 +15,21 @@ NONFINITE_STRINGS = ("nan", "inf", "-inf")
 
 
 def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -> None:
-    """Write rows, one JSON object a line.
+    """Write rows, one JSON object per line.
 
-    A new file comes into being whole (temporary name, then renamed); appended rows are flushed
-    together, after a line that a killed writer left unfinished is taken away. Numbers that JSON has
-    no word for are written as the strings "nan", "inf" and "-inf", always read back as numbers.
+    Args:
+        path: the file; missing parent folders are created
+        rows: records of text, numbers, booleans and None. NaN and infinities, which JSON does not
+            have, are written as the strings "nan", "inf" and "-inf"; `read_rows` restores them.
+        append: add to the file, after removing an incomplete last line that a killed process left.
+            Otherwise the file is replaced atomically.
+
+    Raises:
+        UserError: a row contains another type
     """
     path = Path(path)
     text = "".join(json.dumps(_to_json_row(row), ensure_ascii=False) + "\n" for row in rows)
-    data = text.encode("utf-8", errors="backslashreplace")  # a lone surrogate: JSON's own escape
+    data = text.encode("utf-8", errors="backslashreplace")  # lone surrogates become JSON escapes
     path.parent.mkdir(parents=True, exist_ok=True)
     if append:
         _repair_last_line(path)
@@ -35,14 +41,16 @@ def write_rows(path: str | Path, rows: Iterable[Row], *, append: bool = False) -
 
 
 def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
-    """The rows of a file, one by one.
+    """Yield the rows of a file.
 
-    A last line cut short by a killed writer is left out; a broken line anywhere else is refused
-    with its number.
+    An incomplete last line, left by a killed process, is ignored.
+
+    Raises:
+        UserError: there is no such file, or another line is not a JSON object
     """
     path = Path(path)
     if not path.is_file():
-        raise UserError(f"no rows at {path}: there is no such file; wanted one of JSON lines")
+        raise UserError(f"no rows at {path}: there is no such file; expected JSON lines")
     with path.open("rb") as file:
         for number, line in enumerate(file, start=1):
             if not line.strip():
@@ -51,19 +59,19 @@ def read_rows(path: str | Path) -> Iterator[dict[str, Any]]:
                 row = json.loads(line.decode("utf-8"))
             except ValueError as problem:
                 if not line.endswith(b"\n"):
-                    return  # an interrupted append; its row was never finished
+                    return  # an interrupted append
                 raise UserError(
-                    f"{path}, line {number} is not JSON ({problem}); wanted one object a line"
+                    f"{path}, line {number} is not JSON ({problem}); expected one object per line"
                 ) from None
             if not isinstance(row, dict):
-                raise UserError(f"{path}, line {number} holds {row!r}; wanted one object a line")
-            if b'nan"' in line or b'inf"' in line:  # rare, and looking at each value takes long
+                raise UserError(f"{path}, line {number}: expected a JSON object, got {row!r}")
+            if b'nan"' in line or b'inf"' in line:  # rare, and checking each value is slow
                 row = {name: _parse_number(value) for name, value in row.items()}
             yield row
 
 
 def _repair_last_line(path: Path) -> None:
-    """End the file with a whole line: an unfinished row goes, a whole one gets its line feed."""
+    """Make the file end with a complete line: drop an incomplete row, or add its line feed."""
     if not path.is_file() or path.stat().st_size == 0:
         return
     with path.open("rb+") as file:
@@ -85,8 +93,9 @@ def _to_json_row(row: Row) -> dict[str, Any]:
     for name, value in row.items():
         if not isinstance(name, str) or not isinstance(value, str | int | float | None):
             raise UserError(
-                f"a row holds text, numbers, True, False and None under names, got {name!r}:"
-                f" {value!r} of type {type(value).__name__}; try float(...) or one row a number"
+                "row values: expected text, a number, True, False or None, got "
+                f"{name!r}: {value!r} of type {type(value).__name__}; try float(...) or one row "
+                "per number"
             )
     return {
         name: str(float(value)) if isinstance(value, float) and not math.isfinite(value) else value

@@ -1,10 +1,10 @@
-"""One seed a run; all others are derived from it and a name, so their order does not matter."""
+"""Seeds derived from one seed and a path of names, so that the order of use does not matter."""
 
 import hashlib
 
 
 def derive_seed(seed: int, *names: object) -> int:
-    """A seed of its own for every path of names, the same on every machine.
+    """Return the seed of a path of names; equal on all machines.
 
     >>> derive_seed(0, "data", 3) == derive_seed(0, "data", 3)
     True
@@ -12,6 +12,5 @@ def derive_seed(seed: int, *names: object) -> int:
     False
     """
     text = "\x1f".join(str(part) for part in (seed, *names))
-    return (
-        int.from_bytes(hashlib.sha256(text.encode()).digest()[:8], "big") >> 1
-    )  # torch wants it below 2 ** 63
+    digest = hashlib.sha256(text.encode()).digest()
+    return int.from_bytes(digest[:8], "big") >> 1  # torch requires a seed below 2 ** 63

@@ -1,5 +1,5 @@
-"""Text on disk, and its way into batches of tokens."""
+"""Corpora on disk, tokenizers, and batches of tokens."""
 
-from addnorm.data.corpus import COLUMNS, TASKS, Corpus, write_corpus
+from addnorm.data.corpus import Corpus, write_corpus
 
-__all__ = ["COLUMNS", "TASKS", "Corpus", "write_corpus"]
+__all__ = ["Corpus", "write_corpus"]

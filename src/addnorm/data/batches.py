@@ -1,12 +1,23 @@
-"""Batches that hold a number of tokens, in an order that a seed fixes and a position continues."""
+"""Batches bounded by a number of tokens, in an order that a seed fixes.
+
+A split is read in pools of about 8 MB, so a corpus may be larger than memory:
+
+    records of a pool -> rows (token ids) -> groups of rows -> padded batches
+
+`RowFormat` defines the first and the last arrow and is implemented by each task; the iterator
+defines the order. The order is a pure function of seed, epoch and pool, so a `DataPosition` is all
+that a checkpoint needs to resume.
+"""
 
 import random
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import islice
-from typing import Any, Literal
+from pathlib import Path
+from typing import Any, ClassVar, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -14,30 +25,30 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
-from addnorm.data.corpus import Corpus, parse_records
-from addnorm.data.tokenizer import END, PAD, START, Tokenizer
+from addnorm.data.corpus import Corpus, Record, parse_records
+from addnorm.data.tokenizer import PAD, Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
 
 POOL_BYTES = 8 << 20
-"""Bytes of a corpus that are in memory at once; sentences are shuffled inside a pool, and pools."""
+"""Bytes of a corpus in memory at a time; pools are shuffled, and so are the rows of each pool."""
 TEXTS_PER_CHUNK = 1000
-"""Texts that are encoded together."""
+"""Texts that the tokenizer encodes per call."""
 
 Order = Literal["length", "random"]
 Ids = np.ndarray[Any, np.dtype[np.int32]]
 Row = tuple[Ids, Ids]
-"""What the model reads, and what it is to predict."""
+"""Token ids that the model reads, and those that it predicts."""
+Item = TypeVar("Item")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows of token numbers, padded to the longest.
+    """Rows of token ids, padded to the longest row.
 
-    inputs: (B, S). translate: the source and END; lm: a block of text; classify: START and the text
-    targets: (B, L). translate: START, the target, END; lm: the block one token later; classify:
-        the number of the label, (B, 1). Padded with IGNORE, since 0 is a label
-    count: how much there is to predict in it
-    tokens: as many, or what there is to read where a label is predicted; what speed is told in
+    inputs: (B, S), padded with PAD
+    targets: (B, L), padded with IGNORE_INDEX because 0 may be a label
+    count: number of predictions in the whole batch, over all processes
+    tokens: tokens that throughput counts
     """
 
     inputs: Tensor
@@ -47,13 +58,13 @@ class Batch:
 
     @property
     def inputs_and_targets(self) -> tuple[Tensor, Tensor]:
-        """Inputs and targets."""
+        """The two tensors, as arguments of an objective."""
         return self.inputs, self.targets
 
     def shard(self, rank: int, world_size: int) -> "Batch":
-        """The share of one process; `count` stays that of the whole.
+        """Return the rows of one process; `count` stays that of the whole batch.
 
-        A process for which there is no row gets one that asks for nothing, so that all do the same
+        A process without rows gets one row without targets, so that all processes take the same
         number of steps.
         """
         if world_size == 1:
@@ -64,91 +75,147 @@ class Batch:
         return replace(self, inputs=inputs, targets=targets)
 
     def to(self, device: torch.device) -> "Batch":
-        """The same on a device."""
+        """Return the batch on a device."""
         return replace(self, inputs=self.inputs.to(device), targets=self.targets.to(device))
 
 
 @dataclass(frozen=True)
 class DataPosition:
-    """Where a stream of batches goes on."""
+    """Position in a stream of batches, from which the stream can be resumed."""
 
     epoch: int = 0
     pool: int = 0
     batch: int = 0
 
 
-class BatchIterator:
-    """One split of a corpus as batches of at most `tokens` tokens a side.
+class RowKey(NamedTuple):
+    """Identity of a row in an epoch, from which its random draws derive."""
 
-    Only a pool of the corpus is in memory at a time. The order is a pure function of seed, epoch
-    and pool. order "length": lengths are sorted so that little is padded, the tokens of a batch
-    count its padding, and the batches are then shuffled. "random": any sentences meet, and padding
-    does not count, for models that leave it out. Without a seed everything comes in one fixed
-    order, for evaluation.
+    seed: int
+    epoch: int
+    pool: int
+    row: int
+
+
+@dataclass(frozen=True)
+class RowContext:
+    """Inputs of `RowFormat.encode_rows` beside the records."""
+
+    corpus: Corpus
+    tokenizer: Tokenizer
+    path: Path
+    """File of the split, for error messages."""
+    max_length: int
+    skipped: Counter[str]
+    """Records that were dropped or truncated, by reason; filled by the format."""
+
+    def encode(self, texts: Iterable[str]) -> list[Ids]:
+        """Return the token ids of each text, without special tokens."""
+        return [np.array(ids, np.int32) for ids in self.tokenizer.encode(list(texts))]
+
+
+class RowFormat(ABC):
+    """Conversion of records into rows, and of rows into targets."""
+
+    counts_inputs: ClassVar[bool] = False
+    """Whether throughput counts the tokens read instead of the tokens predicted."""
+
+    @abstractmethod
+    def encode_rows(self, records: Iterator[Record], context: RowContext) -> Iterator[Row]:
+        """Yield the rows of a pool of records; they are cached across epochs."""
+
+    def transform_row(self, row: Row, key: RowKey, tokenizer: Tokenizer) -> Row:
+        """Return the row as it enters a batch, with random draws that depend on `key` only."""
+        return row
+
+    def select_targets(self, targets: Tensor) -> Tensor:
+        """Return the targets of the logits: `Batch.targets` without given tokens.
+
+        Args:
+            targets: (B, L) as in `Batch`
+        """
+        return targets
+
+
+class BatchIterator:
+    """Batches of one split of a corpus, each with at most `batch_tokens` tokens on either side.
+
+    Args:
+        corpus: the corpus
+        tokenizer: its tokenizer
+        row_format: the task, which makes rows of records
+        split: train, valid or test
+        batch_tokens: upper bound of the tokens of a batch, for inputs and for targets
+        max_length: upper bound of the tokens of a row
+        seed: seed of the order and of row transforms; None gives one fixed order, for evaluation
+        order: "length" groups rows of similar length and counts padding; "random" groups any rows
+            and does not count padding, for models that skip it
     """
 
     def __init__(
         self,
         corpus: Corpus,
         tokenizer: Tokenizer,
+        row_format: RowFormat,
         *,
         split: str = "train",
-        tokens: int,
-        longest: int,
+        batch_tokens: int,
+        max_length: int,
         seed: int | None = None,
         order: Order = "length",
     ) -> None:
-        if longest > tokens:
+        if max_length > batch_tokens:
             raise UserError(
-                f"a batch of {tokens} tokens cannot hold a sentence of {longest}; wanted "
-                "batch_tokens of at least max_length"
+                f"batch_tokens: expected at least max_length={max_length}, got {batch_tokens}; a "
+                "batch must hold the longest sentence"
             )
-        self.corpus, self.tokenizer, self.split = corpus, tokenizer, split
-        self.max_tokens, self.max_length, self.seed, self.order = tokens, longest, seed, order
-        self.path = corpus.path(split)
+        self.corpus, self.tokenizer, self.row_format = corpus, tokenizer, row_format
+        self.split, self.path = split, corpus.path(split)
+        self.batch_tokens, self.max_length = batch_tokens, max_length
+        self.seed, self.order = seed, order
         self.skipped: Counter[str] = Counter()
-        """What was not used as it stands, by reason, in the pools read so far."""
+        """Records dropped or truncated in the pools read so far, by reason."""
         self._counted_pools: set[int] = set()
-        self._cached_pool = lru_cache(1)(
-            self._read_pool
-        )  # a small corpus is one pool: it is encoded once
+        self._cached_pool = lru_cache(1)(self._read_pool)  # a small corpus is encoded once
 
     def stream(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
-        """Batches without end from a position on, each with the position after it."""
+        """Yield batches without end from a position, each with the position after it."""
         position = position or DataPosition()
         while True:
-            seen = False
+            is_empty = True
             for batch, after in self.epoch(position):
-                seen = True
+                is_empty = False
                 yield batch, after
-            if not seen and position == DataPosition(position.epoch):
+            if is_empty and position == DataPosition(position.epoch):
                 raise UserError(
-                    f"nothing in {self.path} can be used: {self.describe_skipped() or 'it is empty'}; wanted "
-                    f"sentences of at most {self.max_length} tokens"
+                    f"{self.path} has no usable record: "
+                    f"{self.describe_skipped() or 'it is empty'}; expected sentences of at most "
+                    f"{self.max_length} tokens"
                 )
             position = DataPosition(position.epoch + 1)
 
     def epoch(self, position: DataPosition | None = None) -> Iterator[tuple[Batch, DataPosition]]:
-        """The batches of one pass from a position on, each with the position after it."""
+        """Yield the batches of one epoch from a position, each with the position after it."""
         position = position or DataPosition()
         order = list(range(len(self.byte_ranges)))
         if self.seed is not None:
             random.Random(derive_seed(self.seed, "pools", position.epoch)).shuffle(order)
         for number in range(position.pool, len(order)):
-            begin = position.batch if number == position.pool else 0
-            rows = self._cached_pool(order[number])
-            groups = self._group_rows(rows, position.epoch, order[number])
-            for index in range(begin, len(groups)):
-                batch = _pad_batch([rows[row] for row in groups[index]], self.corpus.task)
+            pool = order[number]
+            first = position.batch if number == position.pool else 0
+            rows = self._cached_pool(pool)
+            groups = self._group_rows(rows, position.epoch, pool)
+            for index in range(first, len(groups)):
+                batch = self._make_batch(rows, groups[index], position.epoch, pool)
                 yield batch, DataPosition(position.epoch, number, index + 1)
 
     def describe_skipped(self) -> str:
-        """What was left out or cut, in words; empty if nothing was."""
+        """Return the counts of dropped and truncated records as text; empty if there are none."""
         return ", ".join(f"{count} {reason}" for reason, count in self.skipped.items())
 
     @cached_property
     def byte_ranges(self) -> list[tuple[int, int]]:
-        """First and last byte of each pool; a record is never cut."""
+        """Start and end offset of each pool; pools begin and end at line breaks."""
         size = self.path.stat().st_size
         starts = [0]
         with self.path.open("rb") as file:
@@ -164,96 +231,68 @@ class BatchIterator:
         with self.path.open("rb") as file:
             file.seek(start)
             lines = file.read(end - start).splitlines()
-        found: Counter[str] = Counter()
-        rows = list(
-            self._encode_rows(parse_records(lines, self.path, self.corpus.task, start=start), found)
-        )
+        skipped: Counter[str] = Counter()
+        context = RowContext(self.corpus, self.tokenizer, self.path, self.max_length, skipped)
+        records = parse_records(lines, self.path, self.corpus.columns, start=start)
+        rows = list(self.row_format.encode_rows(records, context))
         if pool not in self._counted_pools:
             self._counted_pools.add(pool)
-            self.skipped += found
+            self.skipped += skipped
         return rows
 
-    def _encode_rows(
-        self, records: Iterator[dict[str, str]], skipped: Counter[str]
-    ) -> Iterator[Row]:
-        if self.corpus.task == "lm":
-            yield from self._iter_blocks(records)
-            return
-        labels = {label: number for number, label in enumerate(self.corpus.labels)}
-        while chunk := list(islice(records, TEXTS_PER_CHUNK)):
-            if self.corpus.task == "translate":
-                sources = self._encode_texts(record["source"] for record in chunk)
-                targets = self._encode_texts(record["target"] for record in chunk)
-                for source, target in zip(sources, targets, strict=True):
-                    if not len(source) or not len(target):
-                        skipped["with an empty side left out"] += 1
-                    elif max(len(source) + 1, len(target) + 2) > self.max_length:
-                        skipped[f"longer than {self.max_length} tokens left out"] += 1
-                    else:
-                        yield (
-                            _concat_ids(source, suffix=END),
-                            _concat_ids(START, target, suffix=END),
-                        )
-            else:
-                texts = self._encode_texts(record["text"] for record in chunk)
-                for text, record in zip(texts, chunk, strict=True):
-                    if len(text) + 1 > self.max_length:
-                        skipped[f"cut to {self.max_length} tokens"] += 1
-                    if record["label"] not in labels:
-                        raise UserError(
-                            f"{self.path} has the label {record['label']!r}, which is not in "
-                            "corpus.json; make the corpus again"
-                        )
-                    label = np.array([labels[record["label"]]], np.int32)
-                    yield _concat_ids(START, text)[: self.max_length], label
-
-    def _iter_blocks(self, records: Iterator[dict[str, str]]) -> Iterator[Row]:
-        """Running text in blocks: every document begins with START, and nothing is left out."""
-        rest = np.empty(0, np.int32)
-        while chunk := list(islice(records, TEXTS_PER_CHUNK)):
-            documents = [
-                _concat_ids(START, ids)
-                for ids in self._encode_texts(each["text"] for each in chunk)
-            ]
-            rest = np.concatenate((rest, *documents))
-            whole = (len(rest) - 1) // self.max_length * self.max_length
-            for start in range(0, whole, self.max_length):
-                block = rest[start : start + self.max_length + 1]
-                yield block[:-1], block[1:]
-            rest = rest[whole:]
-        if len(rest) > 1:
-            yield rest[:-1], rest[1:]
-
-    def _encode_texts(self, texts: Iterable[str]) -> list[Ids]:
-        return [np.array(ids, np.int32) for ids in self.tokenizer.encode(list(texts))]
-
     def _group_rows(self, rows: list[Row], epoch: int, pool: int) -> list[list[int]]:
-        """Numbers of the rows of each batch, as many as there is room for."""
+        """Return the row indices of each batch."""
         order = list(range(len(rows)))
-        chance = random.Random(derive_seed(self.seed or 0, "rows", epoch, pool))
+        rng = random.Random(derive_seed(self.seed or 0, "rows", epoch, pool))
         if self.seed is not None:
-            chance.shuffle(order)  # rows of one length meet others in every epoch
+            rng.shuffle(order)  # rows of equal length meet different rows in every epoch
         if self.order == "random":
-            return _fill_groups(order, rows, self.max_tokens)
+            return _fill_groups(order, rows, self.batch_tokens)
         order.sort(key=lambda row: (_row_length(rows[row]), len(rows[row][0])))
         groups: list[list[int]] = []
         for row in order:
-            if not groups or (len(groups[-1]) + 1) * _row_length(rows[row]) > self.max_tokens:
+            if not groups or (len(groups[-1]) + 1) * _row_length(rows[row]) > self.batch_tokens:
                 groups.append([])
             groups[-1].append(row)
         if self.seed is not None:
-            chance.shuffle(groups)
+            rng.shuffle(groups)
         return groups
 
+    def _make_batch(self, rows: list[Row], group: list[int], epoch: int, pool: int) -> Batch:
+        seed = self.seed or 0
+        transformed = [
+            self.row_format.transform_row(rows[row], RowKey(seed, epoch, pool, row), self.tokenizer)
+            for row in group
+        ]
+        inputs = _pad_sequences([row[0] for row in transformed], PAD)
+        targets = _pad_sequences([row[1] for row in transformed], IGNORE_INDEX)
+        count = int((self.row_format.select_targets(targets) != IGNORE_INDEX).sum())
+        tokens = int((inputs != PAD).sum()) if self.row_format.counts_inputs else count
+        return Batch(inputs, targets, count, tokens)
 
-def _fill_groups(order: list[int], rows: list[Row], tokens: int) -> list[list[int]]:
-    """Rows as they come, until one would bring either side above `tokens`."""
+
+def iter_chunks(items: Iterable[Item], size: int) -> Iterator[list[Item]]:
+    """Yield lists of `size` items; the last one may be shorter."""
+    if size < 1:
+        raise UserError(f"chunk: expected a number of lines from 1, got {size}")
+    items = iter(items)
+    while chunk := list(islice(items, size)):
+        yield chunk
+
+
+def concat_ids(*parts: int | Ids) -> Ids:
+    """Return single token ids and arrays of token ids as one array."""
+    return np.concatenate([np.atleast_1d(np.asarray(part, np.int32)) for part in parts])
+
+
+def _fill_groups(order: list[int], rows: list[Row], batch_tokens: int) -> list[list[int]]:
+    """Group rows in order; a row that would exceed `batch_tokens` on either side starts a group."""
     groups: list[list[int]] = [[]]
     sizes = 0, 0
     for row in order:
         added = len(rows[row][0]), len(rows[row][1])
         sizes = sizes[0] + added[0], sizes[1] + added[1]
-        if max(sizes) > tokens and groups[-1]:
+        if max(sizes) > batch_tokens and groups[-1]:
             groups.append([])
             sizes = added
         groups[-1].append(row)
@@ -264,23 +303,8 @@ def _row_length(row: Row) -> int:
     return max(map(len, row))
 
 
-def _concat_ids(*parts: "int | Ids", suffix: int | None = None) -> Ids:
-    ends = () if suffix is None else (suffix,)
-    return np.concatenate([np.atleast_1d(np.asarray(part, np.int32)) for part in (*parts, *ends)])
-
-
-def _pad_batch(rows: list[Row], task: str) -> Batch:
-    """The one place where rows become a batch; packed batches without padding would come here."""
-    inputs = _pad_sequences([row[0] for row in rows], PAD)
-    targets = _pad_sequences([row[1] for row in rows], IGNORE_INDEX)
-    given = len(rows) if task == "translate" else 0  # START is not predicted
-    count = int((targets != IGNORE_INDEX).sum()) - given
-    read = int((inputs != PAD).sum()) if task == "classify" else count
-    return Batch(inputs, targets, count, read)
-
-
 def _pad_sequences(sequences: list[Ids], fill: int) -> Tensor:
-    wide = np.full((len(sequences), max(map(len, sequences))), fill, np.int64)
+    padded = np.full((len(sequences), max(map(len, sequences))), fill, np.int64)
     for number, ids in enumerate(sequences):
-        wide[number, : len(ids)] = ids
-    return torch.from_numpy(wide)
+        padded[number, : len(ids)] = ids
+    return torch.from_numpy(padded)

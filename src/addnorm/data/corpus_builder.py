@@ -1,4 +1,12 @@
-"""From records to a corpus: spooled once, split by sentence, written whole."""
+"""Construction of a corpus from a stream of records.
+
+1. Every record is written to a spool file behind the 64-bit hash of its first text column.
+2. The hashes decide the boundaries of the splits (`splitting.Splitter`).
+3. The spool files are read again and written as splits, then removed.
+
+Memory is bounded by the size of the held-out splits, not by that of the corpus. Records with equal
+text always end up in the same split.
+"""
 
 import json
 import os
@@ -10,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.corpus import CARD_FILE, COLUMNS, SPLITS, Corpus, Record, write_corpus
+from addnorm.data.corpus import CARD_FILE, LABEL, SPLITS, Corpus, Record, write_corpus
 from addnorm.data.record_counts import RecordCounts
 from addnorm.data.splitting import (
     HASH_RANGE,
@@ -21,54 +29,59 @@ from addnorm.data.splitting import (
     split_key,
 )
 
-SPOOL_FOLDER = ".addnorm-spool"  # below the corpus folder while it is made
-KEY_BYTES = 17  # bytes of a spooled line before its record: sixteen hex digits and a blank
+SPOOL_FOLDER = ".addnorm-spool"
+"""Folder of the spool files inside the corpus folder, removed at the end."""
+KEY_BYTES = 17
+"""Bytes of a spooled line before its record: sixteen hex digits and a space."""
 
 
 @dataclass(frozen=True)
 class SplitPlan:
-    """How a corpus is divided, and whether records that come twice stay."""
+    """Sizes of the held-out splits, and the treatment of duplicates."""
 
     valid: HoldoutSize = field(default_factory=HoldoutSize)
     test: HoldoutSize = field(default_factory=HoldoutSize)
     seed: int = 0
+    """Seed of the split."""
     unique: bool = False
+    """Whether to drop repeated records."""
 
 
-def check_out(folder: str | Path, *, force: bool = False) -> None:
-    """Refuse to write over what is no corpus, and over a corpus unless told to."""
+def check_output_folder(folder: str | Path, *, force: bool = False) -> None:
+    """Raise UserError unless a corpus can be written to a folder.
+
+    Args:
+        folder: a new or empty folder, or a corpus
+        force: whether a corpus may be replaced
+    """
     folder = Path(folder)
-    above = (folder, *folder.absolute().parents)
-    there = next(path for path in above if path.exists() or path.is_symlink())
-    if not there.is_dir():
-        what = "a file" if there.exists() else "a link to nowhere"
-        what = f"is {what}" if there == folder else f"cannot be made, since {there} is {what}"
-        raise UserError(
-            f"{folder} {what}; wanted a folder for the corpus, new or empty; try -o corpus"
-        )
-    if not os.access(there, os.W_OK | os.X_OK):
-        raise UserError(
-            f"{folder}: nothing can be written to {there}; wanted a folder that you may write to; "
-            f"try another -o"
-        )
+    candidates = (folder, *folder.absolute().parents)
+    existing = next(path for path in candidates if path.exists() or path.is_symlink())
+    if not existing.is_dir():
+        what = "a file" if existing.exists() else "a broken link"
+        reason = f"is {what}" if existing == folder else f"cannot be made, {existing} is {what}"
+        raise UserError(f"--out: expected a new or empty folder, got {folder}, which {reason}")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise UserError(f"--out: expected a writable folder, got {folder}; {existing} is read-only")
     if (folder / CARD_FILE).is_file():
         if not force:
             raise UserError(
-                f"{folder} holds a corpus already; try --force to replace it, or another -o"
+                f"--out: {folder} already contains a corpus; use --force to replace it, or another "
+                "folder"
             )
     elif folder.exists() and _has_foreign_files(folder):
         raise UserError(
-            f"{folder} is not empty and no corpus; wanted a new or an empty folder; try another -o"
+            f"--out: expected a new or empty folder, got {folder}, which contains other files"
         )
 
 
 def _has_foreign_files(folder: Path) -> bool:
-    """Whether there is anything that no killed writer of ours left."""
+    """Return whether a folder has files other than those of an interrupted `build_corpus`."""
     names = {path.name for path in folder.iterdir()}
-    parts = {f"{split}.jsonl" for split in SPLITS}
-    temporary = tuple(f".{name}." for name in (CARD_FILE, *parts))
-    left = {name for name in names if name == SPOOL_FOLDER or name.startswith(temporary)}
-    return bool(names - left - (parts if left else set()))
+    split_files = {f"{split}.jsonl" for split in SPLITS}
+    temporary = tuple(f".{name}." for name in (CARD_FILE, *split_files))
+    leftovers = {name for name in names if name == SPOOL_FOLDER or name.startswith(temporary)}
+    return bool(names - leftovers - (split_files if leftovers else set()))
 
 
 def build_corpus(
@@ -80,35 +93,41 @@ def build_corpus(
     plan: SplitPlan,
     about: Mapping[str, Any],
 ) -> Corpus:
-    """Write the records of parts (train, and valid and test if they are there) as a corpus.
+    """Write records as a corpus; on an error the folder stays as it was.
 
-    Parts that are missing are split off train. `counts` has seen what was left out before; what is
-    kept is counted here, and all of it goes onto the card under `report`. A folder is left as it
-    was if something goes wrong.
+    Args:
+        folder: output folder
+        task: name of the task that the corpus is for
+        records_by_split: records of train, and of valid and test if they are separate; a missing
+            split is held out from train
+        counts: counts of the reader; kept records are added, and all counts go to the card under
+            `report`
+        plan: sizes of the held-out splits
+        about: facts for the card
+
+    Raises:
+        UserError: no record is left for a split, or the folder cannot be written
     """
     folder = Path(folder)
-    made = not folder.exists()
+    is_new = not folder.exists()
     spools = folder / SPOOL_FOLDER
-    shutil.rmtree(spools, ignore_errors=True)  # of a killed run
+    shutil.rmtree(spools, ignore_errors=True)  # of an interrupted build
     try:
         spools.mkdir(parents=True)
     except OSError as problem:
         raise UserError(
-            f"{folder} cannot be made ({problem.strerror}); wanted a folder for the corpus that "
-            f"can be written to; try another -o"
+            f"--out: expected a writable folder, got {folder} ({problem.strerror})"
         ) from None
     try:
-        edges = _spool_records(
-            spools, task, records_by_split=records_by_split, counts=counts, plan=plan
-        )
+        edges = _spool_records(spools, records_by_split, counts=counts, plan=plan)
         sizes = _count_splits(spools, edges)
         if not sizes["train"]:
             raise UserError(_empty_corpus_message(counts, sizes))
         for split in records_by_split:
             if not sizes[split]:
                 raise UserError(
-                    f"the part given for {split} has no record that can be used; wanted at least "
-                    f"one; leave it out to hold out some of train, or none with --{split} 0"
+                    f"{split}: expected at least one usable record in its file, got none; leave "
+                    f"the file out to hold out part of train, or use --{split} 0"
                 )
         splits = [split for split in SPLITS if sizes[split]]
         for split in splits:
@@ -119,61 +138,65 @@ def build_corpus(
             splits={split: _read_spooled(spools, split, edges) for split in splits},
             about={**about, "seed": plan.seed, "report": counts.to_dict()},
         )
-        for split in set(SPLITS) - set(splits):  # of the corpus that was here before
+        for split in set(SPLITS) - set(splits):  # of a replaced corpus
             (folder / f"{split}.jsonl").unlink(missing_ok=True)
         return corpus
     finally:
         shutil.rmtree(spools, ignore_errors=True)
-        if made and not any(folder.iterdir()):
+        if is_new and not any(folder.iterdir()):
             folder.rmdir()
 
 
 def _spool_records(
     spools: Path,
-    task: str,
-    *,
     records_by_split: Mapping[str, Iterable[Record]],
+    *,
     counts: RecordCounts,
     plan: SplitPlan,
 ) -> tuple[int, int]:
-    """Write every record to disk behind the hash of its sentence; the edges of the splits."""
+    """Write every record to a spool file behind its hash; return the split boundaries."""
     none = HoldoutSize(count=0)
     valid = none if "valid" in records_by_split else plan.valid
     test = none if "test" in records_by_split else plan.test
-    splitter, held, seen = Splitter(valid=valid, test=test), HashSet64(), HashSet64()
-    encoded = json.JSONEncoder(ensure_ascii=False).encode
-    for part in sorted(
-        records_by_split, key=lambda part: part == "train"
-    ):  # train last: it is looked up
-        with (spools / part).open("wb") as spool:
-            for record in records_by_split[part]:
-                text = encoded(dict(record))
+    splitter, held_out, seen = Splitter(valid=valid, test=test), HashSet64(), HashSet64()
+    encode = json.JSONEncoder(ensure_ascii=False).encode
+    # Train comes last: its records are looked up among those of the other splits.
+    for split in sorted(records_by_split, key=lambda split: split == "train"):
+        with (spools / split).open("wb") as spool:
+            for record in records_by_split[split]:
+                text = encode(dict(record))
                 if plan.unique and not seen.add(hash_text(text)):
                     counts.drop("duplicate")
                     continue
-                key = split_key(record[COLUMNS[task][0]], plan.seed)
-                if part != "train":
-                    held.add(key)
+                key = split_key(_first_text(record), plan.seed)
+                if split != "train":
+                    held_out.add(key)
                 else:
                     splitter.observe(key)
-                    if key in held:
+                    if key in held_out:
                         counts.note("train records whose sentence is in the given valid or test")
                 spool.write(f"{key:016x} {text}\n".encode())
     return splitter.edges()
 
 
+def _first_text(record: Record) -> str:
+    return next(text for column, text in record.items() if column != LABEL)
+
+
 def _iter_spooled_lines(spools: Path, edges: tuple[int, int]) -> Iterator[tuple[str, str]]:
-    """(split, line) of all that is spooled. Hashes are compared as they are written: it is quick,
-    and digits of one length have the order of their numbers."""
+    """Yield (split, line) of all spooled records.
+
+    Hashes are compared as text, which is fast: hex digits of equal length sort like numbers.
+    """
     test, valid = (f"{edge:016x}" if edge < HASH_RANGE else "g" for edge in edges)
     for path in sorted(spools.iterdir()):
-        part = path.name
+        split = path.name
         with path.open(encoding="utf-8", newline="\n") as spool:
-            if part != "train":
-                yield from ((part, line) for line in spool)
+            if split != "train":
+                yield from ((split, line) for line in spool)
                 continue
             for line in spool:
-                yield "test" if line < test else "valid" if line < valid else part, line
+                yield "test" if line < test else "valid" if line < valid else split, line
 
 
 def _count_splits(spools: Path, edges: tuple[int, int]) -> Counter[str]:
@@ -194,14 +217,14 @@ def _empty_corpus_message(counts: RecordCounts, sizes: Counter[str]) -> str:
     if held := sizes.total():
         return (
             f"no record is left for training: all {held} are held out, because records with the "
-            f"same sentence stay together; give more text, or --valid 0 --test 0"
+            f"same sentence stay together; add more text, or use --valid 0 --test 0"
         )
     reasons = ", ".join(f"{reason} {number}" for reason, number in counts.dropped.items())
     first = next(iter(counts.first_locations.values()), "")
-    hint = f"look at {first}" if first else "look into what was given"
+    hint = f"see {first}" if first else "check the input"
     if "invalid UTF-8" in counts.dropped:
-        hint += ", and try iconv if it has another encoding"
+        hint += ", and use iconv if it has another encoding"
     return (
-        f"an empty corpus: of {counts.read} records read none was kept ({reasons or 'no text'}); "
-        f"wanted at least one with text; {hint}"
+        f"an empty corpus: expected at least one record with text, got none of {counts.read} "
+        f"({reasons or 'no text'}); {hint}"
     )

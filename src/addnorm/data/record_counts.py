@@ -1,14 +1,14 @@
-"""What became of every record that was read: kept, or left out for a reason."""
+"""Counts of the records of a corpus: read, kept and dropped, by reason."""
 
 from collections import Counter
 from typing import Any
 
 
 class RecordCounts:
-    """A tally that must add up: read = kept + every reason.
+    """Counts of records, with read = kept + dropped.
 
-    >>> counts = Counts()
-    >>> counts.saw(2)
+    >>> counts = RecordCounts()
+    >>> counts.add_read(2)
     >>> counts.drop("empty", "train.en, line 3")
     >>> counts.keep("train")
     >>> counts.to_dict()["dropped"]
@@ -23,25 +23,25 @@ class RecordCounts:
         self.notes: Counter[str] = Counter()
 
     def add_read(self, number: int = 1) -> None:
-        """Records that come in; called where they are read, before anything is decided."""
+        """Count records that were read, before they are kept or dropped."""
         self.read += number
 
     def keep(self, split: str, number: int = 1) -> None:
-        """Records that go on."""
+        """Count records that are written to a split."""
         self.kept[split] += number
 
     def drop(self, reason: str, location: str = "", number: int = 1) -> None:
-        """Records that are left out; the first place of each reason is remembered."""
+        """Count records that are dropped; the first location of each reason is stored."""
         self.dropped[reason] += number
         if location:
             self.first_locations.setdefault(reason, location)
 
     def note(self, message: str, number: int = 1) -> None:
-        """Something worth saying about records that stay, or about files."""
+        """Count an event that drops nothing, such as a replaced character."""
         self.notes[message] += number
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data, for a card or JSON."""
+        """Return the counts for the card of a corpus."""
         assert self.read == self.kept.total() + self.dropped.total(), "a record was lost"
         return {
             "read": self.read,

@@ -1,4 +1,14 @@
-"""Splitting by source sentence: a hash decides, so that one sentence is never on two sides."""
+"""Splits by hash of the text, so that equal sentences are always in the same split.
+
+The hash of a record is a number in [0, 2 ** 64). Test takes the smallest hashes, valid the next,
+train the rest:
+
+    0          test edge          valid edge                    2 ** 64
+    |-- test --|----- valid ------|---------- train -------------|
+
+A fraction fixes an edge directly. A number of records needs the smallest hashes of all records, of
+which `Splitter` keeps only as many as it may hold out.
+"""
 
 import hashlib
 import heapq
@@ -9,24 +19,26 @@ from dataclasses import dataclass
 from addnorm.core.errors import UserError
 
 HASH_RANGE = 2**64
-DEFAULT_HOLDOUT_DIVISOR, MAX_DEFAULT_HOLDOUT = (
-    20,
-    2000,
-)  # unless told otherwise: one record in twenty, at most so many
+DEFAULT_HOLDOUT_DIVISOR = 20
+"""By default, one record in twenty is held out for each of valid and test."""
+MAX_DEFAULT_HOLDOUT = 2000
+"""By default, at most this many records are held out for each."""
 
 
 def split_key(text: str, seed: int = 0) -> int:
-    """64 bits of a sentence and a seed; case, form and white space of the sentence do not count.
+    """Return the 64-bit hash of a sentence, ignoring case, Unicode form and white space.
 
-    >>> key_of("Hello  World ") == key_of("hello world"), key_of("a", 0) == key_of("a", 1)
-    (True, False)
+    >>> split_key("Hello  World ") == split_key("hello world")
+    True
+    >>> split_key("a", seed=0) == split_key("a", seed=1)
+    False
     """
     plain = " ".join(unicodedata.normalize("NFKC", text).casefold().split())
     return hash_text(plain, seed)
 
 
 def hash_text(text: str, seed: int = 0) -> int:
-    """64 bits of a text as it is."""
+    """Return the 64-bit hash of a text."""
     data = text.encode("utf-8", errors="surrogatepass")
     salt = (seed % HASH_RANGE).to_bytes(8, "little")
     return int.from_bytes(hashlib.blake2b(data, digest_size=8, salt=salt).digest(), "big")
@@ -34,14 +46,21 @@ def hash_text(text: str, seed: int = 0) -> int:
 
 @dataclass(frozen=True)
 class HoldoutSize:
-    """How much to hold out: a share of the sentences, a number of records, or what is usual."""
+    """Size of a held-out split: a fraction, a number of records, or the default (both None)."""
 
     fraction: float | None = None
+    """Fraction of the distinct sentences."""
     count: int | None = None
+    """Number of records."""
 
     @classmethod
     def parse(cls, text: str | None, name: str) -> "HoldoutSize":
-        """`0.1` is a share, `500` a number, `0` nothing, None the usual."""
+        """Return the size of an option: `0.1` is a fraction, `500` a number, None the default.
+
+        Args:
+            text: value of the option
+            name: name of the option, for the error message
+        """
         if text is None:
             return cls()
         try:
@@ -52,13 +71,13 @@ class HoldoutSize:
             return cls(fraction=value)
         if not (value >= 0 and value.is_integer() and value < HASH_RANGE):
             raise UserError(
-                f"{name} is {text!r}; wanted a number of records such as 500, a share of them "
-                f"such as 0.05, or 0 for none"
+                f"{name}: expected a number of records such as 500, a fraction such as 0.05, or 0, "
+                f"got {text!r}"
             )
         return cls(count=int(value))
 
     def num_hashes(self, total: int) -> int:
-        """How many of the smallest hashes it takes to know the edge; 0 for a share."""
+        """Return how many of the smallest hashes determine the edge; 0 for a fraction."""
         if self.fraction is not None:
             return 0
         if self.count is not None:
@@ -69,28 +88,29 @@ class HoldoutSize:
 
 
 class Splitter:
-    """Decides after a first look at all hashes; holds no more of them than are held out.
+    """Edges of the splits, determined by one pass over all hashes.
 
-    Sentences whose hash lies in [0, test) are test, in [test, valid) valid, the others train. With
-    numbers the edges are set so that so many records are held out, or a few more, because records
-    with the same sentence stay together.
+    With numbers of records, the held-out splits may be a few records larger, because records with
+    equal sentences stay together.
     """
 
     def __init__(self, *, valid: HoldoutSize, test: HoldoutSize) -> None:
         self.valid, self.test = valid, test
         self.total = 0
-        self.test_threshold = int(
-            (test.fraction or 0) * HASH_RANGE
-        )  # hashes below are test for certain
-        numbers = [size for size in (valid, test) if size.fraction is None]
+        self.test_threshold = int((test.fraction or 0) * HASH_RANGE)
+        """Hashes below are test, whatever comes; 0 unless test is a fraction."""
+        counted = [size for size in (valid, test) if size.fraction is None]
         self.capacity = sum(
-            MAX_DEFAULT_HOLDOUT if size.count is None else size.count for size in numbers
+            MAX_DEFAULT_HOLDOUT if size.count is None else size.count for size in counted
         )
-        self.heap: list[int] = []  # the smallest hashes from `first` on, negated
-        self.hash_counts: dict[int, int] = {}  # how often each of them came
+        """Number of distinct hashes to keep."""
+        self.heap: list[int] = []
+        """The smallest hashes from the threshold on, negated: heap[0] is the largest of them."""
+        self.hash_counts: dict[int, int] = {}
+        """Number of records of each hash in the heap."""
 
     def observe(self, key: int) -> None:
-        """Count a record in."""
+        """Count the hash of a record."""
         self.total += 1
         if key < self.test_threshold or not self.capacity:
             return
@@ -104,7 +124,11 @@ class Splitter:
             self.hash_counts[key] = 1
 
     def edges(self) -> tuple[int, int]:
-        """Where test ends and where valid ends."""
+        """Return the hashes at which test and valid end.
+
+        Raises:
+            UserError: nothing would be left for training
+        """
         self._check_sizes()
         smallest = sorted(self.hash_counts)
         test = self._find_edge(
@@ -116,7 +140,7 @@ class Splitter:
         return test, self._find_edge(left, self.valid.num_hashes(self.total), start=test)
 
     def _find_edge(self, keys: list[int], count: int, *, start: int) -> int:
-        """Behind the sentences that make up so many records."""
+        """Return the edge after the smallest hashes that make up `count` records."""
         for key in keys:
             if count <= 0:
                 break
@@ -128,20 +152,20 @@ class Splitter:
         held = (self.valid.count or 0) + (self.test.count or 0)
         if held and held >= self.total:
             raise UserError(
-                f"{held} records to hold out of {self.total}: none is left for training; "
-                f"try smaller --valid and --test"
+                f"--valid and --test: expected fewer than {self.total} records, got {held}; none "
+                "is left for training"
             )
         if (self.valid.fraction or 0) + (self.test.fraction or 0) >= 1:
             raise UserError(
-                f"--valid {self.valid.fraction} and --test {self.test.fraction} are all there is; wanted "
-                f"shares whose sum is below 1; try 0.05 each"
+                "--valid and --test: expected fractions with a sum below 1, got "
+                f"{self.valid.fraction} and {self.test.fraction}; try 0.05 each"
             )
 
 
 class HashSet64:
-    """A set of 64-bit numbers in a flat table: at most 32 bytes a number.
+    """Set of 64-bit integers in a flat hash table, with at most 32 bytes per element.
 
-    >>> seen = Seen()
+    >>> seen = HashSet64()
     >>> seen.add(7), seen.add(7), seen.add(0), seen.add(0)
     (True, False, True, False)
     """
@@ -154,14 +178,14 @@ class HashSet64:
         return self.count
 
     def add(self, key: int) -> bool:
-        """True if the number is new."""
-        key = key or 1  # zero marks a free place; two numbers in 2 ** 64 share one
+        """Add an integer; return whether it was new."""
+        key = key or 1  # 0 marks a free slot, so 0 and 1 count as equal
         if 2 * self.count >= len(self.table):
             self._grow()
-        place = self._find_slot(key)
-        if self.table[place]:
+        slot = self._find_slot(key)
+        if self.table[slot]:
             return False
-        self.table[place] = key
+        self.table[slot] = key
         self.count += 1
         return True
 
@@ -170,10 +194,10 @@ class HashSet64:
 
     def _find_slot(self, key: int) -> int:
         table, mask = self.table, len(self.table) - 1
-        place = key & mask
-        while table[place] and table[place] != key:
-            place = (place + 1) & mask
-        return place
+        slot = key & mask
+        while table[slot] and table[slot] != key:  # linear probing
+            slot = (slot + 1) & mask
+        return slot
 
     def _grow(self) -> None:
         old = self.table

@@ -1,7 +1,7 @@
-"""Subwords: a tokenizer trained on a corpus, kept as `tokenizer.json`."""
+"""Subword and character tokenizers, trained on a corpus and stored as `tokenizer.json`."""
 
 import hashlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -11,50 +11,67 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.files import atomic_write
-from addnorm.data.corpus import COLUMNS, Corpus
+from addnorm.data.corpus import LABEL, Corpus
 
 PAD, START, END, UNKNOWN = range(4)
 SPECIALS = ["<pad>", "<s>", "</s>", "<unk>"]
+MASK = "<mask>"
+"""Fifth special token, only in tokenizers that are trained with it."""
 KINDS = ("bpe", "unigram", "char")
 
 MAX_TRAINING_CHARACTERS = 50_000_000
-"""Characters of a corpus that a tokenizer is trained on at most; more would not fit the memory."""
+"""Characters of a corpus that a tokenizer is trained on at most; more would not fit into memory."""
 MAX_TEXT_CHARACTERS = 10_000
-"""Characters of one text that it is shown at most."""
+"""Characters per training text; longer texts are split."""
 BYTE_ALPHABET = pre_tokenizers.ByteLevel.alphabet()
 
 
 class Tokenizer:
-    """Text to token numbers and back; the first four numbers are pad, start, end and unknown.
+    """Conversion between text and token ids; ids 0 to 3 are pad, start, end and unknown.
 
-    `bpe` and `unigram` work on bytes, so that nothing is unknown to them; `char` knows the
-    characters it has seen, and all others as one.
+    `bpe` and `unigram` work on bytes and have no unknown text. `char` maps characters that were not
+    in the training text to unknown. With a mask token, id 4 is `<mask>`.
     """
 
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
-        engine.encode_special_tokens = True  # `</s>` in a text is text, and ends nothing
+        engine.encode_special_tokens = True  # `</s>` in a text is text and does not end it
         for number, name in enumerate(SPECIALS):
             if engine.token_to_id(name) != number:
                 raise UserError(
-                    f"this tokenizer has {name} as {engine.token_to_id(name)}, wanted {number}: it "
-                    "was not made here; train one with tokenizer=bpe"
+                    f"tokenizer: expected {name} to have id {number}, got "
+                    f"{engine.token_to_id(name)}; train one with tokenizer=bpe"
                 )
 
     @classmethod
-    def train(cls, corpus: Corpus, kind: str = "bpe", *, vocab: int = 4000) -> "Tokenizer":
-        """Learn subwords from the training part of a corpus, both sides together."""
+    def train(
+        cls,
+        corpus: Corpus,
+        kind: str = "bpe",
+        *,
+        vocab: int = 4000,
+        special_tokens: Sequence[str] = (),
+    ) -> "Tokenizer":
+        """Train a tokenizer on the text columns of the training split.
+
+        Args:
+            corpus: the corpus
+            kind: bpe, unigram or char
+            vocab: upper bound of the vocabulary size
+            special_tokens: special tokens after the four that every tokenizer has
+        """
         if kind not in KINDS:
             raise UserError(unknown_name_message("tokenizer", kind, KINDS))
-        floor = len(SPECIALS) + (len(BYTE_ALPHABET) if kind != "char" else 1)
+        specials = [*SPECIALS, *special_tokens]
+        floor = len(specials) + (len(BYTE_ALPHABET) if kind != "char" else 1)
         if vocab < floor:
             raise UserError(
-                f"a tokenizer {kind!r} of {vocab} tokens cannot be: it needs {floor} for a start; "
-                f"wanted vocab={floor} or more"
+                f"vocab: expected at least {floor} for tokenizer {kind!r}, got {vocab}; "
+                f"try vocab={floor} or more"
             )
         engine = _build_engine(kind)
         common: dict[str, Any] = {
-            "special_tokens": SPECIALS,
+            "special_tokens": specials,
             "vocab_size": vocab,
             "show_progress": False,
         }
@@ -68,19 +85,20 @@ class Tokenizer:
         else:
             trainer = trainers.WordLevelTrainer(**common)
         engine.train_from_iterator(_iter_training_texts(corpus), trainer)
-        return cls(Engine.from_str(engine.to_str()))  # as it will be read: scores are rounded there
+        # Return what a reader of the file gets: scores are rounded there.
+        return cls(Engine.from_str(engine.to_str()))
 
     @classmethod
     def load(cls, path: str | Path) -> "Tokenizer":
         """Read a `tokenizer.json`."""
         path = Path(path)
         if not path.is_file():
-            raise UserError(f"no tokenizer at {path}; wanted a tokenizer.json")
+            raise UserError(f"tokenizer: expected the path of a tokenizer.json, got {path}")
         try:
             engine = Engine.from_str(path.read_text(encoding="utf-8"))
         except Exception as problem:  # the library raises a bare Exception
             raise UserError(
-                f"{path} is no tokenizer ({problem}); wanted a tokenizer.json"
+                f"tokenizer: expected a tokenizer.json, got {path}, which is not one ({problem})"
             ) from None
         return cls(engine)
 
@@ -91,27 +109,72 @@ class Tokenizer:
 
     @property
     def vocab(self) -> int:
-        """Tokens it knows."""
+        """Vocabulary size, special tokens included."""
         return self.engine.get_vocab_size()
 
     @cached_property
     def digest(self) -> str:
-        """What tells it from every other tokenizer."""
+        """Hash of the tokenizer."""
         return hashlib.sha256(self.engine.to_str().encode()).hexdigest()
 
+    @cached_property
+    def mask_id(self) -> int | None:
+        """Id of the mask token; None without one."""
+        number = self.engine.token_to_id(MASK)
+        return number if number == len(SPECIALS) else None  # else ordinary text, not special
+
+    @cached_property
+    def specials(self) -> list[str]:
+        """Special tokens, in the order of their ids."""
+        return SPECIALS if self.mask_id is None else [*SPECIALS, MASK]
+
     def encode(self, texts: list[str]) -> list[list[int]]:
-        """Token numbers of each text, without start and end."""
+        """Return the token ids of each text, without special tokens."""
+        return self._encode(self.engine, texts)
+
+    def encode_masked(self, text: str) -> list[int]:
+        """Return the token ids of a text in which `<mask>` is the mask token.
+
+        A token of `bpe` and `unigram` begins with the space before the word. The mask stands for
+        such a token, so spaces before `<mask>` are dropped: `a <mask>.` is `a`, mask, `.`.
+        """
+        if self.mask_id is None:
+            raise UserError("this tokenizer has no mask token; expected one trained for mlm")
+        pieces = text.split(MASK)
+        if not self.is_char:
+            pieces[:-1] = [piece.rstrip(" ") for piece in pieces[:-1]]
+        ids = self._encode(self.engine, pieces[:1])[0] if pieces[0] else []
+        for piece in self._encode(self._continuation_engine, pieces[1:]):
+            ids += [self.mask_id, *piece]
+        return ids
+
+    @cached_property
+    def is_char(self) -> bool:
+        """Whether tokens are characters; otherwise a token begins with the space before a word."""
+        return not isinstance(self.engine.pre_tokenizer, pre_tokenizers.ByteLevel)
+
+    @cached_property
+    def _continuation_engine(self) -> Engine:
+        """The engine for text inside a sentence, which gets no space in front."""
+        engine = Engine.from_str(self.engine.to_str())
+        engine.encode_special_tokens = True
+        if not self.is_char:
+            engine.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+        return engine
+
+    @staticmethod
+    def _encode(engine: Engine, texts: list[str]) -> list[list[int]]:
         clean = [text.encode("utf-8", errors="replace").decode() for text in texts]
-        return [found.ids for found in self.engine.encode_batch_fast(clean)]
+        return [encoding.ids for encoding in engine.encode_batch_fast(clean)]
 
     def decode(self, ids: list[list[int]]) -> list[str]:
-        """The texts; special tokens are left out."""
+        """Return the texts of lists of token ids; special tokens are dropped."""
         return [text.strip(" ") for text in self.engine.decode_batch(ids)]
 
     def ids_to_tokens(self, ids: list[int]) -> list[str]:
-        """Each token in a form to read."""
+        """Return each token as text; special tokens by their names."""
         return [
-            SPECIALS[number] if number < len(SPECIALS) else self.engine.decode([number])
+            self.specials[number] if number < len(self.specials) else self.engine.decode([number])
             for number in ids
         ]
 
@@ -129,15 +192,15 @@ def _build_engine(kind: str) -> Engine:
 
 
 def _iter_training_texts(corpus: Corpus) -> Iterator[str]:
-    """What a tokenizer learns from: a part that is evenly spread over a large corpus."""
+    """Yield training texts, evenly spread over a large corpus."""
     size = corpus.path("train").stat().st_size
     stride = max(1, size // MAX_TRAINING_CHARACTERS)
-    columns = [column for column in COLUMNS[corpus.task] if column != "label"]
+    columns = [column for column in corpus.columns if column != LABEL]
     for number, record in enumerate(corpus.records("train")):
         if number % stride == 0:
             for column in columns:
                 text = record[column]
                 yield from (
-                    text[at : at + MAX_TEXT_CHARACTERS]
-                    for at in range(0, len(text), MAX_TEXT_CHARACTERS)
+                    text[start : start + MAX_TEXT_CHARACTERS]
+                    for start in range(0, len(text), MAX_TEXT_CHARACTERS)
                 )

@@ -1,4 +1,4 @@
-"""Decode any number of sentences: batches of similar lengths, answers in the given order."""
+"""Decoding of any number of sentences, in batches of similar length."""
 
 from collections.abc import Iterator, Sequence
 
@@ -20,9 +20,16 @@ def decode(
     *,
     end: int = END,
 ) -> list[list[Hypothesis]]:
-    """Hypotheses of each sentence, best first; with sampling, in the order of the draws.
+    """Decode sentences, in their order.
 
-    end: the token that ends a text. Pad, start, end and unknown are otherwise never written.
+    Args:
+        model: a Seq2Seq or LanguageModel in eval mode
+        sentences: prefixes, sources and length limits
+        options: decoding options; greedy by default
+        end: token that ends a text; other special tokens are never generated
+
+    Returns:
+        Hypotheses of each sentence, best first; samples in the order of their draws.
 
     >>> from addnorm.models import build
     >>> model = build(kind="lm", vocab=9, dim=8, depth=1, heads=2, seed=0).eval()
@@ -30,11 +37,11 @@ def decode(
     >>> best.length <= 3, best.score < 0
     (True, True)
     """
-    found: list[list[Hypothesis]] = [[] for _ in sentences]
-    for places, hypotheses in decode_batches(model, sentences, options, end=end):
-        for place, best in zip(places, hypotheses, strict=True):
-            found[place] = best
-    return found
+    results: list[list[Hypothesis]] = [[] for _ in sentences]
+    for indices, hypotheses in decode_batches(model, sentences, options, end=end):
+        for index, best in zip(indices, hypotheses, strict=True):
+            results[index] = best
+    return results
 
 
 def decode_batches(
@@ -44,34 +51,36 @@ def decode_batches(
     *,
     end: int = END,
 ) -> Iterator[tuple[list[int], list[list[Hypothesis]]]]:
-    """The same, batch by batch: which sentences, and their hypotheses."""
+    """Decode batch by batch; yield the indices of the sentences and their hypotheses."""
     options = options or DecodingOptions()
     if model.training:
-        raise UserError("a model in training drops at random; call model.eval() before decoding")
-    for places in batch_sentences(sentences, options):
-        batch = [sentences[place] for place in places]
+        raise UserError(
+            "model: expected eval mode, got training mode; call model.eval() before decoding"
+        )
+    for indices in batch_sentences(sentences, options):
+        batch = [sentences[index] for index in indices]
         with torch.inference_mode():
             stepper = make_stepper(model, batch, end)
             search = beam_search if options.beam > 1 else decode_greedy
-            yield places, search(stepper, batch, options)
+            yield indices, search(stepper, batch, options)
 
 
 def batch_sentences(sentences: Sequence[Sentence], options: DecodingOptions) -> Iterator[list[int]]:
-    """Places of sentences that are decoded together, long ones first."""
+    """Yield the indices of sentences that share a batch, longest first."""
     order = sorted(
         range(len(sentences)),
-        key=lambda place: (-len(sentences[place].source), -sentences[place].size, place),
+        key=lambda index: (-len(sentences[index].source), -sentences[index].size, index),
     )
     batch: list[int] = []
     longest = 0
-    for place in order:
-        longest = max(longest, sentences[place].size)
+    for index in order:
+        longest = max(longest, sentences[index].size)
         if (
             batch
             and (len(batch) + 1) * longest * options.hypotheses_per_sentence > options.batch_tokens
         ):
             yield batch
-            batch, longest = [], sentences[place].size
-        batch.append(place)
+            batch, longest = [], sentences[index].size
+        batch.append(index)
     if batch:
         yield batch

@@ -1,4 +1,4 @@
-"""How to decode: one record, checked when it is made."""
+"""Decoding options, validated on construction."""
 
 import math
 from dataclasses import dataclass
@@ -11,88 +11,89 @@ STOP_MODES = ("likely", "exact")
 
 @dataclass(frozen=True, kw_only=True)
 class DecodingOptions:
-    """Greedy as it stands; a beam with `beam`, sampling with any of the four settings below it.
+    """Options of `decode`: greedy by default, beam search with `beam`, sampling with `temperature`,
+    `top_k`, `top_p` or `min_p`.
 
-    >>> Options(beam=4, nbest=2).samples, Options(top_p=0.9).samples
+    >>> DecodingOptions(beam=4, nbest=2).is_sampling, DecodingOptions(top_p=0.9).is_sampling
     (False, True)
     """
 
     beam: int = 1
-    """Hypotheses kept for each sentence; 1 takes the likeliest token, again and again."""
+    """Hypotheses per sentence; 1 is greedy decoding."""
     nbest: int = 1
-    """Answers for each sentence: the best of the beam, or as many draws."""
+    """Outputs per sentence: the best of the beam, or samples."""
     length_penalty: float | Literal["mean"] = 0.6
     """alpha of score / ((5 + n) / 6) ** alpha over n tokens, the end included (Wu et al., GNMT,
     2016, arXiv 1609.08144, eq. 14); 0 compares plain scores, "mean" divides by n."""
     stop: Literal["likely", "exact"] = "likely"
-    """When a sentence is done. likely: `beam` hypotheses have ended, and none that has not would be
-    better if it ended now. exact: none can ever become better, at whatever length it ends; with a
-    penalty this takes far longer and seldom finds anything."""
+    """Stopping rule of a sentence. likely: `beam` hypotheses have ended, and no running one would
+    be better if it ended now. exact: no running one can become better at any length; with a length
+    penalty this is much slower and rarely changes the result."""
 
     temperature: float | None = None
-    """Divides the logits before a draw; 1 if None."""
+    """Divisor of the logits before sampling; None is 1."""
     top_k: int | None = None
-    """Draw from so many of the likeliest tokens."""
+    """Sample from the k most likely tokens."""
     top_p: float | None = None
-    """Draw from the likeliest tokens that have this share of the probability together."""
+    """Sample from the smallest set of most likely tokens with this total probability."""
     min_p: float | None = None
-    """Draw from tokens with at least this share of the likeliest one's probability."""
+    """Sample from tokens with at least this fraction of the highest probability."""
     seed: int = 0
-    """What all draws follow from, together with the number of the sentence."""
+    """Seed of sampling; each sentence has its own stream of draws."""
 
     max_new: int = 256
-    """New tokens at most, the end included."""
+    """Upper bound of new tokens, the end token included."""
     ratio: float = 2.0
-    """New tokens for each token of the source at most, beside `extra` (translation)."""
+    """New tokens per source token at most, in addition to `extra` (translation)."""
     extra: int = 10
-    """New tokens at most for a source of no tokens (translation)."""
+    """New tokens in addition to `ratio` times the source length (translation)."""
     max_source: int = 1024
-    """Tokens of a source or prompt that are read; what is beyond is cut, and counted."""
+    """Upper bound of source or prompt tokens; longer ones are truncated."""
     batch_tokens: int = 8192
-    """Tokens of a batch at most, padding and all hypotheses counted; one sentence always fits."""
+    """Upper bound of tokens per batch, with padding and all hypotheses."""
 
     def __post_init__(self) -> None:
         for name in ("beam", "nbest", "max_new", "max_source", "batch_tokens", "top_k"):
             value = getattr(self, name)
             if value is not None and (type(value) is not int or value < 1):
-                raise UserError(f"{name} is a whole number from 1, got {value!r}")
+                raise UserError(f"{name}: expected a whole number from 1, got {value!r}")
         for name in ("ratio", "extra"):
             value = getattr(self, name)
             if not isinstance(value, int | float) or not 0 <= value < math.inf:
-                raise UserError(f"{name} is a number from 0, got {value!r}")
+                raise UserError(f"{name}: expected a number from 0, got {value!r}")
         if type(self.seed) is not int:
-            raise UserError(f"seed is a whole number, got {self.seed!r}")
+            raise UserError(f"seed: expected a whole number, got {self.seed!r}")
         if self.stop not in STOP_MODES:
-            raise UserError(f"stop is one of {' and '.join(STOP_MODES)}, got {self.stop!r}")
+            raise UserError(f"stop: expected {' or '.join(STOP_MODES)}, got {self.stop!r}")
         self._check_penalty()
         self._check_sampling()
 
     def _check_penalty(self) -> None:
         alpha = self.length_penalty
         if alpha != "mean" and (not isinstance(alpha, int | float) or not 0 <= alpha < math.inf):
-            raise UserError(f"length_penalty is a number from 0 or 'mean', got {alpha!r}")
+            raise UserError(f"length_penalty: expected a number from 0 or 'mean', got {alpha!r}")
 
     def _check_sampling(self) -> None:
         if self.temperature is not None and not 0 < self.temperature < math.inf:
             raise UserError(
-                f"temperature is a number above 0, got {self.temperature!r}; for the likeliest "
-                "token leave it out"
+                f"temperature: expected a number above 0, got {self.temperature!r}; leave it out "
+                "for greedy decoding"
             )
         for name in ("top_p", "min_p"):
             value = getattr(self, name)
             if value is not None and not 0 < value <= 1:
-                raise UserError(f"{name} is a share above 0 and at most 1, got {value!r}")
+                raise UserError(f"{name}: expected a number above 0 and at most 1, got {value!r}")
         if self.is_sampling and self.beam > 1:
-            drawn = ", ".join(
+            settings = ", ".join(
                 f"{name}={value}" for name, value in self._sampling_settings().items()
             )
             raise UserError(
-                f"beam={self.beam} searches and {drawn} draws at random; leave out one of them"
+                f"beam: expected 1 for sampling ({settings}), got {self.beam}; leave one out"
             )
         if self.nbest > self.beam and not self.is_sampling:
             raise UserError(
-                f"nbest={self.nbest} of a beam of {self.beam}; wanted beam={self.nbest} or more, "
-                "or a temperature to draw them"
+                f"nbest: expected at most beam={self.beam}, got {self.nbest}; try "
+                f"beam={self.nbest}, or a temperature to sample"
             )
 
     def _sampling_settings(self) -> dict[str, float]:
@@ -101,16 +102,16 @@ class DecodingOptions:
 
     @property
     def is_sampling(self) -> bool:
-        """Whether tokens are drawn."""
+        """Whether tokens are sampled."""
         return bool(self._sampling_settings())
 
     @property
     def hypotheses_per_sentence(self) -> int:
-        """Hypotheses that one sentence has at a time."""
+        """Rows that a sentence takes in a batch."""
         return max(self.beam, self.nbest)
 
     def penalty(self, length: float) -> float:
-        """What the score of so many tokens is divided by."""
+        """Return the divisor of the score of a hypothesis with `length` tokens."""
         if self.length_penalty == "mean":
             return float(length)
         return ((5 + length) / 6) ** float(self.length_penalty)

@@ -1,4 +1,4 @@
-"""Which token comes next: the likeliest, the k likeliest, or one drawn from what is left."""
+"""Choice of the next token: argmax, deterministic top-k, and filtered sampling."""
 
 from collections.abc import Sequence
 
@@ -14,64 +14,86 @@ from addnorm.kernels.precision import widest_float
 
 
 def log_normalizer(logits: Tensor, forbidden_tokens: list[int]) -> Tensor:
-    """log sum exp of each row, (rows, 1): a logit minus it is the model's own log-probability.
+    """Return log sum exp of each row, then set forbidden tokens to -inf in place.
 
-    Afterwards, and in place, tokens that are never written are made impossible.
+    The normalizer includes the forbidden tokens, so logits minus it are the model's own
+    log-probabilities.
+
+    Args:
+        logits: (rows, vocab) logits, changed in place
+        forbidden_tokens: token ids that are never generated
+
+    Returns:
+        (rows, 1) log normalizers.
     """
     total = logsumexp(logits)[:, None]
     if not bool(torch.isfinite(total).all()):
         raise UserError(
-            "the model answers with numbers that are not finite: its training diverged; take an "
-            "earlier checkpoint"
+            "the logits of the model are not finite, its training diverged; use an earlier "
+            "checkpoint"
         )
     logits[:, forbidden_tokens] = -torch.inf
     return total
 
 
 def argmax_tokens(logits: Tensor) -> Tensor:
-    """The token with the largest logit of each row, (rows); of equal ones the first."""
+    """Return the token with the largest logit of each row, (rows); ties go to the lowest id."""
     if logits.is_cpu and logits.dtype in (torch.float32, torch.float64):
-        # numpy compares several numbers at once, which torch does not.
+        # NumPy's argmax is vectorized, torch's is not.
         return torch.from_numpy(logits.numpy().argmax(-1))
     return logits.argmax(-1)
 
 
 def stable_topk(x: Tensor, k: int) -> tuple[Tensor, Tensor]:
-    """The k largest of each row and where they stand, (rows, k); of equal ones the first ones.
+    """Return the k largest values of each row and their columns; ties go to the lowest column.
 
-    Rows with fewer than k columns are filled up with -inf.
+    Rows with fewer than k columns are padded with -inf.
 
-    >>> top(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
+    Args:
+        x: (rows, columns) values
+        k: number of values
+
+    Returns:
+        Values and columns, (rows, k) each, in descending order.
+
+    >>> stable_topk(torch.tensor([[1.0, 3.0, 3.0, 2.0]]), 2)[1]
     tensor([[1, 2]])
     """
     columns = x.shape[1]
     if columns <= k:
         values, index = x.sort(dim=-1, descending=True, stable=True)
-        more = (0, k - columns)
+        padding = (0, k - columns)
         return (
-            torch.nn.functional.pad(values, more, value=-torch.inf),
-            torch.nn.functional.pad(index, more),
+            torch.nn.functional.pad(values, padding, value=-torch.inf),
+            torch.nn.functional.pad(index, padding),
         )
     values, index = x.topk(k + 1)
-    # topk says nothing about equal values. One more than wanted shows whether some were left out.
-    crowded = (values[:, k] == values[:, k - 1]) & (values[:, k] > -torch.inf)
-    if bool(crowded.any()):
-        full = x[crowded].sort(dim=-1, descending=True, stable=True)
-        values[crowded], index[crowded] = full.values[:, : k + 1], full.indices[:, : k + 1]
+    # The order of equal values in topk is undefined. If value k + 1 equals value k, a tie crosses
+    # the cut, and only a full stable sort decides which of them are returned.
+    has_tie = (values[:, k] == values[:, k - 1]) & (values[:, k] > -torch.inf)
+    if bool(has_tie.any()):
+        full = x[has_tie].sort(dim=-1, descending=True, stable=True)
+        values[has_tie], index[has_tie] = full.values[:, : k + 1], full.indices[:, : k + 1]
     index, order = index[:, :k].sort(-1)
     values, again = values.gather(1, order).sort(dim=-1, descending=True, stable=True)
     return values, index.gather(1, again)
 
 
 def filter_tokens(logits: Tensor, options: DecodingOptions) -> tuple[Tensor, Tensor]:
-    """Probabilities of the tokens that may be drawn, and which tokens these are, (rows, N) each.
+    """Return the sampling distribution of each row.
 
-    In this order: temperature, then top_k, then top_p of what is left, then min_p. What is dropped
-    has probability 0; the rest sums to 1.
+    Filters apply in this order: temperature, top_k, top_p, min_p.
+
+    Args:
+        logits: (rows, vocab) logits
+        options: the filters
+
+    Returns:
+        Probabilities, 0 for dropped tokens, and token ids, (rows, N) each.
     """
     scaled = logits.to(widest_float(logits.device)) / (options.temperature or 1.0)
     columns = logits.shape[1]
-    if options.top_k is None and options.top_p is None:  # no order is needed
+    if options.top_k is None and options.top_p is None:  # needs no sorting
         values, index = scaled, torch.arange(columns, device=logits.device).expand_as(scaled)
     else:
         values, index = stable_topk(scaled, min(options.top_k or columns, columns))
@@ -85,19 +107,33 @@ def filter_tokens(logits: Tensor, options: DecodingOptions) -> tuple[Tensor, Ten
 
 
 def sample_tokens(logits: Tensor, uniform: Tensor, options: DecodingOptions) -> Tensor:
-    """One token of each row, (rows); chance: (rows), from 0 to 1, what decides."""
+    """Sample a token of each row by inverse transform.
+
+    Args:
+        logits: (rows, vocab) logits
+        uniform: (rows) draws from [0, 1)
+        options: the filters
+
+    Returns:
+        (rows) token ids.
+    """
     p, index = filter_tokens(logits, options)
     sums = p.cumsum(-1)
     total = sums[:, -1:].contiguous()
-    # Below the total, whatever rounding does: the place found then always has a probability.
+    # Rounding may bring the threshold up to the total; below it, a token with p > 0 is found.
     below = torch.minimum(uniform.to(sums)[:, None] * total, total.nextafter(total.new_zeros(())))
     return index.gather(1, torch.searchsorted(sums, below, right=True))[:, 0]
 
 
 def uniform_draws(seed: int, numbers: Sequence[tuple[int, int]], steps: int) -> Tensor:
-    """Evenly spread numbers from 0 to 1, (rows, steps), a stream of its own for each row.
+    """Return uniform draws from [0, 1), (rows, steps), with one random stream per row.
 
-    What a row gets follows from the seed and its number alone, whatever else is in the batch.
+    The draws of a row depend on the seed and its number only, not on the batch.
+
+    Args:
+        seed: seed of sampling
+        numbers: (sentence, sample) of each row
+        steps: draws per row
     """
     streams = [np.random.default_rng(derive_seed(seed, "draw", *number)) for number in numbers]
     return torch.from_numpy(np.stack([stream.random(steps) for stream in streams]))

@@ -1,4 +1,4 @@
-"""Stepper: a batch of texts that grow by a token at a time, whatever model writes them."""
+"""Steppers: incremental decoding of a batch, with one interface for all models."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
@@ -17,12 +17,12 @@ from addnorm.sublayers.positions import LearnedPositions
 
 @dataclass(frozen=True)
 class Sentence:
-    """One thing to write.
+    """A sentence to decode.
 
-    prefix: tokens it begins with, START first; of a language model, the prompt
-    limit: new tokens at most, the end included
-    source: tokens of what is to be translated, END last; none for a language model
-    number: its place in the input, which its draws follow from
+    prefix: token ids that it begins with, START first; the prompt of a language model
+    limit: upper bound of new tokens, the end token included
+    source: token ids of the source, END last; empty for a language model
+    number: index in the input, which seeds its samples
     """
 
     prefix: tuple[int, ...]
@@ -32,21 +32,21 @@ class Sentence:
 
     def __post_init__(self) -> None:
         if not self.prefix:
-            raise UserError("a sentence begins with a token at least, got an empty prefix")
+            raise UserError("prefix: expected at least one token, got none")
         if self.limit < 1:
-            raise UserError(f"limit counts new tokens from 1, got {self.limit}")
+            raise UserError(f"limit: expected a whole number from 1, got {self.limit}")
 
     @property
     def size(self) -> int:
-        """Tokens it takes in a batch, about."""
+        """Approximate number of tokens in a batch."""
         return len(self.prefix) + (len(self.source) or self.limit)
 
 
 class Stepper(ABC):
-    """Rows, one hypothesis each: first the prefix of every sentence, then a token at a time.
+    """A batch of hypotheses, one per row, that grow by one token per step.
 
-    end: the token that ends a text
-    never: tokens that are not written
+    end: token that ends a text
+    forbidden_tokens: token ids that are never generated
     """
 
     def __init__(
@@ -59,36 +59,40 @@ class Stepper(ABC):
         self._prefixes = [sentence.prefix for sentence in sentences]
 
     def start(self) -> Tensor:
-        """Logits of the token behind each prefix, (sentences, vocab)."""
+        """Read the prefixes; return the logits of the next token, (sentences, vocab)."""
         return self._logits(*pad_tokens(self._prefixes, self.device, pad_left=True))
 
     def step(self, tokens: Tensor) -> Tensor:
-        """Logits of the next token, (rows, vocab), after one more, (rows)."""
+        """Append a token to each row; return the logits of the next one, (rows, vocab).
+
+        Args:
+            tokens: (rows) token ids
+        """
         return self._logits(tokens[:, None], None)
 
     def reorder(self, index: Tensor) -> None:
-        """Row i becomes what row index[i] was; rows may leave or be doubled."""
+        """Replace row i by row index[i]; rows may be dropped or repeated."""
         self.cache.reorder(index)
 
     def expand_beams(self, beam: int) -> None:
-        """Every row becomes so many, next to each other."""
+        """Repeat each row `beam` times."""
         self.cache.expand_beams(beam)
 
     def reorder_beams(self, parents: Tensor) -> None:
-        """Hypothesis i of a sentence goes on from hypothesis parents[i], (sentences, beam)."""
+        """Replace hypothesis i by hypothesis parents[i]. parents: (sentences, beam)."""
         self.cache.reorder_beams(parents)
 
     def select_sentences(self, sentences: Tensor) -> None:
-        """The hypotheses of some sentences only, by their numbers."""
+        """Keep the hypotheses of some sentences. sentences: (S) indices."""
         self.cache.select_groups(sentences)
 
     @abstractmethod
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Of the token behind the last one, (rows, vocab)."""
+        """Return the logits after the last token, (rows, vocab). ids, mask: (rows, L)."""
 
 
 class DecoderStepper(Stepper):
-    """A language model goes on with its prompts."""
+    """Stepper of a decoder-only model."""
 
     def __init__(self, model: LanguageModel, sentences: Sequence[Sentence], end: int) -> None:
         super().__init__(model, model.new_cache(), sentences, end)
@@ -100,22 +104,20 @@ class DecoderStepper(Stepper):
 
 
 class Seq2SeqStepper(Stepper):
-    """An encoder reads the sources once, its decoder writes."""
+    """Stepper of an encoder-decoder model; the encoder runs once."""
 
     def __init__(self, model: Seq2Seq, sentences: Sequence[Sentence], end: int) -> None:
         super().__init__(model, model.new_cache(), sentences, end)
         self.model = model
         sources = [sentence.source for sentence in sentences]
         if not all(sources):
-            raise UserError("a source has one token at least, its end; got an empty one")
+            raise UserError("source: expected at least the end token, got an empty one")
         source, self._mask = pad_tokens(sources, self.device)
         self._memory = model.encode(source, source_mask=self._mask)
 
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
         memory, memory_mask = self._memory, self._mask
-        if (
-            self.cache.length
-        ):  # the cache holds all that was made of it: only its shape is looked at
+        if self.cache.length:  # keys and values of the memory are cached: only its shape matters
             memory, memory_mask = memory[:1].expand(len(ids), -1, -1), None
         h = self.model.hidden(
             ids, memory, source_mask=memory_mask, target_mask=mask, cache=self.cache
@@ -124,35 +126,33 @@ class Seq2SeqStepper(Stepper):
 
 
 def make_stepper(model: Model, sentences: Sequence[Sentence], end: int = END) -> Stepper:
-    """The stepper for a model."""
+    """Return the stepper of a model."""
     if isinstance(model, Seq2Seq):
         return Seq2SeqStepper(model, sentences, end)
     if isinstance(model, LanguageModel):
         return DecoderStepper(model, sentences, end)
-    raise UserError(
-        f"a {type(model).__name__} writes no tokens; wanted a Seq2Seq or a LanguageModel"
-    )
+    raise UserError(f"model: expected a Seq2Seq or LanguageModel, got a {type(model).__name__}")
 
 
 def pad_tokens(
     rows: Sequence[Sequence[int]], device: torch.device, *, pad_left: bool = False
 ) -> tuple[Tensor, Tensor | None]:
-    """Token numbers and their mask, (B, L) each; no mask where nothing had to be filled up."""
+    """Return padded token ids and their mask, (B, L) each; the mask is None without padding."""
     longest = max(map(len, rows))
-    filled = [
+    padded = [
         [PAD] * (longest - len(row)) + list(row)
         if pad_left
         else [*row, *[PAD] * (longest - len(row))]
         for row in rows
     ]
-    ids = torch.tensor(filled, device=device)
+    ids = torch.tensor(padded, device=device)
     lengths = torch.tensor([[len(row)] for row in rows], device=device)
     if bool((lengths == longest).all()):
         return ids, None
-    place = torch.arange(longest, device=device)
-    return ids, place >= longest - lengths if pad_left else place < lengths
+    position = torch.arange(longest, device=device)
+    return ids, position >= longest - lengths if pad_left else position < lengths
 
 
 def max_positions(stack: Encoder | Decoder) -> int | None:
-    """Tokens that its positions have room for; None where there is no end to them."""
+    """Return the number of learned positions of a stack; None if positions are unlimited."""
     return stack.positions.length if isinstance(stack.positions, LearnedPositions) else None

@@ -1,6 +1,9 @@
-"""What is really wired in any PyTorch model: `addnorm.doctor(model, example_inputs)`.
+"""Diagnosis of any PyTorch model: which norms and residual connections it has, and what is wrong.
 
-record -> graph -> classify -> measure -> advise. The package itself can be called.
+    report = addnorm.doctor(model, example_inputs)
+
+The package is callable: `addnorm.doctor` is both this package and its main function. The passes
+are trace, analysis, rules and report; see docs/architecture/doctor.md.
 """
 
 import sys
@@ -15,7 +18,7 @@ __all__ = ["RULES", "Block", "Finding", "NormUse", "Report", "doctor"]
 
 
 class _CallableModule(ModuleType):
-    """A package that is also its main function: both are called `addnorm.doctor`."""
+    """Module type that calls the function of the same name."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Report:
         return doctor(*args, **kwargs)

@@ -1,21 +1,30 @@
-"""From a visit to its report: blocks, norms, rows and a line for each stream."""
+"""Report of a traced model: blocks, norms, measurements, and one line per stream.
+
+    ModelTrace, findings, notes   ->   build_report   ->   Report
+
+A block of the report is the public view of one `AddAnalysis`: labels instead of node indices, and
+the statistics of the trace.
+"""
 
 import math
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from addnorm.core.rows import Row
-from addnorm.doctor.analysis.labels import find_entry_scales, list_tags, wiring_label
+from addnorm.doctor.analysis.labels import list_tags, wiring_label
 from addnorm.doctor.analysis.norms import TITLES as NORM_TITLES
 from addnorm.doctor.analysis.post_norms import common_path
 from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
-from addnorm.doctor.analysis.typical_layer import find_period
+from addnorm.doctor.analysis.typical_layer import build_typical_layers, find_period
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
+from addnorm.doctor.blind_spots import list_blind_spots
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.graph.ops import ATTENTION, PRODUCT, SLICES, is_mixing
+from addnorm.doctor.matching import match_arrangement
 from addnorm.doctor.model_trace import ModelTrace
-from addnorm.doctor.report import Block, NormUse
+from addnorm.doctor.report import SEVERITIES, Block, Finding, NormUse, Report
+from addnorm.doctor.signature import build_signature
 from addnorm.doctor.trace.statistics import Attention
 
 WIRING_TITLES = {
@@ -27,42 +36,103 @@ WIRING_TITLES = {
 SCALE_TAGS = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 
 
-def build_blocks(trace: ModelTrace, readings: list[AddAnalysis]) -> tuple[Block, ...]:
-    """The public face of readings."""
-    return tuple(
-        _build_block(trace, number, reading=reading) for number, reading in enumerate(readings)
+def build_report(trace: ModelTrace, *, findings: Iterable[Finding], notes: Iterable[str]) -> Report:
+    """Build the report of a traced model.
+
+    Args:
+        trace: the traced model.
+        findings: findings of the rules, in any order.
+        notes: notes of the rules.
+    """
+    analysis = trace.analysis
+    adds = analysis.blocks()
+    blocks = _build_blocks(trace, adds)
+    signature = build_signature(analysis)
+    match = match_arrangement(signature, blocks)
+    return Report(
+        model=type(trace.model).__name__,
+        blocks=blocks,
+        findings=tuple(sorted(findings, key=lambda f: -SEVERITIES.index(f.severity))),
+        rows=tuple(_build_rows(trace, blocks)),
+        norms=_list_norm_uses(analysis, adds),
+        inner=_build_blocks(trace, [add for add in analysis.add_analyses if add.is_excluded]),
+        stacks=tuple(_describe_streams(analysis, adds, blocks=blocks)),
+        odd=tuple(_describe_outliers(blocks)),
+        notes=(
+            *trace.notes,
+            *notes,
+            *_note_missing_gradients(trace, blocks),
+            *list_blind_spots(trace),
+        ),
+        signature=signature,
+        arrangement=match.arrangement,
+        fits=match.fits,
+        families=match.families,
+        sketches=build_typical_layers(analysis),
     )
 
 
-def _build_block(trace: ModelTrace, number: int, *, reading: AddAnalysis) -> Block:
-    anatomy, join = trace.analysis, reading.add
-    graph = anatomy.graph
+def _note_missing_gradients(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[str]:
+    missing = sum("gradient_norm" not in block.measurements for block in blocks)
+    if missing and trace.weight_gradients:
+        yield (
+            f"gradients at {missing} of {len(blocks)} adds: the sums are detached, or recomputed "
+            "in the backward pass"
+        )
+
+
+# blocks
+
+
+def _build_blocks(trace: ModelTrace, adds: list[AddAnalysis]) -> tuple[Block, ...]:
+    return tuple(_build_block(trace, index, add=add) for index, add in enumerate(adds))
+
+
+def _build_block(trace: ModelTrace, index: int, *, add: AddAnalysis) -> Block:
+    analysis, residual = trace.analysis, add.add
+    graph = analysis.graph
     branch = common_path(
-        [graph[i].path for i in join.path if i != join.fork and is_mixing(graph[i].op)]
+        graph[i].path for i in residual.path if i != residual.fork and is_mixing(graph[i].op)
     )
-    signs = dict(join.stats)
-    alike = trace.recorder.stats.token_similarity(join.node)
-    if "stream_variance" in signs:
-        signs["token_similarity"] = alike
-    gradient = trace.recorder.stats.gradients.get(join.node)
-    if gradient is not None:
-        signs["gradient_norm"] = gradient
-    own = [v for n, v in trace.weight_gradients.items() if branch and n.startswith(f"{branch}.")]
-    if own:
-        signs["weight_gradient_norm"] = math.sqrt(sum(v * v for v in own))
     return Block(
-        index=number, path=join.module, branch=branch, kind=reading.kind,
-        wiring=wiring_label(anatomy, reading), tags=list_tags(anatomy, reading), stream=reading.stream,
-        norm=_norm_kind(anatomy, reading), shortcut_scale=_scale_product(join.shortcut_scales),
-        branch_scale=_scale_product(reading.scales), measurements=signs,
-    )  # fmt: skip
+        index=index,
+        path=residual.module,
+        branch=branch,
+        kind=add.kind,
+        wiring=wiring_label(analysis, add),
+        tags=list_tags(analysis, add),
+        stream=add.stream,
+        norm=_norm_kind(analysis, add),
+        shortcut_scale=_scale_product(residual.shortcut_scales),
+        branch_scale=_scale_product(add.scales),
+        measurements=_collect_measurements(trace, residual.node, branch=branch),
+    )
 
 
-def _norm_kind(analysis: ModelAnalysis, reading: AddAnalysis) -> str | None:
-    places = [*reading.entry_norms, reading.post_norm, reading.exit_norm, *reading.link.norms()]
-    if not reading.is_false_pre_norm:
-        places = places[: len(reading.entry_norms) + 2]
-    return next((analysis.norms[i].kind for i in places if i in analysis.norms), None)
+def _collect_measurements(trace: ModelTrace, node: int, *, branch: str) -> dict[str, float]:
+    """Return the statistics at a residual add, and the gradient norm of its branch's weights."""
+    stats = trace.recorder.stats
+    measurements = dict(stats.add_stats.get(node, {}))
+    if "stream_variance" in measurements:
+        measurements["token_similarity"] = stats.token_similarity(node)
+    if node in stats.gradients:
+        measurements["gradient_norm"] = stats.gradients[node]
+    gradients = [
+        norm
+        for name, norm in trace.weight_gradients.items()
+        if branch and name.startswith(f"{branch}.")
+    ]
+    if gradients:
+        measurements["weight_gradient_norm"] = math.sqrt(sum(norm * norm for norm in gradients))
+    return measurements
+
+
+def _norm_kind(analysis: ModelAnalysis, add: AddAnalysis) -> str | None:
+    """Return the kind of the first norm of a block: entry, post, exit, or on its stream."""
+    candidates = [*add.entry_norms, add.post_norm, add.exit_norm]
+    if add.is_false_pre_norm:
+        candidates += add.link.norms()
+    return next((analysis.norms[i].kind for i in candidates if i is not None), None)
 
 
 def _scale_product(scales: tuple[Scale, ...]) -> float | None:
@@ -72,39 +142,51 @@ def _scale_product(scales: tuple[Scale, ...]) -> float | None:
     return math.prod(v for v in values if v is not None)
 
 
-def list_norm_uses(trace: ModelTrace, readings: list[AddAnalysis]) -> tuple[NormUse, ...]:
-    """Every use of a norm and where it stands."""
+def _list_norm_uses(analysis: ModelAnalysis, adds: list[AddAnalysis]) -> tuple[NormUse, ...]:
+    """Return every use of a norm and its place; later places override earlier ones.
+
+    Long skips and duals come first: a norm that they share with a sub-layer belongs to the
+    sub-layer.
+    """
     places: dict[int, tuple[str, int]] = {}
-    for number, reading in enumerate(readings):
-        for i in reading.inner_norms:
-            places.setdefault(i, ("inside", number))
-    for number, reading in enumerate(readings):
-        for i in reading.final_norms:
-            places[i] = ("final", number)
-        for i in (*reading.entry_norms, *reading.partial_norms):
-            places[i] = ("entry", number)
-        if reading.is_false_pre_norm:
-            for i in reading.link.norms()[:1]:
-                places[i] = ("entry", number)
-        if reading.exit_norm >= 0:
-            places[reading.exit_norm] = ("exit", number)
-        if reading.has_post_norm:
-            places[reading.post_norm] = ("after", number)
-    found = []
-    for index, norm in sorted(trace.analysis.norms.items()):
-        place, block = places.get(index, ("elsewhere", None))
-        found.append(NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, block))
-    return tuple(found)
+    for block, add in enumerate(adds):
+        for i in add.inner_norms:
+            places.setdefault(i, ("inside", block))
+    extra_first = sorted(enumerate(adds), key=lambda pair: not _is_extra(pair[1]))
+    for block, add in extra_first:
+        for i in add.final_norms:
+            places[i] = ("final", block)
+        for i in (*add.entry_norms, *add.partial_norms):
+            places[i] = ("entry", block)
+        if add.is_false_pre_norm:
+            for i in add.link.norms()[:1]:
+                places[i] = ("entry", block)
+        if add.exit_norm is not None:
+            places[add.exit_norm] = ("exit", block)
+        if add.has_post_norm and add.post_norm is not None:
+            places[add.post_norm] = ("after", block)
+    uses = []
+    for index, norm in sorted(analysis.norms.items()):
+        place, owner = places.get(index, ("elsewhere", None))
+        uses.append(NormUse(norm.path, norm.kind, place, norm.eps, norm.by_hand, owner))
+    return tuple(uses)
 
 
-def build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
-    """Vital signs, one number a row."""
+def _is_extra(add: AddAnalysis) -> bool:
+    """Whether an add has no sub-layer of its own."""
+    return add.skipped_adds > 0 or add.is_dual
+
+
+# measurements
+
+
+def _build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
+    """Yield the measurements, one number per row."""
     for block in blocks:
         for name, value in block.measurements.items():
             yield _make_row(name, value, site=block.index, kind=block.kind, path=block.path)
     for stream in sorted({block.stream for block in blocks}):
-        mine = [block for block in blocks if block.stream == stream]
-        yield from _stream_rows(stream, mine)
+        yield from _stream_rows(stream, [block for block in blocks if block.stream == stream])
     for attention in trace.recorder.stats.attentions:
         if math.isfinite(attention.max_logit) and _is_attention(trace.analysis, attention):
             yield _make_row("max_logit", attention.max_logit, path=attention.path)
@@ -118,7 +200,7 @@ def build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
 
 
 def _is_attention(analysis: ModelAnalysis, attention: Attention) -> bool:
-    """Whether weights are for values: a softmax over experts or classes is no attention."""
+    """Whether a softmax is an attention: its weights multiply values, unlike those of a router."""
     graph = analysis.graph
     if attention.is_square or attention.node >= len(graph):
         return attention.is_square
@@ -134,150 +216,84 @@ def _make_row(measure: str, value: float, **fields: Any) -> Row:
 
 
 def _stream_rows(stream: int, blocks: list[Block]) -> Iterator[Row]:
-    depend = [v for b in blocks if math.isfinite(v := b.measurements.get("dependency", math.nan))]
-    if depend:
-        yield _make_row("dependency_sum", sum(depend), stream=stream)
-    sizes = [v for b in blocks if (v := b.measurements.get("stream_variance", 0)) > 0]
-    if len(sizes) > 1:
-        yield _make_row("growth", sizes[-1] / sizes[0], stream=stream)
-    alike = [
-        v for b in blocks if math.isfinite(v := b.measurements.get("token_similarity", math.nan))
-    ]
-    if len(alike) > 1:
-        yield _make_row("similarity_rise", alike[-1] - alike[0], stream=stream)
+    def finite(name: str) -> list[float]:
+        values = (block.measurements.get(name, math.nan) for block in blocks)
+        return [value for value in values if math.isfinite(value)]
+
+    dependencies = finite("dependency")
+    if dependencies:
+        yield _make_row("dependency_sum", sum(dependencies), stream=stream)
+    variances = [v for b in blocks if (v := b.measurements.get("stream_variance", 0)) > 0]
+    if len(variances) > 1:
+        yield _make_row("growth", variances[-1] / variances[0], stream=stream)
+    similarities = finite("token_similarity")
+    if len(similarities) > 1:
+        yield _make_row("similarity_rise", similarities[-1] - similarities[0], stream=stream)
 
 
 def _role_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
-    """Gradient norms by what weights do: at each block, then over all blocks."""
-    whole: dict[str, float] = {}
-    given = trace.weight_gradients
-    for block, reading in zip(blocks, trace.analysis.blocks(), strict=True):
-        mine: dict[str, float] = {}
-        for name, role in find_weight_roles(trace.analysis, reading).items():
-            if name in given:
-                mine[role] = mine.get(role, 0.0) + given[name] ** 2
-        for role, square in mine.items():
-            whole[role] = whole.get(role, 0.0) + square
+    """Yield gradient norms by the role of the weights: at each block, then over all blocks."""
+    totals: dict[str, float] = {}
+    gradients = trace.weight_gradients
+    for block, add in zip(blocks, trace.analysis.blocks(), strict=True):
+        squares: dict[str, float] = {}
+        for name, role in find_weight_roles(trace.analysis, add).items():
+            if name in gradients:
+                squares[role] = squares.get(role, 0.0) + gradients[name] ** 2
+        for role, square in squares.items():
+            totals[role] = totals.get(role, 0.0) + square
             yield _make_row("role_gradient_norm", math.sqrt(square), site=block.index, role=role)
-    for role, square in whole.items():
+    for role, square in totals.items():
         yield _make_row("role_gradient_norm", math.sqrt(square), role=role)
 
 
-# a line for each stream
+# one line per stream
 
 
-def describe_streams(
-    trace: ModelTrace, readings: list[AddAnalysis], *, blocks: tuple[Block, ...]
+def _describe_streams(
+    analysis: ModelAnalysis, adds: list[AddAnalysis], *, blocks: tuple[Block, ...]
 ) -> Iterator[str]:
-    """What a stream is made of, in one line."""
+    """Yield a line for each stream: layers, wiring, norm, tags, final norm."""
     for stream in sorted({b.stream for b in blocks}):
-        mine = [b for b in blocks if b.stream == stream]
-        yield _describe_stream(trace, [readings[b.index] for b in mine], blocks=mine)
+        own = [b for b in blocks if b.stream == stream]
+        yield _describe_stream(analysis, adds[own[-1].index], blocks=own)
 
 
-def _describe_stream(trace: ModelTrace, readings: list[AddAnalysis], *, blocks: list[Block]) -> str:
+def _describe_stream(analysis: ModelAnalysis, last: AddAnalysis, *, blocks: list[Block]) -> str:
     kinds = [b.kind for b in blocks]
     length = find_period(kinds)
     wirings = Counter(b.wiring for b in blocks)
-    usual = [name for name, count in wirings.most_common() if 3 * count >= len(blocks)]
+    common = [name for name, count in wirings.most_common() if 3 * count >= len(blocks)]
     parts = [f"{len(kinds) // length} x [{', '.join(kinds[:length])}]"]
     norm = Counter(b.norm for b in blocks if b.norm).most_common(1)
-    title = " and ".join(WIRING_TITLES.get(name, name) for name in usual or wirings)
+    title = " and ".join(WIRING_TITLES.get(name, name) for name in common or wirings)
     if norm:
-        eps = {n.eps for n in trace.analysis.norms.values() if n.kind == norm[0][0] and n.eps}
-        said = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
-        title += f" with {NORM_TITLES.get(norm[0][0], norm[0][0])}{said}"
+        kind = norm[0][0]
+        eps = {n.eps for n in analysis.norms.values() if n.kind == kind and n.eps}
+        eps_text = f" eps {min(eps):.0e}".replace("e-0", "e-") if eps else ""
+        title += f" with {NORM_TITLES.get(kind, kind)}{eps_text}"
     parts.append(title)
     common_tags = [
         t for t, c in Counter(t for b in blocks for t in b.tags).items() if c * 2 > len(blocks)
     ]
     parts += [t.replace("-", " ") for t in common_tags]
-    finals = readings[-1].final_norms
-    parts.append("final norm" if finals else "no final norm")
+    parts.append("final norm" if last.final_norms else "no final norm")
     if not any(t in SCALE_TAGS for b in blocks for t in b.tags):
         parts.append("no warm-up-critical scaling")
     return ", ".join(parts)
 
 
-def outlier_blocks(blocks: tuple[Block, ...]) -> Iterator[str]:
-    """Blocks unlike the other blocks of their kind in their stream."""
+def _describe_outliers(blocks: tuple[Block, ...]) -> Iterator[str]:
+    """Yield a line for each block that differs from most blocks of its kind and stream."""
     for stream in sorted({b.stream for b in blocks}):
-        mine = [b for b in blocks if b.stream == stream]
-        for kind in dict.fromkeys(b.kind for b in mine):
-            same = [b for b in mine if b.kind == kind]
-            usual, count = Counter((b.wiring, b.tags) for b in same).most_common(1)[0]
+        own = [b for b in blocks if b.stream == stream]
+        for kind in dict.fromkeys(b.kind for b in own):
+            same = [b for b in own if b.kind == kind]
+            (wiring, tags), count = Counter((b.wiring, b.tags) for b in same).most_common(1)[0]
             if count * 2 <= len(same):
                 continue
+            expected = " ".join([wiring, *tags])
             for b in same:
-                if (b.wiring, b.tags) != usual:
-                    said, other = " ".join([b.wiring, *b.tags]), " ".join([usual[0], *usual[1]])
-                    yield f"{b.path or 'block'} ({kind} {b.index}): {said}, not {other}"
-
-
-def build_signature(analysis: ModelAnalysis) -> tuple[Any, ...]:
-    """What tells one arrangement from another, without numbers of layers or features."""
-    readings = analysis.blocks()
-    kinds: dict[str, Counter[tuple[Any, ...]]] = {}
-    for reading in readings:
-        said = (
-            wiring_label(analysis, reading),
-            *sorted(list_tags(analysis, reading)),
-            *_list_variants(analysis, reading),
-        )
-        kinds.setdefault(reading.kind, Counter())[said] += 1
-    final = any(r.final_norms for r in readings)
-    return tuple(sorted((kind, _count_fractions(counts)) for kind, counts in kinds.items())), final
-
-
-def _count_fractions(counts: Counter[tuple[Any, ...]]) -> tuple[tuple[tuple[Any, ...], float], ...]:
-    total = sum(counts.values())
-    return tuple(sorted(((said, round(c / total, 2)) for said, c in counts.items()), key=str))
-
-
-def _list_variants(analysis: ModelAnalysis, reading: AddAnalysis) -> tuple[str, ...]:
-    """Finer marks: norms inside, start values of learned scales."""
-    found = []
-    if reading.inner_norms:
-        found.append(f"inner {min(len(reading.inner_norms), 3)}")
-    shifted = _has_scalar_shifts(analysis, reading)
-    found += ["scalar shifts"] if shifted else []
-    for scale in reading.scales:
-        if scale.kind == "weight" and not (shifted and scale.size == 1):
-            found.append(f"starts at {_initial_value(scale)}")
-    if any(s.kind == "weight" for s in reading.add.shortcut_scales):
-        found.append("learned shortcut")
-    if find_entry_scales(analysis, reading):
-        found.append("shrinking")
-    if reading.add.is_mixed and _has_softmax_mixing(analysis, reading):
-        found.append("balanced")
-    return tuple(found)
-
-
-def _initial_value(scale: Scale) -> str:
-    """Where a learned scale began, for all that is known: one number that is neither 0 nor 1 was
-    trained, and those that begin at 0 are many."""
-    if scale.value is None:
-        return "unknown"
-    if scale.size == 1:
-        return "one" if scale.value == 1 else "zero"
-    return "zero" if scale.value == 0 else "some"
-
-
-def _has_scalar_shifts(analysis: ModelAnalysis, reading: AddAnalysis) -> bool:
-    """Whether single learned numbers are added inside the branch, as in Fixup."""
-    graph = analysis.graph
-    return any(
-        graph[i].op in ("add", "sub")
-        and graph.make_scale(o, i).kind == "weight"
-        and graph.make_scale(o, i).size == 1
-        for i in reading.add.path - {reading.add.fork}
-        for o in graph[i].operands
-        if len(graph[i].inputs) == 1 and o.node not in graph[i].inputs and o.kind != "number"
-    )
-
-
-def _has_softmax_mixing(analysis: ModelAnalysis, reading: AddAnalysis) -> bool:
-    """Whether the matrix that mixes the streams is made by a softmax, as in mHC."""
-    graph, fork = analysis.graph, reading.add.fork
-    behind = graph.ancestors(reading.add.shortcut, fork)
-    return any(graph[index].op == "softmax" for index in behind if index != fork)
+                if (b.wiring, b.tags) != (wiring, tags):
+                    actual = " ".join([b.wiring, *b.tags])
+                    yield f"{b.path or 'block'} ({kind} {b.index}): {actual}, not {expected}"

@@ -1,4 +1,15 @@
-"""One visit: the model run once, its graph read, its loss differentiated, nothing left behind."""
+"""Trace of a model: one recorded forward pass, its analysis, and one backward pass.
+
+    with trace_model(model, example_inputs) as trace:
+        trace.analysis.blocks()      # residual adds
+        trace.weight_gradients       # {"layers.0.weight": 0.3, ...}
+
+Inside the block, rules may run the model again. Afterwards weights, buffers, gradients, modes,
+hooks and random generators are what they were before, also if an exception was raised.
+
+The model runs in eval mode, with batch norms in train mode. If it runs in train mode only, it runs
+there with dropout disabled.
+"""
 
 import contextlib
 import math
@@ -16,18 +27,19 @@ from addnorm.doctor.analysis.results import ModelAnalysis
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.opaque_modules import is_batch_norm
 from addnorm.doctor.trace.recorder import GraphRecorder
-from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state, unwrap_model
+from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state
 from addnorm.doctor.trace.tensors import iter_named_tensors, iter_tensors, map_tensors
+from addnorm.measure.sites import unwrap_model
 
 Loss = Callable[[Any], Tensor]
 SEED = 0
 MAX_LOSS_OUTPUTS = 64
-"""Outputs that a random loss looks at."""
+"""Maximum number of outputs in the surrogate loss."""
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class ModelTrace:
-    """What one visit saw."""
+    """A recorded and analyzed run of a model."""
 
     model: nn.Module
     args: tuple[Any, ...]
@@ -36,48 +48,57 @@ class ModelTrace:
     analysis: ModelAnalysis
     output: Any
     training: bool
-    """Whether it ran in train mode, because it could not in eval mode."""
+    """Whether the model ran in train mode because it does not run in eval mode."""
     weight_gradients: dict[str, float] = field(default_factory=dict)
-    """Norm of the gradient of each weight; missing where none arrived."""
-    notes: list[str] = field(default_factory=list)
-    """What could not be seen."""
+    """Norm of the gradient of each weight; weights without a gradient are missing."""
+    notes: tuple[str, ...] = ()
+    """What could not be measured."""
     guard: StateGuard | None = None
 
 
 @contextlib.contextmanager
 def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Iterator[ModelTrace]:
-    """Visit a model; it and its inputs are as they were when the block ends, whatever happens."""
+    """Run and analyze a model; restore the model and its inputs at the end of the block.
+
+    Args:
+        model: model to trace; wrappers such as DDP and `torch.compile` are removed.
+        example: a tensor, a tuple of positional inputs, or a dict of keyword inputs.
+        loss: function from the output to a scalar; by default `surrogate_loss`.
+
+    Raises:
+        UserError: if the model does not run on the inputs, or the loss is not a scalar.
+    """
     model = unwrap_model(model)
-    with torch.inference_mode(False):  # also for a caller who is in it
+    with torch.inference_mode(False):  # the caller may be inside inference_mode
         args, kwargs = clone_inputs(to_call_arguments(example))
-    for place, tensor in (*iter_named_tensors(args), *iter_named_tensors(kwargs)):
+    for name, tensor in (*iter_named_tensors(args), *iter_named_tensors(kwargs)):
         if not tensor.numel():
             raise UserError(
-                f"got the empty input {place} of shape {tuple(tensor.shape)}; wanted at least one "
-                "example of one token"
+                f"input {name}: expected at least one example of one token, got the empty shape "
+                f"{tuple(tensor.shape)}"
             )
     with torch.inference_mode(False), deferred_interrupt(), preserve_model_state(model) as guard:
         for tensor in iter_tensors((args, kwargs)):
-            guard.save(tensor)  # a forward may write to its inputs, and probes start from them
-        visit = _run_and_trace(model, args, kwargs=kwargs, loss=loss, guard=guard)
+            guard.save(tensor)  # a forward pass may write to its inputs, and rules reuse them
+        trace = _run_and_trace(model, args, kwargs=kwargs, loss=loss, guard=guard)
         guard.restore()
-        yield visit
+        yield trace
 
 
 def clone_inputs(call: tuple[tuple[Any, ...], dict[str, Any]]) -> Any:
-    """The same inputs in tensors of their own; what was one tensor stays one."""
-    made: dict[int, Tensor] = {}
+    """Return the same inputs with cloned tensors; one tensor used twice is cloned once."""
+    clones: dict[int, Tensor] = {}
 
-    def copied(tensor: Tensor) -> Tensor:
-        if id(tensor) not in made:
-            made[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
-        return made[id(tensor)]
+    def clone(tensor: Tensor) -> Tensor:
+        if id(tensor) not in clones:
+            clones[id(tensor)] = tensor.detach().clone().requires_grad_(tensor.requires_grad)
+        return clones[id(tensor)]
 
-    return map_tensors(call, copied)
+    return map_tensors(call, clone)
 
 
 def to_call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """A tensor, a tuple of positional or a dict of keyword inputs, as a call."""
+    """Return example inputs as positional and keyword arguments."""
     if isinstance(example, Tensor):
         return (example,), {}
     if isinstance(example, tuple | list):
@@ -85,8 +106,8 @@ def to_call_arguments(example: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
     if hasattr(example, "keys") and hasattr(example, "__getitem__"):
         return (), {str(key): example[key] for key in example.keys()}  # noqa: SIM118
     raise UserError(
-        f"got example inputs of type {type(example).__name__}; wanted a tensor, a tuple of "
-        "positional or a dict of keyword inputs"
+        "example_inputs: expected a tensor, a tuple of positional inputs or a dict of keyword "
+        f"inputs, got {type(example).__name__}"
     )
 
 
@@ -98,37 +119,45 @@ def _run_and_trace(
     loss: Loss | None,
     guard: StateGuard,
 ) -> ModelTrace:
-    """In eval mode, where nothing is dropped; in train mode if the model runs only there."""
+    """Run the model in eval mode, or in train mode if it fails in eval mode."""
     problems: list[BaseException] = []
     for training in (False, True):
         set_train_mode(model, training)
         guard.restore()
         recorder = GraphRecorder(model, guard, skip_dropout=training)
-        torch.manual_seed(SEED)  # probes run with the same one, so that what is random is the same
+        torch.manual_seed(SEED)  # rules that run the model again use the same seed
         try:
             with torch.enable_grad():
-                out = recorder.run(args, kwargs)
+                output = recorder.run(args, kwargs)
         except USER_CODE_ERRORS as problem:
             problems.append(problem)
             continue
-        visit = ModelTrace(
-            model, args, kwargs, recorder, _analyze(recorder), out, training, guard=guard
-        )
-        odd = sum(
-            int((~each.isfinite()).sum()) for each in iter_tensors(out) if each.is_floating_point()
-        )
-        if odd:
-            visit.notes.append(f"the model returned {odd:,} numbers that are not finite")
+        analysis = _analyze(recorder)
         with torch.enable_grad(), torch._C.DisableTorchFunction():
-            _measure_gradients(visit, loss)
+            gradients, gradient_notes = _measure_gradients(
+                model, output, loss=loss, recorder=recorder, guard=guard
+            )
         raise_if_interrupted()
-        return visit
+        return ModelTrace(
+            model, args, kwargs, recorder, analysis, output, training,
+            weight_gradients=gradients, notes=(*_note_non_finite(output), *gradient_notes),
+            guard=guard,
+        )  # fmt: skip
     if isinstance(problems[0], UserError):
         raise problems[0]
     raise UserError(
-        f"the model could not be run on these inputs: {describe_exception(problems[0])}; wanted inputs that "
-        "model(...) takes; try them outside the doctor first"
+        f"the model could not be run on these inputs: {describe_exception(problems[0])}; call "
+        "model(...) with them outside the doctor first"
     ) from problems[0]
+
+
+def _note_non_finite(output: Any) -> list[str]:
+    count = sum(
+        int((~tensor.isfinite()).sum())
+        for tensor in iter_tensors(output)
+        if tensor.is_floating_point()
+    )
+    return [f"finite outputs: {count:,} values of the output are NaN or infinite"] if count else []
 
 
 def _analyze(recorder: GraphRecorder) -> ModelAnalysis:
@@ -136,90 +165,97 @@ def _analyze(recorder: GraphRecorder) -> ModelAnalysis:
         return classify(recorder.graph, recorder.residual_adds)
     except Exception as problem:
         raise UserError(
-            f"the model ran, but its graph of {len(recorder.graph)} operations could not be read: "
-            f"{describe_exception(problem)}; this is a mistake of the doctor, please report it"
+            f"internal error while analyzing the traced graph ({len(recorder.graph)} operations): "
+            f"{describe_exception(problem)}; please report it with the model"
         ) from problem
 
 
-def _measure_gradients(trace: ModelTrace, loss: Loss | None) -> None:
-    """Differentiate the loss; what cannot be differentiated is noted."""
+def _measure_gradients(
+    model: nn.Module,
+    output: Any,
+    *,
+    loss: Loss | None,
+    recorder: GraphRecorder,
+    guard: StateGuard,
+) -> tuple[dict[str, float], list[str]]:
+    """Differentiate the loss; return the gradient norm of each weight, and notes."""
     try:
-        scalar = surrogate_loss(trace.output) if loss is None else loss(trace.output)
+        scalar = surrogate_loss(output) if loss is None else loss(output)
     except Exception as problem:
         raise UserError(
-            f"the loss could not be computed of what the model returned: {describe_exception(problem)}; wanted a "
-            "function of the model's output that returns a scalar tensor"
+            f"loss: expected a function of the model's output that returns a scalar tensor, but it "
+            f"raised {describe_exception(problem)}"
         ) from problem
     if scalar is None:
-        trace.notes.append("no output depends on a weight: no gradients were measured")
-        return
+        return {}, ["gradients: no output depends on a weight"]
     if not isinstance(scalar, Tensor) or scalar.numel() != 1:
-        got = (
+        actual = (
             f"shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else type(scalar).__name__
         )
-        raise UserError(f"the loss returned {got}; wanted a scalar tensor, as .mean() makes it")
+        raise UserError(f"loss: expected a scalar tensor, got {actual}; reduce it, as .mean() does")
     try:
-        _differentiate(trace.model, scalar, trace=trace)
+        return _differentiate(model, scalar, recorder=recorder, guard=guard), []
     except Exception as problem:
-        trace.weight_gradients.clear()
-        trace.recorder.stats.gradients.clear()
-        trace.notes.append(
-            f"the backward pass failed, no gradients were measured: {describe_exception(problem)}"
-        )
+        recorder.stats.gradients.clear()
+        return {}, [f"gradients: the backward pass failed: {describe_exception(problem)}"]
 
 
 def set_train_mode(model: nn.Module, training: bool) -> None:
-    """Eval mode but for batch norms, which are looked at as they train; or train mode."""
+    """Set eval or train mode; batch norms use the statistics of the batch in both."""
     model.train(training)
     for module in model.modules():
         if is_batch_norm(module):
             module.train()
 
 
-def _differentiate(model: nn.Module, scalar: Tensor, *, trace: ModelTrace) -> None:
-    """Backward; of every weight's gradient only the norm is kept.
+def _differentiate(
+    model: nn.Module, scalar: Tensor, *, recorder: GraphRecorder, guard: StateGuard
+) -> dict[str, float]:
+    """Run the backward pass and return the gradient norm of each weight.
 
-    Gradients are dropped as they come, but for weights that ran without autograd: a checkpoint may
-    use these again, in several parts, and their gradients add up.
+    Each gradient is freed as soon as it is measured. Weights that were used without autograd keep
+    it: a reentrant checkpoint uses them in several parts, and their gradients accumulate.
     """
+    gradients: dict[str, float] = {}
     handles = []
-    again = trace.recorder.no_grad_weights
+    accumulated = recorder.no_grad_weights
 
-    def note(name: str, weight: Tensor) -> None:
+    def record(name: str, weight: Tensor) -> None:
         if weight.grad is not None:
-            trace.weight_gradients[name] = float(weight.grad.detach().float().norm())
-            weight.grad = weight.grad if name in again else None
+            gradients[name] = float(weight.grad.detach().float().norm())
+            weight.grad = weight.grad if name in accumulated else None
 
     for name, weight in model.named_parameters():
         if weight.requires_grad:
-            add: Any = weight.register_post_accumulate_grad_hook
-            handles.append(add(lambda w, name=name: note(name, w)))
-    if trace.guard is not None and _has_backward_hooks(model):
-        trace.guard.save_weights()
+            register: Any = weight.register_post_accumulate_grad_hook
+            handles.append(register(lambda w, name=name: record(name, w)))
+    if _has_backward_hooks(model):
+        guard.save_weights()
     try:
         scalar.backward()  # type: ignore[no-untyped-call]
     finally:
         for handle in handles:
             handle.remove()
         model.zero_grad(set_to_none=True)
+    return gradients
 
 
 def _has_backward_hooks(model: nn.Module) -> bool:
-    """Whether code of the model's owner runs in the backward pass."""
+    """Whether hooks of the model run in the backward pass; they may write to weights."""
     own = (m._backward_hooks or m._backward_pre_hooks for m in model.modules())
     return any(own) or any(w._backward_hooks for w in model.parameters())
 
 
 def model_loss(out: Any) -> Tensor | None:
-    """The loss that a model returned itself, as .loss or under that name in a dict."""
+    """Return the loss in the output of a model, as an attribute or key `loss`; None without one."""
     own = out.get("loss") if isinstance(out, Mapping) else getattr(out, "loss", None)
     return own if isinstance(own, Tensor) and own.requires_grad and own.numel() == 1 else None
 
 
 def surrogate_loss(out: Any) -> Tensor | None:
-    """A scalar to differentiate when no loss is given.
+    """Return a scalar to differentiate if no loss is given; None if no output requires a gradient.
 
-    The model's own loss if it returned one, else a random projection of everything it returned.
+    It is the loss that the model returned, else a random projection of all its outputs.
     """
     own = model_loss(out)
     if own is not None:

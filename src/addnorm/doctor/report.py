@@ -1,12 +1,9 @@
-"""What a visit hands back: blocks, norms, findings, rows."""
+"""Report of the doctor: blocks, norms, findings and measurements, as plain frozen data."""
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
-from functools import cached_property
-from importlib import import_module
-from pathlib import Path
 from typing import Any, Literal
 
 from addnorm.core.rows import Row
@@ -17,21 +14,21 @@ MISWIRING_RULES = (
     "double_norm", "missing_final_norm", "doubled_final_norm", "skip_after_norm", "shared_norm",
     "scale_on_branch", "ffn_fed_unadded", "wrong_axis",
 )  # fmt: skip
-"""Findings with which a model is not quite the arrangement that it is closest to."""
+"""Rules whose findings say that a model deviates from its closest arrangement."""
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")
 MAX_PATHS = 4
-"""Places that a line names."""
+"""Maximum number of module paths in one line."""
 
 
 def join_paths(paths: Iterable[str]) -> str:
-    """The first of some places, for a line.
+    """Return the first few of some module paths in one line.
 
-    >>> few(["a", "b", "a", ""])
+    >>> join_paths(["a", "b", "a", ""])
     "'a', 'b', 'the model itself'"
     """
-    found = list(dict.fromkeys(path or "the model itself" for path in paths))
-    more = f" and {len(found) - MAX_PATHS} more" if len(found) > MAX_PATHS else ""
-    return ", ".join(map(repr, found[:MAX_PATHS])) + more
+    names = list(dict.fromkeys(path or "the model itself" for path in paths))
+    more = f" and {len(names) - MAX_PATHS} more" if len(names) > MAX_PATHS else ""
+    return ", ".join(map(repr, names[:MAX_PATHS])) + more
 
 
 @dataclass(frozen=True)
@@ -39,16 +36,16 @@ class NormUse:
     """One use of a norm."""
 
     path: str
-    """The module that did it."""
+    """Module that executes it."""
     kind: str
     """layer, rms, l2, batch, group, instance, dyt, derf."""
     place: str
     """entry, exit, after, inside, final or elsewhere."""
     eps: float | None
     by_hand: bool
-    """Written out rather than called by name."""
+    """Whether it is written out as single operations."""
     block: int | None = None
-    """The block it belongs to."""
+    """Index of the block it belongs to."""
 
 
 @dataclass(frozen=True)
@@ -57,24 +54,25 @@ class Block:
 
     index: int
     path: str
-    """The module that adds."""
+    """Module that executes the addition."""
     branch: str
-    """The module that the branch comes from."""
+    """Module that computes the branch."""
     kind: str
     """self-attention, cross-attention, feed-forward, convolution, mixer or other."""
     wiring: str
-    """Where its norms stand: pre_ln, post_ln, res_post, sandwich, none, mid-norm, false_pre_ln;
-    pre_post, res_post_post and sandwich_post have one more behind the sum."""
+    """Position of its norms: pre_ln, post_ln, res_post, sandwich, none, mid-norm or false_pre_ln;
+    pre_post, res_post_post and sandwich_post have another norm after the sum."""
     tags: tuple[str, ...]
     """parallel, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
     stream: int
-    """Which residual stream it adds to."""
+    """Number of the residual stream that it adds to."""
     norm: str | None = None
-    """The kind of its norm."""
+    """Kind of its norm."""
     shortcut_scale: float | None = None
     branch_scale: float | None = None
-    """Factors, where they are numbers or weights small enough to average."""
+    """Factors; the mean of a learned vector. None if there is no factor or it is too large."""
     measurements: Mapping[str, float] = field(default_factory=dict)
+    """Statistics by name; each is also an attribute of the block."""
 
     def __getattr__(self, name: str) -> float:
         if name != "measurements" and name in self.measurements:
@@ -84,18 +82,18 @@ class Block:
 
 @dataclass(frozen=True)
 class Finding:
-    """Something wrong, or worth knowing."""
+    """Result of a rule."""
 
     rule: str
     severity: Severity
     path: str
     message: str
-    """What is so, and what to change."""
+    """What is wrong, and what to change."""
     evidence: Mapping[str, Any] = field(default_factory=dict)
-    """The numbers or the two things compared."""
+    """Values that the rule compared."""
 
     def evidence_text(self) -> str:
-        """The evidence in one line."""
+        """Return the evidence in one line."""
         return ", ".join(
             f"{name} {value:.3g}" if isinstance(value, float) else f"{name} {value}"
             for name, value in self.evidence.items()
@@ -104,69 +102,63 @@ class Finding:
 
 @dataclass(frozen=True)
 class Report:
-    """A visit's result."""
+    """Result of a diagnosis."""
 
     model: str
     blocks: tuple[Block, ...]
     findings: tuple[Finding, ...]
     rows: tuple[Row, ...]
-    """Every measurement, one number each."""
+    """Measurements, one number per row."""
     norms: tuple[NormUse, ...] = ()
     inner: tuple[Block, ...] = ()
-    """Residual adds inside a branch, and of attention scores: reported, not counted."""
+    """Residual adds inside a branch and of attention scores, which are not blocks."""
     stacks: tuple[str, ...] = ()
-    """One line for each stream."""
+    """One line per stream."""
     odd: tuple[str, ...] = ()
-    """Blocks unlike the others of their stream, one line each."""
+    """Blocks that differ from the others of their stream, one line each."""
     notes: tuple[str, ...] = ()
-    """What could not be seen."""
+    """What could not be traced or measured."""
     signature: tuple[Any, ...] = ()
+    """Wirings and tags without sizes; see `signature.py`."""
+    arrangement: str | None = None
+    """Call string of the closest known wiring; None if no wiring is similar."""
+    fits: tuple[str, ...] = ()
+    """Names of all known wirings that are as close, the plainest first."""
+    families: tuple[str, ...] = ()
+    """Presets with the same wiring and norm."""
     sketches: tuple[TypicalLayer, ...] = ()
-    """A typical layer of each stream, for a picture."""
+    """A typical layer of each stream, for a diagram."""
     stress: tuple[Row, ...] = ()
-
-    @cached_property
-    def arrangement(self) -> str | None:
-        """The closest known arrangement, as call string."""
-        return import_module("addnorm.doctor.matching").arrangement(self)
-
-    @cached_property
-    def fits(self) -> tuple[str, ...]:
-        """Every known wiring that is as close, the closest arrangement first."""
-        return import_module("addnorm.doctor.matching").fits(self)
-
-    @cached_property
-    def families(self) -> tuple[str, ...]:
-        """Released families with the same arrangement and norm."""
-        return import_module("addnorm.doctor.matching").families(self)
+    """Rows of the stress test, if it ran."""
 
     def closest(self) -> str:
-        """The closest arrangement with its families, and what was found that keeps it from it."""
-        alike = f" ({', '.join(self.families)})" if self.families else ""
-        found = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRING_RULES)
-        but = f", but for {', '.join(found)}" if self.arrangement and found else ""
-        return f"{self.arrangement or 'none'}{alike}{but}"
+        """Return the closest arrangement, its families, and the findings that contradict it."""
+        families = f" ({', '.join(self.families)})" if self.families else ""
+        rules = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRING_RULES)
+        deviations = f", but for {', '.join(rules)}" if self.arrangement and rules else ""
+        return f"{self.arrangement or 'none'}{families}{deviations}"
 
     def stream_statistics(self) -> list[tuple[str, str, float]]:
-        """Vital signs of whole streams and of attentions: where, what, how much."""
-        wide = ("dependency_sum", "growth", "similarity_rise")
-        found = [
+        """Return the measurements of streams and attentions as (location, measure, value)."""
+        statistics = [
             (f"stream {row['stream']}", row["measure"].replace("_", " "), row["value"])
             for row in self.rows
-            if row["measure"] in wide
+            if row["measure"] in ("dependency_sum", "growth", "similarity_rise")
         ]
-        for row in self.rows:
-            if row["measure"] in ("max_logit", "attention_entropy"):
-                found.append((row["path"] or "-", row["measure"].replace("_", " "), row["value"]))
-        return found
+        statistics += [
+            (row["path"] or "-", row["measure"].replace("_", " "), row["value"])
+            for row in self.rows
+            if row["measure"] in ("max_logit", "attention_entropy")
+        ]
+        return statistics
 
-    @cached_property
+    @property
     def sensitivity(self) -> dict[int, float]:
-        """How much the learning rate matters in the stress run, by length of the warm-up."""
-        return import_module("addnorm.doctor.stress_test").sensitivity(self.stress)
+        """Sensitivity to the learning rate in the stress test, by warm-up steps."""
+        return compute_sensitivity(self.stress)
 
     def stress_table(self) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-        """The stress run as a table of words: its head and its rows."""
+        """Return header and rows of the stress test as text."""
         names = ("lr", "warmup", "steps", "first_loss", "last_loss", "largest_gradient", "finite")
         rows = [
             tuple(f"{row[n]:.3g}" if isinstance(row[n], float) else str(row[n]) for n in names)
@@ -175,20 +167,20 @@ class Report:
         return tuple(name.replace("_", " ") for name in names), rows
 
     def sensitivities(self) -> list[str]:
-        """A line for each length of the warm-up."""
+        """Return one line on the sensitivity for each number of warm-up steps."""
         return [
             f"sensitivity to the rate {f'with {steps} steps of' if steps else 'without'} warm-up: "
-            f"{share:.2f} (0 every rate does as well as the best, 1 none learns)"
-            for steps, share in self.sensitivity.items()
+            f"{value:.2f} (0: all learning rates reach the best loss, 1: none learns)"
+            for steps, value in self.sensitivity.items()
         ]
 
     def worst(self) -> Severity | None:
-        """The highest severity among the findings."""
-        found = {finding.severity for finding in self.findings}
-        return next((s for s in reversed(SEVERITIES) if s in found), None)
+        """Return the highest severity among the findings; None without findings."""
+        severities = {finding.severity for finding in self.findings}
+        return next((s for s in reversed(SEVERITIES) if s in severities), None)
 
     def to_dict(self) -> dict[str, Any]:
-        """All of it as plain data."""
+        """Return the report as plain data."""
         return {
             "model": self.model,
             "arrangement": self.arrangement,
@@ -207,13 +199,32 @@ class Report:
         }
 
     def to_json(self) -> str:
-        """All of it as JSON; numbers that JSON has no word for are null."""
+        """Return the report as JSON; NaN and infinity become null."""
         return json.dumps(self.to_dict(), indent=2, ensure_ascii=False, allow_nan=False)
 
-    def to_html(self, path: str | Path) -> Path:
-        """Write one self-contained page."""
-        # Pages stand above the doctor and know it; it does not know them, so it asks by name.
-        return import_module("addnorm.report.doctor_page").write_visit(Path(path), self)
+
+def compute_sensitivity(rows: Sequence[Row]) -> dict[int, float]:
+    """Return the sensitivity to the learning rate in a stress test, by warm-up steps.
+
+    sum_i (L_i - min L) / (n (L_0 - min L)), where L_i is the last loss at rate i and at most the
+    first loss L_0. It is 0 if every rate reaches the best loss, near 1 - 1 / n if only one rate
+    learns, and 1 if none does.
+
+    Wortsman et al., Small-scale proxies for large-scale Transformer training instabilities, 2023,
+    arXiv 2309.14322, section 2.2; divided by L_0 - min L, so that different losses compare.
+
+    Args:
+        rows: rows of `stress_test.stress`.
+    """
+    sensitivities: dict[int, float] = {}
+    for warmup in dict.fromkeys(row["warmup"] for row in rows):
+        runs = [row for row in rows if row["warmup"] == warmup]
+        first = runs[0]["first_loss"]
+        last = [min(run["last_loss"], first) if run["finite"] else first for run in runs]
+        gain = first - min(last)
+        excess = sum(loss - min(last) for loss in last)
+        sensitivities[warmup] = excess / (len(last) * gain) if gain > 0 else 1.0
+    return sensitivities
 
 
 def _to_json_value(value: Any) -> Any:

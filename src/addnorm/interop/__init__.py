@@ -1,4 +1,4 @@
-"""Weights to and from other projects: Hugging Face."""
+"""Conversion of Hugging Face models to addnorm models and back."""
 
 from addnorm.interop.family import FAMILIES, Family
 from addnorm.interop.hf import HFModel, convert_config, from_hf

@@ -1,4 +1,10 @@
-"""The config of a Hugging Face model, read field by field: what nobody reads is refused."""
+"""Reader of a transformers config that tracks every field.
+
+A family's reader asks for fields one by one. `finish` then raises an error if a field with a value
+was never read: an unread field could change the output, so the conversion would not be exact.
+Families declare fields without influence with `ignore`, and fields with a single supported value
+with `require`.
+"""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,7 +15,7 @@ from torch import Tensor
 
 from addnorm.core.errors import UserError
 
-# What changes no output: how answers are packed, which tokens are special, how weights start.
+# Fields that change no output: return format, special tokens, initialization, labels.
 IGNORED_FIELDS = {
     "_name_or_path", "architectures", "attn_implementation", "bad_words_ids",
     "begin_suppress_tokens", "bos_token_id", "chunk_size_feed_forward",
@@ -35,17 +41,19 @@ ACTIVATIONS = {
 }
 GATED_ACTIVATIONS = {"relu": "reglu", "gelu": "geglu", "gelu_tanh": "geglu_tanh", "silu": "swiglu"}
 
-
-# What code that all families share looks for, whether a config declares it or not.
+# Fields that code shared by all families reads, whether the config class declares them or not.
 SHARED_FIELDS = {"attention_chunk_size", "fusion_config", "head_dim", "is_causal", "layer_types"}
 SHARED_FIELDS |= {"quantization_config", "rope_parameters", "rope_scaling", "sliding_window"}
 
 
 class ConfigReader:
-    """A config whose fields are ticked off as they are read; `finish` tells what is wrong.
+    """Config of a model whose fields are marked as read on access.
 
-    tensors: the state of the model, for what the config does not say (a bias of zeros, a tie)
-    declared: fields that the config's class has; others are leftovers that no code reads
+    Args:
+        name: name of the model class, for error messages
+        values: fields of the config
+        tensors: state dict of the model, for facts missing in the config (a bias, tied weights)
+        declared: fields that the config class declares; no code reads any others
     """
 
     def __init__(
@@ -62,7 +70,7 @@ class ConfigReader:
         self._read_fields: set[str] = set()
 
     def __call__(self, name: str, *default: Any) -> Any:
-        """The value of a field; a default where there may be none."""
+        """Return a field and mark it as read; without a default, a missing field is a problem."""
         self._read_fields.add(name)
         if name not in self.values and not default:
             self.reject(f"its config has no {name}")
@@ -70,23 +78,23 @@ class ConfigReader:
         return self.values.get(name, *default)
 
     def reject(self, reason: str) -> None:
-        """Remember what cannot be expressed."""
+        """Record a reason why the model cannot be converted; `finish` raises them all."""
         if reason not in self.problems:
             self.problems.append(reason)
 
-    def require(self, *values: Any, **expected: Any) -> None:
-        """Fields that must have a certain value, absent ones being content."""
+    def require(self, **expected: Any) -> None:
+        """Reject the model unless each field is missing or has the expected value."""
         for name, value in expected.items():
-            got = self(name, value)
-            if got != value:
-                self.reject(f"{name}={got!r} (only {value!r} is understood)")
+            actual = self(name, value)
+            if actual != value:
+                self.reject(f"{name}={actual!r} (only {value!r} is supported)")
 
     def ignore(self, *names: str) -> None:
-        """Fields that this family's classes do not use, or only in training or for the start."""
+        """Mark fields as read that do not affect the outputs of this family in evaluation mode."""
         self._read_fields.update(names)
 
     def require_equal(self, first: str, *others: str) -> Any:
-        """The value of several fields that we have one place for."""
+        """Return the common value of several fields; reject the model if they differ."""
         value = self(first)
         for other in others:
             if self(other) != value:
@@ -94,93 +102,105 @@ class ConfigReader:
         return value
 
     def dropout(self, first: str, *others: str) -> float:
-        """A share that is dropped in training; where others differ from it, that is a note."""
+        """Return a dropout rate; add a note if other rates, which we merge with it, differ."""
         value = float(self(first) or 0.0)
         for other in others:
             if float(self(other) or 0.0) != value:
-                self.notes.append(f"in training {other}={self(other)} is {value} here, as {first}")
+                self.notes.append(
+                    f"training uses {value} of {first} instead of {other}={self(other)}"
+                )
         return value
 
     def activation(self, name: str, *, gated: bool = False) -> str:
-        """An activation in our spelling."""
-        got = self(name)
-        ours = ACTIVATIONS.get(got, "")
+        """Return the addnorm name of an activation field."""
+        actual = self(name)
+        ours = ACTIVATIONS.get(actual, "")
         ours = GATED_ACTIVATIONS.get(ours, "") if gated else ours
         if not ours:
-            self.reject(f"{name}={got!r} (of activations{' with a gate' * gated} we know others)")
+            self.reject(f"{name}={actual!r} (not a supported{' gated' * gated} activation)")
             return "swiglu" if gated else "relu"
         return ours
 
     def is_tied(self, head: str, table: str) -> bool:
-        """Whether head and embedding are one table, in the config and in fact."""
-        wanted = bool(self("tie_word_embeddings", True))
-        one, other = self.tensors.get(head), self.tensors.get(table)
-        if not wanted or one is None or other is None:
+        """Return whether head and embedding are tied, by the config and by their values."""
+        tied = bool(self("tie_word_embeddings", True))
+        head_weight, table_weight = self.tensors.get(head), self.tensors.get(table)
+        if not tied or head_weight is None or table_weight is None:
             return False
-        return one.is_meta or torch.equal(one, other)
+        return head_weight.is_meta or torch.equal(head_weight, table_weight)
 
     def has_tensor(self, name: str) -> bool:
-        """Whether the model has a tensor whose name ends so."""
+        """Return whether the model has a tensor with this name, with any prefix."""
         return any(key == name or key.endswith(f".{name}") for key in self.tensors)
 
     def rotary(self, *, layout: str = "half", partial: bool = False) -> str:
-        """Our rotary positions, from `rope_parameters`; partial: whether the class may turn a part
-        of each head only.
+        """Return the call string of rotary positions for `rope_parameters`.
+
+        Args:
+            layout: "half" rotates feature i with i + half, "interleaved" rotates neighbours
+            partial: whether the class supports rotating a part of each head
         """
-        given = self("rope_parameters")
-        kinds = [value for value in (given or {}).values() if isinstance(value, dict)]
-        if kinds and any(kind != kinds[0] for kind in kinds):
-            self.reject(f"rope_parameters={given!r} (layers with rotations of their own)")
-        rope = dict(kinds[0] if kinds else given or {})
+        parameters = self("rope_parameters")
+        by_layer_type = [value for value in (parameters or {}).values() if isinstance(value, dict)]
+        if by_layer_type and any(each != by_layer_type[0] for each in by_layer_type):
+            self.reject(f"rope_parameters={parameters!r} (must be equal in all layers)")
+        rope = dict(by_layer_type[0] if by_layer_type else parameters or {})
         base = float(rope.pop("rope_theta", 10000.0))
         share = float(rope.pop("partial_rotary_factor", 1.0))
         if share != 1.0 and not partial:
-            self.reject(f"partial_rotary_factor={share} (this class turns whole heads)")
+            self.reject(f"partial_rotary_factor={share} (this class rotates whole heads)")
         options = [f"base={base!r}"] if base != 10000.0 else []
         options += [f"share={share!r}"] if share != 1.0 else []
         options += [f"layout={layout}"] if layout != "half" else []
         kind = rope.pop("rope_type", "default")
         scaling = ROTARY_SCALINGS.get(kind)
         if scaling is None:
-            self.reject(f"rope_type={kind!r} (of rotations we know {', '.join(ROTARY_SCALINGS)})")
+            self.reject(f"rope_type={kind!r} (supported: {', '.join(ROTARY_SCALINGS)})")
         else:
             rope.setdefault("original_max_position_embeddings", self("max_position_embeddings", 0))
             options += [f"scaling={kind}"] if kind != "default" else []
             options += [f"{ours}={rope.pop(theirs)!r}" for theirs, ours in scaling.items()]
         for name, value in rope.items():
             if name not in ("type", "original_max_position_embeddings"):
-                self.reject(f"rope_parameters with {name}={value!r}")
+                self.reject(f"rope_parameters with {name}={value!r} (not supported)")
         return f"rotary({', '.join(options)})" if options else "rotary"
 
     def windows(self, window: str, types: str | None = None) -> int | tuple[int | None, ...] | None:
-        """Our windows from a size and, where there is one, a list of the layers' kinds."""
+        """Return the attention windows of a config.
+
+        Args:
+            window: field with the window size
+            types: field with the list of layer types, if the family has one
+        """
         size = self(window, None)
-        kinds = None if types is None else self(types, None)
-        if kinds is None:
+        layer_types = None if types is None else self(types, None)
+        if layer_types is None:
             return size
-        known = {"full_attention": None, "sliding_attention": size}
-        known |= {"global": None, "local": size}
-        for kind in sorted(set(kinds) - set(known)):
-            self.reject(f"{types} with {kind!r}")
-        return find_cycle([known.get(kind) for kind in kinds])
+        sizes = {"full_attention": None, "sliding_attention": size}
+        sizes |= {"global": None, "local": size}
+        for layer_type in sorted(set(layer_types) - set(sizes)):
+            self.reject(f"{types} with {layer_type!r} (not supported)")
+        return find_cycle([sizes.get(layer_type) for layer_type in layer_types])
 
     def finish(self, *, all_read: bool = True) -> None:
-        """Refuse the model if anything was not understood; whole: all that matters was read."""
+        """Raise `UserError` with all problems, including fields that were never read.
+
+        all_read: False if reading was interrupted, so that unread fields are no problem
+        """
         for name in sorted(set(self.values) - self._read_fields - IGNORED_FIELDS):
             if name.startswith("_") or not all_read:
                 continue
             if name not in self.declared:
-                self.notes.append(f"{name}={self.values[name]!r} is no field of its config")
+                self.notes.append(
+                    f"{name}={self.values[name]!r} is ignored: its config class has no such field"
+                )
             elif self.values[name] is not None:
-                self.reject(f"{name}={self.values[name]!r} (nobody looked at it)")
+                self.reject(f"{name}={self.values[name]!r} (not supported)")
         if self.problems:
-            raise UserError(
-                f"cannot express {self.name} exactly: {'; '.join(self.problems)}; nothing was "
-                "loaded"
-            )
+            raise UserError(f"cannot convert {self.name} exactly: {'; '.join(self.problems)}")
 
 
-# Kinds of rotary scaling that we have, and what their numbers are called with us.
+# Supported rotary scalings, and the addnorm names of their parameters.
 ROTARY_SCALINGS: dict[str, dict[str, str]] = {
     "default": {},
     "linear": {"factor": "factor"},
@@ -194,22 +214,22 @@ ROTARY_SCALINGS: dict[str, dict[str, str]] = {
 
 
 def find_cycle(sizes: Sequence[int | None]) -> int | tuple[int | None, ...] | None:
-    """The shortest turn that makes the list; a single number where all are alike.
+    """Return the shortest cycle that repeats to the list; a single value if all are equal.
 
-    >>> cycle([4, None, 4, None]), cycle([4, 4]), cycle([4, None, None])
+    >>> find_cycle([4, None, 4, None]), find_cycle([4, 4]), find_cycle([4, None, None])
     ((4, None), 4, (4, None, None))
     """
     for length in range(1, len(sizes) + 1):
-        turns = [sizes[place % length] for place in range(len(sizes))]
-        if list(sizes) == turns:
+        repeated = [sizes[index % length] for index in range(len(sizes))]
+        if list(sizes) == repeated:
             return sizes[0] if length == 1 else tuple(sizes[:length])
     return None
 
 
 def to_embed_scale(value: float, dim: int) -> float | str:
-    """A factor on the embedding in our spelling.
+    """Return the `embed_scale` of a config for a factor on the embeddings.
 
-    >>> factor(8.0, 64), factor(2.0, 64)
+    >>> to_embed_scale(8.0, 64), to_embed_scale(2.0, 64)
     ('sqrt_dim', 2.0)
     """
     return "sqrt_dim" if value == math.sqrt(dim) else float(value)

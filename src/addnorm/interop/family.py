@@ -1,4 +1,12 @@
-"""What a family is: data that tells how a Hugging Face model is one of ours."""
+"""Description of a model family of transformers: classes, config, tensors, positions.
+
+A family is pure data. Its tensors are described by rules, one per line of a text:
+
+    h.{i}.attn.c_attn -> decoder.{i}.self.q_proj, decoder.{i}.self.k_proj  (stack_transpose)
+
+The left side is a name in transformers (`{i}` is the layer), the right side one or more names in
+addnorm, and the word in parentheses the transformation of the values (default: none).
+"""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -11,70 +19,79 @@ from addnorm.core.errors import UserError
 from addnorm.interop.config_reader import ConfigReader
 
 Reader = Callable[[ConfigReader], dict[str, Any]]
+"""Maps a config of transformers to fields of `Config`."""
 
 
 @dataclass(frozen=True)
 class WeightRule:
-    """Where a tensor of theirs stands with us.
-
-    theirs: a name without the prefix of the class; `{i}` is the number of a layer; it stands for a
-        module with weight and bias, unless it ends in the name of a tensor
-    ours: one name, or several where theirs is made of several; `decoder.{i}.self.q_proj` is the
-        query of the self-attention of layer i, `.norm` and `.outer_norm` its norms in the wiring
-    way: how values are carried over, see `WAYS` in `rules.py`
-    """
+    """Correspondence of one tensor, or of one module, of transformers with ours."""
 
     theirs: str
+    """Name without the prefix of the backbone; `{i}` is the layer. A module name stands for its
+    weight and its bias."""
     ours: tuple[str, ...]
+    """One name, or several if theirs is a fused tensor. `decoder.{i}.self.q_proj` is the query
+    projection of the self-attention in layer i; `.norm` and `.outer_norm` are its norms in the
+    wiring."""
     transform: str = "same"
+    """Name of the value transformation, a key of `TRANSFORMS` in `weight_mapping.py`."""
 
 
 def parse_rules(text: str) -> tuple[WeightRule, ...]:
-    """Rules from lines of `theirs -> ours, ours  (way)`.
+    """Parse rules from lines of `theirs -> ours, ours  (transform)`.
 
-    >>> rules("attn.c_attn -> q, k  (stack)")
-    (Rule(theirs='attn.c_attn', ours=('q', 'k'), way='stack'),)
+    >>> parse_rules("attn.c_attn -> q, k  (stack)")
+    (WeightRule(theirs='attn.c_attn', ours=('q', 'k'), transform='stack'),)
     """
-    made = []
+    rules = []
     for line in filter(None, map(str.strip, text.splitlines())):
         theirs, _, rest = line.partition("->")
-        ours, _, way = rest.partition("(")
+        ours, _, transform = rest.partition("(")
         names = tuple(name.strip() for name in ours.split(","))
-        made.append(WeightRule(theirs.strip(), names, way.strip(" )") or "same"))
-    return tuple(made)
+        rules.append(WeightRule(theirs.strip(), names, transform.strip(" )") or "same"))
+    return tuple(rules)
 
 
 @dataclass(frozen=True)
 class Constant:
-    """A tensor of theirs that is no weight: it must have a value that we know."""
+    """Tensor of transformers that is not a weight of ours and must have a known value."""
 
     theirs: str
-    value: Literal["zero", "waves", "spare"]
+    """Name of the tensor."""
+    value: Literal["zero", "sinusoids", "unused"]
+    """Expected value; "unused" tensors may have any value and are kept for the way back."""
     why: str
+    """Description of the expected value, for error messages."""
 
 
 @dataclass(frozen=True)
 class PositionNumbering:
-    """How the class numbers its tokens where it is not told.
-
-    rule: "arange" 0, 1, 2, ... padding or not; "mask" valid tokens are counted; "ids" tokens that
-        are not the padding token are counted, and padding_idx is added
-    offset: added to all numbers, also to those given
-    """
+    """Rule by which a class numbers its tokens if no position ids are passed."""
 
     rule: Literal["arange", "mask", "ids"] = "arange"
+    """`arange`: 0, 1, 2, ... regardless of padding; `mask`: count valid tokens; `ids`: count tokens
+    other than the padding token, starting after its id."""
     offset: int = 0
+    """Added to all positions, including those that are passed."""
     padding: int = 0
+    """Id of the padding token, for the rule `ids`."""
 
     def position_index(
         self, ids: Tensor, mask: Tensor | None, position_ids: Tensor | None, *, past: int = 0
     ) -> Tensor:
-        """The numbers of tokens, (L) or (B, L)."""
+        """Return the positions of tokens, (L) or (B, L).
+
+        Args:
+            ids: (B, L) token ids
+            mask: (B, L) boolean, True at valid tokens
+            position_ids: explicit positions, which override the rule
+            past: number of earlier tokens in the cache
+        """
         if position_ids is not None:
             return position_ids + self.offset
         if self.rule == "ids":
-            real = (ids != self.padding).long()
-            return (real.cumsum(1) + past) * real + self.padding
+            is_token = (ids != self.padding).long()
+            return (is_token.cumsum(1) + past) * is_token + self.padding
         if self.rule == "mask" and mask is not None:
             return (mask.long().cumsum(1) - 1).clamp(min=0) + self.offset + past
         return torch.arange(past, past + ids.shape[1], device=ids.device) + self.offset
@@ -82,69 +99,68 @@ class PositionNumbering:
 
 @dataclass(frozen=True, kw_only=True)
 class HeadVariant:
-    """One class of a family: what it adds to the backbone."""
+    """One class of a family: the backbone with a certain head."""
 
     kind: str
-    """The kind of our model."""
+    """Kind of our model: lm, masked_lm, classifier or seq2seq."""
     output_kind: Literal["logits", "hidden"] = "logits"
-    """What it returns."""
+    """Whether the class returns logits or the last hidden state."""
     without_prefix: bool = False
-    """Whether its tensors stand without the prefix of the backbone."""
+    """Whether the backbone's tensors have no prefix, because the class is the backbone itself."""
     head_rules: tuple[WeightRule, ...] = ()
-    """Rules of what is not the backbone."""
+    """Rules of the tensors outside of the backbone."""
     read: Reader = field(default=lambda f: {})
-    """What it adds to the config."""
+    """Fields of our config that the head determines."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Family:
-    """A family of models: its classes, its config, its tensors."""
+    """Model family of transformers, identified by its `model_type`."""
 
     name: str
-    """Its `model_type`."""
+    """The `model_type`."""
     variants: Mapping[str, HeadVariant]
-    """Its classes that are understood."""
+    """Supported classes by name."""
     read: Reader
-    """Our config from theirs."""
+    """Fields of our config that the backbone determines."""
     tensors: tuple[WeightRule, ...]
-    """Rules of the backbone."""
+    """Rules of the backbone's tensors."""
     constants: tuple[Constant, ...] = ()
-    """Tensors that are no weights."""
+    """Tensors that are not weights."""
     numbering: PositionNumbering | Callable[[Mapping[str, Any]], PositionNumbering] = field(
         default_factory=PositionNumbering
     )
-    """How tokens are numbered."""
+    """Numbering of tokens, or a function that derives it from the config of transformers."""
 
     def get_numbering(self, values: Mapping[str, Any]) -> PositionNumbering:
-        """How tokens are numbered, with that config."""
-        return (
-            self.numbering
-            if isinstance(self.numbering, PositionNumbering)
-            else self.numbering(values)
-        )
+        """Return the numbering of tokens for a config of transformers."""
+        if isinstance(self.numbering, PositionNumbering):
+            return self.numbering
+        return self.numbering(values)
 
 
 FAMILIES: dict[str, Family] = {}
+"""Supported families by `model_type`."""
 
 
 def register_families(*families: Family) -> None:
-    """Make families known."""
+    """Add families to `FAMILIES`."""
     for family in families:
         assert family.name not in FAMILIES, family.name
         FAMILIES[family.name] = family
 
 
 def find_family(model_type: str, class_name: str) -> tuple[Family, HeadVariant]:
-    """The family and the form of a class, or why there is none."""
+    """Return the family and the variant of a class; raise `UserError` if it is not supported."""
     family = FAMILIES.get(model_type)
     if family is None:
         raise UserError(
-            f"{class_name} is of the family {model_type!r}, which is not understood; nothing was "
-            f"loaded. Known: {', '.join(sorted(FAMILIES))}"
+            f"expected a supported family, got {class_name} of the family {model_type!r}; "
+            f"supported: {', '.join(sorted(FAMILIES))}"
         )
     if class_name not in family.variants:
         raise UserError(
-            f"{class_name} of the family {model_type!r} is not understood; nothing was loaded. "
-            f"Known: {', '.join(family.variants)}"
+            f"expected a supported class of the family {model_type!r}, got {class_name}; "
+            f"supported: {', '.join(family.variants)}"
         )
     return family, family.variants[class_name]

@@ -1,4 +1,4 @@
-"""The likeliest token, again and again, over the cache."""
+"""Greedy decoding with a key-value cache, token for token like `generate` of transformers."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.interop.family import PositionNumbering
 from addnorm.models import LanguageModel, Seq2Seq
 
-# Settings of a generation config that change which token is chosen, and the values that do not.
+# Settings of a generation config that change greedy decoding, with the values that disable them.
 NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
     "repetition_penalty": (1.0,),
     "encoder_repetition_penalty": (1.0,),
@@ -31,30 +31,30 @@ NEUTRAL_VALUES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class SpecialTokens:
-    """Tokens with a meaning of their own."""
+    """Ids of special tokens in a generation config."""
 
     end_ids: tuple[int, ...] = ()
-    """Those that end a sequence."""
+    """Tokens that end a sequence."""
     padding: int = 0
-    """What stands behind the end."""
+    """Token that fills finished sequences."""
     start: int | None = None
-    """What a decoder of a pair begins with."""
+    """First token of the decoder of an encoder-decoder."""
     forced_first: int | None = None
-    """What must follow the start."""
+    """Token that is forced after the start token."""
     forced_last: int | None = None
-    """What must stand at the end if nothing ended before."""
+    """Token that is forced at the length limit."""
 
     @classmethod
     def from_generation_config(cls, generation_config: Any) -> "SpecialTokens":
-        """From a generation config of transformers; what would change a choice is refused."""
+        """Read a generation config; raise `UserError` for settings that greedy does not support."""
         if generation_config is None:
             return cls()
         for name, neutral in NEUTRAL_VALUES.items():
             value = getattr(generation_config, name, None)
             if value is not None and value not in neutral:
                 raise UserError(
-                    f"the generation config says {name}={value!r}, which greedy decoding here does "
-                    "not know; set it to None to do without"
+                    f"generation_config.{name}: expected None for greedy decoding, got {value!r}; "
+                    "set it to None"
                 )
         ends = generation_config.eos_token_id
         ends = () if ends is None else tuple(ends) if isinstance(ends, list) else (ends,)
@@ -69,7 +69,14 @@ class SpecialTokens:
         )
 
     def choose(self, logits: Tensor, done: Tensor, *, is_first: bool, is_last: bool) -> Tensor:
-        """The next token of each sequence, (B); whether it follows the start, or is the last."""
+        """Return the next token of each sequence, (B).
+
+        Args:
+            logits: (B, vocab) logits of the last position
+            done: (B) boolean, sequences that have ended
+            is_first: whether the token follows the start token
+            is_last: whether it is the last one before the length limit
+        """
         forced = self.forced_first if is_first else None
         forced = self.forced_last if is_last and self.forced_last is not None else forced
         token = logits.argmax(-1)
@@ -77,7 +84,7 @@ class SpecialTokens:
         return token.masked_fill(done, self.padding)
 
     def is_end(self, token: Tensor) -> Tensor:
-        """Whether a token ends its sequence, (B)."""
+        """Return whether each token ends its sequence, (B)."""
         return torch.isin(token, torch.tensor(self.end_ids, device=token.device, dtype=token.dtype))
 
 
@@ -89,10 +96,10 @@ def greedy_decoder(
     tokens: SpecialTokens,
     steps: int,
 ) -> Tensor:
-    """Prompt and continuation, (B, L + new)."""
+    """Continue prompts greedily; return prompt and continuation, (B, L + new)."""
     if mask is not None and not bool(mask[:, -1].all()):
         raise UserError(
-            "prompts are padded on the left, and this mask hides the last token of some"
+            "attention_mask: expected prompts padded on the left, got a masked last token"
         )
     counted = PositionNumbering("mask", offset=numbering.offset)
     index, new, cache = counted.position_index(ids, mask, None), ids, model.new_cache()
@@ -115,21 +122,21 @@ def greedy_seq2seq(
     tokens: SpecialTokens,
     steps: int,
 ) -> Tensor:
-    """The start token and what follows, (B, 1 + new)."""
+    """Generate from source sequences; return start token and generated tokens, (B, 1 + new)."""
     if tokens.start is None:
-        raise UserError("its generation config has no decoder_start_token_id to begin with")
+        raise UserError("generation_config.decoder_start_token_id: expected a token id, got None")
     memory = model.encode(
         ids, source_mask=mask, position_index=numbering.position_index(ids, mask, None)
     )
-    made, cache = ids.new_full((len(ids), 1), tokens.start), model.new_cache()
+    generated, cache = ids.new_full((len(ids), 1), tokens.start), model.new_cache()
     done = torch.zeros(len(ids), dtype=torch.bool, device=ids.device)
     for step in range(steps):
-        index = numbering.position_index(made[:, -1:], None, None, past=step)
+        index = numbering.position_index(generated[:, -1:], None, None, past=step)
         logits = model.decode(
-            made[:, -1:], memory, source_mask=mask, cache=cache, position_index=index
+            generated[:, -1:], memory, source_mask=mask, cache=cache, position_index=index
         )[:, -1]
         token = tokens.choose(logits, done, is_first=step == 0, is_last=step == steps - 1)
-        made, done = torch.cat((made, token[:, None]), 1), done | tokens.is_end(token)
+        generated, done = torch.cat((generated, token[:, None]), 1), done | tokens.is_end(token)
         if bool(done.all()):
             break
-    return made
+    return generated

@@ -1,4 +1,16 @@
-"""Hugging Face models as ours, and back."""
+"""Conversion of Hugging Face models: `from_hf`, `HFModel` and `HFModel.to_hf`.
+
+`from_hf` works in four steps, and raises `UserError` if any of them fails, so that a model is
+converted exactly or not at all:
+
+1. `_read_config` checks the class and wraps the config in a `ConfigReader`;
+2. the family's reader maps every field of the config to a `Config` (`_build_config`);
+3. `WeightMapper` maps every tensor of the state dict to tensors of our model;
+4. `verify_copy` runs both models on a small input and compares the outputs.
+
+In this package, "theirs" always means a model, config or tensor name of transformers, and "ours"
+one of addnorm.
+"""
 
 import copy
 from collections.abc import Mapping, Sequence
@@ -12,13 +24,13 @@ from addnorm.core.errors import UserError
 from addnorm.interop.config_reader import ConfigReader
 from addnorm.interop.conventions import to_bool_mask, transformers_library
 from addnorm.interop.families import (
-    encoders,  # noqa: F401 families
-    fairseq,  # noqa: F401 families
-    fused_qkv,  # noqa: F401 families
-    gpt,  # noqa: F401 families
-    llama,  # noqa: F401 families
-    seq2seq,  # noqa: F401 families
-    vision,  # noqa: F401 families
+    encoders,  # noqa: F401 registers its families
+    fairseq,  # noqa: F401 registers its families
+    fused_qkv,  # noqa: F401 registers its families
+    gpt,  # noqa: F401 registers its families
+    llama,  # noqa: F401 registers its families
+    seq2seq,  # noqa: F401 registers its families
+    vision,  # noqa: F401 registers its families
 )
 from addnorm.interop.family import Family, HeadVariant, PositionNumbering, find_family
 from addnorm.interop.greedy import SpecialTokens, greedy_decoder, greedy_seq2seq
@@ -35,7 +47,7 @@ from addnorm.models import (
     build,
 )
 
-# What may be passed and changes nothing that we return.
+# Arguments of transformers' forward that are accepted with these values and ignored.
 NO_EFFECT_OPTIONS: dict[str, tuple[bool | None, ...]] = {
     "return_dict": (None, True),
     "use_cache": (None, True, False),
@@ -45,23 +57,29 @@ NO_EFFECT_OPTIONS: dict[str, tuple[bool | None, ...]] = {
 
 
 def from_hf(hf_model: Any) -> "HFModel":
-    """A Hugging Face model as one of ours, with a copy of its weights.
+    """Convert a Hugging Face model to an addnorm model with a copy of its weights.
 
-    What comes back takes the same keyword inputs and returns an object with the same `logits`,
-    `last_hidden_state`, ...; `.model` is ours and can be trained, rewired, measured. A family, a
-    setting or a tensor that is not understood is refused: nothing is ever half loaded, and nothing
-    is downloaded.
+    The result takes the keyword inputs of the original class and returns the same outputs
+    (`logits`, `last_hidden_state`, ...). Its attribute `model` is an addnorm model that can be
+    trained, measured and saved. Nothing is downloaded.
+
+    Args:
+        hf_model: model of a supported class of transformers, with weights
+
+    Raises:
+        UserError: if the family, a setting or a tensor is not supported, or if the outputs of the
+            copy differ from those of the original
     """
-    read, family, form = _read_config(hf_model)
-    theirs = read.tensors
+    reader, family, variant = _read_config(hf_model)
+    theirs = reader.tensors
     if any(value.is_meta for value in theirs.values()):
-        raise UserError(f"this {read.name} is on the meta device and has no weights to copy")
-    config = _build_config(family, form, read)
+        raise UserError(f"expected a model with weights, got {reader.name} on the meta device")
+    config = _build_config(family, variant, reader)
     model = build(config, device="meta")
-    carrier = WeightMapper(family, form, f"{hf_model.base_model_prefix}.", model)
-    pairs = carrier.match_tensors(theirs)
-    model.load_state_dict(carrier.to_ours(pairs, theirs), assign=True, strict=False)
-    source = HFOrigin(
+    mapper = WeightMapper(family, variant, f"{hf_model.base_model_prefix}.", model)
+    pairs = mapper.match_tensors(theirs)
+    model.load_state_dict(mapper.to_ours(pairs, theirs), assign=True, strict=False)
+    origin = HFOrigin(
         model_class=type(hf_model),
         config=copy.deepcopy(hf_model.config),
         generation_config=copy.deepcopy(getattr(hf_model, "generation_config", None)),
@@ -69,40 +87,44 @@ def from_hf(hf_model: Any) -> "HFModel":
         unused_tensors={
             pair.theirs: theirs[pair.theirs].detach().clone()
             for pair in pairs
-            if pair.constant is not None and pair.constant.value == "spare"
+            if pair.constant is not None and pair.constant.value == "unused"
         },
     )
-    made = HFModel(model, form, family.get_numbering(read.values), source, tuple(read.notes))
-    verify_copy(hf_model, made)
-    return made.train(hf_model.training)
+    numbering = family.get_numbering(reader.values)
+    converted = HFModel(model, variant, numbering, origin, reader.notes)
+    verify_copy(hf_model, converted)
+    return converted.train(hf_model.training)
 
 
 def convert_config(hf_model: Any) -> Config:
-    """The config that a Hugging Face model has with us; it may be on the meta device."""
-    read, family, form = _read_config(hf_model)
-    return _build_config(family, form, read)
+    """Return the addnorm config of a Hugging Face model, which may be on the meta device."""
+    reader, family, variant = _read_config(hf_model)
+    return _build_config(family, variant, reader)
 
 
 @dataclass(frozen=True)
 class HFOrigin:
-    """Where a model came from, and how it goes back."""
+    """Class, configs and tensor names of a converted model, for the way back."""
 
     model_class: type
-    """The class in transformers."""
+    """Class in transformers."""
     config: Any
-    """Its config."""
+    """Config of transformers."""
     generation_config: Any
-    """Its generation config, if any."""
+    """Generation config of transformers, or None."""
     pairs: tuple[TensorPair, ...]
-    """Tensors of theirs and of ours."""
+    """Correspondence of tensors."""
     unused_tensors: Mapping[str, Tensor]
-    """Tensors that nothing reads."""
+    """Tensors of the state dict that the class never reads."""
 
 
 class HFModel(nn.Module):
-    """One of our models behind the inputs and outputs of a class of transformers.
+    """Addnorm model with the inputs and outputs of a class of transformers.
 
-    model: ours; config: its config; notes: what is the same only outside of training
+    Attributes:
+        model: the addnorm model
+        notes: differences that affect training only, such as merged dropout rates
+        origin: class, configs and tensor names of the original
     """
 
     def __init__(
@@ -119,54 +141,62 @@ class HFModel(nn.Module):
 
     @property
     def config(self) -> Config:
-        """Our config."""
+        """Config of the addnorm model."""
         return self.model.config
 
     def forward(self, input_ids: Tensor | None = None, **inputs: Any) -> Output:
-        """The answer, from the keyword inputs of the class in transformers.
+        """Run the model on the keyword inputs of the original class.
 
-        input_ids, attention_mask (1 at valid tokens), token_type_ids, position_ids, pixel_values,
-        decoder_input_ids, decoder_attention_mask: those that the class has.
+        Args:
+            input_ids: (B, L) token ids, or the pixel values if they are passed by position
+            **inputs: those of the following that the class takes: attention_mask (B, L) with 1 at
+                valid tokens, token_type_ids (B, L), position_ids (L) or (B, L), pixel_values
+                (B, C, H, W), decoder_input_ids and decoder_attention_mask (B, T)
         """
         first = "input_ids" if self.config.image is None else "pixel_values"
-        inputs = {first: input_ids, **inputs}
-        given = {name: value for name, value in inputs.items() if value is not None}
-        for name, idle in NO_EFFECT_OPTIONS.items():
-            if given.pop(name, None) not in idle:
-                raise UserError(f"{name}={inputs[name]!r} is not understood; leave it out")
-        known, needed = self._input_names()
-        for name in given:
-            if name not in known:
+        arguments = {first: input_ids, **inputs}
+        tensors = {name: value for name, value in arguments.items() if value is not None}
+        for name, accepted in NO_EFFECT_OPTIONS.items():
+            if tensors.pop(name, None) not in accepted:
                 raise UserError(
-                    f"{self.origin.model_class.__name__} takes no {name!r} here; wanted some of "
-                    f"{', '.join(known)}"
+                    f"{name}: expected one of {accepted}, got {arguments[name]!r}; leave it out"
                 )
-        for name in needed:
-            if name not in given:
-                raise UserError(f"{self.origin.model_class.__name__} needs {name!r}")
+        supported, required = self._input_names()
+        class_name = self.origin.model_class.__name__
+        for name in tensors:
+            if name not in supported:
+                raise UserError(
+                    f"expected inputs of {class_name} among {', '.join(supported)}, got {name!r}"
+                )
+        for name in required:
+            if name not in tensors:
+                raise UserError(f"{name}: expected a tensor for {class_name}, got none")
         masks = {
-            name: to_bool_mask(name, given.get(name), given.get(of))
-            for name, of in (
+            name: to_bool_mask(name, tensors.get(name), tensors.get(ids))
+            for name, ids in (
                 ("attention_mask", "input_ids"),
                 ("decoder_attention_mask", "decoder_input_ids"),
             )
         }
-        if "position_ids" in given:
-            given["position_ids"] = self._expand_positions(given, inputs.get("use_cache"))
-        return self._run_model(given, masks)
+        if "position_ids" in tensors:
+            tensors["position_ids"] = self._expand_positions(tensors, arguments.get("use_cache"))
+        return self._run_model(tensors, masks)
 
     def _expand_positions(self, inputs: dict[str, Tensor], use_cache: bool | None) -> Tensor:
-        """Positions of every sequence; those that transformers takes for packed are refused."""
-        places = inputs["position_ids"]
+        """Expand positions to (B, L).
+
+        Without mask and cache, transformers interprets positions that do not increase by 1 as
+        packed sequences and hides them from each other. This is not supported.
+        """
+        positions = inputs["position_ids"]
         cached = getattr(self.origin.config, "use_cache", True) if use_cache is None else use_cache
-        jumps = places.shape[-1] > 1 and bool((places.diff(dim=-1) != 1).any())
+        jumps = positions.shape[-1] > 1 and bool((positions.diff(dim=-1) != 1).any())
         if jumps and not cached and "attention_mask" not in inputs and self.config.kind == "lm":
             raise UserError(
-                "position_ids that do not rise by 1, without a mask and without a cache, are "
-                "several packed sequences for transformers, and not understood here; pass an "
-                "attention_mask, or one sequence a row"
+                "position_ids: expected positions that increase by 1, got packed sequences; pass "
+                "an attention_mask or one sequence per row"
             )
-        return places.expand(inputs["input_ids"].shape)
+        return positions.expand(inputs["input_ids"].shape)
 
     def _run_model(self, inputs: dict[str, Tensor], masks: dict[str, Tensor | None]) -> Output:
         model, mask = self.model, masks["attention_mask"]
@@ -219,13 +249,13 @@ class HFModel(nn.Module):
         return Output(logits=logits, encoder_last_hidden_state=memory)
 
     def _input_names(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
-        """The inputs that it understands, and those that it needs."""
+        """Return the names of supported inputs and of required ones."""
         config = self.model.config
         if config.image is not None:
             return ("pixel_values",), ("pixel_values",)
         if config.kind == "seq2seq":
-            needed = ("input_ids", "decoder_input_ids")
-            return (*needed, "attention_mask", "decoder_attention_mask"), needed
+            required = ("input_ids", "decoder_input_ids")
+            return (*required, "attention_mask", "decoder_attention_mask"), required
         segments = ("token_type_ids",) if config.types else ()
         return ("input_ids", "attention_mask", "position_ids", *segments), ("input_ids",)
 
@@ -233,13 +263,19 @@ class HFModel(nn.Module):
     def greedy(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, *, max_new_tokens: int = 20
     ) -> Tensor:
-        """The likeliest token, again and again, as `generate(do_sample=False)` of transformers.
+        """Generate greedily, like `generate(do_sample=False)` of transformers.
 
-        A decoder returns prompt and continuation, (B, L + new); an encoder-decoder the start token
-        and what follows. Prompts are padded on the left.
+        Args:
+            input_ids: (B, L) prompts, padded on the left, or source sequences
+            attention_mask: (B, L) with 1 at valid tokens
+            max_new_tokens: number of tokens to generate at most
+
+        Returns:
+            (B, L + new) prompt and continuation of a decoder; (B, 1 + new) start token and
+            generated tokens of an encoder-decoder.
         """
         if max_new_tokens < 1:
-            raise UserError(f"max_new_tokens counts from 1, got {max_new_tokens}")
+            raise UserError(f"max_new_tokens: expected an integer >= 1, got {max_new_tokens}")
         mask = to_bool_mask("attention_mask", attention_mask, input_ids)
         tokens = SpecialTokens.from_generation_config(self.origin.generation_config)
         if self.variant.output_kind == "logits":
@@ -252,58 +288,61 @@ class HFModel(nn.Module):
                     self.model, input_ids, mask, self.numbering, tokens, max_new_tokens
                 )
         raise UserError(
-            f"{self.origin.model_class.__name__} writes no tokens; wanted a language model"
+            f"greedy: expected a language model with a head, got {self.origin.model_class.__name__}"
         )
 
     def to_hf(self) -> Any:
-        """A model of the same class and config of transformers, with a copy of our weights."""
-        source = self.origin
-        names = {pair.theirs for pair in source.pairs}
-        made = source.model_class(copy.deepcopy(source.config))
-        if names != set(made.state_dict()):  # what the config does not say
-            made = source.model_class(copy.deepcopy(source.config), add_pooling_layer=False)
-        state = dict(made.state_dict())
-        family, form = find_family(source.config.model_type, source.model_class.__name__)
-        carrier = WeightMapper(family, form, f"{made.base_model_prefix}.", self.model)
+        """Return a model of the original class and config with a copy of the current weights."""
+        origin = self.origin
+        names = {pair.theirs for pair in origin.pairs}
+        hf_model = origin.model_class(copy.deepcopy(origin.config))
+        if names != set(
+            hf_model.state_dict()
+        ):  # the config does not tell whether there is a pooler
+            hf_model = origin.model_class(copy.deepcopy(origin.config), add_pooling_layer=False)
+        state = dict(hf_model.state_dict())
+        family, variant = find_family(origin.config.model_type, origin.model_class.__name__)
+        mapper = WeightMapper(family, variant, f"{hf_model.base_model_prefix}.", self.model)
         shapes = {name: value.shape for name, value in state.items()}
-        ours = carrier.to_theirs(source.pairs, shapes)
-        ours |= {name: value.clone() for name, value in source.unused_tensors.items()}
-        parameters = dict(made.named_parameters(remove_duplicate=False))
-        known: dict[int, nn.Parameter] = {}
-        for name, value in ours.items():
-            if name in parameters:  # the same object for all names of a tied tensor
-                ours[name] = known.setdefault(id(value), nn.Parameter(value))
-        made.load_state_dict(state | ours, assign=True)
-        if source.generation_config is not None:
-            made.generation_config = copy.deepcopy(source.generation_config)
-        return made.train(self.training)
+        weights = mapper.to_theirs(origin.pairs, shapes)
+        weights |= {name: value.clone() for name, value in origin.unused_tensors.items()}
+        # All names of a tied tensor must get the same Parameter object, or the tie is lost.
+        parameters = dict(hf_model.named_parameters(remove_duplicate=False))
+        shared: dict[int, nn.Parameter] = {}
+        for name, value in weights.items():
+            if name in parameters:
+                weights[name] = shared.setdefault(id(value), nn.Parameter(value))
+        hf_model.load_state_dict(state | weights, assign=True)
+        if origin.generation_config is not None:
+            hf_model.generation_config = copy.deepcopy(origin.generation_config)
+        return hf_model.train(self.training)
 
 
 def _read_config(hf_model: Any) -> tuple[ConfigReader, Family, HeadVariant]:
     transformers = transformers_library()
     if not isinstance(hf_model, transformers.PreTrainedModel):
         raise UserError(
-            f"wanted a model of transformers, got {type(hf_model).__name__}; build one from a "
-            "config, or load it with transformers first"
+            f"hf_model: expected a model of transformers, got {type(hf_model).__name__}; build it "
+            "from a config or load it with from_pretrained first"
         )
     name, config = type(hf_model).__name__, hf_model.config
     if not type(hf_model).__module__.startswith("transformers."):
         raise UserError(
-            f"{name} is a class of {type(hf_model).__module__}, not of transformers, and may do "
-            "anything; nothing was loaded"
+            f"hf_model: expected a class of transformers, got {name} of "
+            f"{type(hf_model).__module__}, whose forward may differ"
         )
-    family, form = find_family(config.model_type, name)
+    family, variant = find_family(config.model_type, name)
     declared = type(config)().to_dict()
-    return ConfigReader(name, config.to_dict(), dict(hf_model.state_dict()), declared), family, form
+    reader = ConfigReader(name, config.to_dict(), dict(hf_model.state_dict()), declared)
+    return reader, family, variant
 
 
 def _build_config(family: Family, variant: HeadVariant, reader: ConfigReader) -> Config:
     try:
         values = {"kind": variant.kind} | family.read(reader) | variant.read(reader)
     except (TypeError, AttributeError):
-        reader.finish(
-            all_read=False
-        )  # a field is missing or of a strange type, and that has been noted
+        # Caused by a missing field or one of another type, which the reader has recorded.
+        reader.finish(all_read=False)
         raise
     reader.finish()
     return Config.from_kwargs(**values)

@@ -1,4 +1,4 @@
-"""What a model answers."""
+"""Output of a converted model."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, fields
@@ -8,7 +8,10 @@ from torch import Tensor
 
 @dataclass(frozen=True)
 class Output:
-    """What a model answers, under the names of transformers; None where it has none."""
+    """Outputs of a model under the names of transformers; None if the class has no such output.
+
+    Like the outputs of transformers, it can be indexed by name or number and unpacked.
+    """
 
     logits: Tensor | None = None
     """(B, L, vocab) or (B, classes)."""
@@ -20,10 +23,10 @@ class Output:
     """(B, S, dim)."""
 
     def __getitem__(self, key: str | int) -> Tensor:
-        given = {part.name: getattr(self, part.name) for part in fields(self)}
-        given = {name: value for name, value in given.items() if value is not None}
-        return given[key] if isinstance(key, str) else list(given.values())[key]
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        values = {name: value for name, value in values.items() if value is not None}
+        return values[key] if isinstance(key, str) else list(values.values())[key]
 
     def __iter__(self) -> Iterator[Tensor]:
-        values = (getattr(self, part.name) for part in fields(self))
+        values = (getattr(self, field.name) for field in fields(self))
         return (value for value in values if value is not None)

@@ -1,4 +1,4 @@
-"""The last word on a copy: both models answer the same small input, or nothing was loaded."""
+"""Verification of a converted model: its outputs on a small input must match the original's."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,38 +12,41 @@ from addnorm.models import Config
 
 TOLERANCE = {torch.float64: 1e-3, torch.float32: 1e-3}
 HALF_PRECISION_TOLERANCE = 0.1
-"""Relative difference that is allowed, and for half precision."""
+"""Largest allowed difference, relative to the largest output, by dtype and for half precision."""
 
 
 @torch.no_grad()
 def verify_copy(theirs: Any, ours: Any) -> None:
-    """Refuse a copy that answers otherwise than the model it was made from.
+    """Raise `UserError` if a converted model's outputs differ from the original's.
 
-    Every tensor may have found its place and every field its meaning, and still somebody may have
-    changed a module, a hook or the config after the model was built.
+    Config and tensors may match and the outputs still differ: a module, a hook or the config may
+    have been changed after the original was built.
+
+    Args:
+        theirs: original model
+        ours: `HFModel` converted from it
     """
     weight = next(iter(theirs.parameters()))
     inputs = _make_inputs(ours.config, weight)
+    class_name = type(theirs).__name__
     with _eval_mode(theirs), _eval_mode(ours):
         try:
-            wanted = theirs(**inputs)
-        except Exception as problem:
+            expected = theirs(**inputs)
+        except Exception as error:
             raise UserError(
-                f"{type(theirs).__name__} cannot be run on a small input to compare with "
-                f"({type(problem).__name__}: {problem}); nothing was loaded"
+                f"expected {class_name} to run on a small input, got {type(error).__name__}: "
+                f"{error}"
             ) from None
-        got = ours(**inputs)
-    name = "logits" if getattr(wanted, "logits", None) is not None else "last_hidden_state"
-    one, other = getattr(wanted, name).double(), getattr(got, name).double()
-    allowed = TOLERANCE.get(weight.dtype, HALF_PRECISION_TOLERANCE) * max(
-        1.0, one.abs().max().item()
-    )
-    difference = (one - other).abs().max().item()
+        actual = ours(**inputs)
+    name = "logits" if getattr(expected, "logits", None) is not None else "last_hidden_state"
+    their_output, our_output = getattr(expected, name).double(), getattr(actual, name).double()
+    tolerance = TOLERANCE.get(weight.dtype, HALF_PRECISION_TOLERANCE)
+    allowed = tolerance * max(1.0, their_output.abs().max().item())
+    difference = (their_output - our_output).abs().max().item()
     if not difference <= allowed:
         raise UserError(
-            f"the copy of {type(theirs).__name__} answers otherwise ({name} differ by up to "
-            f"{difference:.2g}): its modules or hooks are not those that its config describes; "
-            "nothing was loaded"
+            f"expected {class_name} as its config describes it, got {name} that differ by up to "
+            f"{difference:.2g}; check for modules or hooks that were changed after it was built"
         )
 
 
@@ -59,7 +62,7 @@ def _make_inputs(config: Config, weight: Tensor) -> dict[str, Tensor]:
 
 @contextmanager
 def _eval_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation for a moment; every module is left as it was found."""
+    """Put a model in evaluation mode inside the block; restore the mode of every module on exit."""
     modes = [(module, module.training) for module in model.modules()]
     model.eval()
     try:

@@ -1,4 +1,14 @@
-"""Tensors from theirs to ours and back: every one is used or explained."""
+"""Mapping of state dicts between transformers and addnorm, in both directions.
+
+Every tensor of transformers must match a rule or a declared constant, and every tensor of ours must
+be matched by one of theirs; anything left over is an error. For GPT-2, for example,
+
+    transformer.h.3.attn.c_attn.weight
+
+matches the rule `h.{i}.attn.c_attn -> ...  (stack_transpose)` of the family with i = 3. It is
+transposed and split into `decoder.sublayers.6.q_proj.weight` and those of key and value (sub-layer
+6 is the attention of layer 3, because a layer has two sub-layers).
+"""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -17,12 +27,12 @@ Shapes = Sequence[torch.Size]
 
 @dataclass(frozen=True)
 class TensorTransform:
-    """How one tensor of theirs becomes one or more of ours, and back."""
+    """Transformation of one tensor of theirs to one or more of ours, and its inverse."""
 
     split: Callable[[Tensor, Shapes, int], Sequence[Tensor]]
-    """From a tensor of theirs, the shapes of ours and the features of a head."""
+    """Maps (their tensor, our shapes, head dim) to our tensors."""
     merge: Callable[[Sequence[Tensor], torch.Size, int], Tensor]
-    """From tensors of ours, the shape of theirs and the features of a head."""
+    """Maps (our tensors, their shape, head dim) to their tensor."""
 
 
 def _transpose(x: Tensor) -> Tensor:
@@ -35,7 +45,7 @@ def _split_rows(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
 
 
 def _split_by_head(x: Tensor, shapes: Shapes, head_dim: int) -> Sequence[Tensor]:
-    """(key heads, queries of each + key + value, head_dim) are the rows."""
+    """Split rows of the layout (key heads, queries of the head + key + value, head_dim)."""
     keys = shapes[1][0] // head_dim
     rows = x.reshape(keys, -1, head_dim, *x.shape[1:])
     parts = rows[:, :-2], rows[:, -2:-1], rows[:, -1:]
@@ -50,7 +60,7 @@ def _merge_by_head(parts: Sequence[Tensor], shape: torch.Size, head_dim: int) ->
 
 TRANSFORMS = {
     "same": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
-    # Conv1D keeps its matrix the other way round.
+    # Conv1D stores the transposed matrix.
     "transpose": TensorTransform(
         lambda x, s, k: [_transpose(x)], lambda parts, s, k: _transpose(parts[0])
     ),
@@ -58,22 +68,22 @@ TRANSFORMS = {
         lambda x, s, k: [x.reshape(s[0])] if x.numel() == s[0].numel() else [x],
         lambda parts, s, k: parts[0].reshape(s),
     ),
-    # A second name of a tensor, in models that do not tie a tensor that nothing reads.
-    "spare": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
-    # Several matrices in one, one below the other.
+    # Second name of a tensor. If its values differ, the class does not read it: see match_tensors.
+    "alias": TensorTransform(lambda x, s, k: [x], lambda parts, s, k: parts[0]),
+    # Several matrices fused row-wise.
     "stack": TensorTransform(_split_rows, lambda parts, s, k: torch.cat(tuple(parts))),
     "stack_transpose": TensorTransform(
         lambda x, s, k: _split_rows(_transpose(x), s, k),
         lambda parts, s, k: _transpose(torch.cat(tuple(parts))),
     ),
-    # Query, key and value in one, head by head.
+    # Query, key and value fused head by head.
     "by_head": TensorTransform(_split_by_head, _merge_by_head),
 }
 
 
 @dataclass(frozen=True)
 class TensorPair:
-    """A tensor of theirs and what it is with us; no names where it is a constant."""
+    """Matched tensor: its name in transformers and our names, or the constant that it is."""
 
     theirs: str
     ours: tuple[str, ...]
@@ -81,27 +91,29 @@ class TensorPair:
     constant: Constant | None = None
 
 
-UNUSED_TENSOR = Constant("", "spare", "read by nothing")
+UNUSED_TENSOR = Constant("", "unused", "not read by the class")
 
 
 class WeightMapper:
-    """Carries the tensors of one model of a family."""
+    """Mapping of the tensors of one model.
+
+    Args:
+        family: family of the model
+        variant: class of the model
+        prefix: prefix of the backbone's tensors in transformers
+        model: addnorm model, possibly on the meta device
+    """
 
     def __init__(self, family: Family, variant: HeadVariant, prefix: str, model: Model) -> None:
-        before = "" if variant.without_prefix else prefix
+        prefix = "" if variant.without_prefix else prefix
         self.rules = [
-            *(
-                WeightRule(before + rule.theirs, rule.ours, rule.transform)
-                for rule in family.tensors
-            )
+            WeightRule(prefix + rule.theirs, rule.ours, rule.transform) for rule in family.tensors
         ]
-        self.rules += [
-            WeightRule(rule.theirs, rule.ours, rule.transform) for rule in variant.head_rules
-        ]
+        self.rules += variant.head_rules
         self.constants = [
             constant
-            for known in family.constants
-            for constant in (known, Constant(before + known.theirs, known.value, known.why))
+            for each in family.constants
+            for constant in (each, Constant(prefix + each.theirs, each.value, each.why))
         ]
         self.model = model
         self.state = {
@@ -113,34 +125,33 @@ class WeightMapper:
         self.head_dim = config.head_dim or config.dim // config.heads
 
     def match_tensors(self, theirs: Mapping[str, Tensor]) -> list[TensorPair]:
-        """What every tensor of theirs is; refused if any of theirs or of ours is left over."""
-        found = {name: self._find_pair(name) for name in theirs}
-        strange = [name for name, pair in found.items() if pair is None]
-        pairs = [pair for pair in found.values() if pair is not None]
-        first = {pair.ours: theirs[pair.theirs] for pair in pairs if pair.transform != "spare"}
+        """Match every tensor of theirs; raise `UserError` if any of theirs or ours is left over."""
+        matches = {name: self._find_pair(name) for name in theirs}
+        unknown = [name for name, pair in matches.items() if pair is None]
+        pairs = [pair for pair in matches.values() if pair is not None]
+        originals = {pair.ours: theirs[pair.theirs] for pair in pairs if pair.transform != "alias"}
         pairs = [
             TensorPair(pair.theirs, (), "same", UNUSED_TENSOR)
-            if pair.transform == "spare" and not torch.equal(first[pair.ours], theirs[pair.theirs])
+            if pair.transform == "alias"
+            and not torch.equal(originals[pair.ours], theirs[pair.theirs])
             else pair
             for pair in pairs
         ]
         used = {ours for pair in pairs for ours in pair.ours}
         missing = [name for name in self.state if name not in used]
-        if strange or missing:
-            told = [f"tensors that have no place: {_format_names(strange)}"] if strange else []
-            told += (
-                [f"tensors that are missing, in our names: {_format_names(missing)}"]
-                if missing
-                else []
-            )
-            raise UserError(f"not understood: {'; '.join(told)}; nothing was loaded")
+        problems = [f"unknown tensors: {_format_names(unknown)}"] if unknown else []
+        problems += (
+            [f"missing tensors, by addnorm name: {_format_names(missing)}"] if missing else []
+        )
+        if problems:
+            raise UserError(f"expected the tensors of its class, got {'; '.join(problems)}")
         return pairs
 
     def to_ours(
         self, pairs: Sequence[TensorPair], theirs: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Our state from theirs, copied."""
-        made: dict[str, Tensor] = {}
+        """Return our state dict as a copy of their tensors."""
+        state: dict[str, Tensor] = {}
         for pair in pairs:
             value = theirs[pair.theirs].detach()
             if pair.constant is not None:
@@ -149,41 +160,46 @@ class WeightMapper:
             shapes = [self.state[name].shape for name in pair.ours]
             parts = TRANSFORMS[pair.transform].split(value, shapes, self.head_dim)
             if [part.shape for part in parts] != shapes:
-                wanted = zip(pair.ours, shapes, strict=True)
-                told = ", ".join(f"{name} {tuple(shape)}" for name, shape in wanted)
+                expected = ", ".join(
+                    f"{name} {tuple(shape)}" for name, shape in zip(pair.ours, shapes, strict=True)
+                )
                 raise UserError(
-                    f"not understood: {pair.theirs} of shape {tuple(value.shape)} does not give "
-                    f"{told}; nothing was loaded"
+                    f"{pair.theirs}: expected a shape that gives {expected}, got "
+                    f"{tuple(value.shape)}"
                 )
             for name, part in zip(pair.ours, parts, strict=True):
-                if name in made and not torch.equal(made[name], part):
+                if name in state and not torch.equal(state[name], part):
                     raise UserError(
-                        f"not understood: {pair.theirs} should be tied, and its values are those "
-                        "of another tensor; nothing was loaded"
+                        f"{pair.theirs}: expected the values of the tensor that it is tied to, got "
+                        "others"
                     )
-                if name not in made:
-                    made[name] = part.clone(memory_format=torch.contiguous_format)
-        return made
+                if name not in state:
+                    state[name] = part.clone(memory_format=torch.contiguous_format)
+        return state
 
     def to_theirs(
         self, pairs: Sequence[TensorPair], shapes: Mapping[str, torch.Size]
     ) -> dict[str, Tensor]:
-        """Their tensors from our present ones, copied; constants are left out, ties kept."""
-        made: dict[tuple[tuple[str, ...], str], Tensor] = {}
+        """Return their tensors as a copy of our current ones, without constants.
+
+        Tied tensors are one tensor object under several names.
+        """
+        merged: dict[tuple[tuple[str, ...], str], Tensor] = {}
         state, result = self.model.state_dict(), {}
         for pair in pairs:
             if pair.constant is None:
-                key = (pair.ours, pair.transform.replace("spare", "same"))
-                if key not in made:
+                key = (pair.ours, pair.transform.replace("alias", "same"))
+                if key not in merged:
                     parts = [state[name].detach() for name in pair.ours]
-                    joined = TRANSFORMS[pair.transform].merge(
+                    value = TRANSFORMS[pair.transform].merge(
                         parts, shapes[pair.theirs], self.head_dim
                     )
-                    made[key] = joined.clone(memory_format=torch.contiguous_format)
-                result[pair.theirs] = made[key]
+                    merged[key] = value.clone(memory_format=torch.contiguous_format)
+                result[pair.theirs] = merged[key]
         return result
 
     def _find_pair(self, name: str) -> TensorPair | None:
+        # Several families share a list of rules: a match counts only if our model has the tensor.
         for rule, ours in self._matches(name):
             if all(part in self.state for part in ours):
                 return TensorPair(name, ours, rule.transform)
@@ -201,7 +217,10 @@ class WeightMapper:
                     yield rule, tuple(self._our_name(ours, layer) + tail for ours in rule.ours)
 
     def _our_name(self, ours: str, layer: int) -> str:
-        """The name in our state: `decoder.{i}.self.norm` to `decoder.wiring.norms.6`."""
+        """Resolve a name of a rule to one of our state dict.
+
+        With layer 3 of a decoder, `decoder.{i}.self.norm` becomes `decoder.wiring.norms.6`.
+        """
         stack_name, _, rest = ours.partition(".")
         stack = getattr(self.model, stack_name, None)
         if not isinstance(stack, Encoder | Decoder):
@@ -211,36 +230,32 @@ class WeightMapper:
         kinds = stack.plan.kinds
         _, kind, rest = rest.split(".", 2)
         site = layer * len(kinds) + kinds.index(kind)
-        family = {"norm": "norms", "outer_norm": "outer_norms"}.get(rest)
-        if family is None:
+        attribute = {"norm": "norms", "outer_norm": "outer_norms"}.get(rest)
+        if attribute is None:
             return f"{stack_name}.sublayers.{site}.{rest}"
-        norms = getattr(stack.wiring, family, ())
-        place = layer if len(norms) == stack.plan.depth else site
-        return f"{stack_name}.wiring.{family}.{place}"
+        norms = getattr(stack.wiring, attribute, ())
+        index = layer if len(norms) == stack.plan.depth else site  # one norm per layer, or per site
+        return f"{stack_name}.wiring.{attribute}.{index}"
 
     def _check_constant(self, constant: Constant, name: str, value: Tensor) -> None:
-        if constant.value == "spare":
+        if constant.value == "unused":
             return
         if constant.value == "zero":
-            wanted = torch.zeros_like(value)
+            expected = torch.zeros_like(value)
         else:
             stack = self.model.stacks[0]
             index = torch.arange(len(value), device=value.device)
-            wanted = stack.positions.add(torch.zeros_like(value)[None], index)[0]
-        if not torch.allclose(value, wanted, atol=1e-4):
-            raise UserError(
-                f"not understood: {name} should be {constant.why}, and it is not; nothing was "
-                "loaded"
-            )
+            expected = stack.positions.add(torch.zeros_like(value)[None], index)[0]
+        if not torch.allclose(value, expected, atol=1e-4):
+            raise UserError(f"{name}: expected {constant.why}, got other values")
 
 
 def _match_layer(pattern: str, text: str) -> int | None:
-    """The number of the layer, 0 where there is none; None if the text is another."""
-    spelt = re.escape(pattern).replace(r"\{i\}", r"(\d+)")
-    found = re.fullmatch(spelt, text)
-    if found is None:
+    """Return the layer number in a name (0 without `{i}`), or None if it does not match."""
+    match = re.fullmatch(re.escape(pattern).replace(r"\{i\}", r"(\d+)"), text)
+    if match is None:
         return None
-    return int(found[1]) if found.groups() else 0
+    return int(match[1]) if match.groups() else 0
 
 
 def _format_names(names: Sequence[str]) -> str:

@@ -1,8 +1,8 @@
-"""Measurements: what happens at the sites of a stack, as rows, one question a file.
+"""Measurements of models: site metrics, gradients, updates, loss spikes, non-finite values.
 
-Questions about a forward are functions of a `Sight` and stand in `QUESTIONS`; `forward_rows` asks
-them all, and `Monitor` asks them of a training, with gradients and updates beside. To add one:
-a file with its function, and a line in `QUESTIONS`.
+A site metric is a function of `SiteActivations` in a module of its own, registered in
+`SITE_METRICS` (probe.py). `forward_rows` computes all of them for one forward pass, `Monitor`
+during training, together with gradient norms and update ratios.
 """
 
 from addnorm.measure.attention import attention_maps

@@ -1,4 +1,4 @@
-"""Where does attention look?"""
+"""Attention maps of a model."""
 
 from typing import Any
 
@@ -11,13 +11,16 @@ from addnorm.measure.sites import find_stacks, unwrap_model
 
 
 def attention_maps(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, list[Tensor]]:
-    """The probabilities of every attention in one forward, in evaluation mode.
+    """Return the probabilities of every attention in one forward pass in evaluation mode.
 
-    maps[name][layer][b, h, t, s] = how much of what head h of query t reads comes from key s
+    Args:
+        model: an addnorm model or Stack, or a module that holds one.
+        *args, **kwargs: arguments of the model.
 
-    name: `encoder` and `decoder` for the self-attention of that stack, `cross` for attention from
-        decoder to encoder; what the model has
-    map: (B, heads, L, S); padding has zeros as a key and means nothing as a query
+    Returns:
+        Lists with one (B, heads, L, S) tensor per layer. The keys are `encoder` and `decoder` for
+        self-attention and `cross` for cross-attention, as far as the model has them. Padding keys
+        have probability 0; rows of padding queries are undefined.
 
     >>> import torch
     >>> from addnorm.models import build
@@ -29,10 +32,10 @@ def attention_maps(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, lis
     stacks = find_stacks(unwrap_model(model))
     maps: dict[str, list[Tensor]] = {}
 
-    def visit(name: str, site: Site, sight: SiteActivations) -> None:
-        crosses = stacks[name].plan.sublayer_kind(site) == "cross"
-        if sight.probabilities:
-            maps.setdefault("cross" if crosses else name, []).extend(sight.probabilities)
+    def visit(name: str, site: Site, activations: SiteActivations) -> None:
+        is_cross = stacks[name].plan.sublayer_kind(site) == "cross"
+        if activations.probabilities:
+            maps.setdefault("cross" if is_cross else name, []).extend(activations.probabilities)
 
     visit_sites(model, visit, *args, **kwargs)
     return maps

@@ -1,4 +1,4 @@
-"""How widely does attention look?"""
+"""Metric `attention_entropy`: how evenly attention is spread over the keys."""
 
 import torch
 from torch import Tensor
@@ -7,17 +7,17 @@ from addnorm.measure.site_activations import SiteActivations, masked_mean
 
 
 def attention_entropy(activations: SiteActivations) -> Tensor | None:
-    """The entropy of attention, in nats.
+    """Return the mean entropy of attention in nats.
 
     value = mean_{b, h, t}(-sum_s p[b, h, t, s] * log p[b, h, t, s])
 
     p: (B, heads, L, S), probabilities before dropout
-    b, h, t: every head and every valid query that sees a key
-    value: 0 if each query looks at one key, log S if at all S alike; collapse towards 0 comes with
-        unstable training
+    b, h, t: all heads and all valid queries with a visible key
+    value: 0 if each query attends to one key, log S if to all S keys equally; a collapse towards 0
+        accompanies unstable training
 
-    Not divided by the logarithm of the number of visible keys, which is 0 for the first token of a
-    causal stack: compare values of equal lengths.
+    The value is not divided by the logarithm of the number of visible keys, which is 0 for the
+    first token of a causal stack. Compare values at equal sequence lengths only.
 
     Zhai et al., Stabilizing Transformer Training by Preventing Attention Entropy Collapse, 2023,
     arXiv 2303.06296, section 3.

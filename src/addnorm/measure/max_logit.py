@@ -1,4 +1,4 @@
-"""How large do the logits of attention get?"""
+"""Metric `max_logit`: largest attention logit."""
 
 import torch
 from torch import Tensor
@@ -7,13 +7,13 @@ from addnorm.measure.site_activations import SiteActivations
 
 
 def max_logit(activations: SiteActivations) -> Tensor | None:
-    """The largest logit of attention.
+    """Return the largest attention logit.
 
     value = max_{b, h, t, s} cap(scale * q[b, h, t] . k[b, h, s])
 
-    q, k: (B, heads, L, K) and (B, heads, S, K), as they are multiplied: normalised and rotated
-    t, s: valid queries and keys that they may see; -inf if there are none
-    cap: the bound of the logits, if the attention has one; a position bias is not in the value
+    q, k: (B, heads, L, K) and (B, heads, S, K), after query-key norms and rotary positions
+    t, s: valid queries and their visible keys; the value is -inf if there are none
+    cap: soft cap of the logits, if the attention has one; position biases are not included
 
     Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, 2023, arXiv 2302.05442,
     section 2.

@@ -1,4 +1,4 @@
-"""The observer of a training: rows at every so many steps, and no influence on it."""
+"""Training monitor: measures every N steps in a separate forward pass, so training is unchanged."""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ from addnorm.sublayers.base import check_positive_int
 
 @dataclass(frozen=True, kw_only=True)
 class _PendingStep:
-    """What is known of a step before the optimizer moves."""
+    """Measurements of a step before the optimizer updates the weights."""
 
     step: int
     parameters: list[nn.Parameter]
@@ -29,26 +29,25 @@ class _PendingStep:
 
 
 class Monitor:
-    """Measures a model around steps of its optimizer.
+    """Monitor of a training run: gradient norms, update ratios and site metrics.
 
     monitor = Monitor(model, every=50)
     loss.backward()                                   # all batches of the step
     monitor.before_update(step, *args, **kwargs)      # before gradients are clipped
     optimizer.step()
-    rows = monitor.after_update()                     # [] unless the step was due
+    rows = monitor.after_update()                     # [] unless the step is measured
 
-    model: an addnorm model or Stack, or any module that holds stacks; also inside
-        DistributedDataParallel, cut up by `fully_shard`, or compiled
-    every: due are the first step, 1, and those that it divides
-    sentences: how many of the batch the probe reads
-    args, kwargs: what the model is called with. Without them there are no rows of the forward.
+    The site metrics come from a separate forward pass in evaluation mode, with the weights that the
+    gradients were computed from. Training itself has no hooks, so that torch.compile, activation
+    checkpointing and gradient accumulation work as usual. With several processes, all of them must
+    call both methods. Gradients and weights are then those of all processes, while each process
+    runs the forward pass on its own batch.
 
-    Rows of the forward (those of `QUESTIONS`) come from a probe: a forward of its own, of the first
-    sentences in evaluation mode, with the weights from which the gradients came. So training itself
-    is never hooked, and compiling, recomputation of activations and accumulation of gradients need
-    no care. gradient_norm is of what stands in `.grad`, update_ratio of what the optimizer did.
-    Under several processes all must call both methods; gradients and weights are those of all
-    processes, the probe is each one's own.
+    Args:
+        model: an addnorm model or Stack, or any module that holds stacks; also inside
+            DistributedDataParallel, sharded by `fully_shard`, or compiled.
+        every: measure step 1 and every step divisible by this number.
+        sentences: number of sequences of the batch in the forward pass.
     """
 
     def __init__(self, model: nn.Module, *, every: int = 50, sentences: int = 4) -> None:
@@ -59,12 +58,17 @@ class Monitor:
         self._pending: _PendingStep | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is measured; depends on its number alone, so a resumed run goes on."""
+        """Whether a step is measured. A resumed run measures the same steps."""
         return step == 1 or step % self.every == 0
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:
-        """Measure what is there after the backward pass."""
-        self._pending = None  # also of a step that was skipped
+        """Measure gradients and sites after the backward pass.
+
+        Args:
+            step: number of the step, from 1.
+            *args, **kwargs: arguments of the model; without them there are no site metrics.
+        """
+        self._pending = None  # a skipped step never reached after_update
         if not self.is_due(step):
             return
         parameters = [each for each in self.model.parameters() if each.requires_grad]
@@ -81,32 +85,32 @@ class Monitor:
         )
 
     def after_update(self) -> list[Row]:
-        """The rows of the step, the optimizer having moved."""
-        half, self._pending = self._pending, None
-        if half is None:
+        """Return the rows of the step after the optimizer's update."""
+        pending, self._pending = self._pending, None
+        if pending is None:
             return []
-        moves, lengths = squared_update_norms(half.weights, half.parameters)
-        # Until here everything stayed on its device; now it is waited for, once.
-        seen = [value.to(moves.device).reshape(1) for _, value in half.scalars]
-        numbers = torch.cat((half.gradients, moves, lengths, *seen)).tolist()
-        count = len(half.parameters)
+        moves, lengths = squared_update_norms(pending.weights, pending.parameters)
+        # One transfer for all values, so that the device is waited for only once.
+        scalars = [value.to(moves.device).reshape(1) for _, value in pending.scalars]
+        numbers = torch.cat((pending.gradients, moves, lengths, *scalars)).tolist()
+        count = len(pending.parameters)
         gradients, changes, weights = (numbers[i * count : (i + 1) * count] for i in range(3))
-        index = {id(parameter): number for number, parameter in enumerate(half.parameters)}
+        index = {id(parameter): number for number, parameter in enumerate(pending.parameters)}
         rows: list[dict[str, Any]] = []
-        for where, members in self._iter_groups(index):
-            rows.append({"name": "gradient_norm", "value": _root_sum(gradients, members), **where})
+        for fields, members in self._iter_groups(index):
+            rows.append({"name": "gradient_norm", "value": _root_sum(gradients, members), **fields})
             weight = _root_sum(weights, members)
             if weight != 0:
                 ratio = _root_sum(changes, members) / weight
-                rows.append({"name": "update_ratio", "value": ratio, **where})
+                rows.append({"name": "update_ratio", "value": ratio, **fields})
         values = numbers[3 * count :]
         rows += [
-            {**row, "value": value} for (row, _), value in zip(half.scalars, values, strict=True)
+            {**row, "value": value} for (row, _), value in zip(pending.scalars, values, strict=True)
         ]
-        return [{"step": half.step, **row} for row in rows]
+        return [{"step": pending.step, **row} for row in rows]
 
     def _iter_groups(self, index: dict[int, int]) -> Iterable[tuple[dict[str, Any], Sequence[int]]]:
-        """Parameters of the whole model, then of each site that has any, by their numbers."""
+        """Yield row fields and parameter indices: of the whole model, then of each site."""
         yield {}, range(len(index))
         for name, stack in self.stacks.items():
             for site in stack.plan.sites:
@@ -119,16 +123,16 @@ class Monitor:
 def first_sequences(
     args: Sequence[Any], kwargs: dict[str, Any], count: int
 ) -> tuple[list[Any], dict[str, Any]]:
-    """The first `count` sequences of what a model is called with.
+    """Return the arguments of a model with the batch cut to its first `count` sequences.
 
-    Cut is every tensor that has as many entries as the first one, but for what the sequences of a
-    batch share: a `visible` of two axes, a `position_index` of one.
+    Every tensor whose first axis has the batch size is cut. Tensors that all sequences share are
+    kept: a `visible` of two axes and a `position_index` of one.
     """
-    everything = [*args, *kwargs.values()]
-    sizes = [len(each) for each in everything if isinstance(each, Tensor) and each.ndim]
+    values = [*args, *kwargs.values()]
+    sizes = [len(each) for each in values if isinstance(each, Tensor) and each.ndim]
     if not sizes:
         raise UserError(
-            "the monitor was given nothing to read; wanted what the model is called with, such as "
+            "args: expected the arguments of the model, got no tensor; call "
             "before_update(step, ids, mask=mask)"
         )
     shared = {"visible": 2, "position_index": 1}

@@ -1,4 +1,9 @@
-"""Where did the first NaN arise?"""
+"""Location of the first NaN or Inf in a training step.
+
+The step runs again with hooks on the taps of every stack. In the forward pass the hooks see the
+sites in order, so the first non-finite tensor names the site. If the forward pass is finite, the
+gradients are searched from the last site to the first, which is the order of the backward pass.
+"""
 
 import math
 from collections.abc import Callable, Iterator
@@ -10,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from addnorm.core.plan import Site
-from addnorm.measure.probe import compile_disabled, preserve_rng
+from addnorm.measure.isolation import compile_disabled, preserve_rng
 from addnorm.measure.sharded_norms import local_shard
 from addnorm.measure.sites import (
     describe_site,
@@ -22,28 +27,29 @@ from addnorm.measure.sites import (
 from addnorm.stacks.taps import TAP_POINTS
 
 GradientKey = tuple[str, int, str]
+"""Stack, index of the site (-1 for the input of the stack), component."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Nonfinite:
-    """The first number that is none."""
+    """The first non-finite value of a step and its location."""
 
     value: float
     """nan, inf or -inf."""
     backward: bool
-    """Whether the forward was finite, and the gradients were not."""
+    """Whether it appeared in the gradients, after a finite forward pass."""
     stack: str | None
-    """The stack in which it arose; None if outside of all."""
+    """Name of the stack; None if outside all stacks."""
     site: Site | None
-    """The site at which it arose; None if before the first or behind the last."""
+    """The site; None if before the first or after the last."""
     component: str
-    """read, branch or stream of a site, `parameters` of its sub-layer, `wiring` for parameters of
-    the wiring that are its; `input` of a stack; `loss`, for all that is behind the stacks; or
-    `outside`, for parameters that belong to no site."""
+    """`read`, `branch` or `stream` of a site; `parameters` of its sub-layer; `wiring` for the
+    parameters that the wiring has for the site; `input` of a stack; `loss` for everything after the
+    stacks; `outside` for parameters of no site."""
 
     @property
     def location(self) -> dict[str, Any]:
-        """Where, as a row names it."""
+        """Fields that describe the location in a row."""
         known = {} if self.stack is None else {"stack": self.stack}
         known = (
             known if self.stack is None or self.site is None else site_fields(self.stack, self.site)
@@ -56,15 +62,16 @@ class Nonfinite:
 
     @property
     def message(self) -> str:
-        """For people."""
+        """The location as a sentence."""
         number = "NaN" if math.isnan(self.value) else "Inf"
-        what = f"the first {number}" + (" of the gradients" if self.backward else "")
+        what = f"the first {number}" + (" of the gradients" if self.backward else "") + " arose"
         if self.stack is not None and self.site is not None:
-            return f"{what} arose in {describe_site(self.stack, self.site)} ({self.component})"
+            return f"{what} in {describe_site(self.stack, self.site)} ({self.component})"
         if self.stack is not None:
-            return f"{what} arose before the {self.stack} (its input)"
-        places = {"loss": "behind the last stack (head or loss)"}
-        return f"{what} arose {places.get(self.component, 'outside of all sites')}"
+            return f"{what} in the input of the {self.stack}"
+        if self.component == "loss":
+            return f"{what} after the last stack (head or loss)"
+        return f"{what} in a parameter outside all sites"
 
 
 def first_nonfinite(
@@ -72,16 +79,20 @@ def first_nonfinite(
     run_forward: Callable[[], Tensor],
     run_backward: Callable[[Tensor], Any] = Tensor.backward,
 ) -> Nonfinite | None:
-    """The place at which the first NaN or Inf arises in a step; None if there is none.
+    """Run a training step again and return the location of its first NaN or Inf.
 
-    run_forward: calls the model as training does and returns the loss
-    run_backward: gets that loss; the gradients tell if the forward is finite
+    Gradients, buffers and random generators are restored afterwards. Set the generators to their
+    state at the failed step to reproduce its dropout. A compiled model runs eagerly. With several
+    processes, all of them must call this function; each returns its own result.
 
-    In the forward the places are compared in order of time; in the backward from the last site to
-    the first, at each of them the gradients of stream, branch, parameters, read, wiring. Gradients,
-    buffers and random generators are left as they were; put the generators back to where they stood
-    at the failed step, and the same numbers are dropped. Of a compiled model the original runs.
-    Under several processes all must call it; each tells what it found.
+    Args:
+        model: the model, which may be wrapped or compiled.
+        run_forward: calls the model as in training and returns the loss.
+        run_backward: computes the gradients of that loss.
+
+    Returns:
+        The location, or None if all values are finite. Within a site the gradients are checked in
+        the order stream, branch, parameters, read, wiring.
     """
     model = unwrap_model(model)
     gradients: dict[GradientKey, float] = {}
@@ -99,7 +110,7 @@ def first_nonfinite(
             )
         backward = None
         if loss.requires_grad:
-            # Also if it is known already: other processes may wait for this one.
+            # Also after a non-finite forward pass: other processes wait in the backward pass.
             with _preserve_gradients(model):
                 run_backward(loss)
                 backward = _find_first_in_backward(model, gradients)
@@ -110,51 +121,55 @@ def first_nonfinite(
 def _record_nonfinite(
     model: nn.Module, forward: list[Nonfinite], gradients: dict[GradientKey, float]
 ) -> Iterator[None]:
-    def hook(name: str, site: Site | None, where: str) -> Callable[..., None]:
-        def look(_module: nn.Module, args: Any, output: Any = None) -> None:
+    """Record non-finite tensors of the forward pass, and of the gradients that follow it."""
+
+    def make_hook(name: str, site: Site | None, component: str) -> Callable[..., None]:
+        def record(_module: nn.Module, args: Any, output: Any = None) -> None:
             x = args[0] if site is None else output
             if (value := _find_nonfinite_value(x)) is not None:
                 forward.append(
-                    Nonfinite(value=value, backward=False, stack=name, site=site, component=where)
+                    Nonfinite(
+                        value=value, backward=False, stack=name, site=site, component=component
+                    )
                 )
             elif x.requires_grad:
-                key = (name, -1 if site is None else site.index, where)
+                key = (name, -1 if site is None else site.index, component)
                 x.register_hook(lambda grad: _record_gradient(gradients, key, grad))
 
-        return look
+        return record
 
     with ExitStack() as hooks:
         for name, stack in find_stacks(model).items():
-            entry = stack.register_forward_pre_hook(hook(name, None, "input"))
+            entry = stack.register_forward_pre_hook(make_hook(name, None, "input"))
             hooks.callback(entry.remove)
             for site in stack.plan.sites:
-                for where in TAP_POINTS:
-                    tap = getattr(stack.taps, where)[site.index]
-                    hooks.callback(tap.register_forward_hook(hook(name, site, where)).remove)
+                for point in TAP_POINTS:
+                    tap = getattr(stack.taps, point)[site.index]
+                    hooks.callback(tap.register_forward_hook(make_hook(name, site, point)).remove)
         yield
 
 
 @contextmanager
 def _preserve_buffers(model: nn.Module) -> Iterator[None]:
-    """Running statistics of norms, which a forward in training moves."""
-    kept = [(buffer, buffer.clone()) for buffer in model.buffers()]
+    """Restore buffers on exit, such as running statistics, which a training step updates."""
+    saved = [(buffer, buffer.clone()) for buffer in model.buffers()]
     try:
         yield
     finally:
         with torch.no_grad():
-            for buffer, value in kept:
+            for buffer, value in saved:
                 buffer.copy_(value)
 
 
 @contextmanager
 def _preserve_gradients(model: nn.Module) -> Iterator[None]:
-    kept = [(parameter, parameter.grad) for parameter in model.parameters()]
-    for parameter, _ in kept:
+    saved = [(parameter, parameter.grad) for parameter in model.parameters()]
+    for parameter, _ in saved:
         parameter.grad = None
     try:
         yield
     finally:
-        for parameter, grad in kept:
+        for parameter, grad in saved:
             parameter.grad = grad
 
 
@@ -166,8 +181,8 @@ def _record_gradient(gradients: dict[GradientKey, float], key: GradientKey, grad
 def _find_first_in_backward(
     model: nn.Module, gradients: dict[GradientKey, float]
 ) -> Nonfinite | None:
-    """The first in the order of a backward pass."""
-    wrong = {
+    """Return the first non-finite gradient in the order of a backward pass."""
+    nonfinite = {
         id(parameter): value
         for parameter in model.parameters()
         if parameter.grad is not None
@@ -176,22 +191,22 @@ def _find_first_in_backward(
     for name, stack in reversed(find_stacks(model).items()):
         for site in reversed(stack.plan.sites):
             inside = {id(each) for each in stack.sublayers[site.index].parameters()}
-            own = [id(each) for each in site_parameters(stack, site) if id(each) in wrong]
-            found = {place: gradients.get((name, site.index, place)) for place in TAP_POINTS}
-            found["parameters"] = next((wrong[each] for each in own if each in inside), None)
-            found["wiring"] = next((wrong[each] for each in own if each not in inside), None)
-            for where in ("stream", "branch", "parameters", "read", "wiring"):
-                if (value := found[where]) is not None:
+            own = [id(each) for each in site_parameters(stack, site) if id(each) in nonfinite]
+            values = {point: gradients.get((name, site.index, point)) for point in TAP_POINTS}
+            values["parameters"] = next((nonfinite[each] for each in own if each in inside), None)
+            values["wiring"] = next((nonfinite[each] for each in own if each not in inside), None)
+            for component in ("stream", "branch", "parameters", "read", "wiring"):
+                if (value := values[component]) is not None:
                     return Nonfinite(
-                        value=value, backward=True, stack=name, site=site, component=where
+                        value=value, backward=True, stack=name, site=site, component=component
                     )
-    for value in wrong.values():
+    for value in nonfinite.values():
         return Nonfinite(value=value, backward=True, stack=None, site=None, component="outside")
     return None
 
 
 def _find_nonfinite_value(x: Tensor) -> float | None:
-    """What in a tensor is not finite: nan before inf; None if all is."""
+    """Return a non-finite value of a tensor, NaN before Inf; None if all are finite."""
     x = local_shard(x.detach())
     if bool(torch.isfinite(x).all()):
         return None

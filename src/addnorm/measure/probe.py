@@ -1,6 +1,13 @@
-"""The probe: a forward beside the training, which leaves no trace, and what is seen in it."""
+"""Site metrics of one forward pass, recorded by hooks on the taps of a stack.
 
-import sys
+`visit_sites` runs a model in evaluation mode. At every site it collects what passes the taps and
+calls a function with the `SiteActivations`; these are released before the next site. The metrics
+of `SITE_METRICS` are such functions:
+
+    forward_rows(model, ids) -> [{"name": "stream_variance", "value": 1.0, "stack": "decoder",
+                                  "site": 0, "layer": 0, "kind": "self"}, ...]
+"""
+
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -11,6 +18,7 @@ from torch import Tensor, nn
 from addnorm.core.plan import Site
 from addnorm.core.rows import Row
 from addnorm.measure.attention_entropy import attention_entropy
+from addnorm.measure.isolation import evaluation_mode
 from addnorm.measure.max_logit import max_logit
 from addnorm.measure.residual_dependency import residual_dependency
 from addnorm.measure.site_activations import SiteActivations
@@ -29,11 +37,15 @@ SITE_METRICS: dict[str, SiteMetric] = {
     "attention_entropy": attention_entropy,
     "max_logit": max_logit,
 }
-"""What is asked at every site of a forward: name of the row, and its formula."""
+"""Metrics computed at every site of a forward pass, by the name of their rows."""
 
 
 def forward_rows(model: nn.Module, *args: Any, **kwargs: Any) -> list[Row]:
-    """The rows of one forward of a model, called with these arguments, in evaluation mode.
+    """Run a model once in evaluation mode and return one row per site and metric.
+
+    Args:
+        model: an addnorm model or Stack, or a module that holds one.
+        *args, **kwargs: arguments of the model.
 
     >>> from addnorm.models import build
     >>> model = build(kind="lm", vocab=9, dim=8, depth=1, heads=2)
@@ -47,29 +59,34 @@ def forward_rows(model: nn.Module, *args: Any, **kwargs: Any) -> list[Row]:
 
 
 def forward_scalars(model: nn.Module, *args: Any, **kwargs: Any) -> Scalars:
-    """As `forward_rows`, with the values still on their device.
+    """Return pairs of a row and its value as a tensor, without waiting for the device.
 
-    Where a stack is called several times in a forward, its last call counts.
+    If the model calls a stack several times, the last call counts.
     """
-    found: dict[tuple[str, int], Scalars] = {}
+    by_site: dict[tuple[str, int], Scalars] = {}
 
-    def visit(stack: str, site: Site, sight: SiteActivations) -> None:
-        answers = ((name, question(sight)) for name, question in SITE_METRICS.items())
-        found[stack, site.index] = [
-            ({"name": name, "value": 0.0, **site_fields(stack, site)}, answer)
-            for name, answer in answers
-            if answer is not None
+    def visit(stack: str, site: Site, activations: SiteActivations) -> None:
+        values = ((name, metric(activations)) for name, metric in SITE_METRICS.items())
+        by_site[stack, site.index] = [
+            ({"name": name, "value": 0.0, **site_fields(stack, site)}, value)
+            for name, value in values
+            if value is not None
         ]
 
     visit_sites(model, visit, *args, **kwargs)
-    return [scalar for scalars in found.values() for scalar in scalars]
+    return [scalar for scalars in by_site.values() for scalar in scalars]
 
 
 def visit_sites(model: nn.Module, visit: SiteVisitor, *args: Any, **kwargs: Any) -> None:
-    """Run a model once in evaluation mode and show every site to `visit`.
+    """Run a model once in evaluation mode and call `visit` with the activations of each site.
 
-    Weights, gradients, buffers, flags of training and random generators stay as they are. Of a
-    compiled model the original runs, since hooks do not reach what is compiled.
+    Weights, gradients, buffers, training flags and random generators are left unchanged. A compiled
+    model runs eagerly, because hooks have no effect on compiled code.
+
+    Args:
+        model: an addnorm model or Stack, or a module that holds one; may be wrapped.
+        visit: function of the stack's name, the site and its activations.
+        *args, **kwargs: arguments of the model.
     """
     model = unwrap_model(model)
     with evaluation_mode(model), record_sites(find_stacks(model), visit):
@@ -77,44 +94,8 @@ def visit_sites(model: nn.Module, visit: SiteVisitor, *args: Any, **kwargs: Any)
 
 
 @contextmanager
-def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Evaluation mode without gradients; everything as it was afterwards."""
-    flags = {module: module.training for module in model.modules()}
-    with ExitStack() as stack:
-        stack.enter_context(torch.no_grad())
-        stack.enter_context(preserve_rng(model))
-        stack.enter_context(compile_disabled())
-        try:
-            model.eval()
-            yield
-        finally:
-            for module, training in flags.items():
-                module.training = training
-            _reshard(model)
-
-
-@contextmanager
-def preserve_rng(model: nn.Module) -> Iterator[None]:
-    """Whatever is drawn inside, random generators go on as if nothing had been."""
-    devices = {parameter.device for parameter in model.parameters()}
-    drawing = [device for device in devices if device.type not in ("cpu", "meta")]
-    with torch.random.fork_rng(drawing, device_type=drawing[0].type if drawing else "cuda"):
-        yield
-
-
-@contextmanager
-def compile_disabled() -> Iterator[None]:
-    """Run as it is written whatever torch.compile was told; nothing is compiled anew."""
-    if "torch._dynamo" not in sys.modules:  # nobody compiled, and to import it takes seconds
-        yield
-        return
-    with torch.compiler.set_stance("force_eager"):
-        yield
-
-
-@contextmanager
 def record_sites(stacks: dict[str, Stack], visit: SiteVisitor) -> Iterator[None]:
-    """Show every site of every forward inside to `visit`, one after the other."""
+    """Call `visit` for every site of every forward pass inside the block."""
     with ExitStack() as hooks:
         for name, stack in stacks.items():
             hooks.enter_context(_SiteRecorder(name, stack, visit).attached())
@@ -122,7 +103,7 @@ def record_sites(stacks: dict[str, Stack], visit: SiteVisitor) -> Iterator[None]
 
 
 class _SiteRecorder:
-    """Gathers what passes the taps of a stack until a site is complete."""
+    """Hooks on the taps of one stack, which collect tensors until a site is complete."""
 
     def __init__(self, name: str, stack: Stack, visit: SiteVisitor) -> None:
         self.name, self.stack, self.visit = name, stack, visit
@@ -131,19 +112,19 @@ class _SiteRecorder:
 
     @contextmanager
     def attached(self) -> Iterator[None]:
-        """While it looks."""
+        """Attach the hooks inside the block."""
         stack, taps = self.stack, self.stack.taps
         with ExitStack() as hooks:
             entry = stack.register_forward_pre_hook(self._on_forward_start, with_kwargs=True)
             hooks.callback(entry.remove)
             for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
-                places = [(place, getattr(taps, place)[site.index]) for place in ("skip", "branch")]
+                watched = [(name, getattr(taps, name)[site.index]) for name in ("skip", "branch")]
                 for module in sublayer.modules():
                     if isinstance(module, MultiHeadAttention):
-                        places.append(("logits", module.logits_tap))
-                        places.append(("probabilities", module.probabilities_tap))
-                for place, tap in places:
-                    hooks.callback(tap.register_forward_hook(self._make_record_hook(place)).remove)
+                        watched.append(("logits", module.logits_tap))
+                        watched.append(("probabilities", module.probabilities_tap))
+                for name, tap in watched:
+                    hooks.callback(tap.register_forward_hook(self._make_record_hook(name)).remove)
                 stream = taps.stream[site.index]
                 hooks.callback(stream.register_forward_hook(self._make_site_hook(site)).remove)
             yield
@@ -152,14 +133,14 @@ class _SiteRecorder:
         self.valid, self.recorded = kwargs.get("mask"), {}
 
     def _make_record_hook(self, tap_name: str) -> Callable[[nn.Module, Any, Tensor], None]:
-        def keep(_tap: nn.Module, _args: Any, output: Tensor) -> None:
+        def record(_tap: nn.Module, _args: Any, output: Tensor) -> None:
             self.recorded.setdefault(tap_name, []).append(output)
 
-        return keep
+        return record
 
     def _make_site_hook(self, site: Site) -> Callable[[nn.Module, Any, Tensor], None]:
         def finish(_tap: nn.Module, _args: Any, stream: Tensor) -> None:
-            sight = SiteActivations(
+            activations = SiteActivations(
                 before=self.recorded["skip"][-1],
                 branch=self.recorded["branch"][-1],
                 stream=stream,
@@ -168,16 +149,6 @@ class _SiteRecorder:
                 probabilities=tuple(self.recorded.get("probabilities", ())),
             )
             self.recorded = {}
-            self.visit(self.name, site, sight)
+            self.visit(self.name, site, activations)
 
         return finish
-
-
-def _reshard(model: nn.Module) -> None:
-    """Give back what a forward without backward gathered from other processes."""
-    if "torch.distributed.fsdp" in sys.modules:
-        from torch.distributed.fsdp import FSDPModule
-
-        for module in model.modules():
-            if isinstance(module, FSDPModule):
-                module.reshard()

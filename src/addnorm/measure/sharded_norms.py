@@ -1,4 +1,4 @@
-"""Squared lengths of tensors, of which each process may hold only a part."""
+"""Squared norms of tensors that may be sharded over processes."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,38 +8,46 @@ from torch import Tensor, distributed
 
 
 def local_shard(tensor: Tensor) -> Tensor:
-    """This process's part of a tensor."""
+    """Return the part of a tensor that this process holds."""
     return tensor.to_local() if _is_sharded(tensor) else tensor  # type: ignore[attr-defined]
 
 
 def sum_of_squares(tensor: Tensor) -> Tensor:
-    """The sum of squares, in float32."""
+    """Return the sum of squares in float32."""
     return torch.linalg.vector_norm(tensor.detach(), dtype=torch.float32).square()
 
 
 def squared_norms(tensors: Sequence[Tensor | None]) -> Tensor:
-    """The sum of squares of each tensor, all its parts together; 0 for None. (len(tensors))"""
+    """Return the sum of squares of each tensor over all its shards; 0 for None.
+
+    Returns:
+        (len(tensors)) sums in float32, equal on every process.
+    """
     known = [tensor for tensor in tensors if tensor is not None]
     zero = torch.zeros((), device=known[0].device if known else None)
-    parts = [zero if tensor is None else sum_of_squares(local_shard(tensor)) for tensor in tensors]
-    return sum_over_shards(parts, tensors)
+    sums = [zero if tensor is None else sum_of_squares(local_shard(tensor)) for tensor in tensors]
+    return sum_over_shards(sums, tensors)
 
 
 def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | None]) -> Tensor:
-    """Numbers that each process computed from its parts of `tensors`, summed over the parts.
+    """Sum values that each process computed from its shards.
 
-    One message for all tensors that are cut up in the same way.
+    Tensors with the same sharding share one all-reduce.
+
+    Args:
+        local_values: one scalar per tensor, computed from the local shard.
+        tensors: the tensors, which determine the sharding.
     """
     if not local_values:
         return torch.zeros(0)
-    values = torch.stack([part.to(local_values[0].device) for part in local_values])
-    cuts: dict[tuple[Any, tuple[int, ...]], list[int]] = {}
+    values = torch.stack([value.to(local_values[0].device) for value in local_values])
+    shardings: dict[tuple[Any, tuple[int, ...]], list[int]] = {}
     for index, tensor in enumerate(tensors):
         if tensor is not None and _is_sharded(tensor):
-            spread: Any = tensor
-            axes = tuple(axis for axis, how in enumerate(spread.placements) if how.is_shard())
-            cuts.setdefault((spread.device_mesh, axes), []).append(index)
-    for (mesh, axes), members in cuts.items():
+            dtensor: Any = tensor
+            axes = tuple(axis for axis, each in enumerate(dtensor.placements) if each.is_shard())
+            shardings.setdefault((dtensor.device_mesh, axes), []).append(index)
+    for (mesh, axes), members in shardings.items():
         total = values[members]
         for axis in axes:
             distributed.all_reduce(total, group=mesh.get_group(axis))
@@ -48,7 +56,7 @@ def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | N
 
 
 def _is_sharded(tensor: Tensor) -> bool:
-    if type(tensor) in (Tensor, torch.nn.Parameter):  # nearly always; DTensor is slow to import
+    if type(tensor) in (Tensor, torch.nn.Parameter):  # the common case; importing DTensor is slow
         return False
     from torch.distributed.tensor import DTensor
 

@@ -1,4 +1,4 @@
-"""What a question about a forward gets to see."""
+"""Tensors that site metrics are computed from."""
 
 from dataclasses import dataclass
 
@@ -7,26 +7,30 @@ from torch import Tensor
 
 @dataclass(frozen=True, kw_only=True)
 class SiteActivations:
-    """One site in one forward; gone when the next site is reached."""
+    """Activations at one site of one forward pass."""
 
     before: Tensor
-    """The trunk as the write finds it, (..., L, dim)."""
+    """(..., L, dim) stream before the write."""
     branch: Tensor
-    """What the sub-layer returned, after dropout, (..., L, dim)."""
+    """(..., L, dim) output of the sub-layer, after dropout."""
     stream: Tensor
-    """The trunk after the write, (..., L, dim)."""
+    """(..., L, dim) stream after the write."""
     valid: Tensor | None
-    """(..., L), True at valid tokens; None if all are."""
+    """(..., L) True at valid tokens; None if all are valid."""
     logits: tuple[Tensor, ...]
-    """Of each attention inside, (B, heads, L, S); -inf where a query may not look."""
+    """(B, heads, L, S) logits of each attention in the sub-layer; -inf at hidden keys."""
     probabilities: tuple[Tensor, ...]
-    """Of each attention inside, (B, heads, L, S)."""
+    """(B, heads, L, S) probabilities of each attention in the sub-layer."""
 
 
 def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
-    """The mean of the values at which `where` is True, of all if None; 0 if there are none.
+    """Return the mean of the values where `mask` is True; 0 if it is False everywhere.
 
-    Does not wait for the device, as picking the values would.
+    Unlike boolean indexing, this does not wait for the device.
+
+    Args:
+        values: (...) values.
+        mask: broadcastable to `values`; None for all values.
     """
     if mask is None:
         return values.mean()

@@ -1,4 +1,4 @@
-"""Where rows come from: the stacks of a model, their sites, and what belongs to a site."""
+"""Stacks of a model, names of their sites, and the parameters that belong to a site."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -14,9 +14,9 @@ KIND_LABELS = {"self": "self-attention", "cross": "cross-attention", "ffn": "fee
 
 
 def unwrap_model(model: nn.Module) -> nn.Module:
-    """The model inside DistributedDataParallel and torch.compile, in whatever order."""
+    """Return the model inside (Distributed)DataParallel and torch.compile, in any order."""
     while True:
-        if isinstance(model, DistributedDataParallel):
+        if isinstance(model, nn.DataParallel | DistributedDataParallel):
             model = model.module
         elif "_orig_mod" in model._modules:  # torch._dynamo.OptimizedModule, slow to import
             model = model.get_submodule("_orig_mod")
@@ -25,48 +25,47 @@ def unwrap_model(model: nn.Module) -> nn.Module:
 
 
 def find_stacks(model: nn.Module) -> dict[str, Stack]:
-    """The stacks of any module by name, the one that reads first at the front.
+    """Return the stacks of a module by name, in the order of the forward pass.
 
-    A stack is called by its side, `encoder` or `decoder`; where two have the same, by the path in
-    their module.
+    The name of a stack is its role, `encoder` or `decoder`, or its path if several have that role.
 
     >>> from addnorm.models import build
-    >>> list(stacks_of(build(kind="seq2seq", vocab=9, dim=8, depth=1, heads=2)))
+    >>> list(find_stacks(build(kind="seq2seq", vocab=9, dim=8, depth=1, heads=2)))
     ['encoder', 'decoder']
     """
-    found = [(name, module) for name, module in model.named_modules() if isinstance(module, Stack)]
-    if not found:
+    stacks = [(name, module) for name, module in model.named_modules() if isinstance(module, Stack)]
+    if not stacks:
         raise UserError(
-            f"nothing to measure in {type(model).__name__}: wanted an addnorm model or Stack, or a "
-            "module that holds one"
+            "model: expected an addnorm model or Stack, or a module that holds one, got "
+            f"{type(model).__name__}"
         )
-    sides = [stack.plan.role.removesuffix("_only") for _, stack in found]
+    roles = [stack.plan.role.removesuffix("_only") for _, stack in stacks]
     return {
-        side if sides.count(side) == 1 else path: stack
-        for side, (path, stack) in zip(sides, found, strict=True)
+        role if roles.count(role) == 1 else path: stack
+        for role, (path, stack) in zip(roles, stacks, strict=True)
     }
 
 
 def site_fields(stack: str, site: Site) -> dict[str, Any]:
-    """How a row names a site."""
+    """Return the fields that identify a site in a row."""
     return {"stack": stack, "site": site.index, "layer": site.layer, "kind": site.kind}
 
 
 def describe_site(stack: str, site: Site) -> str:
-    """How a sentence names a site.
+    """Return the name of a site in messages.
 
-    >>> spell("decoder", Site(10, 3, 1, "cross", False, False))
+    >>> describe_site("decoder", Site(10, 3, 1, "cross", False, False))
     'decoder layer 3, cross-attention'
     """
     return f"{stack} layer {site.layer}, {KIND_LABELS.get(site.kind, site.kind)}"
 
 
 def site_parameters(stack: Stack, site: Site) -> Iterator[nn.Parameter]:
-    """Parameters of the sub-layer at a site, then those of the wiring that are known to be its.
+    """Iterate over the parameters of a site: those of its sub-layer, then those of its wiring.
 
-    Known are members of a list with one module a site: its norms, gates, mixers. Other parameters
-    of a wiring (vectors of all sites in one tensor, scalars of a layer, a final norm) belong to no
-    site, only to the whole.
+    A wiring's parameters belong to a site if they are in a ModuleList with one module per site:
+    norms, gates, mixers. Other parameters of a wiring (one tensor for all sites, scalars of a
+    layer, a final norm) belong to no site.
     """
     yield from stack.sublayers[site.index].parameters()
     for module in stack.wiring.modules():

@@ -1,4 +1,4 @@
-"""Does the loss jump, or run away?"""
+"""Detection of spikes and divergence in a sequence of losses."""
 
 import math
 from collections import deque
@@ -11,37 +11,36 @@ from addnorm.sublayers.base import check_positive_int
 LossStatus = Literal["fine", "spike", "diverged"]
 
 MIN_LOSSES = 32
-"""Losses that must be known before anything is judged a spike."""
+"""Losses to collect before a loss can be classified as a spike."""
 MIN_RELATIVE_JUMP = 0.05
-"""A spike is at least this share of the median above it, however quiet the curve was."""
+"""Smallest relative jump above the median that counts as a spike, however smooth the curve."""
 
 
 class SpikeDetector:
-    """Judges losses one by one, each against those before it.
+    """Online detector that classifies each loss by the losses before it.
 
     spike:    loss > m + max(sigmas * 1.4826 * d, 0.05 * |m|, 0.001) and loss > h + (h - m) / 2
     diverged: loss is not finite, or was above start + max(|start|, 1) `window` times in a row
 
-    m, d: median, and median distance from it, of the last `window` losses that were no spikes
-    h: the highest of them. Batches of sentences of one length are not alike: where some are always
-        harder than most, they are within what was seen before, and no spikes
-    start: median of the first 32 losses, or of `window` if that is less; until then all that is
-        finite is fine
-    1.4826 * d: the standard deviation, if losses were normal
+    m, d: median and median absolute deviation of the last `window` losses without spikes
+    h: their maximum. Batches differ in difficulty, and a loss within the range of earlier hard
+        batches is no spike
+    start: median of the first 32 losses, or of `window` if smaller; before that every finite loss
+        is fine
+    1.4826 * d: estimate of the standard deviation for normally distributed losses
 
-    A quarter of `window` spikes in a row, at least 4, are no spike but a new level, from which it
-    starts to learn anew. Plain arithmetic: the same losses get the same verdicts, also across
-    `to_dict` and `from_dict`.
+    A quarter of `window` spikes in a row, at least 4, form a new level, and the statistics start
+    over from them. The same losses get the same result, also across `to_dict` and `from_dict`.
 
     >>> detector = SpikeDetector(window=8)
-    >>> [detector.judge(loss) for loss in (4, 4, 3, 3, 3, 3, 2, 2, 30, 2, float("nan"))][-3:]
+    >>> [detector.update(loss) for loss in (4, 4, 3, 3, 3, 3, 2, 2, 30, 2, float("nan"))][-3:]
     ['spike', 'fine', 'diverged']
     """
 
     def __init__(self, *, window: int = 128, sigmas: float = 6.0) -> None:
         check_positive_int("window", window, min_value=4)
         if isinstance(sigmas, bool) or not isinstance(sigmas, int | float) or not sigmas > 0:
-            raise UserError(f"sigmas must be a positive number, got {sigmas!r}")
+            raise UserError(f"sigmas: expected a positive number, got {sigmas!r}")
         self.window, self.sigmas = window, float(sigmas)
         self._calm: deque[float] = deque(maxlen=window)
         self._start: float | None = None
@@ -49,7 +48,7 @@ class SpikeDetector:
         self._high = 0
 
     def update(self, loss: float) -> LossStatus:
-        """What the next loss is."""
+        """Classify the next loss and add it to the statistics."""
         loss = float(loss)
         if not math.isfinite(loss) or self._has_diverged(loss):
             return "diverged"
@@ -66,7 +65,7 @@ class SpikeDetector:
         return "fine"
 
     def to_dict(self) -> dict[str, Any]:
-        """All it knows, as plain JSON."""
+        """Return the state as JSON-compatible values."""
         return {
             "window": self.window,
             "sigmas": self.sigmas,
@@ -78,7 +77,7 @@ class SpikeDetector:
 
     @classmethod
     def from_dict(cls, state: dict[str, Any]) -> "SpikeDetector":
-        """A detector that goes on where another one was."""
+        """Restore a detector from the result of `to_dict`."""
         detector = cls(window=state["window"], sigmas=state["sigmas"])
         detector._calm.extend(state["calm"])
         detector._start, detector._high = state["start"], state["high"]
@@ -90,15 +89,15 @@ class SpikeDetector:
         return min(MIN_LOSSES, self.window)
 
     def _has_diverged(self, loss: float) -> bool:
-        far = self._start is not None and loss > self._start + max(abs(self._start), 1.0)
-        self._high = self._high + 1 if far else 0
+        is_high = self._start is not None and loss > self._start + max(abs(self._start), 1.0)
+        self._high = self._high + 1 if is_high else 0
         return self._high >= self.window
 
     def _is_spike(self, loss: float) -> bool:
         if len(self._calm) < self._min_losses:
             return False
-        middle = median(self._calm)
-        spread = median(abs(each - middle) for each in self._calm)
+        center = median(self._calm)
+        deviation = median(abs(each - center) for each in self._calm)
         high = max(self._calm)
-        usual = middle + max(self.sigmas * 1.4826 * spread, MIN_RELATIVE_JUMP * abs(middle), 1e-3)
-        return loss > max(usual, high + (high - middle) / 2)
+        jump = max(self.sigmas * 1.4826 * deviation, MIN_RELATIVE_JUMP * abs(center), 1e-3)
+        return loss > max(center + jump, high + (high - center) / 2)

@@ -1,4 +1,4 @@
-"""How far does a step of the optimizer move the weights?"""
+"""Metric `update_ratio`: relative change of the weights in one optimizer step."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,19 +9,25 @@ from addnorm.measure.sharded_norms import local_shard, sum_of_squares, sum_over_
 
 
 def clone_parameters(parameters: Iterable[nn.Parameter]) -> list[Tensor]:
-    """What `update_squares` compares with: this process's part of each parameter."""
+    """Return copies of the local shards, which `squared_update_norms` compares with."""
     return [local_shard(parameter).detach().clone() for parameter in parameters]
 
 
 def squared_update_norms(before: Sequence[Tensor], after: Sequence[nn.Parameter]) -> Tensor:
-    """The squared lengths of each parameter's change and of the parameter before, (2, P), from
-    which `update_ratio` is made.
+    """Return the squared norms from which `update_ratio` is computed.
 
     value = |w_after - w_before| / |w_before|,  |w| = sqrt(sum_p sum_i w[p, i]^2)
 
-    w: all parameters of a site (see `parameters_of`), or all of the model, around one step of the
-        optimizer, with decay and all else that the step does
-    value: left out where all weights were 0; about 1e-3 is usual
+    w: all parameters of a site (see `site_parameters`), or all of the model, before and after one
+        optimizer step, weight decay included
+    value: about 1e-3 is common; there is no row if all weights were 0
+
+    Args:
+        before: result of `clone_parameters` before the step.
+        after: the parameters after the step.
+
+    Returns:
+        (2, P) squared norms of the change and of the old value of each parameter.
 
     Karpathy, CS231n: Convolutional Neural Networks for Visual Recognition, 2015, "Neural Networks
     Part 3", ratio of weights and updates.

@@ -1,4 +1,4 @@
-"""Models: language models, encoder-decoders, classifiers; famous ones as presets."""
+"""Models: language models, encoder-decoders, classifiers, and presets of published ones."""
 
 from addnorm.models.base import Model
 from addnorm.models.build import build, load

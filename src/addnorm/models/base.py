@@ -1,4 +1,4 @@
-"""What every model has in common: a config, stacks, a start, a folder."""
+"""Base classes of models: initialization, calibration, weight decay, saving and loading."""
 
 import errno
 import re
@@ -23,19 +23,26 @@ WEIGHTS_FILE, CONFIG_FILE = "model.safetensors", "config.json"
 
 
 class WiredModule(nn.Module, ABC):
-    """Stacks and what stands around them, started for their wiring; what optimizers train."""
+    """Module that contains stacks and outer weights (embedding, head), initialized together."""
 
     @property
     @abstractmethod
     def stacks(self) -> tuple[Stack, ...]:
-        """Its stacks, the one that reads first."""
+        """Stacks in the order of execution."""
 
     @abstractmethod
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(role, weight) of what is no stack: embedding and head."""
+        """Yield (role, weight) of the weights outside of stacks: embedding and head."""
 
     def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> Self:
-        """Start anew; see `Stack.initialise`. Embedding and head start as the last stack wants."""
+        """Initialize all weights as the wirings prescribe; see `Stack.init_weights`.
+
+        The wiring of the last stack determines the outer weights.
+
+        Args:
+            scheme: initialization scheme; that of each wiring if None
+            seed: seed; the state of PyTorch's generator is used, and advanced, if None
+        """
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -51,13 +58,14 @@ class WiredModule(nn.Module, ABC):
         return self
 
     def calibrate(self, *inputs: Tensor, **options: Tensor | None) -> None:
-        """Give every stack its data-dependent start, where its wiring has one (Admin), from one
-        batch; called as the model is.
+        """Run the data-dependent initialization of wirings that have one (Admin) on a batch.
+
+        The arguments are those of `forward`.
         """
         training = self.training
         hooks = [
             stack.register_forward_pre_hook(
-                lambda stack, args, given: stack.calibrate(*args, **given), with_kwargs=True
+                lambda stack, args, kwargs: stack.calibrate(*args, **kwargs), with_kwargs=True
             )
             for stack in self.stacks
         ]
@@ -70,26 +78,26 @@ class WiredModule(nn.Module, ABC):
                 hook.remove()
 
     def after_step(self) -> None:
-        """To be called after every step of the optimizer; only some wirings do anything (nGPT)."""
+        """Apply the constraints of the wirings (nGPT); call it after every optimizer step."""
         with torch.no_grad():
             for stack in self.stacks:
                 stack.after_step()
             self.stacks[-1].wiring.after_step(self.outer_weights())
 
     def no_decay(self) -> set[str]:
-        """Parameters that weight decay must leave alone: norms, scales, gates, biases."""
+        """Return the names of parameters without weight decay: norms, scales, gates, biases."""
         stacks = {name: stack for name, stack in self.named_modules() if isinstance(stack, Stack)}
-        inside = {f"{name}.{spared}" for name in stacks for spared in stacks[name].no_decay()}
-        outside = tuple(f"{name}." for name in stacks)
+        inside = {f"{name}.{inner}" for name in stacks for inner in stacks[name].no_decay()}
+        prefixes = tuple(f"{name}." for name in stacks)
         return inside | {
             name
             for name, parameter in self.named_parameters()
-            if parameter.ndim < 2 and not name.startswith(outside)
+            if parameter.ndim < 2 and not name.startswith(prefixes)
         }
 
 
 class Model(WiredModule):
-    """Embedding, stacks and head, built from a config and started for its wiring."""
+    """Embedding, stacks and head built from a `Config`."""
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -97,57 +105,62 @@ class Model(WiredModule):
 
     @property
     @abstractmethod
-    def stacks(self) -> tuple[Encoder | Decoder, ...]:
-        """Its stacks, the one that reads first."""
+    def stacks(self) -> tuple[Encoder | Decoder, ...]: ...
 
     def loss(
         self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
     ) -> LossSums:
-        """Cross entropy of what the model answers to the inputs, as sums over what is asked.
+        """Return the cross entropy of the model's logits, as sums over the targets.
 
-        asked: the right class of each logit, IGNORE (-100) where nothing is asked
-        smoothing: share of the target that is given to all classes
+        Args:
+            targets: class of each logit vector; IGNORE (-100) excludes a position
+            *inputs: inputs of `forward`
+            smoothing: label smoothing, the fraction of the target spread over all classes
+            **options: masks and other keyword arguments of `forward`
         """
         return cross_entropy(self(*inputs, **options), targets, smoothing=smoothing)
 
     def save(self, folder: str | Path) -> None:
-        """Write `config.json` and `model.safetensors`, each under a temporary name first."""
+        """Save `config.json` and `model.safetensors` to a folder, atomically."""
         if any(parameter.is_meta for parameter in self.parameters()):
-            raise UserError("a model on the meta device has no weights to save; make it real first")
-        values = self.state_dict()
+            raise UserError(
+                "expected a model with weights to save, got one on the meta device; call "
+                "to_empty(device=...) and init_weights() first"
+            )
+        tensors = self.state_dict()
         folder = Path(folder)
         with (
             atomic_write(folder / CONFIG_FILE) as config,
             atomic_write(folder / WEIGHTS_FILE) as weights,
         ):
             config.write_text(self.config.to_json(), encoding="utf-8")
-            save_tensors(values, weights)
+            save_tensors(tensors, weights)
 
     def load(self, folder: str | Path) -> "Model":
-        """Read the weights that were saved in a folder."""
+        """Load the weights that `save` wrote to a folder."""
         path = Path(folder) / WEIGHTS_FILE
         if not path.is_file():
-            raise UserError(f"no weights at {path}; wanted a folder that a model was saved to")
+            raise UserError(f"expected a folder written by save(), got no weights at {path}")
         try:
             self.load_state_dict(load_file(path))
-        except SafetensorError as problem:
-            raise UserError(f"{path} is damaged ({problem})") from None
+        except SafetensorError as error:
+            raise UserError(f"{path} is damaged ({error})") from None
         return self
 
 
 def save_tensors(tensors: dict[str, Tensor], path: Path) -> None:
-    """Write safetensors; a disk that is full is an OSError, as with every other file."""
+    """Write safetensors; raise `OSError` if the disk is full, as for every other file."""
     try:
         save_file({name: value.contiguous() for name, value in tensors.items()}, path)
-    except SafetensorError as problem:
-        words = str(problem).removeprefix("Error while serializing: ")
-        code = re.search(r"os error (\d+)", words)  # the only place where it stands
-        raise OSError(int(code[1]) if code else errno.EIO, words) from None
+    except SafetensorError as error:
+        message = str(error).removeprefix("Error while serializing: ")
+        code = re.search(r"os error (\d+)", message)  # safetensors has it in the message only
+        raise OSError(int(code[1]) if code else errno.EIO, message) from None
 
 
-def make_stack(kind: type[Encoder] | type[Decoder], config: Config, **changes: Any) -> Any:
-    """A stack as the config wants it."""
-    return kind(
+def make_stack(stack_class: type[Encoder] | type[Decoder], config: Config, **changes: Any) -> Any:
+    """Build the stack that a config describes, with some arguments changed."""
+    return stack_class(
         **{
             "dim": config.dim,
             "depth": config.depth,

@@ -1,4 +1,4 @@
-"""Models by name: from a preset, a config, or plain keywords."""
+"""Construction of models from a preset, a config or keyword arguments."""
 
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,14 @@ def build(
     seed: int | None = None,
     **overrides: Any,
 ) -> Model:
-    """A model of a preset, of a config, or of keywords alone; overrides change single fields.
+    """Build a model.
 
-    With device="meta" nothing is allocated; `model.to_empty(device=...).initialise()` makes it
-    real.
+    Args:
+        what: name of a preset, or a `Config`; None builds from the overrides alone
+        device: device of the model; "meta" allocates nothing, and
+            `model.to_empty(device=...).init_weights()` allocates and initializes it later
+        seed: seed of the initialization; PyTorch's generator is used if None
+        **overrides: fields of the config to change
 
     >>> model = build("gpt2", depth=2, dim=64, heads=4, vocab=100, wiring="deepnorm")
     >>> model.config.wiring, model.config.positions
@@ -45,13 +49,13 @@ def build(
     elif isinstance(what, Config):
         config = what.replace(**overrides)
     else:
-        raise UserError(f"wanted the name of a preset or a Config, got {what!r}")
-    with torch.device("meta"):  # so that weights are drawn once, not twice
+        raise UserError(f"what: expected the name of a preset or a Config, got {what!r}")
+    with torch.device("meta"):  # so that weights are initialized once, by init_weights
         model = MODELS[config.kind](config)
     device = torch.device(device or "cpu")
     return model if device.type == "meta" else model.to_empty(device=device).init_weights(seed=seed)
 
 
 def load(folder: str | Path) -> Model:
-    """A model that was saved, with its weights."""
+    """Load a model and its weights from a folder that `Model.save` wrote."""
     return build(Config.from_json(Path(folder) / CONFIG_FILE)).load(folder)

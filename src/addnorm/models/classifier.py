@@ -1,4 +1,4 @@
-"""Encoder-only: a text or an image read whole, and one answer."""
+"""Encoder-only classifier of texts and images."""
 
 from collections.abc import Callable, Iterator
 
@@ -21,12 +21,12 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 
 
 class Classifier(Model):
-    """Fully visible; what stands for the sequence is its first token or the mean of all.
+    """Encoder with a classification head on its first token or on the mean of all tokens.
 
     logits = W pool(encoder(embed(ids))) + b,    with pooler: W act(W_p pool(...) + b_p) + b
 
-    Without `classes` it returns the hidden states. Devlin et al., BERT, 2018, arXiv 1810.04805;
-    images: Dosovitskiy et al., ViT, 2020, arXiv 2010.11929.
+    Without `classes` the model returns the hidden states. Devlin et al., BERT, 2018, arXiv
+    1810.04805; images: Dosovitskiy et al., ViT, 2020, arXiv 2010.11929.
     """
 
     def __init__(self, config: Config) -> None:
@@ -45,11 +45,9 @@ class Classifier(Model):
 
     @property
     def stacks(self) -> tuple[Encoder]:
-        """The encoder."""
         return (self.encoder,)
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Embedding and head."""
         yield from self.embed.weights()
         for linear in (self.pooler, self.head):
             if linear is not None:
@@ -64,12 +62,20 @@ class Classifier(Model):
         position_index: Tensor | None = None,
         **segments: Tensor,
     ) -> Tensor:
-        """What the encoder returns, (B, L, dim); segments: type_ids, where there are any."""
+        """Return the hidden states of the encoder, (B, L, dim); arguments as in `forward`."""
         x = self.dropout(self.embed(inputs, **segments))
         return self.encoder(x, mask=mask, position_index=position_index)
 
     def pool(self, hidden: Tensor, mask: Tensor | None = None) -> Tensor:
-        """What stands for each sequence, (B, dim)."""
+        """Pool hidden states to one vector per sequence.
+
+        Args:
+            hidden: (B, L, dim) hidden states
+            mask: (B, L) boolean, True at valid tokens
+
+        Returns:
+            (B, dim) pooled vectors, after the pooler if there is one.
+        """
         check_mask(mask, hidden)
         if self.config.pooling == "cls":
             y = hidden[:, 0]
@@ -88,9 +94,13 @@ class Classifier(Model):
         position_index: Tensor | None = None,
         **segments: Tensor,
     ) -> Tensor:
-        """Logits, (B, classes), or hidden states, (B, L, dim), where there are no classes.
+        """Return logits, (B, classes), or hidden states, (B, L, dim), without classes.
 
-        inputs: tokens, (B, L), or pixels, (B, channels, side, side).
+        Args:
+            inputs: (B, L) token ids, or (B, channels, side, side) pixels
+            mask: (B, L) boolean, True at valid tokens
+            position_index: (L) or (B, L) positions; 0, 1, 2, ... if None
+            **segments: type_ids, (B, L) segment of each token, if the config has `types`
         """
         h = self.hidden(inputs, mask=mask, position_index=position_index, **segments)
         return h if self.head is None else self.head(self.pool(h, mask))

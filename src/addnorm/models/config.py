@@ -1,4 +1,4 @@
-"""The config of a model: every choice that its weights do not show, typed and checked."""
+"""Config of a model: every setting that is needed to rebuild it, typed and validated."""
 
 import json
 import math
@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
-from addnorm.core.errors import UserError, closest_names
+from addnorm.core.errors import UserError
+from addnorm.core.validation import format_validation_error
 from addnorm.norms.base import registry as norms
 from addnorm.stacks.layer_config import LayerConfig
 from addnorm.sublayers.positions import registry as positions
@@ -21,117 +22,117 @@ KINDS = ("lm", "prefix_lm", "masked_lm", "seq2seq", "classifier")
 
 
 class Config(BaseModel):
-    """A model in plain data, saved as `config.json` beside its weights.
+    """Settings of a model, saved as `config.json` beside its weights.
 
-    >>> config = Config.of(kind="lm", vocab=100, dim=32, depth=2, heads=4)
-    >>> config.wiring, config.but(wiring="b2t").wiring
+    >>> config = Config.from_kwargs(kind="lm", vocab=100, dim=32, depth=2, heads=4)
+    >>> config.wiring, config.replace(wiring="b2t").wiring
     ('pre_ln', 'b2t')
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     kind: Literal["lm", "prefix_lm", "masked_lm", "seq2seq", "classifier"]
-    """What it does: which model is built and what its masks are."""
+    """Kind of model, which determines its class and its attention masks."""
     dim: Count
-    """Features of the stream."""
+    """Width of the residual stream."""
     depth: Count
-    """Layers; of the decoder, where there are two stacks."""
+    """Number of layers; of the decoder in a seq2seq model."""
     heads: Count
-    """Attention heads."""
+    """Number of attention heads."""
     vocab: Count | None = None
-    """Tokens it knows; None where it reads images."""
+    """Vocabulary size; None for images."""
     source_vocab: Count | None = None
-    """Tokens of the source, where it has a table of its own; None shares the table (seq2seq)."""
+    """Size of a separate source vocabulary; None shares the embedding (seq2seq)."""
     encoder_depth: Count | None = None
-    """Layers of the encoder; as `depth` if None (seq2seq)."""
+    """Number of encoder layers; `depth` if None (seq2seq)."""
 
     wiring: str = "pre_ln"
-    """How sub-layers are joined."""
+    """Wiring of the sub-layers, as a call string."""
     norm: str = "layer"
-    """The norm that the wiring puts where it wants one."""
+    """Norm that the wiring uses, as a call string."""
     encoder_wiring: str | None = None
-    """The encoder's wiring; as `wiring` if None (seq2seq)."""
+    """Wiring of the encoder; `wiring` if None (seq2seq)."""
     encoder_norm: str | None = None
-    """The encoder's norm; as `norm` if None (seq2seq)."""
+    """Norm of the encoder; `norm` if None (seq2seq)."""
 
     positions: str = "sinusoid"
-    """How a token knows where it stands."""
+    """Position encoding, as a call string."""
     table_norm: str = "none"
-    """Norm on the rows of the token table, wherever they are used: fixnorm, or none."""
+    """Norm of the rows of the token embedding, at input and output: fixnorm or none."""
     embed_norm: str = "none"
-    """Norm on the embedding, behind the positions."""
+    """Norm of the embedding, after positions are added."""
     embed_scale: PositiveFloat | Literal["sqrt_dim"] = 1.0
-    """Factor on the embedding, before the positions."""
+    """Factor on the token embedding, before positions are added."""
     types: int = Field(0, ge=0)
-    """Kinds of segments that are embedded beside the tokens (BERT); 0 for none."""
+    """Number of segment embeddings (BERT); 0 for none."""
     tied: bool = True
-    """Whether logits are made with the table of the embedding."""
+    """Whether the output projection shares the token embedding."""
     head_bias: bool = False
-    """Whether logits have a bias."""
+    """Whether the output projection has a bias."""
     head_scale: PositiveFloat | Literal["rsqrt_dim"] = 1.0
-    """Factor on what the last matrix reads."""
+    """Factor on the input of the output projection."""
     head_cap: PositiveFloat | None = None
-    """Soft bound c of the logits, c * tanh(logit / c)."""
+    """Soft cap c of the logits, c * tanh(logit / c)."""
     head_layer: bool = False
-    """Whether a matrix, the activation and a norm stand before the last matrix (masked_lm)."""
+    """Whether linear layer, activation and norm precede the output projection (masked_lm)."""
 
     ffn_dim: Count | None = None
-    """Hidden features of the feed-forward; the activation's usual share if None."""
+    """Hidden width of the feed-forward; a multiple of `dim` that fits the activation if None."""
     activation: str = "relu"
     """Activation of the feed-forward."""
     kv_heads: Count | None = None
-    """Heads of keys and values; as `heads` if None."""
+    """Number of key-value heads; `heads` if None."""
     head_dim: Count | None = None
-    """Features of a head; dim / heads if None."""
+    """Width of a head; dim / heads if None."""
     qk_norm: str = "none"
-    """Query-key norm."""
+    """Query-key norm, as a call string."""
     bias: bool = True
-    """Whether queries, keys and values have biases, and what is None below."""
+    """Whether the query, key and value projections have biases."""
     out_bias: bool | None = None
-    """Whether the attention's output has one."""
+    """Whether the attention's output projection has a bias; `bias` if None."""
     ffn_bias: bool | None = None
-    """Whether the feed-forward has them."""
+    """Whether the feed-forward has biases; `bias` if None."""
     scale: PositiveFloat | None = None
-    """Factor of query . key; 1 / sqrt(head_dim) if None."""
+    """Factor on query-key products; 1 / sqrt(head_dim) if None."""
     cap: PositiveFloat | None = None
-    """Soft bound of the attention's logits."""
+    """Soft cap of the attention logits."""
     window: Count | tuple[Count | None, ...] | None = None
-    """Tokens that self-attention sees at most; several take turns from layer to layer."""
+    """Window of self-attention in tokens; a tuple is repeated over the layers."""
 
     classes: Count | None = None
-    """Classes that it tells apart; None returns the hidden states (classifier)."""
+    """Number of classes; None returns the hidden states (classifier)."""
     pooling: Literal["cls", "mean"] = "cls"
-    """What stands for a sequence: its first token, or the mean of the valid ones (classifier)."""
+    """Pooling of a sequence: its first token, or the mean of valid tokens (classifier)."""
     pooler: bool = False
-    """Whether a matrix and an activation stand behind the pooling (BERT)."""
+    """Whether a linear layer and an activation follow the pooling (BERT)."""
     pooler_activation: Literal["tanh", "relu", "gelu"] = "tanh"
-    """The activation there; tanh in BERT, relu in DistilBERT, gelu in ELECTRA."""
+    """Activation of the pooler: tanh in BERT, relu in DistilBERT, gelu in ELECTRA."""
     image: Count | None = None
-    """Side of an image in pixels; None reads tokens (classifier)."""
+    """Side of an image in pixels; None for tokens (classifier)."""
     patch: Count | None = None
     """Side of a patch in pixels."""
     channels: Count = 3
-    """Colours of a pixel."""
+    """Number of image channels."""
     class_tokens: Count = 1
-    """Vectors before the patches; the first stands for the image (DeiT has 2)."""
+    """Number of learned tokens before the patches; the first is pooled (DeiT has 2)."""
 
     dropout: Rate = 0.0
-    """Share of the embedding and of every branch dropped in training."""
+    """Dropout rate of the embedding and of every residual branch."""
     attention_dropout: Rate = 0.0
-    """Share of attention probabilities dropped in training."""
+    """Dropout rate of attention probabilities."""
     activation_dropout: Rate = 0.0
-    """Share of the feed-forward's hidden features dropped in training."""
+    """Dropout rate of the feed-forward's hidden features."""
 
     @classmethod
     def from_kwargs(cls, **values: Any) -> "Config":
-        """A config from keywords; mistakes are told in our own words."""
+        """Build a config; raise `UserError` with a one-line message for invalid fields."""
         try:
             return cls(**values)
-        except ValidationError as problem:
-            raise UserError(format_validation_error(problem, list(cls.model_fields))) from None
+        except ValidationError as error:
+            raise UserError(format_validation_error(error, list(cls.model_fields))) from None
 
     def replace(self, **changes: Any) -> "Config":
-        """The same with some fields changed."""
+        """Return a copy with some fields changed."""
         return Config.from_kwargs(**self.model_dump() | changes)
 
     @model_validator(mode="after")
@@ -142,61 +143,69 @@ class Config(BaseModel):
             norms.resolve(norm)
         positions.resolve(self.positions)
         for name, kinds in _FIELD_KINDS.items():
-            given = getattr(self, name) != type(self).model_fields[name].default
-            if given and self.kind not in kinds:
+            is_set = getattr(self, name) != type(self).model_fields[name].default
+            if is_set and self.kind not in kinds:
                 raise ValueError(
-                    f"{name} is of no use in kind {self.kind!r}, only in {' and '.join(kinds)}; "
-                    "leave it out"
+                    f"{name}: expected kind {' or '.join(kinds)}, got kind {self.kind!r}; leave "
+                    f"{name} out"
                 )
         reads_images = self.image is not None or self.patch is not None
         if reads_images == (self.vocab is not None):
-            raise ValueError("wanted vocab for tokens, or image and patch for images, not both")
+            raise ValueError(
+                "expected either vocab for tokens or image and patch for images, got "
+                f"vocab={self.vocab}, image={self.image}, patch={self.patch}"
+            )
         if reads_images and (not self.image or not self.patch or self.image % self.patch):
             raise ValueError(
-                f"image {self.image} cannot be cut into patches of {self.patch}; "
-                "wanted both, and a patch that divides the image"
+                f"patch: expected a divisor of image, got image={self.image}, patch={self.patch}"
             )
         if self.class_tokens > 1 and not reads_images:
-            raise ValueError(f"class_tokens={self.class_tokens} is of no use without images")
+            raise ValueError(
+                f"class_tokens: expected 1 for a model without images, got {self.class_tokens}"
+            )
         self._reject_unused(reads_images)
         if reads_images and self.image and self.patch:
             tokens = (self.image // self.patch) ** 2 + self.class_tokens
             call = positions.resolve(self.positions)
-            usual = (positions.card("learned").options or {})["length"].default
-            if call.name == "learned" and call.options.get("length", usual) < tokens:
+            default = (positions.card("learned").options or {})["length"].default
+            if call.name == "learned" and call.options.get("length", default) < tokens:
                 raise ValueError(
-                    f"{self.positions} is too short: an image of {self.image} with patches of "
-                    f"{self.patch} has {tokens} tokens; wanted learned(length={tokens})"
+                    f"positions: expected a length of at least {tokens}, the tokens of an image, "
+                    f"got {self.positions}; use learned(length={tokens})"
                 )
         return self
 
     def _reject_unused(self, reads_images: bool) -> None:
-        """Settings that would change nothing here."""
-        pools = self.classes is not None or self.pooler
-        for name, idle, why in (
+        """Raise `ValueError` for fields that have no effect on this model."""
+        has_pooling = self.classes is not None or self.pooler
+        for name, is_unused, reason in (
             ("types", reads_images, "an image has no segments"),
-            ("embed_scale", reads_images, "an image has no table"),
-            ("table_norm", reads_images, "an image has no table"),
-            ("channels", not reads_images, "tokens have no colours"),
-            ("pooling", not pools, "nothing is pooled without classes or a pooler"),
-            ("pooler_activation", not self.pooler, "there is no pooler"),
+            ("embed_scale", reads_images, "an image has no token embedding"),
+            ("table_norm", reads_images, "an image has no token embedding"),
+            ("channels", not reads_images, "tokens have no channels"),
+            ("pooling", not has_pooling, "a model without classes or pooler does not pool"),
+            ("pooler_activation", not self.pooler, "the model has no pooler"),
         ):
-            if idle and getattr(self, name) != type(self).model_fields[name].default:
-                raise ValueError(f"{name} is of no use: {why}; leave it out")
+            default = type(self).model_fields[name].default
+            if is_unused and getattr(self, name) != default:
+                raise ValueError(
+                    f"{name}: expected the default because {reason}, got {getattr(self, name)!r}; "
+                    f"leave {name} out"
+                )
 
     @property
     def embedding_factor(self) -> float:
-        """`embed_scale` as a number."""
+        """Value of `embed_scale` as a number."""
         return math.sqrt(self.dim) if self.embed_scale == "sqrt_dim" else float(self.embed_scale)
 
     @property
     def head_factor(self) -> float:
-        """`head_scale` as a number."""
+        """Value of `head_scale` as a number."""
         return self.dim**-0.5 if self.head_scale == "rsqrt_dim" else float(self.head_scale)
 
     @property
     def layer_options(self) -> dict[str, Any]:
-        """What goes to the usual sub-layers."""
+        """Fields that `LayerConfig` takes."""
         return {
             name: getattr(self, name)
             for name in LayerConfig.__dataclass_fields__
@@ -204,20 +213,20 @@ class Config(BaseModel):
         }
 
     def to_json(self) -> str:
-        """What differs from the defaults, as JSON."""
+        """Return the fields that differ from their defaults as JSON."""
         return json.dumps(self.model_dump(exclude_defaults=True), indent=2) + "\n"
 
     @classmethod
     def from_json(cls, path: Path) -> "Config":
         """Read a `config.json`."""
         if not path.is_file():
-            raise UserError(f"no config at {path}; wanted a folder that a model was saved to")
+            raise UserError(f"expected a folder written by save(), got no config at {path}")
         try:
             values = json.loads(path.read_text(encoding="utf-8"))
-        except (json.JSONDecodeError, UnicodeDecodeError) as problem:
-            raise UserError(f"{path} is not JSON ({problem})") from None
+        except (json.JSONDecodeError, UnicodeDecodeError) as error:
+            raise UserError(f"{path}: expected JSON ({error})") from None
         if not isinstance(values, dict):
-            raise UserError(f"{path} holds {type(values).__name__}; wanted one object")
+            raise UserError(f"{path}: expected a JSON object, got {type(values).__name__}")
         if isinstance(values.get("window"), list):
             values["window"] = tuple(values["window"])
         return cls.from_kwargs(**values)
@@ -225,7 +234,7 @@ class Config(BaseModel):
 
 _FIELD_NAMES = set(Config.model_fields)
 
-# Fields that only some kinds have a use for.
+# Kinds of models that use a field; fields that are not listed apply to all kinds.
 _FIELD_KINDS = {
     "source_vocab": ("seq2seq",),
     "encoder_depth": ("seq2seq",),
@@ -245,21 +254,3 @@ _FIELD_KINDS = {
     "patch": ("classifier",),
     "class_tokens": ("classifier",),
 }
-
-
-def format_validation_error(problem: ValidationError, known: list[str]) -> str:
-    """The first mistake in a config: what was got, what was wanted, what to try."""
-    first = problem.errors()[0]
-    name = str(first["loc"][0]) if first["loc"] else ""
-    if first["type"] == "extra_forbidden":
-        close = closest_names(name, known)
-        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
-        return f"a config has no {name!r}; {hint}"
-    if first["type"] == "missing":
-        return f"a config needs {name!r}; pass {name}=..."
-    if not name:
-        return str(first["msg"]).removeprefix("Value error, ")
-    if first["type"] == "value_error":  # our own words
-        return str(first["msg"]).removeprefix("Value error, ")
-    wanted = str(first["msg"]).removeprefix("Input should be ")
-    return f"{name} cannot be {first['input']!r}; wanted {wanted}"

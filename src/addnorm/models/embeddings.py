@@ -1,4 +1,4 @@
-"""Into the stream and out of it: tables of tokens, patches of images, logits."""
+"""Token embedding, patch embedding and output projection."""
 
 from collections.abc import Iterator
 
@@ -15,19 +15,20 @@ from addnorm.norms.none import NoNorm
 
 
 class TokenEmbedding(nn.Module):
-    """A vector for each token, and one for its segment where there are any.
+    """Embedding of tokens, and of their segments if the config has any.
 
     x = factor * N(table)[ids] + types[type_ids]
 
     table: (vocab, dim)
-    N: table_norm, a row at a time; FixNorm gives every token's vector one length
+    N: table_norm, applied to each row; FixNorm gives all rows the same length
     types: (types, dim); absent without segments
 
     FixNorm: Nguyen and Salazar, Transformers without Tears, 2019, arXiv 1910.05895, section 2.3.
     """
 
-    # NOTE[DIFF]: with FixNorm the released code draws the table from +-0.01; here it starts as any
-    # other. Only directions count, but the larger raw rows turn more slowly at one learning rate.
+    # NOTE[DIFF]: with FixNorm the released code initializes the table uniformly in +-0.01; here it
+    # is initialized like any other. Only the directions of rows matter, but at a given learning
+    # rate the larger raw rows change direction more slowly.
     def __init__(self, config: Config, vocab: int) -> None:
         super().__init__()
         self.vocab, self.factor = vocab, config.embedding_factor
@@ -36,38 +37,50 @@ class TokenEmbedding(nn.Module):
         self.types = nn.Parameter(torch.empty(config.types, config.dim)) if config.types else None
 
     def forward(self, ids: Tensor, type_ids: Tensor | None = None) -> Tensor:
-        """(B, L) to (B, L, dim); without type_ids all tokens are of segment 0."""
+        """Embed tokens.
+
+        Args:
+            ids: (B, L) token ids
+            type_ids: (B, L) segments; all tokens are in segment 0 if None
+
+        Returns:
+            (B, L, dim) embeddings.
+        """
         if ids.ndim != 2 or ids.dtype not in (torch.int32, torch.int64):
             raise UserError(
-                f"wanted token numbers of shape (B, L), got {ids.dtype} of shape {tuple(ids.shape)}"
+                f"ids: expected integers of shape (B, L), got {ids.dtype} of shape "
+                f"{tuple(ids.shape)}"
             )
         x = F.embedding(ids, self.rows) * self.factor
         if self.types is None:
             if type_ids is not None:
-                raise UserError("this model has no segments; leave type_ids out, or build types=2")
+                raise UserError(
+                    "type_ids: expected None for a model without segments; leave it out or build "
+                    "with types=2"
+                )
             return x
         return x + (self.types[0] if type_ids is None else F.embedding(type_ids, self.types))
 
     @property
     def rows(self) -> Tensor:
-        """The vectors of all tokens as they are used, (vocab, dim)."""
+        """Normalized embeddings of all tokens, (vocab, dim)."""
         return self.table if self.norm is None else self.norm(self.table)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Its tables with their role."""
+        """Yield (role, weight) of the tables."""
         yield "embed", self.table
         if self.types is not None:
             yield "embed", self.types
 
 
 class PatchEmbedding(nn.Module):
-    """An image as a sequence: a vector that stands for the whole, then one for each patch.
+    """Embedding of an image as a sequence: learned class tokens, then one token per patch.
 
     x = [cls, project(patch_1), project(patch_2), ...]
 
-    project: (dim, channels, patch, patch), a convolution that does not overlap
+    project: (dim, channels, patch, patch), a convolution without overlap
     cls: (dim), starts at N(0, 1 / dim)
-    more: (class_tokens - 1, dim), likewise, behind cls; absent unless class_tokens > 1
+    more: (class_tokens - 1, dim), further class tokens; absent unless class_tokens > 1
 
     Dosovitskiy et al., An Image is Worth 16x16 Words, 2020, arXiv 2010.11929, eq. 1; more: Touvron
     et al., DeiT, 2020, arXiv 2012.12877.
@@ -83,19 +96,26 @@ class PatchEmbedding(nn.Module):
         self.more = nn.Parameter(torch.empty(more)) if config.class_tokens > 1 else None
 
     def forward(self, pixels: Tensor) -> Tensor:
-        """(B, channels, side, side) to (B, class tokens + patches, dim), patches row by row."""
-        wanted = (self.channels, self.side, self.side)
-        if pixels.shape[1:] != wanted or not pixels.is_floating_point():
+        """Embed images.
+
+        Args:
+            pixels: (B, channels, side, side) float images
+
+        Returns:
+            (B, class tokens + patches, dim) embeddings, patches in row-major order.
+        """
+        expected = (self.channels, self.side, self.side)
+        if pixels.shape[1:] != expected or not pixels.is_floating_point():
             raise UserError(
-                f"wanted images of shape (B, {', '.join(map(str, wanted))}), got {pixels.dtype} of "
-                f"shape {tuple(pixels.shape)}"
+                f"pixels: expected floats of shape (B, {', '.join(map(str, expected))}), got "
+                f"{pixels.dtype} of shape {tuple(pixels.shape)}"
             )
         patches = self.project(pixels).flatten(2).transpose(1, 2)
         first = self.cls[None] if self.more is None else torch.cat((self.cls[None], self.more))
         return torch.cat((first.expand(len(pixels), -1, -1), patches), 1)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Its matrices with their roles."""
+        """Yield (role, weight) of the projection and the class tokens."""
         yield "embed", self.project.weight.flatten(1)
         yield "embed", self.cls.unsqueeze(0)
         if self.more is not None:
@@ -105,11 +125,11 @@ class PatchEmbedding(nn.Module):
 
 
 class Unembedding(nn.Module):
-    """Logits, with the embedding's table or one of its own.
+    """Output projection to logits, with the table of the embedding or a separate one.
 
-    logits = cap(N(table) @ (factor * h) + bias),    cap(a) = c * tanh(a / c) where c is given
+    logits = cap(N(table) @ (factor * h) + bias),    cap(a) = c * tanh(a / c) if there is a cap c
 
-    table: (vocab, dim), the embedding's where tied
+    table: (vocab, dim), that of the embedding if tied
     N: table_norm, as in the embedding
     bias: (vocab), starts at 0; absent unless head_bias
     """
@@ -122,7 +142,7 @@ class Unembedding(nn.Module):
         self.bias = nn.Parameter(torch.empty(vocab)) if config.head_bias else None
 
     def forward(self, h: Tensor, embedding: TokenEmbedding) -> Tensor:
-        """(B, L, dim) to (B, L, vocab)."""
+        """Project hidden states, (B, L, dim), to logits, (B, L, vocab)."""
         table = self.rows(embedding)
         logits = linear(h * self.factor if self.factor != 1 else h, table, self.bias)
         return logits if self.cap is None else self.cap * (logits / self.cap).tanh()
@@ -130,7 +150,14 @@ class Unembedding(nn.Module):
     def loss(
         self, h: Tensor, embedding: TokenEmbedding, targets: Tensor, *, smoothing: float
     ) -> LossSums:
-        """The cross entropy of the logits, which are never all there at once."""
+        """Return the cross entropy of the logits without storing all of them.
+
+        Args:
+            h: (B, L, dim) hidden states
+            embedding: token embedding, whose table is used if tied
+            targets: (B, L) token ids; IGNORE (-100) excludes a position
+            smoothing: label smoothing
+        """
         return linear_cross_entropy(
             h * self.factor if self.factor != 1 else h,
             self.rows(embedding),
@@ -141,13 +168,13 @@ class Unembedding(nn.Module):
         )
 
     def rows(self, embedding: TokenEmbedding) -> Tensor:
-        """The vectors that meet h, (vocab, dim)."""
+        """Return the rows of the output projection, (vocab, dim)."""
         if self.table is None:
             return embedding.rows
         return self.table if self.norm is None else self.norm(self.table)
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """What is its own, with roles."""
+        """Yield (role, weight) of weights that are not shared with the embedding."""
         if self.table is not None:
             yield "embed", self.table
         if self.bias is not None:
@@ -155,6 +182,6 @@ class Unembedding(nn.Module):
 
 
 def _row_norm(config: Config) -> Norm | None:
-    """The norm of a table's rows; None where there is none, so that no row is ever cast."""
+    """Return the norm of the table rows; None instead of NoNorm, which would cast the table."""
     norm = make_norm(config.table_norm, config.dim)
     return None if isinstance(norm, NoNorm) else norm

@@ -1,4 +1,4 @@
-"""Models of text that predict tokens: causal, with a visible prefix, or masked."""
+"""Language models: causal, with a bidirectional prefix, and masked."""
 
 from collections.abc import Iterator
 
@@ -18,7 +18,7 @@ from addnorm.sublayers.feedforward import PLAIN_ACTIVATIONS
 
 
 class LanguageModel(Model):
-    """Decoder-only: each token is predicted from those before it.
+    """Decoder-only language model: each token is predicted from the tokens before it.
 
     logits[t] = unembed(decoder(embed(ids[: t + 1])))
 
@@ -39,16 +39,14 @@ class LanguageModel(Model):
 
     @property
     def stacks(self) -> tuple[Decoder]:
-        """The decoder."""
         return (self.decoder,)
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Embedding and head."""
         yield from self.embed.weights()
         yield from self.head.weights()
 
     def new_cache(self) -> KVCache:
-        """An empty cache for decoding step by step."""
+        """Return an empty key-value cache for incremental decoding."""
         return KVCache(len(self.decoder.plan.sites))
 
     def hidden(
@@ -60,7 +58,10 @@ class LanguageModel(Model):
         position_index: Tensor | None = None,
         visible: Tensor | None = None,
     ) -> Tensor:
-        """What the head reads, (B, L, dim)."""
+        """Return the hidden states that the head reads, (B, L, dim); arguments as in `forward`.
+
+        visible: (B, L, L) boolean, tokens that may be attended to instead of a causal mask
+        """
         x = self.dropout(self.embed(ids))
         return self.decoder(
             x, mask=mask, cache=cache, position_index=position_index, visible=visible
@@ -74,9 +75,13 @@ class LanguageModel(Model):
         cache: KVCache | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next token, (B, L, vocab).
+        """Return the logits of the next token, (B, L, vocab).
 
-        ids: (B, L). mask: (B, L), True at valid tokens. With a cache both are of the new tokens.
+        Args:
+            ids: (B, L) token ids; with a cache, only the new tokens
+            mask: (B, L) boolean, True at valid tokens
+            cache: cache of earlier tokens, extended in place
+            position_index: (L) or (B, L) positions; counted from the cache if None
         """
         h = self.hidden(ids, mask=mask, cache=cache, position_index=position_index)
         return self.head(h, self.embed)
@@ -84,13 +89,12 @@ class LanguageModel(Model):
     def loss(
         self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
     ) -> LossSums:
-        """As of every model, without holding all logits."""
         h = self.hidden(*inputs, **options)  # type: ignore[arg-type]  # no cache among them
         return self.head.loss(h, self.embed, targets, smoothing=smoothing)
 
 
 class PrefixLM(Model):
-    """Decoder-only with a prefix that is fully visible: inputs first, then what is predicted.
+    """Decoder-only language model with bidirectional attention within a prefix.
 
     Token t sees s if s <= t or s < prefix.
 
@@ -103,17 +107,18 @@ class PrefixLM(Model):
 
     @property
     def stacks(self) -> tuple[Decoder]:
-        """The decoder."""
         return self.model.stacks
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Embedding and head."""
         return self.model.outer_weights()
 
     def forward(self, ids: Tensor, prefix: Tensor | int, *, mask: Tensor | None = None) -> Tensor:
-        """Logits of the next token, (B, L, vocab).
+        """Return the logits of the next token, (B, L, vocab).
 
-        prefix: how many tokens at the beginning all may see, one number or (B).
+        Args:
+            ids: (B, L) token ids
+            prefix: length of the prefix, one integer or (B)
+            mask: (B, L) boolean, True at valid tokens
         """
         if isinstance(prefix, int):
             prefix = torch.full((len(ids),), prefix, device=ids.device)
@@ -123,15 +128,15 @@ class PrefixLM(Model):
             or bool((prefix < 0).any())
         ):
             raise UserError(
-                f"prefix is a number of tokens from 0, or one for each of {len(ids)} sequences, "
-                f"got {prefix!r}"
+                f"prefix: expected an integer >= 0, or one for each of {len(ids)} sequences, got "
+                f"{prefix!r}"
             )
         visible = masks.prefix_mask(prefix, ids.shape[1])
         return self.model.head(self.model.hidden(ids, mask=mask, visible=visible), self.model.embed)
 
 
 class MaskedLM(Model):
-    """Encoder-only, fully visible: tokens that were masked are predicted from all the others.
+    """Encoder-only masked language model: masked tokens are predicted from all others.
 
     logits = unembed(encoder(embed(ids))), or unembed(N(act(W h + b))) with head_layer
 
@@ -143,8 +148,8 @@ class MaskedLM(Model):
         assert config.vocab is not None
         if config.head_layer and config.activation not in PLAIN_ACTIVATIONS:
             raise UserError(
-                f"head_layer wants an activation without a gate, got {config.activation!r}; "
-                f"choose one of {', '.join(PLAIN_ACTIVATIONS)}"
+                f"activation: expected one without a gate for head_layer, got "
+                f"{config.activation!r}; choose one of {', '.join(PLAIN_ACTIVATIONS)}"
             )
         self.embed = TokenEmbedding(config, config.vocab)
         self.dropout = Dropout(config.dropout)
@@ -156,11 +161,9 @@ class MaskedLM(Model):
 
     @property
     def stacks(self) -> tuple[Encoder]:
-        """The encoder."""
         return (self.encoder,)
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Embedding and head."""
         yield from self.embed.weights()
         yield from self.head.weights()
         if self.head_matrix is not None:
@@ -175,7 +178,7 @@ class MaskedLM(Model):
         type_ids: Tensor | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """What the encoder returns, (B, L, dim)."""
+        """Return the hidden states of the encoder, (B, L, dim); arguments as in `forward`."""
         x = self.dropout(self.embed(ids, type_ids))
         return self.encoder(x, mask=mask, position_index=position_index)
 
@@ -187,7 +190,14 @@ class MaskedLM(Model):
         type_ids: Tensor | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """Logits of every token, (B, L, vocab)."""
+        """Return the logits of every token, (B, L, vocab).
+
+        Args:
+            ids: (B, L) token ids
+            mask: (B, L) boolean, True at valid tokens
+            type_ids: (B, L) segments, if the config has `types`
+            position_index: (L) or (B, L) positions; 0, 1, 2, ... if None
+        """
         h = self.hidden(ids, mask=mask, type_ids=type_ids, position_index=position_index)
         if self.head_matrix is not None:
             h = self.head_norm(PLAIN_ACTIVATIONS[self.config.activation](self.head_matrix(h)))

@@ -1,4 +1,4 @@
-"""Famous models as data: a row each, no code."""
+"""Presets: configs of published models, one row each."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -12,22 +12,22 @@ from addnorm.models.config import Config
 
 @dataclass(frozen=True)
 class Preset:
-    """A released model: its config at real size, who made it, and how many parameters it has."""
+    """Published model: config at full size, paper and parameter count."""
 
     name: str
-    """The name by which it is built."""
+    """Name for `build`."""
     title: str
-    """What it is called, with its size."""
+    """Display name with size."""
     paper: str
     """Authors, title, year, arXiv number."""
     parameters: int
-    """As published with the released weights."""
+    """Parameter count of the released weights."""
     config: Config
-    """Its config."""
+    """Config at full size."""
 
     @property
     def tiny(self) -> Config:
-        """A twin of the same make, small enough for tests."""
+        """Config of the same architecture, small enough for tests."""
         config = self.config
         sizes: dict[str, Any] = {"dim": 32, "depth": 2, "heads": 4, "ffn_dim": 48}
         if config.vocab is not None:
@@ -48,7 +48,7 @@ class Preset:
 
     @property
     def card(self) -> Card:
-        """Its card, with all of the config that is no default as options."""
+        """Card of the preset; its options are the fields that differ from the defaults."""
         c = self.config
         depth = f"{c.encoder_depth or c.depth} + {c.depth}" if c.kind == "seq2seq" else f"{c.depth}"
         attention = "" if c.qk_norm == "none" else f", {c.qk_norm} query-key norm"
@@ -69,7 +69,7 @@ class Preset:
 
 
 class Presets:
-    """The rows by name, in the shape of a registry, so that they are listed and shown alike."""
+    """Presets by name, with the interface of a registry for listing and display."""
 
     family = "preset"
 
@@ -91,19 +91,19 @@ class Presets:
         return self._rows[name]
 
     def card(self, name: str) -> Card:
-        """The card of one."""
+        """Return the card of a preset."""
         return self[name].card
 
     def cards(self) -> list[Card]:
-        """The cards of all."""
+        """Return the cards of all presets."""
         return [row.card for row in self._rows.values()]
 
     def resolve(self, text: str) -> Call:
-        """A preset has a name and no options: `build` takes overrides by keyword."""
+        """Return the call of a preset name; presets have no options."""
         if text.strip() not in self:
             raise UserError(
-                f"a preset is named without options, got {text!r}; "
-                "pass what shall differ to build(name, field=value)"
+                f"expected the name of a preset without options, got {text!r}; pass changed fields "
+                "to build(name, field=value)"
             )
         return Call(text.strip())
 

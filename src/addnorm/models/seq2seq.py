@@ -1,4 +1,4 @@
-"""Encoder-decoder: a sequence read whole, another written token by token."""
+"""Encoder-decoder model."""
 
 from collections.abc import Iterator
 
@@ -14,13 +14,13 @@ from addnorm.sublayers import KVCache
 
 
 class Seq2Seq(Model):
-    """The original Transformer: an encoder, and a decoder that attends to it.
+    """Encoder-decoder Transformer: the decoder attends to the output of the encoder.
 
     memory    = encoder(embed(source))
     logits[t] = unembed(decoder(embed(target[: t + 1]), memory))
 
-    Source and target share their table unless `source_vocab` is given; encoder and decoder may be
-    wired differently. Vaswani et al. 2017, arXiv 1706.03762, section 3.
+    Source and target share an embedding unless `source_vocab` is set. Encoder and decoder may have
+    different wirings. Vaswani et al. 2017, arXiv 1706.03762, section 3.
     """
 
     def __init__(self, config: Config) -> None:
@@ -46,18 +46,16 @@ class Seq2Seq(Model):
 
     @property
     def stacks(self) -> tuple[Encoder, Decoder]:
-        """The encoder and the decoder."""
         return self.encoder, self.decoder
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Embeddings and head."""
         yield from self.embed.weights()
         if self.source_embed is not None:
             yield from self.source_embed.weights()
         yield from self.head.weights()
 
     def new_cache(self) -> KVCache:
-        """An empty cache for decoding step by step."""
+        """Return an empty key-value cache for incremental decoding."""
         return KVCache(len(self.decoder.plan.sites))
 
     def encode(
@@ -67,7 +65,16 @@ class Seq2Seq(Model):
         source_mask: Tensor | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """What the decoder attends to, (B, S, dim)."""
+        """Encode source sequences.
+
+        Args:
+            source: (B, S) token ids
+            source_mask: (B, S) boolean, True at valid tokens
+            position_index: (S) or (B, S) positions; 0, 1, 2, ... if None
+
+        Returns:
+            (B, S, dim) memory that the decoder attends to.
+        """
         embed = self.embed if self.source_embed is None else self.source_embed
         x = self.dropout(embed(source))
         return self.encoder(x, mask=source_mask, position_index=position_index)
@@ -82,7 +89,7 @@ class Seq2Seq(Model):
         cache: KVCache | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """What the head reads, (B, L, dim); with a cache, target holds the new tokens."""
+        """Return the hidden states that the head reads, (B, L, dim); arguments as in `decode`."""
         return self.decoder(
             self.dropout(self.embed(target)),
             mask=target_mask,
@@ -102,7 +109,16 @@ class Seq2Seq(Model):
         cache: KVCache | None = None,
         position_index: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next token, (B, L, vocab); with a cache, target holds the new tokens."""
+        """Return the logits of the next token, (B, L, vocab).
+
+        Args:
+            target: (B, L) token ids; with a cache, only the new tokens
+            memory: (B, S, dim) output of `encode`
+            source_mask: (B, S) boolean, True at valid source tokens
+            target_mask: (B, L) boolean, True at valid target tokens
+            cache: cache of earlier target tokens, extended in place
+            position_index: (L) or (B, L) positions; counted from the cache if None
+        """
         h = self.hidden(
             target,
             memory,
@@ -121,10 +137,13 @@ class Seq2Seq(Model):
         source_mask: Tensor | None = None,
         target_mask: Tensor | None = None,
     ) -> Tensor:
-        """Logits of the next target token, (B, L, vocab).
+        """Return the logits of the next target token, (B, L, vocab).
 
-        source: (B, S), target: (B, L), beginning with the token that starts a sequence; masks are
-        True at valid tokens.
+        Args:
+            source: (B, S) token ids
+            target: (B, L) token ids, starting with the start-of-sequence token
+            source_mask: (B, S) boolean, True at valid tokens
+            target_mask: (B, L) boolean, True at valid tokens
         """
         memory = self.encode(source, source_mask=source_mask)
         return self.decode(target, memory, source_mask=source_mask, target_mask=target_mask)
@@ -132,7 +151,6 @@ class Seq2Seq(Model):
     def loss(
         self, targets: Tensor, *inputs: Tensor, smoothing: float = 0.0, **options: Tensor | None
     ) -> LossSums:
-        """As of every model, without holding all logits."""
         source, target = inputs
         memory = self.encode(source, source_mask=options.get("source_mask"))
         h = self.hidden(target, memory, **options)  # type: ignore[arg-type]  # no cache among them

@@ -1,4 +1,4 @@
-"""Norms, one a file, chosen by call string."""
+"""Norms, one per module, chosen by call string."""
 
 from addnorm.norms.ada import AdaNorm
 from addnorm.norms.ada_ln import AdaLN

@@ -58,7 +58,6 @@ class AdaNorm(Norm):
         self.scale, self.k, self.eps, self.var, self.eps_mode = scale, k, eps, var, eps_mode
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         centred = x - x.mean(-1, keepdim=True)
         y = centred / standard_deviation(
             centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode

@@ -55,25 +55,23 @@ class AdaLN(Norm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """No modulation, whatever the condition."""
         nn.init.zeros_(self.weight)
         nn.init.zeros_(self.bias)
 
     def set_gain(self, value: float) -> None:
-        """Scale the start value of the gain, which is 1 + scale."""
+        # The gain is 1 + scale, so its initial value is stored in the bias.
         super().set_gain(value)
         with torch.no_grad():
             self.bias[self.dim :].add_(value - 1)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         cond = x.new_zeros(self.cond_dim) if cond is None else self._broadcast_condition(cond, x)
         modulation = F.linear(F.silu(cond), self.weight.to(x.dtype), self.bias.to(x.dtype))
         shift, scale = modulation.chunk(2, dim=-1)
         return F.layer_norm(x, (self.dim,), eps=self.eps) * (1 + scale) + shift
 
     def _broadcast_condition(self, cond: Tensor, x: Tensor) -> Tensor:
-        """The condition in x's dtype, with an axis of 1 for each axis of x that it lacks."""
+        """Cast the condition to the dtype of x and insert axes of size 1 before its last axis."""
         leading = cond.shape[:-1]
         if (
             not cond.is_floating_point()
@@ -82,9 +80,9 @@ class AdaLN(Norm):
             or leading != x.shape[:-1][: len(leading)]
         ):
             raise UserError(
-                f"AdaLN(cond_dim={self.cond_dim}) wants floating point (..., {self.cond_dim}) "
-                f"whose leading axes are the first of x, {tuple(x.shape)}, got "
-                f"{tuple(cond.shape)} of {cond.dtype}"
+                f"AdaLN(cond_dim={self.cond_dim}): expected a floating-point condition of shape "
+                f"(..., {self.cond_dim}) whose leading axes are the first of x, {tuple(x.shape)}, "
+                f"got {tuple(cond.shape)} of {cond.dtype}"
             )
-        lacking = (1,) * (x.ndim - cond.ndim)
-        return cond.to(x.dtype).reshape(*leading, *lacking, self.cond_dim)
+        inserted = (1,) * (x.ndim - cond.ndim)
+        return cond.to(x.dtype).reshape(*leading, *inserted, self.cond_dim)

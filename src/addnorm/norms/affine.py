@@ -1,4 +1,4 @@
-"""What norms with a gain and a bias per feature have in common."""
+"""Base class of norms with a gain and a bias per feature."""
 
 import torch
 from torch import Tensor, nn
@@ -7,9 +7,9 @@ from addnorm.norms.base import Norm
 
 
 class AffineNorm(Norm):
-    """A norm that ends in `weight * y + bias`, one entry a feature; either may be absent.
+    """Norm that ends in `weight * y + bias`, one entry per feature; either may be absent.
 
-    Parameters are made empty here; a subclass ends its constructor with `reset_parameters`.
+    The constructor leaves the parameters uninitialized; a subclass calls `reset_parameters`.
     """
 
     def __init__(self, dim: int, *, affine: bool, bias: bool) -> None:
@@ -18,13 +18,12 @@ class AffineNorm(Norm):
         self.bias = nn.Parameter(torch.empty(dim)) if affine and bias else None
 
     def reset_parameters(self) -> None:
-        """Gain 1, bias 0."""
         if self.weight is not None:
             nn.init.ones_(self.weight)
         if self.bias is not None:
             nn.init.zeros_(self.bias)
 
     def apply_affine(self, y: Tensor) -> Tensor:
-        """Gain and bias on the normalized y, (..., dim)."""
+        """Apply gain and bias to a normalized input, (..., dim)."""
         y = y if self.weight is None else y * self.weight
         return y if self.bias is None else y + self.bias

@@ -1,4 +1,4 @@
-"""What every norm has in common: one call, checked shapes, statistics in float32 or better."""
+"""Base class of norms: one signature, checked shapes, statistics in float32 or float64."""
 
 from abc import ABC, abstractmethod
 from typing import Any, ClassVar
@@ -28,19 +28,19 @@ def make_norm(call: "str | Call", dim: int) -> "Norm":
 
 
 class Norm(nn.Module, ABC):
-    """A map from vectors to vectors of the same length that keeps their size in bounds.
+    """Normalization of feature vectors.
 
-    A subclass writes its formula in `normalize`, which always sees float32 or float64 and never has
-    to cast; `forward` checks the input, chooses that precision and returns the dtype that came in.
+    A subclass implements its formula in `normalize`, which gets float32 or float64. `forward`
+    checks the input, casts it to that precision, and casts the result back to the input's dtype.
 
-    Every norm takes a `mask`, (..., L), True at valid tokens, and a condition `cond`. Most have no
-    use for either.
+    Every norm accepts a `mask`, (..., L) with True at valid tokens, and a condition `cond`. Most
+    norms ignore both.
     """
 
     causal: bool = True
-    """Whether a token's result is free of later tokens; if not, causal stacks refuse the norm."""
+    """Whether a token's output is independent of later tokens; causal stacks require it."""
     gain: ClassVar[str | None] = "weight"
-    """The parameter that scales the output, None where nothing does; see `set_gain`."""
+    """Name of the parameter that scales the output, or None; see `set_gain`."""
 
     def __init__(self, dim: int) -> None:
         super().__init__()
@@ -48,63 +48,80 @@ class Norm(nn.Module, ABC):
 
     @abstractmethod
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula, x: (..., dim) in float32 or float64."""
+        """Compute the formula of the norm.
+
+        Args:
+            x: (..., dim) input in float32 or float64
+            mask: (...) boolean, True at valid tokens
+            cond: condition, for conditional norms
+        """
 
     def kernel_params(self) -> NormParams | None:
-        """What a kernel that adds and normalizes in one go has to know; None where there is none
-        for this norm.
-        """
+        """Return the parameters of the fused add+norm kernel; None if it lacks this norm."""
         return None
 
     def reset_parameters(self) -> None:
-        """Put every parameter and buffer at its start value. Nothing to do where there are none."""
+        """Initialize all parameters and buffers."""
 
     def set_gain(self, value: float) -> None:
-        """Scale the start value of the output's gain."""
+        """Multiply the initial gain of the output by a value."""
         gain = None if self.gain is None else getattr(self, self.gain, None)
         if not isinstance(gain, Tensor):
             raise UserError(
-                f"{type(self).__name__} has no gain to start at {value}; choose a norm with a"
-                " gain, or affine=True"
+                f"{type(self).__name__} has no gain to start at {value}; choose a norm with a "
+                "gain, or affine=True"
             )
         with torch.no_grad():
             gain.mul_(value)
 
     def forward(self, x: Tensor, mask: Tensor | None = None, cond: Tensor | None = None) -> Tensor:
-        """Normalize `x`, (..., dim); same shape and dtype out."""
+        """Normalize the last axis.
+
+        Args:
+            x: (..., dim) input
+            mask: (...) boolean, True at valid tokens; used by norms with statistics over tokens
+            cond: condition; used by conditional norms
+
+        Returns:
+            (..., dim) output in the dtype of x.
+        """
         if not x.is_floating_point():
-            raise UserError(f"{type(self).__name__} wants floating point, got {x.dtype}")
+            raise UserError(f"{type(self).__name__}: expected floating point, got {x.dtype}")
         if x.ndim == 0 or x.shape[-1] != self.dim:
             raise UserError(
-                f"{type(self).__name__}(dim={self.dim}) wants (..., {self.dim}), got "
+                f"{type(self).__name__}(dim={self.dim}): expected shape (..., {self.dim}), got "
                 f"{tuple(x.shape)}"
             )
         check_mask(mask, x)
         return self.normalize(x.to(statistics_dtype(x)), mask, cond).to(x.dtype)
 
     def extra_repr(self) -> str:
-        """The dimension, for print()."""
         return f"dim={self.dim}"
 
 
 def statistics_dtype(x: Tensor) -> torch.dtype:
-    """float64 for float64, float32 for all others."""
+    """Return the dtype for statistics: float64 for float64, float32 otherwise."""
     return torch.float64 if x.dtype == torch.float64 else torch.float32
 
 
 def check_mask(mask: Tensor | None, x: Tensor, *, name: str = "mask") -> None:
-    """Refuse a mask that is not boolean or has not one entry for each token of `x`, (..., dim)."""
+    """Raise `UserError` unless a mask is None or a boolean tensor with one entry per token.
+
+    Args:
+        mask: mask to check
+        x: (..., dim) tokens
+        name: name of the argument, for error messages
+    """
     if mask is None:
         return
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-        got: Any = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
+        actual: Any = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise UserError(
-            f"{name} must be boolean, True at valid tokens, got {got}; for 1/0 masks pass "
-            "mask.bool(), "
-            "for torch's key_padding_mask (True at padding) pass ~key_padding_mask"
+            f"{name} must be boolean, True at valid tokens, got {actual}; for 1/0 masks pass "
+            "mask.bool(), for torch's key_padding_mask (True at padding) pass ~key_padding_mask"
         )
     if mask.shape != x.shape[:-1]:
         raise UserError(
-            f"{name} must have one entry a token, {tuple(x.shape[:-1])} for {tuple(x.shape)},"
-            f" got {tuple(mask.shape)}"
+            f"{name} must have one entry per token, {tuple(x.shape[:-1])} for {tuple(x.shape)}, "
+            f"got {tuple(mask.shape)}"
         )

@@ -74,14 +74,12 @@ class BatchNorm(AffineNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gain 1, bias 0, running statistics as if the data had mean 0 and variance 1."""
         super().reset_parameters()
         nn.init.zeros_(self.running_mean)
         nn.init.ones_(self.running_var)
         nn.init.zeros_(self.num_batches_tracked)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         tokens = x.reshape(-1, self.dim)
         valid = None if mask is None else mask.reshape(-1)
         tokens = mask_padding(tokens, valid)
@@ -96,7 +94,7 @@ class BatchNorm(AffineNorm):
 
     @torch.no_grad()
     def _update_running_stats(self, mean: Tensor, var: Tensor, count: Tensor) -> None:
-        """Move the running statistics; with fewer than two tokens there is no unbiased variance."""
+        """Update the running statistics; fewer than two tokens have no unbiased variance."""
         enough = (count > 1).squeeze()
         unbiased = var * count / (count - 1).clamp_min(1)
         for running, batch in ((self.running_mean, mean), (self.running_var, unbiased)):

@@ -44,11 +44,9 @@ class Derf(AffineNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Slope as chosen, no shift, gain 1, bias 0."""
         super().reset_parameters()
         nn.init.constant_(self.alpha, self.slope)
         nn.init.zeros_(self.shift)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         return self.apply_affine(torch.erf(self.alpha * x + self.shift))

@@ -57,7 +57,6 @@ class DetachNorm(Norm):
         self.which, self.eps, self.var, self.eps_mode = which, eps, var, eps_mode
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         mean = x.mean(-1, keepdim=True)
         spread = standard_deviation(x - mean, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
         if self.which in ("mean", "both"):

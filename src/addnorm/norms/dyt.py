@@ -44,10 +44,8 @@ class DyT(AffineNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Slope as chosen, gain 1, bias 0."""
         super().reset_parameters()
         nn.init.constant_(self.alpha, self.slope)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         return self.apply_affine(torch.tanh(self.alpha * x))

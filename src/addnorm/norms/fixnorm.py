@@ -46,5 +46,4 @@ class FixNorm(Norm):
         self.length = length
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         return self.length * l2_normalize(x)

@@ -61,7 +61,6 @@ class GroupNorm(AffineNorm):
         self.reset_parameters()
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         width = self.dim // self.groups
         grouped = x.reshape(*x.shape[:-1], self.groups, width)
         return self.apply_affine(F.layer_norm(grouped, (width,), eps=self.eps).flatten(-2))

@@ -49,10 +49,9 @@ class InstanceNorm(AffineNorm):
         self.reset_parameters()
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         if x.ndim < 2:
             raise UserError(
-                f"InstanceNorm wants tokens of a sentence, (..., L, {self.dim}), got "
+                f"InstanceNorm: expected a sequence of tokens, (..., L, {self.dim}), got "
                 f"{tuple(x.shape)}"
             )
         x = mask_padding(x, mask)

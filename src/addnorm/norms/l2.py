@@ -41,5 +41,4 @@ class L2Norm(Norm):
         self.eps = eps
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         return l2_normalize(x, eps=self.eps)

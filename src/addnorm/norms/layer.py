@@ -63,15 +63,13 @@ class LayerNorm(AffineNorm):
 
     @property
     def is_standard(self) -> bool:
-        """Whether it is the one that torch and our kernels compute."""
+        """Whether torch and the fused kernels compute this variant."""
         return self.var == "biased" and self.eps_mode == "inside"
 
     def kernel_params(self) -> NormParams | None:
-        """Where it is the plain one."""
         return NormParams(False, self.weight, self.bias, self.eps) if self.is_standard else None
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula; torch's fused kernel where it computes the same."""
         if self.is_standard:
             return F.layer_norm(
                 x, (self.dim,), _cast_like(self.weight, x), _cast_like(self.bias, x), self.eps

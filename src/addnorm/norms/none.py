@@ -32,5 +32,4 @@ class NoNorm(Norm):
     gain = None
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         return x

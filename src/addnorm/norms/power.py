@@ -88,14 +88,12 @@ class PowerNorm(AffineNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gain 1, bias 0, second moment 1, no step done."""
         super().reset_parameters()
         nn.init.ones_(self.psi2)
         nn.init.zeros_(self.nu)
         nn.init.zeros_(self.steps)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         valid = None if mask is None else mask.reshape(-1)
         tokens = mask_padding(x.reshape(-1, self.dim), valid)
         if self.training:
@@ -108,7 +106,7 @@ class PowerNorm(AffineNorm):
         return mask_padding(self.apply_affine(h), valid).reshape(x.shape)
 
     def _update_running_stats(self, tokens: Tensor, valid: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Count the step and move psi2; the psi2 to use in this step, and whether it is warm-up."""
+        """Count the step and update psi2; return the psi2 to use and whether this is warm-up."""
         batch = token_mean(tokens.square(), valid).squeeze(0)
         warming = self.steps < self.warmup
         psi2 = torch.where(warming, batch, self.psi2)

@@ -68,18 +68,17 @@ class RMSNorm(AffineNorm):
             )
         super().__init__(dim, affine=affine, bias=bias)
         self.eps, self.eps_mode = eps, eps_mode
-        self.gain_offset = 1.0 if gain == "one_plus" else 0.0  # the gain is origin + weight
+        self.gain_offset = 1.0 if gain == "one_plus" else 0.0  # the gain is gain_offset + weight
         self.k = max(1, int(share * dim))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gain 1, bias 0."""
         super().reset_parameters()
         if self.weight is not None:
             nn.init.constant_(self.weight, 1 - self.gain_offset)
 
     def set_gain(self, value: float) -> None:
-        """Scale the start value of the gain, which is origin + weight."""
+        # The gain is gain_offset + weight.
         super().set_gain(value)
         if self.weight is not None:
             with torch.no_grad():
@@ -87,11 +86,10 @@ class RMSNorm(AffineNorm):
 
     @property
     def is_standard(self) -> bool:
-        """Whether it is the one that torch and our kernels compute."""
+        """Whether torch and the fused kernels compute this variant."""
         return self.k == self.dim and self.eps_mode == "inside"
 
     def kernel_params(self) -> NormParams | None:
-        """Where it is the plain one."""
         gain = (
             self.weight + self.gain_offset
             if self.weight is not None and self.gain_offset
@@ -100,7 +98,6 @@ class RMSNorm(AffineNorm):
         return NormParams(True, gain, self.bias, self.eps) if self.is_standard else None
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula; torch's fused kernel where it computes the same."""
         weight = None if self.weight is None else self.weight.to(x.dtype) + self.gain_offset
         if self.is_standard:
             y = F.rms_norm(x, (self.dim,), weight, self.eps)

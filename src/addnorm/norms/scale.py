@@ -45,10 +45,9 @@ class ScaleNorm(Norm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The radius of a token whose features have unit variance."""
+        # The length of a token whose features have unit variance.
         nn.init.constant_(self.g, self.dim**0.5)
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        """The formula."""
         length = torch.linalg.vector_norm(x, dim=-1, keepdim=True)
         return self.g * x / length.clamp_min(self.eps)

@@ -1,4 +1,4 @@
-"""Reductions that several norms share: over the features of a token, over the tokens of a batch."""
+"""Statistics shared by several norms, over the features of a token or over tokens."""
 
 from typing import Literal
 
@@ -12,7 +12,9 @@ EpsMode = Literal["inside", "outside"]
 def root_mean_square(
     x: Tensor, *, eps: float, eps_mode: EpsMode, count: int | None = None
 ) -> Tensor:
-    """sqrt(sum(x ** 2) / count + eps), or eps after the root; (..., 1), `count` features if given.
+    """Return sqrt(sum(x ** 2) / count + eps), (..., 1), or add eps after the root.
+
+    count: divisor; the number of features if None
 
     >>> root_mean_square(torch.tensor([3.0, 4.0]), eps=0.5, eps_mode="outside", count=1)
     tensor([5.5000])
@@ -20,41 +22,41 @@ def root_mean_square(
     count = x.shape[-1] if count is None else count
     if eps_mode == "inside":
         return (x.square().sum(-1, keepdim=True) / count + eps).sqrt()
-    # vector_norm has the gradient 0 at a token of zeros, where sqrt(0) has none.
+    # The gradient of vector_norm is 0 at a token of zeros; that of sqrt(0) is not defined.
     return torch.linalg.vector_norm(x, dim=-1, keepdim=True) / count**0.5 + eps
 
 
 def standard_deviation(centered: Tensor, *, var: VarMode, eps: float, eps_mode: EpsMode) -> Tensor:
-    """Standard deviation of tokens from which their mean is taken already; (..., 1)."""
+    """Return the standard deviation of centered tokens, (..., 1)."""
     dim = centered.shape[-1]
     count = max(dim - 1, 1) if var == "unbiased" else dim
     return root_mean_square(centered, eps=eps, eps_mode=eps_mode, count=count)
 
 
 def l2_normalize(x: Tensor, dim: int = -1, eps: float = 1e-12) -> Tensor:
-    """x / max(|x|, eps); a zero vector stays zero.
+    """Return x / max(|x|, eps); a zero vector stays zero and gets no gradient.
 
-    It has no gradient there, which would be 1 / eps and grow from norm to norm.
+    Its gradient would be 1 / eps and would be amplified by every norm.
     """
     length = torch.linalg.vector_norm(x, dim=dim, keepdim=True)
     return torch.where(length > 0, x / length.clamp_min(eps), 0.0)
 
 
 def mask_padding(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Zeros at padding, whatever stood there."""
+    """Set padding to zero."""
     return x if mask is None else x.masked_fill(~mask.unsqueeze(-1), 0)
 
 
 def token_count(x: Tensor, mask: Tensor | None) -> Tensor:
-    """How many tokens of x, (..., L, dim), are valid; (..., 1, 1)."""
+    """Return the number of valid tokens of x, (..., L, dim), as (..., 1, 1)."""
     if mask is None:
         return x.new_full((1, 1), x.shape[-2])
     return mask.sum(-1)[..., None, None].to(x.dtype)
 
 
 def token_mean(x: Tensor, mask: Tensor | None) -> Tensor:
-    """Mean over the valid tokens of x, (..., L, dim), silent at padding; (..., 1, dim).
+    """Return the mean over valid tokens, (..., 1, dim); zero if no token is valid.
 
-    Zero where no token is valid.
+    x: (..., L, dim), zero at padding
     """
     return x.sum(-2, keepdim=True) / token_count(x, mask).clamp_min(1)

@@ -1,4 +1,8 @@
-"""The page of attention maps: pick an example, a kind, a layer and a head, and point at a cell."""
+"""The page of attention maps, with selectors for example, kind, layer and head.
+
+The page holds every map as base64 text, one byte for each probability p: round(255 * sqrt(p)). The
+square root gives small probabilities, which are most of them, the finer resolution.
+"""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -9,6 +13,7 @@ import numpy as np
 import torch
 
 from addnorm.core.errors import UserError, unknown_name_message
+from addnorm.report.format import plural
 from addnorm.report.html.page import render, write_page
 
 KINDS = {
@@ -16,27 +21,34 @@ KINDS = {
     "decoder": ("target", "target"),
     "cross": ("target", "source"),
 }
-"""Kinds of attention, and whose tokens stand at the rows (who looks) and columns (what is seen)."""
+"""Kinds of attention, and which tokens are the queries (rows) and the keys (columns)."""
 MAX_LEVEL = 255
+MAX_LABEL_LENGTH = 80
 
 
 def write_attention_page(path: Path, examples: Sequence[Mapping[str, Any]]) -> Path:
-    """Write the page of attention maps, whole or not at all.
+    """Write the page of attention maps and return its path.
 
-    examples: each has `target`, a list of tokens, `source`, the same or None, and `maps`: for
-    encoder, decoder or cross a list over layers of (heads, rows, columns) probabilities. The
-    encoder of a model without a source reads the target.
+    Args:
+        path: the file to write.
+        examples: mappings with the keys `target` (list of tokens), `source` (list of tokens, or
+            None for models without one) and `maps`. `maps` has one or more of the keys encoder,
+            decoder and cross; each value is a list over layers of (heads, queries, keys)
+            probabilities. The encoder of a model without a source reads the target.
+
+    Raises:
+        UserError: if an example has no maps, an unknown kind, or a map of the wrong shape.
     """
     return write_page(Path(path), render_attention_page(examples))
 
 
 def render_attention_page(examples: Sequence[Mapping[str, Any]]) -> str:
-    """The page as text; probabilities are kept as bytes, finest where they are small."""
+    """Return the page as HTML; see `write_attention_page`."""
     if not examples:
-        raise UserError("there is no attention to draw: got no example, wanted one or more")
-    plain = [_encode_example(number, example) for number, example in enumerate(examples)]
-    count = f"{len(plain)} example{'s' if len(plain) > 1 else ''}"
-    return render("attention.html.j2", title="Attention maps", count=count, examples=plain)
+        raise UserError("examples: expected at least one, got none")
+    encoded = [_encode_example(number, example) for number, example in enumerate(examples)]
+    count = plural(len(encoded), "example")
+    return render("attention.html.j2", title="Attention maps", count=count, examples=encoded)
 
 
 def _encode_example(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
@@ -47,27 +59,27 @@ def _encode_example(number: int, example: Mapping[str, Any]) -> dict[str, Any]:
     for kind, layers in example["maps"].items():
         if kind not in KINDS:
             raise UserError(unknown_name_message("kind of attention", str(kind), KINDS))
-        rows, columns = (len(tokens[side]) for side in KINDS[kind])
+        queries, keys = (len(tokens[side]) for side in KINDS[kind])
         for layer, values in enumerate(layers):
-            where = f"example {number}, {kind}, layer {layer}"
-            maps.setdefault(kind, []).append(_encode_map(values, (rows, columns), where))
+            location = f"example {number}, {kind}, layer {layer}"
+            maps.setdefault(kind, []).append(_encode_map(values, (queries, keys), location))
     if not maps:
-        raise UserError(f"example {number} has no attention map; wanted {', '.join(KINDS)}")
+        raise UserError(f"example {number}: expected maps of {', '.join(KINDS)}, got none")
     sides = {kind: [tokens[side] for side in KINDS[kind]] for kind in maps}
-    return {"told": " ".join(tokens["source"])[:80], "tokens": sides, "maps": maps}
+    label = " ".join(tokens["source"])[:MAX_LABEL_LENGTH]
+    return {"label": label, "tokens": sides, "maps": maps}
 
 
 def _encode_map(values: Any, expected_shape: tuple[int, int], location: str) -> dict[str, Any]:
-    """A map as text: a byte for each probability p, sqrt(p) * 255 rounded."""
     if isinstance(values, torch.Tensor):
         values = values.detach().to("cpu", torch.float32).numpy()
     array = np.asarray(values, dtype=np.float32)
     if array.ndim != 3 or array.shape[1:] != expected_shape or not array.shape[0]:
+        queries, keys = expected_shape
         raise UserError(
-            f"{location}: got a map of shape {array.shape}, wanted (heads, {expected_shape[0]}, {expected_shape[1]}), "
-            "a row and a column for each token"
+            f"{location}: expected a map of shape (heads, {queries}, {keys}), got {array.shape}"
         )
-    # A token that may look at nothing has no probabilities (nan): drawn as none.
-    share = np.clip(np.nan_to_num(array, nan=0.0), 0.0, 1.0)
-    data = np.rint(np.sqrt(share) * MAX_LEVEL).astype(np.uint8)
-    return {"heads": int(array.shape[0]), "data": base64.b64encode(data.tobytes()).decode()}
+    # A query whose keys are all masked has NaN probabilities, which are drawn as zeros.
+    probabilities = np.clip(np.nan_to_num(array, nan=0.0), 0.0, 1.0)
+    levels = np.rint(np.sqrt(probabilities) * MAX_LEVEL).astype(np.uint8)
+    return {"heads": int(array.shape[0]), "data": base64.b64encode(levels.tobytes()).decode()}

@@ -1,4 +1,4 @@
-"""Fewer numbers that show the same: before charts are drawn, for the eye and the page's size."""
+"""Downsampling of curves before they are drawn, to limit the size of a page."""
 
 import math
 from collections.abc import Sequence
@@ -7,22 +7,24 @@ from typing import TypeVar
 
 Item = TypeVar("Item")
 Points = Sequence[tuple[float, float]]
-"""(step, value), by step."""
+"""(step, value) pairs in order of the step."""
 MAX_POINTS = 1200
 
 
 def downsample(points: Points, max_points: int = MAX_POINTS) -> list[tuple[float, float]]:
-    """At most `most` points: the lowest and the highest of each stretch, so that peaks stay.
+    """Return at most `max_points` points: the minimum and maximum of each interval.
 
-    >>> thin([(step, step % 7) for step in range(1400)], 4)
+    Keeping both extremes preserves spikes, which averaging or striding would hide.
+
+    >>> downsample([(step, step % 7) for step in range(1400)], 4)
     [(0, 0), (6, 6), (700, 0), (706, 6)]
     """
     if len(points) <= max_points:
         return list(points)
-    stretches = max(1, max_points // 2)
+    intervals = max(1, max_points // 2)
     kept: list[tuple[float, float]] = []
-    for number in range(stretches):
-        start, end = (len(points) * n // stretches for n in (number, number + 1))
+    for index in range(intervals):
+        start, end = (len(points) * n // intervals for n in (index, index + 1))
         low = min(points[start:end], key=lambda point: point[1])
         high = max(points[start:end], key=lambda point: point[1])
         kept += sorted({low, high})
@@ -30,9 +32,9 @@ def downsample(points: Points, max_points: int = MAX_POINTS) -> list[tuple[float
 
 
 def evenly_spaced(items: Sequence[Item], max_items: int) -> list[Item]:
-    """At most `most` of the items, evenly spread, the first and the last among them.
+    """Return at most `max_items` evenly spaced items, including the first and the last.
 
-    >>> spread(range(100), 4)
+    >>> evenly_spaced(range(100), 4)
     [0, 33, 66, 99]
     """
     if len(items) <= max_items:
@@ -41,16 +43,19 @@ def evenly_spaced(items: Sequence[Item], max_items: int) -> list[Item]:
 
 
 def moving_average(points: Points) -> list[tuple[float, float]]:
-    """The mean of each point and its neighbours, about a fortieth of all; at the ends, of fewer."""
+    """Smooth a curve with a centered window of a fortieth of its points.
+
+    The window shrinks at both ends, so the smoothed curve has as many points and no lag.
+    """
     half = len(points) // 80
     sums = [0.0, *accumulate(value for _, value in points)]
-    made = []
-    for place, (step, _) in enumerate(points):
-        start, end = max(0, place - half), min(len(points), place + half + 1)
-        made.append((step, (sums[end] - sums[start]) / (end - start)))
-    return made
+    smoothed = []
+    for index, (step, _) in enumerate(points):
+        start, end = max(0, index - half), min(len(points), index + half + 1)
+        smoothed.append((step, (sums[end] - sums[start]) / (end - start)))
+    return smoothed
 
 
 def finite_points(points: Points) -> list[tuple[float, float]]:
-    """The points whose value is a number."""
+    """Return the points whose value is finite."""
     return [point for point in points if math.isfinite(point[1])]

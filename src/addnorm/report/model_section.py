@@ -1,4 +1,4 @@
-"""What was trained, in facts and a drawing: from the config and arrangement of a run."""
+"""The section on model, training and data of a run, from its config and arrangement."""
 
 import math
 from collections.abc import Iterable, Mapping
@@ -8,10 +8,11 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from addnorm.report.diagram.blocks import build_block_diagram
+from addnorm.report.diagram.figure import diagram_figure
 from addnorm.report.diagram.layout import compute_layout
-from addnorm.report.diagram.svg import render_svg
 from addnorm.report.diagram.symbols import format_formula
-from addnorm.report.html.page import Column, Facts, Figure, Note, Part, Section
+from addnorm.report.html.page import Column, Facts, Note, Part, Section
+from addnorm.tasks import registry as tasks
 from addnorm.wirings.base import registry as wirings
 
 MODEL_KEYS = (
@@ -25,74 +26,76 @@ TRAINING_KEYS = (
 
 
 def find_wiring(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> str:
-    """The call string of the wiring, of the decoder's where there are two; empty if unknown."""
+    """Return the wiring's call string, that of the decoder if there are two; empty if unknown."""
     return str(config.get("wiring") or _find_key(arrangement, "wiring") or "")
 
 
 def model_section(config: Mapping[str, Any], arrangement: Mapping[str, Any]) -> Section:
-    """The section on model, training and data."""
+    """Return the section on model, training and data.
+
+    Args:
+        config: content of `config.yaml`.
+        arrangement: content of `arrangement.json`.
+    """
     wiring = find_wiring(config, arrangement)
     encoder = str(config.get("encoder_wiring") or wiring)
-    norm = config.get("norm") or _find_key(arrangement, "norm")
-    model = {"task": config.get("task"), "wiring": wiring}
-    for key, call in (("formula", wiring), ("encoder", encoder if encoder != wiring else "")):
-        model |= _formula(key, call)
-    model |= {"norm": norm} | {name: config[name] for name in MODEL_KEYS if name in config}
+    model = {"task": config.get("task"), "wiring": wiring, "formula": _formula(wiring)}
+    if encoder != wiring:
+        model["encoder formula"] = _formula(encoder)
+    model["norm"] = config.get("norm") or _find_key(arrangement, "norm")
+    model |= {name: config[name] for name in MODEL_KEYS if name in config}
     training = {name: config[name] for name in TRAINING_KEYS if name in config}
-    told = Column(
+    facts = Column(
         (Facts("Model", _format_values(model)), Facts("Training", _format_values(training)))
     )
-    shown = Column((*_draw_blocks(config, wiring, encoder), _data(config)))
-    return Section("What was trained", (told, shown))
+    diagram_and_data = Column((*_draw_blocks(config, wiring, encoder), _data(config)))
+    return Section("Model, training and data", (facts, diagram_and_data))
 
 
-def _formula(key: str, call: str) -> dict[str, str]:
-    """The wiring's formula; nothing for a wiring that is not known here."""
+def _formula(call: str) -> str:
+    """Return the formula of a wiring; empty if it is not registered in this installation."""
     try:
-        return (
-            {key: format_formula(wirings.card(wirings.resolve(call).name).formula)} if call else {}
-        )
+        return format_formula(wirings.card(wirings.resolve(call).name).formula) if call else ""
     except UserError:
-        return {}
+        return ""
 
 
 def _draw_blocks(config: Mapping[str, Any], wiring: str, encoder: str) -> list[Part]:
-    """The block of each stack; nothing for what cannot be drawn."""
+    """Return the diagram of each stack; empty if one cannot be drawn."""
     depth = int(config.get("depth") or 6)
-    wanted = [(wiring, False, depth)]
-    if config.get("task") == "translate":
-        wanted = [
-            (encoder, False, int(config.get("encoder_depth") or depth)),
-            (wiring, True, depth),
-        ]
+    stacks = [(wiring, False, depth)]
+    task = config.get("task")
+    if task in tasks and tasks.member(str(task)).is_encoder_decoder:
+        encoder_depth = int(config.get("encoder_depth") or depth)
+        stacks = [(encoder, False, encoder_depth), (wiring, True, depth)]
     try:
-        made = [
-            compute_layout(build_block_diagram(call, decoder=two, depth=layers))
-            for call, two, layers in wanted
+        diagrams = [
+            compute_layout(build_block_diagram(call, decoder=is_decoder, depth=stack_depth))
+            for call, is_decoder, stack_depth in stacks
         ]
     except UserError:
         return []
-    named = "The blocks of encoder and decoder" if len(made) > 1 else "The block"
-    return [Figure(named, render_svg(made, theme="light"), render_svg(made, theme="dark"))]
+    title = "Encoder and decoder blocks" if len(diagrams) > 1 else "Block diagram"
+    return [diagram_figure(title, diagrams)]
 
 
 def _data(config: Mapping[str, Any]) -> Part:
-    """What the corpus says of itself, where it still is."""
+    """Return the facts of the corpus, if its folder still exists."""
     folder = str(config.get("data") or "")
     if not folder:
-        return Note("Data: the config names none.")
+        return Note("Data: not named in the config.")
     facts: dict[str, Any] = {"corpus": folder}
     try:
         corpus = Corpus.open(folder)
     except (UserError, OSError):
-        return Facts("Data", facts | {"facts": "the corpus is no longer there"})
+        return Facts("Data", facts | {"details": "the corpus folder no longer exists"})
     facts |= {split: f"{count:,} records" for split, count in corpus.counts.items()}
     facts |= {"labels": list(corpus.labels)} if corpus.labels else {}
     return Facts("Data", _format_values(facts | corpus.about))
 
 
 def _find_key(tree: Any, key: str) -> Any:
-    """The first value of a key, at any depth."""
+    """Return the first non-empty value of a key at any depth of nested mappings."""
     if not isinstance(tree, Mapping):
         return None
     if key in tree:
@@ -101,7 +104,7 @@ def _find_key(tree: Any, key: str) -> Any:
 
 
 def _format_values(values: Mapping[str, Any]) -> dict[str, str]:
-    """Names and values for the eye; what stands inside others gets both names."""
+    """Format names and values as text; nested keys are joined, empty values dropped."""
     return dict(chain.from_iterable(_flatten(str(k), v) for k, v in values.items()))
 
 

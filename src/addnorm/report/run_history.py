@@ -1,4 +1,12 @@
-"""The rows of a run as it went: what an interrupted attempt left behind is taken out."""
+"""The rows of a training run in order of the step, without rows that a resumed run replaced.
+
+A run appends rows to `rows.jsonl`. When it resumes from a checkpoint, it repeats the steps since
+that checkpoint, and the file holds both attempts:
+
+    loss 1, loss 2, loss 3, loss 4, (interrupted; resumed from step 2) loss 3, loss 4, loss 5
+
+`History.from_rows` keeps the last attempt of each step.
+"""
 
 import math
 from collections.abc import Iterable
@@ -6,7 +14,6 @@ from dataclasses import dataclass
 from typing import Any
 
 from addnorm.core.rows import Row
-from addnorm.report.charts.base import Event
 from addnorm.report.downsample import Points
 
 EVENT_LABELS = {
@@ -15,48 +22,61 @@ EVENT_LABELS = {
     "rewind": "spike, rewound",
     "diverged": "diverged",
 }
-"""Rows that tell of something that happened, and how it is called on a page."""
+"""Names of rows that report an event, and the event's label on a page."""
 _STANDARD_FIELDS = ("step", "value", "name", "split", "stack", "site", "layer", "kind")
 
 
 @dataclass(frozen=True)
+class Event:
+    """An event at a step, such as a loss spike or a divergence."""
+
+    step: int
+    label: str
+    value: float = math.nan
+    """The loss, if known."""
+    location: str = ""
+    """Stack, site and kind where the event was detected."""
+
+
+@dataclass(frozen=True)
 class History:
-    """Rows by step, one for each place and step."""
+    """Valid rows in order of the step."""
 
     rows: tuple[Row, ...]
     resume_steps: tuple[int, ...] = ()
-    """Steps from which the run went on once more."""
+    """First step of each resumed attempt."""
     num_replaced: int = 0
-    """Rows of attempts that were done again."""
+    """Number of rows that a later attempt replaced."""
     num_invalid: int = 0
-    """Rows without a step, a name or a number."""
+    """Number of rows without a step, a name or a number."""
 
     @classmethod
     def from_rows(cls, rows: Iterable[Row]) -> "History":
-        """The history that rows tell, in the order they were written."""
+        """Build the history from rows in the order in which they were written."""
         written = list(rows)
-        good = [row for row in written if _is_valid(row)]
-        kept, resumed = _drop_superseded(good)
+        valid = [row for row in written if _is_valid(row)]
+        kept, resume_steps = _drop_superseded(valid)
         newest: dict[tuple[Any, ...], Row] = {}
         for row in kept:
             newest[_row_key(row)] = row
         ordered = sorted(newest.values(), key=lambda row: row["step"])
-        return cls(tuple(ordered), resumed, len(good) - len(ordered), len(written) - len(good))
+        num_replaced, num_invalid = len(valid) - len(ordered), len(written) - len(valid)
+        return cls(tuple(ordered), resume_steps, num_replaced, num_invalid)
 
     @property
     def outcome(self) -> str:
-        """How it ended: done, stopped, diverged, interrupted; nothing if it was cut off."""
+        """How the run ended: done, stopped, diverged or interrupted; empty if it did not end."""
         ends = [row for row in self.rows if row["name"] == "ended"]
-        over = bool(ends) and ends[-1]["step"] >= self.last_step
-        return str(ends[-1].get("ending", "")) if over else ""
+        has_ended = bool(ends) and ends[-1]["step"] >= self.last_step
+        return str(ends[-1].get("ending", "")) if has_ended else ""
 
     @property
     def last_step(self) -> int:
-        """The last step that has a row; 0 if none."""
+        """The last step that has a row; 0 if there are no rows."""
         return max((row["step"] for row in self.rows if row["name"] not in EVENT_LABELS), default=0)
 
     def points(self, name: str, split: str = "train") -> Points:
-        """A number of the whole model over steps. Rows without a split count as training."""
+        """Return the values of a model-wide metric; rows without a split count as training."""
         return [
             (row["step"], float(row["value"]))
             for row in self.rows
@@ -66,43 +86,50 @@ class History:
         ]
 
     def stacks(self, name: str) -> dict[str, list[Row]]:
-        """The rows of sites of each stack; several numbers of one site and step are averaged."""
-        found: dict[str, dict[tuple[int, int], list[Row]]] = {}
+        """Return the rows of a per-site metric by stack, with one value for each site and step.
+
+        Several values of one site and step, such as those of attention heads, are averaged.
+        """
+        groups: dict[str, dict[tuple[int, int], list[Row]]] = {}
         for row in self.rows:
             if row["name"] == name and row.get("site") is not None:
-                place = found.setdefault(str(row.get("stack") or ""), {})
-                place.setdefault((row["step"], row["site"]), []).append(row)
+                sites = groups.setdefault(str(row.get("stack") or ""), {})
+                sites.setdefault((row["step"], row["site"]), []).append(row)
         return {
-            stack: [
-                {**rows[0], "value": math.fsum(row["value"] for row in rows) / len(rows)}
-                if len(rows) > 1 and all(math.isfinite(row["value"]) for row in rows)
-                else rows[-1]
-                for rows in places.values()
-            ]
-            for stack, places in sorted(found.items(), key=lambda item: item[0] != "encoder")
+            stack: [_average(rows) for rows in sites.values()]
+            for stack, sites in sorted(groups.items(), key=lambda item: item[0] != "encoder")
         }
 
     def names(self) -> list[tuple[str, str, bool]]:
-        """(name, split, of sites) of all that was measured, in the order of its first row."""
-        found = {
+        """Return (name, split, is per site) of every metric, in order of its first row."""
+        metrics = {
             (row["name"], row.get("split") or "train", row.get("site") is not None): None
             for row in self.rows
         }
-        return list(found)
+        return list(metrics)
 
     def events(self) -> list[Event]:
-        """Spikes, and from where on the loss was no number."""
-        found = [
+        """Return spikes and divergences in order of the step.
+
+        A loss that is not finite counts as a divergence if no row reports one.
+        """
+        events = [
             Event(
                 row["step"], EVENT_LABELS[row["name"]], float(row["value"]), _describe_location(row)
             )
             for row in self.rows
             if row["name"] in EVENT_LABELS
         ]
-        lost = [step for step, value in self.points("loss") if not math.isfinite(value)]
-        if lost and not any(event.label == "diverged" for event in found):
-            found.append(Event(int(lost[0]), "diverged", math.nan, "the loss is not finite"))
-        return sorted(found, key=lambda event: event.step)
+        nonfinite = [step for step, value in self.points("loss") if not math.isfinite(value)]
+        if nonfinite and not any(event.label == "diverged" for event in events):
+            events.append(Event(int(nonfinite[0]), "diverged", math.nan, "the loss is not finite"))
+        return sorted(events, key=lambda event: event.step)
+
+
+def _average(rows: list[Row]) -> Row:
+    if len(rows) == 1 or not all(math.isfinite(row["value"]) for row in rows):
+        return rows[-1]
+    return {**rows[0], "value": math.fsum(row["value"] for row in rows) / len(rows)}
 
 
 def _is_valid(row: Row) -> bool:
@@ -116,31 +143,41 @@ def _is_valid(row: Row) -> bool:
 
 
 def _drop_superseded(rows: list[Row]) -> tuple[list[Row], tuple[int, ...]]:
-    """Without what was written beyond the step from which a later attempt went on."""
+    """Drop the rows of steps that a later attempt repeats; return the rest and the resume steps.
+
+    Every attempt writes its training losses in order of the step, so a step that does not increase
+    starts a new attempt.
+    """
     kept: list[Row] = []
-    resumed: list[int] = []
-    last = None  # of the training loss, which every attempt writes in order
-    since = 0  # where in `kept` the rows begin that came after it
+    resume_steps: list[int] = []
+    last_step = None  # of the training loss
+    after_last = 0  # index into `kept` of the first row after the last training loss
     for row in rows:
         kept.append(row)
         if row["name"] != "loss" or (row.get("split") or "train") != "train":
             continue
-        if last is not None and row["step"] <= last:
-            back = next(n for n in range(since, len(kept)) if kept[n]["step"] <= row["step"])
-            start = min(each["step"] for each in kept[back:])
-            kept[:back] = [
-                each for each in kept[:back] if each["step"] < start or each["name"] == "rewind"
+        if last_step is not None and row["step"] <= last_step:
+            # The new attempt may have written other rows before its first training loss. It starts
+            # with the first row since the last loss that is not later than the repeated step.
+            attempt = next(
+                n for n in range(after_last, len(kept)) if kept[n]["step"] <= row["step"]
+            )
+            start = min(each["step"] for each in kept[attempt:])
+            kept[:attempt] = [
+                each for each in kept[:attempt] if each["step"] < start or each["name"] == "rewind"
             ]
-            resumed.append(start)
-        last, since = row["step"], len(kept)
-    return kept, tuple(resumed)
+            resume_steps.append(start)
+        last_step, after_last = row["step"], len(kept)
+    return kept, tuple(resume_steps)
 
 
 def _row_key(row: Row) -> tuple[Any, ...]:
-    """What a row is about: two rows of one place say the same thing twice."""
-    more = tuple(sorted((name, str(row[name])) for name in row if name not in _STANDARD_FIELDS))
-    about = (row["name"], row.get("split") or "train", row.get("stack"), row.get("site"))
-    return (row["step"], *about, more)
+    """Return what identifies a measurement: of two rows with one key, the later one is kept."""
+    other_fields = tuple(
+        sorted((name, str(row[name])) for name in row if name not in _STANDARD_FIELDS)
+    )
+    metric = (row["name"], row.get("split") or "train", row.get("stack"), row.get("site"))
+    return (row["step"], *metric, other_fields)
 
 
 def _describe_location(row: Row) -> str:

@@ -1,8 +1,8 @@
-"""The page of a run: what was trained, how it went, and what was seen inside."""
+"""The page of a training run: model, losses, speed, and metrics inside the model."""
 
 import json
-import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -11,15 +11,11 @@ import yaml
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
-from addnorm.report.charts.base import Event
-from addnorm.report.charts.run import (
-    plot_curve,
-    plot_heatmap,
-    plot_loss,
-    plot_over_depth,
-    plot_over_steps,
-)
+from addnorm.report.charts.curves import plot_curve, plot_loss
+from addnorm.report.charts.sites import plot_heatmap, plot_over_depth, plot_over_steps
 from addnorm.report.downsample import finite_points, moving_average
+from addnorm.report.format import format_number, plural
+from addnorm.report.html.notes import NOT_MEASURED
 from addnorm.report.html.page import (
     Chart,
     CollapsibleText,
@@ -31,47 +27,60 @@ from addnorm.report.html.page import (
     write_page,
 )
 from addnorm.report.model_section import find_wiring, model_section
-from addnorm.report.run_history import EVENT_LABELS, History
+from addnorm.report.run_history import EVENT_LABELS, Event, History
+from addnorm.tasks import registry as tasks
 
 PAGE_FILE = "report.html"
-TASKS = {"translate": "Translation", "lm": "Language model", "classify": "Classification"}
-MetricSpec = tuple[str, str, str, tuple[Any, ...]]
-METRIC_SECTIONS: dict[str, list[MetricSpec]] = {
-    "Gradients": [("gradient_norm", "Gradient norm", "norm of the gradient", (plot_heatmap,))],
-    "The stream": [
-        (
-            "stream_variance",
-            "Variance of the stream",
-            "variance",
-            (plot_over_depth, plot_over_steps),
+MAX_EVENT_ROWS = 200
+
+
+@dataclass(frozen=True)
+class Metric:
+    """A metric that the trainer logs, and how its sites are drawn."""
+
+    name: str
+    """Name of the rows."""
+    title: str
+    axis_title: str
+    site_charts: tuple[Callable[..., Chart | Note], ...]
+
+
+METRIC_SECTIONS: dict[str, list[Metric]] = {
+    "Gradients": [Metric("gradient_norm", "Gradient norm", "gradient norm", (plot_heatmap,))],
+    "Residual stream": [
+        Metric(
+            "stream_variance", "Stream variance", "variance", (plot_over_depth, plot_over_steps)
         ),
-        (
+        Metric(
             "dependency",
             "Residual dependency",
-            "share of the branch",
+            "Var[f] / Var[x + f]",
             (plot_over_depth, plot_over_steps),
         ),
     ],
-    "Updates": [("update_ratio", "Update to weight", "|update| / |weight|", (plot_over_steps,))],
+    "Updates": [
+        Metric("update_ratio", "Update to weight ratio", "|update| / |weight|", (plot_over_steps,))
+    ],
     "Attention": [
-        ("attention_entropy", "Entropy of the attention", "entropy (nats)", (plot_over_steps,)),
-        ("max_logit", "Largest attention logit", "logit", (plot_over_steps,)),
+        Metric("attention_entropy", "Attention entropy", "entropy (nats)", (plot_over_steps,)),
+        Metric("max_logit", "Largest attention logit", "logit", (plot_over_steps,)),
     ],
 }
-"""Sections, and in each what was measured: name of the rows, title, unit, how sites are drawn."""
+"""Metrics by section of the page; a metric that is not listed goes to "Other metrics"."""
 CHART_TITLES = {
     plot_heatmap: "by site and step",
-    plot_over_depth: "from site to site",
+    plot_over_depth: "over depth",
     plot_over_steps: "over steps",
 }
 SECTION_NOTES = {
-    "Gradients": "A band that darkens from one end of the stack to the other is a "
-    "gradient that vanishes on its way.",
-    "The stream": "Variance tells whether the stream grows with depth; dependency, how much of "
-    "what a site hands on is its own branch rather than what came down the skip.",
-    "Updates": "The size of one update beside the size of the weights that it changes.",
-    "Attention": "Entropy near zero means attention to a single token; logits that keep growing "
-    "come before many divergences.",
+    "Gradients": "Norm of the loss gradient with respect to the parameters. A color that changes "
+    "steadily from one end of the stack to the other shows vanishing or exploding gradients.",
+    "Residual stream": "Stream variance shows whether the stream grows with depth. Residual "
+    "dependency is the fraction of a site's output variance that comes from its branch rather "
+    "than from the skip.",
+    "Updates": "Norm of one optimizer update relative to the norm of the weights that it changes.",
+    "Attention": "An entropy near zero means that attention selects a single token. Growing "
+    "logits often precede a divergence.",
 }
 
 
@@ -88,22 +97,30 @@ def write_training_report(folder: Path) -> Path:
 def render_run_page(
     folder: Path, config: Mapping[str, Any], arrangement: Mapping[str, Any], history: History
 ) -> str:
-    """The page as text."""
+    """Return the page of a run as HTML.
+
+    Args:
+        folder: folder of the run, which the page names.
+        config: content of `config.yaml`.
+        arrangement: content of `arrangement.json`; empty if there is none.
+        history: the rows of the run.
+    """
     events = history.events()
-    task = str(config.get("task", "")) or "a run"
+    task = str(config.get("task", "")) or "Training run"
+    title = tasks.card(task).title if task in tasks else task
     wiring = find_wiring(config, arrangement)
     return render_page(
-        f"{TASKS.get(task, task)} with {wiring}" if wiring else TASKS.get(task, task),
-        about=f"The run in {folder.resolve()}",
-        figures=_figures(history, events),
+        f"{title} with {wiring}" if wiring else title,
+        about=f"Folder: {folder.resolve()}",
+        key_numbers=_key_numbers(history, events),
         warnings=list(_warnings(config, history, events)),
         sections=[
             model_section(config, arrangement),
             _loss_section(config, history, events),
             _speed_section(history),
             *(
-                _metric_section(title, measures, history, events)
-                for title, measures in METRIC_SECTIONS.items()
+                _metric_section(title, metrics, history, events)
+                for title, metrics in METRIC_SECTIONS.items()
             ),
             *_other_sections(history),
             _source_section(config, arrangement, history),
@@ -117,12 +134,12 @@ def _load_config(folder: Path) -> dict[str, Any]:
         config = yaml.safe_load(path.read_text(encoding="utf-8"))
     except (FileNotFoundError, NotADirectoryError):
         raise UserError(
-            f"no run at {folder}: it has no config.yaml; wanted a folder that `addnorm train` made"
+            f"no run in {folder}: expected a config.yaml; use the output folder of `addnorm train`"
         ) from None
-    except (yaml.YAMLError, UnicodeDecodeError) as problem:
-        raise UserError(f"{path} is not YAML ({' '.join(str(problem).split())})") from None
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise UserError(f"{path} is not valid YAML ({' '.join(str(error).split())})") from None
     if not isinstance(config, dict):
-        raise UserError(f"{path} holds no keys; wanted the config of a run")
+        raise UserError(f"{path}: expected the keys of a run, got {type(config).__name__}")
     return config
 
 
@@ -131,29 +148,28 @@ def _load_arrangement(folder: Path) -> dict[str, Any]:
     if not path.is_file():
         return {}
     try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except ValueError as problem:
-        raise UserError(f"{path} is not JSON ({problem}); wanted that of a run") from None
-    return found if isinstance(found, dict) else {"arrangement": found}
+        content = json.loads(path.read_text(encoding="utf-8"))
+    except ValueError as error:
+        raise UserError(f"{path} is not valid JSON ({error})") from None
+    return content if isinstance(content, dict) else {"arrangement": content}
 
 
-def _figures(history: History, events: Sequence[Event]) -> dict[str, str]:
-    """The numbers that one looks for first."""
-    figures = {"steps": f"{history.last_step:,}"}
+def _key_numbers(history: History, events: Sequence[Event]) -> dict[str, str]:
+    numbers = {"steps": f"{history.last_step:,}"}
     if train := finite_points(history.points("loss")):
-        figures["training loss, smoothed"] = f"{moving_average(train)[-1][1]:.4g}"
+        numbers["training loss, smoothed"] = f"{moving_average(train)[-1][1]:.4g}"
     if valid := finite_points(history.points("loss", "valid")):
         step, value = min(valid, key=lambda point: (point[1], point[0]))
-        figures[f"best validation loss, step {step:,}"] = f"{value:.4g}"
-    if found := finite_points(history.points("perplexity", "valid")):
-        figures["best perplexity"] = f"{min(value for _, value in found):.4g}"
-    if found := finite_points(history.points("accuracy", "valid")):
-        figures["best accuracy"] = f"{max(value for _, value in found):.2%}"
+        numbers[f"best validation loss, step {step:,}"] = f"{value:.4g}"
+    if perplexity := finite_points(history.points("perplexity", "valid")):
+        numbers["best perplexity"] = f"{min(value for _, value in perplexity):.4g}"
+    if accuracy := finite_points(history.points("accuracy", "valid")):
+        numbers["best accuracy"] = f"{max(value for _, value in accuracy):.2%}"
     if speed := finite_points(history.points("tokens_per_second")):
-        figures["tokens a second, median"] = f"{median(value for _, value in speed):,.0f}"
+        numbers["median tokens per second"] = f"{median(value for _, value in speed):,.0f}"
     if history.rows:
-        figures["spikes"] = f"{sum(event.label.startswith('spike') for event in events):,}"
-    return figures
+        numbers["spikes"] = f"{sum(event.label.startswith('spike') for event in events):,}"
+    return numbers
 
 
 def _warnings(
@@ -163,11 +179,12 @@ def _warnings(
     if not history.rows:
         yield "Nothing was measured yet: the run has no rows."
     elif history.outcome in ("", "interrupted"):
-        yield f"The rows end at step {history.last_step:,} of {steps:,}: not finished."
+        total = f" of {steps:,}" if isinstance(steps, int) else ""
+        yield f"Training has not finished: the last row is at step {history.last_step:,}{total}."
     for event in events:
         if event.label == "diverged":
-            where = f" ({event.location})" if event.location else ""
-            yield f"Diverged at step {event.step:,}{where}."
+            location = f" ({event.location})" if event.location else ""
+            yield f"Diverged at step {event.step:,}{location}."
 
 
 def _loss_section(config: Mapping[str, Any], history: History, events: Sequence[Event]) -> Section:
@@ -176,83 +193,91 @@ def _loss_section(config: Mapping[str, Any], history: History, events: Sequence[
             history.points("loss"),
             history.points("loss", "valid"),
             events=events,
-            title="Loss in training and validation",
+            title="Training and validation loss",
         )
     ]
-    for name, title, unit in (
-        ("perplexity", "Perplexity in validation", "perplexity"),
-        ("accuracy", "Accuracy in validation", "share right"),
+    for name, title, axis_title in (
+        ("perplexity", "Validation perplexity", "perplexity"),
+        ("accuracy", "Validation accuracy", "accuracy"),
     ):
         if points := history.points(name, "valid"):
-            parts.append(plot_curve(points, title=title, y=unit, name="validation"))
+            parts.append(plot_curve(points, title=title, y=axis_title, name="validation"))
     if events:
         rows = [
-            (f"{each.step:,}", each.label, _format_number(each.value), each.location)
-            for each in events[:200]
+            (f"{each.step:,}", each.label, format_number(each.value), each.location)
+            for each in events[:MAX_EVENT_ROWS]
         ]
-        more = f", the first 200 of {len(events):,}" if len(events) > 200 else ""
-        parts.append(Table(f"What happened{more}", ("step", "what", "loss", "where"), rows))
-    smoothed = " Both without label smoothing." if config.get("label_smoothing") else ""
+        limit = (
+            f", the first {MAX_EVENT_ROWS} of {len(events):,}"
+            if len(events) > MAX_EVENT_ROWS
+            else ""
+        )
+        parts.append(Table(f"Events{limit}", ("step", "event", "loss", "location"), rows))
+    label_smoothing = (
+        " Both losses exclude label smoothing." if config.get("label_smoothing") else ""
+    )
     return Section(
         "Loss",
         parts,
-        "Drag to move, Ctrl + wheel or pinch to zoom, double click to go back; hover for numbers."
-        + smoothed,
+        "Drag to pan, Ctrl + wheel or pinch to zoom, double-click to reset, hover for values."
+        + label_smoothing,
     )
 
 
 def _speed_section(history: History) -> Section:
+    lr, speed = history.points("lr"), history.points("tokens_per_second")
     return Section(
         "Learning rate and speed",
         _merge_missing_notes(
             [
-                plot_curve(
-                    history.points("lr"), title="Learning rate", y="learning rate", log=False
-                ),
-                plot_curve(
-                    history.points("tokens_per_second"), title="Speed", y="tokens / s", noisy=True
-                ),
+                plot_curve(lr, title="Learning rate", y="learning rate", log=False),
+                plot_curve(speed, title="Speed", y="tokens / s", noisy=True),
             ]
         ),
     )
 
 
 def _metric_section(
-    title: str,
-    measures: Sequence[MetricSpec],
-    history: History,
-    events: Sequence[Event],
+    title: str, metrics: Sequence[Metric], history: History, events: Sequence[Event]
 ) -> Section:
-    """What was measured inside, of the whole model and of sites."""
+    """Return the charts of metrics, first of the whole model, then of its sites."""
     parts: list[Part] = []
-    for name, what, unit, drawers in measures:
-        points, stacks = history.points(name), history.stacks(name)
+    for metric in metrics:
+        points, stacks = history.points(metric.name), history.stacks(metric.name)
         if points:
-            named = f"{what} of the whole model"
+            chart_title = f"{metric.title}, whole model"
             parts.append(
-                plot_curve(points, title=named, y=unit, events=events, noisy=True, wide=True)
+                plot_curve(
+                    points,
+                    title=chart_title,
+                    y=metric.axis_title,
+                    events=events,
+                    noisy=True,
+                    wide=True,
+                )
             )
-        for drawer in drawers:
+        for plot in metric.site_charts:
             for stack, rows in stacks.items():
-                named = f"{what} {CHART_TITLES[drawer]}" + (f", {stack}" if stack else "")
-                parts.append(drawer(rows, title=named, y=unit))
+                suffix = f", {stack}" if stack else ""
+                chart_title = f"{metric.title} {CHART_TITLES[plot]}{suffix}"
+                parts.append(plot(rows, title=chart_title, y=metric.axis_title))
         if not points and not stacks:
-            parts.append(Note(f"{what}: not measured."))
+            parts.append(Note(f"{metric.title}{NOT_MEASURED}"))
     parts = _merge_missing_notes(parts)
-    seen = any(isinstance(part, Chart) for part in parts)
-    return Section(title, parts, SECTION_NOTES[title] if seen else "")
+    has_charts = any(isinstance(part, Chart) for part in parts)
+    return Section(title, parts, SECTION_NOTES[title] if has_charts else "")
 
 
 def _other_sections(history: History) -> list[Section]:
-    """A chart for each measurement that this page does not know."""
+    """Return a section with a chart for each metric that `METRIC_SECTIONS` does not list."""
     known = {"loss", "perplexity", "accuracy", "lr", "tokens_per_second", "ended", *EVENT_LABELS}
-    known |= {name for measures in METRIC_SECTIONS.values() for name, *_ in measures}
+    known |= {metric.name for metrics in METRIC_SECTIONS.values() for metric in metrics}
     parts: list[Part] = []
-    for name, split, of_sites in history.names():
+    for name, split, is_per_site in history.names():
         if name in known:
             continue
         title = name.replace("_", " ").capitalize()
-        if of_sites:
+        if is_per_site:
             parts += [
                 plot_over_steps(
                     rows, title=f"{title} over steps" + (f", {stack}" if stack else ""), y=name
@@ -260,42 +285,36 @@ def _other_sections(history: History) -> list[Section]:
                 for stack, rows in history.stacks(name).items()
             ]
         else:
-            told = f"{title}, {split}" if split != "train" else title
-            parts.append(plot_curve(history.points(name, split), title=told, y=name, name=split))
-    return [Section("More measurements", parts)] if parts else []
+            title = f"{title}, {split}" if split != "train" else title
+            parts.append(plot_curve(history.points(name, split), title=title, y=name, name=split))
+    return [Section("Other metrics", parts)] if parts else []
 
 
 def _source_section(
     config: Mapping[str, Any], arrangement: Mapping[str, Any], history: History
 ) -> Section:
-    told = [f"{len(history.rows):,} rows, up to step {history.last_step:,}."]
+    sentences = [f"{plural(len(history.rows), 'row')}, up to step {history.last_step:,}."]
     if history.resume_steps:
         steps = ", ".join(f"{step:,}" for step in history.resume_steps[:8])
-        told.append(
-            f"The run went on once more from step {steps}; {history.num_replaced:,} rows of what was"
-            " done again were replaced."
+        sentences.append(
+            f"The run was resumed from step {steps}; {plural(history.num_replaced, 'row')} of "
+            "repeated steps were replaced."
         )
     if history.num_invalid:
-        told.append(f"{history.num_invalid:,} rows have no step, name or number and were left out.")
-    dumped = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
-    parts: list[Part] = [Note(" ".join(told)), CollapsibleText("config.yaml", dumped)]
-    if arrangement:
-        parts.append(
-            CollapsibleText(
-                "arrangement.json", json.dumps(arrangement, indent=2, ensure_ascii=False)
-            )
+        sentences.append(
+            f"{plural(history.num_invalid, 'row')} without a step, name or number were omitted."
         )
-    return Section("Where this comes from", parts)
+    config_text = yaml.safe_dump(dict(config), sort_keys=False, allow_unicode=True)
+    parts: list[Part] = [Note(" ".join(sentences)), CollapsibleText("config.yaml", config_text)]
+    if arrangement:
+        arrangement_text = json.dumps(arrangement, indent=2, ensure_ascii=False)
+        parts.append(CollapsibleText("arrangement.json", arrangement_text))
+    return Section("Source files", parts)
 
 
 def _merge_missing_notes(parts: Sequence[Part]) -> list[Part]:
-    """What was not measured, in one line."""
-    end = ": not measured."
-    missing = [p.text for p in parts if isinstance(p, Note) and p.text.endswith(end)]
+    """Join the notes of metrics that were not measured into one."""
+    missing = [p.text for p in parts if isinstance(p, Note) and p.text.endswith(NOT_MEASURED)]
     others = [p for p in parts if not (isinstance(p, Note) and p.text in missing)]
-    names = "; ".join(text.removesuffix(end) for text in missing)
-    return [*others, *([Note(names + end)] if missing else [])]
-
-
-def _format_number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else ""
+    names = "; ".join(text.removesuffix(NOT_MEASURED) for text in missing)
+    return [*others, *([Note(names + NOT_MEASURED)] if missing else [])]

@@ -70,8 +70,8 @@ class RotaryPositions(Positions):
         if self.rotary_dim % 2 or self.rotary_dim == 0:
             raise UserError(
                 "rotary positions: expected an even number of features from 2, got "
-                f"{self.rotary_dim} (share={share} of head_dim={head_dim}); change share or head_dim "
-                "(dim / heads)"
+                f"{self.rotary_dim} (share={share} of head_dim={head_dim}); change share or "
+                "head_dim (dim / heads)"
             )
 
     def rotation(self, index: Tensor) -> Rotation:

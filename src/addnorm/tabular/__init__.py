@@ -1,4 +1,4 @@
-"""Transformers for tables that behave like estimators of scikit-learn."""
+"""scikit-learn estimators that fit Transformers to tables."""
 
 from pathlib import Path
 
@@ -18,6 +18,6 @@ __all__ = [
 
 
 def load(path: str | Path) -> TabularTransformerClassifier | TabularTransformerRegressor:
-    """An estimator that was saved, of whichever kind."""
-    known = (TabularTransformerClassifier, TabularTransformerRegressor)
-    return load_estimator(path, {kind.__name__: kind for kind in known})
+    """Load a saved classifier or regressor from a folder."""
+    classes = (TabularTransformerClassifier, TabularTransformerRegressor)
+    return load_estimator(path, {each.__name__: each for each in classes})

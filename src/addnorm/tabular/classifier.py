@@ -1,4 +1,4 @@
-"""A Transformer that classifies rows of a table."""
+"""Transformer classifier for tables."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -18,109 +18,115 @@ from addnorm.tabular.inspection.calibration import (
     Reliability,
     fit_temperature,
 )
-from addnorm.tabular.training.loop import WeightedBatch, rollback_on_error
+from addnorm.tabular.training.contexts import rollback_on_error
+from addnorm.tabular.training.loop import WeightedBatch
 from addnorm.tabular.training.targets import ClassTarget, comparable_type, reject_missing_targets
 
 CALIBRATIONS = ("temperature", "none")
 
 
 class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
-    """A Transformer for tables that behaves like any classifier of scikit-learn.
+    """Transformer classifier for tables with the scikit-learn interface.
 
     Parameters
     ----------
     model : {"ft_transformer", "tab_transformer", "saint", "mlp"}, default="ft_transformer"
-        Which network.
+        Architecture.
     wiring : str or None, default=None
-        How sub-layers are joined, a call string such as "post_ln" or "deepnorm"; the one of the
-        model's paper if None.
+        Wiring of the sub-layers as a call string, such as "post_ln" or "deepnorm"; None selects the
+        wiring of the model's paper.
     norm : str or None, default=None
-        The norm, a call string such as "rms"; "layer" if None.
+        Norm as a call string, such as "rms"; None selects "layer".
     numeric : str or None, default=None
-        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
-        "mlp(hidden=100)"; the model's own if None, "piecewise" for "ft_transformer" and "mlp".
+        Embedding of numbers: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
+        "mlp(hidden=100)". None selects the model's default, "piecewise" for "ft_transformer" and
+        "mlp".
     dim : int or None, default=None
-        Features of the stream; the model's own if None, 96 for "ft_transformer" and "mlp".
+        Width of the residual stream. None selects the model's default, 96 for "ft_transformer" and
+        "mlp".
     depth : int or None, default=None
-        Layers; the model's own if None, 2 for "ft_transformer" and "mlp".
+        Number of layers. None selects the model's default, 2 for "ft_transformer" and "mlp".
     heads : int or None, default=None
-        Attention heads; the model's own if None, 8 for "ft_transformer".
+        Number of attention heads. None selects the model's default, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden features of the feed-forward; the model's own share of `dim` if None.
+        Hidden width of the feed-forward; None selects the model's multiple of `dim`.
     activation : str or None, default=None
-        Activation of the feed-forward; the model's own if None, "reglu" for "ft_transformer".
+        Activation of the feed-forward. None selects the model's default, "reglu" for
+        "ft_transformer".
     dropout : float or None, default=None
-        Share of every branch dropped in training; the model's own, else 0.1, if None.
+        Dropout rate of every residual branch; None selects the model's default, else 0.1.
     attention_dropout : float or None, default=None
-        Share of attention probabilities dropped in training; the model's own, else 0.2, if None.
+        Dropout rate of attention probabilities; None selects the model's default, else 0.2.
     activation_dropout : float or None, default=None
-        Share of the feed-forward's hidden features dropped in training; the model's own, else 0.2,
-        if None.
+        Dropout rate of the feed-forward's hidden features; None selects the model's default, else
+        0.2.
     optimizer : str, default="adamw(beta2=0.999)"
-        A call string; see `addnorm list optimizers`.
+        Optimizer as a call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
         Peak learning rate.
     weight_decay : float, default=1e-5
-        Of matrices; tokens, norms and biases have none.
+        Weight decay of matrices; embeddings, norms and biases are not decayed.
     schedule : str or None, default=None
-        A call string; the wiring's own if None.
+        Learning-rate schedule as a call string; None selects the one recommended for the wiring.
     average : float, default=0.99
-        Decay of the running average of the weights, which is what answers.
+        Decay of the exponential moving average of the weights. The averaged weights are used for
+        prediction.
     batch_size : int or "auto", default="auto"
-        Rows of a step; "auto" is 32 to 256, by the size of the table.
+        Rows per step; "auto" chooses 32 to 256 by the size of the table.
     max_epochs : int or "auto", default="auto"
-        Passes over the training rows; the learning rate is planned for all of them. "auto" is about
-        2000 steps, in 12 to 20 passes.
+        Maximum number of epochs; the learning-rate schedule spans all of them. "auto" chooses 12 to
+        20 epochs for about 2000 steps.
     patience : int, default=8
-        Epochs without a better loss on the rows held out after which training ends.
+        Epochs without a better validation loss after which training stops.
     early_stopping : bool or "auto", default="auto"
-        Whether rows are held out to find the best epoch; "auto" does it from 300 different rows on.
+        Whether to hold out validation rows and keep the best epoch; "auto" does so from 300
+        distinct rows.
     validation_fraction : float, default=0.1
-        Share of the rows held out.
+        Fraction of the rows held out for validation.
     max_seconds : float or None, default=None
-        Time for training; the learning rate falls to its end within it.
+        Time limit of training in seconds; the learning rate decays fully within it.
     column_types : dict or None, default=None
-        Types of columns that are not as they look: by name or position, "numeric", "boolean",
-        "categorical", "string" or "datetime".
+        Explicit column types by name or position, which override the inferred ones: "numeric",
+        "boolean", "categorical", "string" or "datetime".
     class_weight : dict, "balanced" or None, default=None
-        Weights of the classes, beside those of the rows.
+        Weights of the classes, multiplied with the sample weights.
     calibration : {"temperature", "none"}, default="temperature"
-        Whether probabilities are calibrated with one temperature on the rows held out, where there
-        are at least 100.
+        Calibration of the probabilities. "temperature" fits one temperature on the validation rows
+        if there are at least 100 of them.
     importance : {"auto", "rollout", "permutation"}, default="auto"
-        How `feature_importances_` are computed; "auto" takes attention rollout where there is
-        attention between all columns.
+        Method of `feature_importances_`; "auto" uses attention rollout if the model attends to all
+        columns, else permutation.
     precision : {"float32", "bfloat16"}, default="float32"
-        Of training.
+        Precision of training.
     device : str, default="auto"
-        Where to train; "auto" takes CUDA, then MPS, then the CPU.
+        Device to train on; "auto" selects CUDA, then MPS, then the CPU.
     n_jobs : int or None, default=None
-        Threads; -1 for all, None for as many as torch uses anyway.
+        Number of threads; -1 uses all cores, None keeps the setting of PyTorch.
     random_state : int, RandomState or None, default=None
-        The same number gives the same bits.
+        Seed; an integer makes results reproducible bit for bit.
     verbose : bool, default=False
         Whether to show progress.
     warm_start : bool, default=False
-        Whether `fit` goes on from the last fit.
+        Whether `fit` continues from the previous fit.
 
     Attributes
     ----------
     classes_ : ndarray of shape (n_classes,)
-        The classes.
+        Class labels.
     temperature_ : float
-        What logits are divided by.
+        Temperature that divides the logits.
     feature_importances_ : ndarray of shape (n_features_in_,)
-        How much each column matters; the sum is 1.
+        Importance of each column; they sum to 1.
     history_ : list of dict
-        Loss, held-out loss, learning rate and seconds of every epoch.
+        Training loss, validation loss, learning rate and elapsed seconds of every epoch.
     encoder_ : TableEncoder
-        Columns, their types, and how they are read.
+        Names and types of the columns and their encoding.
     module_ : TableModel
-        The network.
+        Fitted network.
     n_features_in_ : int
-        Columns seen at fit.
+        Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Their names, where the table had any.
+        Column names seen during fit, if the table has any.
 
     Examples
     --------
@@ -132,8 +138,12 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
     array(['low'], dtype='<U4')
     """
 
-    _usual: ClassVar = {"dropout": 0.1, "attention_dropout": 0.2, "activation_dropout": 0.2}
-    _most_passes = 20
+    _default_dropout: ClassVar = {
+        "dropout": 0.1,
+        "attention_dropout": 0.2,
+        "activation_dropout": 0.2,
+    }
+    _max_auto_epochs = 20
     classes_: np.ndarray
     temperature_: float
 
@@ -210,7 +220,13 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
 
     @rollback_on_error
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to a table (pandas, polars, Arrow, numpy) and its classes."""
+        """Fit the classifier.
+
+        Args:
+            X: table as pandas, polars or Arrow frame, or as 2-D array
+            y: (rows) class labels
+            sample_weight: (rows) non-negative weights; rows of weight 0 are ignored
+        """
         if self.calibration not in CALIBRATIONS:
             raise UserError(
                 unknown_name_message("calibration", str(self.calibration), CALIBRATIONS)
@@ -219,70 +235,82 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         y = validate_data(self, X="no_validation", y=y)
         if y.dtype.kind == "O" and len({comparable_type(each) for each in y}) > 1:
             raise UserError(
-                "Input y has classes of several types, such as numbers beside texts; wanted one"
+                "y: expected class labels of one type, got several types, such as numbers and "
+                "strings"
             )
         check_classification_targets(y)
-        given = self._check_input(X, y, sample_weight)
-        given = given._replace(weights=given.weights * self._class_weights(y, given.weights))
-        classes, codes = np.unique(y[given.weights > 0], return_inverse=True)
+        inputs = self._check_input(X, y, sample_weight)
+        inputs = inputs._replace(weights=inputs.weights * self._class_weights(y, inputs.weights))
+        classes, codes = np.unique(y[inputs.weights > 0], return_inverse=True)
         if len(classes) < 2:
             raise UserError(
                 f"{type(self).__name__} needs samples of at least 2 classes in the data, but the "
                 f"data contains only one class: {classes.tolist()[0]!r}"
             )
         if self.warm_start and hasattr(self, "module_") and list(self.classes_) != list(classes):
-            raise UserError("warm_start goes on with the classes of the last fit, got others")
+            raise UserError(
+                "warm_start=True requires the classes of the previous fit: expected "
+                f"{self.classes_.tolist()}, got {classes.tolist()}"
+            )
         self.classes_ = classes
         self.temperature_ = 1.0
-        self._fit(given.drop_zero_weights(), codes)
+        self._fit(inputs.drop_zero_weights(), codes)
         return self
 
     def _class_weights(self, y: np.ndarray, weights: np.ndarray) -> np.ndarray:
-        """The weight of every row's class; rows of weight 0 are not counted."""
-        made, real = np.ones(len(y)), weights > 0
-        told = self.class_weight
-        if not (told is None or isinstance(told, Mapping) or str(told) == "balanced"):
+        """Return the class weight of every row; rows of weight 0 do not count for "balanced"."""
+        class_weight = self.class_weight
+        if not (
+            class_weight is None
+            or isinstance(class_weight, Mapping)
+            or str(class_weight) == "balanced"
+        ):
             raise UserError(
-                f"class_weight is a dict from classes to weights, 'balanced' or None, got {told!r}"
+                "class_weight: expected a dict from class to weight, 'balanced' or None, got "
+                f"{class_weight!r}"
             )
-        if self.class_weight is not None:
-            made[real] = compute_sample_weight(self.class_weight, y[real])
-        if (made < 0).any() or not made[real].any():
+        row_weights, positive = np.ones(len(y)), weights > 0
+        if class_weight is not None:
+            row_weights[positive] = compute_sample_weight(class_weight, y[positive])
+        if (row_weights < 0).any() or not row_weights[positive].any():
             raise UserError(
-                f"class_weight has weights from 0, one of them above, got {self.class_weight!r}"
+                "class_weight: expected weights >= 0, at least one of them positive, got "
+                f"{class_weight!r}"
             )
-        return made
+        return row_weights
 
     def predict_proba(self, X: Any) -> np.ndarray:
-        """Probabilities, (rows, classes), in the order of `classes_`."""
+        """Return class probabilities, (rows, classes), in the order of `classes_`."""
         logits = self._predict_rows(X)
         return self._probabilities(logits)
 
     def predict(self, X: Any) -> np.ndarray:
-        """The likeliest class of each row."""
-        likeliest = self._predict_rows(X).argmax(1)
-        return self.classes_[likeliest]
+        """Return the most probable class of each row."""
+        most_probable = self._predict_rows(X).argmax(1)
+        return self.classes_[most_probable]
 
     def reliability(self, X: Any, y: Any, *, bins: int = 10) -> Reliability:
-        """How often the classifier was right, by how sure it was; `.save("plot.svg")` draws it.
+        """Compare predicted probabilities with observed frequencies on labelled rows.
 
-        With two classes, how often the second came true, by its probability.
+        With two classes, the probability is that of the second class; with more, it is that of the
+        predicted class. `.save("plot.svg")` of the result draws the reliability diagram.
         """
-        said, y = self.predict_proba(X), column_or_1d(y)
+        probabilities, y = self.predict_proba(X), column_or_1d(y)
         if not any(each in self.classes_.tolist() for each in y.tolist()):
             raise UserError(
-                f"y holds none of the classes {self.classes_.tolist()}; is it of another type?"
+                f"y: expected labels among {self.classes_.tolist()}, got none of them; check the "
+                "type of the labels"
             )
         if len(self.classes_) == 2:
-            return Reliability.from_predictions(said[:, 1], y == self.classes_[1], bins=bins)
-        return Reliability.from_predictions(
-            said.max(1), self.classes_[said.argmax(1)] == y, bins=bins
-        )
+            is_second = y == self.classes_[1]
+            return Reliability.from_predictions(probabilities[:, 1], is_second, bins=bins)
+        is_correct = self.classes_[probabilities.argmax(1)] == y
+        return Reliability.from_predictions(probabilities.max(1), is_correct, bins=bins)
 
     def _target(self, y: np.ndarray, weights: np.ndarray) -> ClassTarget:
         return ClassTarget(len(self.classes_))
 
-    def _groups(self, y: np.ndarray) -> np.ndarray:
+    def _strata(self, y: np.ndarray) -> np.ndarray:
         return y
 
     def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
@@ -292,19 +320,21 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
             and len(sample.weights) >= MIN_CALIBRATION_ROWS
         ):
             logits = self._predict_cells(sample.cells)
-            asked, weights = sample.targets.numpy(), sample.weights.numpy()
-            self.temperature_ = fit_temperature(logits, asked, weights)
+            targets, weights = sample.targets.numpy(), sample.weights.numpy()
+            self.temperature_ = fit_temperature(logits, targets, weights)
         super()._after_fit(sample, is_held_out)
 
     def _probabilities(self, logits: np.ndarray) -> np.ndarray:
         return softmax(logits / self.temperature_, axis=1)
 
     def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
-        said = self._probabilities(self._predict_cells(cells))
-        likeliest = said.argmax(1)
+        probabilities = self._probabilities(self._predict_cells(cells))
+        most_probable = probabilities.argmax(1)
 
-        def answer(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
-            found = self._probabilities(self._predict_cells(mixed))
-            return found[np.arange(len(found)), likeliest[rows]]
+        def probability(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
+            """Return the probability of the class that is predicted for the unchanged row."""
+            changed = self._probabilities(self._predict_cells(mixed))
+            return changed[np.arange(len(changed)), most_probable[rows]]
 
-        return answer, [str(self.classes_[each]) for each in likeliest], said.max(1)
+        labels = [str(self.classes_[each]) for each in most_probable]
+        return probability, labels, probabilities.max(1)

@@ -1,4 +1,9 @@
-"""A checked table made ready for a fit: what is taught, what is held out, and how both are read."""
+"""Training data of one fit: encoded training rows, validation rows and reference rows.
+
+`build_fit_data` turns a checked table into tensors. Equal rows are merged into one weighted row, a
+fraction of the rows is held out for validation, and the encoder and the target scaling are computed
+from the training rows alone.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,44 +28,46 @@ from addnorm.tabular.training.row_groups import repeats_per_epoch, unique_rows
 from addnorm.tabular.training.targets import Target
 
 MAX_REFERENCE_ROWS = 64
-"""Training rows that are kept: what SAINT's rows see at prediction, and what `explain` compares
-with."""
+"""Training rows stored with the model: SAINT attends to them at prediction time, and `explain`
+takes replacement cells from them."""
 
 EXTREME_EXPONENT, MIN_WEIGHT_EXPONENT = 40, 30
-"""Powers of two: of a largest weight that is scaled, and of the smallest beside it."""
+"""Weights are rescaled if the largest is beyond 2^±40; none may be below 2^-30 of the largest."""
 
 
 class CheckedInput(NamedTuple):
-    """A table as it was given to `fit`, checked."""
+    """Validated table, sample weights and multiplicities passed to `fit`."""
 
     X: Any
     weights: np.ndarray
-    """Of the rows; those of weight 0 do not exist."""
+    """(rows), weight of each row; rows of weight 0 are ignored."""
     multiplicity: np.ndarray
-    """How many rows each stands for."""
+    """(rows), number of rows that each row represents; see `row_multiplicity`."""
 
     def drop_zero_weights(self) -> "CheckedInput":
-        """Without rows of weight 0."""
-        real = self.weights > 0
-        if real.all():
+        """Return a copy without the rows of weight 0."""
+        positive = self.weights > 0
+        if positive.all():
             return self
         return CheckedInput(
-            select_rows(self.X, np.flatnonzero(real)), self.weights[real], self.multiplicity[real]
+            select_rows(self.X, np.flatnonzero(positive)),
+            self.weights[positive],
+            self.multiplicity[positive],
         )
 
 
 @dataclass(frozen=True)
 class FitData:
-    """What a model is fitted to."""
+    """Encoder, target scaling and encoded rows of one fit."""
 
     encoder: TableEncoder
     target: Target
     train: WeightedBatch
-    """The rows of a pass, some several times."""
+    """Rows of one epoch; heavy rows occur several times."""
     valid: WeightedBatch | None
-    """The rows held out, where there are any."""
+    """Validation rows, or None without early stopping."""
     reference: TableBatch
-    """A few different rows of what is taught."""
+    """At most `MAX_REFERENCE_ROWS` distinct training rows."""
 
 
 def build_fit_data(
@@ -72,11 +79,17 @@ def build_fit_data(
     target: Target | None,
     seed: int,
 ) -> FitData:
-    """Divide the rows, and learn from those that are taught how to read all.
+    """Split the rows, fit encoder and target to the training part, and encode all rows.
 
-    encoder, target: those of an earlier fit, if they are to be kept
+    Validation rows do not influence the encoder or the target; they are encoded like new rows.
 
-    What is held out teaches nothing: it is read as rows to be predicted are.
+    Args:
+        estimator: supplies column types, validation settings and the target
+        inputs: checked table with positive weights
+        y: (rows) class codes or numbers
+        encoder: encoder to reuse (warm start or pre-training); fitted if None
+        target: target to reuse (warm start); fitted if None
+        seed: seed of the row order
     """
     if encoder is None:
         columns = read_columns(inputs.X, estimator.column_types, multiplicity=inputs.multiplicity)
@@ -91,32 +104,35 @@ def build_fit_data(
         seed=derive_seed(seed, "rows"),
     )
     columns, y = select_column_rows(columns, rows.indices), y[rows.indices]
-    held = holdout_fractions(estimator, y, rows)
-    at = np.flatnonzero(held < 1)
-    weights = (rows.weights * (1 - held))[at]
+    held_out = holdout_fractions(estimator, y, rows)  # a merged row may be held out in part
+    train_index = np.flatnonzero(held_out < 1)
+    weights = (rows.weights * (1 - held_out))[train_index]
     if encoder is None:
-        encoder = TableEncoder.from_columns(select_column_rows(columns, at), weights)
+        encoder = TableEncoder.from_columns(select_column_rows(columns, train_index), weights)
     if target is None:
-        target = estimator._target(y[at], weights)
-    cells, asked = encoder.to_table_batch(*encoder.raw_features(columns)), target.encode(y)
-    # A row that stands for many is shown often, with a part of its weight each time.
-    times = repeats_per_epoch(weights, (rows.multiplicity * (1 - held))[at])
-    taught = _make_batch(cells, asked, weights / times, at).rows(
-        torch.arange(len(at)).repeat_interleave(torch.from_numpy(times))
+        target = estimator._target(y[train_index], weights)
+    cells, targets = encoder.to_table_batch(*encoder.raw_features(columns)), target.encode(y)
+    # A heavy row occurs several times in an epoch, with a fraction of its weight each time.
+    repeats = repeats_per_epoch(weights, (rows.multiplicity * (1 - held_out))[train_index])
+    train = _make_batch(cells, targets, weights / repeats, train_index).rows(
+        torch.arange(len(train_index)).repeat_interleave(torch.from_numpy(repeats))
     )
-    out = np.flatnonzero(held)
-    judged = _make_batch(cells, asked, (rows.weights * held)[out], out) if len(out) else None
-    first = rows.group_starts[held[rows.group_starts] < 1][
-        :MAX_REFERENCE_ROWS
-    ]  # they stand in an order by chance
-    return FitData(encoder, target, taught, judged, cells.select_rows(torch.from_numpy(first)))
+    valid, valid_index = None, np.flatnonzero(held_out)
+    if len(valid_index):
+        valid = _make_batch(cells, targets, (rows.weights * held_out)[valid_index], valid_index)
+    # The rows are in random order, so the first distinct ones are a random sample.
+    starts = rows.group_starts
+    reference = starts[held_out[starts] < 1][:MAX_REFERENCE_ROWS]
+    return FitData(encoder, target, train, valid, cells.select_rows(torch.from_numpy(reference)))
 
 
 def rescale_weights(weights: np.ndarray) -> np.ndarray:
-    """Weights that float32 can sum: all but extreme ones as they are, those times a power of two so
-    that the largest is about 1, and none below 2^-30 of it.
+    """Return weights whose sums are safe in float32.
 
-    >>> sane(np.array([1.0, 3.0])), sane(np.array([2.0**1000, 2.0**999]))
+    Ordinary weights are unchanged. If the largest is extreme, all are multiplied by a power of two
+    that makes it about 1. Weights below 2^-30 of the largest are raised to that value.
+
+    >>> rescale_weights(np.array([1.0, 3.0])), rescale_weights(np.array([2.0**1000, 2.0**999]))
     (array([1., 3.]), array([1. , 0.5]))
     """
     exponent = round(np.log2(weights.max()))
@@ -128,23 +144,23 @@ def rescale_weights(weights: np.ndarray) -> np.ndarray:
 def reject_empty_columns(
     columns: Sequence[Column], column_types: Mapping[Any, str] | None = None
 ) -> None:
-    """A column without any value has no type, unless it is told."""
-    known = explicit_column_types([column.name for column in columns], column_types)
-    empty = empty_columns([each for place, each in enumerate(columns) if place not in known])
+    """Raise `UserError` for columns without any value whose type is not given explicitly."""
+    explicit = explicit_column_types([column.name for column in columns], column_types)
+    empty = empty_columns([each for index, each in enumerate(columns) if index not in explicit])
     if empty:
         raise UserError(
-            f"Input X contains columns without any value: {', '.join(map(repr, empty))}; "
-            "leave them out"
+            f"X: expected at least one value in every column, got columns without any value: "
+            f"{', '.join(map(repr, empty))}; drop them or give their type in column_types"
         )
 
 
 def select_rows(X: Any, index: Any) -> Any:
-    """Some rows of a checked table."""
+    """Select rows of a checked table by index or slice."""
     return X[index] if isinstance(X, np.ndarray) else X.iloc[index]
 
 
 def select_column_rows(columns: Sequence[Column], index: np.ndarray) -> list[Column]:
-    """Some rows of columns."""
+    """Select rows of each column by index."""
     return [replace(column, values=column.values[index]) for column in columns]
 
 

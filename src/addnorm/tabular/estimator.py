@@ -1,6 +1,16 @@
-"""What classifier and regressor have in common: everything but the target."""
+"""Base class of the tabular estimators: everything that does not depend on the kind of target.
+
+`fit` runs in this order:
+
+1. `_check_input` validates the table and the sample weights;
+2. `build_fit_data` infers column types, splits off validation rows and encodes the cells;
+3. `build_model` creates the network, or `_warm_start_module` copies the one of the previous fit;
+4. `fit_model` trains it and keeps the best epoch;
+5. `_after_fit` computes feature importances and, for classifiers, the calibration temperature.
+"""
 
 from abc import abstractmethod
+from contextlib import closing
 from copy import deepcopy
 from pathlib import Path
 from typing import Any, ClassVar, Self
@@ -20,6 +30,7 @@ from torch import Tensor
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel
+from addnorm.tabular.callbacks import make_fit_callback
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import (
     format_cell,
@@ -46,14 +57,12 @@ from addnorm.tabular.params import (
     resolve_threads,
     training_config,
 )
-from addnorm.tabular.progress import epoch_progress
+from addnorm.tabular.training.contexts import rollback_on_error, torch_context
 from addnorm.tabular.training.loop import (
     WeightedBatch,
     build_model,
     fit_model,
     predict,
-    rollback_on_error,
-    torch_context,
     train_epochs,
 )
 from addnorm.tabular.training.pretraining import OBJECTIVES, PretextModel, Pretrained
@@ -61,83 +70,93 @@ from addnorm.tabular.training.row_groups import row_multiplicity, unique_rows
 from addnorm.tabular.training.targets import Target
 
 ROWS_PER_CHUNK = 8192
-"""Rows of a table that are read at once at prediction."""
+"""Rows per chunk at prediction time."""
 
 
 class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):
-    """The work of both estimators."""
+    """Shared implementation of `TabularTransformerClassifier` and `TabularTransformerRegressor`."""
 
-    # What the estimators fill in.
+    # Set by fit.
     encoder_: TableEncoder
     module_: TableModel
     n_features_in_: int
     target_: Target
 
-    _usual: ClassVar[dict[str, float]]
-    """Dropout where nothing is said."""
-    _most_passes: int
-    """Epochs of `max_epochs="auto"` at most: the rate must fall before a model over-fits."""
+    _default_dropout: ClassVar[dict[str, float]]
+    """Dropout rates for models without defaults of their own."""
+    _max_auto_epochs: int
+    """Upper limit of `max_epochs="auto"`, so that the learning rate decays before overfitting."""
 
     def _fit(self, inputs: CheckedInput, y: np.ndarray) -> None:
-        """Fit to checked columns and a target in numbers, all weights above 0."""
+        """Fit to a checked table with positive weights and a numeric target (class codes)."""
         seed = resolve_seed(self)
-        again = self.warm_start and hasattr(self, "module_")
-        before = getattr(self, "pretrained_", None)
-        encoder = self.encoder_ if again else None if before is None else before.encoder
+        warm = self.warm_start and hasattr(self, "module_")
+        pretrained = getattr(self, "pretrained_", None)
+        encoder = self.encoder_ if warm else None if pretrained is None else pretrained.encoder
         if encoder is not None:
-            _check_column_names(encoder, inputs.X, "last fit" if again else "pre-training")
-        lesson = build_fit_data(
-            self, inputs, y, encoder=encoder, target=self.target_ if again else None, seed=seed
+            _check_column_names(encoder, inputs.X, "previous fit" if warm else "pre-training")
+        data = build_fit_data(
+            self, inputs, y, encoder=encoder, target=self.target_ if warm else None, seed=seed
         )
-        target, taught, judged = lesson.target, lesson.train, lesson.valid
-        config = model_config(self, lesson.encoder, target.outputs)
+        target, train, valid = data.target, data.train, data.valid
+        config = model_config(self, data.encoder, target.outputs)
         device = resolve_device(self)
         with (
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "fit"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
-            if again:
+            if warm:
                 module = self._warm_start_module(config).float().to(device)
             else:
                 module = build_model(
-                    config, taught, target=target, seed=seed, device=device, pretrained=before
+                    config, train, target=target, seed=seed, device=device, pretrained=pretrained
                 )
             self.history_ = fit_model(
                 module,
-                taught.to(device),
-                None if judged is None else judged.to(device),
+                train.to(device),
+                None if valid is None else valid.to(device),
                 target=target,
-                config=training_config(self, len(taught.weights), wiring=config.wiring, seed=seed),
-                reference=lesson.reference.to(device),
-                on_epoch_end=watch,
+                config=training_config(self, len(train.weights), wiring=config.wiring, seed=seed),
+                reference=data.reference.to(device),
+                callback=callback,
             )
-        # Sums in double precision: an answer does not depend on the rows it is made with.
-        double = device.type != "mps"
-        self.module_ = module.double() if double else module
-        self.encoder_, self.target_, self.reference_ = lesson.encoder, target, lesson.reference
+        # Predict in float64: in float32 the prediction of a row would depend, in the last bits, on
+        # the other rows of its batch. MPS has no float64.
+        self.module_ = module if device.type == "mps" else module.double()
+        self.encoder_, self.target_, self.reference_ = data.encoder, target, data.reference
         self._n_features_out = module.width
         with torch_context(threads=resolve_threads(self)):
-            self._after_fit(judged or taught, judged is not None)
+            self._after_fit(valid or train, valid is not None)
 
     def _warm_start_module(self, config: TableConfig) -> TableModel:
-        if self.module_.config != config:
+        previous = self.module_.config
+        changed = [name for name, value in config if value != getattr(previous, name)]
+        if changed:
+            expected, got = (
+                ", ".join(f"{name}={getattr(each, name)!r}" for name in changed)
+                for each in (previous, config)
+            )
             raise UserError(
-                "warm_start goes on with the model of the last fit, and the settings are others now"
+                f"warm_start=True requires the settings of the previous fit: expected {expected}, "
+                f"got {got}; set warm_start=False to fit a new model"
             )
         return deepcopy(self.module_)
 
     @abstractmethod
     def _target(self, y: np.ndarray, weights: np.ndarray) -> Target:
-        """How the target is learned."""
+        """Build the encoding of the target from training rows."""
 
     @abstractmethod
     def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
-        """What `effects_of` asks, what the answers are about, and the answers."""
+        """Return the function to explain, a label for each row, and the value for each row.
+
+        The function maps (cells, row indices) to one value per row; see `column_effects`.
+        """
 
     def _after_fit(self, sample: WeightedBatch, is_held_out: bool) -> None:
-        """What is computed from the rows held out, or from all where none are."""
+        """Compute attributes from the validation rows, or from the training rows without any."""
         self.feature_importances_ = compute_importances(
             self.importance,
             self.module_,
@@ -148,53 +167,57 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             columns=self.n_features_in_,
         )
 
-    # Rows in, numbers out.
+    # Prediction
 
     def transform(self, X: Any) -> np.ndarray:
-        """Row embeddings: what the head reads, (rows, width)."""
+        """Return row embeddings, the input of the output head, as a (rows, width) array."""
         return self._predict_rows(X, embeddings=True)
 
     def _predict_rows(self, X: Any, *, embeddings: bool = False) -> np.ndarray:
-        """What the model says of each row, in float64, a few thousand rows at a time."""
+        """Return the model's outputs for each row of a table, in float64, chunk by chunk."""
         check_is_fitted(self, "module_")
         X = self._check_table(X, reset=False)
-        said = []
+        outputs = []
         with torch_context(threads=resolve_threads(self)):
             for start in range(0, len(X), ROWS_PER_CHUNK):
-                part = select_rows(X, slice(start, start + ROWS_PER_CHUNK))
-                cells = self.encoder_.encode(part)
-                said.append(self._predict_cells(cells, embeddings=embeddings))
-        return np.concatenate(said)
+                chunk = select_rows(X, slice(start, start + ROWS_PER_CHUNK))
+                cells = self.encoder_.encode(chunk)
+                outputs.append(self._predict_cells(cells, embeddings=embeddings))
+        return np.concatenate(outputs)
 
     def _predict_cells(self, cells: TableBatch, *, embeddings: bool = False) -> np.ndarray:
-        made = predict(self.module_, cells, self.reference_, embeddings=embeddings)
-        return made.double().cpu().numpy()
+        outputs = predict(self.module_, cells, self.reference_, embeddings=embeddings)
+        return outputs.double().cpu().numpy()
 
     def explain(self, X: Any) -> Explanation:
-        """What each cell contributes to the answers of a few rows; `.save("why.svg")` draws it.
+        """Measure the effect of each cell on the prediction of its row.
 
-        It takes as many answers a row as there are columns times reference rows.
+        The cost is one prediction per row, column and reference row, so pass only a few rows.
+        `.save("why.svg")` of the result draws the effects of one row.
         """
         check_is_fitted(self, "module_")
         X = self._check_table(X, reset=False)
         columns = self.encoder_.read(X)
         cells = self.encoder_.to_table_batch(*self.encoder_.raw_features(columns))
         with torch_context(threads=resolve_threads(self)):
-            said, of, told = self._explain_cells(cells)
-            effects = column_effects(said, cells, self.reference_, self.encoder_.sources)
+            function, labels, values = self._explain_cells(cells)
+            effects = column_effects(function, cells, self.reference_, self.encoder_.sources)
         effects = np.pad(effects, ((0, 0), (0, len(columns) - effects.shape[1])))
         texts = [[format_cell(column, row) for column in columns] for row in range(cells.num_rows)]
-        return Explanation(effects, told, list(self.encoder_.names), texts, of)
+        return Explanation(effects, values, list(self.encoder_.names), texts, labels)
 
-    # Before and after.
+    # Pre-training, saving and pickling
 
     @rollback_on_error
     def pretrain(self, X: Any, *, objective: str = "auto", epochs: int | None = None) -> Self:
-        """Pre-train on rows without a target; every `fit` from now on starts from there.
+        """Pre-train on rows without a target; every later `fit` starts from these weights.
 
-        objective: "masked" hides cells, "replaced" puts other rows' in their place, "contrastive"
-            tells mixed rows apart (SAINT); "auto" takes the model's own. epochs: `max_epochs` if
-            None.
+        Args:
+            X: table with the columns that `fit` will get
+            objective: "masked" reconstructs hidden cells; "replaced" detects cells taken from
+                another row; "contrastive" matches each row with its augmented view (SAINT); "auto"
+                is the objective of the model's paper
+            epochs: number of epochs; `max_epochs` if None
         """
         if objective not in OBJECTIVES:
             raise UserError(unknown_name_message("objective", str(objective), OBJECTIVES))
@@ -211,44 +234,47 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
             encoder.to_table_batch(*encoder.raw_features(columns)), weights, weights
         )
         device, config = resolve_device(self), model_config(self, encoder, 1)
-        how = training_config(self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs)
+        training = training_config(
+            self, len(weights), wiring=config.wiring, seed=seed, epochs=epochs
+        )
         with (
             torch_context(
                 threads=resolve_threads(self), seed=derive_seed(seed, "pretrain"), device=device
             ),
-            epoch_progress(self.verbose) as watch,
+            closing(make_fit_callback(verbose=self.verbose)) as callback,
         ):
             model = build_model(config, sample, target=None, seed=seed, device=device)
             pretext = PretextModel(model, objective).to(device)
 
-            def loss_of(part: WeightedBatch) -> tuple[Tensor, Tensor]:
-                return pretext.loss(part.cells) * part.weights.sum(), part.weights.sum()
+            def compute_loss(batch: WeightedBatch) -> tuple[Tensor, Tensor]:
+                return pretext.loss(batch.cells) * batch.weights.sum(), batch.weights.sum()
 
             self.pretraining_ = train_epochs(
                 pretext,
                 sample.to(device),
-                compute_loss=loss_of,
+                compute_loss=compute_loss,
                 validate=None,
-                config=how,
-                on_epoch_end=watch,
+                config=training,
+                callback=callback,
             )
-        kept = {
+        weights_without_head = {
             name: value.cpu().contiguous()
             for name, value in model.state_dict().items()
             if not name.startswith("head.")
         }
-        self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(kept))
-        self.__dict__.pop("module_", None)  # a warm start goes on from here, not from an older fit
+        self.pretrained_ = Pretrained(encoder, config, safetensors.torch.save(weights_without_head))
+        # Drop an earlier fit: a warm start must continue from the pre-trained weights.
+        self.__dict__.pop("module_", None)
         return self
 
     def save(self, path: str | Path) -> None:
-        """Write the fitted estimator to a folder: safetensors and JSON, no pickle."""
+        """Save the fitted estimator to a folder, as safetensors and JSON without pickle."""
         check_is_fitted(self, "module_")
         save_estimator(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
-        """Read what `save` wrote; what it does not know is refused."""
+        """Load an estimator that `save` wrote; raise `UserError` for unknown or invalid fields."""
         return load_estimator(path, {cls.__name__: cls})
 
     def __getstate__(self) -> dict[str, Any]:
@@ -267,10 +293,9 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
                 data, TableConfig.from_kwargs(**config)
             )
 
-    # What was given.
+    # Input validation
 
     def _check_input(self, X: Any, y: Any, weights: Any) -> CheckedInput:
-        """The table and the rows' weights, checked."""
         X = self._check_table(X, reset=True)
         check_consistent_length(X, y)
         weights = _check_sample_weight(
@@ -282,25 +307,29 @@ class TabularTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Base
         if is_frame(X):
             X = to_pandas(X)
             if not X.columns.is_unique:
-                twice = X.columns[X.columns.duplicated()][0]
-                raise UserError(f"several columns are called {twice!r}; give each a name")
-            for axis, what in enumerate(("sample", "feature")):
-                if not X.shape[axis]:
+                duplicate = X.columns[X.columns.duplicated()][0]
+                raise UserError(
+                    f"X: expected unique column names, got {duplicate!r} more than once; rename "
+                    "the columns"
+                )
+            for axis, dimension in enumerate(("sample", "feature")):
+                if not X.shape[axis]:  # the wording of scikit-learn, which its checks expect
                     raise UserError(
-                        f"Found array with 0 {what}(s) (shape={X.shape}) while a minimum of 1 is "
-                        "required."
+                        f"Found array with 0 {dimension}(s) (shape={X.shape}) while a minimum of 1 "
+                        "is required."
                     )
             validate_data(self, X, reset=reset, skip_check_array=True)
             return X
         reject_records(X)
-        made = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
-        if made.dtype.kind == "c":
+        array = validate_data(self, X, reset=reset, dtype=None, ensure_all_finite=False)
+        if array.dtype.kind == "c":
             raise UserError("Complex data not supported")
-        # numpy turns the numbers of a list into texts where there is a text among them.
-        mixed = made.dtype.kind in "US" and not isinstance(X, np.ndarray)
-        return np.array(X, dtype=object) if mixed else made
+        # NumPy converts the numbers of a list to strings if the list contains any string.
+        is_mixed = array.dtype.kind in "US" and not isinstance(X, np.ndarray)
+        return np.array(X, dtype=object) if is_mixed else array
 
-    def _groups(self, y: np.ndarray) -> np.ndarray:
+    def _strata(self, y: np.ndarray) -> np.ndarray:
+        """Return the stratum of each row for the validation split; one for all by default."""
         return np.zeros(len(y), dtype=np.int64)
 
     def __sklearn_tags__(self) -> Any:
@@ -316,6 +345,6 @@ def _check_column_names(encoder: TableEncoder, X: Any, origin: str) -> None:
     names = tuple(name for name, _ in raw_columns(X))
     if encoder.names != names:
         raise UserError(
-            f"the columns are not those of the {origin}: got {', '.join(names)}; wanted "
-            f"{', '.join(encoder.names)}"
+            f"X: expected the columns of the {origin} ({', '.join(encoder.names)}), got "
+            f"{', '.join(names)}"
         )

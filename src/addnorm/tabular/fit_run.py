@@ -1,4 +1,8 @@
-"""A fit as a folder: the estimator, what was measured, and what it was measured against."""
+"""Run folder of `addnorm fit`: the estimator, its test scores and a gradient-boosting baseline.
+
+The folder contains `config.yaml` (`FitConfig`), `rows.jsonl` (losses and scores) and the files of
+`save_estimator`.
+"""
 
 import json
 import time
@@ -24,67 +28,68 @@ from sklearn.metrics import (
 )
 
 from addnorm.core.errors import UserError, unknown_name_message
-from addnorm.core.files import atomic_write
+from addnorm.core.files import atomic_write, folder_lock
 from addnorm.core.rows import write_rows
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor, load
 from addnorm.tabular.columns.reader import empty_columns, read_column
 from addnorm.tabular.inspection.calibration import Reliability
 from addnorm.tabular.task_setup import infer_column_types, split_rows, split_target
-from addnorm.train.run_folder import folder_lock
 
 CONFIG, ROWS = "config.yaml", "rows.jsonl"
 TASKS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
 MAX_CATEGORIES = 255
-"""Categories that gradient boosting tells apart."""
+"""Largest number of categories that scikit-learn's gradient boosting accepts per column."""
 
 Estimator = TabularTransformerClassifier | TabularTransformerRegressor
 
 
 class FitConfig(BaseModel):
-    """What was asked of a fit."""
+    """Settings of a fit, stored in the run folder."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     table: str
-    """The file."""
+    """Path of the table."""
     target: str
-    """The column that is predicted."""
+    """Name of the target column."""
     task: str
-    """classify or regress."""
+    """`classify` or `regress`."""
     holdout: float
-    """Share of the rows that is only measured."""
+    """Fraction of the rows held out as test rows."""
     seed: int
-    """Of the split and the estimator."""
+    """Seed of the split and of the estimator."""
     params: dict[str, Any]
-    """Of the estimator."""
+    """Parameters of the estimator."""
     types: dict[str, str] = {}
-    """Of the columns of a file that has none itself, as Arrow calls them."""
+    """Arrow types of the columns of a CSV file, by name; empty for typed formats."""
 
 
 @dataclass(frozen=True)
 class FitResult:
-    """What came of it."""
+    """Fitted estimator and its scores on the test rows."""
 
     config: FitConfig
     estimator: Estimator
     trained: int
-    """Rows."""
+    """Number of training rows."""
     tested: int = 0
-    """Rows held out."""
+    """Number of test rows."""
     scores: dict[str, dict[str, float]] = field(default_factory=dict)
-    """By name of the model, then of the measure, on the rows held out; empty without any."""
+    """Test scores by model, then by metric; empty without test rows."""
     reliability: Reliability | None = None
+    """Calibration on the test rows, for classifiers."""
     note: str = ""
-    """Why gradient boosting has no scores, where it has none."""
+    """Reason for missing gradient-boosting scores, or empty."""
 
 
 def fit_run(
     frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool = False
 ) -> FitResult:
-    """Fit to a frame and write the folder; then measure, on a part that was held out, the estimator
-    and gradient boosting.
+    """Fit an estimator to a frame, write its run folder, and score it on held-out test rows.
+
+    Gradient boosting with default settings is fitted to the same rows for comparison.
     """
-    with folder_lock(Path(folder), "fitting"):  # refused now, not after hours
+    with folder_lock(Path(folder), "fitting"):  # fails before training if it cannot be written
         return _fit_run(frame, config, folder, verbose=verbose)
 
 
@@ -100,57 +105,59 @@ def _fit_run(frame: Any, config: FitConfig, folder: str | Path, *, verbose: bool
             raise UserError(unknown_name_message("parameter", name, known))
     estimator.set_params(**config.params)
     if not 0 <= config.holdout < 1:
-        raise UserError(f"holdout is a share from 0 to below 1, got {config.holdout}")
+        raise UserError(f"--test-size: expected a fraction in [0, 1), got {config.holdout}")
     X_test = y_test = None
     types = infer_column_types(X, config.params.get("column_types"))
     estimator.set_params(column_types=types)
     try:
         if config.holdout:
-            stay, held = split_rows(y, config.holdout, classify=classify, seed=config.seed)
-            (X_test, y_test), (X, y) = ((X.iloc[at], y.iloc[at]) for at in (held, stay))
+            train, test = split_rows(y, config.holdout, classify=classify, seed=config.seed)
+            (X_test, y_test), (X, y) = ((X.iloc[rows], y.iloc[rows]) for rows in (test, train))
         started = time.monotonic()
         estimator.fit(X, y)
         seconds = time.monotonic() - started
     except UserError:
         raise
-    except ValueError as problem:  # in scikit-learn's words
-        raise UserError(" ".join(str(problem).split())) from None
-    fitted = FitResult(config, estimator, len(X))
-    save_run(fitted, folder)  # whatever happens to what follows
+    except ValueError as error:  # raised by scikit-learn, possibly over several lines
+        raise UserError(" ".join(str(error).split())) from None
+    result = FitResult(config, estimator, len(X))
+    save_run(result, folder)  # keep the estimator even if scoring fails
     if X_test is None:
-        return fitted
-    scores, note = (
-        {"addnorm": score_estimator(estimator, X_test, y_test) | {"seconds": seconds}},
-        "",
-    )
+        return result
+    scores = {"addnorm": score_estimator(estimator, X_test, y_test) | {"seconds": seconds}}
+    note = ""
     try:
         scores["gradient boosting"] = gradient_boosting_scores(
             X, y, X_test, y_test, types=types, classify=classify, seed=config.seed
         )
-    except ValueError as problem:  # a class of one row, say
-        note = f"Gradient boosting could not be fitted: {' '.join(str(problem).split())}"
+    except ValueError as error:  # for example a class with a single row
+        note = f"Gradient boosting could not be fitted: {' '.join(str(error).split())}"
     reliability = estimator.reliability(X_test, y_test) if classify else None
-    fitted = replace(fitted, tested=len(X_test), scores=scores, reliability=reliability, note=note)
-    save_run(fitted, folder)
-    return fitted
+    result = replace(result, tested=len(X_test), scores=scores, reliability=reliability, note=note)
+    save_run(result, folder)
+    return result
 
 
 def score_estimator(model: Any, X: Any, y: Any) -> dict[str, float]:
-    """Scores of a fitted model on rows it has not seen."""
+    """Return test scores of a fitted model by metric.
+
+    Classes that were absent from the training rows count as errors for the accuracy and are left
+    out of the log loss and the AUC.
+    """
     if not isinstance(model, ClassifierMixin):
-        said = model.predict(X)
+        predictions = model.predict(X)
         return {
-            "rmse": float(root_mean_squared_error(y, said)),
-            "mae": float(mean_absolute_error(y, said)),
-            "r2": float(r2_score(y, said)) if len(y) > 1 else np.nan,
+            "rmse": float(root_mean_squared_error(y, predictions)),
+            "mae": float(mean_absolute_error(y, predictions)),
+            "r2": float(r2_score(y, predictions)) if len(y) > 1 else np.nan,
         }
-    said, y = model.predict_proba(X), np.asarray(y)
+    probabilities, y = model.predict_proba(X), np.asarray(y)
     known = np.isin(y, model.classes_)
-    scores = {"accuracy": float(accuracy_score(y, model.classes_[said.argmax(1)]))}
+    scores = {"accuracy": float(accuracy_score(y, model.classes_[probabilities.argmax(1)]))}
     if known.any():
-        scores["log loss"] = float(log_loss(y[known], said[known], labels=model.classes_))
+        scores["log loss"] = float(log_loss(y[known], probabilities[known], labels=model.classes_))
     if len(np.unique(y[known])) == len(model.classes_):
-        score = said[known][:, 1] if len(model.classes_) == 2 else said[known]
+        score = probabilities[known][:, 1] if len(model.classes_) == 2 else probabilities[known]
         scores["auc"] = float(roc_auc_score(y[known], score, multi_class="ovr"))
     return scores
 
@@ -165,69 +172,74 @@ def gradient_boosting_scores(
     classify: bool,
     seed: int,
 ) -> dict[str, float]:
-    """Scores of scikit-learn's gradient boosting with its defaults on the same rows."""
-    table, marks = _encode_for_trees(X, X, types)
-    kind = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
+    """Fit scikit-learn's histogram gradient boosting with default settings; return its scores."""
+    table, is_categorical = _encode_for_trees(X, X, types)
+    estimator = HistGradientBoostingClassifier if classify else HistGradientBoostingRegressor
     started = time.monotonic()
-    model = kind(categorical_features=marks, random_state=seed).fit(table, y)
+    model = estimator(categorical_features=is_categorical, random_state=seed).fit(table, y)
     seconds = time.monotonic() - started
-    return score_estimator(model, _encode_for_trees(X_test, X, types)[0], y_test) | {
-        "seconds": seconds
-    }
+    test_table, _ = _encode_for_trees(X_test, X, types)
+    return score_estimator(model, test_table, y_test) | {"seconds": seconds}
 
 
 def _encode_for_trees(
     X: Any, train_table: Any, types: Mapping[str, str]
 ) -> tuple[np.ndarray, list[bool]]:
-    """Columns as numbers; texts as codes of the most frequent."""
-    columns, marks = [], []
+    """Return the columns as a float array and a flag for each that marks it as categorical.
+
+    Strings become the ranks of the most frequent categories of the training table. A column without
+    any training value is dropped: gradient boosting cannot bin it.
+    """
+    columns, is_categorical = [], []
     for name in X.columns:
-        model, column = (read_column(name, each[name], types[name]) for each in (train_table, X))
-        if empty_columns([model]):
-            continue  # absent from all training rows: boosting cannot find bins for nothing
+        train, column = (read_column(name, each[name], types[name]) for each in (train_table, X))
+        if empty_columns([train]):
+            continue
         if column.values.dtype == np.float64:
             columns.append(column.values)
-            marks.append(False)
+            is_categorical.append(False)
             continue
-        met = Counter(text for text in model.values if text is not None)
-        often = sorted(met, key=lambda text: (-met[text], text))[:MAX_CATEGORIES]
-        codes = {text: float(place) for place, text in enumerate(often)}
+        counts = Counter(text for text in train.values if text is not None)
+        frequent = sorted(counts, key=lambda text: (-counts[text], text))[:MAX_CATEGORIES]
+        codes = {text: float(code) for code, text in enumerate(frequent)}
         columns.append(np.array([codes.get(text, np.nan) for text in column.values]))
-        marks.append(True)
-    return np.stack(columns, 1), marks
+        is_categorical.append(True)
+    return np.stack(columns, 1), is_categorical
 
 
-def save_run(fitted: FitResult, folder: str | Path) -> None:
-    """Write the estimator, the config and what was measured."""
+def save_run(result: FitResult, folder: str | Path) -> None:
+    """Write the estimator, the config, the losses and the test scores to a run folder."""
     folder = Path(folder)
-    fitted.estimator.save(folder)
-    with atomic_write(folder / CONFIG) as name:
-        plain = yaml.safe_dump(fitted.config.model_dump(), sort_keys=False, allow_unicode=True)
-        name.write_text(plain, encoding="utf-8")
+    result.estimator.save(folder)
+    with atomic_write(folder / CONFIG) as path:
+        text = yaml.safe_dump(result.config.model_dump(), sort_keys=False, allow_unicode=True)
+        path.write_text(text, encoding="utf-8")
     rows: list[Mapping[str, Any]] = [
         {"name": "loss", "split": split, "step": int(row["epoch"]), "value": row[split]}
-        for row in fitted.estimator.history_
+        for row in result.estimator.history_
         for split in ("train", "valid")
         if split in row
     ]
     rows += [
-        {"name": measure, "model": model, "split": "test", "value": value}
-        for model, scores in fitted.scores.items()
-        for measure, value in scores.items()
+        {"name": metric, "model": model, "split": "test", "value": value}
+        for model, scores in result.scores.items()
+        for metric, value in scores.items()
     ]
     write_rows(folder / ROWS, rows)
 
 
 def parse_param(text: str) -> Any:
-    """What stands behind KEY=, as YAML reads it; 1e-3 is a number, although YAML does not think so.
+    """Parse the VALUE of a KEY=VALUE argument as YAML, with 1e-3 as a number.
 
-    >>> value_of("1e-3"), value_of("null"), value_of("b2t")
+    >>> parse_param("1e-3"), parse_param("null"), parse_param("b2t")
     (0.001, None, 'b2t')
     """
     try:
         value = yaml.safe_load(text)
     except yaml.YAMLError:
-        raise UserError(f"{text!r} is no value; wanted 3, 0.1, true, null or a word") from None
+        raise UserError(
+            f"expected a value such as 3, 0.1, true, null or a name, got {text!r}"
+        ) from None
     if isinstance(value, str):
         with suppress(ValueError):
             return float(value)
@@ -235,9 +247,9 @@ def parse_param(text: str) -> Any:
 
 
 def format_param(value: Any) -> str:
-    """What `value_of` reads as that value.
+    """Return the text that `parse_param` parses as this value.
 
-    >>> text_of(None), text_of("b2t"), text_of("3")
+    >>> format_param(None), format_param("b2t"), format_param("3")
     ('null', 'b2t', '"3"')
     """
     if isinstance(value, str) and parse_param(value) == value:
@@ -246,29 +258,32 @@ def format_param(value: Any) -> str:
 
 
 def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
-    """The config and the estimator of a run."""
+    """Load the config and the estimator of a run folder."""
     folder = Path(folder)
     if not (folder / CONFIG).is_file():
-        raise UserError(f"no fit at {folder}: wanted a folder that `addnorm fit` made")
+        raise UserError(f"expected a folder written by `addnorm fit`, got {folder}")
     try:
         config = FitConfig(**yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
-    except (yaml.YAMLError, TypeError, ValueError) as problem:
-        told = " ".join(str(problem).split())
-        raise UserError(f"{folder / CONFIG} is not the config of a fit ({told})") from None
+    except (yaml.YAMLError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split())
+        raise UserError(f"{folder / CONFIG}: expected the config of a fit ({reason})") from None
     return config, load(folder)
 
 
 def align_columns(frame: Any, estimator: Estimator, target: str) -> tuple[Any, list[str]]:
-    """The columns that the estimator knows, in its order, and the names of those it does not.
+    """Return the columns that the estimator was fitted to, in its order, and the unused names.
 
-    A frame that lacks any is refused with their names; the target is no column of strangers.
+    The target column does not count as unused.
+
+    Raises:
+        UserError: if a column of the fit is missing
     """
-    wanted = [str(name) for name in estimator.feature_names_in_]
-    there = [str(name) for name in frame.columns]
-    missing = [name for name in wanted if name not in there]
+    expected = [str(name) for name in estimator.feature_names_in_]
+    names = [str(name) for name in frame.columns]
+    missing = [name for name in expected if name not in names]
     if missing:
         raise UserError(
-            f"The table lacks columns seen at fit time: {', '.join(map(repr, missing))}; it has "
-            f"{', '.join(map(repr, there[:20]))}{', ...' if len(there) > 20 else ''}"
+            f"the table lacks columns of the fit: {', '.join(map(repr, missing))}; it has "
+            f"{', '.join(map(repr, names[:20]))}{', ...' if len(names) > 20 else ''}"
         )
-    return frame[wanted], [name for name in there if name not in wanted and name != target]
+    return frame[expected], [name for name in names if name not in expected and name != target]

@@ -1,4 +1,4 @@
-"""A Transformer that predicts a number for rows of a table."""
+"""Transformer regressor for tables."""
 
 from collections.abc import Mapping
 from typing import Any, ClassVar, Self
@@ -10,103 +10,108 @@ from sklearn.utils.validation import validate_data
 from addnorm.core.errors import UserError
 from addnorm.models.tabular import TableBatch
 from addnorm.tabular.estimator import TabularTransformer
-from addnorm.tabular.training.loop import rollback_on_error
+from addnorm.tabular.training.contexts import rollback_on_error
 from addnorm.tabular.training.targets import NumberTarget, reject_missing_targets
 
 
 class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
-    """A Transformer for tables that behaves like any regressor of scikit-learn.
+    """Transformer regressor for tables with the scikit-learn interface.
 
     Parameters
     ----------
     model : {"ft_transformer", "tab_transformer", "saint", "mlp"}, default="ft_transformer"
-        Which network.
+        Architecture.
     wiring : str or None, default=None
-        How sub-layers are joined, a call string such as "post_ln" or "deepnorm"; the one of the
-        model's paper if None.
+        Wiring of the sub-layers as a call string, such as "post_ln" or "deepnorm"; None selects the
+        wiring of the model's paper.
     norm : str or None, default=None
-        The norm, a call string such as "rms"; "layer" if None.
+        Norm as a call string, such as "rms"; None selects "layer".
     numeric : str or None, default=None
-        How a number becomes a vector: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
-        "mlp(hidden=100)"; the model's own if None, "piecewise" for "ft_transformer" and "mlp".
+        Embedding of numbers: "linear", "piecewise(bins=48)", "periodic(waves=24)" or
+        "mlp(hidden=100)". None selects the model's default, "piecewise" for "ft_transformer" and
+        "mlp".
     dim : int or None, default=None
-        Features of the stream; the model's own if None, 96 for "ft_transformer" and "mlp".
+        Width of the residual stream. None selects the model's default, 96 for "ft_transformer" and
+        "mlp".
     depth : int or None, default=None
-        Layers; the model's own if None, 2 for "ft_transformer" and "mlp".
+        Number of layers. None selects the model's default, 2 for "ft_transformer" and "mlp".
     heads : int or None, default=None
-        Attention heads; the model's own if None, 8 for "ft_transformer".
+        Number of attention heads. None selects the model's default, 8 for "ft_transformer".
     ffn_dim : int or None, default=None
-        Hidden features of the feed-forward; the model's own share of `dim` if None.
+        Hidden width of the feed-forward; None selects the model's multiple of `dim`.
     activation : str or None, default=None
-        Activation of the feed-forward; the model's own if None, "reglu" for "ft_transformer".
+        Activation of the feed-forward. None selects the model's default, "reglu" for
+        "ft_transformer".
     dropout : float or None, default=None
-        Share of every branch dropped in training; the model's own, else 0.0, if None.
+        Dropout rate of every residual branch; None selects the model's default, else 0.0.
     attention_dropout : float or None, default=None
-        Share of attention probabilities dropped in training; the model's own, else 0.1, if None.
+        Dropout rate of attention probabilities; None selects the model's default, else 0.1.
     activation_dropout : float or None, default=None
-        Share of the feed-forward's hidden features dropped in training; the model's own, else 0.1,
-        if None.
+        Dropout rate of the feed-forward's hidden features; None selects the model's default, else
+        0.1.
     optimizer : str, default="adamw(beta2=0.999)"
-        A call string; see `addnorm list optimizers`.
+        Optimizer as a call string; see `addnorm list optimizers`.
     lr : float, default=1e-3
         Peak learning rate.
     weight_decay : float, default=1e-5
-        Of matrices; tokens, norms and biases have none.
+        Weight decay of matrices; embeddings, norms and biases are not decayed.
     schedule : str or None, default=None
-        A call string; the wiring's own if None.
+        Learning-rate schedule as a call string; None selects the one recommended for the wiring.
     average : float, default=0.99
-        Decay of the running average of the weights, which is what answers.
+        Decay of the exponential moving average of the weights. The averaged weights are used for
+        prediction.
     batch_size : int or "auto", default="auto"
-        Rows of a step; "auto" is 32 to 256, by the size of the table.
+        Rows per step; "auto" chooses 32 to 256 by the size of the table.
     max_epochs : int or "auto", default="auto"
-        Passes over the training rows; the learning rate is planned for all of them. "auto" is about
-        2000 steps, in 12 to 35 passes.
+        Maximum number of epochs; the learning-rate schedule spans all of them. "auto" chooses 12 to
+        35 epochs for about 2000 steps.
     patience : int, default=8
-        Epochs without a better loss on the rows held out after which training ends.
+        Epochs without a better validation loss after which training stops.
     early_stopping : bool or "auto", default="auto"
-        Whether rows are held out to find the best epoch; "auto" does it from 300 different rows on.
+        Whether to hold out validation rows and keep the best epoch; "auto" does so from 300
+        distinct rows.
     validation_fraction : float, default=0.1
-        Share of the rows held out.
+        Fraction of the rows held out for validation.
     max_seconds : float or None, default=None
-        Time for training; the learning rate falls to its end within it.
+        Time limit of training in seconds; the learning rate decays fully within it.
     column_types : dict or None, default=None
-        Types of columns that are not as they look: by name or position, "numeric", "boolean",
-        "categorical", "string" or "datetime".
+        Explicit column types by name or position, which override the inferred ones: "numeric",
+        "boolean", "categorical", "string" or "datetime".
     target_scaling : {"auto", "standard", "quantile"}, default="auto"
-        How the target is scaled for training; "auto" standardises, and takes quantiles where
-        outliers would hide everything else and no value fills more than half of the rows. By
-        quantiles, predictions lean to the median of what a row may have: the absolute error falls,
-        the squared one may rise; say "standard" where means are wanted.
+        Scaling of the target for training. "quantile" maps it to a normal distribution, which
+        lowers the absolute error but biases predictions towards the median. "auto" standardises,
+        and uses quantiles only if there are strong outliers and no single value makes up more than
+        half of the rows. Use "standard" to predict means.
     importance : {"auto", "rollout", "permutation"}, default="auto"
-        How `feature_importances_` are computed; "auto" takes attention rollout where there is
-        attention between all columns.
+        Method of `feature_importances_`; "auto" uses attention rollout if the model attends to all
+        columns, else permutation.
     precision : {"float32", "bfloat16"}, default="float32"
-        Of training.
+        Precision of training.
     device : str, default="auto"
-        Where to train; "auto" takes CUDA, then MPS, then the CPU.
+        Device to train on; "auto" selects CUDA, then MPS, then the CPU.
     n_jobs : int or None, default=None
-        Threads; -1 for all, None for as many as torch uses anyway.
+        Number of threads; -1 uses all cores, None keeps the setting of PyTorch.
     random_state : int, RandomState or None, default=None
-        The same number gives the same bits.
+        Seed; an integer makes results reproducible bit for bit.
     verbose : bool, default=False
         Whether to show progress.
     warm_start : bool, default=False
-        Whether `fit` goes on from the last fit.
+        Whether `fit` continues from the previous fit.
 
     Attributes
     ----------
     feature_importances_ : ndarray of shape (n_features_in_,)
-        How much each column matters; the sum is 1.
+        Importance of each column; they sum to 1.
     history_ : list of dict
-        Loss, held-out loss, learning rate and seconds of every epoch.
+        Training loss, validation loss, learning rate and elapsed seconds of every epoch.
     encoder_ : TableEncoder
-        Columns, their types, and how they are read.
+        Names and types of the columns and their encoding.
     module_ : TableModel
-        The network.
+        Fitted network.
     n_features_in_ : int
-        Columns seen at fit.
+        Number of columns seen during fit.
     feature_names_in_ : ndarray of shape (n_features_in_,)
-        Their names, where the table had any.
+        Column names seen during fit, if the table has any.
 
     Examples
     --------
@@ -117,8 +122,12 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
     True
     """
 
-    _usual: ClassVar = {"dropout": 0.0, "attention_dropout": 0.1, "activation_dropout": 0.1}
-    _most_passes = 35
+    _default_dropout: ClassVar = {
+        "dropout": 0.0,
+        "attention_dropout": 0.1,
+        "activation_dropout": 0.1,
+    }
+    _max_auto_epochs = 35
     target_: NumberTarget
 
     def __init__(
@@ -192,28 +201,33 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
 
     @rollback_on_error
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
-        """Fit to a table (pandas, polars, Arrow, numpy) and its numbers."""
+        """Fit the regressor.
+
+        Args:
+            X: table as pandas, polars or Arrow frame, or as 2-D array
+            y: (rows) numbers
+            sample_weight: (rows) non-negative weights; rows of weight 0 are ignored
+        """
         reject_missing_targets(y)
         y = validate_data(self, X="no_validation", y=y, y_numeric=True)
-        given = self._check_input(X, y, sample_weight)
-        y = np.asarray(y, dtype=np.float64)[given.weights > 0]
+        inputs = self._check_input(X, y, sample_weight)
+        y = np.asarray(y, dtype=np.float64)[inputs.weights > 0]
         if len(y) > 1 and np.ptp(y) == 0:
-            raise UserError(
-                f"{type(self).__name__} needs a target that varies, but every row has {y[0]:g}"
-            )
-        self._fit(given.drop_zero_weights(), y)
+            raise UserError(f"y: expected a target that varies, got {y[0]:g} in every row")
+        self._fit(inputs.drop_zero_weights(), y)
         return self
 
     def predict(self, X: Any) -> np.ndarray:
-        """The number of each row."""
-        said = self._predict_rows(X)[:, 0]
-        return self.target_.decode(said)
+        """Return the predicted number of each row."""
+        outputs = self._predict_rows(X)[:, 0]
+        return self.target_.decode(outputs)
 
     def _target(self, y: np.ndarray, weights: np.ndarray) -> NumberTarget:
         return NumberTarget.from_values(y, weights, self.target_scaling)
 
     def _explain_cells(self, cells: TableBatch) -> tuple[Any, list[str], np.ndarray]:
-        def answer(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
+        def prediction(mixed: TableBatch, rows: np.ndarray) -> np.ndarray:
             return self.target_.decode(self._predict_cells(mixed)[:, 0])
 
-        return answer, ["the prediction"] * cells.num_rows, answer(cells, np.arange(cells.num_rows))
+        rows = np.arange(cells.num_rows)
+        return prediction, ["the prediction"] * len(rows), prediction(cells, rows)

@@ -1,4 +1,4 @@
-"""A whole table before any fit: its target, what is asked of it, types of columns, parts."""
+"""Preparation of a whole table before a fit: target, task, column types, train/test split."""
 
 import math
 from collections.abc import Mapping
@@ -13,52 +13,62 @@ from addnorm.tabular.columns.reader import read_column, read_columns
 from addnorm.tabular.dataset import reject_empty_columns
 
 MAX_INTEGER_CLASSES = 20
-"""Different whole numbers up to which a target is taken for classes."""
+"""Largest number of distinct integers in a target that is treated as classes."""
 
 
 def infer_task(y: Any) -> str:
-    """`classify` for texts, truths and a few whole numbers, else `regress`."""
+    """Return "classify" for strings, booleans and few distinct integers, else "regress"."""
     column = read_column("target", y)
     if column.kind != "numeric":
         return "classify"
     values = column.values[~np.isnan(column.values)]
-    whole = bool((values == np.round(values)).all())
-    return "classify" if whole and len(np.unique(values)) <= MAX_INTEGER_CLASSES else "regress"
+    all_integers = bool((values == np.round(values)).all())
+    few_values = len(np.unique(values)) <= MAX_INTEGER_CLASSES
+    return "classify" if all_integers and few_values else "regress"
 
 
 def split_target(frame: Any, target: str) -> tuple[Any, Any]:
-    """The columns to learn from, and the target, of a frame."""
+    """Split a frame into its feature columns and its target column.
+
+    Raises:
+        UserError: if the target is unknown, the only column, incomplete, infinite or a datetime
+    """
     names = list(frame.columns)
     if target not in names:
         raise UserError(unknown_name_message("target column", target, names))
     if len(names) == 1:
-        raise UserError(f"{target!r} is the only column; wanted others to predict it from")
+        raise UserError(f"expected feature columns beside the target, got only {target!r}")
     y = frame[target]
-    column, holes = read_column(target, y), int(y.isna().sum())
-    if holes:
+    column, missing = read_column(target, y), int(y.isna().sum())
+    if missing:
         raise UserError(
-            f"Input y contains NaN: the target {target!r} is absent in {holes} of {len(y)} rows; "
-            "leave those rows out"
+            f"Input y contains NaN: target {target!r} is missing in {missing} of {len(y)} rows; "
+            "drop those rows"
         )
     if column.kind == "datetime":
         raise UserError(
-            f"the target {target!r} holds moments; wanted numbers or classes: make it days since a "
-            "date, say"
+            f"target {target!r}: expected numbers or classes, got datetimes; convert them, for "
+            "example to days since a date"
         )
-    if column.kind == "numeric" and (wild := int(np.isnan(column.values).sum())):
+    if column.kind == "numeric" and (infinite := int(np.isnan(column.values).sum())):
         raise UserError(
-            f"Input y contains infinity: the target {target!r} is infinite in {wild} of {len(y)} "
-            "rows; leave those rows out"
+            f"Input y contains infinity: target {target!r} is infinite in {infinite} of {len(y)} "
+            "rows; drop those rows"
         )
-    if not all(isinstance(each, str | Real | np.bool_) for each in y):  # decimals, times of day
+    if not all(isinstance(each, str | Real | np.bool_) for each in y):  # decimal.Decimal, time
         y = type(y)(column.values, index=y.index, name=y.name)
     return frame.drop(columns=target), y
 
 
 def infer_column_types(X: Any, column_types: Mapping[Any, str] | None = None) -> dict[str, str]:
-    """The type of every column of a whole table, by name, so that all its parts are read alike.
+    """Return the type of every column by name, so that all splits of the table are read alike.
 
-    told: types that are not as they look. A column without any value in the whole table is refused.
+    Args:
+        X: whole table
+        column_types: explicit types that override the inferred ones
+
+    Raises:
+        UserError: if a column has no value in the whole table
     """
     columns = read_columns(X, column_types)
     reject_empty_columns(columns)
@@ -68,18 +78,21 @@ def infer_column_types(X: Any, column_types: Mapping[Any, str] | None = None) ->
 def split_rows(
     y: Any, fraction: float, *, classify: bool, seed: int = 0
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Which rows stay and which are held out, by chance; each class alike, where all have rows
-    enough and the smaller part has room for all.
+    """Return the indices of training and test rows of a random split.
+
+    A classification split is stratified if every class has at least two rows and the smaller part
+    has more rows than there are classes.
     """
     if math.ceil(fraction * len(y)) >= len(y):
         raise UserError(
-            f"too few rows ({len(y)}) to hold out {fraction:g} of them; say --holdout 0"
+            f"expected enough rows for a test fraction of {fraction:g}, got {len(y)}; use "
+            "--test-size 0"
         )
-    alike, smaller = None, len(y) * min(fraction, 1 - fraction)
+    strata, smaller_part = None, len(y) * min(fraction, 1 - fraction)
     if classify:
         counts = y.value_counts()
-        alike = y if counts.min() >= 2 and smaller >= len(counts) + 1 else None
-    stay, held = train_test_split(
-        np.arange(len(y)), test_size=fraction, random_state=seed, stratify=alike
+        strata = y if counts.min() >= 2 and smaller_part >= len(counts) + 1 else None
+    train, test = train_test_split(
+        np.arange(len(y)), test_size=fraction, random_state=seed, stratify=strata
     )
-    return stay, held
+    return train, test

@@ -1,4 +1,4 @@
-"""Training: recipes, optimizers, schedules, the loop, checkpoints, runs."""
+"""Training: recipes, optimizers, schedules, the training loop, checkpoints and trained runs."""
 
 from addnorm.train.optimizers.adafactor import Adafactor
 from addnorm.train.optimizers.adam import Adam, AdamW, RAdam

@@ -1,4 +1,16 @@
-"""Checkpoints: weights, optimizer and progress of a step, written whole, checked when read."""
+"""Checkpoints on disk: written atomically, verified by checksums when read.
+
+    checkpoints/
+        step-200/
+            model.safetensors
+            optimizer.safetensors
+            average.safetensors      if the recipe has `ema`
+            state.json               train state, checksum of each file and of itself
+
+A checkpoint is written into a hidden folder, flushed to disk and renamed. A process that is killed
+leaves the hidden folder at most, and `prune` removes it. Files that change later (a full or failing
+disk, a partial copy) fail their checksum, and `load` returns None.
+"""
 
 import hashlib
 import json
@@ -22,30 +34,28 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """What a step left: named groups of tensors (model, optimizer, average) and plain data."""
+    """Content of a checkpoint."""
 
     step: int
     tensors: dict[str, Tensors]
+    """Tensors of each file: `model`, `optimizer` and possibly `average`."""
     state: dict[str, Any]
+    """JSON data."""
 
 
 def save(folder: Path, checkpoint: Checkpoint) -> None:
-    """Write `step-N` below `folder`, with the checksum of every file inside.
-
-    The folder gets its name when all is on the disk, so a checkpoint that can be seen is whole; one
-    of the same step is replaced.
-    """
+    """Write a checkpoint to `folder/step-N`; replaces an existing one of the same step."""
     target = folder / f"step-{checkpoint.step}"
     temporary = folder / f".step-{checkpoint.step}.{os.getpid()}"
     try:
         temporary.mkdir(parents=True)
-        sums = {}
+        checksums = {}
         for name, tensors in checkpoint.tensors.items():
             path = temporary / f"{name}.safetensors"
             save_tensors(tensors, path)
             fsync_path(path)
-            sums[path.name] = _file_checksum(path)
-        state = {"step": checkpoint.step, **checkpoint.state, "sums": sums}
+            checksums[path.name] = _file_checksum(path)
+        state = {"step": checkpoint.step, **checkpoint.state, "sums": checksums}
         text = json.dumps(state | {"sum": _state_checksum(state)}, indent=1)
         (temporary / STATE_FILE).write_text(text, encoding="utf-8")
         fsync_path(temporary / STATE_FILE)
@@ -58,16 +68,16 @@ def save(folder: Path, checkpoint: Checkpoint) -> None:
 
 
 def load(folder: Path, step: int) -> Checkpoint | None:
-    """The checkpoint of a step; None if it is damaged."""
+    """Return the checkpoint of a step, or None if it is missing or damaged."""
     path = folder / f"step-{step}"
     state = read_state(folder, step)
     if state is None:
         return None
     tensors = {}
-    for name, digest in state["sums"].items():
+    for name, checksum in state["sums"].items():
         file = path / name
         try:
-            if _file_checksum(file) != digest:
+            if _file_checksum(file) != checksum:
                 return None
             tensors[file.stem] = load_file(file)
         except (OSError, SafetensorError):
@@ -76,23 +86,23 @@ def load(folder: Path, step: int) -> Checkpoint | None:
 
 
 def read_state(folder: Path, step: int) -> dict[str, Any] | None:
-    """The plain data of a checkpoint; None if it is damaged."""
+    """Return the JSON data of a checkpoint, or None if it is missing or damaged."""
     try:
         state = json.loads((folder / f"step-{step}" / STATE_FILE).read_text(encoding="utf-8"))
-        own = state.pop("sum")
+        checksum = state.pop("sum")
     except (OSError, ValueError, AttributeError, KeyError):
         return None
-    return state if own == _state_checksum(state) and state["step"] == step else None
+    return state if checksum == _state_checksum(state) and state["step"] == step else None
 
 
 def list_steps(folder: Path) -> list[int]:
-    """Steps that have a checkpoint, newest first; whole or not."""
-    found = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
-    return sorted((int(name) for name in found if name.isdigit()), reverse=True)
+    """Return the steps that have a checkpoint, valid or not, newest first."""
+    names = (path.name.removeprefix("step-") for path in folder.glob("step-*"))
+    return sorted((int(name) for name in names if name.isdigit()), reverse=True)
 
 
 def iter_valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
-    """Checkpoints that are whole, newest first."""
+    """Yield the valid checkpoints, newest first."""
     for step in list_steps(folder):
         checkpoint = load(folder, step)
         if checkpoint is not None:
@@ -100,16 +110,19 @@ def iter_valid_checkpoints(folder: Path) -> Iterator[Checkpoint]:
 
 
 def prune(folder: Path, *, keep: int, protected: set[int]) -> None:
-    """Remove all but the newest `keep` and the spared, and what a killed writer left."""
+    """Delete all checkpoints except the newest `keep` and the `protected` steps.
+
+    Also deletes the hidden folders of writers that were killed.
+    """
     for step in list_steps(folder)[keep:]:
         if step not in protected:
             shutil.rmtree(folder / f"step-{step}", ignore_errors=True)
-    for left in folder.glob(".step-*"):
-        shutil.rmtree(left, ignore_errors=True)
+    for unfinished in folder.glob(".step-*"):
+        shutil.rmtree(unfinished, ignore_errors=True)
 
 
 def drop_after(folder: Path, step: int) -> None:
-    """Remove checkpoints of later steps, which a rewind has made untrue."""
+    """Delete the checkpoints of later steps."""
     for later in list_steps(folder):
         if later > step:
             shutil.rmtree(folder / f"step-{later}", ignore_errors=True)

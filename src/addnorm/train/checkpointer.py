@@ -1,89 +1,178 @@
-"""Who writes a run down: checkpoints and rows, and finds the point from which it goes on."""
+"""Checkpoints and rows of a run: saving, resuming, rewinding.
+
+A checkpoint holds everything that the next step depends on: weights, optimizer state, moving
+average, and the `TrainState`. FSDP shards are gathered into whole tensors when a checkpoint is
+captured and split again when it is restored, so a run may be resumed with another number of
+processes.
+
+Two ways back:
+
+- `resume` at the start of a process takes the newest valid checkpoint of any kind.
+- `rewind` after a spike takes the newest one at a multiple of `save_every`. An interruption leaves
+  a checkpoint at any other step, which an uninterrupted run does not have; a rewind must go back to
+  the same step in both.
+"""
 
 import os
+from typing import Any
+
+from torch.distributed.checkpoint.state_dict import (
+    StateDictOptions,
+    get_model_state_dict,
+    get_optimizer_state_dict,
+    set_model_state_dict,
+    set_optimizer_state_dict,
+)
 
 from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, write_rows
 from addnorm.train import checkpoint as checkpoints
 from addnorm.train import run_folder as files
+from addnorm.train.callbacks import TrainCallback
+from addnorm.train.checkpoint import Checkpoint, Tensors
+from addnorm.train.distributed import full_tensor
 from addnorm.train.session import Session
-from addnorm.train.state_snapshot import capture_state, restore_state
-from addnorm.train.train_state import TrainCallback, TrainState
+from addnorm.train.train_state import TrainState
+
+GATHER_TO_MAIN = StateDictOptions(full_state_dict=True, cpu_offload=True)
+"""Whole tensors on the CPU, in the main process only."""
+FULL_STATE = StateDictOptions(full_state_dict=True)
+KEY_SEPARATOR = "|"
+"""Separates parameter name and state name in the keys of stored optimizer tensors."""
 
 
 class Checkpointer:
-    """Checkpoints and rows of one session; the first process writes, all read."""
+    """Writes checkpoints and rows of one session. The main process writes, all processes read."""
 
     def __init__(self, session: Session, callback: TrainCallback) -> None:
         self.session, self.callback = session, callback
         self.checkpoint_folder = session.folder / files.CHECKPOINTS
         self.rows_path = session.folder / files.ROWS
         self.last_saved_step = -1
-        """Step of the last checkpoint."""
+        """Step of the last checkpoint; -1 before the first."""
 
     def resume(self) -> TrainState:
-        """Go on from the newest checkpoint that is whole; what was written later is cut off."""
-        progress = self._restore_newest(every=1)
-        self.last_saved_step = progress.step if progress.step else -1
+        """Restore the newest valid checkpoint, and remove the rows written after it."""
+        state = self._restore_newest(every=1)
+        self.last_saved_step = state.step if state.step else -1
         if self.session.world.is_main and self.rows_path.exists():
-            os.truncate(self.rows_path, min(progress.rows, self.rows_path.stat().st_size))
-        return progress
+            os.truncate(self.rows_path, min(state.rows, self.rows_path.stat().st_size))
+        return state
 
     def rewind(self) -> TrainState:
-        """Back to the newest checkpoint that every unbroken run would have at this moment, too."""
-        progress = self._restore_newest(every=self.session.recipe.save_every)
+        """Restore the newest regular checkpoint, and delete the later ones."""
+        state = self._restore_newest(every=self.session.recipe.save_every)
         if self.session.world.is_main:
-            checkpoints.drop_after(self.checkpoint_folder, progress.step)
-        return progress
+            checkpoints.drop_after(self.checkpoint_folder, state.step)
+        return state
 
-    def save(self, progress: TrainState) -> None:
-        """Write a checkpoint, then remove those that are not needed any more."""
-        checkpoint = capture_state(self.session, progress)
+    def save(self, state: TrainState) -> None:
+        """Write a checkpoint, then delete those that are no longer needed."""
+        checkpoint = capture_state(self.session, state)
         if self.session.world.is_main:
             checkpoints.save(self.checkpoint_folder, checkpoint)
-            recipe = self.session.recipe
-            regular = progress.step // recipe.save_every * recipe.save_every
-            spare = {progress.best_step, regular}
-            if before := checkpoints.read_state(self.checkpoint_folder, regular):
-                spare.add(before["progress"]["best_step"])  # the best again after a rewind
-            checkpoints.prune(self.checkpoint_folder, keep=recipe.keep, protected=spare)
-        self.last_saved_step = progress.step
+            self._prune(state)
+        self.last_saved_step = state.step
         self.session.world.barrier()
 
     def append_rows(self, rows: list[Row]) -> int:
-        """Append rows; the file's length is returned."""
+        """Append rows to `rows.jsonl`; return the new length of the file in bytes."""
         write_rows(self.rows_path, rows, append=True)
         return self.rows_path.stat().st_size
 
+    def _prune(self, state: TrainState) -> None:
+        recipe = self.session.recipe
+        regular = state.step // recipe.save_every * recipe.save_every
+        protected = {state.best_step, regular}
+        # After a rewind to the regular checkpoint, the best one is the best of that moment.
+        if regular_state := checkpoints.read_state(self.checkpoint_folder, regular):
+            protected.add(regular_state["progress"]["best_step"])
+        checkpoints.prune(self.checkpoint_folder, keep=recipe.keep, protected=protected)
+
     def _restore_newest(self, *, every: int) -> TrainState:
-        world = self.session.world
+        """Restore the newest valid checkpoint at a multiple of `every` steps."""
+        session, world = self.session, self.session.world
+        # The main process chooses: the others must not read another step if a file changes.
         step = world.broadcast(self._find_newest_step(every) if world.is_main else 0)
         if step < 0:
             return TrainState()
         checkpoint = checkpoints.load(self.checkpoint_folder, step)
         if checkpoint is None:
             raise UserError(
-                f"the checkpoint of step {step} in {self.checkpoint_folder} was changed while it was "
-                "read; wanted it left alone: give the same command again"
+                f"the checkpoint of step {step} in {self.checkpoint_folder} changed while it was "
+                "read; rerun the same command"
             )
-        if checkpoint.state["tokenizer"] != self.session.tokenizer.digest:
+        if checkpoint.state["tokenizer"] != session.tokenizer.digest:
             raise UserError(
-                f"{self.session.folder / files.TOKENIZER} is the tokenizer of another run; put the "
-                "one back with which this run began"
+                f"{session.folder / files.TOKENIZER} is the tokenizer of another run; restore the "
+                "tokenizer that this run started with"
             )
-        if checkpoint.state["corpus"] != self.session.corpus.digest:
+        if checkpoint.state["corpus"] != session.corpus.digest:
             raise UserError(
-                f"the corpus {self.session.corpus.folder} was changed since this run began; put the"
-                " old one back, or begin anew with another -o"
+                f"the corpus {session.corpus.folder} has changed since this run started; restore "
+                "it, or start a new run with another -o"
             )
-        return restore_state(self.session, checkpoint)
+        return restore_state(session, checkpoint)
 
     def _find_newest_step(self, every: int) -> int:
-        """The newest step with a whole checkpoint, -1 if there is none."""
+        """Return the newest step with a valid checkpoint, -1 if there is none."""
         for step in checkpoints.list_steps(self.checkpoint_folder):
             if step % every:
                 continue
             if checkpoints.load(self.checkpoint_folder, step) is not None:
                 return step
-            self.callback.on_message(f"the checkpoint of step {step} is damaged and left aside")
+            self.callback.on_message(f"ignoring the damaged checkpoint of step {step}")
         return -1
+
+
+def capture_state(session: Session, state: TrainState) -> Checkpoint:
+    """Return a checkpoint of the session. Gathers shards, so all processes must call it."""
+    optimizer: Tensors = {}
+    if session.optimizer.has_state:
+        optimizer_state = get_optimizer_state_dict(
+            session.model, session.optimizer.optimizers, options=GATHER_TO_MAIN
+        )
+        states: dict[str, Any] = optimizer_state.get("state", {})  # type: ignore[assignment]
+        optimizer = {
+            f"{weight}{KEY_SEPARATOR}{name}": value
+            for weight, values in states.items()
+            for name, value in values.items()
+        }
+    model: dict[str, Any] = get_model_state_dict(session.model, options=GATHER_TO_MAIN)
+    tensors: dict[str, Tensors] = {"model": model, "optimizer": optimizer}
+    if session.ema is not None:
+        tensors["average"] = {
+            name: full_tensor(value) for name, value in session.ema.values.items()
+        }
+    data = {
+        "progress": state.to_dict(),
+        "seed": session.recipe.seed,
+        "tokenizer": session.tokenizer.digest,
+        "corpus": session.corpus.digest,
+    }
+    return Checkpoint(state.step, tensors, data)
+
+
+def restore_state(session: Session, checkpoint: Checkpoint) -> TrainState:
+    """Load weights, optimizer state and moving average into the session; return the train state."""
+    set_model_state_dict(session.model, dict(checkpoint.tensors["model"]), options=FULL_STATE)
+    states: dict[str, Any] = {}
+    for key, value in checkpoint.tensors["optimizer"].items():
+        weight, _, name = key.rpartition(KEY_SEPARATOR)
+        states.setdefault(weight, {})[name] = value
+    if states:
+        # The parameter groups (learning rate, decay) are those of the recipe, not stored ones.
+        optimizer_state = get_optimizer_state_dict(
+            session.model, session.optimizer.optimizers, options=FULL_STATE
+        )
+        set_optimizer_state_dict(
+            session.model,
+            session.optimizer.optimizers,
+            optim_state_dict=optimizer_state | {"state": states},
+            options=FULL_STATE,
+        )
+    else:
+        session.optimizer.clear_state()
+    if session.ema is not None:
+        session.ema.load(checkpoint.tensors["average"])
+    return TrainState.from_dict(checkpoint.state["progress"])

@@ -1,4 +1,4 @@
-"""What this machine has to compute with."""
+"""Compute devices of this machine."""
 
 import os
 
@@ -8,14 +8,18 @@ from addnorm.core.errors import UserError
 
 
 def pick_device(name: str) -> torch.device:
-    """`auto` takes CUDA, then MPS, then the CPU."""
+    """Return the device of a name; `auto` prefers CUDA, then MPS, then the CPU.
+
+    Raises:
+        UserError: torch does not know the device, or it is not available
+    """
     if name != "auto":
         try:
             device = torch.device(name)
             torch.empty(0, device=device)
         except (RuntimeError, AssertionError, NotImplementedError) as problem:
-            first = str(problem).splitlines()[0]
-            raise UserError(f"device {name!r} cannot be used ({first}); try device=auto") from None
+            reason = str(problem).splitlines()[0]
+            raise UserError(f"device {name!r} cannot be used ({reason}); try device=auto") from None
         return device
     if torch.cuda.is_available():
         return torch.device("cuda")
@@ -23,7 +27,7 @@ def pick_device(name: str) -> torch.device:
 
 
 def count_cores() -> int:
-    """Cores that this process may use."""
+    """Return the number of CPU cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

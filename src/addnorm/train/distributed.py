@@ -1,4 +1,12 @@
-"""Several processes: who is here, how they share a model, and what they add up."""
+"""Distributed training: process group, collective operations, DDP and FSDP.
+
+`torchrun` starts several processes that all run the same program. `World` tells each process its
+rank and offers the few collectives that training needs. With a single process they return at once,
+so the trainer has no special case.
+
+- `parallel=ddp` copies the model to each process and averages the gradients in each backward pass.
+- `parallel=fsdp` shards the weights of each sub-layer over the processes (`DTensor`).
+"""
 
 import os
 import warnings
@@ -20,15 +28,17 @@ from addnorm.models import Model
 from addnorm.train.device import pick_device
 
 BACKENDS = {"cuda": "nccl"}
+"""Communication backend by device type; gloo for all others."""
 PROCESS_GROUPS: list[Any] = []
-"""Groups of processes that this one was in, kept to its end. If a model wrapped for several
-processes were the last to hold one, torch would wait, holding Python's lock, for threads that may
-be waiting for that lock."""
+"""References to all process groups, kept until the process ends.
+
+If a DDP module held the last reference, the destructor of the group would wait for its threads
+while it holds the GIL, and those threads may be waiting for the GIL."""
 
 
 @dataclass(frozen=True)
 class World:
-    """The processes of a run; one alone unless `torchrun` started several."""
+    """The processes of a run, as seen by one of them."""
 
     rank: int = 0
     size: int = 1
@@ -36,106 +46,116 @@ class World:
 
     @property
     def is_main(self) -> bool:
-        """Whether this is the process that writes and talks."""
+        """Whether this process writes files and runs callbacks."""
         return self.rank == 0
 
     def barrier(self) -> None:
-        """Until all are here."""
+        """Wait until all processes have called this."""
         if self.size > 1:
             dist.barrier()
 
     def all_reduce(self, values: Tensor) -> Tensor:
-        """The sum over all processes."""
+        """Sum a tensor over all processes, in place."""
         if self.size > 1:
             dist.all_reduce(values)
         return values
 
     def broadcast(self, value: int) -> int:
-        """What the first process says."""
+        """Return the value of the main process."""
         if self.size == 1:
             return value
-        box = torch.tensor(value, device=self.device)
-        dist.broadcast(box, 0)
-        return int(box)
+        buffer = torch.tensor(value, device=self.device)
+        dist.broadcast(buffer, 0)
+        return int(buffer)
+
+    def any_process(self, value: bool) -> bool:
+        """Return whether `value` is true in at least one process."""
+        if self.size == 1:
+            return value
+        count = self.all_reduce(torch.tensor(float(value), device=self.device))
+        return bool(count.item())
 
     def run_on_main(self, action: Callable[[], Any]) -> None:
-        """Let the first process do something; if it refuses, no other one waits for it."""
-        refused: Exception | None = None
+        """Run `action` in the main process; if it fails there, raise in all processes.
+
+        Without the second part the other processes would wait forever at the next collective.
+
+        Raises:
+            UserError: raised by `action`, or in the other processes because it failed
+            OSError: raised by `action`
+        """
+        error: Exception | None = None
         if self.is_main:
             try:
                 action()
             except (UserError, OSError) as problem:
-                refused = problem
-        if self.any_process(refused is not None):
-            raise refused or UserError("the first process could not begin; see what it said")
-
-    def any_process(self, value: bool) -> bool:
-        """Whether it is so for any process."""
-        return (
-            value
-            if self.size == 1
-            else bool(self.all_reduce(torch.tensor(float(value), device=self.device)).item())
-        )
+                error = problem
+        if self.any_process(error is not None):
+            raise error or UserError("the main process could not start; see its error message")
 
 
 @contextmanager
 def init_distributed(device: str) -> Iterator[World]:
-    """Meet the other processes that `torchrun` started, if there are any."""
+    """Join the process group that `torchrun` describes, if any; leave it on exit."""
     size, rank = int(os.environ.get("WORLD_SIZE", "1")), int(os.environ.get("RANK", "0"))
-    chosen = pick_device(device)
+    torch_device = pick_device(device)
     if size == 1:
-        yield World(device=chosen)
+        yield World(device=torch_device)
         return
-    if chosen.type == "cuda":
-        chosen = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
-        torch.cuda.set_device(chosen)
-    dist.init_process_group(BACKENDS.get(chosen.type, "gloo"))
+    if torch_device.type == "cuda":
+        torch_device = torch.device("cuda", int(os.environ.get("LOCAL_RANK", "0")))
+        torch.cuda.set_device(torch_device)
+    dist.init_process_group(BACKENDS.get(torch_device.type, "gloo"))
     PROCESS_GROUPS.append(dist.group.WORLD)
     try:
-        yield World(rank, size, chosen)
+        yield World(rank, size, torch_device)
     finally:
         dist.destroy_process_group()
 
 
 def apply_fsdp(model: Model, world: World) -> None:
-    """Spread the weights over the processes: each sub-layer by itself, and all the rest."""
+    """Shard the weights in place: each sub-layer as one unit, the remaining weights as another.
+
+    Raises:
+        UserError: the arrangement has scalar parameters, which FSDP cannot shard
+    """
     scalars = [name for name, weight in model.named_parameters() if not weight.ndim]
     if scalars:
         raise UserError(
-            f"torch cannot shard a scalar such as {scalars[0]} ({len(scalars)} of them in this "
-            "arrangement); choose parallel=ddp"
+            f"parallel=fsdp cannot shard scalar parameters such as {scalars[0]}, and this "
+            f"arrangement has {len(scalars)}; choose parallel=ddp"
         )
     mesh = init_device_mesh(world.device.type, (world.size,))
     for stack in model.stacks:
         for sublayer in stack.sublayers:
             fully_shard(sublayer, mesh=mesh)
-    # Also what is no sub-layer is given back after a forward: a validation has no backward that
-    # would, and the next step would go on with old weights.
+    # By default FSDP reshards the root module only in the backward pass. A validation has none, so
+    # the next training step would use the weights that were gathered for the validation.
     fully_shard(model, mesh=mesh, reshard_after_forward=True)
-    # Nothing here changes what a sub-layer returned in place, which is what this one is about.
+    # The warning is about in-place changes of a sub-layer's output, and the stacks make none.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
-    register_fsdp_forward_method(model, "loss")  # which is called in place of forward
+    register_fsdp_forward_method(model, "loss")  # training calls `loss` instead of `forward`
 
 
 def wrap_ddp(objective: nn.Module, world: World) -> nn.Module:
-    """The objective with gradients averaged over the processes at every backward."""
+    """Return a module that averages the gradients over all processes in each backward pass."""
     device_ids = [world.device] if world.device.type == "cuda" else None
     return DistributedDataParallel(objective, device_ids=device_ids)
 
 
 def full_tensor(value: Tensor) -> Tensor:
-    """A tensor of which each process may have a shard, gathered on the CPU."""
+    """Return a detached copy on the CPU; shards are gathered, so all processes must call this."""
     value = value.detach()
     return (value.full_tensor() if isinstance(value, DTensor) else value).cpu()
 
 
 def shard_like(value: Tensor, like: Tensor) -> Tensor:
-    """A whole tensor, cut into shards as another one is."""
+    """Shard a full tensor in the way `like` is sharded; return it unchanged if `like` is not."""
     if not isinstance(like, DTensor):
         return value
     return distribute_tensor(value.to(like.device), like.device_mesh, like.placements)
 
 
 def no_sync(objective: nn.Module) -> AbstractContextManager[None]:
-    """A backward after which nothing is averaged yet, as more is to come for the same update."""
+    """Return a context whose backward passes accumulate gradients without averaging them."""
     return objective.no_sync() if isinstance(objective, DistributedDataParallel) else nullcontext()

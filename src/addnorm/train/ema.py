@@ -1,4 +1,4 @@
-"""A running average of the weights, which often answers better than the last ones."""
+"""Exponential moving average of the weights, which often generalizes better than the last ones."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -14,11 +14,12 @@ class EMA:
 
     a <- d * a + (1 - d) * w,    d = min(decay, (1 + t) / (10 + t))
 
-    a, w: average and weight, of one shape; a starts at the first weights
-    decay: below 1; the second term lets the average follow the first steps more closely
-    t: updates so far
+    a, w: average and weight, of equal shape; a is initialized with the initial weights
+    decay: below 1; the second term of the minimum makes the average follow the first steps closely
+    t: number of updates
 
-    Polyak and Juditsky 1992; the start: TensorFlow's ExponentialMovingAverage with num_updates.
+    Polyak and Juditsky 1992; the second term:
+    TensorFlow's ExponentialMovingAverage with num_updates.
     """
 
     def __init__(self, model: nn.Module, decay: float) -> None:
@@ -28,20 +29,20 @@ class EMA:
 
     @torch.no_grad()
     def update(self, step: int) -> None:
-        """Follow the weights after update number `step`, counted from 1."""
+        """Update the averages after optimizer step `step`, counted from 1."""
         decay = min(self.decay, (1 + step) / (10 + step))
         for name, value in self.values.items():
             value.lerp_(self.weights[name], 1 - decay)
 
     @torch.no_grad()
     def load(self, values: Mapping[str, Tensor]) -> None:
-        """Go on from values that were saved."""
+        """Replace the averages by those of a checkpoint."""
         for name, value in self.values.items():
             value.copy_(shard_like(values[name], value))
 
     @contextmanager
     def swapped_in(self) -> Iterator[None]:
-        """The model answers with the average inside."""
+        """Exchange weights and averages inside the block."""
         self._swap()
         try:
             yield
@@ -50,8 +51,8 @@ class EMA:
 
     @torch.no_grad()
     def _swap(self) -> None:
-        # Contents, not storage: a sharded weight is gathered from the storage it began with.
+        # Copy values instead of exchanging storages: FSDP gathers a weight from its own storage.
         for name, weight in self.weights.items():
-            kept = weight.detach().clone()
+            previous = weight.detach().clone()
             weight.copy_(self.values[name])
-            self.values[name].copy_(kept)
+            self.values[name].copy_(previous)

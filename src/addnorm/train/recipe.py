@@ -1,19 +1,22 @@
-"""The recipe of a run: data, arrangement, sizes and training, typed, checked, kept as YAML."""
+"""The recipe of a run: task, data, model and training as flat keys, stored as YAML."""
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import yaml
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from addnorm.core.errors import UserError, closest_names
+from addnorm.core.errors import UserError, closest_names, unknown_name_message
 from addnorm.core.files import atomic_write
 from addnorm.core.key_values import load_yaml, parse_key_values
+from addnorm.core.validation import format_validation_error
 from addnorm.data.batches import Order
 from addnorm.data.tokenizer import KINDS as TOKENIZERS
-from addnorm.models.config import Config, format_validation_error
+from addnorm.models.config import Config
 from addnorm.models.presets import PRESETS
+from addnorm.tasks import TextTask, get_task
+from addnorm.tasks import registry as tasks
 from addnorm.train.optimizers.base import registry as optimizers
 from addnorm.train.schedules.base import recommended_schedule
 from addnorm.train.schedules.base import registry as schedules
@@ -23,9 +26,7 @@ NonNegativeInt = Annotated[int, Field(ge=0, strict=True)]
 PositiveFloat = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Fraction = Annotated[float, Field(ge=0, lt=1)]
 
-MODELS = {"translate": "seq2seq", "lm": "lm", "classify": "classifier"}
-
-# What the data decide, or what has no place in a text model.
+# Fields that the data decide, or that text models do not have.
 _EXCLUDED_MODEL_FIELDS = {"kind", "vocab", "source_vocab", "types", "classes"}
 _EXCLUDED_MODEL_FIELDS |= {"image", "patch", "channels", "class_tokens"}
 MODEL_FIELDS = [name for name in Config.model_fields if name not in _EXCLUDED_MODEL_FIELDS]
@@ -37,167 +38,197 @@ DEFAULT_MODEL_FIELDS: dict[str, Any] = {
     "dropout": 0.1,
     "embed_scale": "sqrt_dim",  # as in the original, where the table is tied and starts small
 }
-"""The model where nobody says: small enough for two cores."""
+"""Model defaults of a recipe: small enough for two cores."""
 
 
 class Recipe(BaseModel):
-    """All that decides a run, in plain data; keys of the model stand beside those of the training.
+    """Everything that determines a run, as plain data.
 
-    >>> recipe = Recipe.of({"task": "lm", "data": "corpus", "dim": 64, "wiring": "rezero"})
+    Keys of the model and of the task are flat keys beside those of the training.
+
+    >>> recipe = Recipe.from_dict({"task": "lm", "data": "corpus", "dim": 64, "wiring": "rezero"})
     >>> recipe.schedule, recipe.model["dim"]
     ('cosine(warmup=0)', 64)
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
-    task: Literal["translate", "lm", "classify"]
-    """What is learnt."""
+    task: str
+    """Name of the task; `addnorm list tasks` lists them."""
     data: str
-    """Folder of the corpus, made by `addnorm data`."""
+    """Corpus folder, written by `addnorm data`."""
     preset: str | None = None
-    """A famous model to begin with, such as transformer-base; other keys change single choices."""
+    """Published model to start from, such as transformer-base; other keys change single fields."""
     model: dict[str, Any] = Field(default_factory=dict)
-    """Choices of the model: wiring, norm, dim, depth, ... Written beside the other keys."""
+    """Fields of the model: wiring, norm, dim, depth, ... Flat keys in YAML."""
+    task_options: dict[str, Any] = Field(default_factory=dict)
+    """Keys of the task, such as mask_rate of mlm. Flat keys in YAML."""
 
     tokenizer: str = "bpe"
     """bpe, unigram or char, trained on the corpus; or the path of a tokenizer.json."""
     vocab: PositiveInt = 4000
-    """Tokens that the tokenizer may have; small corpora give fewer."""
+    """Upper bound of the tokenizer's vocabulary size; small corpora give fewer tokens."""
     max_length: PositiveInt = 128
-    """Tokens of the longest sentence; of a block of text in a language model."""
+    """Tokens of the longest sentence, or of a block of text in a language model."""
     batch_tokens: PositiveInt = 512
-    """Tokens a side in a batch over all processes; with order=length padding is included."""
+    """Tokens per side in a batch over all processes; order=length includes padding."""
     order: Order = "length"
-    """Which sentences share a batch: those of like length, or any."""
+    """Sentences that share a batch: those of similar length, or random ones."""
     accumulate: PositiveInt = 1
-    """Batches that make one update."""
+    """Batches per update."""
 
     steps: PositiveInt = 2400
-    """Updates."""
+    """Number of updates."""
     seed: int = Field(0, ge=0)
-    """All chance derives from it."""
+    """Seed from which all random draws derive."""
     optimizer: str = "adamw"
     """adamw, adam, radam, adafactor or muon, with options: adamw(beta2=0.98)."""
     lr: PositiveFloat = 2e-3
-    """The highest learning rate; the schedule gives the share of it."""
+    """Peak learning rate; the schedule scales it."""
     schedule: str = ""
-    """none, constant, inverse_sqrt, cosine, wsd, ...; what the wiring recommends if left out."""
+    """none, constant, inverse_sqrt, cosine, wsd, ...; default: recommended for the wiring."""
     weight_decay: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.01
-    """Decay of matrices; norms, scales, gates and biases never decay."""
+    """Weight decay of matrices; norms, scales, gates and biases never decay."""
     clip: PositiveFloat | None = 1.0
-    """Bound of the gradient's norm."""
+    """Upper bound of the gradient norm."""
     label_smoothing: Fraction | None = None
-    """Share of the target spread over all tokens; 0.1 for translate and 0 else, if left out."""
+    """Probability mass spread over all tokens; default: 0.1 for translate, 0 otherwise."""
     ema: Fraction = 0.0
-    """Decay of a running average of the weights, which is then evaluated; 0 for none."""
+    """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 
     dtype: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes under autocast; weights stay float32."""
     stream: Literal["float32", "bfloat16"] = "float32"
-    """Of the residual stream; bfloat16 takes half the memory and loses digits in deep stacks."""
+    """Dtype of the residual stream; bfloat16 halves memory and loses precision in deep stacks."""
     compile: bool = False
-    """Whether torch.compile is used."""
+    """Whether to use torch.compile."""
     recompute: bool = False
-    """Whether activations inside sub-layers are computed again rather than kept."""
+    """Whether to recompute activations inside sub-layers instead of storing them."""
     device: str = "auto"
-    """auto takes CUDA, then MPS, then the CPU."""
+    """Device; auto takes CUDA, then MPS, then the CPU."""
     parallel: Literal["ddp", "fsdp"] = "ddp"
-    """How several processes share the work: copies of the model, or shards of it."""
+    """Multi-process strategy: replicas of the model (ddp) or shards of it (fsdp)."""
 
     log_every: PositiveInt = 10
-    """Updates between rows of loss, learning rate and speed."""
+    """Updates between rows of loss, learning rate and throughput."""
     monitor_every: NonNegativeInt = 100
-    """Updates between looks inside: gradients, stream, attention by site; 0 for none."""
+    """Updates between measurements of gradients, stream and attention by site; 0 disables them."""
     valid_every: NonNegativeInt = 500
-    """Updates between validations; 0 for none."""
+    """Updates between validations; 0 disables them."""
     save_every: PositiveInt = 500
     """Updates between checkpoints."""
     keep: Annotated[int, Field(ge=2, strict=True)] = 2
-    """Newest checkpoints that are kept, beside the best."""
+    """Newest checkpoints to keep, beside the best one."""
     patience: NonNegativeInt = 0
-    """Validations without progress after which it ends; 0 for never."""
+    """Validations without improvement after which training stops; 0 disables early stopping."""
     on_spike: Literal["log", "skip", "rewind"] = "log"
-    """What a sudden jump of the loss brings: a row, a skipped update, or the last checkpoint."""
+    """Response to a jump of the loss: log a row, skip the update, or rewind to a checkpoint."""
     tensorboard: bool = False
-    """Whether rows also go to TensorBoard files (needs the package)."""
+    """Whether to write rows to TensorBoard files as well (requires the package)."""
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Recipe":
-        """A recipe from flat keys; mistakes are told in our own words."""
-        own = {name: value for name, value in values.items() if name in _RECIPE_FIELDS}
-        model = {name: value for name, value in values.items() if name in MODEL_FIELDS}
-        for name in values:
-            if name not in own and name not in model:
-                close = closest_names(name, [*_RECIPE_FIELDS, *MODEL_FIELDS])
-                hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
-                raise UserError(f"a recipe has no {name!r}; {hint}")
+        """Return a recipe from flat keys.
+
+        Raises:
+            UserError: an unknown key, or an invalid value
+        """
+        task = values.get("task")
+        option_names = _task_option_names(task)
+        own: dict[str, Any] = {}
+        model: dict[str, Any] = {}
+        options: dict[str, Any] = {}
+        for name, value in values.items():
+            if name in _RECIPE_FIELDS:
+                own[name] = value
+            elif name in MODEL_FIELDS:
+                model[name] = value
+            elif name in option_names:
+                options[name] = value
+            else:
+                raise UserError(_unknown_key_message(name, option_names))
         try:
-            return cls(**own, model=model)
+            return cls(**own, model=model, task_options=options)
         except ValidationError as problem:
             raise UserError(format_validation_error(problem, _RECIPE_FIELDS)) from None
 
     @model_validator(mode="before")
     @classmethod
     def _fill_defaults(cls, values: Any) -> Any:
-        """What hangs on other keys, if it was left out."""
+        """Fill in defaults that depend on other keys."""
         task, model = values.get("task"), dict(values.get("model") or {})
-        if task not in MODELS:
+        if task not in tasks:
             return values
+        definition = get_task(task, values.get("task_options"))
         if isinstance(model.get("window"), list):
             model["window"] = tuple(model["window"])
-        filled = dict(values) | {"model": model}
+        options = {name: getattr(definition, name) for name in _task_option_names(task)}
+        filled = dict(values) | {"model": model, "task_options": options}
         if isinstance(filled.get("data"), str):  # a run may be opened from anywhere
             filled["data"] = str(Path(filled["data"]).absolute())
-        config = _build_config(values.get("preset"), model, MODELS[task])
+        config = _build_config(values.get("preset"), model, definition.model_kind)
         filled["model"] = {name: getattr(config, name) for name in _recorded_fields(config)}
         if filled.get("label_smoothing") is None:
-            filled["label_smoothing"] = 0.1 if task == "translate" else 0.0
+            filled["label_smoothing"] = definition.label_smoothing
         wirings = {config.wiring, config.encoder_wiring or config.wiring}
         if filled.get("schedule") in (None, ""):
             filled["schedule"] = recommended_schedule(*sorted(wirings))
         for name, registry in (("schedule", schedules), ("optimizer", optimizers)):
-            if isinstance(filled.get(name), str):  # what is no text is refused below
+            if isinstance(filled.get(name), str):  # other types are refused below
                 filled[name] = str(registry.resolve(filled[name]))
         return filled
+
+    @field_validator("task")
+    @classmethod
+    def _check_task(cls, value: str) -> str:
+        if value not in tasks:
+            raise ValueError(unknown_name_message("task", value, tasks))
+        return value
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "Recipe":
         schedules.make(self.schedule).check(self.steps)
         if self.max_length > self.batch_tokens:
             raise ValueError(
-                f"a batch of {self.batch_tokens} tokens cannot hold a sentence of "
-                f"{self.max_length}; wanted batch_tokens of at least max_length"
+                f"batch_tokens: expected at least max_length={self.max_length}, got "
+                f"{self.batch_tokens}; a batch must hold the longest sentence"
             )
         if self.stream != "float32" and self.dtype != self.stream:
             raise ValueError(
-                f"stream={self.stream} with dtype={self.dtype}: a stream cannot be less precise "
-                f"than what it is made of; wanted dtype={self.stream}, too"
+                f"dtype: expected {self.stream}, as stream, got {self.dtype}; the stream cannot be "
+                "less precise than the sub-layers that add to it"
             )
         if self.patience and not self.valid_every:
             raise ValueError(
-                f"patience={self.patience} without validations waits for nothing; wanted "
-                "valid_every of 1 or more, or patience=0"
+                f"valid_every: expected 1 or more with patience={self.patience}, got 0; or set "
+                "patience=0"
             )
         if self.tokenizer not in TOKENIZERS and not self.tokenizer.endswith(".json"):
             raise ValueError(
-                f"tokenizer cannot be {self.tokenizer!r}; wanted {', '.join(TOKENIZERS)}, or the "
-                "path of a tokenizer.json"
+                f"tokenizer: expected {', '.join(TOKENIZERS)} or the path of a tokenizer.json, got "
+                f"{self.tokenizer!r}"
             )
         return self
 
+    def make_task(self) -> TextTask:
+        """Return the task with its options."""
+        return get_task(self.task, self.task_options)
+
     def build_config(self, *, vocab: int, classes: int | None = None) -> Config:
-        """The model's config, when the data are known."""
+        """Return the model's config for a vocabulary and a number of classes."""
         extra = {} if classes is None else {"classes": classes}
-        return Config.from_kwargs(kind=MODELS[self.task], vocab=vocab, **extra, **self.model)
+        kind = self.make_task().model_kind
+        return Config.from_kwargs(kind=kind, vocab=vocab, **extra, **self.model)
 
     def to_flat_dict(self) -> dict[str, Any]:
-        """Every key with its value, as it is written."""
-        own = self.model_dump(exclude={"model", "preset"})
+        """Return every key with its value, as in YAML."""
+        own = self.model_dump(exclude={"model", "task_options", "preset"})
         model = {name: _tuple_to_list(value) for name, value in self.model.items()}
-        return {"task": own.pop("task"), "data": own.pop("data"), **model, **own}
+        head = {"task": own.pop("task"), "data": own.pop("data")}
+        return head | self.task_options | model | own
 
     def to_yaml(self) -> str:
-        """Every key with its value, as YAML."""
+        """Return every key with its value as YAML."""
         return yaml.safe_dump(self.to_flat_dict(), sort_keys=False, allow_unicode=True)
 
     def save(self, path: Path) -> None:
@@ -206,31 +237,68 @@ class Recipe(BaseModel):
             name.write_text(self.to_yaml(), encoding="utf-8")
 
 
-_RECIPE_FIELDS = [name for name in Recipe.model_fields if name != "model"]
+_RECIPE_FIELDS = [name for name in Recipe.model_fields if name not in ("model", "task_options")]
 
 
-def recipe_keys() -> list[tuple[str, str, str]]:
-    """(key, default, what it is) of every key of a recipe, those of the model behind the others."""
+def recipe_keys(task: str | None = None) -> list[tuple[str, str, str]]:
+    """Return (key, default, description) of every recipe key: training, task, model.
+
+    Args:
+        task: name of a task, for its keys only; None for those of all tasks
+    """
     own = [(name, Recipe.model_fields[name], None) for name in _RECIPE_FIELDS if name != "task"]
     model = [
         (name, Config.model_fields[name], DEFAULT_MODEL_FIELDS.get(name)) for name in MODEL_FIELDS
     ]
+    training, fields = (
+        [
+            (
+                name,
+                "" if field.is_required() and default is None else str(default or field.default),
+                field.description or "",
+            )
+            for name, field, default in group
+        ]
+        for group in (own, model)
+    )
+    names = tasks if task is None else (task,)
+    return training + [key for name in names for key in _task_keys(name)] + fields
+
+
+def _task_keys(task: str) -> list[tuple[str, str, str]]:
+    card = tasks.card(task)
+    descriptions = dict(card.symbols)
     return [
-        (
-            name,
-            "" if field.is_required() and usual is None else str(usual or field.default),
-            field.description or "",
-        )
-        for name, field, usual in own + model
+        (name, str(option.default), f"{descriptions.get(name, '')} ({task})")
+        for name, option in (card.options or {}).items()
     ]
 
 
+def _task_option_names(task: object) -> list[str]:
+    return list(tasks.card(str(task)).options or {}) if task in tasks else []
+
+
+def _unknown_key_message(name: str, option_names: list[str]) -> str:
+    owners = [task for task in tasks if name in _task_option_names(task)]
+    if owners:
+        return f"{name} is a key of task {owners[0]!r} only; leave it out"
+    close = closest_names(name, [*_RECIPE_FIELDS, *MODEL_FIELDS, *option_names])
+    hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
+    return f"a recipe has no {name!r}; {hint}"
+
+
 def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -> Recipe:
-    """A recipe from a YAML file and `key=value` words, which win."""
+    """Return the recipe of a YAML file and `key=value` arguments, which take precedence.
+
+    Args:
+        task: name of the task; None takes that of the file
+        file: YAML file, or None
+        overrides: `key=value` arguments
+    """
     values: dict[str, Any] = {} if file is None else load_yaml(file, "recipe")
     if task is not None and values.get("task", task) != task:
         raise UserError(
-            f"{file} is a recipe for {values['task']!r}, wanted one for {task!r}; leave out one"
+            f"{file}: expected a recipe for {task!r}, got one for {values['task']!r}; leave one out"
         )
     values |= parse_key_values(overrides)
     if task is not None:
@@ -241,22 +309,22 @@ def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -
 
 
 def _build_config(preset: str | None, model: dict[str, Any], kind: str) -> Config:
-    """The model's choices, checked as far as they can be without the data."""
+    """Return the model's config, validated as far as possible without the data."""
     data = {"vocab": 1000} | ({"classes": 2} if kind == "classifier" else {})
     if preset is None:
         return Config.from_kwargs(**{"kind": kind} | data | DEFAULT_MODEL_FIELDS | model)
     if not isinstance(preset, str):
-        raise UserError(f"preset cannot be {preset!r}; wanted a name, one of {', '.join(PRESETS)}")
+        raise UserError(f"preset: expected one of {', '.join(PRESETS)}, got {preset!r}")
     known = PRESETS[preset].config
     if known.kind != kind:
         raise UserError(
-            f"preset {preset!r} is a {known.kind}, wanted a {kind} for this task; choose another"
+            f"preset: expected a {kind} for this task, got {preset!r}, which is a {known.kind}"
         )
     return known.replace(**data | model)
 
 
 def _recorded_fields(config: Config) -> list[str]:
-    """Fields of the model that a recipe names: those not at their default, and the usual."""
+    """Return the model fields that a recipe stores: common ones and those not at their default."""
     changed = config.model_dump(exclude_defaults=True)
     always = {"wiring", "norm", *DEFAULT_MODEL_FIELDS}
     return [name for name in MODEL_FIELDS if name in changed or name in always]

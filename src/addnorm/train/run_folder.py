@@ -1,9 +1,15 @@
-"""The folder of a run: whose it is, what stands in it, and who may write there."""
+"""Files of a run's folder, and the check that a folder belongs to a recipe.
 
-import fcntl
+run/
+    config.yaml         the recipe
+    arrangement.json    model config, stacks, corpus facts, versions
+    tokenizer.json
+    rows.jsonl          measurements, one row per line
+    checkpoints/        see `checkpoint.py`
+    report.html         written by `addnorm train` and `addnorm report`
+"""
+
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -14,100 +20,86 @@ from addnorm.train.recipe import Recipe, read_recipe
 CONFIG, ARRANGEMENT, TOKENIZER = "config.yaml", "arrangement.json", "tokenizer.json"
 ROWS, CHECKPOINTS, REPORT = "rows.jsonl", "checkpoints", "report.html"
 
-# Keys that change how a run is carried out, not what comes out of it.
 EXECUTION_KEYS = ("device", "parallel", "keep", "log_every", "tensorboard")
-
-
-@contextmanager
-def folder_lock(folder: Path, activity: str = "training") -> Iterator[None]:
-    """Nobody else writes into this folder; the system lets go of it if we are killed."""
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        (folder / ".lock").touch()
-    except OSError as problem:
-        raise UserError(
-            f"cannot write into {folder} ({problem.strerror or problem}); wanted a folder that you "
-            "may write to: choose another -o"
-        ) from None
-    with try_lock(folder / ".lock") as ours:
-        if not ours:
-            raise UserError(
-                f"another process is {activity} into {folder}; wait for it, or choose another -o"
-            )
-        yield
-
-
-@contextmanager
-def try_lock(path: Path) -> Iterator[bool]:
-    """Whether the lock of this name is ours; the system lets go of it if we are killed."""
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            yield False
-            return
-        yield True
+"""Recipe keys that may change when a run is resumed, because the weights do not depend on them."""
 
 
 def claim_run_folder(folder: Path, recipe: Recipe) -> bool:
-    """Make the folder that of a recipe; whether the run was there already. Refuses another run."""
+    """Store the recipe in a new folder, or check that the folder holds a run of the same recipe.
+
+    A run without a checkpoint is replaced, so that a failed start can be corrected.
+
+    Returns:
+        Whether the folder holds a run of this recipe already.
+
+    Raises:
+        UserError: the folder contains other files, or a run of another recipe
+    """
     if not (folder / CONFIG).exists():
-        strangers = [path.name for path in folder.iterdir() if not path.name.startswith(".")]
-        if strangers:
+        foreign = sorted(path.name for path in folder.iterdir() if not path.name.startswith("."))
+        if foreign:
             raise UserError(
-                f"{folder} holds other things ({', '.join(sorted(strangers)[:3])}, ...) and no "
-                "run; wanted a new or empty folder for -o"
+                f"expected a new or empty folder for -o, got {folder}, which contains "
+                f"{', '.join(foreign[:3])}, ... and no run"
             )
         recipe.save(folder / CONFIG)
         return False
-    theirs, ours = read_config(folder).to_flat_dict(), recipe.to_flat_dict()
-    other = [name for name in ours if name not in EXECUTION_KEYS and ours[name] != theirs.get(name)]
-    other += [name for name in theirs if name not in ours]
-    if other and not any((folder / CHECKPOINTS).glob("step-*")):
-        for name in (TOKENIZER, ARRANGEMENT, ROWS):  # nothing was trained yet: begin as told now
-            (folder / name).unlink(missing_ok=True)
-        recipe.save(folder / CONFIG)
-        return False
-    if other:
-        told = ", ".join(f"{name}={theirs.get(name)} (now {ours.get(name)})" for name in other[:4])
-        raise UserError(
-            f"{folder} holds another run, with {told}; choose another -o, or give the same keys "
-            "to go on with it"
+    stored, requested = read_config(folder).to_flat_dict(), recipe.to_flat_dict()
+    different = [
+        name
+        for name in requested
+        if name not in EXECUTION_KEYS and requested[name] != stored.get(name)
+    ]
+    different += [name for name in stored if name not in requested]
+    if not different:
+        return True
+    if any((folder / CHECKPOINTS).glob("step-*")):
+        changes = ", ".join(
+            f"{name}={stored.get(name)} (now {requested.get(name)})" for name in different[:4]
         )
-    return True
+        raise UserError(
+            f"{folder} contains another run, with {changes}; choose another -o, or pass the same "
+            "keys to resume it"
+        )
+    for name in (TOKENIZER, ARRANGEMENT, ROWS):
+        (folder / name).unlink(missing_ok=True)
+    recipe.save(folder / CONFIG)
+    return False
 
 
 def read_config(folder: Path) -> Recipe:
-    """The recipe of a run, from `config.yaml`."""
+    """Read the recipe of a run from `config.yaml`."""
     if not (folder / CONFIG).is_file():
         raise UserError(
-            f"no run at {folder}: it has no {CONFIG}; wanted the -o folder of `addnorm train`"
+            f"no run at {folder}: it has no {CONFIG}; expected the -o folder of `addnorm train`"
         )
     return read_recipe(None, folder / CONFIG, ())
 
 
 def write_arrangement(folder: Path, facts: dict[str, Any]) -> None:
     """Write `arrangement.json`."""
-    with atomic_write(folder / ARRANGEMENT) as name:
-        name.write_text(json.dumps(facts, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
+    with atomic_write(folder / ARRANGEMENT) as temporary:
+        text = json.dumps(facts, indent=2, ensure_ascii=False) + "\n"
+        temporary.write_text(text, encoding="utf-8")
 
 
 def read_arrangement(folder: Path) -> dict[str, Any]:
     """Read `arrangement.json`."""
+    path = folder / ARRANGEMENT
     try:
-        facts = json.loads((folder / ARRANGEMENT).read_text(encoding="utf-8"))
+        facts = json.loads(path.read_text(encoding="utf-8"))
     except OSError:
         raise UserError(
-            f"no run at {folder}: it has no {ARRANGEMENT}; wanted the -o folder of `addnorm train`"
+            f"no run at {folder}: it has no {ARRANGEMENT}; expected the -o folder of "
+            "`addnorm train`"
         ) from None
     except ValueError as problem:
         raise UserError(
-            f"{folder / ARRANGEMENT} is not JSON ({problem}); give the command of `addnorm train` "
-            "again, which writes it anew"
+            f"{path} is not JSON ({problem}); rerun the `addnorm train` command to rewrite it"
         ) from None
     if not isinstance(facts, dict):
         raise UserError(
-            f"{folder / ARRANGEMENT} holds {type(facts).__name__}, wanted an object; give the "
-            "command of `addnorm train` again, which writes it anew"
+            f"{path}: expected a JSON object, got {type(facts).__name__}; rerun the "
+            "`addnorm train` command to rewrite it"
         )
     return facts

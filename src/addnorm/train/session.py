@@ -1,6 +1,5 @@
-"""All that one run works with, made from its recipe."""
+"""Objects that a run works with, built from its recipe: data, model, optimizer, schedule."""
 
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -9,17 +8,18 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from addnorm import __version__
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.data.batches import Batch, BatchIterator
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import KINDS, Tokenizer
 from addnorm.models import Model, build
+from addnorm.tasks import Objective, TextTask
+from addnorm.tasks.base import Masks
 from addnorm.train import run_folder as files
 from addnorm.train.distributed import World, apply_fsdp, wrap_ddp
 from addnorm.train.ema import EMA
-from addnorm.train.objective import Masks, Objective
+from addnorm.train.environment import collect_versions
 from addnorm.train.optimizers.base import Optimizer, make_optimizer
 from addnorm.train.recipe import Recipe
 from addnorm.train.schedules.base import Schedule, recommended_schedule
@@ -28,9 +28,10 @@ from addnorm.train.schedules.base import registry as schedules
 
 @dataclass
 class Session:
-    """The parts of a run."""
+    """Objects of one run in one process."""
 
     recipe: Recipe
+    task: TextTask
     folder: Path
     world: World
     corpus: Corpus
@@ -39,29 +40,27 @@ class Session:
     valid_batches: BatchIterator | None
     model: Model
     objective: nn.Module
-    """The model with its loss, as it is called: compiled, copied or sharded."""
+    """The model with its loss, compiled and wrapped for distributed training."""
     optimizer: Optimizer
     schedule: Schedule
     ema: EMA | None
 
     def model_inputs(self, batch: Batch) -> tuple[tuple[Tensor, ...], Masks]:
-        """What the model is called with."""
-        return Objective(self.model, self.recipe.task).model_inputs(
-            *batch.to(self.world.device).inputs_and_targets
-        )
+        """Return the positional arguments and the masks of the model for a batch."""
+        return self.task.model_inputs(*batch.to(self.world.device).inputs_and_targets)
 
     def summarize(self) -> dict[str, Any]:
-        """What a watcher may want to say."""
-        wirings = {str(stack.wiring_call) for stack in self.model.stacks}
-        advised = self.recipe.schedule == str(
-            schedules.resolve(recommended_schedule(*sorted(wirings)))
+        """Return facts for `TrainCallback.on_train_start`: model, parameters, device, schedule."""
+        wirings = sorted({str(stack.wiring_call) for stack in self.model.stacks})
+        is_recommended = self.recipe.schedule == str(
+            schedules.resolve(recommended_schedule(*wirings))
         )
-        count = f", {self.world.size} processes ({self.recipe.parallel})"
+        processes = f", {self.world.size} processes ({self.recipe.parallel})"
         return {
             "model": self.model,
             "parameters": sum(weight.numel() for weight in self.model.parameters()),
-            "device": f"{self.world.device}{count if self.world.size > 1 else ''}",
-            "recommended": f", recommended for {', '.join(sorted(wirings))}" if advised else "",
+            "device": f"{self.world.device}{processes if self.world.size > 1 else ''}",
+            "recommended": f", recommended for {', '.join(wirings)}" if is_recommended else "",
         }
 
 
@@ -70,42 +69,58 @@ def build_session(
     folder: Path,
     world: World,
     *,
-    on_message: Callable[[str], None] = lambda words: None,
+    on_message: Callable[[str], None] = lambda text: None,
 ) -> Session:
-    """Read the corpus, train the tokenizer, build and wrap the model; said: told what is slow."""
-    build(
-        recipe.build_config(vocab=1000, classes=_num_classes(recipe, 2)), device="meta"
-    )  # refuses nonsense
-    corpus = Corpus.open(recipe.data, recipe.task)
+    """Read the corpus, prepare the folder, and build all objects of a run.
+
+    The order of construction matters: FSDP replaces the parameters, so the optimizer is made after
+    sharding, and DDP wraps the compiled objective.
+
+    Args:
+        recipe: all choices of the run
+        folder: the run's folder, locked by the caller
+        world: the processes of the run
+        on_message: receives a line before slow work, such as the training of a tokenizer
+
+    Raises:
+        UserError: the recipe, the corpus or the folder cannot be used
+    """
+    task = recipe.make_task()
+    # A model without storage rejects invalid configs before the corpus is read.
+    classes = 2 if task.predicts_label else None
+    build(recipe.build_config(vocab=1000, classes=classes), device="meta")
+    corpus = task.open_corpus(recipe.data)
+    task.check_corpus(corpus)
     world.run_on_main(lambda: _prepare_folder(recipe, folder, corpus, on_message))
     tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-    sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
-    batches = BatchIterator(
-        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **sides
+    task.check_tokenizer(tokenizer)
+    limits: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
+    batches = task.make_batches(
+        corpus, tokenizer, seed=derive_seed(recipe.seed, "data"), order=recipe.order, **limits
     )
-    held_out = (
-        BatchIterator(corpus, tokenizer, split="valid", **sides)
+    valid_batches = (
+        task.make_batches(corpus, tokenizer, split="valid", **limits)
         if recipe.valid_every and corpus.counts.get("valid")
         else None
     )
-    if recipe.patience and held_out is None:
+    if recipe.patience and valid_batches is None:
         raise UserError(
-            f"patience={recipe.patience} needs a validation, and {corpus.folder} has no valid part;"
-            " leave patience out, or make the corpus with one"
+            f"patience={recipe.patience} requires a validation split, and {corpus.folder} has none;"
+            " remove patience, or add a valid split to the corpus"
         )
-    model = _build_model(recipe, corpus, tokenizer, batches).to(world.device)
+    model = _build_model(recipe, task, corpus, tokenizer, batches).to(world.device)
     if world.is_main:
         files.write_arrangement(folder, _collect_facts(recipe, corpus, tokenizer, model))
     for stack in model.stacks:
         stack.recompute, stack.packed = recipe.recompute, True
         stack.stream = torch.bfloat16 if recipe.stream == "bfloat16" else None
-    objective: nn.Module = Objective(model, recipe.task, smoothing=recipe.label_smoothing or 0.0)
+    objective: nn.Module = Objective(model, task, smoothing=recipe.label_smoothing or 0.0)
     if world.size > 1 and recipe.parallel == "fsdp":
         apply_fsdp(model, world)
     optimizer = make_optimizer(
         recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
     )
-    average = EMA(model, recipe.ema) if recipe.ema else None
+    ema = EMA(model, recipe.ema) if recipe.ema else None
     if recipe.compile:
         objective.compile(dynamic=True)
     if world.size > 1 and recipe.parallel == "ddp":
@@ -113,24 +128,25 @@ def build_session(
     schedule = schedules.make(recipe.schedule)
     return Session(
         recipe,
+        task,
         folder,
         world,
         corpus,
         tokenizer,
         batches,
-        held_out,
+        valid_batches,
         model,
         objective,
         optimizer,
         schedule,
-        average,
+        ema,
     )
 
 
 def _prepare_folder(
     recipe: Recipe, folder: Path, corpus: Corpus, on_message: Callable[[str], None]
 ) -> None:
-    """What must be in the folder before anything else."""
+    """Claim the folder for the recipe, and make sure that it has a tokenizer."""
     files.claim_run_folder(folder, recipe)
     if not (folder / files.TOKENIZER).exists():
         if recipe.tokenizer in KINDS:
@@ -139,33 +155,27 @@ def _prepare_folder(
 
 
 def make_tokenizer(recipe: Recipe, corpus: Corpus) -> Tokenizer:
-    """The tokenizer that a recipe names: trained on the corpus, or read from a file."""
+    """Return the tokenizer of a recipe: trained on the corpus, or read from a file."""
     if recipe.tokenizer in KINDS:
-        return Tokenizer.train(corpus, recipe.tokenizer, vocab=recipe.vocab)
+        return Tokenizer.train(
+            corpus,
+            recipe.tokenizer,
+            vocab=recipe.vocab,
+            special_tokens=recipe.make_task().special_tokens,
+        )
     return Tokenizer.load(recipe.tokenizer)
 
 
 def _build_model(
-    recipe: Recipe, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
+    recipe: Recipe, task: TextTask, corpus: Corpus, tokenizer: Tokenizer, batches: BatchIterator
 ) -> Model:
-    """The model at its start, with the data-dependent part of it where a wiring has one."""
-    if recipe.task == "classify" and len(corpus.labels) < 2:
-        raise UserError(
-            f"{corpus.folder} has {len(corpus.labels)} label; wanted two or more to tell apart"
-        )
-    config = recipe.build_config(
-        vocab=tokenizer.vocab, classes=_num_classes(recipe, len(corpus.labels))
-    )
+    """Build the model and run its data-dependent initialization on the first batch."""
+    config = recipe.build_config(vocab=tokenizer.vocab, classes=task.num_classes(corpus))
     model = build(config, seed=derive_seed(recipe.seed, "init"))
-    given, masks = Objective(model, recipe.task).model_inputs(
-        *next(batches.stream())[0].inputs_and_targets
-    )
-    model.calibrate(*given, **masks)
+    batch, _ = next(batches.stream())
+    inputs, masks = task.model_inputs(*batch.inputs_and_targets)
+    model.calibrate(*inputs, **masks)
     return model
-
-
-def _num_classes(recipe: Recipe, count: int) -> int | None:
-    return count if recipe.task == "classify" else None
 
 
 def _collect_facts(
@@ -179,9 +189,5 @@ def _collect_facts(
         "tokenizer": tokenizer.digest,
         "labels": list(corpus.labels),
         "corpus": {"counts": corpus.counts, "about": corpus.about},
-        "versions": {
-            "addnorm": __version__,
-            "torch": torch.__version__,
-            "python": platform.python_version(),
-        },
+        "versions": collect_versions(),
     }

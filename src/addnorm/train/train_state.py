@@ -1,46 +1,46 @@
-"""How far a run is: plain data that a checkpoint holds, and what is told to whoever watches."""
+"""State of a run between two steps, and how a run ended."""
 
+import time
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from addnorm.core.rows import Row
 from addnorm.data.batches import DataPosition
 
 
 @dataclass
 class TrainState:
-    """What must be known to go on as if nothing had happened, beside weights and optimizer."""
+    """Counters of a run. A checkpoint stores them beside weights and optimizer state."""
 
     step: int = 0
-    """Updates done."""
+    """Optimizer steps done, skipped ones included."""
     position: DataPosition = field(default_factory=DataPosition)
-    """Where the data go on."""
+    """Position in the data after the last batch."""
     best: float = float("inf")
-    """The lowest loss of a validation."""
+    """Lowest validation loss."""
     best_step: int = 0
-    """Where that was; 0 before the first."""
+    """Step of the lowest validation loss; 0 before the first validation."""
     stale: int = 0
-    """Validations since then."""
+    """Validations since the lowest loss."""
     skipped: int = 0
-    """Updates in a row that were skipped."""
+    """Consecutive skipped updates."""
     rewinds: int = 0
-    """Times it went back to a checkpoint."""
+    """Rewinds so far."""
     tokens: int = 0
-    """Predicted so far; read, where labels are predicted."""
+    """Target tokens so far; input tokens for classification."""
     seconds: float = 0.0
-    """Time spent so far, over all sittings."""
+    """Training time in all processes that worked on the run, one after the other."""
     detector: dict[str, Any] = field(default_factory=dict)
-    """What the spike detector remembers."""
+    """State of the spike detector."""
     rows: int = 0
-    """Bytes of `rows.jsonl` at this step; what a killed run wrote behind them is cut off."""
+    """Length of `rows.jsonl` in bytes; resuming removes what follows."""
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain data."""
+        """Return the state as JSON data."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, data: dict[str, Any]) -> "TrainState":
-        """From plain data."""
+        """Build a state from the result of `to_dict`."""
         return cls(**data | {"position": DataPosition(**data["position"])})
 
 
@@ -49,26 +49,27 @@ class Outcome:
     """How a run ended."""
 
     ending: str
-    """done, stopped (nothing got better), diverged or interrupted."""
-    progress: TrainState
+    """`done`, `stopped` (by `patience`), `diverged` or `interrupted`."""
+    state: TrainState
     reason: str = ""
-    """The reason in words, where it is not done."""
+    """Why, if the ending is not `done`."""
 
 
-class TrainCallback:
-    """Whoever follows a run; every method may stay as it is."""
+class Throughput:
+    """Training time, and tokens per second since the last call."""
 
-    def on_train_start(self, progress: TrainState, facts: dict[str, Any]) -> None:
-        """The run begins, or goes on from a checkpoint."""
+    def __init__(self, state: TrainState) -> None:
+        self.previous_seconds, self.start = state.seconds, time.monotonic()
+        self.window_start, self.tokens = self.start, 0
 
-    def on_message(self, text: str) -> None:
-        """Something a person should know."""
+    def add_tokens(self, tokens: int) -> float:
+        """Count tokens; return the training time of the run, earlier processes included."""
+        self.tokens += tokens
+        return self.previous_seconds + time.monotonic() - self.start
 
-    def on_step_end(self, progress: TrainState, loss: float) -> None:
-        """An update was done."""
-
-    def on_rows(self, rows: list[Row]) -> None:
-        """Rows were written."""
-
-    def on_train_end(self, outcome: Outcome) -> None:
-        """It is over."""
+    def tokens_per_second(self) -> float:
+        """Return the rate since the last call, and start a new window."""
+        now = time.monotonic()
+        rate = self.tokens / max(now - self.window_start, 1e-9)
+        self.window_start, self.tokens = now, 0
+        return rate

@@ -1,4 +1,4 @@
-"""A run that was trained, opened for use."""
+"""Trained runs, opened for inference."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,24 +18,24 @@ from addnorm.train.recipe import Recipe
 
 @dataclass(frozen=True)
 class TrainedRun:
-    """The folder of a run, with the model ready to answer."""
+    """Model, tokenizer and labels of a run, in evaluation mode."""
 
     folder: Path
     recipe: Recipe
     model: Model
-    """Its best checkpoint, with the average of the weights where there is one; in eval mode."""
+    """Model with the weights of a checkpoint; with their moving average if the recipe has `ema`."""
     tokenizer: Tokenizer
     labels: tuple[str, ...]
-    """Classes in the order of their numbers (classify)."""
+    """Class names in the order of the logits; empty unless the task is `classify`."""
     step: int
     """The step of the checkpoint."""
     device: torch.device
     is_best: bool = True
-    """Whether that is the best checkpoint; False if one had to be passed over, being damaged."""
+    """Whether the requested checkpoint was loaded; False if a damaged one was passed over."""
 
     @property
     def task(self) -> str:
-        """translate, lm or classify."""
+        """Name of the task."""
         return self.recipe.task
 
     @classmethod
@@ -47,62 +47,85 @@ class TrainedRun:
         device: str = "auto",
         which: Literal["best", "last"] = "best",
     ) -> "TrainedRun":
-        """Read a run; refuses one of another task, if that is given. which: of its checkpoints."""
+        """Load a run from its folder.
+
+        Args:
+            folder: the run's folder
+            task: the expected task; None accepts any
+            device: name of a device, or `auto`
+            which: the checkpoint with the lowest validation loss, or the last one
+
+        Raises:
+            UserError: no run, no valid checkpoint, another task, or files of another run
+        """
         folder = Path(folder)
         recipe = files.read_config(folder)
         if task is not None and recipe.task != task:
             raise UserError(
-                f"{folder} is a run of {recipe.task!r}, wanted one of {task!r}; choose another run"
+                f"{folder}: expected a run of task {task!r}, got one of {recipe.task!r}; choose "
+                "another run"
             )
-        found, best = find_checkpoint(folder, which)
+        checkpoint, is_best = find_checkpoint(folder, which)
         facts = files.read_arrangement(folder)
         tokenizer = Tokenizer.load(folder / files.TOKENIZER)
-        if found.state["tokenizer"] != tokenizer.digest:
+        if checkpoint.state["tokenizer"] != tokenizer.digest:
             raise UserError(
-                f"{folder / files.TOKENIZER} is the tokenizer of another run; put the one back "
-                "with which this run was trained"
+                f"{folder / files.TOKENIZER} is the tokenizer of another run; restore the "
+                "tokenizer that this run started with"
             )
         if not isinstance(facts.get("model"), dict):
             raise UserError(
-                f"{folder / files.ARRANGEMENT} tells no model; give the command of `addnorm train` "
-                "again, which writes it anew"
+                f"{folder / files.ARRANGEMENT} describes no model; rerun the `addnorm train` "
+                "command to rewrite it"
             )
-        chosen = pick_device(device)
+        torch_device = pick_device(device)
         model = build(Config.from_kwargs(**_window_to_tuple(facts["model"])))
-        model.load_state_dict(found.tensors["model"])
-        model.load_state_dict(found.tensors.get("average", {}), strict=False)
+        model.load_state_dict(checkpoint.tensors["model"])
+        # The average has no buffers, so it is loaded over the weights.
+        model.load_state_dict(checkpoint.tensors.get("average", {}), strict=False)
         for stack in model.stacks:
             stack.packed = True
         return cls(
             folder,
             recipe,
-            model.to(chosen).eval(),
+            model.to(torch_device).eval(),
             tokenizer,
             tuple(facts.get("labels", ())),
-            found.step,
-            chosen,
-            best,
+            checkpoint.step,
+            torch_device,
+            is_best,
         )
 
 
 def find_checkpoint(folder: Path, which: str = "best") -> tuple[Checkpoint, bool]:
-    """The best checkpoint of a run, or the last; the newest that is whole if there is no best. And
-    whether none had to be passed over.
+    """Return a checkpoint of a run, and whether it is the requested one.
+
+    If the requested checkpoint is damaged, the newest valid one is returned. The same one is
+    returned for `best` if the run has no validation.
+
+    Args:
+        folder: the run's folder
+        which: `best` (lowest validation loss) or `last`
+
+    Raises:
+        UserError: the run has no valid checkpoint
     """
-    kept = folder / files.CHECKPOINTS
-    newest = next(checkpoints.iter_valid_checkpoints(kept), None)
+    checkpoint_folder = folder / files.CHECKPOINTS
+    newest = next(checkpoints.iter_valid_checkpoints(checkpoint_folder), None)
     if newest is None:
-        state = "every one is damaged" if checkpoints.list_steps(kept) else "training has not begun"
+        has_damaged = bool(checkpoints.list_steps(checkpoint_folder))
+        state = "all are damaged" if has_damaged else "training has not started"
         raise UserError(
-            f"{folder} has no checkpoint ({state}); give its `addnorm train` command again"
+            f"{folder} has no valid checkpoint ({state}); rerun its `addnorm train` command"
         )
-    best = newest.state["progress"]["best_step"] if which == "best" else newest.step
-    best = best or newest.step
-    found = newest if best == newest.step else checkpoints.load(kept, best)
-    return found or newest, found is not None and checkpoints.list_steps(kept)[0] == newest.step
+    step = newest.state["progress"]["best_step"] if which == "best" else newest.step
+    step = step or newest.step
+    requested = newest if step == newest.step else checkpoints.load(checkpoint_folder, step)
+    is_newest_valid = checkpoints.list_steps(checkpoint_folder)[0] == newest.step
+    return requested or newest, requested is not None and is_newest_valid
 
 
 def _window_to_tuple(values: dict[str, object]) -> dict[str, object]:
-    """JSON has lists where a config wants tuples."""
+    """Convert the window, which JSON stores as a list, to the tuple that a config expects."""
     window = values.get("window")
     return values | ({"window": tuple(window)} if isinstance(window, list) else {})

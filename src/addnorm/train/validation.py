@@ -8,8 +8,8 @@ import torch
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator
 from addnorm.kernels.precision import widest_float
+from addnorm.tasks import LossMeans
 from addnorm.train.distributed import World
-from addnorm.train.objective import LossMeans
 from addnorm.train.recipe import Recipe
 from addnorm.train.session import Session
 

@@ -67,27 +67,23 @@ class Admin(PostNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The start without a batch; forgets a calibration."""
+        # Initial omega without a batch; an earlier calibration is discarded.
         n = len(self.plan.sites)
         starts = {"log": math.sqrt((n + 1) / math.log(n + 1) - 1), "constant": math.sqrt(n)}
         nn.init.constant_(self.omega, starts.get(self.start, 1.0))
         self.calibrated.fill_(self.start not in ("profile", "paper"))
 
     def extra_repr(self) -> str:
-        """Whether a batch has been seen, for print()."""
         waiting = not self.calibrated.is_meta and not self.calibrated
         return f"start={self.start}" + (", not calibrated: call calibrate(x)" if waiting else "")
 
     def scale(self, site: Site) -> float | Tensor | None:
-        """Omega, learned."""
         return self.omega[site.index]
 
     def no_decay(self) -> set[str]:
-        """Omega is a scale."""
         return super().no_decay() | {"omega"}
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
-        """Set omega from one batch."""
         if self.start not in ("profile", "paper"):
             return
         self.omega.fill_(1.0)

@@ -70,32 +70,28 @@ class AttnRes(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """All sources alike."""
         nn.init.zeros_(self.w)
         nn.init.ones_(self.g)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """A mixture of all sources; a new block puts the running sum among the finished ones."""
+        # A new block moves the running sum to the finished sources.
         running, *finished = state
         h = self._mix_sources(state, site.index - 1) if finished else running
         return self.norm(site)(h), ((*state, running) if self._starts_block(site) else state)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add to the running sum, or begin a new one."""
         running, *finished = state
         begun = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
         return (begun if self._starts_block(site) else running + branch), *finished
 
     def close(self, state: State) -> Tensor:
-        """One more mixture, normalized."""
         return self.apply_final_norm(self._mix_sources(state, len(self.plan.sites) - 1))
 
     def trunk(self, state: State) -> Tensor:
-        """The plain sum of all sources, which is the stream of Pre-LN."""
+        # The sum of all sources is the stream of Pre-LN.
         return torch.stack(state).sum(0)
 
     def no_decay(self) -> set[str]:
-        """Queries and gains are vectors."""
         return super().no_decay() | {"w", "g"}
 
     def _starts_block(self, site: Site) -> bool:

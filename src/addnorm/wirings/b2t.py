@@ -48,16 +48,15 @@ class B2T(Wiring):
         self.norms = self.make_site_norms()
 
     def open(self, x: Tensor) -> State:
-        """The stream, and the bottom of the layer to come."""
         return x, x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream; a layer's first sub-layer remembers it as the bottom."""
+        # The first sub-layer of a layer stores the stream as the bottom.
         x, bottom = state
         return x, (x, x if site.first else bottom)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add, at the layer's end with the bottom, then normalize."""
+        # The last sub-layer of a layer also adds the bottom.
         x, bottom = state
         total = x + branch
         if site.last:
@@ -65,9 +64,8 @@ class B2T(Wiring):
         return self.norm(site)(total), bottom
 
     def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
         return state[0]
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """The released recipe's rescaling."""
+        # Rescaling of the released recipe.
         return self.plan.depth**-0.5 if self.rescale and role != "embed" else 1.0

@@ -1,4 +1,15 @@
-"""The seam: how branches read from the stream and write to it, four verbs over a state."""
+"""Base class of wirings: how sub-layers read from the residual stream and write to it.
+
+A stack runs its wiring in four steps over a state, a flat tuple of tensors:
+
+    state    = wiring.open(x)                         once
+    h, state = wiring.read(state, site)               for every site (sub-layer)
+    state    = wiring.write(state, site, branch)      branch = dropout(sublayer(h))
+    y        = wiring.close(state)                    once
+
+In Pre-LN, for example, `read` returns norm(x), `write` adds the branch to x, and `close` applies
+the final norm.
+"""
 
 import warnings
 from abc import ABC, abstractmethod
@@ -25,25 +36,28 @@ Observer = Callable[[Site, State, Tensor], None]
 
 
 class DropoutBranch(ABC):
-    """A branch whose dropout can be told apart: called, it is dropout(raw(h), rate)."""
+    """Branch that exposes its sub-layer and its dropout separately, for fused kernels.
+
+    Calling it returns dropout(apply_sublayer(h), rate).
+    """
 
     @property
     @abstractmethod
     def rate(self) -> float:
-        """Share of it that is dropped now."""
+        """Dropout rate; 0 in evaluation mode."""
 
     @property
     @abstractmethod
     def has_hooks(self) -> bool:
-        """Whether somebody looks at the dropout."""
+        """Whether hooks observe the dropout, so that it must not be fused."""
 
     @abstractmethod
     def apply_sublayer(self, h: Tensor) -> Tensor:
-        """What the sub-layer makes of `h`."""
+        """Return the output of the sub-layer, without dropout."""
 
     @abstractmethod
     def __call__(self, h: Tensor) -> Tensor:
-        """The same with some of it dropped."""
+        """Return the output of the sub-layer, with dropout."""
 
 
 registry: "Registry[Wiring]" = Registry("wiring")
@@ -51,36 +65,31 @@ register = registry.register
 
 
 def make_wiring(call: "str | Call", plan: Plan) -> "Wiring":
-    """Build the wiring a call string names, for a stack of that plan."""
+    """Build the wiring that a call string names for the stack of a plan."""
     return registry.make(call, plan)
 
 
 class Wiring(nn.Module, ABC):
-    """How the sub-layers of a stack are joined; owner of every parameter of the residual path.
+    """Connection of the sub-layers of a stack; owns every parameter of the residual path.
 
-        state    = wiring.open(x)
-        h, state = wiring.read(state, site)
-        state    = wiring.write(state, site, branch)      branch = dropout(sublayer(h))
-        y        = wiring.close(state)
-
-    A state is a flat tuple of tensors whose first is the stream. Verbs act on each token alone
-    (`alone`) and keep nothing on `self`. Below the verbs stand answers with a neutral default; a
-    wiring gives those that its paper asks for.
+    Subclasses implement `read`, `write` and `close`, and `open` if the state is not the stream
+    alone. These methods act on each token separately (`tokenwise`) and store nothing on `self`. The
+    first tensor of the state is the stream. All other methods have neutral defaults; a wiring
+    overrides those that its paper prescribes.
     """
 
     scheme: str = "xavier_uniform"
-    """How weights are drawn where the user does not say: a row of the table in `stacks/init.py`."""
+    """Default initialization scheme, a row of the table in `stacks/init.py`."""
     schedule: str = "cosine(warmup=0.1)"
-    """The learning rate's schedule where the user does not say: a call string of
-    `train/schedules/base.py`, spans as shares, since the runs of papers are longer than most.
-    """
+    """Recommended learning-rate schedule, a call string of `train/schedules`. Spans are fractions
+    of the run, because the runs of papers are longer than most."""
     tokenwise: bool = True
-    """Whether its verbs act on each token alone, as they should; not where a draw is a sample's."""
+    """Whether `read` and `write` act on each token separately; False if they draw per sample."""
     num_state_tensors: int | None = 1
-    """Tensors in the state between two layers; None where they get more from layer to layer."""
+    """Number of state tensors between two layers; None if it grows from layer to layer."""
 
     final_norm: Norm | None
-    """The norm after the last site, in wirings that have one."""
+    """Norm after the last site, in wirings that have one."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__()
@@ -88,76 +97,84 @@ class Wiring(nn.Module, ABC):
         self._mask: Tensor | None = None
         self._cond: Tensor | None = None
 
-    # The four verbs.
+    # The four steps
 
     def open(self, x: Tensor) -> State:
-        """Embeddings to state."""
+        """Build the initial state from the embeddings, (B, L, dim)."""
         return (x,)
 
     @abstractmethod
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """What the sub-layer sees, and the state, which may be rewritten here."""
+        """Return the input of a sub-layer and the state, which may change here."""
 
     @abstractmethod
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Merge the branch into the state."""
+        """Merge the output of a sub-layer, after dropout, into the state."""
 
     @abstractmethod
     def close(self, state: State) -> Tensor:
-        """What the head sees; the one and only owner of the final norm."""
+        """Return the output of the stack, after the final norm if the wiring has one."""
 
     def step(self, state: State, site: Site, branch: Branch) -> State:
-        """Read, sub-layer, write. A fused kernel may stand in for it; it must give the same."""
+        """Run read, branch and write; an override may fuse them if the result is the same."""
         h, state = self.read(state, site)
         return self.write(state, site, branch(h))
 
-    # Optional answers.
+    # Optional properties of a wiring
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """Factor on the start weights of a role (`embed` has no site)."""
+        """Return the factor on the initial weights of a role; `embed` has no site."""
         return 1.0
 
     def plugs(self, site: Site) -> Plugs:
-        """Norms and scales inside the sub-layer."""
+        """Return the norms and scales to insert into a sub-layer."""
         return Plugs()
 
     def has_post_norm(self, site: Site) -> bool:
-        """Whether the norm of a site stands behind its add, as in Post-LN."""
+        """Return whether the norm of a site follows its add, as in Post-LN."""
         return False
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
-        """Data-dependent start: `run` does a forward, showing (site, state, branch) at writes."""
+        """Run the data-dependent initialization; does nothing by default.
+
+        run: runs a forward pass and calls an observer with (site, state, branch) at every write
+        """
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Called after every step of the optimizer with the sub-layers' (role, weight)."""
+        """Constrain the weights of sub-layers after an optimizer step; does nothing by default.
+
+        weights: (role, weight) of all sub-layers
+        """
 
     def trunk(self, state: State) -> Tensor:
-        """The tensor that diagnostics call the stream."""
+        """Return the tensor of the state that diagnostics treat as the stream."""
         return state[0]
 
     def no_decay(self) -> set[str]:
-        """Names of own parameters that weight decay must leave alone: all that are no matrices."""
+        """Return the names of own parameters without weight decay: all but matrices."""
         return {name for name, parameter in self.named_parameters() if parameter.ndim < 2}
 
     def reset_parameters(self) -> None:
-        """Put own parameters (norms have their own method) at their start values."""
+        """Initialize own parameters; norms initialize themselves."""
 
-    # What wirings are made of.
+    # Building blocks for subclasses
 
     def make_norm(self, dim: int | None = None) -> Norm:
-        """A norm of the stack's choice; refused if it shows the future to a causal stack."""
+        """Build a norm as the plan prescribes; raise `UserError` if it would break causality.
+
+        dim: width; that of the stream if None
+        """
         norm = make_norm(self._norm_call(dim), dim or self.plan.dim)
         if self.plan.causal and not norm.causal:
             raise UserError(
-                f"norm {self.plan.norm} computes statistics over several tokens and would "
-                "show later tokens to earlier ones "
-                f"in a {self.plan.role} stack, attention mask or not; choose a norm of single"
-                " tokens such as layer or rms"
+                f"norm {self.plan.norm} computes statistics over several tokens and would leak "
+                f"later tokens to earlier ones in a {self.plan.role} stack; choose a norm of "
+                "single tokens such as layer or rms"
             )
         return norm
 
     def _norm_call(self, dim: int | None) -> Call:
-        """The stack's norm; inside a sub-layer its condition still has the stream's width."""
+        """Return the call of the norm; inside a sub-layer, cond_dim stays the stream's width."""
         call = self.plan.norm
         conditional = dim is not None and "cond_dim" in (norms.card(call.name).options or {})
         if not conditional or "cond_dim" in call.options:
@@ -165,18 +182,18 @@ class Wiring(nn.Module, ABC):
         return Call(call.name, {"cond_dim": self.plan.dim, **call.options})
 
     def make_site_norms(self) -> nn.ModuleList:
-        """A norm for every site."""
+        """Build a norm for every site."""
         return nn.ModuleList(self.make_norm() for _ in self.plan.sites)
 
     def set_gains(self, norms: nn.ModuleList, value: float) -> None:
-        """Start norms with a gain of `value`; a norm without a gain refuses."""
+        """Initialize norms with a gain of `value`; raise `UserError` for norms without a gain."""
         for norm in norms:
             if isinstance(norm, Norm):
                 norm.reset_parameters()
                 norm.set_gain(value)
 
     def norm(self, site: Site, list_name: str = "norms") -> Branch:
-        """The norm of a site, from a list made by `site_norms`, to be called with a tensor."""
+        """Return the norm of a site, from a list built by `make_site_norms`, as a function."""
         return self.bind(getattr(self, list_name)[site.index])
 
     def add_and_norm(
@@ -188,36 +205,36 @@ class Wiring(nn.Module, ABC):
         norm: nn.Module | None,
         scale: float | Tensor = 1.0,
     ) -> tuple[Tensor, Tensor] | None:
-        """s = scale * x + branch(h) and N(s), by one kernel; None where there is none for this norm
-        or these tensors, or where somebody looks at the norm or the dropout.
+        """Compute s = scale * x + branch(h) and N(s) with one fused kernel.
+
+        Returns:
+            (s, N(s)), or None if there is no kernel for this norm and these tensors, or if hooks
+            observe the norm or the dropout.
         """
         if not isinstance(branch, DropoutBranch) or not isinstance(norm, Norm):
             return None
-        formula = norm.kernel_params()
-        if formula is None or not native_is_faster(formula, branch.rate, x):
+        params = norm.kernel_params()
+        if params is None or not native_is_faster(params, branch.rate, x):
             return None
         if has_hooks(norm) or branch.has_hooks:
             return None
-        return add_norm_with_sum(
-            x, branch.apply_sublayer(h), formula, scale=scale, rate=branch.rate
-        )
+        return add_norm_with_sum(x, branch.apply_sublayer(h), params, scale=scale, rate=branch.rate)
 
     def apply_final_norm(self, x: Tensor) -> Tensor:
-        """The final norm, kept as `final_norm`, applied."""
+        """Apply `final_norm`, if there is one."""
         return x if self.final_norm is None else self.bind(self.final_norm)(x)
 
     def bind(self, norm: nn.Module) -> Branch:
-        """A norm with the mask and condition of this forward, if it uses any."""
+        """Bind the mask and the condition of this forward pass to a norm, if it uses any."""
         if self._mask is None and self._cond is None:
             return norm
         return partial(norm, mask=self._mask, cond=self._cond)
 
     def with_context(self, mask: Tensor | None, cond: Tensor | None) -> "Wiring":
-        """This wiring for one forward: the same parameters, with norms that know its mask and
-        condition.
+        """Return this wiring with the mask and the condition of one forward pass.
 
-        A shallow copy, so that nothing of a forward is kept on the wiring itself; itself where no
-        norm would look.
+        The result is a shallow copy with the same parameters, so that the wiring itself keeps no
+        state of a forward pass. If the norm uses neither, it is the wiring itself.
         """
         if (mask is None and cond is None) or not {"mask", "cond"} & set(
             norms.card(self.plan.norm.name).needs
@@ -233,19 +250,21 @@ class Wiring(nn.Module, ABC):
         return bound
 
     def pluggable_sites(self, *, exclude: tuple[str, ...] = ()) -> Iterator[tuple[Site, Shape]]:
-        """Sites with a place for plugs, kinds in `but` left out; warns of those that have none."""
-        closed = [
+        """Yield (site, shape) of sub-layers that accept plugs; warn if some do not.
+
+        exclude: kinds of sub-layers to skip
+        """
+        without_plugs = [
             site
             for site in self.plan.sites
             if self.plan.sublayer_kind(site) not in exclude and self.plan.shape(site) is None
         ]
-        if closed:
+        if without_plugs:
             name = type(self).__name__
             warnings.warn(
-                f"{name} has norms or scales inside its sub-layers; {len(closed)} of "
-                f"{len(self.plan.sites)} sub-layers are plain "
-                f"modules without a place for them and get only the part of {name} around them. "
-                "Derive them from addnorm.sublayers.Sublayer to take part",
+                f"{name} has norms or scales inside its sub-layers, but {len(without_plugs)} of "
+                f"{len(self.plan.sites)} sub-layers are plain modules and get only the part of "
+                f"{name} around them; derive them from addnorm.sublayers.Sublayer",
                 InnerNormsIgnoredWarning,
                 stacklevel=2,
             )
@@ -256,24 +275,24 @@ class Wiring(nn.Module, ABC):
 
 
 class WiringModule(nn.Module, ABC):
-    """A piece of a wiring with parameters of its own."""
+    """Module with parameters inside a wiring."""
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Put them at their start values."""
+        """Initialize the parameters."""
 
 
 def autocast_disabled(x: Tensor) -> AbstractContextManager[Any]:
-    """Where coefficients are computed: autocast must not round them."""
+    """Disable autocast inside the block, so that it does not round coefficients."""
     return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
 
 
 def weighted_sum(weights: Tensor, tensors: tuple[Tensor, ...]) -> Tensor:
-    """The sum of tensors, each with its scalar weight."""
+    """Return the sum of tensors with scalar weights, (number of tensors)."""
     terms = [weight * tensor for weight, tensor in zip(weights.unbind(), tensors, strict=True)]
     return torch.stack(terms).sum(0) if len(terms) > 1 else terms[0]
 
 
 def empty_parameter(*shape: int) -> nn.Parameter:
-    """A parameter without a value yet; `reset_parameters` gives the start value."""
+    """Return an uninitialized parameter; `reset_parameters` initializes it."""
     return nn.Parameter(torch.empty(shape))

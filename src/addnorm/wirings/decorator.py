@@ -1,4 +1,4 @@
-"""Wirings that wrap a wiring: everything is handed on, unless a decorator says otherwise."""
+"""Base class of wirings that wrap another wiring."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ from addnorm.wirings.base import Observer, State, Wiring, make_wiring
 
 
 class Decorator(Wiring):
-    """A wiring around another one, its `inner`."""
+    """Wiring that delegates everything to another one, its `inner`, unless overridden."""
 
     def __init__(self, plan: Plan, inner: str) -> None:
         super().__init__(plan)
@@ -18,43 +18,33 @@ class Decorator(Wiring):
         self.schedule, self.tokenwise = self.inner.schedule, self.inner.tokenwise
 
     def open(self, x: Tensor) -> State:
-        """As inside."""
         return self.inner.open(x)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """As inside."""
         return self.inner.read(state, site)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """As inside."""
         return self.inner.write(state, site, branch)
 
     def close(self, state: State) -> Tensor:
-        """As inside."""
         return self.inner.close(state)
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """As inside."""
         return self.inner.gain(role, site)
 
     def plugs(self, site: Site) -> Plugs:
-        """As inside."""
         return self.inner.plugs(site)
 
     def calibrate(self, run: Callable[[Observer], None]) -> None:
-        """As inside."""
         self.inner.calibrate(run)
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """As inside."""
         self.inner.after_step(weights)
 
     def trunk(self, state: State) -> Tensor:
-        """As inside."""
         return self.inner.trunk(state)
 
     def no_decay(self) -> set[str]:
-        """As inside, and whatever the decorator adds that is no matrix."""
         inside = {f"inner.{name}" for name in self.inner.no_decay()}
         own = {name for name in super().no_decay() if not name.startswith("inner.")}
         return inside | own

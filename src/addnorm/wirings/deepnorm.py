@@ -56,9 +56,8 @@ class DeepNorm(PostNorm):
         self.norms = self.make_site_norms()
 
     def scale(self, site: Site) -> float | Tensor | None:
-        """Alpha."""
         return self.alpha
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """Beta, on everything but queries and keys."""
+        # Beta scales all weights but those of queries and keys.
         return self.beta if role in ("value", "out", "ffn_in", "ffn_out") else 1.0

@@ -62,21 +62,18 @@ class DenseFormer(Wiring):
         return range(layer % self.dilation, layer + 1, self.dilation)
 
     def reset_parameters(self) -> None:
-        """Only the newest counts."""
         for weights in self.a.values():
             nn.init.zeros_(weights)
             nn.init.ones_(weights[-1:])
 
     def open(self, x: Tensor) -> State:
-        """The stream, and the history, which begins with the embedding."""
         return x, x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add; behind a layer, store the result and average."""
+        # The last sub-layer of a layer stores its output and averages the history.
         x, *history = state
         x = x + branch
         if site.last:
@@ -89,5 +86,4 @@ class DenseFormer(Wiring):
         return x, *history
 
     def close(self, state: State) -> Tensor:
-        """The last average, normalized."""
         return self.apply_final_norm(state[0])

@@ -66,18 +66,16 @@ class DLCL(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """The mean, or the sum, of everything below."""
         with torch.no_grad():
             self.weight.copy_(torch.ones_like(self.weight).tril())
             if self.start == "mean":
                 self.weight.div_(torch.arange(1, self.plan.depth + 2).unsqueeze(1).to(self.weight))
 
     def open(self, x: Tensor) -> State:
-        """The stream, and the history, which begins with the embedding."""
         return x, x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """At a layer's first sub-layer the stream becomes the combination of its history."""
+        # The first sub-layer of a layer reads the combination of the history.
         x, *history = state
         if site.first:
             x = self._combine_history(tuple(history))
@@ -85,7 +83,7 @@ class DLCL(Wiring):
         return h, (x, *history)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add as Pre-LN or Post-LN does; the layer's last result enters the history."""
+        # The output of a layer's last sub-layer joins the history.
         x, *history = state
         x = x + branch if self.place == "pre" else self.norm(site)(x + branch)
         if site.last:
@@ -95,11 +93,9 @@ class DLCL(Wiring):
         return x, *history
 
     def close(self, state: State) -> Tensor:
-        """One more combination."""
         return self.apply_final_norm(self._combine_history(state[1:]))
 
     def no_decay(self) -> set[str]:
-        """The mixture is no weight matrix."""
         return super().no_decay() | {"weight"}
 
     def _combine_history(self, history: State) -> Tensor:

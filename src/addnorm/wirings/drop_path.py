@@ -43,7 +43,7 @@ class DropPath(Decorator):
         self.rate, self.tokenwise = rate, False
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Drop or rescale the branch, then write it as inside."""
+        # Drop or rescale the branch before the inner wiring writes it.
         drop = self.rate * site.layer / max(self.plan.depth - 1, 1)
         if self.training and drop > 0:
             shape = (branch.shape[0],) + (1,) * (branch.ndim - 1)

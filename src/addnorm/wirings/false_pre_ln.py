@@ -47,15 +47,13 @@ class FalsePreLN(Wiring):
         self.final_norm = self.make_norm() if final_norm else None
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The normalized stream, which the skip will carry too: the bug."""
+        # The bug: the state becomes the normalized stream, so the skip carries it too.
         u = self.norm(site)(state[0])
         return u, (u,)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add to what was read."""
         (u,) = state
         return (u + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream."""
         return self.apply_final_norm(state[0])

@@ -65,7 +65,6 @@ class Fixup(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """No shift, no scale."""
         inside = (*self.hidden_shift.values(), *self.inner_shift.values())
         for shift in (self.shift, self.end_shift, *inside):
             nn.init.zeros_(shift)
@@ -74,21 +73,17 @@ class Fixup(Wiring):
             nn.init.ones_(self.end_scale)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, shifted."""
         return state[0] - self.shift[site.index], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch, scaled."""
         (x,) = state
         return (x + self.scale[site.index] * branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, shifted, in encoders also scaled."""
         y = state[0] - self.end_shift
         return y if self.end_scale is None else y * self.end_scale
 
     def plugs(self, site: Site) -> Plugs:
-        """Shifts before and after the activation of a feed-forward."""
         key = str(site.index)
         if key not in self.hidden_shift:
             return Plugs()
@@ -98,7 +93,7 @@ class Fixup(Wiring):
         )
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """Zero for the last matrix of a branch; the others shrink so that an update stays small."""
+        # Zero for the last matrix of a branch; the others shrink with depth to keep updates small.
         if role in ("out", "ffn_out"):
             return 0.0
         powers = {"query": -1 / 6, "key": -1 / 6, "value": -1 / 6, "ffn_in": -1 / 2}

@@ -71,16 +71,13 @@ class Gated(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Let the gate decide."""
         (x,) = state
         return (self.gates[site.index](x, branch.relu()),)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
 
@@ -97,7 +94,6 @@ class _Gate(WiringModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Random maps, the bias that keeps the stream."""
         for weight in self.maps.parameters():
             nn.init.xavier_uniform_(weight)
         if self.bias is not None:

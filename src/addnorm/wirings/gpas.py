@@ -68,11 +68,10 @@ class GPAS(Decorator):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """No scaling."""
         nn.init.zeros_(self.g)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Scale the skip before the add, or the stream behind it."""
+        # With place=own, Post-LN wirings scale the skip before the add, others the stream after it.
         own = "skip" if self.inner.has_post_norm(site) else "stream"
         if (own if self.place == "own" else self.place) == "skip":
             return self.inner.write((self._scale_stream(state[0], site),), site, branch)

@@ -63,7 +63,7 @@ class HybridNorm(Wiring):
         return self.plan.sublayer_kind(site) == "ffn" or self._is_pre_norm(site)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream; a feed-forward reads it normalized, and its skip carries that too."""
+        # A feed-forward reads the normalized stream, and its skip carries it too.
         (x,) = state
         if not self._has_input_norm(site):
             return x, state
@@ -71,15 +71,12 @@ class HybridNorm(Wiring):
         return u, (state if self._is_pre_norm(site) else (u,))
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         return (state[0] + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
-        """The norms inside attention."""
         if f"query_{site.index}" not in self.head_norms:
             return Plugs()
         own = (
@@ -108,5 +105,5 @@ class HybridNorm(Wiring):
         return normalize
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """Output matrices shrink with the number of additions."""
+        # Output matrices shrink with the number of additions.
         return len(self.plan.sites) ** -0.5 if role in ("out", "ffn_out") else 1.0

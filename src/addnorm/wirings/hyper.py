@@ -79,11 +79,10 @@ class HyperConnections(Wiring):
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
-        """Copies of the embedding."""
         return (x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]),)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """One mixture for the sub-layer, and the streams mixed among themselves."""
+        # Mix one input for the sub-layer, and the streams among themselves.
         (streams,) = state
         mixing, writing = self.mixers[site.index](streams)
         with autocast_disabled(streams):
@@ -92,24 +91,19 @@ class HyperConnections(Wiring):
         return self.norm(site)(h), (kept, writing.to(streams.dtype))
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch to every stream with its own weight."""
         kept, writing = state
         return (kept + writing.unsqueeze(-1) * branch.unsqueeze(-2),)
 
     def close(self, state: State) -> Tensor:
-        """The sum of the streams, normalized."""
         return self.apply_final_norm(state[0].sum(-2))
 
     def trunk(self, state: State) -> Tensor:
-        """The mean of the streams."""
         return state[0].mean(-2)
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """What was chosen for output matrices."""
         return self.out_gain if role in ("out", "ffn_out") else 1.0
 
     def no_decay(self) -> set[str]:
-        """All but the maps that make coefficients from tokens."""
         return {name for name, _ in self.named_parameters() if not name.endswith("_map")}
 
 
@@ -127,7 +121,6 @@ class _Mixer(WiringModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Read one stream, keep all as they are, write to all alike."""
         with torch.no_grad():
             self.mixing.zero_()
             self.mixing[self.initial_stream, 0] = 1
@@ -135,7 +128,7 @@ class _Mixer(WiringModule):
             self.writing.fill_(1)
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """The coefficients."""
+        """Return the coefficients, (..., n, 1 + n) and (..., n)."""
         if self.dynamic is None:
             return self.mixing, self.writing
         mixing, writing = self.dynamic(streams)
@@ -156,14 +149,13 @@ class _DynamicCoefficients(WiringModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Nothing yet."""
         for tensor in (self.mixing_map, self.writing_map):
             nn.init.zeros_(tensor)
         for scale in (self.mixing_scale, self.writing_scale):
             nn.init.constant_(scale, 0.01)
 
     def forward(self, streams: Tensor) -> tuple[Tensor, Tensor]:
-        """Two terms, (..., n, 1 + n) and (..., n)."""
+        """Return the terms that tokens add to the coefficients, (..., n, 1 + n) and (..., n)."""
         with autocast_disabled(streams):
             seen = self.norm(streams.to(statistics_dtype(streams)))
             mixing = self.bounded(seen @ self.mixing_map.to(seen.dtype))

@@ -45,18 +45,14 @@ class Keel(Wiring):
         self.inner_norms = self.make_site_norms()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site, "inner_norms")(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Scale the skip, add, normalize."""
         (x,) = state
         return (self.norm(site)(self.alpha * x + branch),)
 
     def has_post_norm(self, site: Site) -> bool:
-        """Always."""
         return True
 
     def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
         return state[0]

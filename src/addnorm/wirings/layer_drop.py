@@ -47,7 +47,7 @@ class LayerDrop(Decorator):
             )
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """As inside; in training a layer's first site tosses the coin and keeps what it found."""
+        # In training, the first site of a layer draws whether to drop it and saves the state.
         if not self.training:
             return self.inner.read(state, site)
         if site.first:
@@ -57,7 +57,7 @@ class LayerDrop(Decorator):
         return h, (*before, *now)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """As inside; in training a layer's last site obeys the coin."""
+        # In training, the last site of a dropped layer restores the saved state.
         if not self.training:
             return self.inner.write(state, site, branch)
         before, now = self._split_state(state)
@@ -68,7 +68,7 @@ class LayerDrop(Decorator):
         return tuple(torch.where(keep, new, kept) for new, kept in zip(now, old, strict=True))
 
     def trunk(self, state: State) -> Tensor:
-        """The inner trunk, also in the middle of a layer."""
+        # In the middle of a layer, the state also holds the saved one.
         inside = self._split_state(state)[1] if len(state) != self.num_state_tensors else state
         return self.inner.trunk(inside)
 

@@ -47,22 +47,17 @@ class LayerScale(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Every gain at `start`."""
         nn.init.constant_(self.gamma, self.start)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch, scaled."""
         (x,) = state
         return (x + self.gamma[site.index] * branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
     def no_decay(self) -> set[str]:
-        """Gamma is a scale."""
         return super().no_decay() | {"gamma"}

@@ -39,14 +39,11 @@ class LNScaling(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized and scaled down."""
         return self.norm(site)(state[0]) * (site.layer + 1) ** -0.5, state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         (x,) = state
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])

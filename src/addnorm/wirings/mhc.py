@@ -92,11 +92,10 @@ class MHC(Wiring):
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
-        """Copies of the embedding."""
         return (x.unsqueeze(-2).expand(*x.shape[:-1], self.streams, x.shape[-1]),)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """One mixture for the sub-layer, and the streams mixed among themselves."""
+        # Mix one input for the sub-layer, and the streams among themselves.
         (streams,) = state
         with autocast_disabled(streams):
             pre, post, mixing = self.mixers[site.index](streams)
@@ -109,12 +108,11 @@ class MHC(Wiring):
         return self.norm(site)(h), (kept, post.to(streams.dtype))
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch to every stream with its own weight."""
         kept, post = state
         return (kept + post.unsqueeze(-1) * branch.unsqueeze(-2),)
 
     def close(self, state: State) -> Tensor:
-        """A learned sum of the streams, or a plain one, normalized."""
+        # A learned or a plain sum of the streams.
         (streams,) = state
         if self.end_mixer is None:
             return self.apply_final_norm(
@@ -126,7 +124,6 @@ class MHC(Wiring):
         return self.apply_final_norm((weights.unsqueeze(-1) * streams).sum(-2))
 
     def trunk(self, state: State) -> Tensor:
-        """The mean of the streams."""
         return state[0].mean(-2)
 
 
@@ -144,7 +141,7 @@ class _Gates(WiringModule):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small gates on random maps; or on none, with biases that tell the streams apart."""
+        # Small gates on random maps; or zero maps, with biases that distinguish the streams.
         nn.init.constant_(self.a, self.gate)
         nn.init.zeros_(self.b)
         if self.initial_stream is None:

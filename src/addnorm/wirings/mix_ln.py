@@ -55,20 +55,18 @@ class MixLN(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized in the upper layers."""
+        # Pre-LN in the upper layers.
         (x,) = state
         return (x if self.has_post_norm(site) else self.norm(site)(x)), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add, and normalize in the lower layers."""
+        # Post-LN in the lower layers.
         (x,) = state
         total = x + branch
         return (self.norm(site)(total) if self.has_post_norm(site) else total,)
 
     def has_post_norm(self, site: Site) -> bool:
-        """In the lower layers."""
         return site.layer < self.num_post_layers
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])

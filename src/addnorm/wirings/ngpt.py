@@ -90,28 +90,25 @@ class NGPT(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Stored values that mean `alpha`, 1 and 1."""
+        # Stored values that represent alpha, 1 and 1.
         for stored in (self.a, *self.s_qk.values()):
             nn.init.constant_(stored, self.plan.dim**-0.5)
         for stored in self.s_uv.values():
             nn.init.ones_(stored)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Turn the stream towards the branch."""
+        # Move the stream towards the branch on the unit sphere.
         x = l2_normalize(state[0]) if self.skip == "unit" else state[0]
         a = (self.a[site.index] * (self.alpha * self.plan.dim**0.5)).abs()
         return (l2_normalize(x + a * (l2_normalize(branch) - x)),)
 
     def close(self, state: State) -> Tensor:
-        """The stream, which is a unit vector."""
         return state[0]
 
     def plugs(self, site: Site) -> Plugs:
-        """Unit queries and keys, scaled; the feed-forward's hidden units, scaled."""
         key, root = str(site.index), self.plan.dim**0.5
         shape = self.plan.shape(site)
         if key in self.s_qk and shape is not None:
@@ -125,13 +122,12 @@ class NGPT(Wiring):
         return Plugs()
 
     def after_step(self, weights: Iterable[tuple[str, Tensor]]) -> None:
-        """Every vector of a weight matrix that meets the stream gets length 1."""
+        # Normalize every vector of a weight matrix that meets the stream.
         for role, weight in weights:
             if role in INPUT_ROLES + OUTPUT_ROLES:
                 weight.copy_(l2_normalize(weight, -1 if role in INPUT_ROLES else 0))
 
     def no_decay(self) -> set[str]:
-        """Nothing decays."""
         return {name for name, _ in self.named_parameters()}
 
 

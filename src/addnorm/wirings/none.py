@@ -27,14 +27,11 @@ class PlainResidual(Wiring):
     """
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         (x,) = state
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream as it is."""
         return state[0]

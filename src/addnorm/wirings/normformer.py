@@ -94,16 +94,14 @@ class NormFormer(Wiring):
         return [item for item in inside.items() if wanted and item[1].heads]
 
     def reset_parameters(self) -> None:
-        """All scales at 1."""
         for scale in (*self.g.values(), *self.res.values()):
             nn.init.ones_(scale)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Normalize what attention returns, then add."""
+        # Normalize the output of attention before the add.
         (x,) = state
         key = str(site.index)
         if key in self.g and self.head_scale == "post":
@@ -115,11 +113,9 @@ class NormFormer(Wiring):
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
-        """Scaled heads in attention, the inner norm in a feed-forward."""
         key = str(site.index)
         scaled = key in self.g and self.head_scale == "pre"
         return Plugs(

@@ -50,11 +50,10 @@ class Parallel(Wiring):
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
-        """The stream, and what the layer's sub-layers read."""
         return x, x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The layer's input, normalized once for all or for each."""
+        # All sub-layers of a layer read the layer's input.
         x, bottom = state
         if not self.shared:
             bottom = x if site.first else bottom
@@ -64,10 +63,9 @@ class Parallel(Wiring):
         return bottom, (x, bottom)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add; the next sub-layer does not see it."""
+        # The stream changes, but not the layer's input.
         x, bottom = state
         return x + branch, bottom
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])

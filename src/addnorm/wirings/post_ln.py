@@ -44,5 +44,4 @@ class PostLN(PostNorm):
         self.final_norm = self.make_norm() if final_norm else None
 
     def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
         return self.apply_final_norm(state[0])

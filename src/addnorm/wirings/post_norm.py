@@ -1,4 +1,4 @@
-"""What Post-LN and those that only scale its skip have in common."""
+"""Base class of Post-LN and of wirings that only scale its skip."""
 
 from torch import Tensor, nn
 
@@ -19,32 +19,28 @@ class PostNorm(Wiring):
     norms: nn.ModuleList
 
     def scale(self, site: Site) -> float | Tensor | None:
-        """The scale of the skip; None for 1."""
+        """Return the scale of the skip; None for 1."""
         return None
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Scale the skip, add, normalize."""
         (x,) = state
         scale = self.scale(site)
         return (self.norm(site)((x if scale is None else scale * x) + branch),)
 
     def step(self, state: State, site: Site, branch: Branch) -> State:
-        """The same, by one kernel where there is one."""
+        # The same as read, branch and write, by one kernel if there is one.
         (x,) = state
         scale = self.scale(site)
-        made = self.add_and_norm(
+        result = self.add_and_norm(
             x, x, branch, norm=self.norms[site.index], scale=1.0 if scale is None else scale
         )
-        return super().step(state, site, branch) if made is None else made[1:]
+        return super().step(state, site, branch) if result is None else result[1:]
 
     def has_post_norm(self, site: Site) -> bool:
-        """Always."""
         return True
 
     def close(self, state: State) -> Tensor:
-        """The stream, which the last site normalized."""
         return state[0]

@@ -52,17 +52,16 @@ class PreLN(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized; perhaps the step before has done that."""
+        # A fused step may have normalized the stream already.
         x, *ready = state
         return ready[0] if ready else self.norm(site)(x), (x,)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         (x,) = state
         return (x + branch,)
 
     def step(self, state: State, site: Site, branch: Branch) -> State:
-        """The same; where a kernel adds and normalizes in one go, the norm is the next one's."""
+        # A fused kernel adds and applies the norm of the next site, whose read then skips it.
         h, (x,) = self.read(state, site)
         after = site.index + 1
         norm = self.norms[after] if after < len(self.norms) else self.final_norm
@@ -70,11 +69,10 @@ class PreLN(Wiring):
         return self.write((x,), site, branch(h)) if made is None else made
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         x, *ready = state
         return ready[0] if ready else self.apply_final_norm(x)
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """Output matrices shrink with the number of additions: the stream's variance stays."""
+        # Output matrices shrink with the number of additions, so the stream's variance stays.
         shrinks = self.init == "gpt2" and role in ("out", "ffn_out")
         return len(self.plan.sites) ** -0.5 if shrinks else 1.0

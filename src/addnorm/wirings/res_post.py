@@ -50,19 +50,15 @@ class ResPost(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gains at `start`."""
         if self.start != 1:
             self.set_gains(self.norms, self.start)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Normalize the branch, then add."""
         (x,) = state
         return (x + self.norm(site)(branch),)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])

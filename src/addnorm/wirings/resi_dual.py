@@ -49,19 +49,16 @@ class ResiDual(Wiring):
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
-        """Both streams start at the embedding."""
         return x, self.scale * x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The Post-LN stream."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add to both, normalize one."""
+        # Add to both streams, and normalize the Post-LN one.
         x, r = state
         return self.norm(site)(x + branch), r + self.scale * branch
 
     def close(self, state: State) -> Tensor:
-        """Both streams, the collecting one normalized."""
         x, r = state
         return self.share * x + self.apply_final_norm(r)

@@ -50,20 +50,16 @@ class ReZero(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Every branch off."""
         nn.init.zeros_(self.alpha)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch, scaled."""
         (x,) = state
         alpha = self.alpha[site.layer if self.per == "layer" else site.index]
         total = x + alpha * branch
         return (total if self.norms is None else self.norm(site)(total),)
 
     def close(self, state: State) -> Tensor:
-        """The stream as it is."""
         return state[0]

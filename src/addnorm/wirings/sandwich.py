@@ -48,19 +48,15 @@ class Sandwich(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Gains of the outer norms at `start`."""
         if self.start != 1:
             self.set_gains(self.outer_norms, self.start)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Normalize the branch, then add."""
         (x,) = state
         return (x + self.norm(site, "outer_norms")(branch),)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])

@@ -57,22 +57,19 @@ class Siamese(Wiring):
         self.final_norm = self.make_norm()
 
     def open(self, x: Tensor) -> State:
-        """Both streams start at the embedding."""
         return x, x
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The sum of both streams; the Post-LN stream stays normalized."""
         p, q = state
         p = self.norm(site, "post_norms")(p)
         return self.norm(site)(p + self.norm(site, "pre_norms")(q)), (p, q)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add to both, to the Post-LN stream less and less."""
+        # Later layers add less to the Post-LN stream.
         p, q = state
         return p + branch * (self.plan.per_layer * (site.layer + 1)) ** -0.5, q + branch
 
     def close(self, state: State) -> Tensor:
-        """Both streams, each normalized, and their sum normalized again."""
         p, q = state
         return self.apply_final_norm(
             self.bind(self.end_post_norm)(p) + self.bind(self.end_pre_norm)(q)

@@ -43,18 +43,14 @@ class SkipInit(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """All scalars at `start`."""
         nn.init.constant_(self.a, self.start)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add the branch, scaled."""
         (x,) = state
         return (x + self.a[site.index] * branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream as it is."""
         return state[0]

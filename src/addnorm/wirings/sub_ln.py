@@ -53,26 +53,22 @@ class SubLN(Wiring):
         self.final_norm = self.make_norm()
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized."""
         return self.norm(site)(state[0]), state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         (x,) = state
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
     def plugs(self, site: Site) -> Plugs:
-        """The inner norm."""
         if str(site.index) not in self.inner_norms:
             return Plugs()
         return Plugs(inner=self.bind(self.inner_norms[str(site.index)]))
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """The rule of the paper, outside cross-attention."""
+        # The initialization of the paper; cross-attention is excluded.
         if role not in ("value", "out", "ffn_in", "ffn_out") or (
             site is not None and self.plan.sublayer_kind(site) == "cross"
         ):

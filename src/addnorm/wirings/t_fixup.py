@@ -48,20 +48,16 @@ class TFixup(Wiring):
     # NOTE[DIFF]: the paper writes one N; the released code scales encoder embeddings with N and
     # decoder embeddings with M, which is done here.
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream as it is."""
         return state[0], state
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add."""
         (x,) = state
         return (x + branch,)
 
     def close(self, state: State) -> Tensor:
-        """The stream as it is."""
         return state[0]
 
     def gain(self, role: str, site: Site | None = None) -> float:
-        """The rule of the paper."""
         depth = self.plan.depth
         if role == "embed":
             return (9 * depth) ** -0.25

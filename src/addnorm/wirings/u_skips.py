@@ -69,7 +69,6 @@ class USkips(Wiring):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Scalars at `start`, or small random matrices."""
         if self.w is not None:
             nn.init.constant_(self.w, self.start)
         for tensor in self.maps.parameters():
@@ -79,7 +78,7 @@ class USkips(Wiring):
                 nn.init.zeros_(tensor)
 
     def read(self, state: State, site: Site) -> tuple[Tensor, State]:
-        """The stream, normalized; a layer of the upper half first takes its partner's output."""
+        # A layer of the upper half first merges the output of its partner in the lower half.
         x, *waiting = state
         partner = self.plan.depth - 1 - site.layer
         if site.first and partner < self.pairs:
@@ -87,13 +86,12 @@ class USkips(Wiring):
         return self.norm(site)(x), (x, *waiting)
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        """Add; a layer of the lower half leaves its output for its partner."""
+        # A layer of the lower half stores its output for its partner.
         x, *waiting = state
         x = x + branch
         return (x, *waiting, x) if site.last and site.layer < self.pairs else (x, *waiting)
 
     def close(self, state: State) -> Tensor:
-        """The stream, normalized at last."""
         return self.apply_final_norm(state[0])
 
     def _merge_skip(self, x: Tensor, skip: Tensor, pair: int) -> Tensor:

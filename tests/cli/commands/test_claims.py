@@ -1,4 +1,4 @@
-"""`addnorm claims`, as a user types it."""
+"""The command `addnorm claims`."""
 
 import io
 import json
@@ -7,11 +7,11 @@ import subprocess
 import sys
 
 import pytest
-from addnorm.cli.reproduce_commands.claims import VERDICT_COLUMNS, _render_table
 from rich.console import Console
 
 from addnorm.claims import LayerNormLength, registry
 from addnorm.claims.checks import Check
+from addnorm.cli.commands.claims import VERDICT_COLUMNS, _render_table
 from addnorm.comparison.statistics import Estimate
 
 QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
@@ -19,12 +19,12 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 
 @pytest.fixture(autouse=True)
 def no_vega(monkeypatch):
-    """Vega's script and still pictures take seconds to make."""
-    monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
+    """Skip Vega's script and static charts, which take seconds."""
+    monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
     monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
 
 
-def test_the_list_has_every_claim_with_statement_paper_and_cost(addnorm):
+def test_list_shows_every_claim(addnorm):
     done = addnorm("claims", "list")
     assert done.code == 0
     lines = done.out.splitlines()
@@ -36,28 +36,28 @@ def test_the_list_has_every_claim_with_statement_paper_and_cost(addnorm):
     assert told[0]["statement"] and told[0]["paper"] and told[0]["rule"]
 
 
-def test_claims_are_listed_and_shown_like_norms(addnorm):
+def test_claims_appear_in_list_and_show(addnorm):
     assert "last_gradient" in addnorm("list", "claims").out
     assert "1 / sqrt(depth) in Pre-LN" in addnorm("show", "last_gradient").out
 
 
-def test_a_run_tells_verdicts_and_writes_the_page(addnorm, tmp_path):
+def test_run_prints_verdicts_and_writes_report(addnorm, tmp_path):
     out = tmp_path / "claims"
     done = addnorm("claims", *QUICK, "-o", str(out))
     assert done.code == 0, done.err
     assert "layer_norm_length  held" in done.out and "largest |y . 1| / dim" in done.out
     assert "claim 1 of 2: layer_norm_length (at the start)" in done.err
-    assert f"the page: {out / 'claims.html'}" in done.err
+    assert f"report: {out / 'claims.html'}" in done.err
     assert "<html" in (out / "claims.html").read_text()
     assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
     again = addnorm("claims", *QUICK, "-o", str(out), "--json")
-    assert "layer_norm_length: held, done already" in again.err
+    assert "layer_norm_length: held, already done" in again.err
     first, second = json.loads(again.out)
     assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
     assert second["checks"][0]["found"]["count"] == 2
 
 
-def test_the_page_can_be_made_again(addnorm, tmp_path):
+def test_claims_report_can_be_rebuilt(addnorm, tmp_path):
     addnorm("claims", *QUICK, "-o", str(tmp_path))
     (tmp_path / "claims.html").unlink()
     done = addnorm("report", str(tmp_path))
@@ -65,7 +65,7 @@ def test_the_page_can_be_made_again(addnorm, tmp_path):
     assert (tmp_path / "claims.html").is_file()
 
 
-def test_strict_says_no_with_its_exit_code(addnorm, tmp_path, monkeypatch):
+def test_strict_exit_code(addnorm, tmp_path, monkeypatch):
     bad = [Check("bad", Estimate(1.0, 0.1, 3), high=0)]
     monkeypatch.setattr(LayerNormLength, "checks", lambda self, rows: bad)
     lax = addnorm("claims", *QUICK, "-o", str(tmp_path))
@@ -74,7 +74,7 @@ def test_strict_says_no_with_its_exit_code(addnorm, tmp_path, monkeypatch):
     assert "layer_norm_length  not held" in strict.out
 
 
-def test_a_crash_is_told_and_exits_with_1(addnorm, tmp_path, monkeypatch):
+def test_crash_is_reported_with_exit_code_1(addnorm, tmp_path, monkeypatch):
     def broken(self, at):
         raise RuntimeError("out of luck")
         yield
@@ -87,7 +87,7 @@ def test_a_crash_is_told_and_exits_with_1(addnorm, tmp_path, monkeypatch):
     assert "out of luck" in (tmp_path / "claims.html").read_text()
 
 
-def test_an_interruption_leaves_a_page_of_what_is_done(addnorm, tmp_path, monkeypatch):
+def test_interrupted_run_writes_report(addnorm, tmp_path, monkeypatch):
     def stopped(self, at):
         raise KeyboardInterrupt
         yield
@@ -99,18 +99,18 @@ def test_an_interruption_leaves_a_page_of_what_is_done(addnorm, tmp_path, monkey
     assert (tmp_path / "claims.html").is_file()
 
 
-def test_all_runs_every_claim(addnorm, tmp_path, monkeypatch):
+def test_run_all_claims(addnorm, tmp_path, monkeypatch):
     ran = []
     monkeypatch.setattr(
         "addnorm.claims.run_claims", lambda names, out, **rest: ran.extend(names) or {}
     )
     monkeypatch.setattr("addnorm.comparison.engines.make_engine", lambda *_, **__: None)
-    assert addnorm("claims", "all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
+    assert addnorm("claims", "run", "--all", "--budget", "smoke", "-o", str(tmp_path)).code == 0
     assert ran == list(registry)
 
 
 @pytest.mark.slow
-def test_a_claim_by_training_runs_its_cells_in_processes(addnorm, tmp_path):
+def test_claim_by_training_runs_in_processes(addnorm, tmp_path):
     words = ["run", "rms_norm_equals_layer_norm", "--budget", "smoke", "--workers", "1"]
     done = addnorm("claims", *words, "-o", str(tmp_path))
     assert done.code == 0, done.err
@@ -122,11 +122,12 @@ def test_a_claim_by_training_runs_its_cells_in_processes(addnorm, tmp_path):
     [
         (["run", "last_gradent"], "unknown claim 'last_gradent'; did you mean 'last_gradient'?"),
         (["run", "last_gradient", "--budget", "huge"], "unknown budget 'huge'"),
-        (["run", "b2t_trains_deep", "--workers", "0"], "workers cannot be 0"),
-        (["run"], "Missing argument"),
+        (["run", "b2t_trains_deep", "--workers", "0"], "workers: expected 1 or more, got 0"),
+        (["run"], "expected the names of claims or --all"),
+        (["run", "last_gradient", "--all"], "expected the names of claims or --all"),
     ],
 )
-def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
+def test_errors_are_one_line(addnorm, words, told, tmp_path):
     done = addnorm("claims", *words, "-o", str(tmp_path / "new"))
     assert done.code == 2
     assert told in done.err and done.err.count("\n") == 1
@@ -134,8 +135,8 @@ def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
-    """Ctrl-C while cells train: what has ended stays, and the same command ends it."""
+def test_interrupted_training_is_resumed(tmp_path):
+    """After Ctrl-C finished cells are kept, and the same command completes the claim."""
     words = ["claims", "run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
     command = [sys.executable, "-m", "addnorm", *words, "-o", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
@@ -152,16 +153,16 @@ def test_interrupted_in_the_middle_of_training_it_goes_on(tmp_path):
     assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
-    assert f"{ended} of 4 are done already" in done.stderr
+    assert f"{ended} of 4 cells are already done" in done.stderr
 
 
-def test_a_wrong_number_of_workers_is_refused_also_where_nothing_trains(addnorm, tmp_path):
+def test_invalid_workers_are_rejected_without_training(addnorm, tmp_path):
     done = addnorm("claims", *QUICK, "--workers", "0", "-o", str(tmp_path / "claims"))
-    assert (done.code, done.out) == (2, "") and "workers cannot be 0" in done.err
+    assert (done.code, done.out) == (2, "") and "workers: expected 1 or more, got 0" in done.err
     assert not (tmp_path / "claims").exists()
 
 
-def test_on_a_narrow_terminal_every_claim_has_lines_of_its_own():
+def test_narrow_terminal_prints_paragraphs():
     console = Console(width=60, file=io.StringIO(), force_terminal=True)
     console.print(
         *_render_table(console, VERDICT_COLUMNS, [("a_claim", "held", "It is so. " * 12, "Held.")])

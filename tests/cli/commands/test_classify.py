@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from addnorm.decode import classify
+from addnorm.tasks import classify_texts
 from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\n"
@@ -13,15 +13,15 @@ TEXTS = ["ab cab", "", "dad"]
 
 def test_one_label_a_line(ask, runs):
     done = ask("classify", "classify", lines=LINES)
-    wanted = [verdict.label or "" for verdict in classify(runs["classify"], TEXTS)]
+    wanted = [verdict.label or "" for verdict in classify_texts(runs["classify"], TEXTS)]
     assert (done.code, done.out.splitlines(), done.err) == (0, wanted, "")
-    assert ask("classify", "classify", "--chunk", "1", lines=LINES).out == done.out
+    assert ask("classify", "classify", "--chunk-lines", "1", lines=LINES).out == done.out
 
 
 def test_scores_stand_behind_labels(ask, runs):
     done = ask("classify", "classify", "--scores", lines=LINES)
     rows = [line.split("\t") for line in done.out.splitlines()]
-    verdict = next(classify(runs["classify"], TEXTS))
+    verdict = next(classify_texts(runs["classify"], TEXTS))
     assert rows[0] == [verdict.label, f"{verdict.probability:.4f}"]
     assert rows[1] == [""]
 
@@ -39,7 +39,7 @@ def test_json_says_all(ask, runs):
 
 def test_what_was_cut_is_told(ask):
     done = ask("classify", "classify", lines=b"ab" * 30 + b"\nab\n")
-    assert done.err == "addnorm: 1 of 2 lines were too long and cut\n"
+    assert done.err == "addnorm: 1 of 2 lines were too long and truncated\n"
 
 
 def test_attention_is_drawn(ask, tmp_path):
@@ -51,7 +51,10 @@ def test_attention_is_drawn(ask, tmp_path):
 def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path):
     done = ask("classify", "classify", "--attention", tmp_path, lines=LINES)
     assert (done.code, done.out) == (2, "")
-    assert f"--attention {tmp_path} cannot be written (it is a folder); wanted a file" in done.err
+    assert (
+        f"--attention: expected a file in a writable folder, got {tmp_path} (it is a folder)"
+        in done.err
+    )
 
 
 def test_attention_of_nothing_is_told(ask, tmp_path):

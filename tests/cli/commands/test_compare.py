@@ -1,4 +1,4 @@
-"""`addnorm compare` and `addnorm report`, as a user types them."""
+"""The commands `addnorm compare` and `addnorm report`."""
 
 import json
 
@@ -6,13 +6,13 @@ import pytest
 import yaml
 
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from tests.comparison.synthetic_study import made_up
 
 TINY = ["dim=8", "heads=2", "batch_tokens=256", "--steps", "3", "--depth", "1", "--score", "2"]
 
 
-def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
+def test_compare_end_to_end(addnorm, tmp_path):
     out = tmp_path / "runs"
     words = ["compare", "--wiring", "pre_ln,rezero", "--lr", "1e-3", "--seeds", "1", *TINY]
     done = addnorm(*words, "-o", str(out), "--csv")
@@ -25,13 +25,13 @@ def test_a_whole_comparison_on_standard_output_and_on_disk(addnorm, tmp_path):
     again = addnorm(*words, "-o", str(out), "--json")
     assert again.code == 0
     assert json.loads(again.out)["complete"]
-    assert "2 of 2 are done already" in again.err
+    assert "2 of 2 cells are already done" in again.err
     other = addnorm(*words, "dropout=0.2", "-o", str(out))
     assert other.code == 2
     assert "dropout was left out, now 0.2" in other.err
 
 
-def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
+def test_dry_run_prints_readable_spec(addnorm, tmp_path):
     done = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
     assert done.code == 0
     path = tmp_path / "study.yaml"
@@ -48,31 +48,31 @@ def test_a_dry_run_prints_a_study_that_can_be_read_again(addnorm, tmp_path):
     [
         (["--task", "sing"], "task cannot be 'sing'"),
         (["--task", "none.yaml"], "no recipe at none.yaml"),
-        (["--task", "table:none.csv"], "say --target COLUMN"),
-        (["--task", "table", "--target", "y"], "which table? say --task table:FILE"),
+        (["--task", "table:none.csv"], "add --target COLUMN"),
+        (["--task", "table", "--target", "y"], "task: expected table:FILE"),
         (["--task", "table:none.csv", "--target", "y"], "none.csv: there is no such file"),
         (["--task", "lm", "--target", "y"], "a comparison has no 'target'"),
-        (["--wiring", ""], "wiring is empty"),
+        (["--wiring", ""], "wiring: expected at least one value"),
         (["--wiring", "pre"], "unknown wiring 'pre'"),
         (["--seeds", "0"], "seeds cannot be 0"),
         (["--depth", "0"], "depth cannot be 0"),
         (["--depth", "a"], "depth cannot be 'a'"),
         (["--lr", "fast"], "lr cannot be 'fast'"),
         (["--warmup", "500"], "500"),
-        (["--demo", "--wiring", "pre_ln"], "--demo has several grids"),
-        (["--demo", "--task", "lm"], "--demo is a study of its own"),
+        (["--demo", "--wiring", "pre_ln"], "cannot override an axis of --demo"),
+        (["--demo", "--task", "lm"], "--demo: expected no --config"),
         (["wiring=b2t", "--wiring", "pre_ln"], "wiring is given twice"),
         (["-c", "none.yaml"], "no study at none.yaml"),
-        (["dim"], "cannot read 'dim'"),
+        (["dim"], "cannot parse 'dim'"),
         (["dim=30"], "heads"),
-        (["--address", "here:1"], "add --engine ray"),
+        (["--address", "here:1"], "expected --engine ray"),
         (["--engine", "slurm"], "unknown engine 'slurm'"),
-        (["--workers", "0"], "workers cannot be 0"),
-        (["--limit", "0"], "limit cannot be 0"),
+        (["--workers", "0"], "workers: expected 1 or more, got 0"),
+        (["--hang-timeout", "0"], "timeout: expected more than 0 seconds"),
         (["data=nowhere", "tokenizer=char"], "no corpus at"),
     ],
 )
-def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
+def test_errors_are_one_line(addnorm, words, told, tmp_path):
     done = addnorm("compare", *words, "-o", str(tmp_path / "runs"))
     assert done.code == 2
     assert told in done.err
@@ -80,15 +80,15 @@ def test_mistakes_are_told_in_one_line(addnorm, words, told, tmp_path):
     assert done.out == ""
 
 
-def test_a_folder_of_something_else_stays_as_it_is(addnorm, tmp_path):
+def test_folder_with_other_files_is_unchanged(addnorm, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
     done = addnorm("compare", *TINY, "-o", str(tmp_path))
     assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["mine.txt"])
-    assert "holds other things" in done.err
+    assert "which contains mine.txt" in done.err
 
 
-def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
-    spec = Comparison.of({"wiring": "post_ln,pre_ln", "lr": "1e-3", "depth": "2", "seeds": 2})
+def test_report_can_be_rebuilt(addnorm, tmp_path):
+    spec = parse_comparison({"wiring": "post_ln,pre_ln", "lr": "1e-3", "depth": "2", "seeds": 2})
     folder = made_up(tmp_path / "runs", spec)
     done = addnorm("report", str(folder), "--csv", "--png", str(tmp_path / "pictures"))
     assert done.code == 0, done.err
@@ -98,7 +98,7 @@ def test_the_page_can_be_made_again_from_the_rows(addnorm, tmp_path):
     assert list((tmp_path / "pictures").glob("*.png"))
 
 
-def test_a_report_of_nothing_is_refused(addnorm, tmp_path):
+def test_report_of_empty_folder_is_rejected(addnorm, tmp_path):
     done = addnorm("report", str(tmp_path))
     assert done.code == 2
     assert "no comparison and no run at" in done.err

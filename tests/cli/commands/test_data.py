@@ -5,9 +5,9 @@ import json
 
 import pytest
 import typer
-from addnorm.cli.reproduce_commands.data import data as group
 
 from addnorm.cli import main as commands
+from addnorm.cli.commands.data import data as group
 from addnorm.data.corpus import Corpus
 
 
@@ -99,19 +99,20 @@ def test_columns_with_files_of_their_own_and_sizes(data, tmp_path):
     assert records("corpus", "test") == [{"text": "held out", "label": "b"}]
 
 
-@pytest.mark.parametrize("task", ["translate", "lm", "classify"])
+@pytest.mark.parametrize("task", ["translate", "lm", "classify", "mlm"])
 def test_demos(data, monkeypatch, task):
     made = {
         "translate": {"source": "one", "target": "eins"},
         "lm": {"text": "one\ntwo"},
+        "mlm": {"text": "one\ntwo"},
         "classify": {"text": "one", "label": "x"},
     }[task]
 
-    def make_demo(asked, *, seed, languages):
+    def make_demo(self, *, seed, languages):
         facts = {"languages": list(languages)}
         return {split: [made] * seed for split in ("train", "valid", "test")}, facts
 
-    monkeypatch.setattr("addnorm.data.demo.make_demo", make_demo)
+    monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", make_demo)
     done = data("demo", "--task", task, "--to", "fr", "--seed", 3, "-o", "corpus", "--json")
     assert adds_up(json.loads(done.out))["counts"] == {"train": 3, "valid": 3, "test": 3}
     assert records("corpus") == [made] * 3
@@ -124,98 +125,125 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (("files", "-o", "corpus"), "got no file; wanted --src and --tgt"),
+        (
+            ("files", "-o", "corpus"),
+            "expected --src and --tgt for translation, or --text for a language model, got none",
+        ),
         (
             ("files", "--src", "train", "--tgt", "train.de", "-o", "c"),
-            "train: there is no such file; wanted one, plain, .gz or .xz; did you mean train.",
+            "train: expected a file, plain, .gz or .xz, got no such file; did you mean train.",
         ),
         (
             ("files", "--src", "train.en", "--tgt", "no/x", "-o", "c"),
-            "no/x: there is no such file; wanted one, plain, .gz or .xz; there is no folder no eit",
+            "no/x: expected a file, plain, .gz or .xz, got no such file; the folder no does",
         ),
         (
             ("files", "--text", "zzz", "-o", "c"),
-            "zzz: there is no such file; wanted one, plain, .gz or .xz; look at the spelling",
+            "zzz: expected a file, plain, .gz or .xz, got no such file; check the spelling",
         ),
         (
             ("files", "--text", "short", "--valid-text", "nothing", "-o", "c"),
-            "nothing: there is no such file",
+            "nothing: expected a file, plain, .gz or .xz, got no such file",
         ),
         (
             ("files", "--src", ".", "--tgt", "train.de", "-o", "c"),
-            ". is a folder; wanted a file, plain, .gz or .xz; try one of those in it",
+            ".: expected a file, plain, .gz or .xz, got a folder; name a file in it",
         ),
         (
             ("files", "--text", "train.en", "--valid-text", "empty", "-o", "c"),
-            "the part given for valid has no record that can be used; wanted at least one; leave "
-            "it out to hold out some of train, or none with --valid 0",
+            "valid: expected at least one usable record in its file, got none; leave the file out "
+            "to hold out part of train, or use --valid 0",
         ),
         (
             ("files", "--text", "train.en", "--valid", "5", "--valid-text", "short", "-o", "c"),
-            "got --valid 5 and a file for it; wanted one of them; leave out the other",
+            "--valid: expected a size or a file, got both (5); leave one out",
         ),
         (
             ("files", "--valid-text", "short", "-o", "c"),
-            "got files to hold out and nothing to train on; wanted --text beside them",
+            "expected --text for training, got held-out files only",
         ),
-        (("files", "--text", "short", "-o", "short/c"), "short/c cannot be made, since /"),
-        (("files", "--text", "short", "-o", "nowhere"), "nowhere is a link to nowhere; wanted a"),
-        (("files", "--text", "short", "-o", "/proc/c"), "/proc/c cannot be made (No such file or"),
+        (("files", "--text", "short", "-o", "short/c"), "got short/c, which cannot be made, /"),
+        (("files", "--text", "short", "-o", "nowhere"), "got nowhere, which is a broken link"),
+        (
+            ("files", "--text", "short", "-o", "/proc/c"),
+            "expected a writable folder, got /proc/c (No such file or",
+        ),
         (
             (*FILES, "--valid", "0.6", "--test", "0.6"),
-            "--valid 0.6 and --test 0.6 are all there is; wanted shares whose sum is below 1; try",
+            "--valid and --test: expected fractions with a sum below 1, got 0.6 and 0.6; try",
         ),
-        ((*FILES, "--paragraphs"), "got --paragraphs with --src and --tgt; wanted it with --text"),
-        (("files", "--src", "short", "--tgt", "train.de", "-o", "c"), "short has 1 lines and tra"),
+        ((*FILES, "--paragraphs"), "--paragraphs: expected with --text only, got it with --src"),
+        (
+            ("files", "--src", "short", "--tgt", "train.de", "-o", "c"),
+            "got short with 1 and train.de with 100",
+        ),
         (
             ("files", "--text", "empty", "-o", "c"),
-            "an empty corpus: of 0 records read none was kept (no ",
+            "an empty corpus: expected at least one record with text, got none of 0 (no t",
         ),
         (
             ("files", "--text", "latin", "-o", "c"),
-            "of 1 records read none was kept (invalid UTF-8 1); wanted at least one with text; "
-            "look at latin, line 1, and try iconv if it has another encoding",
+            "expected at least one record with text, got none of 1 (invalid UTF-8 1); see latin, "
+            "line 1, and use iconv if it has another encoding",
         ),
-        ((*FILES, "--valid", "lots"), "--valid is 'lots'; wanted a number of records such as 500"),
-        ((*FILES, "--valid", "99", "--test", "9"), "108 records to hold out of 100"),
+        ((*FILES, "--valid", "lots"), "--valid: expected a number of records such as 500"),
+        ((*FILES, "--valid", "99", "--test", "9"), "expected fewer than 100 records, got 108"),
         ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
-        ((*FILES, "--text", "short"), "got both --src/--tgt and --text"),
-        (("files", "--text", "short", "-o", "full"), "full is not empty and no corpus; wanted a "),
-        (("files", "--text", "short", "-o", "short"), "short is a file; wanted a folder"),
+        (
+            (*FILES, "--text", "short"),
+            "expected --src and --tgt for translation, or --text for a language model, got both",
+        ),
+        (("files", "--text", "short", "-o", "full"), "got full, which contains other files"),
+        (("files", "--text", "short", "-o", "short"), "got short, which is a file"),
         (("files", "--text", "short"), "Missing option '--out'"),
-        (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or cut short"),
+        (("files", "--text", "cut.gz", "-o", "c"), "cut.gz is damaged or truncated"),
         (
             ("files", "--text", "latin", "--errors", "refuse", "-o", "c"),
-            "latin, line 1 is no UTF-8",
+            "latin, line 1: expected UTF-8",
         ),
-        (("columns", "no.tsv", "--text", "0", "-o", "c"), "no.tsv: there is no such file"),
-        (("columns", "a.tsv", "--label", "0", "-o", "c"), "got --label; wanted --source and"),
+        (
+            ("columns", "no.tsv", "--text", "0", "-o", "c"),
+            "no.tsv: expected a file, plain, .gz or .xz, got no such file",
+        ),
+        (
+            ("columns", "a.tsv", "--label", "0", "-o", "c"),
+            "columns: expected text and label or text or source and target, got label",
+        ),
         (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
-        (("columns", "full", "--text", "x", "-o", "c"), "full is no table: wanted a folder"),
-        (("columns", "b.tsv", "--text", "0", "-o", "c"), "b.tsv: there is no such file; wanted"),
-        (("columns", "no", "--text", "0", "-o", "c"), "no: there is no such file; wanted one, pla"),
+        (
+            ("columns", "full", "--text", "x", "-o", "c"),
+            "full: expected a folder saved by `datasets`",
+        ),
+        (("columns", "b.tsv", "--text", "0", "-o", "c"), "b.tsv: expected a file"),
+        (("columns", "no", "--text", "0", "-o", "c"), "no: expected a file, plain"),
         (
             ("columns", "saved", "--text", "x", "-o", "c"),
-            "saved/gone.arrow: there is no such file; wanted one",
+            "saved/gone.arrow: expected a file",
         ),
         (
             ("columns", "a.tsv", "--text", "one", "--valid", "lots", "-o", "c"),
-            "--valid is 'lots', which is no file that is there and no number; wanted a table of",
+            "--valid: expected a table, a number of records such as 500, or a fraction",
         ),
         (
             ("columns", "a.tsv", "--text", "one", "--test", "full", "-o", "c"),
-            "--test is 'full', which is a folder and no number; wanted a table of its own",
+            "0.05, got 'full', which is a folder",
         ),
         (
             ("columns", "a.jsonl", "--text", "txt", "-o", "c"),
             "a.jsonl: unknown column 'txt'; did you mean 'text'? Known: text, more\n",
         ),
-        (("columns", "list.json", "--text", "x", "-o", "c"), "one object a line; try jq -c '.[]'"),
+        (
+            ("columns", "list.json", "--text", "x", "-o", "c"),
+            "expected JSON lines, one object per line, got a list; try jq -c '.[]'",
+        ),
         (
             ("columns", "broken.csv", "--text", "0", "-o", "c"),
-            "broken.csv, line 1: no CSV (new-line character seen in unquoted field); wanted text",
+            "broken.csv, line 1: not CSV (new-line character seen in unquoted field); use --form",
         ),
-        (("demo", "--task", "sing", "-o", "c"), "unknown task 'sing'; Known: translate, lm"),
+        (
+            ("demo", "--task", "sing", "-o", "c"),
+            "unknown task 'sing'; Known: classify, lm, mlm, translate",
+        ),
         ((), "Missing command; try 'addnorm data --help'"),
         (("file",), "No such command 'file'"),
     ],
@@ -246,7 +274,7 @@ def test_a_corpus_is_replaced_only_by_force(data, sides, tmp_path):
     assert data(*FILES).code == 0
     card = (tmp_path / "corpus" / "corpus.json").read_bytes()
     done = data(*FILES, "--test", "0")
-    assert done.code == 2 and "holds a corpus already; try --force to replace it" in done.err
+    assert done.code == 2 and "already contains a corpus; use --force to replace it" in done.err
     assert (tmp_path / "corpus" / "corpus.json").read_bytes() == card
     assert data(*FILES, "--test", "0", "--force").code == 0
     assert set(Corpus.open("corpus").counts) == {"train", "valid"}

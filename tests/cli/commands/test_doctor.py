@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 import torch
-from addnorm.cli.reproduce_commands.doctor import _render_report
 from rich.console import Console
 
 import addnorm
+from addnorm.cli.commands.doctor import _render_report
 from addnorm.cli.main import main
 from addnorm.data import write_corpus
-from tests.decode.sample_runs import records
 from tests.doctor.models.tiny import Model, PreBlock, ids, stack
+from tests.tasks.sample_runs import records
 
 MODULE = """
 import torch
@@ -71,8 +71,8 @@ IDS = "tokens:int64[2,7]<40"
 
 
 @pytest.fixture(autouse=True)
-def strangers(tmp_path, monkeypatch):
-    (tmp_path / "stranger_models.py").write_text(MODULE, encoding="utf-8")
+def user_modules(tmp_path, monkeypatch):
+    (tmp_path / "user_models.py").write_text(MODULE, encoding="utf-8")
     (tmp_path / "list.yaml").write_text("[1, 2]", encoding="utf-8")
     (tmp_path / "some.yaml").write_text("{a: 1, b: 2}", encoding="utf-8")
     (tmp_path / "typo.yaml").write_text("{dept: 1}", encoding="utf-8")
@@ -82,23 +82,23 @@ def strangers(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     yield
-    sys.modules.pop("stranger_models", None)
+    sys.modules.pop("user_models", None)
 
 
-def test_nothing_found_is_0(capsys):
-    assert main(["doctor", "stranger_models:healthy", "--input", IDS]) == 0
+def test_exit_code_is_0_without_findings(capsys):
+    assert main(["doctor", "user_models:healthy", "--input", IDS]) == 0
     out = capsys.readouterr().out
     assert "3 x [self-attention, feed-forward], Pre-LN with LayerNorm" in out
-    assert out.endswith("nothing found\n")
+    assert out.endswith("no findings\n")
 
 
-def test_a_module_is_a_target_too_and_inputs_are_guessed(capsys):
-    assert main(["doctor", "stranger_models:model", "--json"]) == 0
+def test_target_may_be_a_module_and_inputs_are_guessed(capsys):
+    assert main(["doctor", "user_models:model", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["findings"] == []
 
 
-@pytest.mark.parametrize("target", ["./stranger_models.py", "below/pack/deep.py"])
-def test_a_file_is_a_target_too(target, tmp_path, capsys):
+@pytest.mark.parametrize("target", ["./user_models.py", "below/pack/deep.py"])
+def test_target_may_be_a_file(target, tmp_path, capsys):
     pack = tmp_path / "below" / "pack"
     pack.mkdir(parents=True)
     (pack / "__init__.py").write_text("")
@@ -116,7 +116,7 @@ def test_a_file_is_a_target_too(target, tmp_path, capsys):
 
 LOUD = """
 print("imported")
-from stranger_models import *
+from user_models import *
 
 class Loud(Model):
     def forward(self, *given):
@@ -140,7 +140,7 @@ def tidy():
 
 
 @pytest.mark.parametrize("more", [["--json"], []])
-def test_what_a_model_prints_is_no_part_of_the_report(more, tmp_path, capsys, tidy):
+def test_output_of_user_code_goes_to_stderr(more, tmp_path, capsys, tidy):
     (tmp_path / "loud.py").write_text(LOUD + "loud_enough = True", encoding="utf-8")
     assert main(["doctor", "loud.py:build", "--input", "int64[2,7]<40", *more]) == 0
     out, err = capsys.readouterr()
@@ -150,8 +150,8 @@ def test_what_a_model_prints_is_no_part_of_the_report(more, tmp_path, capsys, ti
 
 
 @pytest.mark.parametrize("where", ["below/json.py", "json/__init__.py", "json/deep.py"])
-def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys, tidy):
-    """Another module of that name, which is loaded, must not be visited instead of it."""
+def test_file_is_loaded_by_its_path(where, tmp_path, capsys, tidy):
+    """An imported module of the same name must not be examined instead."""
     (tmp_path / where).parent.mkdir()
     if where.endswith("deep.py"):
         (tmp_path / "json" / "__init__.py").write_text("build = None")
@@ -164,7 +164,7 @@ def test_a_file_is_loaded_by_its_path_whatever_its_name(where, tmp_path, capsys,
     assert sys.modules["json"] is json
 
 
-def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
+def test_file_is_loaded_once_under_its_module_name(tmp_path, tidy):
     from addnorm.doctor.loading.targets import import_target
 
     (tmp_path / "taken.py").write_text("class Own: pass\n")
@@ -174,21 +174,23 @@ def test_a_file_is_loaded_once_and_is_the_module_of_its_name(tmp_path, tidy):
     assert own is import_target("taken:Own", "")
 
 
-def test_a_forward_without_inputs_needs_none(capsys):
-    assert main(["doctor", "stranger_models:Alone"]) == 0
+def test_forward_without_inputs(capsys):
+    assert main(["doctor", "user_models:Alone"]) == 0
     assert "no residual adds found" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("level", "code"), [("warning", 1), ("error", 1), ("never", 0)])
-def test_findings_are_1_from_the_chosen_level_on(level, code, capsys):
-    arguments = ["doctor", "stranger_models:sick", "--input", IDS, "--fail-on", level]
+def test_exit_code_is_1_from_the_chosen_severity(level, code, capsys):
+    arguments = ["doctor", "user_models:sick", "--input", IDS, "--fail-on", level]
     assert main(arguments) == code
-    assert "error skip_after_norm at blocks.0: the skip carries" in capsys.readouterr().out
+    assert (
+        "error skip_after_norm at blocks.0: the skip connection carries" in capsys.readouterr().out
+    )
 
 
-def test_json_and_page(tmp_path, capsys):
-    page = tmp_path / "visit.html"
-    code = main(["doctor", "stranger_models:sick", "--input", IDS, "--json", "--html", str(page)])
+def test_json_and_html_page(tmp_path, capsys):
+    page = tmp_path / "report.html"
+    code = main(["doctor", "user_models:sick", "--input", IDS, "--json", "--html", str(page)])
     assert code == 1
     found = json.loads(capsys.readouterr().out)
     assert found["blocks"][0]["wiring"] == "false_pre_ln"
@@ -198,8 +200,8 @@ def test_json_and_page(tmp_path, capsys):
     assert 'src="http' not in text and 'href="http' not in text
 
 
-def test_the_stress_run_is_a_table(capsys):
-    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--stress", "--lr", "1e-2"]
+def test_stress_test_prints_a_table(capsys):
+    arguments = ["doctor", "user_models:healthy", "--input", IDS, "--stress", "--lr", "1e-2"]
     assert main(arguments) == 0
     out = capsys.readouterr().out
     assert "largest gradient" in out
@@ -207,9 +209,9 @@ def test_the_stress_run_is_a_table(capsys):
     assert "sensitivity to the rate without warm-up: 0." in out
 
 
-@pytest.mark.parametrize("loss", ["mse", "stranger_models:size"])
-def test_the_loss_of_a_stress_run_is_chosen(loss, capsys):
-    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--json", "--stress"]
+@pytest.mark.parametrize("loss", ["mse", "user_models:size"])
+def test_loss_of_stress_test_can_be_chosen(loss, capsys):
+    arguments = ["doctor", "user_models:healthy", "--input", IDS, "--json", "--stress"]
     assert main([*arguments, "--loss", loss]) == 0
     found = json.loads(capsys.readouterr().out)
     first = {round(row["first_loss"], 4) for row in found["stress"]}
@@ -221,19 +223,19 @@ def rules(capsys):
     return {finding["rule"] for finding in json.loads(capsys.readouterr().out)["findings"]}
 
 
-def test_an_optimizer_is_looked_at(capsys):
-    arguments = ["doctor", "stranger_models:healthy", "--input", IDS, "--json", "--optimizer"]
-    assert main([*arguments, "stranger_models:decaying"]) == 1
+def test_optimizer_is_checked(capsys):
+    arguments = ["doctor", "user_models:healthy", "--input", IDS, "--json", "--optimizer"]
+    assert main([*arguments, "user_models:decaying"]) == 1
     assert rules(capsys) == {"decayed_gain"}
-    assert main([*arguments, "stranger_models:careful"]) == 0
+    assert main([*arguments, "user_models:careful"]) == 0
     assert rules(capsys) == set()
 
 
 @pytest.mark.parametrize("text", ['{"depth": 3, "pre_norm": true}', "depth: 3\npre_norm: true\n"])
-def test_options_are_given_and_tried(tmp_path, text, capsys):
+def test_options_are_passed_and_checked(tmp_path, text, capsys):
     path = tmp_path / "options.yaml"
     path.write_text(text, encoding="utf-8")
-    arguments = ["doctor", "stranger_models:optioned", "--input", IDS, "--json", "--config"]
+    arguments = ["doctor", "user_models:optioned", "--input", IDS, "--json", "--config"]
     assert main([*arguments, str(path)]) == 1
     found = json.loads(capsys.readouterr().out)
     assert len(found["blocks"]) == 6  # three layers, as the file says
@@ -242,7 +244,7 @@ def test_options_are_given_and_tried(tmp_path, text, capsys):
     ]
 
 
-def test_a_run_folder_of_ours(tmp_path, capsys):
+def test_target_may_be_a_run_folder(tmp_path, capsys):
     splits = {name: list(records("lm", 20, 0)) for name in ("train", "valid", "test")}
     write_corpus(tmp_path / "corpus", "lm", splits=splits)
     spec = ["data=corpus", "steps=1", "depth=2", "dim=16", "heads=2", "wiring=sandwich"]
@@ -250,92 +252,101 @@ def test_a_run_folder_of_ours(tmp_path, capsys):
     capsys.readouterr()
     assert main(["doctor", "run", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["arrangement"] == "sandwich"
-    assert main(["doctor", "run", "--layers", "2"]) == 2
-    assert "run is a run folder, whose model is built" in capsys.readouterr().err
+    assert main(["doctor", "run", "--depth", "2"]) == 2
+    assert "--depth and --config do not apply to the run folder run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "said"),
+    ("arguments", "message"),
     [
-        (["nothing"], "got 'nothing'; wanted package.module:callable, file.py:callable, hf"),
-        ([""], "got ''; wanted package.module:callable, file.py:callable, hf:FAMILY"),
-        (["fitted"], "fitted is a fit of a table; wanted a run of addnorm train, or package.mod"),
+        (["nothing"], "expected package.module:callable, file.py:callable, hf:FAMILY"),
+        ([""], "a run folder, got ''"),
+        (["fitted"], "expected a run folder of addnorm train, got the saved estimator fitted"),
         (["no_such_module:build"], "cannot import 'no_such_module'"),
-        (["stranger_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
-        (["stranger_models:number"], "returned int; wanted a torch.nn.Module"),
-        (["stranger_models:broken"], "broken() failed: KeyError"),
-        (["stranger_models:picky"], "could not guess inputs of Picky: forward(x) ran with none"),
-        (["stranger_models:healthy", "--input", "tokens int64"], "got the input 'tokens int64'"),
-        (["stranger_models:healthy", "--input", "t:int9[2]"], "got the type 'int9' in 't:int9[2]'"),
+        (["user_models:helthy"], "has no 'helthy'; did you mean 'healthy'?"),
+        (["user_models:number"], "expected a torch.nn.Module, got an object of type int"),
+        (["user_models:broken"], "broken() failed: KeyError"),
+        (["user_models:picky"], "cannot guess inputs of Picky: forward(x) failed on all"),
         (
-            ["stranger_models:healthy", "--input", "a:bool[2]", "--input", "bool[2]"],
-            "with and with",
+            ["user_models:healthy", "--input", "tokens int64"],
+            '<50257" or "x:float32[2,16,64]", got \'tokens int64\'',
         ),
-        (["stranger_models:healthy", "--input", "a:bool[2]", "--input", "a:bool[2]"], "two inputs"),
-        (["stranger_models:healthy", "--input", "x:float32[2,3]"], "could not be run on these"),
-        (["stranger_models:healthy", "--layers", "2"], "--layers is for hf: targets"),
-        (["stranger_models:healthy", "--fail-on", "warnin"], "did you mean 'warning'?"),
-        (["stranger_models:healthy", "--stress", "--lr", "0"], "wanted a learning rate above 0"),
-        (["stranger_models:healthy", "--loss", "mse"], "--loss mse is for --stress; add it, or"),
-        (["stranger_models:healthy", "--loss", "mes"], "unknown loss 'mes'; did you mean 'mse'"),
-        (["stranger_models:model", "--loss", "stranger_models:IDS"], "has no 'IDS'"),
-        (["stranger_models:model", "--loss", "stranger_models:torch"], "callable of the model's"),
+        (["user_models:healthy", "--input", "t:int9[2]"], "got 'int9' in 't:int9[2]'"),
         (
-            ["stranger_models:healthy", "--optimizer", "adam"],
-            "got 'adam'; wanted package.module:ca",
+            ["user_models:healthy", "--input", "a:bool[2]", "--input", "bool[2]"],
+            "expected names for all inputs or for none",
         ),
-        (["stranger_models:model", "--optimizer", "stranger_models:number"], "takes 0 positional"),
-        (["stranger_models:model", "--optimizer", "stranger_models:torch"], "wanted a callable"),
-        (["stranger_models:model", "--optimizer", "builtins:type"], "returned type; wanted an opt"),
-        (["stranger_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
-        (["stranger_models:healthy", "--config", "list.yaml"], "holds no options by name"),
-        (["stranger_models:healthy", "--config", "some.yaml"], "unknown option 'a'; Known: none"),
-        (["stranger_models:optioned", "--config", "typo.yaml"], "option 'dept'; did you mean 'dep"),
-        (["stranger_models:optioned", "--config", "odd.yaml"], "callable that works with depth"),
-        (["stranger_models:healthy", "--lr", "0.01"], "--lr 0.01 is for --stress; add it, or"),
-        (["./stranger.py:healthy"], "there is no file 'stranger.py'; wanted folder/file.py:cal"),
-        (["stranger_models:model", "--config", "some.yaml"], "is a module already; --config wants"),
-        (["hf:bert", "--config", "some.yaml"], "--config is for package.module:callable targets"),
+        (["user_models:healthy", "--input", "a:bool[2]", "--input", "a:bool[2]"], "distinct names"),
+        (["user_models:healthy", "--input", "x:float32[2,3]"], "could not be run on these"),
+        (["user_models:healthy", "--depth", "2"], "--depth: expected an hf: target, got"),
+        (["user_models:healthy", "--fail-on", "warnin"], "did you mean 'warning'?"),
+        (["user_models:healthy", "--stress", "--lr", "0"], "lr: expected a positive number"),
+        (["user_models:healthy", "--loss", "mse"], "--loss mse requires --stress; add --stress or"),
+        (["user_models:healthy", "--loss", "mes"], "unknown loss 'mes'; did you mean 'mse'"),
+        (["user_models:model", "--loss", "user_models:IDS"], "has no 'IDS'"),
+        (["user_models:model", "--loss", "user_models:torch"], "callable that accepts the model's"),
+        (
+            ["user_models:healthy", "--optimizer", "adam"],
+            "expected package.module:callable that accepts the model, got 'adam'",
+        ),
+        (["user_models:model", "--optimizer", "user_models:number"], "takes 0 positional"),
+        (
+            ["user_models:model", "--optimizer", "user_models:torch"],
+            "--optimizer: expected a callable",
+        ),
+        (
+            ["user_models:model", "--optimizer", "builtins:type"],
+            "expected an optimizer, got an obj",
+        ),
+        (["user_models:healthy", "--config", "none.yaml"], "cannot read 'none.yaml'"),
+        (["user_models:healthy", "--config", "list.yaml"], "expected options by name such as"),
+        (["user_models:healthy", "--config", "some.yaml"], "unknown option 'a'; Known: none"),
+        (["user_models:optioned", "--config", "typo.yaml"], "option 'dept'; did you mean 'dep"),
+        (["user_models:optioned", "--config", "odd.yaml"], "check the options depth"),
+        (["user_models:healthy", "--lr", "0.01"], "--lr 0.01 requires --stress; add --stress or"),
+        (["./missing.py:healthy"], "expected folder/file.py:callable, got no file 'missing.py'"),
+        (["user_models:model", "--config", "some.yaml"], "--config: expected a callable"),
+        (["hf:bert", "--config", "some.yaml"], "--config: expected a package.module:callable"),
         (["hf:brt"], "unknown Hugging Face family 'brt'; did you mean 'bert'"),
         (["hf:./missing.json"], "cannot read 'missing.json'"),
     ],
 )
-def test_mistakes_are_2_and_one_line(arguments, said, capsys):
+def test_invalid_arguments_exit_with_2_and_one_line(arguments, message, capsys):
     assert main(["doctor", *arguments]) == 2
     error = capsys.readouterr().err
-    assert said in error
+    assert message in error
     assert error.count("\n") == 1
 
 
 @pytest.mark.slow
 @pytest.mark.peer
 @pytest.mark.filterwarnings("ignore")
-def test_a_family_and_a_config_of_hugging_face(tmp_path, capsys):
+def test_hugging_face_family_and_config(tmp_path, capsys):
     config = {"model_type": "llama", "hidden_size": 32, "num_hidden_layers": 2, "vocab_size": 50,
               "num_attention_heads": 4, "intermediate_size": 48}  # fmt: skip
     (tmp_path / "config.json").write_text(json.dumps(config), encoding="utf-8")
     assert main(["doctor", "hf:./config.json"]) == 0
     assert "2 x [self-attention, feed-forward], Pre-LN with RMSNorm" in capsys.readouterr().out
-    assert main(["doctor", "hf:bert", "--layers", "1", "--json"]) == 0
+    assert main(["doctor", "hf:bert", "--depth", "1", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["arrangement"] == "post_ln"
 
 
-def test_the_help_warns_of_the_code_that_runs(capsys):
+def test_help_warns_that_user_code_runs(capsys):
     assert main(["doctor", "--help"]) == 0
     assert "runs its code" in " ".join(capsys.readouterr().out.split())
 
 
-def test_the_text_shows_evidence_and_signs(capsys):
-    main(["doctor", "stranger_models:sick", "--input", IDS])
+def test_text_shows_evidence_and_stream_metrics(capsys):
+    main(["doctor", "user_models:sick", "--input", IDS])
     out = capsys.readouterr().out
-    assert "  seen: " in out
-    for sign in ("dependency sum", "growth", "similarity rise", "max logit", "attention entropy"):
-        assert sign in out
+    assert "  evidence: " in out
+    for metric in ("dependency sum", "growth", "similarity rise", "max logit", "attention entropy"):
+        assert metric in out
 
 
 @pytest.mark.parametrize("width", [60, 80, 200])
-def test_nothing_is_cut_at_any_width(width):
-    """Every word and number stands there whole, in one table or in two."""
+def test_text_is_not_truncated_at_any_width(width):
+    """Every label and number is printed in full, in one table or in two."""
     torch.manual_seed(0)
     report = addnorm.doctor(Model(stack(PreBlock)), ids())
     runs = {"lr": 1e-3, "warmup": 10, "steps": 40, "first_loss": 3.25, "last_loss": 1.125,

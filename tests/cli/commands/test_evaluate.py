@@ -5,12 +5,13 @@ import math
 
 import pytest
 
-from addnorm.decode.evaluate import evaluate
+from addnorm.tasks import evaluate
 from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 NAMES = {
     "translate": {"bleu", "chrf", "signature", "loss", "perplexity", "beam"},
     "lm": {"perplexity", "word_perplexity", "bits_per_character", "bits_per_byte", "loss"},
+    "mlm": {"loss", "perplexity", "accuracy", "predicted"},
     "classify": {"accuracy", "macro_f1", "f1", "log_loss", "calibration_error"},
 }
 
@@ -41,7 +42,7 @@ def test_the_beam_is_ours_to_choose(ask):
 
 def test_infinity_is_a_word_in_json(ask, runs, monkeypatch):
     monkeypatch.setattr(
-        "addnorm.decode.evaluate.evaluate", lambda *_, **__: {"perplexity": math.inf, "loss": 1.0}
+        "addnorm.tasks.evaluation.evaluate", lambda *_, **__: {"perplexity": math.inf, "loss": 1.0}
     )
     found = json.loads(ask("evaluate", "lm", "--json").out, parse_constant=pytest.fail)
     assert found == {"perplexity": "inf", "loss": 1.0}
@@ -51,9 +52,9 @@ def test_infinity_is_a_word_in_json(ask, runs, monkeypatch):
     ("task", "arguments", "message"),
     [
         ("lm", ["--split", "dev"], "has no 'dev' part; it has train, valid, test"),
-        ("lm", ["--beam", "3"], "nothing is decoded to evaluate 'lm'; leave the options out"),
+        ("lm", ["--beam", "3"], "expected none for task 'lm', which decodes nothing"),
         ("lm", ["--data", "nowhere"], "no corpus at nowhere: there is no such folder"),
-        ("translate", ["--beam", "0"], "beam is a whole number from 1, got 0"),
+        ("translate", ["--beam", "0"], "beam: expected a whole number from 1, got 0"),
     ],
 )
 def test_mistakes_are_told_in_one_line(ask, task, arguments, message):

@@ -1,4 +1,4 @@
-"""`addnorm fit` and `addnorm predict`: a table in, a folder and a page; rows in, lines out."""
+"""`addnorm fit` and `addnorm predict`."""
 
 import gzip
 
@@ -40,8 +40,8 @@ def run(folder):
     return folder / "run"
 
 
-def test_a_fit_says_what_it_found_and_leaves_a_folder(addnorm, folder):
-    out = folder / "told"
+def test_fit_prints_column_types_and_writes_a_run_folder(addnorm, folder):
+    out = folder / "printed"
     done = addnorm("fit", str(folder / "data.csv"), *QUICK, "-t", "answer", "-o", str(out))
     assert (done.code, done.out) == (0, "")
     kinds = {line.split()[0]: line.split()[1] for line in done.err.splitlines() if line.split()}
@@ -57,20 +57,20 @@ def test_a_fit_says_what_it_found_and_leaves_a_folder(addnorm, folder):
     assert (config["target"], config["task"], config["params"]["dim"]) == ("answer", "classify", 8)
 
 
-def test_the_page_shows_curves_calibration_importance_wiring_and_trees(run):
+def test_report_has_all_sections(run):
     page = (run / "report.html").read_text()
-    for words in (
-        *("Beside gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
-        *("The block", "b2t", "colour", "addnorm fit "),
+    for message in (
+        *("gradient boosting", "Loss over epochs", "Reliability", "Importance of columns"),
+        *("Block diagram", "b2t", "colour", "addnorm fit "),
     ):
-        assert words in page, words
+        assert message in page, message
     assert "http://" not in page.replace("http://www.w3.org", "")
 
 
 @pytest.mark.parametrize(
     "name", ["data.csv", "data.tsv", "data.csv.gz", "data.parquet", "data.arrow"]
 )
-def test_every_format_is_predicted_alike(addnorm, folder, run, name):
+def test_predictions_do_not_depend_on_the_file_format(addnorm, folder, run, name):
     done = addnorm("predict", str(run), str(folder / name))
     lines = done.out.splitlines()
     assert done.code == 0
@@ -79,7 +79,7 @@ def test_every_format_is_predicted_alike(addnorm, folder, run, name):
     assert done.out == addnorm("predict", str(run), str(folder / "data.csv")).out
 
 
-def test_scores_are_probabilities(addnorm, folder, run):
+def test_scores_option_prints_probabilities(addnorm, folder, run):
     done = addnorm("predict", str(run), str(folder / "data.csv"), "--scores")
     lines = [line.split(",") for line in done.out.splitlines()]
     assert lines[0] == ["answer", "p(no)", "p(yes)"]
@@ -90,141 +90,154 @@ def test_scores_are_probabilities(addnorm, folder, run):
 
 def test_columns_are_matched_by_name(addnorm, folder, run, tmp_path):
     frame = pd.read_csv(folder / "data.csv")
-    wanted = addnorm("predict", str(run), str(folder / "data.csv")).out
+    expected = addnorm("predict", str(run), str(folder / "data.csv")).out
     frame[sorted(frame)].assign(extra=1).to_csv(tmp_path / "other.csv", index=False)
     done = addnorm("predict", str(run), str(tmp_path / "other.csv"))
-    assert done.out == wanted
-    assert done.err == "addnorm: columns that were not seen at fit time are left out: extra\n"
+    assert done.out == expected
+    assert done.err == "addnorm: ignoring columns that were not in the fit: extra\n"
     frame.drop(columns=["flag", "day"]).to_csv(tmp_path / "less.csv", index=False)
     done = addnorm("predict", str(run), str(tmp_path / "less.csv"))
     assert (done.code, done.out) == (2, "")
-    assert "The table lacks columns seen at fit time: 'flag', 'day'" in done.err
+    assert "the table lacks columns of the fit: 'flag', 'day'" in done.err
 
 
-def test_a_target_that_stands_in_the_new_table_is_not_read(addnorm, folder, tmp_path):
+def test_predict_ignores_the_target_column(addnorm, folder, tmp_path):
     table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
     table.write_text("a,y\n" + "".join(f"{row},{row * 1.5}\n" for row in range(30)))
-    assert addnorm("fit", str(table), "-t", "y", "-o", run, *QUICK, "--holdout=0").code == 0
+    assert addnorm("fit", str(table), "-t", "y", "-o", run, *QUICK, "--test-size=0").code == 0
     new.write_text("a,y\n1,unknown\n2,\n")
     done = addnorm("predict", run, str(new))
     assert (done.code, len(done.out.splitlines()), done.err) == (0, 3, "")
 
 
-def test_a_number_is_regressed_and_has_no_probabilities(addnorm, folder, tmp_path):
+def test_regression_has_no_scores(addnorm, folder, tmp_path):
     out = str(tmp_path / "run")
     done = addnorm(
         *("fit", str(folder / "data.csv"), *QUICK, "-t", "price", "-o", out),
-        *("--type", "count=categorical", "--holdout", "0", "lr=1e-3"),
+        *("--column-type", "count=categorical", "--test-size", "0", "lr=1e-3"),
     )
-    assert done.code == 0 and "regress 'price'" in done.err and "nothing held out" in done.err
+    assert done.code == 0 and "regress 'price'" in done.err and "no test rows" in done.err
     assert addnorm("predict", out, str(folder / "data.csv")).out.startswith("price\n")
     done = addnorm("predict", out, str(folder / "data.csv"), "--scores")
-    assert done.code == 2 and "predicts a number, which has no probabilities" in done.err
+    assert done.code == 2 and "--scores: expected a classifier, got the regression" in done.err
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
-        (("data.csv",), "which column is to be predicted? say --target COLUMN"),
+        (("data.csv",), "--target: expected the name of the column to predict, got none"),
         (("data.csv", "-t", "anser"), "unknown target column 'anser'; did you mean 'answer'?"),
         (("data.csv", "-t", "answer", "dimm=8"), "unknown parameter 'dimm'; did you mean 'dim'"),
-        (("data.csv", "-t", "answer", "dim"), "'dim' is no KEY=VALUE"),
-        (("data.csv", "-t", "answer", "--type", "count"), "'count' is no COLUMN=TYPE"),
-        (("data.csv", "-t", "answer", "--type", "count=int"), "unknown column type 'int'"),
-        (("data.csv", "-t", "answer", "--task", "sort"), "--task is classify, regress or auto"),
-        (("data.csv", "-t", "answer", "--holdout", "1"), "holdout is a share from 0 to below 1"),
+        (("data.csv", "-t", "answer", "dim"), "expected KEY=VALUE such as depth=3, got 'dim'"),
+        (
+            ("data.csv", "-t", "answer", "--column-type", "count"),
+            "--column-type: expected COLUMN=TYPE such as zip=categorical, got 'count'",
+        ),
+        (("data.csv", "-t", "answer", "--column-type", "count=int"), "unknown column type 'int'"),
+        (
+            ("data.csv", "-t", "answer", "--task", "sort"),
+            "--task: expected classify, regress or auto, got 'sort'",
+        ),
+        (
+            ("data.csv", "-t", "answer", "--test-size", "1"),
+            "--test-size: expected a fraction in [0, 1), got 1",
+        ),
         (("data.csv", "-t", "answer", "wiring=postln"), "unknown wiring 'postln'"),
-        (("holes.csv", "-t", "a"), "Input y contains NaN: the target 'a' is absent in 1 of 3"),
+        (("holes.csv", "-t", "a"), "Input y contains NaN: target 'a' is missing in 1 of 3"),
         (("none.csv", "-t", "x"), "none.csv"),
         (("data.doc", "-t", "x"), "the name does not tell the format"),
-        (("text.csv", "-t", "x"), "is no table"),
-        (("empty.csv", "-t", "x"), "is no table"),
-        (("twice.csv", "-t", "a"), "has several columns called 'a'"),
-        (("one.csv", "-t", "a"), "'a' is the only column"),
+        (("text.csv", "-t", "x"), "expected a table with a header and rows"),
+        (("empty.csv", "-t", "x"), "expected a table with a header and rows"),
+        (("duplicate.csv", "-t", "a"), "expected unique column names, got 'a' more than once"),
+        (("one.csv", "-t", "a"), "expected feature columns beside the target, got only 'a'"),
         (("same.csv", "-t", "a"), "only one class"),
-        (("level.csv", "-t", "a", "--task", "regress"), "needs a target that varies"),
+        (("constant.csv", "-t", "a", "--task", "regress"), "expected a target that varies"),
         (("hollow.csv", "-t", "a"), "columns without any value: 'b'"),
-        (("broken.parquet", "-t", "a"), "is no table"),
-        (("days.csv", "-t", "a"), "the target 'a' holds moments"),
-        (("data.csv", "-t", "answer", "depth=["), "'[' is no value"),
-        (("data.csv", "-t", "answer", "max_seconds=abc"), "max_seconds is a positive number"),
-        (("data.csv", "-t", "answer", "validation_fraction=x"), "validation_fraction is a share"),
-        (("data.csv", "-t", "answer", "average=5"), "average is a share between 0 and 1, got 5"),
-        (("data.csv", "-t", "answer", "device=[a]"), "device is a name"),
+        (("broken.parquet", "-t", "a"), "expected a table with a header and rows"),
+        (("days.csv", "-t", "a"), "target 'a': expected numbers or classes, got datetimes"),
+        (("data.csv", "-t", "answer", "depth=["), "expected a value such as 3"),
+        (("data.csv", "-t", "answer", "max_seconds=abc"), "max_seconds: expected a positive"),
+        (("data.csv", "-t", "answer", "validation_fraction=x"), "validation_fraction: expected a"),
+        (
+            ("data.csv", "-t", "answer", "average=5"),
+            "average: expected a fraction between 0 and 1, got 5",
+        ),
+        (("data.csv", "-t", "answer", "device=[a]"), "device: expected a name"),
         (("data.csv", "-t", "answer", "device=cuda:99"), "device 'cuda:99' cannot be used"),
         (("data.csv", "-t", "answer", "model=[a]"), "unknown model"),
-        (("data.csv", "-t", "answer", "column_types=zip"), "column_types='zip'"),
-        (("latin.csv", "-t", "a"), "is no UTF-8 text"),
-        (("wild.csv", "-t", "a"), "Input y contains infinity: the target 'a' is infinite in 1 of"),
+        (
+            ("data.csv", "-t", "answer", "column_types=zip"),
+            "column_types: expected a mapping, got 'zip'",
+        ),
+        (("latin.csv", "-t", "a"), "expected UTF-8 text"),
+        (("infinite.csv", "-t", "a"), "Input y contains infinity: target 'a' is infinite in 1 of"),
     ],
 )
-def test_mistakes_end_with_one_line_and_2(addnorm, folder, tmp_path, arguments, words):
-    made = {
+def test_errors_print_one_line_and_exit_with_2(addnorm, folder, tmp_path, arguments, message):
+    contents = {
         "text.csv": 'a,b\n1\n"2,3,4\n',
         "empty.csv": "",
-        "twice.csv": "a,a\n1,2\n",
+        "duplicate.csv": "a,a\n1,2\n",
         "holes.csv": "a,b\n1,1\n,2\n3,3\n",
         "days.csv": "a,b\n2026-01-01,1\n2026-01-02,2\n",
         "one.csv": "a\n1\n2\n",
         "same.csv": "a,b\n" + "x,1\n" * 20,
-        "level.csv": "a,b\n" + "1,1\n1,2\n" * 10,
+        "constant.csv": "a,b\n" + "1,1\n1,2\n" * 10,
         "hollow.csv": "a,b\n" + "x,\ny,\n" * 20,
         "broken.parquet": "nothing",
         "data.doc": "a",
-        "wild.csv": "a,b\n" + "1.5,1\n2.5,2\n" * 10 + "inf,3\n",
+        "infinite.csv": "a,b\n" + "1.5,1\n2.5,2\n" * 10 + "inf,3\n",
         "latin.csv": "a,\udcf6\n1,2\n",
     }
     name, *rest = arguments
-    path = tmp_path / name if name in made else folder / name
-    if name in made:
-        path.write_text(made[name], errors="surrogateescape")
+    path = tmp_path / name if name in contents else folder / name
+    if name in contents:
+        path.write_text(contents[name], errors="surrogateescape")
     done = addnorm("fit", str(path), *rest, "-o", str(tmp_path / "run"))
     last = done.err.splitlines()[-1]
     assert (done.code, done.out) == (2, "")
-    assert words in last and last.startswith("addnorm: ")
+    assert message in last and last.startswith("addnorm: ")
     assert "Traceback" not in done.err
 
 
-def test_a_folder_that_is_no_fit(addnorm, folder, tmp_path):
+def test_predict_rejects_other_folders(addnorm, folder, tmp_path):
     done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
-    assert done.code == 2 and "wanted a folder that `addnorm fit` made" in done.err
+    assert done.code == 2 and "expected a folder written by `addnorm fit`" in done.err
     (tmp_path / "config.yaml").write_text("a: 1")
     done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
-    assert done.code == 2 and "is not the config of a fit" in done.err
+    assert done.code == 2 and "expected the config of a fit" in done.err
 
 
-def test_codes_with_zeros_mean_at_prediction_what_they_meant_at_fit(addnorm, tmp_path):
-    """Types were found anew in every file: 01 became 1, a category that nobody knew."""
-    rows = [(code, place % 2) for place, code in enumerate(["01", "02", "A3", "B4"] * 20)]
+def test_predict_reads_codes_with_leading_zeros_like_fit(addnorm, tmp_path):
+    """Regression test: types were inferred again in every file, and 01 became 1, an unseen code."""
+    rows = [(code, index % 2) for index, code in enumerate(["01", "02", "A3", "B4"] * 20)]
     table, new, run = tmp_path / "t.csv", tmp_path / "new.csv", str(tmp_path / "run")
     table.write_text("code,y\n" + "".join(f"{code},{y}\n" for code, y in rows))
     new.write_text("code\n01\n02\n01\n02\n")
-    learn = ("dim=8", "depth=1", "heads=2", "max_epochs=30", "lr=0.01", "dropout=0", "--holdout=0")
-    assert addnorm("fit", str(table), "-t", "y", "-o", run, *learn).code == 0
+    keys = ("dim=8", "depth=1", "heads=2", "max_epochs=30", "lr=0.01", "dropout=0")
+    assert addnorm("fit", str(table), "-t", "y", "-o", run, *keys, "--test-size=0").code == 0
     assert addnorm("predict", run, str(new)).out == "y\n0\n1\n0\n1\n"
     new.write_text("code\n7\n")
     assert addnorm("predict", run, str(new)).code == 0
 
 
-@pytest.mark.parametrize("place", ["a_file", "a_file/run"])
-def test_a_place_that_cannot_be_written_is_refused_before_training(
-    addnorm, folder, tmp_path, place
-):
+@pytest.mark.parametrize("location", ["a_file", "a_file/run"])
+def test_unwritable_output_is_rejected_before_training(addnorm, folder, tmp_path, location):
     (tmp_path / "a_file").write_text("")
-    out = ("-o", str(tmp_path / place))
+    out = ("-o", str(tmp_path / location))
     done = addnorm("fit", str(folder / "data.csv"), "-t", "answer", *QUICK, *out)
     assert done.code == 2 and "epoch" not in done.err
-    assert f"cannot write into {tmp_path / place} (" in done.err.splitlines()[-1]
+    assert f"cannot write to {tmp_path / location} (" in done.err.splitlines()[-1]
 
 
-def test_types_are_those_of_the_whole_file_however_it_is_divided(addnorm, tmp_path):
-    """One odd cell, or the only one, may stand among the rows that are held out."""
-    rows, held = 60, split_rows(pd.Series(range(60)), 0.2, classify=False)[1]
+def test_column_types_come_from_all_rows(addnorm, tmp_path):
+    """A single unusual cell, or the only value of a column, may be a test row."""
+    rows, test = 60, split_rows(pd.Series(range(60)), 0.2, classify=False)[1]
     frame = pd.DataFrame({"a": range(rows), "y": [1.5 * each + 0.25 for each in range(rows)]})
     frame["odd"] = [str(each) for each in range(rows)]
-    frame.loc[held[0], "odd"] = "none of them"
+    frame.loc[test[0], "odd"] = "not a number"
     frame["only"] = None
-    frame.loc[held[1], "only"] = 3.5
+    frame.loc[test[1], "only"] = 3.5
     frame.to_csv(tmp_path / "t.csv", index=False)
     run = str(tmp_path / "run")
     done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", run, *QUICK)
@@ -238,31 +251,31 @@ def test_types_are_those_of_the_whole_file_however_it_is_divided(addnorm, tmp_pa
     assert len(addnorm("predict", run, str(tmp_path / "t.csv")).out.splitlines()) == 61
 
 
-def test_more_classes_than_rows_that_are_held_out(addnorm, tmp_path):
+def test_more_classes_than_test_rows(addnorm, tmp_path):
     rows = "".join(f"{row},c{row % 20}\n" for row in range(60))
     (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
     done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(tmp_path / "r"), *QUICK)
     assert done.code == 0, done.err
 
 
-def test_a_fit_is_kept_when_its_rival_fails(addnorm, tmp_path, monkeypatch):
-    from addnorm.tabular import fit_run as run
+def test_failing_baseline_keeps_the_fit(addnorm, tmp_path, monkeypatch):
+    from addnorm.tabular import fit_run
 
-    def fails(*_args, **_options):
+    def fail(*_args, **_kwargs):
         raise ValueError("The least populated class in y has only 1 member")
 
-    monkeypatch.setattr(run, "gradient_boosting_scores", fails)
+    monkeypatch.setattr(fit_run, "gradient_boosting_scores", fail)
     frame, y = mixed(60)
     frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
     out = tmp_path / "run"
     done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(out), *QUICK)
     assert done.code == 0
-    told = "Gradient boosting could not be fitted: The least populated class in y has only 1 member"
-    assert told in done.err and told in (out / "report.html").read_text()
+    note = "Gradient boosting could not be fitted: The least populated class in y has only 1 member"
+    assert note in done.err and note in (out / "report.html").read_text()
     assert addnorm("predict", str(out), str(tmp_path / "t.csv")).code == 0
 
 
-def test_the_command_of_the_page_does_it_again(addnorm, tmp_path):
+def test_command_of_the_report_reproduces_the_run(addnorm, tmp_path):
     import re
     import shlex
     from html import unescape
@@ -271,7 +284,7 @@ def test_the_command_of_the_page_does_it_again(addnorm, tmp_path):
     frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
     keys = (*QUICK, "max_seconds=null", "early_stopping=false", "wiring=pre_ln", "lr=1e-3")
     one, two = tmp_path / "one", tmp_path / "two"
-    types = ("--type", "count=categorical")
+    types = ("--column-type", "count=categorical")
     done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(one), *keys, *types)
     assert done.code == 0
     page = unescape((one / "report.html").read_text())

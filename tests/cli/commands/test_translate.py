@@ -5,17 +5,18 @@ import json
 
 import pytest
 
-from addnorm.decode import DecodingOptions, translate
+from addnorm.decode import DecodingOptions
+from addnorm.tasks import translate_texts
 from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\na bad bed"
-SHORT = ("--max-new", "6", "--beam", "3")
+SHORT = ("--max-new-tokens", "6", "--beam", "3")
 
 
 def test_one_line_out_for_each_line_in(ask, runs):
     done = ask("translate", "translate", *SHORT, lines=LINES)
     options = DecodingOptions(beam=3, max_new=6)
-    wanted = translate(runs["translate"], ["ab cab", "", "dad", "a bad bed"], options)
+    wanted = translate_texts(runs["translate"], ["ab cab", "", "dad", "a bad bed"], options)
     assert done.out == "".join(f"{each[0].text}\n" for each in wanted)
     assert (done.code, done.err) == (0, "")
     assert done.out.split("\n")[1] == ""
@@ -24,7 +25,7 @@ def test_one_line_out_for_each_line_in(ask, runs):
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_chunks_change_nothing(ask, chunk):
     whole = ask("translate", "translate", *SHORT, lines=LINES).out
-    assert ask("translate", "translate", *SHORT, "--chunk", chunk, lines=LINES).out == whole
+    assert ask("translate", "translate", *SHORT, "--chunk-lines", chunk, lines=LINES).out == whole
 
 
 def test_files_are_read_one_after_the_other(ask, tmp_path):
@@ -75,7 +76,7 @@ def test_a_prefix_begins_every_answer(ask, tmp_path):
     (tmp_path / "begins").write_text("ba\n")
     done = ask("translate", "translate", *arguments, lines=LINES)
     assert done.code == 2
-    assert "there are 1 prefixes and more lines; wanted one a line" in done.err
+    assert "prefixes: expected one per line, got 1 and more lines" in done.err
 
 
 @pytest.mark.parametrize(("begins", "count"), [("ba\n", 1), ("a\nb\nc\nd\ne\n", 5)])
@@ -89,8 +90,8 @@ def test_prefixes_for_other_lines_are_refused_before_the_run_is_opened(
     done = addnorm("translate", *paths, "--prefix", str(tmp_path / "begins"))
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"addnorm: there are {count} prefixes for 4 lines; wanted one a line, empty where nothing "
-        "is to be forced\n"
+        f"addnorm: prefixes: expected one per line, 4 in all, got {count}; use empty lines where "
+        "no prefix is forced\n"
     )
 
 
@@ -98,7 +99,7 @@ def test_surplus_prefixes_for_standard_input_are_refused_before_an_answer(ask, t
     (tmp_path / "begins").write_text("a\nb\nc\nd\ne\n")
     done = ask("translate", "translate", *SHORT, "--prefix", tmp_path / "begins", lines=LINES)
     assert (done.code, done.out) == (2, "")
-    assert "there are more prefixes than the 4 lines; wanted one a line; take some" in done.err
+    assert "prefixes: expected one per line, got more than 4; remove some" in done.err
 
 
 def test_what_was_cut_or_replaced_is_told(ask):
@@ -136,13 +137,16 @@ def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--beam", "0"], "beam is a whole number from 1, got 0"),
-        (["--beam", "2", "--nbest", "3"], "nbest=3 of a beam of 2; wanted beam=3 or more"),
-        (["--nbest", "0"], "nbest is a whole number from 1, got 0"),
-        (["--length-penalty", "much"], "a number from 0 or 'mean', got 'much'; 0.6 is usual"),
-        (["--length-penalty", "-1"], "length_penalty is a number from 0 or 'mean', got -1.0"),
-        (["--chunk", "0"], "chunk counts lines from 1, got 0"),
-        (["no-such-file"], "no lines at no-such-file: there is no such file; wanted a text file"),
+        (["--beam", "0"], "beam: expected a whole number from 1, got 0"),
+        (["--beam", "2", "--nbest", "3"], "nbest: expected at most beam=2, got 3; try beam=3"),
+        (["--nbest", "0"], "nbest: expected a whole number from 1, got 0"),
+        (["--length-penalty", "much"], "a number from 0 or 'mean', got 'much'; try 0.6"),
+        (
+            ["--length-penalty", "-1"],
+            "length_penalty: expected a number from 0 or 'mean', got -1.0",
+        ),
+        (["--chunk-lines", "0"], "chunk: expected a number of lines from 1, got 0"),
+        (["no-such-file"], "no lines at no-such-file: there is no such file; expected a text file"),
     ],
 )
 def test_mistakes_are_told_in_one_line(ask, arguments, message):
@@ -155,7 +159,7 @@ def test_a_run_for_something_else_is_refused(ask):
     done = ask("translate", "lm", lines=LINES)
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        "addnorm: this run was trained for 'lm', wanted one for 'translate'; try `addnorm "
+        "addnorm: expected a run trained for 'translate', got one trained for 'lm'; try `addnorm "
         "generate`\n"
     )
 

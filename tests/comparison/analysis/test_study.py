@@ -5,17 +5,18 @@ import math
 
 import pytest
 
+from addnorm.comparison.analysis.export import study_to_dict
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.analysis.summary import Setting
-from addnorm.comparison.layout import write_json
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
+from addnorm.core.files import write_json
 from tests.comparison.synthetic_study import made_up, usual_fate
 
 
 def studied(tmp_path, fate=None, **values):
     usual = {"wiring": "post_ln,pre_ln,b2t", "depth": "6,12", "lr": "1e-3,3e-3,1e-2", "seeds": 3}
-    spec = Comparison.of(usual | {"warmup": "0,100"} | values)
+    spec = parse_comparison(usual | {"warmup": "0,100"} | values)
     return Study.open(made_up(tmp_path / "study", spec, fate, inside=False))
 
 
@@ -43,14 +44,14 @@ def test_stable_ranges_are_those_where_every_seed_trained(tmp_path):
     assert [each.format() for each in line_of(study, "b2t", 6).stable] == ["0.003", "0.003"]
 
 
-def test_a_gap_in_the_range_is_told(tmp_path):
+def test_stable_range_with_gap(tmp_path):
     study = studied(
         tmp_path, lambda cell: "stuck" if cell.lr == 3e-3 else "trained", wiring="pre_ln"
     )
     assert study.summary[0].stable[0].format() == "0.001, 0.01"
 
 
-def test_luck_is_not_a_recommendation(tmp_path):
+def test_best_setting_prefers_trained_seeds_over_lower_loss(tmp_path):
     """The lower loss of a setting in which one seed of three failed does not win."""
 
     def fate(cell):
@@ -64,7 +65,7 @@ def test_luck_is_not_a_recommendation(tmp_path):
     assert line.whole
 
 
-def test_failures_are_never_averaged_away(tmp_path):
+def test_failed_seeds_are_not_averaged(tmp_path):
     study = studied(
         tmp_path,
         lambda cell: "diverged" if cell.seed == 0 else "trained",
@@ -79,34 +80,34 @@ def test_failures_are_never_averaged_away(tmp_path):
     assert "(not with every seed)" in study.verdict[0]
 
 
-def test_the_verdict_names_what_needed_warm_up(tmp_path):
+def test_verdict_names_arms_that_needed_warmup(tmp_path):
     study = studied(tmp_path, lr="1e-3,3e-3")
     told = " ".join(study.verdict)
     assert "At depth 12 pre_ln and b2t trained at every setting; post_ln trained only with" in told
     assert study.verdict[0].startswith("At depth 12 the best is ")
 
 
-def test_the_verdict_names_learning_rates_that_are_too_high(tmp_path):
+def test_verdict_names_too_high_learning_rates(tmp_path):
     study = studied(tmp_path, wiring="pre_ln,b2t")
     assert "pre_ln and b2t trained only at learning rates up to 0.003" in study.verdict[1]
 
 
-def test_where_nothing_trained_there_is_no_best(tmp_path):
+def test_no_best_arm_if_none_trained(tmp_path):
     study = studied(tmp_path, lambda cell: "stuck", wiring="pre_ln", depth=6)
     assert study.summary[0].best is None
     assert study.verdict[0].startswith("At depth 6 no cell trained")
     assert "did not train (18 stuck)" in study.verdict[1]
 
 
-def test_one_seed_gets_a_caution_and_no_interval(tmp_path):
+def test_one_seed_has_caution_and_no_interval(tmp_path):
     study = studied(tmp_path, seeds=1)
     line = line_of(study, "pre_ln", 6)
     assert line.loss.half is None
     assert "noise is unknown" in study.verdict[0]
-    assert study.verdict[-1].startswith("One seed tells nothing about noise")
+    assert study.verdict[-1].startswith("One seed gives no estimate of the noise")
 
 
-def test_a_lower_loss_with_failures_does_not_lead(tmp_path):
+def test_arm_with_failed_seeds_does_not_lead(tmp_path):
     def fate(cell):
         if cell.arm.wiring == "pre_ln":
             return "slow"
@@ -117,7 +118,7 @@ def test_a_lower_loss_with_failures_does_not_lead(tmp_path):
     assert "b2t had a lower loss, but not with every seed" in study.verdict[0]
 
 
-def test_what_was_cut_or_crashed_says_nothing_about_training(tmp_path):
+def test_cut_and_crashed_cells_are_ignored(tmp_path):
     def fate(cell):
         return {1e-3: "trained", 3e-3: "cut", 1e-2: "crashed"}[cell.lr]
 
@@ -128,21 +129,21 @@ def test_what_was_cut_or_crashed_says_nothing_about_training(tmp_path):
     )
 
 
-def test_an_unfinished_comparison_says_so(tmp_path):
+def test_unfinished_comparison_has_caution(tmp_path):
     study = studied(tmp_path, lambda cell: "waiting" if cell.seed else usual_fate(cell))
     assert not study.complete
-    assert "72 of 108 cells have not run yet" in " ".join(study.verdict)
+    assert "72 of 108 cells are not finished" in " ".join(study.verdict)
     nothing = studied(tmp_path / "b", lambda cell: "waiting")
     assert "no cell has trained yet" in nothing.verdict[0]
 
 
-def test_crashes_are_counted_and_can_be_tried_again(tmp_path):
+def test_crashes_are_counted(tmp_path):
     study = studied(tmp_path, lambda cell: "crashed" if cell.depth == 12 else "trained")
     assert line_of(study, "b2t", 12).states == {"crashed": 18}
     assert "54 of 108 cells crashed" in " ".join(study.verdict)
 
 
-def test_speed_is_told_relative_to_pre_ln_or_to_the_first_arm(tmp_path):
+def test_speed_is_relative_to_pre_ln_or_first_arm(tmp_path):
     study = studied(tmp_path)
     assert line_of(study, "pre_ln", 6).speed == 1
     assert line_of(study, "post_ln", 6).reference == "pre_ln"
@@ -161,28 +162,28 @@ def test_differences_are_paired_by_seed(tmp_path):
                 assert line.behind.mean == pytest.approx(means)
 
 
-def test_the_result_is_plain_json(tmp_path):
+def test_result_is_plain_json(tmp_path):
     study = studied(tmp_path, lambda cell: "diverged" if cell.seed else "waiting")
-    write_json(tmp_path / "result.json", study.result())
+    write_json(tmp_path / "result.json", study_to_dict(study))
     told = json.loads((tmp_path / "result.json").read_text())
     assert len(told["cells"]) == 108
     assert told["spec"] == study.spec.model_dump(mode="json")
-    assert Comparison.of(told["spec"]) == study.spec
+    assert parse_comparison(told["spec"]) == study.spec
     assert {cell["state"] for cell in told["cells"]} == {"diverged", "waiting"}
 
 
-def test_a_folder_of_something_else_is_no_study(tmp_path):
-    with pytest.raises(UserError, match="no comparison at"):
+def test_folder_without_comparison_is_rejected(tmp_path):
+    with pytest.raises(UserError, match="expected the output folder of `addnorm compare`"):
         Study.open(tmp_path)
 
 
-def test_a_loss_that_is_no_number_survives_the_disk(tmp_path):
+def test_nan_loss_round_trip(tmp_path):
     study = studied(tmp_path, lambda cell: "diverged", wiring="pre_ln", depth=6, lr=1e-3, seeds=1)
     assert math.isnan(study.cells[0].loss)
     assert study.cells[0].end.why.startswith("loss nan")
 
 
-def test_the_best_arm_is_named_by_its_loss_also_where_arms_share_no_seed(tmp_path):
+def test_best_arm_without_common_seeds(tmp_path):
     """Seeds 0 of one and 1 of the other trained: no pair, but still one of them is better."""
 
     def fate(cell):
@@ -198,15 +199,15 @@ def test_the_best_arm_is_named_by_its_loss_also_where_arms_share_no_seed(tmp_pat
 
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{}", "3"])
-def test_an_end_that_is_none_is_refused(tmp_path, text):
+def test_invalid_cell_result_is_rejected(tmp_path, text):
     study = studied(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
     name = study.cells[0].cell.name
     (study.folder / "cells" / f"{name}.json").write_text(text)
-    with pytest.raises(UserError, match="does not tell how a cell ended"):
+    with pytest.raises(UserError, match="is not the result of a cell"):
         Study.open(study.folder)
 
 
-def test_where_everything_crashed_the_reason_is_told(tmp_path):
+def test_verdict_names_reason_of_crashes(tmp_path):
     study = studied(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
     assert study.verdict[0] == "At depth 2 no cell ran to its end."
     assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)

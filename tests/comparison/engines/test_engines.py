@@ -1,4 +1,4 @@
-"""Cells as processes: what becomes of those that crash, hang or are killed."""
+"""The local engine: resume, crashes, hangs and killed processes."""
 
 import json
 import math
@@ -9,20 +9,21 @@ import time
 from pathlib import Path
 
 import pytest
-from addnorm.comparison.engines.local_shard import LocalEngine
 from safetensors import SafetensorError
 
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell import DiskFullError, run_cell
 from addnorm.comparison.cell_result import CellResult, sidecar_path
 from addnorm.comparison.engines import make_engine
+from addnorm.comparison.engines.local import LocalEngine
 from addnorm.comparison.halving import stop_worse_half
 from addnorm.comparison.job import Job
-from addnorm.comparison.run import ComparisonCallback, compare
-from addnorm.comparison.shared_data import prepare
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
+from addnorm.comparison.tasks import get_task
 from addnorm.core.errors import UserError
+from addnorm.core.files import try_lock
 from addnorm.core.rows import read_rows, write_rows
-from addnorm.train.run_folder import try_lock
 from addnorm.train.trained_run import TrainedRun
 
 TINY = {"depth": 1, "dim": 8, "heads": 2, "lr": 1e-3, "score": 2, "batch_tokens": 256}
@@ -30,11 +31,11 @@ TIMED = ("tokens_per_second",)
 
 
 def tiny(**values):
-    return Comparison.of(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
+    return parse_comparison(TINY | {"wiring": "pre_ln", "steps": 4, "seeds": 1} | values)
 
 
 def rows_of(folder):
-    """All rows of all cells, but for what a clock says."""
+    """Return the rows of all cells, without measured times."""
     return {
         path.parent.name: [row for row in read_rows(path) if row["name"] not in TIMED]
         for path in sorted(folder.glob("cells/*/rows.jsonl"))
@@ -42,7 +43,7 @@ def rows_of(folder):
 
 
 class Hook(ComparisonCallback):
-    """Does something when a cell has made its first step."""
+    """Callback that runs a function after the first step of a cell."""
 
     def __init__(self, act):
         self.act, self.acted = act, False
@@ -58,7 +59,7 @@ def parent_of(pid):
 
 
 def children(leader=None):
-    """Processes of cells: those below the fork server of a leader, of this process by default."""
+    """Return the pids of cells: children of the fork server of `leader` (default: this process)."""
     found = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
@@ -71,9 +72,9 @@ def children(leader=None):
     return found
 
 
-def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
+def test_second_call_trains_nothing(tmp_path):
     spec = tiny(wiring="pre_ln,rezero")
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=2))
     assert [each.end.ending for each in study.cells] == ["done", "done"]
     assert all(each.end.memory > 0 and each.end.rate > 0 for each in study.cells)
     assert all(len(each.end.samples) == 2 and "bleu" in each.end.scores for each in study.cells)
@@ -84,25 +85,25 @@ def test_cells_run_and_a_second_call_has_nothing_to_do(tmp_path):
         def on_cell_event(self, event):
             raise AssertionError(f"{event.job.name} ran again")
 
-    assert compare(spec, tmp_path, callback=Nobody()).cells == study.cells
+    assert run_comparison(spec, tmp_path, callback=Nobody()).cells == study.cells
 
 
 @pytest.mark.slow
-def test_a_process_that_is_killed_is_a_result_and_is_tried_again(tmp_path):
+def test_killed_process_is_a_crash_and_is_retried(tmp_path):
     spec = tiny(steps=400, seeds=2)
     hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
     first, second = study.cells
     assert (first.state, second.end.ending) == ("crashed", "done")
     assert "SIGKILL" in first.end.why
-    again = compare(spec, tmp_path, engine=LocalEngine(workers=1))
+    again = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
     assert [each.end.ending for each in again.cells] == ["done", "done"]
 
 
 @pytest.mark.slow
-def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
+def test_hung_cell_is_killed_after_timeout(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
-    study = compare(
+    study = run_comparison(
         tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, timeout=3.0), callback=hook
     )
     assert study.cells[0].state == "crashed"
@@ -110,32 +111,32 @@ def test_a_cell_that_hangs_is_ended_at_the_limit(tmp_path):
 
 
 @pytest.mark.slow
-def test_interrupted_and_continued_gives_the_rows_of_an_unbroken_comparison(tmp_path):
+def test_resume_reproduces_uninterrupted_comparison(tmp_path):
     spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
-    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
     hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
-    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
+    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
     assert hook.acted
     assert not broken.complete
-    compare(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
+    run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
     wanted, found = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
     pauses = [row for rows in found.values() for row in rows if row.get("ending") == "interrupted"]
     assert pauses or any(each.end for each in broken.cells)
     for name, rows in found.items():
         assert [row for row in rows if row.get("ending") != "interrupted"] == wanted[name]
     assert [each.loss for each in whole.cells] == [
-        each.loss for each in compare(spec, tmp_path / "broken").cells
+        each.loss for each in run_comparison(spec, tmp_path / "broken").cells
     ]
 
 
 @pytest.mark.slow
-def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
+def test_folder_is_locked_while_running(tmp_path):
     spec, refused = tiny(steps=100), []
 
     def second(event):
         def run():
             try:
-                compare(spec, tmp_path)
+                run_comparison(spec, tmp_path)
             except UserError as problem:
                 refused.append(str(problem))
 
@@ -143,18 +144,19 @@ def test_two_at_once_on_one_folder_do_not_meet(tmp_path):
         thread.start()
         thread.join()
 
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
     assert study.complete
     assert refused and "another process is comparing into" in refused[0]
 
 
 @pytest.mark.slow
-def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
+def test_cells_exit_when_parent_is_killed(tmp_path):
     code = (
-        "from addnorm.comparison.run import compare\n"
-        "from addnorm.comparison.spec import Comparison\n"
+        "from addnorm.comparison.run import run_comparison\n"
+        "from addnorm.comparison.parse import parse_comparison\n"
         "if __name__ == '__main__':\n"
-        f"    compare(Comparison.of({tiny(steps=5000).to_flat_dict()!r}), {str(tmp_path / 'runs')!r})\n"
+        f"    spec = parse_comparison({tiny(steps=5000).to_flat_dict()!r})\n"
+        f"    run_comparison(spec, {str(tmp_path / 'runs')!r})\n"
     )
     (tmp_path / "lead.py").write_text(code)
     import subprocess
@@ -171,12 +173,12 @@ def test_cells_end_by_themselves_when_nobody_leads_them_any_more(tmp_path):
     while any(Path(f"/proc/{pid}").exists() for pid in cells) and time.monotonic() < until:
         time.sleep(0.2)
     assert not any(Path(f"/proc/{pid}").exists() for pid in cells)
-    assert not list((tmp_path / "runs").glob("cells/*.json"))  # it is not finished
+    assert not list((tmp_path / "runs").glob("cells/*.json"))  # not finished
 
 
 def test_halving_trains_the_better_settings_to_the_end(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=16, wiring="pre_ln")
-    study = compare(spec, tmp_path, engine=LocalEngine(workers=2))
+    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=2))
     ends = {each.cell.lr: each.end for each in study.cells}
     assert sorted(end.ending for end in ends.values()) == ["cut", "cut", "cut", "done"]
     assert sorted(end.step for end in ends.values()) == [4, 4, 8, 16]
@@ -185,12 +187,12 @@ def test_halving_trains_the_better_settings_to_the_end(tmp_path):
 
 
 @pytest.mark.slow
-def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
+def test_resumed_halving_stops_the_same_cells(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
-    whole = compare(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
 
     class Rung(ComparisonCallback):
-        """Interrupts when the first rung has been cut."""
+        """Callback that interrupts after the first halving."""
 
         done = False
 
@@ -199,8 +201,8 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert not compare(spec, tmp_path / "broken", callback=Rung()).complete
-    broken = compare(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    assert not run_comparison(spec, tmp_path / "broken", callback=Rung()).complete
+    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
     ends = [
         [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
         for study in (whole, broken)
@@ -211,14 +213,14 @@ def test_an_interrupted_halving_cuts_what_an_unbroken_one_cuts(tmp_path):
 
 
 @pytest.mark.slow
-def test_a_cell_that_is_asked_to_stop_from_outside_is_a_result(tmp_path):
+def test_sigterm_of_a_cell_is_a_crash(tmp_path):
     hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
-    study = compare(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
+    study = run_comparison(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
     assert study.cells[0].state == "crashed"
     assert "SIGTERM" in study.cells[0].end.why
 
 
-def test_halving_puts_what_diverged_last(tmp_path):
+def test_halving_ranks_diverged_cells_last(tmp_path):
     spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
     for cell, loss, ending in zip(
         spec.cells(), (2.0, 2.1, 0.1, 0.2), ("", "", "diverged", "diverged"), strict=True
@@ -230,11 +232,11 @@ def test_halving_puts_what_diverged_last(tmp_path):
         write_rows(own / "rows.jsonl", rows)
         if ending:
             CellResult(ending, "loss nan").save(own)
-    assert stop_worse_half(spec, tmp_path, 10) == []  # the worse half has ended by itself
+    assert stop_worse_half(spec, tmp_path, 10) == []  # the worse half has diverged already
     assert stop_worse_half(spec, tmp_path, 10) == []
 
 
-def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
+def test_halving_is_idempotent(tmp_path):
     spec = tiny(mode="halving", lr="1e-4,1e-3,1e-2,1e-1", steps=40)
     for number, cell in enumerate(spec.cells()):
         rows = [
@@ -247,24 +249,24 @@ def test_a_cut_is_the_same_when_it_is_done_again(tmp_path):
     assert [cell.lr for cell, _ in stop_worse_half(spec, tmp_path, 20)] == [1e-4]
 
 
-def test_a_cell_waits_for_another_process_and_takes_its_end(tmp_path, monkeypatch):
+def test_cell_waits_for_other_process_and_returns_its_result(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
     with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
         assert ours
-        assert run_cell(job, lambda step, loss: None) is None  # it is at work, and does not end
+        assert run_cell(job, lambda step, loss: None) is None  # locked by this process
         CellResult("done", loss=1.0).save(job.folder)
         assert run_cell(job, lambda step, loss: None).loss == 1.0
 
 
-def test_scores_that_are_no_numbers_do_not_lose_a_cell(tmp_path):
+def test_nan_scores_are_dropped(tmp_path):
     CellResult("done", loss=1.0, scores={"word_perplexity": math.inf, "bleu": 3.0}).save(tmp_path)
     assert CellResult.read(tmp_path).scores == {"bleu": 3.0}
 
 
-def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
-    """A learning rate that destroys what was learnt: the last model answers, not the best one."""
+def test_scores_belong_to_last_checkpoint(tmp_path):
+    """A learning rate that destroys the model: the last checkpoint is scored, not the best one."""
     job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     asked = []
@@ -282,22 +284,26 @@ def test_scores_belong_to_the_model_whose_loss_is_told(tmp_path):
     assert asked == [10]
 
 
-def test_a_demo_comparison_that_was_moved_goes_on(tmp_path):
+def test_moved_demo_comparison_can_be_prepared(tmp_path):
     spec = tiny()
-    prepare(spec, tmp_path / "old")
+    get_task(spec.task).prepare(spec, tmp_path / "old")
     (tmp_path / "old").rename(tmp_path / "new")
-    assert prepare(spec, tmp_path / "new").data == str(tmp_path / "new" / "data")
+    assert get_task(spec.task).prepare(spec, tmp_path / "new").data == str(
+        tmp_path / "new" / "data"
+    )
 
 
 def job_of(tmp_path, **values):
     spec = tiny(**values)
-    ground = prepare(spec, tmp_path)
+    ground = get_task(spec.task).prepare(spec, tmp_path)
     cell = spec.cells()[0]
-    recipe = spec.recipe(cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json")
+    recipe = get_task(spec.task).recipe(
+        spec, cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json"
+    )
     return Job(cell.name, recipe, tmp_path / "cells" / cell.name, tmp_path / "score")
 
 
-def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
+def test_exception_becomes_crash_result(tmp_path, monkeypatch):
     job = job_of(tmp_path)
     for problem, words in [
         (MemoryError(), "out of memory"),
@@ -320,7 +326,7 @@ def test_whatever_goes_wrong_inside_is_a_result(tmp_path, monkeypatch):
         assert type(problem).__name__ in job.folder.with_name(job.name + ".error").read_text()
 
 
-def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
+def test_full_disk_raises_disk_full_error(tmp_path, monkeypatch):
     job = job_of(tmp_path)
 
     def full(*args, **kwargs):
@@ -336,7 +342,7 @@ def test_a_full_disk_is_nobodys_result(tmp_path, monkeypatch):
     assert CellResult.read(job.folder) is None
 
 
-def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeypatch):
+def test_full_disk_is_recognized_by_errno(tmp_path, monkeypatch):
     def full(*args, **kwargs):
         raise SafetensorError("Error while serializing: I/O error: No space left (os error 28)")
 
@@ -347,12 +353,12 @@ def test_a_full_disk_under_a_checkpoint_is_known_by_its_number(tmp_path, monkeyp
         run_cell(job, lambda step, loss: None)
 
 
-def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
+def test_cell_with_moved_data_starts_again(tmp_path):
     job = job_of(tmp_path, steps=4)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     from dataclasses import replace
 
-    paused = replace(job, until=2)
+    paused = replace(job, pause_step=2)
     assert run_cell(paused, lambda step, loss: None) is None
     (tmp_path / "data").rename(tmp_path / "moved")
     recipe = job.recipe.model_copy(update={"data": str(tmp_path / "moved")})
@@ -362,15 +368,15 @@ def test_a_cell_whose_data_have_moved_begins_anew(tmp_path):
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"workers": 0}, "workers cannot be 0"),
-        ({"limit": 0}, "limit cannot be 0 seconds"),
+        ({"workers": 0}, "workers: expected 1 or more, got 0"),
+        ({"timeout": 0}, "timeout: expected more than 0 seconds, got 0"),
     ],
 )
-def test_engines_refuse_what_makes_no_sense(options, words):
+def test_invalid_engine_options_are_rejected(options, words):
     with pytest.raises(UserError, match=words):
         make_engine("local", **options)
 
 
-def test_an_unknown_engine_is_refused():
+def test_unknown_engine_is_rejected():
     with pytest.raises(UserError, match="did you mean 'ray'"):
         make_engine("rai")

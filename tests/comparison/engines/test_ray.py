@@ -1,55 +1,84 @@
-"""A real Ray on this machine gives the rows that local processes give."""
+"""The Ray engine on a real local cluster with two workers."""
+
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
 
 import pytest
-from addnorm.comparison.engines.local_shard import LocalEngine
+import ray
 
-from addnorm.comparison.run import compare
+from addnorm.comparison.engines.local import LocalEngine
+from addnorm.comparison.engines.ray import RayEngine
+from addnorm.comparison.run import run_comparison
 from addnorm.core.errors import UserError
 from tests.comparison.engines.test_engines import rows_of, tiny
 
-pytestmark = pytest.mark.slow
-ray = pytest.importorskip("ray", reason="the package ray is not installed")
+pytestmark = pytest.mark.filterwarnings("ignore")
+START_TIMEOUT_SECONDS = 60
 
 
 @pytest.fixture(scope="module")
 def cluster():
-    """A cluster of this machine, started as a user would, and stopped."""
-    import subprocess
-    import sys
-    from pathlib import Path
+    """Address of a cluster with two CPUs, started by the `ray` command and stopped afterwards."""
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        port = unused.getsockname()[1]
+    files = tempfile.mkdtemp(prefix="ray", dir="/tmp")  # paths of Unix sockets must be short
+    command = [
+        *(str(Path(sys.executable).with_name("ray")), "start", "--head", "--block"),
+        *("--num-cpus=2", f"--port={port}", f"--temp-dir={files}"),
+        *("--include-dashboard=false", "--disable-usage-stats"),
+    ]
+    head = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        _wait_for_port(head, port)
+        yield f"127.0.0.1:{port}"
+    finally:
+        ray.shutdown()
+        head.terminate()  # with --block the command stops the processes that it started
+        head.wait(timeout=60)
+        shutil.rmtree(files, ignore_errors=True)
 
-    command = str(Path(sys.executable).parent / "ray")
-    head = "start --head --num-cpus=2 --port=6399 --include-dashboard=false --disable-usage-stats"
-    subprocess.run([command, *head.split()], check=True, capture_output=True)
-    yield "127.0.0.1:6399"
-    ray.shutdown()
-    subprocess.run([command, "stop", "--force"], check=True, capture_output=True)
+
+def _wait_for_port(head, port):
+    deadline = time.monotonic() + START_TIMEOUT_SECONDS
+    while True:
+        try:
+            socket.create_connection(("127.0.0.1", port), timeout=1).close()
+            return
+        except OSError:
+            assert head.poll() is None, "`ray start` failed"
+            assert time.monotonic() < deadline, "`ray start` timed out"
+            time.sleep(0.1)
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_rows_are_equal_bit_by_bit_also_where_no_folder_is_shared(cluster, tmp_path, monkeypatch):
-    from addnorm.comparison.engines.ray import RayEngine
-
+@pytest.mark.slow  # 40 s on an idle machine: each task imports torch in a new process
+def test_cluster_reproduces_local_rows_with_and_without_shared_folder(
+    cluster, tmp_path, monkeypatch
+):
     spec = tiny(wiring="pre_ln,b2t", steps=6)
-    local = compare(spec, tmp_path / "local", engine=LocalEngine(workers=1))
-    engine = RayEngine(workers=2, address=cluster)
-    shared = compare(spec, tmp_path / "shared", engine=engine)
-    # A mark that no node sees: as if the folder were on another machine.
+    local = run_comparison(spec, tmp_path / "local", engine=LocalEngine(workers=1))
+    engine = RayEngine(address=cluster)
+    assert engine.workers == 2
+    shared = run_comparison(spec, tmp_path / "shared", engine=engine)
+    # Without the marker file a node behaves as if the folder were on another machine.
     monkeypatch.setattr("pathlib.Path.touch", lambda self, *args, **kwargs: None)
-    apart = compare(spec, tmp_path / "apart", engine=engine)
-    wanted = rows_of(tmp_path / "local")
-    assert len(wanted) == 2
-    assert rows_of(tmp_path / "shared") == rows_of(tmp_path / "apart") == wanted
-    for study in (shared, apart):
+    remote = run_comparison(spec, tmp_path / "remote", engine=engine)
+    expected = rows_of(tmp_path / "local")
+    assert len(expected) == 2
+    assert rows_of(tmp_path / "shared") == rows_of(tmp_path / "remote") == expected
+    for study in (shared, remote):
+        assert study.complete
         assert [each.end.loss for each in study.cells] == [each.end.loss for each in local.cells]
         assert [each.end.samples for each in study.cells] == [e.end.samples for e in local.cells]
 
 
-@pytest.mark.filterwarnings("ignore")
-def test_a_cluster_that_does_not_answer_is_told_in_words():
-    from addnorm.comparison.engines.ray import RayEngine
-
+def test_unreachable_cluster_raises_user_error():
     if ray.is_initialized():
         ray.shutdown()
-    with pytest.raises(UserError, match=r"no Ray cluster answers at 127\.0\.0\.1:1"):
+    with pytest.raises(UserError, match=r"no Ray cluster at 127\.0\.0\.1:1"):
         RayEngine(address="127.0.0.1:1")

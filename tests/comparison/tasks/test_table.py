@@ -1,4 +1,4 @@
-"""Comparisons on a table: parts, baseline, fits, what is refused."""
+"""Comparisons on a table: splits, baseline, training, rejected input."""
 
 import math
 import os
@@ -9,24 +9,26 @@ import pandas as pd
 import pytest
 import yaml
 
-from addnorm.comparison import Comparison, Study, compare
+from addnorm.comparison import Study, run_comparison
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Heartbeat, Job
-from addnorm.comparison.shared_data import SharedData, check_data, prepare
-from addnorm.comparison.spec import task_keys
+from addnorm.comparison.parse import parse_comparison, parse_task_option
+from addnorm.comparison.run import check_comparison
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.tasks import get_task
 from addnorm.comparison.tasks.table_data import TableSplits
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.report.comparison.page import write_comparison_report
 from addnorm.tabular.task_setup import split_rows
-from tests.claims.shared_folder import Here
+from tests.comparison.same_process_engine import SameProcessEngine
 
+TASK = get_task("table")
 SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "steps": 12, "lr": 1e-2}
 
 
 def frame(rows=80):
-    """The class hangs on the sign of a."""
+    """Return a table whose class is the sign of column a."""
     chance = np.random.default_rng(0)
     a, b = chance.standard_normal(rows), chance.choice(["x", "z"], rows)
     y = np.where(a > 0, "yes", "no")
@@ -42,49 +44,49 @@ def table(tmp_path):
 
 
 def spec_of(table, **more):
-    return Comparison.of(SMALL | {"data": str(table)} | more)
+    return parse_comparison(SMALL | {"data": str(table)} | more)
 
 
-def test_a_task_may_name_a_table():
-    assert task_keys("table:a/b.csv") == {"task": "table", "data": "a/b.csv"}
-    spec = Comparison.of({"task": "table", "target": "y"})
+def test_task_option_with_table():
+    assert parse_task_option("table:a/b.csv") == {"task": "table", "data": "a/b.csv"}
+    spec = parse_comparison({"task": "table", "target": "y"})
     assert ({cell.depth for cell in spec.cells()}, spec.steps) == ({2}, 400)
-    assert Comparison.of(yaml.safe_load(spec.to_yaml())) == spec
+    assert parse_comparison(yaml.safe_load(spec.to_yaml())) == spec
 
 
-def test_every_row_stands_in_one_part(table):
+def test_splits_are_disjoint_and_complete(table):
     parted = TableSplits.from_spec(spec_of(table))
     assert parted.counts == {"train": 56, "valid": 12, "test": 12}
-    whole = pd.concat(parted.parts.values())
+    whole = pd.concat(parted.splits.values())
     assert sorted(whole.index) == list(range(80))
     again = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
-    assert all(again.parts[name].equals(part) for name, part in parted.parts.items())
+    assert all(again.splits[name].equals(part) for name, part in parted.splits.items())
     share = frame()["y"].eq("yes").mean()
-    assert parted.parts["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
+    assert parted.splits["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
 
 
-def test_no_more_rows_are_kept_than_the_steps_see(table):
+def test_training_rows_are_limited_by_steps(table):
     assert TableSplits.from_spec(spec_of(table, steps=2, batch_size=10)).counts["train"] == 20
 
 
-def test_the_baseline_knows_the_shares_of_classes(table):
+def test_class_baseline(table):
     parted = TableSplits.from_spec(spec_of(table))
-    train, valid = (parted.parts[part]["y"] for part in ("train", "valid"))
+    train, valid = (parted.splits[part]["y"] for part in ("train", "valid"))
     share = {name: (train.eq(name).sum() + 1) / (len(train) + 2) for name in ("yes", "no")}
     assert parted.baseline() == pytest.approx(-np.mean([math.log(share[y]) for y in valid]))
 
 
-def test_the_baseline_knows_the_mean_of_numbers(tmp_path):
+def test_regression_baseline(tmp_path):
     frame().drop(columns="y").to_parquet(tmp_path / "t.parquet")
     parted = TableSplits.from_spec(spec_of(tmp_path / "t.parquet", target="number"))
-    train, valid = (parted.parts[part]["number"] for part in ("train", "valid"))
+    train, valid = (parted.splits[part]["number"] for part in ("train", "valid"))
     wanted = ((valid - train.mean()) ** 2).mean() / train.var(ddof=0)
     assert parted.kind == "regress" and parted.baseline() == pytest.approx(wanted, rel=1e-5)
 
 
-def test_a_comparison_on_a_table_from_its_file_to_its_page(table, tmp_path):
+def test_table_comparison_end_to_end(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln,post_ln", seeds=1, steps=40, missing=0.5, noise="0.2,0.4")
-    study = compare(spec, tmp_path / "out", engine=Here())
+    study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     assert [each.state for each in study.cells] == ["trained", "trained"]
     assert study.score == "accuracy" and study.shared_data.about["target"] == "y"
     end = study.cells[0].end
@@ -96,25 +98,29 @@ def test_a_comparison_on_a_table_from_its_file_to_its_page(table, tmp_path):
     )
     assert all(said.rpartition(" (")[0] in ("yes", "no") for said in end.samples)
     page = write_comparison_report(tmp_path / "out").read_text()
-    assert "2 arms on a table" in page and "addnorm fit" in page and "how the target is" in page
+    assert (
+        "2 arms on a table" in page
+        and "addnorm fit" in page
+        and "the distribution of the target" in page
+    )
     assert Study.open(tmp_path / "out").verdict == study.verdict
-    assert prepare(spec, tmp_path / "out") == SharedData.read(tmp_path / "out")
+    assert TASK.prepare(spec, tmp_path / "out") == SharedData.read(tmp_path / "out")
     table.write_text(table.read_text() + "0.5,x,yes\n")
-    with pytest.raises(UserError, match=r"data.csv was changed since this comparison began"):
-        prepare(spec, tmp_path / "out")
+    with pytest.raises(UserError, match=r"data.csv has changed since the comparison started"):
+        TASK.prepare(spec, tmp_path / "out")
 
 
-def test_numbers_are_scored_by_the_variance_that_is_explained(tmp_path):
+def test_regression_is_scored_by_r2(tmp_path):
     frame().drop(columns="y").to_csv(tmp_path / "t.csv", index=False)
     spec = spec_of(tmp_path / "t.csv", target="number", wiring="pre_ln", seeds=1, steps=60)
-    study = compare(spec, tmp_path / "out", engine=Here())
+    study = run_comparison(spec, tmp_path / "out", engine=SameProcessEngine())
     (each,) = study.cells
     assert study.score == "r2" and each.end.scores["r2"] > 0.3 and each.state == "trained"
     assert float(each.end.samples[0]) == pytest.approx(0, abs=10)
 
 
 def cell_of(spec, folder, **changes):
-    """The first cell as a job, prepared."""
+    """Return the job of the first cell, with its data prepared."""
     task, (cell, *_) = get_task("table"), spec.cells()
     ground = task.prepare(spec, folder)
     own = folder / "cells" / cell.name
@@ -123,7 +129,7 @@ def cell_of(spec, folder, **changes):
     return Job(cell.name, recipe, own, folder / "score", **changes)
 
 
-def test_a_cell_that_was_interrupted_ends_with_the_same_bits(table, tmp_path):
+def test_interrupted_table_cell_reproduces_result(table, tmp_path):
     spec, task = spec_of(table, wiring="pre_ln"), get_task("table")
     whole = task.train_and_score(
         cell_of(spec, tmp_path / "one"), Heartbeat(lambda step, loss: None)
@@ -141,35 +147,35 @@ def test_a_cell_that_was_interrupted_ends_with_the_same_bits(table, tmp_path):
     assert (again.loss, again.scores, again.step) == (whole.loss, whole.scores, whole.step)
 
 
-def test_a_cell_pauses_where_halving_looks(table, tmp_path):
+def test_table_cell_pauses_for_halving(table, tmp_path):
     spec = spec_of(table, wiring="pre_ln", mode="halving")
-    job = cell_of(spec, tmp_path, until=4)
+    job = cell_of(spec, tmp_path, pause_step=4)
     assert get_task("table").train_and_score(job, Heartbeat(lambda step, loss: None)) is None
     assert [row["step"] for row in read_rows(job.folder / "rows.jsonl")] == [2, 2, 4, 4]
 
 
-def test_a_loss_that_is_no_number_is_a_result(table, tmp_path):
+def test_nonfinite_loss_is_a_result(table, tmp_path):
     spec = spec_of(table, wiring="none", lr=1e30, schedule="none", optimizer="adamw(eps=1e-300)")
     end = get_task("table").train_and_score(
         cell_of(spec, tmp_path), Heartbeat(lambda step, loss: None)
     )
-    assert end.ending == "diverged" and "a loss was not finite in pass" in end.why
+    assert end.ending == "diverged" and "a loss was not finite in epoch 1" in end.why
 
 
 @pytest.mark.parametrize(
     ("more", "told"),
     [
-        ({"target": ""}, "which column is to be predicted\\? say --target COLUMN"),
+        ({"target": ""}, "target: expected the column to predict"),
         ({"target": "z"}, "unknown target column 'z'"),
         ({"data": "nowhere.csv"}, "no table at .*nowhere.csv: there is no such file"),
-        ({"data": "demo"}, "which table\\? say --task table:FILE"),
-        ({"kind": "rank"}, "kind cannot be 'rank'; wanted 'auto', 'classify' or 'regress'"),
-        ({"kind": "regress"}, "the target 'y' is no number; leave kind out"),
-        ({"batch_size": 0}, "batch_size is 'auto' or a whole number from 1, got 0"),
+        ({"data": "demo"}, "task: expected table:FILE"),
+        ({"kind": "rank"}, "kind: expected 'auto', 'classify' or 'regress', got 'rank'"),
+        ({"kind": "regress"}, "target 'y': expected numbers for kind=regress"),
+        ({"batch_size": 0}, "batch_size: expected 'auto' or a positive integer, got 0"),
         ({"dimm": 3}, "a comparison has no 'dimm'; did you mean 'dim'"),
         ({"max_epochs": 3}, "a comparison has no 'max_epochs'"),
-        ({"missing": 1.5}, "missing cannot be 1.5; wanted less than 1"),
-        ({"heads": 3}, "a table cannot be learnt with"),
+        ({"missing": 1.5}, "missing: expected a number less than 1, got 1.5"),
+        ({"heads": 3}, "cannot build a table model with"),
         ({"model": "tree"}, "unknown model 'tree'"),
         ({"wiring": "pre_nl"}, "unknown wiring 'pre_nl'; did you mean 'pre_ln'"),
         ({"norm": "batc"}, "unknown norm 'batc'"),
@@ -177,33 +183,32 @@ def test_a_loss_that_is_no_number_is_a_result(table, tmp_path):
         ({"column_types": {"a": "colour"}}, "unknown column type 'colour'"),
     ],
 )
-def test_what_makes_no_sense_is_refused_before_anything_runs(table, more, told):
+def test_invalid_table_specs_are_rejected(table, more, told):
     with pytest.raises(UserError, match=told) as caught:
-        spec = Comparison.of(SMALL | {"data": str(table)} | more)
-        spec.check()
-        check_data(spec)
+        spec = parse_comparison(SMALL | {"data": str(table)} | more)
+        check_comparison(spec)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("made", "told"),
     [
-        (frame(19), "has 19 rows; wanted 20 or more"),
-        (frame().assign(y="yes"), "the target 'y' is yes in every row; wanted two values"),
+        (frame(19), "expected at least 20 rows, got 19"),
+        (frame().assign(y="yes"), "target 'y': expected at least two values, got yes in every row"),
         (frame()[["y"]], "'y' is the only column"),
         (frame().assign(a=np.nan), "columns without any value: 'a'"),
         (frame().assign(y=[None, *["yes"] * 79]), "Input y contains NaN"),
         (frame().assign(y=[np.inf, *np.arange(79)]), "Input y contains infinity"),
     ],
 )
-def test_tables_that_cannot_be_compared_on(tmp_path, made, told):
+def test_unusable_tables_are_rejected(tmp_path, made, told):
     made.to_csv(tmp_path / "t.csv", index=False)
     with pytest.raises(UserError, match=told):
-        check_data(spec_of(tmp_path / "t.csv"))
+        TASK.check_data(spec_of(tmp_path / "t.csv"))
 
 
-def test_types_are_those_of_all_parts_together(tmp_path):
-    """A cell that is no number, or the only one, may stand in a part that is not trained on."""
+def test_column_types_are_inferred_from_all_rows(tmp_path):
+    """The only text cell of a column may be in a split that is not used for training."""
     held = split_rows(frame()["y"], 0.3, classify=True)[1]
     odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
     odd.loc[held[0], ["a", "only"]] = "none", 1.5
@@ -217,11 +222,11 @@ def test_types_are_those_of_all_parts_together(tmp_path):
     assert end.ending == "done"
 
 
-def test_the_baseline_stands_on_the_scale_of_the_cells(tmp_path):
+def test_baseline_uses_scale_of_the_loss(tmp_path):
     heavy = frame().assign(number=np.exp(3 * frame()["a"]))
     heavy.to_csv(tmp_path / "t.csv", index=False)
     found = {
-        scaling: prepare(
+        scaling: TASK.prepare(
             spec_of(tmp_path / "t.csv", target="number", target_scaling=scaling), tmp_path / scaling
         ).baseline
         for scaling in ("standard", "quantile")
@@ -231,7 +236,7 @@ def test_the_baseline_stands_on_the_scale_of_the_cells(tmp_path):
     assert found["standard"] != pytest.approx(found["quantile"])
 
 
-def test_tiny_classes_do_not_stop_the_parting(tmp_path):
+def test_rare_classes_can_be_split(tmp_path):
     many = frame().assign(y=[f"c{n // 2}" for n in range(80)])
     many.to_csv(tmp_path / "t.csv", index=False)
     assert sum(TableSplits.from_spec(spec_of(tmp_path / "t.csv")).counts.values()) == 80

@@ -42,15 +42,19 @@ def test_invalid_utf8_may_stay_with_marks_and_is_told(tmp_path):
     found, counts = read(read_aligned_lines, source, target, errors="replace")
     assert found == [{"source": "b\ufffdd", "target": "schlecht"}]
     assert counts.notes == {"lines with invalid UTF-8, its bytes replaced": 1}
-    with pytest.raises(UserError, match="line 1 is no UTF-8"):
+    with pytest.raises(UserError, match="line 1: expected UTF-8"):
         read(read_aligned_lines, source, target, errors="refuse")
 
 
 def test_unequal_line_counts_are_refused_with_both(tmp_path):
     source, target = put(tmp_path, "a", "1\n2\n3"), put(tmp_path, "b", "1\n" * 1200)
-    with pytest.raises(UserError, match=r"a has 3 lines and .*b has 1,200; wanted equally many"):
+    with pytest.raises(
+        UserError, match=r"equal numbers of lines, got .*a with 3 and .*b with 1,200"
+    ):
         read(read_aligned_lines, source, target)
-    with pytest.raises(UserError, match=r"b has 1,200 lines and .*a has 3; wanted equally many"):
+    with pytest.raises(
+        UserError, match=r"equal numbers of lines, got .*b with 1,200 and .*a with 3"
+    ):
         read(read_aligned_lines, target, source)
 
 
@@ -86,18 +90,18 @@ def test_paragraphs_end_at_blank_lines(tmp_path):
 @pytest.mark.parametrize(
     ("sides", "alone", "options", "words"),
     [
-        ({}, {}, {}, "got no file; wanted --src and --tgt"),
-        ({"train": "ab"}, {"train": "a"}, {}, "got both --src/--tgt and --text; wanted"),
-        ({"train": "a"}, {}, {}, "got --src without --tgt; wanted both sides"),
-        ({"train": " b"}, {}, {}, "got --tgt without --src; wanted both sides"),
-        ({"train": "ab", "test": " b"}, {}, {}, "got --test-tgt without --test-src"),
-        ({"valid": "ab"}, {}, {}, "nothing to train on; wanted --src and --tgt beside"),
-        ({}, {"valid": "a"}, {}, "nothing to train on; wanted --text beside"),
+        ({}, {}, {}, "or --text for a language model, got none of them"),
+        ({"train": "ab"}, {"train": "a"}, {}, "expected --src and --tgt .* got both"),
+        ({"train": "a"}, {}, {}, "--src: expected --tgt with it"),
+        ({"train": " b"}, {}, {}, "--tgt: expected --src with it"),
+        ({"train": "ab", "test": " b"}, {}, {}, "--test-tgt: expected --test-src with it"),
+        ({"valid": "ab"}, {}, {}, "expected --src and --tgt for training, got held-out files"),
+        ({}, {"valid": "a"}, {}, "expected --text for training, got held-out files"),
         (
             {"train": "ab"},
             {},
             {"paragraphs": True},
-            "got --paragraphs with --src and --tgt; wanted it with --text alone",
+            "--paragraphs: expected with --text only, got it with --src",
         ),
     ],
 )

@@ -23,7 +23,7 @@ class Branch(nn.Module):
         self.q, self.k, self.v, self.o = (nn.Linear(DIM, DIM) for _ in range(4))
         self.kernel = nn.Conv1d(DIM, DIM, 3, padding=1, groups=DIM)
         self.point = nn.Conv1d(DIM, DIM, 1)
-        self.column_layout = nn.Linear(tokens, tokens)
+        self.across = nn.Linear(tokens, tokens)
         self.gate = nn.Linear(DIM, 3)
         self.way = way
 
@@ -189,7 +189,7 @@ MIXERS = {
     "windows": lambda s, x: s.o(F.pad(s.q(x), (0, 0, 2, 0)).unfold(1, 3, 1).mean(-1)),
     "Fourier": lambda s, x: torch.fft.fft(torch.fft.fft(x, dim=-1), dim=1).real,
     "flat": lambda s, x: (x.flatten(1) @ torch.ones(96, 96)).view_as(x),
-    "gated across": lambda s, x: s.o(s.q(x) * s.column_layout(s.k(x).mT).mT),
+    "gated across": lambda s, x: s.o(s.q(x) * s.across(s.k(x).mT).mT),
 }
 
 
@@ -211,7 +211,7 @@ def test_tokens_that_are_mixed_by_weights_or_sums_make_a_mixer(name):
     ],
 )
 def test_a_matrix_mixes_tokens_however_they_are_turned(turn, tokens):
-    assert kinds(lambda s, x: turn(s.column_layout(turn(x)).relu()), tokens=tokens) == {"mixer"}
+    assert kinds(lambda s, x: turn(s.across(turn(x)).relu()), tokens=tokens) == {"mixer"}
     twice = kinds(lambda s, x: s.o(turn(turn(s.q(x))).relu()), tokens=tokens)
     assert twice == {"feed-forward"}
 
@@ -223,13 +223,13 @@ class Columns(nn.Module):
         super().__init__()
         self.first = nn.Conv1d(DIM, DIM, 1)
         self.wide = nn.ModuleList(nn.Conv1d(DIM, 2 * DIM, 1) for _ in range(2))
-        self.downsample = nn.ModuleList(nn.Conv1d(2 * DIM, DIM, 1) for _ in range(2))
+        self.thin = nn.ModuleList(nn.Conv1d(2 * DIM, DIM, 1) for _ in range(2))
         self.norm = nn.LayerNorm(TOKENS if way == "tokens" else DIM)
         self.way = way
 
     def forward(self, x):
         x = self.first(x.mT)
-        for wide, thin in zip(self.wide, self.downsample, strict=True):
+        for wide, thin in zip(self.wide, self.thin, strict=True):
             h = self.norm(x) if self.way == "tokens" else self.norm(x.mT).mT
             x = x + thin(wide(h).relu())
         return x
@@ -246,11 +246,11 @@ def test_kernels_of_one_over_tokens_mix_them_where_other_matrices_take_the_featu
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
-            self.column_layout, self.feed = nn.Conv1d(TOKENS, TOKENS, 1), nn.Linear(DIM, DIM)
-            self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+            self.across, self.feed = nn.Conv1d(TOKENS, TOKENS, 1), nn.Linear(DIM, DIM)
+            self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x):
-            x = x + self.column_layout(self.left_rank(x)).relu()
+            x = x + self.across(self.one(x)).relu()
             return x + self.feed(self.two(x)).relu()
 
     model = nn.Sequential(nn.Linear(DIM, DIM), Mixer(), Mixer(), nn.LayerNorm(DIM))

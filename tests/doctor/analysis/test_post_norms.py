@@ -27,7 +27,7 @@ class OneSkip(PreBlock):
     """Only the attention's skip stands behind its norm."""
 
     def forward(self, x, mask=None):
-        h = self.left_rank(x)
+        h = self.one(x)
         x = h + self.attention(h)
         return x + self.ffn(self.two(x))
 
@@ -103,11 +103,11 @@ class Layer(nn.Module):
 
     def __init__(self, way):
         super().__init__()
-        self.way, self.f, self.left_rank = way, FeedForward(), nn.LayerNorm(DIM)
+        self.way, self.f, self.one = way, FeedForward(), nn.LayerNorm(DIM)
         self.two = nn.LayerNorm(DIM) if way in ("sandwich", "pre_post") else None
 
     def forward(self, x):
-        return step(self.way, x, self.f, self.left_rank, self.two)
+        return step(self.way, x, self.f, self.one, self.two)
 
 
 ENDS = ("pre_ln", "res_post", "sandwich")

@@ -2,10 +2,10 @@
 
 import pytest
 import torch
-from addnorm.report.build_arm_diagram.doctor import doctor_diagram
 from torch import nn
 
 import addnorm
+from addnorm.report.diagram.doctor import doctor_diagram
 from tests.doctor.models.tiny import DIM, Model, PostBlock, PreBlock, ids, stack
 
 NORM, LOOK, MLP = (
@@ -19,7 +19,7 @@ ADD, SCALE = ("add", "+"), ("scale", "1.5")
 def pieces(model):
     torch.manual_seed(0)
     (sketch,) = addnorm.doctor(model, ids(), rules=()).sketches
-    return sketch, [(piece.kind, piece.label) for piece in sketch.pieces[1:-1]]
+    return sketch, [(piece.kind, piece.label) for piece in sketch.elements[1:-1]]
 
 
 @pytest.mark.parametrize(
@@ -40,9 +40,9 @@ def test_every_piece_stands_where_it_was_recorded(model, wanted):
 def test_a_skip_after_the_norm_is_drawn_behind_it():
     sketch, _ = pieces(Model(stack(PreBlock, fault="skip")))
     norm, look, add = 1, 2, 3
-    assert sketch.pieces[add].inputs == (norm, look)
+    assert sketch.elements[add].inputs == (norm, look)
     healthy, _ = pieces(Model(stack(PreBlock)))
-    assert healthy.pieces[add].inputs == (0, look)
+    assert healthy.elements[add].inputs == (0, look)
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])

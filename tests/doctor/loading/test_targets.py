@@ -1,4 +1,4 @@
-"""What is visited: code of others that fails or leaves, and families of Hugging Face."""
+"""Targets and example inputs: user code that fails or exits, and Hugging Face families."""
 
 import json
 import sys
@@ -14,7 +14,7 @@ MODULE = """
 import sys
 from torch import nn
 model = nn.Linear(2, 2)
-def leaves(*given):
+def exits(*args):
     sys.exit(7)
 """
 
@@ -31,61 +31,61 @@ def folder(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("target", "words"),
+    ("target", "message"),
     [
         ("visited_script:x", "importing 'visited_script' failed: SystemExit: 0"),
-        ("visited_ok:leaves", r"visited_ok:leaves\(\) failed: SystemExit: 7"),
+        ("visited_ok:exits", r"visited_ok:exits\(\) failed: SystemExit: 7"),
         ("visited_needy:x", "importing 'visited_needy' failed: ModuleNotFoundError: No module"),
-        ("visited_none:x", "cannot import 'visited_none'.*try from the folder"),
-        (":build", "got ':build'; wanted package.module:callable"),
-        ("", "got ''; wanted package.module:callable"),
+        ("visited_none:x", "cannot import 'visited_none'.*run the command in the folder"),
+        (":build", "expected package.module:callable, .*, got ':build'"),
+        ("", "expected package.module:callable, .*, got ''"),
         ("hf:", "unknown Hugging Face family ''"),
-        ("hf:odd.json", "the config of 'bert' is refused: .*num_hidden_layers"),
+        ("hf:odd.json", "invalid config of 'bert': .*num_hidden_layers"),
     ],
 )
-def test_what_cannot_be_built_is_one_line(folder, target, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_target_raises_one_line_error(folder, target, message):
+    with pytest.raises(UserError, match=message):
         build_target(target)
 
 
-def test_an_optimizer_that_leaves_the_program_is_one_line_too(folder):
-    with pytest.raises(UserError, match=r"visited_ok:leaves\(model\) failed: SystemExit: 7"):
-        build_optimizer("visited_ok:leaves", nn.Linear(2, 2))
+def test_optimizer_that_exits_raises_one_line_error(folder):
+    with pytest.raises(UserError, match=r"visited_ok:exits\(model\) failed: SystemExit: 7"):
+        build_optimizer("visited_ok:exits", nn.Linear(2, 2))
 
 
-def test_a_module_takes_no_options(folder):
-    with pytest.raises(UserError, match="visited_ok:model is a module already; --config wants"):
+def test_options_require_a_callable(folder):
+    with pytest.raises(UserError, match="--config: expected a callable that builds a model"):
         build_target("visited_ok:model", options={"depth": 2})
 
 
-def test_layers_of_the_configs_inside_are_set(folder):
+def test_depth_is_set_in_nested_configs(folder):
     small = {"hidden_size": 8, "intermediate_size": 8, "num_attention_heads": 2}
-    sides = {"text_config": small | {"vocab_size": 9}, "vision_config": small}
-    (folder / "clip.json").write_text(json.dumps({"model_type": "clip", **sides}))
-    model, _ = build_target("hf:clip.json", layers=1)
-    assert [len(side.encoder.layers) for side in (model.text_model, model.vision_model)] == [1, 1]
+    configs = {"text_config": small | {"vocab_size": 9}, "vision_config": small}
+    (folder / "clip.json").write_text(json.dumps({"model_type": "clip", **configs}))
+    model, _ = build_target("hf:clip.json", depth=1)
+    assert [len(part.encoder.layers) for part in (model.text_model, model.vision_model)] == [1, 1]
 
 
-def test_layers_that_would_change_nothing_are_refused(folder):
-    with pytest.raises(UserError, match="--layers 2 changes nothing in 'swin'"):
-        build_target("hf:swin", layers=2)
+def test_depth_without_effect_is_rejected(folder):
+    with pytest.raises(UserError, match="--depth 2 has no effect on 'swin'"):
+        build_target("hf:swin", depth=2)
 
 
 @pytest.mark.parametrize(
-    ("spec", "words"),
+    ("spec", "message"),
     [
-        ("ids:int64[2,8]<0", "a limit from 1 on for whole numbers only"),
-        ("x:float32[0,5,16]", "wanted sizes from 1 on"),
-        ("x:float32[2,5]<3", "a limit from 1 on for whole numbers only"),
-        ("x:float32[1000000,1000000,16]", "there is no memory for 'x:float32"),
+        ("ids:int64[2,8]<0", "a positive limit for integers only"),
+        ("x:float32[0,5,16]", "expected positive sizes"),
+        ("x:float32[2,5]<3", "a positive limit for integers only"),
+        ("x:float32[1000000,1000000,16]", "not enough memory for 'x:float32"),
     ],
 )
-def test_inputs_that_cannot_be_are_refused(spec, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_input_specs_are_rejected(spec, message):
+    with pytest.raises(UserError, match=message):
         parse_input_specs([spec])
 
 
-def test_where_no_guess_runs_the_model_itself_is_quoted():
+def test_failed_guess_quotes_the_error_of_the_model():
     class Failing(nn.Module):
         def __init__(self):
             super().__init__()
@@ -94,11 +94,11 @@ def test_where_no_guess_runs_the_model_itself_is_quoted():
         def forward(self, x):
             raise KeyError("my own failure")
 
-    with pytest.raises(UserError, match=r"guesses \(the last one: KeyError: 'my own failure'\)"):
+    with pytest.raises(UserError, match=r"guesses \(last error: KeyError: 'my own failure'\)"):
         guess_inputs(Failing())
 
 
-def test_inputs_that_are_taken_by_name_only_are_guessed_by_name():
+def test_keyword_only_inputs_are_guessed_by_name():
     class Named(nn.Module):
         def __init__(self):
             super().__init__()
@@ -111,18 +111,18 @@ def test_inputs_that_are_taken_by_name_only_are_guessed_by_name():
 
 
 @pytest.mark.parametrize(
-    ("text", "said"),
+    ("text", "message"),
     [
-        ("def build(width): pass", "argument: 'width'; wanted a callable that needs no arguments,"),
+        ("def build(width): pass", "argument: 'width'; pass its arguments with --config"),
         ("def build(): raise ValueError('odd')", "ValueError: odd"),
     ],
 )
-def test_why_a_callable_failed_is_told_truly(folder, text, said):
+def test_failed_callable_explains_why(folder, text, message):
     (folder / "fails.py").write_text(text)
     try:
         with pytest.raises(UserError) as problem:
             build_target("fails.py:build")
     finally:
         sys.modules.pop("fails")
-    assert said in str(problem.value)
-    assert ("needs no arguments" in str(problem.value)) is ("width" in text)
+    assert message in str(problem.value)
+    assert ("pass its arguments" in str(problem.value)) is ("width" in text)

@@ -1,4 +1,4 @@
-"""Hyper-connections in every layout and spelling: which axis holds the streams is nobody's rule."""
+"""Hyper-connections with the axis of the streams in every position and several notations."""
 
 import torch
 from torch import nn
@@ -24,13 +24,13 @@ class Hyper(nn.Module):
         self.mix = nn.Parameter(torch.rand(count, streams, streams))
         self.write = nn.Parameter(torch.rand(count, streams))
         self.out = nn.Parameter(torch.rand(streams))
-        self.apply_final_norm, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, VOCAB)
+        self.final, self.head = nn.LayerNorm(DIM), nn.Linear(DIM, VOCAB)
 
     def forward(self, tokens):
         x = self.table(tokens)
         axis, rest = self.layout.index("n"), self.layout.replace("n", "")
         x = x.permute(*("btd".index(a) for a in rest))
-        streams = [x] * self.n if self.way == "list" else self.open_text(x, axis)
+        streams = [x] * self.n if self.way == "list" else self.opened(x, axis)
         for i, f in enumerate(self.subs):
             h = self.reads(streams, self.read[i], axis)
             y = h.permute(*(rest.index(a) for a in "btd"))
@@ -39,7 +39,7 @@ class Hyper(nn.Module):
         x = self.reads(streams, self.out, axis)
         if self.last == "sum":
             x = sum(streams) if self.way == "list" else streams.sum(axis)
-        return self.head(self.apply_final_norm(x.permute(*(rest.index(a) for a in "btd"))))
+        return self.head(self.final(x.permute(*(rest.index(a) for a in "btd"))))
 
     def opened(self, x, axis):
         sizes = [*x.shape[:axis], self.n, *x.shape[axis:]]

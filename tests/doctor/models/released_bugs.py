@@ -1,6 +1,6 @@
-"""Mistakes of released code, re-created in as many styles, each beside its healthy twin.
+"""Mistakes of released code, re-created in their coding style.
 
-Each function builds the model with the mistake or without; names say where it was seen.
+Each function builds the model with or without the mistake. Names state where it was found.
 """
 
 import math

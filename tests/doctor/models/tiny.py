@@ -1,7 +1,7 @@
-"""Small Transformers in several coding styles, each with a place for one mistake.
+"""Small Transformers in several coding styles, each with an optional mistake.
 
-`fault` names the mistake, "" is the healthy twin. The styles differ in who holds the norms, how
-they are written and how the add is spelt, never in what they compute.
+`fault` names the mistake; "" builds the correct model. The styles differ in the module that holds
+the norms and in the notation of norms and adds, never in the computation.
 """
 
 import copy
@@ -80,7 +80,7 @@ class FeedForward(nn.Sequential):
 
 
 class Model(nn.Module):
-    """Embedding, blocks, perhaps a final norm, head."""
+    """Embedding, blocks, optional final norm, head."""
 
     def __init__(self, blocks, final=None, head=True, after=None, embed_norm=None):
         super().__init__()
@@ -88,7 +88,7 @@ class Model(nn.Module):
         self.place = nn.Parameter(torch.randn(LENGTH, DIM) * 0.1)
         self.embed_norm = embed_norm
         self.blocks = nn.ModuleList(blocks)
-        self.apply_final_norm, self.after = final, after
+        self.final, self.after = final, after
         self.head = nn.Linear(DIM, VOCAB) if head else None
 
     def forward(self, tokens, mask=None):
@@ -97,48 +97,48 @@ class Model(nn.Module):
             x = self.embed_norm(x)
         for block in self.blocks:
             x = block(x) if mask is None else block(x, mask)
-        if self.apply_final_norm is not None:
-            x = self.apply_final_norm(x)
+        if self.final is not None:
+            x = self.final(x)
         if self.after is not None:
             x = self.after(x)
         return self.head(x) if self.head is not None else x
 
 
 class PreBlock(nn.Module):
-    """x = x + f(norm(x)), modules in the block."""
+    """x = x + f(norm(x)), with the norms as attributes of the block."""
 
     def __init__(self, norm=nn.LayerNorm, fault="", causal=False):
         super().__init__()
-        self.left_rank, self.two = norm(DIM), norm(DIM)
+        self.one, self.two = norm(DIM), norm(DIM)
         self.attention, self.ffn, self.fault = Attention(causal=causal), FeedForward(), fault
         if fault == "shared":
-            self.two = self.left_rank
+            self.two = self.one
         if fault == "inert":
             self.three = norm(DIM)
 
     def forward(self, x, mask=None):
         look = self.attention if mask is None else lambda h: self.attention(h, mask)
         if self.fault == "skip":
-            x = self.left_rank(x)
+            x = self.one(x)
             x = x + look(x)
             x = self.two(x)
             return x + self.ffn(x)
         if self.fault == "half skip":
-            x = x + look(self.left_rank(x))
+            x = x + look(self.one(x))
             h = self.two(x)
             return h + self.ffn(h)
         if self.fault == "unadded":
-            a = look(self.left_rank(x))
+            a = look(self.one(x))
             x = x + a
             return x + self.ffn(self.two(a))
         if self.fault == "double":
-            x = x + look(self.left_rank(self.two(x)))
+            x = x + look(self.one(self.two(x)))
             return x + self.ffn(self.two(x))
         if self.fault == "thrown away":
-            self.left_rank(x)
+            self.one(x)
             x = x + look(x)
             return x + self.ffn(self.two(x))
-        x = x + look(self.left_rank(x))
+        x = x + look(self.one(x))
         return x + self.ffn(self.two(x))
 
 
@@ -147,24 +147,24 @@ class PostBlock(nn.Module):
 
     def __init__(self, norm=nn.LayerNorm, fault="", alpha=1.0, beta=1.0):
         super().__init__()
-        self.left_rank, self.two = norm(DIM), norm(DIM)
+        self.one, self.two = norm(DIM), norm(DIM)
         self.attention, self.ffn, self.fault = Attention(), FeedForward(), fault
         self.alpha, self.beta = alpha, beta
         if fault == "shared":
-            self.two = self.left_rank
+            self.two = self.one
 
     def forward(self, x, mask=None):
         a = self.attention(x) if mask is None else self.attention(x, mask)
-        h = self.left_rank(x * self.alpha + a * self.beta)
+        h = self.one(x * self.alpha + a * self.beta)
         if self.fault == "unadded":
             return self.two(h + self.ffn(a))
         if self.fault == "double":
-            h = self.left_rank(h)
+            h = self.one(h)
         return self.two(h * self.alpha + self.ffn(h) * self.beta)
 
 
 class Connection(nn.Module):
-    """A residual around anything, as in the Annotated Transformer."""
+    """Residual connection as a module, as in the Annotated Transformer."""
 
     def __init__(self, norm, place="pre", fault=""):
         super().__init__()
@@ -197,7 +197,7 @@ class ConnectedBlock(nn.Module):
 
 
 class Flat(nn.Module):
-    """Everything in one forward: weights in lists, functional norms, in-place adds."""
+    """One forward function: weights in lists, functional norms, in-place adds."""
 
     def __init__(self, place="pre", fault="", final=True):
         super().__init__()

@@ -1,4 +1,4 @@
-"""Twenty architectures that are not in the zoo, with what the doctor should say of each.
+"""Twenty architectures that are not in the zoo, with the expected report of each.
 
 The expectations were written before the first run and are not to be changed to fit a result. They
 state the residual adds, the class of each, and tags that each must have.
@@ -33,7 +33,7 @@ PAD = {"pad_token_id": 0, "bos_token_id": 1, "eos_token_id": 2}
 
 
 class GRUGate(nn.Module):
-    """GTrXL's gate, written out."""
+    """Gate of GTrXL, written out."""
 
     def __init__(self, dim):
         super().__init__()
@@ -74,12 +74,12 @@ class GTrXL(nn.Module):
 class MixerBlock(nn.Module):
     def __init__(self):
         super().__init__()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.tokens = nn.Sequential(nn.Linear(LENGTH, 20), nn.GELU(), nn.Linear(20, LENGTH))
         self.features = nn.Sequential(nn.Linear(DIM, 48), nn.GELU(), nn.Linear(48, DIM))
 
     def forward(self, x):
-        x = x + self.tokens(self.left_rank(x).transpose(1, 2)).transpose(1, 2)
+        x = x + self.tokens(self.one(x).transpose(1, 2)).transpose(1, 2)
         return x + self.features(self.two(x))
 
 
@@ -98,15 +98,12 @@ class ConformerBlock(nn.Module):
         self.look = nn.MultiheadAttention(DIM, HEADS, batch_first=True)
         self.conv_norm = nn.LayerNorm(DIM)
         self.wide, self.back = nn.Conv1d(DIM, 2 * DIM, 1), nn.Conv1d(DIM, DIM, 1)
-        self.deep_comparison, self.batch = (
-            nn.Conv1d(DIM, DIM, 3, padding=1, groups=DIM),
-            nn.BatchNorm1d(DIM),
-        )
+        self.deep, self.batch = nn.Conv1d(DIM, DIM, 3, padding=1, groups=DIM), nn.BatchNorm1d(DIM)
         self.last = nn.LayerNorm(DIM)
 
     def conv(self, x):
         h = nn.functional.glu(self.wide(self.conv_norm(x).transpose(1, 2)), dim=1)
-        return self.back(nn.functional.silu(self.batch(self.deep_comparison(h)))).transpose(1, 2)
+        return self.back(nn.functional.silu(self.batch(self.deep(h)))).transpose(1, 2)
 
     def forward(self, x):
         x = x + 0.5 * self.first(x)
@@ -123,13 +120,11 @@ class PreActivation(nn.Module):
         self.bn1, self.bn2 = nn.BatchNorm2d(inside), nn.BatchNorm2d(outside)
         self.conv1 = nn.Conv2d(inside, outside, 3, stride, 1, bias=False)
         self.conv2 = nn.Conv2d(outside, outside, 3, 1, 1, bias=False)
-        self.round_significant = (
-            nn.Conv2d(inside, outside, 1, stride, bias=False) if stride > 1 else None
-        )
+        self.short = nn.Conv2d(inside, outside, 1, stride, bias=False) if stride > 1 else None
 
     def forward(self, x):
         h = torch.relu(self.bn1(x))
-        skip = x if self.round_significant is None else self.round_significant(h)
+        skip = x if self.short is None else self.short(h)
         return self.conv2(torch.relu(self.bn2(self.conv1(h)))) + skip
 
 
@@ -170,8 +165,8 @@ def tokens(name, config, **options):
 
 
 PRE, POST = "pre_ln", "post_ln"
-FRESH = {
-    # name: (make, the class of each add, tags of every add)
+FIRST_SET = {
+    # name: (build function, wiring of each add, tags of every add)
     "Phi": (tokens("PhiForCausalLM", "PhiConfig", **SIZES), [PRE] * LAYERS, {"parallel"}),
     "GPT-Neo": (
         tokens("GPTNeoForCausalLM", "GPTNeoConfig", hidden_size=DIM, num_layers=LAYERS,
@@ -212,7 +207,7 @@ FRESH = {
     "CLIP": (clip, [PRE] * 4 * LAYERS, set()),
     "StarCoder 2": (tokens("Starcoder2ForCausalLM", "Starcoder2Config", **SIZES,
                            num_key_value_heads=2, **PAD), [PRE] * 2 * LAYERS, set()),
-    "FT-Transformer": (table_model, ["none", *[PRE] * 5], set()),  # its first norm is left out
+    "FT-Transformer": (table_model, ["none", *[PRE] * 5], set()),  # without its first norm
     "GTrXL, written out": (lambda: (GTrXL(), vectors()), [PRE] * 2 * LAYERS, {"gated"}),
     "MLP-Mixer, written out": (
         lambda: (nn.Sequential(*[MixerBlock() for _ in range(LAYERS)], nn.LayerNorm(DIM)),
@@ -228,10 +223,10 @@ FRESH = {
 }  # fmt: skip
 
 
-def judged(report, classes, tags):
-    """What is wrong with a report; empty if nothing."""
-    got = [block.wiring for block in report.blocks]
-    if got != classes:
-        return f"wanted {classes}, got {got}"
+def report_error(report, classes, tags):
+    """Return how a report differs from the expectation; empty if it does not."""
+    reported = [block.wiring for block in report.blocks]
+    if reported != classes:
+        return f"expected {classes}, got {reported}"
     missing = [b.index for b in report.blocks if not tags <= set(b.tags)]
     return f"tags {tags} missing at {missing}" if missing else ""

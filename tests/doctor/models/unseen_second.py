@@ -1,7 +1,7 @@
-"""Twenty more architectures, with what the doctor should say of each.
+"""Twenty more architectures, with the expected report of each.
 
-As in fresh.py the expectations were written before the first run and are not to be changed to fit a
-result: the class of each residual add in order, and tags that each must have.
+As in unseen_first.py, the expectations were written before the first run and are not to be changed
+to fit a result: the class of each residual add in order, and tags that each must have.
 """
 
 import torch
@@ -35,7 +35,7 @@ def mlp(dim=DIM, wide=48):
 
 
 class ClassAttention(nn.Module):
-    """CaiT: patches first, then a class token that alone is updated; LayerScale everywhere."""
+    """CaiT: layers on patches, then layers that update a class token only; all with LayerScale."""
 
     def __init__(self):
         super().__init__()
@@ -62,7 +62,7 @@ class ClassAttention(nn.Module):
 
 
 class GatedMLP(nn.Module):
-    """gMLP: one block a layer, tokens meet in a gate."""
+    """gMLP: one block per layer, which mixes tokens in a gate."""
 
     def __init__(self):
         super().__init__()
@@ -76,7 +76,7 @@ class GatedMLP(nn.Module):
 
 
 class AffineMLP(nn.Module):
-    """ResMLP: no norms, only a gain and a bias before and a gain behind."""
+    """ResMLP: no norms, only an affine map before and a gain after each branch."""
 
     def __init__(self):
         super().__init__()
@@ -91,7 +91,7 @@ class AffineMLP(nn.Module):
 
 
 class Inverted(nn.Module):
-    """MobileNet v2: wide inside, linear at the end, each convolution with its norm."""
+    """MobileNet v2: inverted bottleneck, linear output, a norm after each convolution."""
 
     def __init__(self, inside, outside, stride):
         super().__init__()
@@ -114,32 +114,29 @@ def mobile():
 
 
 class Universal(nn.Module):
-    """A Universal Transformer: one Post-LN layer again and again, a signal of time each turn."""
+    """Universal Transformer: one Post-LN layer applied repeatedly, with a time signal."""
 
     def __init__(self):
         super().__init__()
         self.look, self.ffn = attention(), mlp()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
         self.times = nn.Parameter(torch.randn(LAYERS, DIM))
 
     def forward(self, x):
         for turn in range(LAYERS):
             x = x + self.times[turn]
-            x = self.left_rank(x + self.look(x, x, x, need_weights=False)[0])
+            x = self.one(x + self.look(x, x, x, need_weights=False)[0])
             x = self.two(x + self.ffn(x))
         return x
 
 
 class Perceiver(nn.Module):
-    """Learned latents that look at the input, then at themselves."""
+    """Learned latents with cross-attention to the input, then self-attention."""
 
     def __init__(self):
         super().__init__()
         self.latents = nn.Parameter(torch.randn(4, DIM))
-        self.mark_crossed_adds, self.looks = (
-            attention(),
-            nn.ModuleList([attention() for _ in range(2)]),
-        )
+        self.cross, self.looks = attention(), nn.ModuleList([attention() for _ in range(2)])
         self.mlps = nn.ModuleList([mlp() for _ in range(3)])
         self.norms = nn.ModuleList([nn.LayerNorm(DIM) for _ in range(8)])
 
@@ -147,7 +144,7 @@ class Perceiver(nn.Module):
         n = self.norms
         z = self.latents.unsqueeze(0).repeat(len(x), 1, 1)
         keys = n[0](x)
-        z = z + self.mark_crossed_adds(n[1](z), keys, keys, need_weights=False)[0]
+        z = z + self.cross(n[1](z), keys, keys, need_weights=False)[0]
         z = z + self.mlps[0](n[2](z))
         for i in range(2):
             h = n[3 + 2 * i](z)
@@ -157,7 +154,7 @@ class Perceiver(nn.Module):
 
 
 class WaveNet(nn.Module):
-    """Dilated convolutions with a gate inside, a residual and no norm."""
+    """Dilated gated convolutions with a residual connection and no norm."""
 
     def __init__(self):
         super().__init__()
@@ -175,16 +172,16 @@ class WaveNet(nn.Module):
 
 
 class NormFormer(nn.Module):
-    """Pre-LN with a norm behind attention and one inside the feed-forward."""
+    """Pre-LN with a norm after attention and one inside the feed-forward."""
 
     def __init__(self):
         super().__init__()
-        self.left_rank, self.behind, self.two = (nn.LayerNorm(DIM) for _ in range(3))
+        self.one, self.behind, self.two = (nn.LayerNorm(DIM) for _ in range(3))
         self.inside = nn.LayerNorm(48)
         self.look, self.up, self.down = attention(), nn.Linear(DIM, 48), nn.Linear(48, DIM)
 
     def forward(self, x):
-        h = self.left_rank(x)
+        h = self.one(x)
         x = x + self.behind(self.look(h, h, h, need_weights=False)[0])
         return x + self.down(self.inside(F.gelu(self.up(self.two(x)))))
 
@@ -201,7 +198,7 @@ class Highway(nn.Module):
 
 
 class Bare(nn.Module):
-    """A Llama in one function: weights in a dict, every operation written out."""
+    """Llama in one function: weights in a dict, every operation written out."""
 
     def __init__(self):
         super().__init__()
@@ -245,7 +242,7 @@ def paired(name, config, **options):
 
 
 GROUPED = {**SIZES, "num_key_value_heads": 2}
-NEWER = {
+SECOND_SET = {
     "XGLM": (tokens("XGLMForCausalLM", "XGLMConfig", d_model=DIM, num_layers=LAYERS, ffn_dim=48,
                     attention_heads=HEADS, vocab_size=VOCAB), [PRE] * 2 * LAYERS, set()),
     "CodeGen": (tokens("CodeGenForCausalLM", "CodeGenConfig", n_embd=DIM, n_layer=LAYERS,

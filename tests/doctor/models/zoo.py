@@ -1,6 +1,7 @@
-"""The zoo: models of torch, Hugging Face and x-transformers, and toys of every spelling.
+"""Models of torch, Hugging Face and x-transformers, and toy models in many notations.
 
-name: (make, residual adds, class, tags that every add has). The makers return model and inputs.
+ZOO maps a name to (build function, number of residual adds, wiring, tags of every add). A build
+function returns the model and its inputs.
 """
 
 import numpy
@@ -90,7 +91,7 @@ SWIN = {
 }  # fmt: skip
 
 
-# toys
+# Toy models
 
 
 class RMS(nn.Module):
@@ -113,7 +114,7 @@ class DyT(nn.Module):
 
 
 class Kernel(torch.autograd.Function):
-    """A layer norm that no recorder sees into."""
+    """Layer norm inside a custom autograd function, opaque to the recorder."""
 
     @staticmethod
     def forward(ctx, x, g):
@@ -196,7 +197,7 @@ def by_data(s, i, x):
 
 
 class ViTBlock(nn.Module):
-    """timm's: one matrix for queries, keys and values, LayerScale, DropPath."""
+    """timm block: fused query-key-value matrix, LayerScale, DropPath."""
 
     def __init__(self):
         super().__init__()
@@ -235,21 +236,21 @@ class ViT(nn.Module):
 
 
 class Basic(nn.Module):
-    """A block of ResNet, in place."""
+    """ResNet block with in-place operations."""
 
     def __init__(self, inside, outside, stride):
         super().__init__()
         self.c1, self.b1 = nn.Conv2d(inside, outside, 3, stride, 1), nn.BatchNorm2d(outside)
         self.c2, self.b2 = nn.Conv2d(outside, outside, 3, 1, 1), nn.BatchNorm2d(outside)
-        self.round_significant = None
+        self.short = None
         if stride > 1:
-            self.round_significant = nn.Sequential(
+            self.short = nn.Sequential(
                 nn.Conv2d(inside, outside, 1, stride), nn.BatchNorm2d(outside)
             )
         self.relu = nn.ReLU(inplace=True)
 
     def forward(self, x):
-        skip = x if self.round_significant is None else self.round_significant(x)
+        skip = x if self.short is None else self.short(x)
         out = self.b2(self.c2(self.relu(self.b1(self.c1(x)))))
         out += skip
         return self.relu(out)
@@ -375,5 +376,5 @@ ZOO = {
     "DyT": (toy(lambda s, i, x: x + branch(s, i, x), DyT), L, PRE, NOTHING),
     "control flow": (toy(by_data), L, PRE, NOTHING),
 }  # fmt: skip
-MORE = {"projection-shortcut", "scaled-branch"}
-"""Tags that some adds of a model may have besides."""
+OPTIONAL_TAGS = {"projection-shortcut", "scaled-branch"}
+"""Further tags that some adds of a model may have."""

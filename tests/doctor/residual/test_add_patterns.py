@@ -27,7 +27,7 @@ class Spelt(nn.Module):
             ]
         )
         self.weights = nn.Parameter(torch.full((2,), 0.7))
-        self.bias, self.add, self.apply_final_norm = (
+        self.bias, self.add, self.final = (
             nn.Parameter(torch.zeros(DIM)),
             add,
             nn.LayerNorm(DIM),
@@ -37,7 +37,7 @@ class Spelt(nn.Module):
         x = self.first(x)
         for norm, mlp in zip(self.norms, self.mlps, strict=True):
             x = self.add(self, x, mlp(norm(x)))
-        return self.apply_final_norm(x)
+        return self.final(x)
 
 
 def sliced(_, x, f):

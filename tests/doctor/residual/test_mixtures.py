@@ -100,18 +100,22 @@ class Far(nn.Module):
 
     def __init__(self):
         super().__init__()
-        self.left_rank, self.two = FeedForward(), FeedForward()
+        self.one, self.two = FeedForward(), FeedForward()
 
     def forward(self, x, y):
-        return self.left_rank(x) + self.two(y)
+        return self.one(x) + self.two(y)
 
 
 @pytest.mark.parametrize(
     ("model", "example", "why"),
     [
-        (nn.Linear(DIM, DIM), vectors(), "nothing that was made of the inputs is added"),
-        (nn.Flatten(), vectors(), "nothing mixes features or tokens"),
-        (Far(), (vectors(), vectors()), "of 1 additions, the last one in 'the model itself', none"),
+        (nn.Linear(DIM, DIM), vectors(), "no two activations are added"),
+        (nn.Flatten(), vectors(), "no operation mixes features or tokens"),
+        (
+            Far(),
+            (vectors(), vectors()),
+            "none of 1 additions, the last one in 'the model itself', adds a branch",
+        ),
     ],
 )
 def test_a_model_without_blocks_is_told_why(model, example, why):

@@ -27,7 +27,7 @@ class Layers(nn.Module):
         self.looks = nn.ModuleList([Attention() for _ in range(DEPTH)])
         self.mlps = nn.ModuleList([FeedForward() for _ in range(DEPTH)])
         self.norms = nn.ModuleList([nn.LayerNorm(DIM) for _ in range(2 * DEPTH)])
-        self.apply_final_norm = nn.LayerNorm(width) if final else nn.Identity()
+        self.final = nn.LayerNorm(width) if final else nn.Identity()
         self.head = nn.Linear(width, VOCAB)
 
     def parts(self):
@@ -48,7 +48,7 @@ class Streams(Layers):
         for f, g in self.parts():
             a = a + f(b)
             b = b + g(a)
-        return self.head(self.apply_final_norm(self.end(a, b)))
+        return self.head(self.final(self.end(a, b)))
 
 
 class Halves(Layers):
@@ -64,7 +64,7 @@ class Halves(Layers):
             a, b = self.cut(x)
             a = a + f(b)
             x = torch.cat([a, b + g(a)], -1)
-        return self.head(self.apply_final_norm(x))
+        return self.head(self.final(x))
 
 
 PAIR = [("self-attention", "pre_ln", ("reversible",)), ("feed-forward", "pre_ln", ("reversible",))]
@@ -114,7 +114,7 @@ class Nested(Layers):
         for f, g in self.parts():
             seen.append(x + f(x))
             x = x + g(seen[-1])
-        y = self.head(self.apply_final_norm(x))
+        y = self.head(self.final(x))
         return (y, torch.stack(seen)) if self.shown else y
 
 

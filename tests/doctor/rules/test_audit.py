@@ -1,4 +1,4 @@
-"""Every rule: the planted mistake is found in several styles, its healthy twin is left in peace."""
+"""Every rule: planted mistakes are found, and healthy models have no findings."""
 
 import pytest
 import torch
@@ -31,8 +31,8 @@ def seed():
     torch.manual_seed(0)
 
 
-class Torch(nn.Module):
-    """torch's own layers, with an embedding in front."""
+class TorchEncoder(nn.Module):
+    """torch's encoder with an embedding in front."""
 
     def __init__(self, pre, norm, fresh=True):
         super().__init__()
@@ -63,15 +63,15 @@ HEALTHY = {
     "post rms": lambda: Model(stack(PostBlock, norm=HandRMS)),
     "flat pre": lambda: Flat(),
     "flat post": lambda: Flat("post", final=False),
-    "torch pre": lambda: Torch(True, nn.LayerNorm(DIM)),
-    "torch post": lambda: Torch(False, None),
+    "torch pre": lambda: TorchEncoder(True, nn.LayerNorm(DIM)),
+    "torch post": lambda: TorchEncoder(False, None),
     "shared layers": lambda: Model([PreBlock()] * DEPTH, nn.LayerNorm(DIM)),
     "headless": lambda: Model(stack(PreBlock), nn.LayerNorm(DIM), head=False),
 }  # fmt: skip
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_healthy_models_are_left_in_peace(name):
+def test_healthy_models_have_no_findings(name):
     assert rules(HEALTHY[name]()) == set()
 
 
@@ -93,13 +93,13 @@ PLANTED = {
         lambda: Model(stack(PreBlock, norm=HandRMS)),
         lambda: Model(stack(ConnectedBlock)),
         lambda: Flat(final=False),
-        lambda: Torch(True, None),
+        lambda: TorchEncoder(True, None),
     ],
     "doubled_final_norm": [
         lambda: Model(stack(PostBlock), nn.LayerNorm(DIM)),
         lambda: Model(stack(PostBlock, norm=HandNorm), HandNorm(DIM)),
         lambda: Flat("post"),
-        lambda: Torch(False, nn.LayerNorm(DIM)),
+        lambda: TorchEncoder(False, nn.LayerNorm(DIM)),
     ],
     "skip_after_norm": [
         lambda: Model(stack(PreBlock, fault="skip")),
@@ -133,7 +133,7 @@ PLANTED = {
     "cloned_layers": [
         lambda: Model(clones(PreBlock()), nn.LayerNorm(DIM)),
         lambda: Model(clones(ConnectedBlock(place="post"))),
-        lambda: Torch(False, None, fresh=False),
+        lambda: TorchEncoder(False, None, fresh=False),
     ],
     "wrong_axis": [
         lambda: Model(stack(PreBlock, norm=lambda d: HandNorm(d, axis=1)), HandNorm(DIM)),
@@ -161,31 +161,36 @@ SEVERITY = {
 }  # fmt: skip
 
 
-def each(*places):
-    """The same places in every layer."""
+def per_layer(*places):
+    """Return the same paths for every layer."""
     return [place.format(i) for i in range(DEPTH) for place in places]
 
 
-BOTH = each("blocks.{}", "blocks.{}")
-NORMS = each("blocks.{}.one", "blocks.{}.two")
-CONNECTED = each("blocks.{}.connections.0", "blocks.{}.connections.1")
+BOTH = per_layer("blocks.{}", "blocks.{}")
+NORMS = per_layer("blocks.{}.one", "blocks.{}.two")
+CONNECTED = per_layer("blocks.{}.connections.0", "blocks.{}.connections.1")
 INSIDE = [f"{path}.norm" for path in CONNECTED]
 FLAT = [""] * 2 * DEPTH
-WHERE = {
-    "inert_norm": [each("blocks.{}.three"), each("blocks.{}.three"), INSIDE, each("blocks.{}.one")],
-    "double_norm": [each("blocks.{}.one"), each("blocks.{}.one"), INSIDE, FLAT],
+PATHS = {
+    "inert_norm": [
+        per_layer("blocks.{}.three"), per_layer("blocks.{}.three"), INSIDE,
+        per_layer("blocks.{}.one"),
+    ],
+    "double_norm": [per_layer("blocks.{}.one"), per_layer("blocks.{}.one"), INSIDE, FLAT],
     "missing_final_norm": [
         ["blocks.2"], ["blocks.2"], ["blocks.2.connections.1"], ["the model itself"],
         ["encoder.layers.2"],
     ],
     "doubled_final_norm": [["final"], ["final"], [""], ["encoder.norm"]],
     "skip_after_norm": [
-        BOTH, BOTH, each("blocks.{}"), CONNECTED, CONNECTED, ["the model itself"] * 2 * DEPTH
+        BOTH, BOTH, per_layer("blocks.{}"), CONNECTED, CONNECTED, ["the model itself"] * 2 * DEPTH
     ],
     "scale_on_branch": [BOTH, BOTH],
     "scale_without_init": [["blocks.0"], ["blocks.0"]],
-    "ffn_fed_unadded": [each("blocks.{}")] * 4,
-    "shared_norm": [*[each("blocks.{}.one")] * 3, each("blocks.{}.connections.0.norm"), ["gains"]],
+    "ffn_fed_unadded": [per_layer("blocks.{}")] * 4,
+    "shared_norm": [
+        *[per_layer("blocks.{}.one")] * 3, per_layer("blocks.{}.connections.0.norm"), ["gains"]
+    ],
     "cloned_layers": [
         ["blocks.0.attention.qkv"], ["blocks.0.attention.qkv"], ["encoder.layers.0.self_attn"]
     ],
@@ -193,28 +198,29 @@ WHERE = {
     "batch_leak": [[""], [""]],
     "dropout_after_norm": [["after"], ["after"]],
 }  # fmt: skip
-# One mistake may be another as well: a norm called twice stands at two places, statistics over the
-# batch are over the wrong axis.
-ALSO = {
+# Some mistakes are found by two rules: a norm called twice is also shared, and statistics over the
+# batch also use the wrong axis.
+ALSO_REPORTED = {
     ("double_norm", 0): {"shared_norm"}, ("double_norm", 1): {"shared_norm"},
     ("batch_leak", 0): {"wrong_axis"}, ("batch_leak", 1): {"wrong_axis"},
 }  # fmt: skip
 
 
 @pytest.mark.parametrize(
-    ("rule", "number"), [(rule, i) for rule, made in PLANTED.items() for i in range(len(made))]
+    ("rule", "number"),
+    [(rule, i) for rule, builders in PLANTED.items() for i in range(len(builders))],
 )
 def test_planted_mistakes_are_found(rule, number):
     found = findings(PLANTED[rule][number]())
     mine = [f for f in found if f.rule == rule]
-    assert [f.path for f in mine] == WHERE[rule][number]
+    assert [f.path for f in mine] == PATHS[rule][number]
     assert {f.severity for f in mine} == {SEVERITY[rule]}
-    assert {f.rule for f in found} - {rule} == ALSO.get((rule, number), set())
+    assert {f.rule for f in found} - {rule} == ALSO_REPORTED.get((rule, number), set())
     assert all(f.message and f.evidence for f in mine)
 
 
 @pytest.mark.parametrize("place", range(DEPTH))
-def test_one_wrong_layer_among_right_ones_is_found(place):
+def test_single_wrong_layer_is_found(place):
     blocks = stack(PreBlock)
     blocks[place] = PreBlock(fault="skip")
     assert "skip_after_norm" in rules(Model(blocks, nn.LayerNorm(DIM)))
@@ -223,57 +229,57 @@ def test_one_wrong_layer_among_right_ones_is_found(place):
 # leaks
 
 
-def test_a_causal_model_that_looks_ahead_is_found():
+def test_missing_causal_mask_in_one_layer_is_found():
     blocks = stack(PreBlock, causal=True)
     blocks[1].attention.causal = False
     assert "future_leak" in rules(Model(blocks, nn.LayerNorm(DIM)))
 
 
-def test_a_norm_over_tokens_lets_the_future_in():
+def test_norm_over_tokens_leaks_the_future():
     blocks = stack(PreBlock, causal=True, norm=lambda d: HandNorm(d, axis=1))
     assert {"future_leak", "wrong_axis"} <= rules(Model(blocks, HandNorm(DIM)))
 
 
-def test_a_model_without_any_mask_is_not_called_leaking():
+def test_bidirectional_model_has_no_future_leak():
     assert "future_leak" not in rules(Model(stack(PreBlock), nn.LayerNorm(DIM)))
 
 
 class Pooled(Model):
-    """The mean over all tokens, padding included or not."""
+    """Mean over all tokens, with or without padding."""
 
-    def __init__(self, blocks, careful, final):
+    def __init__(self, blocks, masked, final):
         super().__init__(blocks, final, head=False)
-        self.careful = careful
+        self.masked = masked
 
     def forward(self, tokens, mask):
         x = super().forward(tokens, mask)
-        if not self.careful:
+        if not self.masked:
             return x.mean(1)
         valid = mask[:, :, None].to(x.dtype)
         return (x * valid).sum(1) / valid.sum(1)
 
 
-@pytest.mark.parametrize("careful", [True, False])
-def test_padding_that_changes_valid_tokens_is_found(careful):
-    model = Pooled(stack(PreBlock), careful, nn.LayerNorm(DIM))
+@pytest.mark.parametrize("masked", [True, False])
+def test_padding_in_pooling_is_found(masked):
+    model = Pooled(stack(PreBlock), masked, nn.LayerNorm(DIM))
     found = rules(model, {"tokens": ids(), "mask": torch.ones_like(ids())})
-    assert ("padding_leak" in found) is not careful
+    assert ("padding_leak" in found) is not masked
 
 
-def test_a_mask_that_attention_ignores_is_found():
-    class Deaf(PreBlock):
+def test_mask_ignored_by_attention_is_found():
+    class IgnoresMask(PreBlock):
         def forward(self, x, mask=None):
             return super().forward(x)
 
     example = (ids(), torch.ones(2, LENGTH, dtype=torch.bool))
-    assert "padding_leak" in rules(Model(stack(Deaf), nn.LayerNorm(DIM)), example)
+    assert "padding_leak" in rules(Model(stack(IgnoresMask), nn.LayerNorm(DIM)), example)
     assert "padding_leak" not in rules(Model(stack(PreBlock), nn.LayerNorm(DIM)), example)
 
 
 # options, precision, decay
 
 
-def test_an_option_without_effect_is_found():
+def test_ineffective_option_is_found():
     def build(norm_first=True, rate=0.1):
         return Model(stack(PreBlock), nn.LayerNorm(DIM), after=nn.Dropout(rate))
 
@@ -282,7 +288,7 @@ def test_an_option_without_effect_is_found():
     assert [f.path for f in found if f.rule == "ineffective_option"] == ["norm_first"]
 
 
-def test_an_option_with_effect_is_left_in_peace():
+def test_effective_option_is_not_reported():
     def build(norm_first=True):
         blocks = stack(PreBlock) if norm_first else stack(PostBlock)
         return Model(blocks, nn.LayerNorm(DIM) if norm_first else None)
@@ -291,7 +297,7 @@ def test_an_option_with_effect_is_left_in_peace():
     assert "ineffective_option" not in found
 
 
-def test_an_epsilon_that_vanishes_in_half_precision_is_found():
+def test_eps_that_rounds_to_zero_is_found():
     class Half(nn.Module):
         def __init__(self, eps):
             super().__init__()
@@ -300,32 +306,32 @@ def test_an_epsilon_that_vanishes_in_half_precision_is_found():
         def forward(self, x):
             return x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + self.eps) * self.gain
 
-    for eps, wanted in ((1e-8, True), (1e-3, False)):
+    for eps, expected in ((1e-8, True), (1e-3, False)):
         model = Model(stack(PreBlock, norm=lambda d, eps=eps: Half(eps)), Half(eps)).half()
-        assert ("eps_too_small" in rules(model)) is wanted
+        assert ("eps_too_small" in rules(model)) is expected
     model = Model(stack(PreBlock, norm=lambda d: nn.LayerNorm(d, eps=1e-12)), nn.LayerNorm(DIM))
     assert rules(model) == set()
 
 
-def test_an_epsilon_of_zero_is_found():
+def test_zero_eps_is_found():
     model = Model(stack(PreBlock, norm=lambda d: nn.LayerNorm(d, eps=0.0)), nn.LayerNorm(DIM))
     assert "eps_too_small" in rules(model)
 
 
-@pytest.mark.parametrize(("depth", "wanted"), [(2, False), (5, True)])
-def test_a_deep_stream_in_bfloat16_is_mentioned(depth, wanted):
+@pytest.mark.parametrize(("depth", "expected"), [(2, False), (5, True)])
+def test_deep_bfloat16_stream_is_reported(depth, expected):
     model = Model(stack(PreBlock, depth), nn.LayerNorm(DIM)).bfloat16()
-    assert ("low_precision_residual" in rules(model)) is wanted
+    assert ("low_precision_residual" in rules(model)) is expected
 
 
-def test_autocast_keeps_the_stream_exact():
+def test_autocast_keeps_the_stream_in_float32():
     model = Model(stack(PreBlock, 5), nn.LayerNorm(DIM))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         assert rules(model) == set()
 
 
 @pytest.mark.parametrize("norm", [nn.LayerNorm, HandNorm])
-def test_decay_on_gains_is_found(norm):
+def test_weight_decay_on_gains_is_found(norm):
     model = Model(stack(PreBlock, norm=norm), norm(DIM))
     assert "decayed_gain" in rules(model, optimizer=torch.optim.AdamW(model.parameters()))
     small = [w for w in model.parameters() if w.dim() < 2]
@@ -334,10 +340,10 @@ def test_decay_on_gains_is_found(norm):
     assert "decayed_gain" not in rules(model, optimizer=torch.optim.AdamW(groups))
 
 
-# healthy look-alikes
+# Healthy models that resemble a mistake
 
 
-def test_deepnorm_with_its_start_is_left_in_peace():
+def test_deepnorm_with_its_initialization_is_not_reported():
     model = Model(stack(PostBlock, alpha=2.2))
     with torch.no_grad():
         for weight in model.blocks.parameters():
@@ -346,14 +352,14 @@ def test_deepnorm_with_its_start_is_left_in_peace():
     assert rules(model) == set()
 
 
-def test_a_shrunk_branch_is_no_mistake():
+def test_downscaled_branch_is_not_reported():
     assert "scale_on_branch" not in rules(Model(stack(PostBlock, beta=0.5)))
 
 
-def test_parallel_branches_are_no_unadded_ones():
+def test_parallel_branches_are_not_reported():
     class Parallel(PreBlock):
         def forward(self, x, mask=None):
-            h = self.left_rank(x)
+            h = self.one(x)
             return x + self.attention(h) + self.ffn(h)
 
     blocks = stack(Parallel)
@@ -362,7 +368,7 @@ def test_parallel_branches_are_no_unadded_ones():
     assert rules(Model(blocks, nn.LayerNorm(DIM))) == set()
 
 
-def test_copies_that_were_drawn_anew_are_no_clones():
+def test_reinitialized_copies_are_not_reported():
     blocks = clones(PreBlock())
     for block in blocks:
         for weight in block.parameters():
@@ -371,7 +377,7 @@ def test_copies_that_were_drawn_anew_are_no_clones():
     assert rules(Model(blocks, nn.LayerNorm(DIM))) == set()
 
 
-def test_query_key_norms_that_are_called_are_no_mistake():
+def test_only_unused_query_key_norms_are_reported():
     class Normed(Attention):
         def __init__(self, used):
             super().__init__()
@@ -392,7 +398,7 @@ def test_query_key_norms_that_are_called_are_no_mistake():
         assert ("inert_norm" in rules(Model(blocks, nn.LayerNorm(DIM)))) is not used
 
 
-def test_only_the_rules_that_are_asked_for_run():
+def test_only_selected_rules_run():
     model = Model(clones(PreBlock()))
     assert rules(model, rules=["cloned_layers"]) == {"cloned_layers"}
     with pytest.raises(addnorm.UserError, match="unknown rule 'cloned'; did you mean"):

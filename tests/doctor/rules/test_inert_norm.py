@@ -1,4 +1,4 @@
-"""Norms that cannot learn amid weights that do; silence where a whole branch was stopped."""
+"""Norms that get no gradient while the layers around them do."""
 
 import copy
 
@@ -31,28 +31,28 @@ def seed():
     torch.manual_seed(0)
 
 
-def quiet(norm, x):
+def no_grad(norm, x):
     with torch.no_grad():
         return norm(x)
 
 
-def copied(norm, x):
+def with_copied_weights(norm, x):
     return F.layer_norm(x, (DIM,), norm.weight.data, norm.bias.data)
 
 
-def by_hand(norm, x):
+def with_copied_weights_by_hand(norm, x):
     y = (x - x.mean(-1, keepdim=True)) / (x.std(-1, keepdim=True) + 1e-6)
     return norm.a_2.data * y + norm.b_2.data
 
 
-WAYS = {
+CUTS = {
     "detached": (nn.LayerNorm, lambda norm, x: norm(x).detach()),
     "detached by hand": (HandNorm, lambda norm, x: norm(x).detach()),
     "detached rms": (HandRMS, lambda norm, x: norm(x).detach()),
-    "no_grad": (nn.LayerNorm, quiet),
-    "no_grad by hand": (HandNorm, quiet),
-    "a copy of the weights": (nn.LayerNorm, copied),
-    "a copy by hand": (HandNorm, by_hand),
+    "no_grad": (nn.LayerNorm, no_grad),
+    "no_grad by hand": (HandNorm, no_grad),
+    "a copy of the weights": (nn.LayerNorm, with_copied_weights),
+    "a copy by hand": (HandNorm, with_copied_weights_by_hand),
     "a detached weight": (
         nn.RMSNorm, lambda norm, x: F.rms_norm(x, (DIM,), norm.weight.detach(), 1e-6)
     ),
@@ -60,32 +60,32 @@ WAYS = {
 
 
 class Block(nn.Module):
-    """Pre-LN; the way into the attention may cut its norm off."""
+    """Pre-LN whose first norm may be applied without gradient."""
 
-    def __init__(self, norm, way):
+    def __init__(self, norm, apply_norm):
         super().__init__()
-        self.left_rank, self.two, self.way = norm(DIM), norm(DIM), way
+        self.one, self.two, self.apply_norm = norm(DIM), norm(DIM), apply_norm
         self.look, self.mlp = Attention(), FeedForward()
 
     def forward(self, x):
-        x = x + self.look(self.way(self.left_rank, x))
+        x = x + self.look(self.apply_norm(self.one, x))
         return x + self.mlp(self.two(x))
 
 
-@pytest.mark.parametrize("name", WAYS)
-def test_a_norm_without_gradient_is_found(name):
-    norm, way = WAYS[name]
-    model = Model([Block(norm, way) for _ in range(DEPTH)], nn.LayerNorm(DIM))
+@pytest.mark.parametrize("name", CUTS)
+def test_norm_without_gradient_is_found(name):
+    norm, apply_norm = CUTS[name]
+    model = Model([Block(norm, apply_norm) for _ in range(DEPTH)], nn.LayerNorm(DIM))
     found = addnorm.doctor(model, ids()).findings
     assert {f.rule for f in found} == {"inert_norm"}
     assert {f.severity for f in found} == {"error"}
     assert len(found) == DEPTH
     for layer, finding in enumerate(found):
-        assert "get no gradient, though what it reads and what reads it learn" in finding.message
+        assert "get no gradient, although the layers before and after it do" in finding.message
         assert all(n.startswith(f"blocks.{layer}.one.") for n in finding.evidence["weights"])
 
 
-def test_a_norm_right_behind_the_input_too():
+def test_norm_of_the_input_without_gradient_is_found():
     class One(nn.Module):
         def __init__(self):
             super().__init__()
@@ -98,21 +98,21 @@ def test_a_norm_right_behind_the_input_too():
 
 
 class Frozen(nn.Module):
-    """A stopped trunk of its own weights, and a head that learns."""
+    """Frozen trunk with a trainable head."""
 
-    def __init__(self, flag, quiet):
+    def __init__(self, flag, no_grad):
         super().__init__()
         self.trunk = Model(stack(PreBlock), nn.LayerNorm(DIM), head=False).requires_grad_(flag)
-        self.quiet, self.head = quiet, nn.Linear(DIM, VOCAB)
+        self.no_grad, self.head = no_grad, nn.Linear(DIM, VOCAB)
 
     def forward(self, tokens):
-        with torch.set_grad_enabled(not self.quiet):
+        with torch.set_grad_enabled(not self.no_grad):
             features = self.trunk(tokens)
-        return self.head(features.detach() if self.quiet is None else features)
+        return self.head(features.detach() if self.no_grad is None else features)
 
 
 class Teacher(nn.Module):
-    """A student, and a copy of it that only shows the way."""
+    """Student and teacher, which runs without gradient."""
 
     def __init__(self):
         super().__init__()
@@ -128,19 +128,17 @@ class Teacher(nn.Module):
         return self.predictor(self.student(tokens)), goal
 
 
-class Two(nn.Module):
-    """Two outputs through one tied head, each with a norm of its own."""
+class TwoOutputs(nn.Module):
+    """Two outputs with a norm each and a shared head."""
 
     def __init__(self):
         super().__init__()
         self.trunk = Model(stack(PreBlock), head=False)
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, tokens):
         x = self.trunk(tokens)
-        return tuple(
-            F.linear(norm(x), self.trunk.table.weight) for norm in (self.left_rank, self.two)
-        )
+        return tuple(F.linear(norm(x), self.trunk.table.weight) for norm in (self.one, self.two))
 
 
 class Checkpointed(Block):
@@ -153,7 +151,7 @@ class Checkpointed(Block):
 
 def one_frozen():
     model = Model(stack(PreBlock), nn.LayerNorm(DIM))
-    model.blocks[0].left_rank.requires_grad_(False)
+    model.blocks[0].one.requires_grad_(False)
     return model
 
 
@@ -175,9 +173,9 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_silence_where_it_was_meant(name):
+def test_intended_freezing_is_not_reported(name):
     assert rules(HEALTHY[name]()) == set()
 
 
-def test_an_output_that_the_loss_leaves_out_is_no_cut():
-    assert "inert_norm" not in rules(Two(), ids(), loss=lambda out: out[0].square().mean())
+def test_output_outside_the_loss_is_not_reported():
+    assert "inert_norm" not in rules(TwoOutputs(), ids(), loss=lambda out: out[0].square().mean())

@@ -1,4 +1,4 @@
-"""Leaks in layouts and tasks where the axes are not what one expects."""
+"""Leaks in unusual layouts and tasks."""
 
 import pytest
 import torch
@@ -28,14 +28,14 @@ def sequence_first(fault=False, causal=False):
     return Turned()
 
 
-def test_tokens_may_come_first():
+def test_sequence_first_inputs():
     x = torch.randn(7, 3, DIM)
     assert rules(sequence_first(), x) == set()
     assert rules(sequence_first(causal=True), x) == set()
     assert "future_leak" in rules(sequence_first(causal=True, fault=True), x)
 
 
-def test_torchs_own_transformer_with_tokens_first_does_not_leak():
+def test_sequence_first_torch_transformer_does_not_leak():
     torch.manual_seed(0)
     model = nn.Transformer(DIM, 3, 1, 1, 32, norm_first=True)
     mask = nn.Transformer.generate_square_subsequent_mask(5)
@@ -44,29 +44,25 @@ def test_torchs_own_transformer_with_tokens_first_does_not_leak():
 
 
 @pytest.mark.parametrize("masked", [True, False])
-def test_only_the_decoders_own_tokens_must_not_see_the_future(masked):
+def test_only_decoder_self_attention_must_be_causal(masked):
     class Pair(nn.Module):
         def __init__(self):
             super().__init__()
-            self.is_encoder_decoder = nn.Transformer(
-                DIM, 3, 1, 2, 32, norm_first=True, batch_first=True
-            )
+            self.pair = nn.Transformer(DIM, 3, 1, 2, 32, norm_first=True, batch_first=True)
 
         def forward(self, source, target):
             mask = nn.Transformer.generate_square_subsequent_mask(target.shape[1])
-            memory = self.is_encoder_decoder.encoder(source)
-            y = self.is_encoder_decoder.decoder.layers[0](target, memory, tgt_mask=mask)
-            y = self.is_encoder_decoder.decoder.layers[1](
-                y, memory, tgt_mask=mask if masked else None
-            )
-            return self.is_encoder_decoder.decoder.norm(y)
+            memory = self.pair.encoder(source)
+            y = self.pair.decoder.layers[0](target, memory, tgt_mask=mask)
+            y = self.pair.decoder.layers[1](y, memory, tgt_mask=mask if masked else None)
+            return self.pair.decoder.norm(y)
 
     example = (torch.randn(2, 6, DIM), torch.randn(2, 5, DIM))
     torch.manual_seed(0)
     assert ("future_leak" in rules(Pair(), example)) is not masked
 
 
-def test_a_table_model_whose_rows_see_each_other_is_found():
+def test_attention_between_table_rows_is_found():
     class Rows(nn.Module):
         def __init__(self, axis):
             super().__init__()
@@ -83,7 +79,7 @@ def test_a_table_model_whose_rows_see_each_other_is_found():
     assert "batch_leak" not in rules(Rows(-1), x)
 
 
-def test_batch_norm_in_use_is_no_leak():
+def test_batch_norm_in_eval_mode_does_not_leak():
     convolution = nn.Sequential(
         nn.Conv1d(DIM, DIM, 3, padding=1), nn.BatchNorm1d(DIM), nn.ReLU(),
         nn.Conv1d(DIM, DIM, 3, padding=1), nn.BatchNorm1d(DIM),
@@ -100,44 +96,48 @@ def test_batch_norm_in_use_is_no_leak():
     assert "batch_leak" not in rules(Net(), vectors())
 
 
-def test_one_example_is_no_reason_to_fail():
+def test_single_example_does_not_fail():
     assert rules(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids()[:1]) == set()
 
 
 class Long(nn.Module):
-    """Any number of tokens, or one only; and how many it was called with."""
+    """Accepts any number of tokens or a fixed one, and records the lengths of its calls."""
 
-    def __init__(self, deaf, only=None):
+    def __init__(self, ignores_mask, only=None):
         super().__init__()
         self.blocks, self.last = nn.ModuleList(stack(PreBlock, 1)), nn.LayerNorm(DIM)
-        self.deaf, self.only, self.lengths = deaf, only, []
+        self.ignores_mask, self.only, self.lengths = ignores_mask, only, []
 
     def forward(self, x, mask):
         self.lengths.append(x.shape[1])
         assert self.only in (None, x.shape[1])
         for block in self.blocks:
-            x = block(x) if self.deaf else block(x, mask)
+            x = block(x) if self.ignores_mask else block(x, mask)
         return self.last(x)
 
 
-@pytest.mark.parametrize("deaf", [False, True])
+@pytest.mark.parametrize("ignores_mask", [False, True])
 @pytest.mark.parametrize("only", [None, 80])
-def test_padding_of_many_tokens_is_tried_with_few_if_the_model_takes_them(deaf, only):
+def test_long_padding_is_probed_with_fewer_tokens_if_possible(ignores_mask, only):
     mask = torch.ones(2, 80)
-    mask[0, 60:] = 0  # beyond what is left of it
-    model = Long(deaf, only)
+    mask[0, 60:] = 0  # beyond the shortened input
+    model = Long(ignores_mask, only)
     found = rules(model, {"x": torch.randn(2, 80, DIM), "mask": mask})
-    assert found == ({"padding_leak"} if deaf else set())
+    assert found == ({"padding_leak"} if ignores_mask else set())
     assert (model.lengths.count(80) == 1) is (only is None)
 
 
 class Classed(nn.Module):
-    """Tokens of its own before those it is given, so that more come out than went in."""
+    """Prepends learned tokens, so that the output is longer than the input."""
 
-    def __init__(self, deaf, more):
+    def __init__(self, ignores_mask, more):
         super().__init__()
         torch.manual_seed(0)
-        self.own, self.more, self.deaf = nn.Parameter(torch.randn(1, more, DIM)), more, deaf
+        self.own, self.more, self.ignores_mask = (
+            nn.Parameter(torch.randn(1, more, DIM)),
+            more,
+            ignores_mask,
+        )
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(3))
         self.maps = nn.ModuleList(nn.Linear(DIM, DIM) for _ in range(4))
 
@@ -147,16 +147,16 @@ class Classed(nn.Module):
         for layer in range(2):
             h = self.norms[layer](x)
             scores = self.maps[2 * layer](h) @ self.maps[2 * layer + 1](h).mT / DIM**0.5
-            if not (self.deaf and layer):
+            if not (self.ignores_mask and layer):
                 scores = scores.masked_fill(~keep, -torch.inf)
             x = x + scores.softmax(-1) @ h
         return self.norms[2](x)
 
 
 @pytest.mark.parametrize("more", [1, 3])
-@pytest.mark.parametrize("deaf", [False, True])
-def test_tokens_that_a_model_adds_are_not_padding(deaf, more):
+@pytest.mark.parametrize("ignores_mask", [False, True])
+def test_tokens_added_by_the_model_are_not_padding(ignores_mask, more):
     mask = torch.ones(3, 9, dtype=torch.bool)
     mask[1, 6:] = mask[2, 4:] = False
-    found = rules(Classed(deaf, more), (torch.randn(3, 9, DIM), mask))
-    assert found == ({"padding_leak"} if deaf else set())
+    found = rules(Classed(ignores_mask, more), (torch.randn(3, 9, DIM), mask))
+    assert found == ({"padding_leak"} if ignores_mask else set())

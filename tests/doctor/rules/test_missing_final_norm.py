@@ -1,4 +1,4 @@
-"""The last norm of a stream, and who reads the stream without one."""
+"""Final norms of encoder streams that a decoder or a head reads."""
 
 import pytest
 import torch
@@ -13,13 +13,13 @@ def seed():
 
 
 class Pair(nn.Module):
-    """A Pre-LN encoder, and decoders that look at it."""
+    """Pre-LN encoder, and decoders that attend to it."""
 
     def __init__(self, final, readers=1, more=""):
         super().__init__()
         self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
         self.encoder = nn.ModuleList(stack(PreBlock))
-        self.apply_final_norm, self.more, self.own = final, more, nn.Linear(DIM, 5)
+        self.final, self.more, self.own = final, more, nn.Linear(DIM, 5)
         self.decoders = nn.ModuleList(self.decoder() for _ in range(readers))
         self.last = nn.LayerNorm(DIM)
 
@@ -32,42 +32,36 @@ class Pair(nn.Module):
         x, y = self.table(source), self.table(target)
         for block in self.encoder:
             x = block(x)
-        memory = (
-            x
-            if self.apply_final_norm is None or self.more == "normed for the head"
-            else self.apply_final_norm(x)
-        )
+        memory = x if self.final is None or self.more == "normed for the head" else self.final(x)
         for decoder in self.decoders:
             y = decoder(y, memory)
         y = self.head(self.last(y))
-        return (
-            (y, self.own(self.apply_final_norm(x) if self.apply_final_norm else x))
-            if self.more
-            else y
-        )
+        return (y, self.own(self.final(x) if self.final else x)) if self.more else y
 
 
-def told(model):
+def reported_rules(model):
     found = findings(model, (ids(), ids()[:, :5]))
     assert {f.rule for f in found} <= {"missing_final_norm"}
     return [(f.path, f.evidence["read by"]) for f in found]
 
 
 @pytest.mark.parametrize("readers", [1, 2])
-def test_a_raw_memory_is_told_and_a_normalized_one_is_not(readers):
+def test_memory_without_final_norm_is_found(readers):
     names = [f"decoders.{i}.multihead_attn" for i in range(readers)]
-    assert told(Pair(None, readers)) == [("encoder.2", names)]
-    assert told(Pair(nn.LayerNorm(DIM), readers)) == []
+    assert reported_rules(Pair(None, readers)) == [("encoder.2", names)]
+    assert reported_rules(Pair(nn.LayerNorm(DIM), readers)) == []
 
 
-def test_a_memory_that_only_another_head_reads_normalized_is_told():
-    assert told(Pair(nn.LayerNorm(DIM), more="all normed")) == []
+def test_memory_normalized_for_another_head_only_is_found():
+    assert reported_rules(Pair(nn.LayerNorm(DIM), more="all normed")) == []
     names = ["decoders.0.multihead_attn"]
-    assert told(Pair(nn.LayerNorm(DIM), more="normed for the head")) == [("encoder.2", names)]
-    assert told(Pair(None, more="raw")) == [("encoder.2", [*names, "own"])]
+    assert reported_rules(Pair(nn.LayerNorm(DIM), more="normed for the head")) == [
+        ("encoder.2", names)
+    ]
+    assert reported_rules(Pair(None, more="raw")) == [("encoder.2", [*names, "own"])]
 
 
-def test_a_memory_that_its_reader_normalizes_is_no_mistake():
+def test_memory_normalized_by_its_reader_is_not_reported():
     class Careful(Pair):
         def decoder(self):
             layer = super().decoder()
@@ -75,4 +69,4 @@ def test_a_memory_that_its_reader_normalizes_is_no_mistake():
             layer.register_forward_pre_hook(lambda m, args: (args[0], m.memory_norm(args[1])))
             return layer
 
-    assert told(Careful(None, 2)) == []
+    assert reported_rules(Careful(None, 2)) == []

@@ -1,4 +1,4 @@
-"""One norm at several places, around attentions that make their queries themselves."""
+"""Shared norms around torch's attention."""
 
 import pytest
 import torch
@@ -8,7 +8,7 @@ from tests.doctor.models.tiny import DIM, rules, vectors
 
 
 class Decoder(nn.Module):
-    """torch's own layers; the norm before the cross-attention may stand before the rest, too."""
+    """torch layers; the norm before cross-attention may be used before other sub-layers, too."""
 
     def __init__(self, shared):
         super().__init__()
@@ -20,16 +20,16 @@ class Decoder(nn.Module):
         )
         for layer in self.layers if shared else ():
             layer.norm3 = layer.norm2
-        self.apply_final_norm = nn.LayerNorm(DIM)
+        self.final = nn.LayerNorm(DIM)
 
     def forward(self, x, memory):
         for layer in self.layers:
             x = layer(x, memory)
-        return self.apply_final_norm(x)
+        return self.final(x)
 
 
 @pytest.mark.parametrize("shared", [False, True])
-def test_a_norm_before_torchs_own_attention_is_no_norm_of_queries(shared):
+def test_norm_before_torch_attention_is_not_a_query_norm(shared):
     torch.manual_seed(0)
     found = rules(Decoder(shared), (vectors(), vectors()[:, :5] * 2))
     assert found == ({"shared_norm"} if shared else set())

@@ -23,13 +23,13 @@ class Look(nn.Module):
 
     def __init__(self, weigh):
         super().__init__()
-        self.qkv, self.out, self.sum_weights = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), weigh
+        self.qkv, self.out, self.weigh = nn.Linear(DIM, 3 * DIM), nn.Linear(DIM, DIM), weigh
         self.table = nn.Parameter(torch.randn(HEADS, 2 * T))
 
     def forward(self, x):
         b, t, d = x.shape
         q, k, v = self.qkv(x).view(b, t, 3, HEADS, d // HEADS).permute(2, 0, 3, 1, 4)
-        y = self.sum_weights(self, q @ k.mT / math.sqrt(d // HEADS)) @ v
+        y = self.weigh(self, q @ k.mT / math.sqrt(d // HEADS)) @ v
         return self.out(y.transpose(1, 2).reshape(b, t, d))
 
 
@@ -48,10 +48,10 @@ class Block(nn.Module):
     def __init__(self, look):
         super().__init__()
         self.look, self.mlp = look, FeedForward()
-        self.left_rank, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
+        self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, x):
-        x = x + self.look(self.left_rank(x))
+        x = x + self.look(self.one(x))
         return x + self.mlp(self.two(x))
 
 

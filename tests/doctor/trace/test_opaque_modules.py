@@ -41,7 +41,9 @@ def test_a_batch_norm_over_places_of_tokens_is_told_in_its_own_words():
     norm = lambda d: nn.BatchNorm1d(LENGTH)  # noqa: E731
     report = addnorm.doctor(Model(stack(PreBlock, norm=norm), nn.LayerNorm(DIM)), ids())
     assert {f.rule for f in report.findings} == {"wrong_axis"}
-    words = "statistics over the examples of the batch and features, one mean for each place"
+    words = "statistics over the examples of the batch and the features, with one mean per position"
     assert all(words in f.message for f in report.findings)
     (note,) = [n for n in report.notes if "batch" in n]
-    assert note.startswith("leaks between examples in training: the batch norms at 'blocks.0.one'")
+    assert note.startswith(
+        "leaks between examples in train mode: the batch norms at 'blocks.0.one'"
+    )

@@ -1,10 +1,10 @@
-"""The page of a comparison in a real browser: clicked, read back, looked at."""
+"""The page of a comparison in a real browser."""
 
 import re
 
 import pytest
 
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.report.comparison.page import write_comparison_report
 from tests.comparison.synthetic_study import made_up
 from tests.report.browser import Browser, needs_browser
@@ -14,182 +14,182 @@ SPEC = {
     "seeds": 2, "steps": 100,
 }  # fmt: skip
 LINES = (
-    "[...document.querySelectorAll('.board')[{board}].querySelectorAll('figure')[{figure}]"
+    "[...document.querySelectorAll('.chart-group')[{group}].querySelectorAll('figure')[{figure}]"
     ".querySelectorAll('.live g.mark-line path')].map(each => each.getAttribute('stroke'))"
 )
 TICKS = (
-    "[...document.querySelector('.board figure .live').querySelectorAll('.role-axis-label text')]"
-    ".map(each => each.textContent)"
+    "[...document.querySelector('.chart-group figure .live')"
+    ".querySelectorAll('.role-axis-label text')].map(each => each.textContent)"
 )
 
-pytestmark = needs_browser  # seconds each, but this is the page that everybody sees
+pytestmark = needs_browser
 
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    folder = made_up(tmp_path_factory.mktemp("page") / "made", Comparison.of(SPEC))
+    folder = made_up(tmp_path_factory.mktemp("page") / "study", parse_comparison(SPEC))
     return write_comparison_report(folder)
 
 
 @pytest.fixture
 def browser(path):
-    with Browser() as made:
-        made.open(path, width=1280, height=12_000)
-        live(made)
-        yield made
-        assert made.complaints == []
-        assert set(made.requests) == {path.as_uri()}
+    with Browser() as tab:
+        tab.open(path, width=1280, height=12_000)
+        wait_until_live(tab)
+        yield tab
+        assert tab.errors == []
+        assert set(tab.requests) == {path.as_uri()}
 
 
-def live(browser):
-    browser.pause_step(
-        "!document.querySelector('.still') && !document.querySelector('.live.waiting')"
+def wait_until_live(browser):
+    browser.wait_for(
+        "!document.querySelector('.static') && !document.querySelector('.live.loading')"
     )
 
 
-def lines(browser, board=0, figure=0):
-    return browser.run(LINES.format(board=board, figure=figure))
+def line_colors(browser, group=0, figure=0):
+    return browser.evaluate(LINES.format(group=group, figure=figure))
 
 
-def press(browser, selector, key=" "):
-    """Focus it and press a key, as somebody without a mouse does."""
-    browser.run(f"document.querySelector({selector!r}).focus()")
+def press_key(browser, selector, key=" "):
+    """Focus an element and press a key."""
+    browser.evaluate(f"document.querySelector({selector!r}).focus()")
     for kind in ("keyDown", "keyUp"):
         browser.call("Input.dispatchKeyEvent", type=kind, key=key, code="Space", text=key,
                      windowsVirtualKeyCode=32)  # fmt: skip
 
 
-def choose(browser, board, name, value):
-    browser.run(
-        f"(() => {{ const form = document.querySelectorAll('.board form.controls')[{board}];"
+def select(browser, group, name, value):
+    browser.evaluate(
+        f"(() => {{ const form = document.querySelectorAll('.chart-group form.controls')[{group}];"
         f"form.elements[{name!r}].value = {value!r};"
         "form.dispatchEvent(new Event('change', { bubbles: true })); })()"
     )
 
 
-def test_an_arm_is_switched_off_and_on_by_mouse_and_by_keyboard(browser):
-    assert {f"var(--arm{n})" for n in range(3)} == set(lines(browser))
-    box = "document.querySelector('.board [value=pre_ln]')"
-    x, y = browser.run(
+def test_arms_are_switched_by_mouse_and_keyboard(browser):
+    assert {f"var(--arm{n})" for n in range(3)} == set(line_colors(browser))
+    box = "document.querySelector('.chart-group [value=pre_ln]')"
+    x, y = browser.evaluate(
         f"(() => {{ const r = {box}.getBoundingClientRect();"
         "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
     )
     for kind in ("mousePressed", "mouseReleased"):
         browser.call("Input.dispatchMouseEvent", type=kind, x=x, y=y, button="left", clickCount=1)
-    browser.pause_step(f"!{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
-    browser.pause_step(f"!{LINES.format(board=0, figure=1)}.includes('var(--arm1)')")
-    assert set(lines(browser)) == {"var(--arm0)", "var(--arm2)"}
-    assert "var(--arm1)" in lines(browser, board=1), "other boards keep theirs"
-    press(browser, ".board [value=pre_ln]")
-    browser.pause_step(f"{LINES.format(board=0, figure=0)}.includes('var(--arm1)')")
-    live(browser)
+    browser.wait_for(f"!{LINES.format(group=0, figure=0)}.includes('var(--arm1)')")
+    browser.wait_for(f"!{LINES.format(group=0, figure=1)}.includes('var(--arm1)')")
+    assert set(line_colors(browser)) == {"var(--arm0)", "var(--arm2)"}
+    assert "var(--arm1)" in line_colors(browser, group=1), "other groups are unchanged"
+    press_key(browser, ".chart-group [value=pre_ln]")
+    browser.wait_for(f"{LINES.format(group=0, figure=0)}.includes('var(--arm1)')")
+    wait_until_live(browser)
 
 
-def test_a_log_scale_comes_on_demand_and_says_what_it_leaves_out(browser):
-    before = browser.run(TICKS)
-    press(browser, ".board [name=log]")
-    browser.pause_step(f"String({TICKS}) !== {','.join(before)!r}")
-    live(browser)
-    assert browser.run("document.querySelector('.board figure').made.spec.layer[0].encoding.y"
-                       ".scale.type") == "log"  # fmt: skip
-    assert browser.run("document.querySelector('.board .lost').textContent") == ""
+def test_log_switch_changes_scale_and_reports_omitted_values(browser):
+    before = browser.evaluate(TICKS)
+    press_key(browser, ".chart-group [name=log]")
+    browser.wait_for(f"String({TICKS}) !== {','.join(before)!r}")
+    wait_until_live(browser)
+    first_layer = "document.querySelector('.chart-group figure').embedded.spec.layer[0]"
+    assert browser.evaluate(f"{first_layer}.encoding.y.scale.type") == "log"
+    assert browser.evaluate("document.querySelector('.chart-group .omitted').textContent") == ""
     rows = "JSON.parse(figure.querySelector('script').textContent)"
-    browser.run(
-        "(() => { const figure = document.querySelectorAll('.board')[1].querySelector('figure');"
+    browser.evaluate(
+        "(() => { const group = document.querySelectorAll('.chart-group')[1];"
+        "const figure = group.querySelector('figure');"
         f"const spec = {rows}; for (const row of spec.datasets.curves) if (row.arm === 'rezero')"
         "row.value = row.value.map(() => 0);"
         "figure.querySelector('script').textContent = JSON.stringify(spec); })()"
     )
-    choose(browser, 1, "stack", "encoder")
-    browser.pause_step("document.querySelectorAll('.board .lost')[1].textContent !== ''")
-    live(browser)
-    said = browser.run("document.querySelectorAll('.board .lost')[1].textContent")
-    assert said == (
-        "Values of 0 have no place on a log scale and are left out. Gradient norm: rezero."
-    )
+    select(browser, 1, "stack", "encoder")
+    browser.wait_for("document.querySelectorAll('.chart-group .omitted')[1].textContent !== ''")
+    wait_until_live(browser)
+    note = browser.evaluate("document.querySelectorAll('.chart-group .omitted')[1].textContent")
+    assert note == "The log scale omits values that are not positive. Gradient norm: rezero."
 
 
-def test_another_setting_shows_other_curves(browser):
-    shown = "document.querySelector('.board figure').made.spec.datasets.curves"
-    first = browser.run(f"[...new Set({shown}.map(row => row.at))]")
+def test_selector_changes_curves(browser):
+    shown = "document.querySelector('.chart-group figure').embedded.spec.datasets.curves"
+    first = browser.evaluate(f"[...new Set({shown}.map(row => row.at))]")
     assert first == ["depth 3, lr 0.001, no warm-up"]
-    choose(browser, 0, "show", "depth-2-lr-0.01-warm-up-50")
-    browser.pause_step(f"{shown}.every(row => row.at === 'depth 2, lr 0.01, warm-up 50')")
-    live(browser)
+    select(browser, 0, "show", "depth-2-lr-0.01-warm-up-50")
+    browser.wait_for(f"{shown}.every(row => row.at === 'depth 2, lr 0.01, warm-up 50')")
+    wait_until_live(browser)
     crosses = (
-        "document.querySelectorAll('.board figure')[0].querySelectorAll('.live g.mark-symbol')"
+        "document.querySelector('.chart-group figure').querySelectorAll('.live g.mark-symbol')"
     )
-    assert browser.run(f"{crosses}.length") >= 1
+    assert browser.evaluate(f"{crosses}.length") >= 1
 
 
 ARM = "arm (post_ln|pre_ln|rezero) "
 
 
 @pytest.mark.parametrize(
-    "board, told",
+    "group, expected",
     [
         (0, r"seed (0|1|mean) at depth 3, .* step \d+ loss [\d.]+"),
-        (1, r"at depth 3, .* site \d: layer \d, \w+ norm of the gradient [\d.]+"),
+        (1, r"at depth 3, .* site \d: layer \d, \w+ gradient norm [\d.]+"),
     ],
     ids=["losses", "sites"],
 )
-def test_the_pointer_gets_the_values_of_one_point(browser, board, told):
-    chart = f"document.querySelectorAll('.board')[{board}].querySelector('.live svg')"
-    x, y = browser.run(
+def test_hovering_shows_values_of_one_point(browser, group, expected):
+    chart = f"document.querySelectorAll('.chart-group')[{group}].querySelector('.live svg')"
+    x, y = browser.evaluate(
         f"(() => {{ const r = {chart}.getBoundingClientRect();"
         "return [r.x + r.width / 2, r.y + r.height / 2]; })()"
     )
     for step in range(4):
-        browser.press(x + 9 * step, y + 4 * step)
-    browser.pause_step("!!document.querySelector('#vg-tooltip-element.visible')")
-    said = browser.run("document.querySelector('#vg-tooltip-element').innerText")
-    assert re.fullmatch(ARM + told, " ".join(said.split())), said
-    browser.pause_step(f"[...{chart}.querySelectorAll('path[fill=\"var(--ink)\"]')]"
+        browser.move_pointer(x + 9 * step, y + 4 * step)
+    browser.wait_for("!!document.querySelector('#vg-tooltip-element.visible')")
+    tooltip = browser.evaluate("document.querySelector('#vg-tooltip-element').innerText")
+    assert re.fullmatch(ARM + expected, " ".join(tooltip.split())), tooltip
+    browser.wait_for(f"[...{chart}.querySelectorAll('path[fill=\"var(--ink)\"]')]"
                   ".filter(each => each.getAttribute('opacity') === '1').length === 1")  # fmt: skip
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1280, 390])
-def test_the_page_is_looked_at(path, tmp_path, width, theme):
+def test_page_renders_at_all_widths_and_themes(path, tmp_path, width, theme):
     with Browser() as browser:
         browser.open(path, width=width, height=20_000, theme=theme)
-        live(browser)
-        assert browser.run("document.documentElement.scrollWidth") == width
-        assert browser.run("document.querySelectorAll('.live svg.marks').length") == 6
-        small = browser.run(
+        wait_until_live(browser)
+        assert browser.evaluate("document.documentElement.scrollWidth") == width
+        assert browser.evaluate("document.querySelectorAll('.live svg.marks').length") == 6
+        small = browser.evaluate(
             "[...document.querySelectorAll('.stacked td')].some(each =>"
             "getComputedStyle(each).display === 'flex')"
         )
-        assert small == (width < 760), "a phone gets cards instead of a wide table"
+        assert small == (width < 760), "small screens show cards instead of a wide table"
         cut = "filter(e => e.scrollWidth > e.clientWidth).map(e => e.textContent)"
-        assert browser.run(f"[...document.querySelectorAll('.stacked td')].{cut}") == []
-        browser.svg_text(tmp_path / f"page-{width}-{theme}.png")
+        assert browser.evaluate(f"[...document.querySelectorAll('.stacked td')].{cut}") == []
+        browser.screenshot(tmp_path / f"page-{width}-{theme}.png")
         assert (tmp_path / f"page-{width}-{theme}.png").stat().st_size > 50_000
-        assert browser.complaints == []
+        assert browser.errors == []
         assert set(browser.requests) == {path.as_uri()}
 
 
-def test_without_scripts_the_choices_are_fixed_and_say_what_is_shown(path):
+def test_without_scripts_form_is_disabled_and_shows_default(path):
     with Browser() as browser:
         browser.open(path, scripts=False)
-        assert browser.run("document.querySelectorAll('.still svg').length") == 6
-        assert browser.run(
-            "[...document.querySelectorAll('.board select, .board input')].every(e => e.disabled)"
+        assert browser.evaluate("document.querySelectorAll('.static svg').length") == 6
+        fields = "[...document.querySelectorAll('.chart-group :is(select, input)')]"
+        assert browser.evaluate(f"{fields}.every(e => e.disabled)")
+        selected = browser.evaluate(
+            "document.querySelector('.chart-group select').selectedOptions[0].textContent"
         )
-        told = browser.run("document.querySelector('.board select').selectedOptions[0].textContent")
-        assert told == "depth 3: lr 0.001, no warm-up (2 of 3 arms trained)"
+        assert selected == "depth 3: lr 0.001, no warm-up (2 of 3 arms trained)"
 
 
-def test_on_paper_nothing_is_cut(path):
+def test_print_layout_fits_page_width(path):
     with Browser() as browser:
         browser.open(path, width=1280, height=12_000)
-        live(browser)
+        wait_until_live(browser)
         browser.call("Emulation.setEmulatedMedia", media="print")
         browser.call("Emulation.setDeviceMetricsOverride", width=718, height=1000,
                      deviceScaleFactor=1, mobile=False)  # fmt: skip
-        wide = browser.run(
+        wide = browser.evaluate(
             "[...document.querySelectorAll('.live svg')].filter(each =>"
             "each.getBoundingClientRect().right > 719).length"
         )
         assert wide == 0
-        assert browser.run("document.documentElement.scrollWidth") <= 718
+        assert browser.evaluate("document.documentElement.scrollWidth") <= 718

@@ -1,4 +1,4 @@
-"""Exports: pictures on white that tell what they are, tables that every program reads."""
+"""Exports of a comparison: PNG images and CSV tables."""
 
 import csv
 from dataclasses import replace
@@ -7,7 +7,7 @@ import pytest
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import Study
-from addnorm.comparison.spec import Comparison
+from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.report.comparison.exports import write_csvs, write_pngs
 from tests.comparison.synthetic_study import made_up
@@ -17,7 +17,7 @@ SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, 
 
 @pytest.fixture
 def study(tmp_path):
-    return Study.open(made_up(tmp_path / "made", Comparison.of(SPEC)))
+    return Study.open(made_up(tmp_path / "study", parse_comparison(SPEC)))
 
 
 def read(path):
@@ -25,7 +25,7 @@ def read(path):
         return list(csv.DictReader(file))
 
 
-def test_tables_hold_cells_summary_and_all_rows(study, tmp_path):
+def test_csvs_contain_cells_summary_and_all_rows(study, tmp_path):
     paths = write_csvs(study, tmp_path / "out")
     assert [path.name for path in paths] == ["cells.csv", "summary.csv", "rows.csv"]
     cells, summary, rows = map(read, paths)
@@ -39,35 +39,37 @@ def test_tables_hold_cells_summary_and_all_rows(study, tmp_path):
     ]
     assert float(summary[1]["loss_half_95"]) > 0 and summary[0]["loss_mean"] == ""
     assert len(rows) == sum(len(study.rows(each.cell)) for each in study.cells)
-    found = [line for line in rows if line["name"] == "dependency" and line["stack"] == "decoder"]
-    assert found[0]["cell"] == "post_ln-d2-w0-lr0.001-s0" and found[0]["value"] == "0.5"
+    dependency = [
+        line for line in rows if line["name"] == "dependency" and line["stack"] == "decoder"
+    ]
+    assert dependency[0]["cell"] == "post_ln-d2-w0-lr0.001-s0" and dependency[0]["value"] == "0.5"
 
 
-def test_texts_with_commas_quotes_and_lines_come_back(study, tmp_path):
-    own = study.folder / files.CELLS / study.cells[0].cell.name
+def test_csv_quotes_commas_quotes_and_newlines(study, tmp_path):
+    folder = study.folder / files.CELLS / study.cells[0].cell.name
     why = 'a "quoted", broken\nreason'
-    replace(study.cells[0].end, ending="crashed", why=why).save(own)
+    replace(study.cells[0].end, ending="crashed", why=why).save(folder)
     path = write_csvs(Study.open(study.folder), tmp_path)[0]
     assert read(path)[0]["why"] == why
     assert b'"a ""quoted"", broken\nreason"' in path.read_bytes()
 
 
-def test_a_comparison_without_rows_has_tables(tmp_path):
-    (tmp_path / files.SPEC).write_text(Comparison.of(SPEC).to_yaml())
+def test_comparison_without_rows_has_csvs(tmp_path):
+    (tmp_path / files.SPEC).write_text(parse_comparison(SPEC).to_yaml())
     cells, summary, rows = map(read, write_csvs(Study.open(tmp_path), tmp_path / "out"))
     assert {line["state"] for line in cells} == {"waiting"}
     assert len(summary) == 2 and rows == []
 
 
 @pytest.mark.parametrize("write", [write_csvs, write_pngs])
-def test_a_place_that_cannot_be_written_is_told(study, tmp_path, write):
+def test_unwritable_folder_is_user_error(study, tmp_path, write):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write '.*file.*': .*; choose another place"):
+    with pytest.raises(UserError, match=r"cannot write '.*file.*': .*; choose another location"):
         write(study, tmp_path / "file" / "out")
 
 
 @pytest.mark.slow
-def test_every_chart_becomes_a_picture_on_white(study, tmp_path):
+def test_every_chart_is_exported_as_png(study, tmp_path):
     paths = write_pngs(study, tmp_path / "png")
     names = {path.name for path in paths}
     assert len(names) == len(paths)

@@ -1,4 +1,4 @@
-"""Every wiring gives a picture in which nothing overlaps, nothing is cut, and nothing changes."""
+"""Diagrams of every wiring: no overlaps, nothing outside the canvas, stable bytes."""
 
 import re
 from functools import cache
@@ -6,10 +6,12 @@ from itertools import combinations, pairwise
 from xml.etree import ElementTree
 
 import pytest
-from addnorm.report.build_arm_diagram.blocks import build_block_diagram
-from addnorm.report.build_arm_diagram.draw import check_output_file, draw, render_png, save
-from addnorm.report.build_arm_diagram.graph import ROUND_KINDS
-from addnorm.report.build_arm_diagram.layout import (
+
+from addnorm.core.errors import UnknownNameError, UserError
+from addnorm.report.diagram.blocks import build_block_diagram
+from addnorm.report.diagram.draw import check_output_file, draw, render_png, save
+from addnorm.report.diagram.graph import ROUND_KINDS
+from addnorm.report.diagram.layout import (
     FONT_SIZE,
     SMALL_FONT_SIZE,
     TINY_FONT_SIZE,
@@ -18,11 +20,9 @@ from addnorm.report.build_arm_diagram.layout import (
     compute_layout,
     format_note,
 )
-from addnorm.report.build_arm_diagram.render_svg import render_svg
-from addnorm.report.build_arm_diagram.symbols import format_formula
-from addnorm.report.build_arm_diagram.text_metrics import shorten, text_width, wrap
-
-from addnorm.core.errors import UnknownNameError, UserError
+from addnorm.report.diagram.svg import render_svg
+from addnorm.report.diagram.symbols import format_formula
+from addnorm.report.diagram.text_metrics import shorten, text_width, wrap
 from addnorm.wirings import registry
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -39,7 +39,7 @@ def overlap(a: Box, b: Box) -> bool:
 
 
 def crossed(diagram: Diagram) -> list[tuple[str, str]]:
-    """Boxes that a line runs through, other than the two it joins."""
+    """Return the boxes that a line crosses, other than the two it connects."""
     found = []
     for line in diagram.lines:
         ends = {line.route.source, line.route.target}
@@ -58,7 +58,7 @@ def crossed(diagram: Diagram) -> list[tuple[str, str]]:
 
 @EITHER
 @pytest.mark.parametrize("name", registry)
-def test_nothing_overlaps_and_everything_is_on_the_canvas(name, decoder):
+def test_boxes_and_lines_do_not_overlap_and_fit(name, decoder):
     diagram = drawn(name, decoder)
     assert not [(a, b) for a, b in combinations(diagram.boxes, 2) if overlap(a, b)]
     assert not crossed(diagram)
@@ -80,8 +80,8 @@ def test_nothing_overlaps_and_everything_is_on_the_canvas(name, decoder):
     assert diagram.bottom - diagram.top < high
 
 
-def spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
-    """Every text of a picture with its estimated left and right end and its height."""
+def text_spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
+    """Return every text of an SVG with its estimated left and right end and its y."""
     found = []
     groups = [(root, (0.0, 0.0))]
     for group in root.findall(f"{SVG}g"):
@@ -100,25 +100,25 @@ def spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
 
 @EITHER
 @pytest.mark.parametrize("name", registry)
-def test_every_word_is_inside_the_canvas(name, decoder):
+def test_texts_are_inside_the_canvas(name, decoder):
     root = ElementTree.fromstring(render_svg([drawn(name, decoder)]))
     wide, high = float(root.get("width", 0)), float(root.get("height", 0))
-    words = spans(root)
+    words = text_spans(root)
     assert len(words) == len(list(root.iter(f"{SVG}text")))
     assert [w for w in words if w[1] < 0 or w[2] > wide or not 0 < w[3] < high] == []
 
 
-def test_words_of_neighbours_do_not_meet():
+def test_texts_of_neighbors_do_not_overlap():
     root = ElementTree.fromstring(render_svg([drawn(name, False) for name in registry]))
     rows: dict[float, list[tuple[float, float, str]]] = {}
-    for words, left, right, y in spans(root):
+    for words, left, right, y in text_spans(root):
         rows.setdefault(round(y), []).append((left, right, words))
     for row in rows.values():
         row.sort()
         assert [(a, b) for a, b in pairwise(row) if a[1] > b[0]] == []
 
 
-def test_a_picture_says_in_words_what_it_shows():
+def test_svg_has_title_and_description():
     root = ElementTree.fromstring(draw(["post_ln", "b2t"]))
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None and title.text == "Block diagrams: Post-LN, B2T connection"
@@ -128,7 +128,7 @@ def test_a_picture_says_in_words_what_it_shows():
     assert words.count("Self-attention") == 2
 
 
-def test_inputs_of_diagrams_stand_on_one_line():
+def test_inputs_of_diagrams_are_aligned():
     root = ElementTree.fromstring(draw(["post_ln", "hyper", "dlcl"]))
     heights = set()
     for group in root.iter(f"{SVG}g"):
@@ -140,54 +140,54 @@ def test_inputs_of_diagrams_stand_on_one_line():
 
 
 @pytest.mark.parametrize("name", ["b2t", "hyper"])
-def test_the_same_input_gives_the_same_bytes(name):
+def test_svg_is_deterministic(name):
     assert draw([name]) == draw([name])
     assert draw([name]) != draw([name], theme="dark")
 
 
-def test_options_stand_in_the_title():
+def test_title_contains_options():
     assert "(alpha=2.0)" in draw(["deepnorm(alpha=2.0)"])
 
 
-def test_svg_and_png_are_written_whole(tmp_path):
-    picture = draw(["post_ln"])
-    save(picture, tmp_path / "a.svg")
-    save(picture, tmp_path / "a.PNG")
-    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == picture
-    assert (tmp_path / "a.PNG").read_bytes() == render_png(picture)
-    assert render_png(picture).startswith(b"\x89PNG")
+def test_svg_and_png_are_written(tmp_path):
+    svg = draw(["post_ln"])
+    save(svg, tmp_path / "a.svg")
+    save(svg, tmp_path / "a.PNG")
+    assert (tmp_path / "a.svg").read_text(encoding="utf-8") == svg
+    assert (tmp_path / "a.PNG").read_bytes() == render_png(svg)
+    assert render_png(svg).startswith(b"\x89PNG")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a.PNG", "a.svg"]
 
 
-def test_nothing_is_left_behind_when_writing_fails(tmp_path, monkeypatch):
+def test_failed_write_leaves_no_file(tmp_path, monkeypatch):
     def fail(*paths: object) -> None:
         raise OSError("disk full")
 
     monkeypatch.setattr("os.replace", fail)
-    with pytest.raises(OSError, match="disk full"):
+    with pytest.raises(UserError, match=r"cannot write .*disk full"):
         save("<svg/>", tmp_path / "a.svg")
     assert not list(tmp_path.iterdir())
 
 
-def test_mistakes_are_told(tmp_path):
+def test_invalid_arguments_are_user_errors(tmp_path):
     with pytest.raises(UnknownNameError, match="did you mean 'post_ln'"):
         draw(["postln"])
-    with pytest.raises(UserError, match="a list of wirings is wanted"):
+    with pytest.raises(UserError, match="names: expected a list of wirings"):
         draw([])
     with pytest.raises(UserError, match="unknown theme 'drak'; did you mean 'dark'"):
         draw(["post_ln"], theme="drak")
-    with pytest.raises(UserError, match="counted from 1"):
+    with pytest.raises(UserError, match="depth: expected 1 to 512 layers, got 0"):
         draw(["post_ln"], depth=0)
     with pytest.raises(UserError, match=r"ending in \.svg or \.png; try a\.svg"):
         check_output_file(tmp_path / "a.pdf")
     with pytest.raises(UserError, match="there is no folder"):
         check_output_file(tmp_path / "no" / "a.svg")
     (tmp_path / "b.svg").mkdir()
-    with pytest.raises(UserError, match="is a folder, wanted a file"):
+    with pytest.raises(UserError, match="expected a file, got a folder"):
         check_output_file(tmp_path / "b.svg")
 
 
-def test_text_is_wrapped_at_statements_and_shortened_at_commas():
+def test_formula_is_wrapped_at_statements_and_list_at_commas():
     assert wrap("x <- a; y = b", 10, 1000) == ["x <- a;", "y = b"]
     assert all(text_width(line, 10) <= 80 for line in wrap("word " * 30, 10, 80))
     assert shorten("one", 10, 5) == "one, …"

@@ -1,28 +1,28 @@
-"""The recorded graph is what the wiring does, whatever it is called."""
+"""The recorded graph shows what a wiring computes, independent of its card."""
 
 import pytest
 import torch
-from addnorm.report.build_arm_diagram.blocks import (
+from torch import Tensor, nn
+
+from addnorm.core.cards import Card
+from addnorm.core.plan import Plan, Site
+from addnorm.report.diagram.blocks import (
     DECODER_KINDS,
     ENCODER_KINDS,
     build_block_diagram,
     find_nodes,
 )
-from addnorm.report.build_arm_diagram.draw import draw
-from addnorm.report.build_arm_diagram.graph import Graph, Node
-from addnorm.report.build_arm_diagram.layout import compute_layout
-from addnorm.report.build_arm_diagram.placeholders import build_sublayers
-from addnorm.report.build_arm_diagram.recorder import record
-from torch import Tensor, nn
-
-from addnorm.core.cards import Card
-from addnorm.core.plan import Plan, Site
+from addnorm.report.diagram.draw import draw
+from addnorm.report.diagram.graph import Graph, Node
+from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.placeholders import build_sublayers
+from addnorm.report.diagram.recorder import record
 from addnorm.stacks.stack import Stack
 from addnorm.wirings import State, Wiring, registry
 
 
 def sources(graph: Graph, node: Node) -> list[str]:
-    """Kinds of what a node reads."""
+    """Return the kinds of a node's inputs."""
     return sorted(graph[edge.source].kind for edge in node.inputs)
 
 
@@ -50,13 +50,13 @@ def test_b2t_adds_the_input_of_the_layer_at_its_end():
     assert [len(add.inputs) for add in inner] == [2, 2]
 
 
-def test_deepnorm_scales_the_skip_by_its_number():
+def test_deepnorm_scales_the_skip_by_alpha():
     graph = build_block_diagram("deepnorm", depth=6).graph
     assert [scale.label for scale in find_nodes(graph, "scale")] == ["α = 1.86"] * 2  # noqa: RUF001
     assert all("scale" in sources(graph, add) for add in find_nodes(graph, "add"))
 
 
-def test_numbers_that_change_with_depth_show_both_ends():
+def test_factors_that_change_with_depth_show_a_range():
     labels = {
         scale.label
         for scale in find_nodes(build_block_diagram("ln_scaling", depth=4).graph, "scale")
@@ -64,21 +64,21 @@ def test_numbers_that_change_with_depth_show_both_ends():
     assert labels == {"× 1 … 0.5"}  # noqa: RUF001
 
 
-def test_equal_layers_are_drawn_once_and_different_ones_apart():
+def test_equal_layers_are_drawn_once():
     assert build_block_diagram("post_ln", depth=5).repeats == (5,)
     assert sum(build_block_diagram("mix_ln(post=0.5)", depth=4).repeats) == 4
     assert len(build_block_diagram("mix_ln(post=0.5)", depth=4).repeats) == 2
-    assert build_block_diagram("post_ln", layers=2).repeats == (1, 1)
-    assert len(find_nodes(build_block_diagram("post_ln", layers=2).graph, "sublayer")) == 4
+    assert build_block_diagram("post_ln", unroll=2).repeats == (1, 1)
+    assert len(find_nodes(build_block_diagram("post_ln", unroll=2).graph, "sublayer")) == 4
 
 
-def test_norms_inside_a_sublayer_are_named_in_its_box():
+def test_norms_inside_a_sublayer_are_noted():
     notes = [f.note for f in find_nodes(build_block_diagram("sub_ln").graph, "sublayer")]
     assert notes == ["norm: inner", "norm: inner"]
 
 
 class Miswired(Wiring):
-    """Says Post-LN and adds the skip after the norm."""
+    """Has the card of Post-LN but normalizes the branch only."""
 
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
@@ -95,7 +95,7 @@ class Miswired(Wiring):
 
 
 class Twice(Miswired):
-    """Adds the stream to itself, and keeps something for the next layer."""
+    """Adds the stream twice, and has a second state entry for the next layer."""
 
     def open(self, x: Tensor) -> State:
         return x, x
@@ -110,11 +110,11 @@ class Twice(Miswired):
 
 
 class Hidden(Miswired):
-    """Does something where nobody can see it."""
+    """Computes in NumPy, which the recorder cannot see."""
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
-        unseen = torch.from_numpy(state[0].numpy() * 2)
-        return (unseen + branch,)
+        doubled = torch.from_numpy(state[0].numpy() * 2)
+        return (doubled + branch,)
 
 
 @pytest.fixture
@@ -125,21 +125,21 @@ def registered(monkeypatch):
     def add(member: type[Wiring]) -> str:
         card = registry.card("post_ln")
         name = member.__name__.lower()
-        said = {"title": card.title, "formula": card.formula, "paper": card.paper}
-        registry.register(Card(name=name, summary=card.summary, **said))(member)
+        texts = {"title": card.title, "formula": card.formula, "paper": card.paper}
+        registry.register(Card(name=name, summary=card.summary, **texts))(member)
         return name
 
     return add
 
 
-def test_a_wrong_wiring_with_the_right_card_draws_differently(registered):
+def test_miswired_class_is_drawn_as_it_computes(registered):
     wrong = build_block_diagram(registered(Miswired))
     assert wrong.formula == build_block_diagram("post_ln").formula
     assert [sources(wrong.graph, n) for n in find_nodes(wrong.graph, "norm")] == [["sublayer"]] * 2
     assert draw([wrong.call]) != draw(["post_ln"])
 
 
-def test_a_stream_added_twice_and_a_state_for_the_next_layer_are_both_seen(registered):
+def test_double_add_and_state_for_next_layer_are_drawn(registered):
     graph = build_block_diagram(registered(Twice)).graph
     assert sources(graph, find_nodes(graph, "add")[0]) == ["input", "input", "sublayer"]
     ends = {end.label: sources(graph, end) for end in find_nodes(graph, "output")}
@@ -148,20 +148,22 @@ def test_a_stream_added_twice_and_a_state_for_the_next_layer_are_both_seen(regis
     assert len({line.points for line in drawn.lines}) == len(drawn.lines)
 
 
-def test_what_escapes_the_recorder_is_refused(registered):
-    with pytest.raises(RuntimeError, match="does something that its recorded operations do not"):
+def test_unrecorded_computation_is_an_error(registered):
+    with pytest.raises(RuntimeError, match="recorded operations do not reproduce the forward pass"):
         build_block_diagram(registered(Hidden))
 
 
 @pytest.mark.parametrize("name", registry)
-def test_replaying_the_record_on_another_input_gives_what_the_stack_gives(name):
+def test_replay_reproduces_the_stack(name):
     torch.manual_seed(0)
     for kinds, role, other in (
         (ENCODER_KINDS, "encoder_only", None),
         (DECODER_KINDS, "decoder", 2),
     ):
-        parts: list[nn.Module] = list(build_sublayers(kinds, 2, 8))
-        stack = Stack(parts, dim=8, wiring=name, kinds=kinds, role=role, other_depth=other).eval()
+        sublayers: list[nn.Module] = list(build_sublayers(kinds, 2, 8))
+        stack = Stack(
+            sublayers, dim=8, wiring=name, kinds=kinds, role=role, other_depth=other
+        ).eval()
         x, another, memory = torch.randn(3, 2, 3, 8).unbind()
         context = {"memory": memory} if other else {}
         replayed = record(stack, x, **context).replay(another)

@@ -1,18 +1,18 @@
-"""Block diagrams in characters."""
+"""Block diagrams as text."""
 
 import pytest
-from addnorm.report.build_arm_diagram.blocks import build_block_diagram
-from addnorm.report.build_arm_diagram.layout import compute_layout
-from addnorm.report.build_arm_diagram.text_art import render_text
 
+from addnorm.report.diagram.blocks import build_block_diagram
+from addnorm.report.diagram.layout import compute_layout
+from addnorm.report.diagram.text_art import render_text
 from addnorm.wirings import registry
 
 
-def drawn(call: str) -> str:
+def render(call: str) -> str:
     return render_text(compute_layout(build_block_diagram(call)))
 
 
-def test_post_ln_is_the_figure_of_the_paper():
+def test_post_ln():
     expected = """\
             y
          [Norm]
@@ -24,36 +24,36 @@ def test_post_ln_is_the_figure_of_the_paper():
             │         [Self-attention]
             ├─────────────────╯
             x"""
-    assert drawn("post_ln") == expected
+    assert render("post_ln") == expected
 
 
-def test_b2t_has_its_skip_around_the_layer():
-    lines = drawn("b2t").splitlines()
+def test_b2t_skips_the_whole_layer():
+    lines = render("b2t").splitlines()
     assert lines[2].strip() == "╭──────(+)────────────────╮"
     assert lines[-2].strip().startswith("╰───────┼")
 
 
 @pytest.mark.parametrize("name", registry)
-def test_every_label_of_every_wiring_is_whole(name):
-    """Nothing is overwritten: each box and sign of the graph can be read in the text."""
-    picture = build_block_diagram(name)
-    text = drawn(name)
-    wanted: dict[str, int] = {}
-    for node in picture.graph.values():
-        sign = {"add": "(+)", "mul": "(x)", "input": "x", "output": "y"}.get(node.kind)
-        label = sign or f"[{node.label}]"
-        wanted[label] = wanted.get(label, 0) + 1
-    for label, count in wanted.items():
+def test_every_label_is_readable(name):
+    """No label is overwritten by another one."""
+    block = build_block_diagram(name)
+    text = render(name)
+    expected: dict[str, int] = {}
+    for node in block.graph.values():
+        symbol = {"add": "(+)", "mul": "(x)", "input": "x", "output": "y"}.get(node.kind)
+        label = symbol or f"[{node.label}]"
+        expected[label] = expected.get(label, 0) + 1
+    for label, count in expected.items():
         assert text.count(label) >= count, (label, text)
 
 
-def test_a_wrong_wiring_is_drawn_as_it_is():
-    assert drawn("false_pre_ln") != drawn("pre_ln")
-    assert drawn("pre_ln").splitlines()[1].strip() == "[Norm]"  # the final norm
-    assert drawn("none").count("[Norm]") == 0
+def test_similar_wirings_are_drawn_differently():
+    assert render("false_pre_ln") != render("pre_ln")
+    assert render("pre_ln").splitlines()[1].strip() == "[Norm]"  # the final norm
+    assert render("none").count("[Norm]") == 0
 
 
-def test_lines_that_only_cross_are_told_from_lines_that_join():
-    assert "┼" in drawn("b2t")  # both branches leave the trunk there
-    crossing = [line for line in drawn("siamese").splitlines() if "╰────────│───" in line]
+def test_crossings_differ_from_joints():
+    assert "┼" in render("b2t")  # both branches leave the trunk there
+    crossing = [line for line in render("siamese").splitlines() if "╰────────│───" in line]
     assert len(crossing) == 2

@@ -1,15 +1,14 @@
-"""Pages: self-contained, escaped, whole."""
+"""Pages: self-contained, escaped and written atomically."""
 
 import re
 from pathlib import Path
 
 import pytest
-from addnorm.report.build_arm_diagram.draw import draw
 
 from addnorm.core.errors import UserError
-from addnorm.report.charts.run import plot_curve
+from addnorm.report.charts.curves import plot_curve
+from addnorm.report.diagram.draw import draw
 from addnorm.report.html.page import (
-    PALETTE,
     CollapsibleText,
     Column,
     Facts,
@@ -20,6 +19,7 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
+from addnorm.report.theme import PALETTE
 from tests.report.browser import Browser, needs_browser
 
 EVIL = "<script>alert('&')</script>"
@@ -27,21 +27,21 @@ EVIL = "<script>alert('&')</script>"
 
 @pytest.fixture
 def no_vega(monkeypatch):
-    """Vega's script takes seconds to put together; only browsers need it."""
-    monkeypatch.setattr("addnorm.report.html.page._vega", lambda: "/* vega */")
+    """Skip the Vega bundle, which takes seconds to build; only browsers need it."""
+    monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
 
 
-def one(*parts):
+def page_of(*parts):
     return render_page("A page", sections=[Section("A section", parts)])
 
 
-def fetched(text):
-    """Addresses that a browser would fetch."""
+def loaded_urls(text):
+    """Return the URLs that a browser would load."""
     return re.findall(r"""(?:src|href)=["']?(?!#)([^"'\s>]+)|@import|url\((?!#)""", text)
 
 
-def test_every_part_says_what_it_was_given():
-    text = one(
+def test_every_part_shows_its_content():
+    text = page_of(
         Facts("F", {"name": 3}),
         Table("T", ("a", "b"), [("1", "2")]),
         Note("a note"),
@@ -54,7 +54,7 @@ def test_every_part_says_what_it_was_given():
     assert "<summary>more</summary><pre>long\ntext</pre>" in text
 
 
-def test_text_is_escaped_wherever_it_stands():
+def test_text_is_escaped_everywhere():
     parts = (
         Facts(EVIL, {EVIL: EVIL}),
         Table(EVIL, (EVIL,), [(EVIL,)]),
@@ -63,41 +63,41 @@ def test_text_is_escaped_wherever_it_stands():
     )
     section = Section(EVIL, parts, EVIL)
     text = render_page(
-        EVIL, sections=[section] * 4, about=EVIL, figures={EVIL: EVIL}, warnings=[EVIL]
+        EVIL, sections=[section] * 4, about=EVIL, key_numbers={EVIL: EVIL}, warnings=[EVIL]
     )
     assert "<script>alert" not in text
     assert text.count("&lt;script&gt;alert") > 30
 
 
-def test_a_chart_cannot_end_the_script_that_holds_it(no_vega):
-    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="</script><b>"))
+def test_chart_cannot_close_its_script_element(no_vega):
+    text = page_of(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="</script><b>"))
     assert "</script><b>" not in text
 
 
-def test_nothing_is_fetched_and_the_browser_is_told_to_refuse(no_vega):
-    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
-    assert fetched(text) == []
+def test_page_loads_nothing_and_forbids_it(no_vega):
+    text = page_of(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
+    assert loaded_urls(text) == []
     assert "default-src 'none'" in text
 
 
-def test_a_page_without_charts_is_small_and_has_no_script():
-    text = one(Note("nothing"))
+def test_page_without_charts_is_small_and_has_no_script():
+    text = page_of(Note("nothing"))
     assert len(text) < 20_000
     assert "<script" not in text
 
 
-def test_a_chart_has_a_still_picture_in_the_pages_own_colours(no_vega):
-    text = one(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
-    still = text[text.index('class="still"') : text.index("</figure>")]
-    assert "<svg" in still and 'stroke="var(--blue)"' in still
+def test_chart_has_static_image_with_css_variables(no_vega):
+    text = page_of(plot_curve([(1, 2.0), (2, 3.0)], title="t", y="y"))
+    image = text[text.index('class="static"') : text.index("</figure>")]
+    assert "<svg" in image and 'stroke="var(--blue)"' in image
     for theme in PALETTE:
         assert f"--blue: {PALETTE[theme]['blue']};" in text
 
 
-def test_names_inside_pictures_are_theirs_alone():
+def test_ids_of_figures_are_unique():
     light, dark = (draw(["pre_ln"], theme=theme) for theme in ("light", "dark"))
-    picture = Figure("both", light, dark)
-    text = one(picture, Column((picture,)))
+    figure = Figure("both", light, dark)
+    text = page_of(figure, Column((figure,)))
     names = re.findall(r'\bid="([^"]+)"', text)
     assert len(names) == len(set(names))
     used = set(re.findall(r"url\(#([^)]+)\)", text))
@@ -105,42 +105,42 @@ def test_names_inside_pictures_are_theirs_alone():
     assert used and used <= set(names)
 
 
-def test_a_page_is_written_whole_or_not_at_all(tmp_path, monkeypatch):
+def test_page_is_written_atomically(tmp_path, monkeypatch):
     path = tmp_path / "page.html"
     assert write_page(path, "first \ud800") == path
     assert path.read_text(encoding="utf-8") == "first ?"
 
-    def full(*_):
+    def disk_full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(Path, "write_bytes", full)
+    monkeypatch.setattr(Path, "write_bytes", disk_full)
     with pytest.raises(UserError, match=r"cannot write '.*page.html': No space left on device; "):
         write_page(path, "second")
     assert path.read_text(encoding="utf-8") == "first ?"
     assert [each.name for each in tmp_path.iterdir()] == ["page.html"]
 
 
-def test_a_place_that_is_no_folder_is_told(tmp_path):
+def test_unwritable_path_is_user_error(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(UserError, match=r"cannot write .* choose another place"):
+    with pytest.raises(UserError, match=r"cannot write .* choose another location"):
         write_page(tmp_path / "file" / "page.html", "text")
 
 
 @pytest.mark.slow
 @needs_browser
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_charts_come_alive_in_a_browser_and_stay_still_without_scripts(tmp_path, theme):
+def test_charts_are_interactive_with_scripts_and_static_without(tmp_path, theme):
     path = tmp_path / "page.html"
     chart = plot_curve([(step, step**0.5) for step in range(1, 50)], title="Root", y="root")
-    write_page(path, one(chart, chart))
+    write_page(path, page_of(chart, chart))
     with Browser() as browser:
         browser.open(path, theme=theme)
-        browser.pause_step("document.querySelectorAll('.live:not(.waiting) svg').length == 2")
-        assert browser.run("document.querySelectorAll('.still').length") == 0
-        paper = browser.run("getComputedStyle(document.body).backgroundColor")
+        browser.wait_for("document.querySelectorAll('.live:not(.loading) svg').length == 2")
+        assert browser.evaluate("document.querySelectorAll('.static').length") == 0
+        paper = browser.evaluate("getComputedStyle(document.body).backgroundColor")
         assert paper == {"light": "rgb(255, 255, 255)", "dark": "rgb(13, 17, 23)"}[theme]
-        assert browser.complaints == []
+        assert browser.errors == []
         assert browser.requests == [path.as_uri()]
         browser.open(path, theme=theme, scripts=False, width=400)
-        assert browser.run("document.querySelectorAll('.still svg').length") == 2
-        assert browser.run("document.documentElement.scrollWidth") == 400
+        assert browser.evaluate("document.querySelectorAll('.static svg').length") == 2
+        assert browser.evaluate("document.documentElement.scrollWidth") == 400

@@ -1,4 +1,4 @@
-"""What is learned of columns."""
+"""Fitted encodings of columns."""
 
 import json
 
@@ -18,14 +18,14 @@ from addnorm.tabular.columns.reader import read_columns
 from tests.tabular.sample_tables import mixed
 
 
-def encoder_of(frame, weights=None):
+def fit_encoder(frame, weights=None):
     ones = np.ones(len(frame)) if weights is None else weights
     return TableEncoder.from_columns(read_columns(frame), ones)
 
 
-def test_a_frame_becomes_cells():
+def test_encode_mixed_frame():
     frame, _ = mixed(200)
-    encoder = encoder_of(frame)
+    encoder = fit_encoder(frame)
     cells = encoder.encode(frame)
     parts = [each.part for each in encoder.numbers]
     assert parts == ["", "", "elapsed", "month", "weekday"]  # the hour does not vary
@@ -36,44 +36,44 @@ def test_a_frame_becomes_cells():
     assert abs(float(cells.numbers[~cells.absent[:, 0], 0].std()) - 1) < 0.05
 
 
-def test_categories_that_were_never_met_are_rare_and_absent_is_absent():
-    encoder = encoder_of(pd.DataFrame({"c": ["a", "b", "b", None]}))
+def test_codes_of_unseen_and_missing_categories():
+    encoder = fit_encoder(pd.DataFrame({"c": ["a", "b", "b", None]}))
     codes = encoder.encode(pd.DataFrame({"c": ["b", "a", "z", None]})).codes[:, 0]
     assert codes.tolist() == [FIRST_KNOWN, FIRST_KNOWN + 1, RARE, ABSENT]
 
 
-def test_only_so_many_categories_are_told_apart():
+def test_number_of_categories_is_bounded():
     texts = np.array([f"v{index % (MAX_CATEGORIES + 50)}" for index in range(9000)], dtype=object)
-    made = Category.from_texts(0, texts, np.ones(len(texts)))
-    assert len(made.values) == MAX_CATEGORIES
-    assert (made.codes(texts) == RARE).any()
+    feature = Category.from_texts(0, texts, np.ones(len(texts)))
+    assert len(feature.values) == MAX_CATEGORIES
+    assert (feature.codes(texts) == RARE).any()
 
 
-def test_texts_are_bags_of_words_that_come_back():
+def test_vocabulary_has_repeated_words_only():
     texts = np.array(["Mr. Smith", "Mr. Jones", "Mr. Hill", "Mrs. Hall", None], dtype=object)
-    made = Text.from_texts(0, texts, np.ones(5))
-    assert made.words == ("mr",)
-    assert made.codes(texts)[:, 0].tolist() == [2, 2, 2, 0, NO_TEXT]
+    feature = Text.from_texts(0, texts, np.ones(5))
+    assert feature.words == ("mr",)
+    assert feature.codes(texts)[:, 0].tolist() == [2, 2, 2, 0, NO_TEXT]
 
 
 @pytest.mark.parametrize(
-    ("part", "wanted"), [("month", 11), ("weekday", 0), ("hour", 7.5), ("elapsed", 1794814200)]
+    ("part", "expected"), [("month", 11), ("weekday", 0), ("hour", 7.5), ("elapsed", 1794814200)]
 )
-def test_parts_of_a_moment(part, wanted):
-    moment = np.array([1794814200.0, np.nan])  # Monday, 2026-11-16 07:30
-    assert datetime_part(moment, part)[0] == wanted and np.isnan(datetime_part(moment, part)[1])
+def test_datetime_parts(part, expected):
+    seconds = np.array([1794814200.0, np.nan])  # Monday, 2026-11-16 07:30
+    assert datetime_part(seconds, part)[0] == expected and np.isnan(datetime_part(seconds, part)[1])
 
 
-def test_an_encoder_survives_json():
+def test_encoder_json_round_trip():
     frame, _ = mixed(200)
-    encoder = encoder_of(frame)
+    encoder = fit_encoder(frame)
     again = TableEncoder.from_json(json.loads(json.dumps(encoder.to_json())))
     for one, two in zip(encoder.encode(frame), again.encode(frame), strict=True):
         assert torch.equal(one, two)
 
 
-def test_a_column_without_a_value_among_training_rows_is_constant():
-    encoder = encoder_of(
+def test_column_without_training_values_is_constant():
+    encoder = fit_encoder(
         pd.DataFrame({"a": [1.0], "b": [None], "c": [float("nan")]}).astype({"b": "category"})
     )
     cells = encoder.encode(pd.DataFrame({"a": [1.0], "b": ["new"], "c": [3.0]}))
@@ -83,7 +83,7 @@ def test_a_column_without_a_value_among_training_rows_is_constant():
 # Scaling
 
 
-def test_quantiles_make_normal_scores_and_come_back():
+def test_quantile_scores_are_normal_and_invertible():
     x = np.exp(np.random.default_rng(0).normal(size=5000))
     curve = Quantiles.from_samples(x, np.ones(len(x)))
     z = curve.transform(x)
@@ -99,7 +99,7 @@ def test_quantiles_make_normal_scores_and_come_back():
 @given(
     st.lists(st.tuples(st.integers(-5, 5), st.integers(1, 4)), min_size=1, max_size=20),
 )
-def test_a_weight_is_a_repetition_for_quantiles(rows):
+def test_quantiles_treat_weights_as_repetitions(rows):
     x, weights = np.array(rows, dtype=float).T
     one = Quantiles.from_samples(x, weights)
     many = Quantiles.from_samples(np.repeat(x, weights.astype(int)), np.ones(int(weights.sum())))
@@ -107,6 +107,6 @@ def test_a_weight_is_a_repetition_for_quantiles(rows):
     np.testing.assert_allclose(one.scores, many.scores, atol=1e-12)
 
 
-def test_a_constant_column_is_zero():
+def test_constant_column_has_score_zero():
     curve = Quantiles.from_samples(np.full(9, 3.0), np.ones(9))
     assert curve.transform(np.array([3.0, 4.0])).tolist() == [0, 0]

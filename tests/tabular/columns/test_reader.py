@@ -1,4 +1,4 @@
-"""Columns of any library, and the kinds they are found to be."""
+"""Reading of columns of any library, and type inference."""
 
 import datetime
 
@@ -24,24 +24,24 @@ from tests.tabular.sample_tables import FRAME, LABELS, classifier, mixed
 KINDS = ["numeric", "numeric", "boolean", "categorical", "string", "datetime"]
 
 
-def same(one, other):
-    assert one.kind == other.kind
-    for mine, theirs in zip(one.values, other.values, strict=True):
-        assert mine == theirs or (mine != mine and theirs != theirs), (one.name, mine, theirs)
+def assert_same_column(one, two):
+    assert one.kind == two.kind
+    for x, y in zip(one.values, two.values, strict=True):
+        assert x == y or (x != x and y != y), (one.name, x, y)
 
 
-def test_kinds_are_found_by_themselves():
+def test_column_types_are_inferred():
     frame, _ = mixed(200)
     assert [column.kind for column in read_columns(frame)] == KINDS
 
 
 @pytest.mark.parametrize("library", [pl.from_pandas, pa.Table.from_pandas])
-def test_polars_and_arrow_are_read_as_pandas_is(library):
+def test_polars_and_arrow_are_read_like_pandas(library):
     frame, _ = mixed(200)
     other = library(frame)
     assert is_frame(other) and not is_frame(frame.to_numpy())
     for one, two in zip(read_columns(frame), read_columns(to_pandas(other)), strict=True):
-        same(one, two)
+        assert_same_column(one, two)
 
 
 @pytest.mark.parametrize(
@@ -62,59 +62,55 @@ def test_polars_and_arrow_are_read_as_pandas_is(library):
         (np.array([None, None], dtype=object), "numeric"),
     ],
 )
-def test_every_type_has_a_kind(values, kind):
+def test_column_type_of_each_dtype(values, kind):
     assert read_column("x", values).kind == kind
 
 
-def test_numbers_that_numpy_made_texts_are_numbers():
+def test_numbers_converted_to_strings_by_numpy_are_numeric():
     rows = np.array([[1, "a"], [2.5, "b"]])
     assert rows.dtype.kind == "U"
     assert [column.kind for column in read_columns(rows)] == ["numeric", "categorical"]
 
 
-def test_absent_has_one_form():
+def test_missing_values_have_one_representation():
     numbers = read_column("x", np.array([1.0, np.nan, np.inf, -np.inf])).values
     assert np.isnan(numbers).tolist() == [False, True, True, True]
     texts = read_column("x", np.array(["a", None, np.nan, "", "  ", pd.NA, pd.NaT], object)).values
     assert texts.tolist() == ["a", None, None, None, None, None, None]
 
 
-def test_whole_numbers_are_spelt_alike_as_categories_with_and_without_holes():
-    told = {"x": "categorical"}
-    whole = read_columns(pd.DataFrame({"x": [1, 2, 3]}), told)[0].values
-    holes = read_columns(pd.DataFrame({"x": [1, 2, None]}), told)[0].values
-    assert whole.tolist() == ["1", "2", "3"]
-    assert holes.tolist() == ["1", "2", None]
+def test_integer_categories_are_formatted_alike_with_and_without_missing_cells():
+    kinds = {"x": "categorical"}
+    complete = read_columns(pd.DataFrame({"x": [1, 2, 3]}), kinds)[0].values
+    with_missing = read_columns(pd.DataFrame({"x": [1, 2, None]}), kinds)[0].values
+    assert complete.tolist() == ["1", "2", "3"]
+    assert with_missing.tolist() == ["1", "2", None]
 
 
-def test_types_are_overridable_by_name_and_position():
+def test_explicit_types_by_name_and_position():
     X = np.array([[1.0, 2.0], [3.0, 2.5]])
-    found = read_columns(X, {0: "categorical", "x1": "categorical"})
-    assert [column.kind for column in found] == ["categorical"] * 2
-    assert found[1].values.tolist() == ["2", "2.5"]
+    columns = read_columns(X, {0: "categorical", "x1": "categorical"})
+    assert [column.kind for column in columns] == ["categorical"] * 2
+    assert columns[1].values.tolist() == ["2", "2.5"]
     frame = pd.DataFrame({"when": ["2026-01-01", "2026-01-02T12:00:00+00:00"]})
-    moments = read_columns(frame, {"when": "datetime"})[0].values
-    assert moments[1] - moments[0] == 36 * 3600
+    seconds = read_columns(frame, {"when": "datetime"})[0].values
+    assert seconds[1] - seconds[0] == 36 * 3600
 
 
 @pytest.mark.parametrize(
-    ("frame", "told", "words"),
+    ("frame", "kinds", "message"),
     [
         ({"x": [1]}, {"y": "numeric"}, "unknown column in column_types 'y'"),
         ({"x": [1]}, {"x": "number"}, "unknown column type 'number'; did you mean 'numeric'"),
-        ({"x": ["a"]}, {"x": "numeric"}, "column 'x' is numeric, .* could not be read"),
-        ({"x": ["a"]}, {"x": "datetime"}, "column 'x' is datetime, and holds what is no date"),
-        (
-            {"x": [1]},
-            ["numeric"],
-            "column_types is a dict from columns to types",
-        ),
+        ({"x": ["a"]}, {"x": "numeric"}, "column 'x': expected numeric values, got 'a'"),
+        ({"x": ["a"]}, {"x": "datetime"}, "column 'x': expected datetimes in ISO .*, got 'a'"),
+        ({"x": [1]}, ["numeric"], "column_types: expected a dict from column to type"),
         ({"x": [1j]}, None, "Complex data not supported: column 'x'"),
     ],
 )
-def test_mistakes_are_told(frame, told, words):
-    with pytest.raises(UserError, match=words):
-        read_columns(pd.DataFrame(frame), told)
+def test_invalid_column_types_are_rejected(frame, kinds, message):
+    with pytest.raises(UserError, match=message):
+        read_columns(pd.DataFrame(frame), kinds)
 
 
 @pytest.mark.parametrize(
@@ -129,12 +125,12 @@ def test_mistakes_are_told(frame, told, words):
         to_pandas(pa.table({"x": pa.array([datetime.datetime(9999, 12, 31)])}))["x"],
     ],
 )
-def test_the_far_future_is_not_the_past(values):
+def test_datetimes_beyond_the_nanosecond_range(values):
     column = read_column("x", values)
     assert column.kind == "datetime" and format_cell(column, 0).startswith("9999-12-3")
 
 
-def test_spans_of_time_are_seconds():
+def test_timedeltas_are_seconds():
     spans = [datetime.timedelta(days=1), None, datetime.timedelta(microseconds=1)]
     for values in (pd.Series(spans), pd.Series(spans, dtype=object)):
         column = read_column("x", values)
@@ -156,19 +152,19 @@ def test_spans_of_time_are_seconds():
         (["True", "False"], "categorical"),
     ],
 )
-def test_texts_are_what_they_look_like_in_whatever_container(container, texts, kind):
+def test_type_of_strings_does_not_depend_on_the_container(container, texts, kind):
     assert read_column("x", container(texts)).kind == kind
 
 
-def test_a_text_is_a_category_by_how_often_its_rows_count():
-    texts, times = np.array([f"t{place}" for place in range(70)], object), np.full(70, 8.0)
+def test_multiplicity_counts_as_repetition():
+    texts, counts = np.array([f"t{index}" for index in range(70)], object), np.full(70, 8.0)
     assert read_column("x", texts).kind == "string"
-    assert read_column("x", texts, multiplicity=times).kind == "categorical"
+    assert read_column("x", texts, multiplicity=counts).kind == "categorical"
     assert read_column("x", np.repeat(texts, 8)).kind == "categorical"
 
 
 @pytest.mark.parametrize("kind", ["categorical", "string"])
-def test_what_is_told_to_be_text_stays_as_it_is_spelt(kind):
+def test_explicit_text_columns_keep_every_digit(kind):
     def read(values):
         return read_column("x", values, kind).values.tolist()
 
@@ -183,63 +179,63 @@ def test_what_is_told_to_be_text_stays_as_it_is_spelt(kind):
 
 
 @pytest.mark.parametrize(
-    ("kind", "values", "words"),
+    ("kind", "values", "message"),
     [
-        ("datetime", [1, 2], "column 'x' is datetime, and holds numbers; convert it"),
-        ("numeric", pd.to_datetime(["2026-01-01"]), "column 'x' is numeric, and holds moments"),
-        ("boolean", ["a"], "column 'x' is boolean, and holds 'a'"),
-        ("boolean", [0.5], "column 'x' is boolean, and holds '0.5'"),
-        ("boolean", pd.to_datetime(["2026-01-01"]), "column 'x' is boolean, and holds"),
+        ("datetime", [1, 2], "column 'x': expected datetime values, got numbers; convert"),
+        ("numeric", pd.to_datetime(["2026-01-01"]), "expected numeric values, got datetimes"),
+        ("boolean", ["a"], "column 'x': expected boolean values, got 'a'"),
+        ("boolean", [0.5], "column 'x': expected boolean values, got '0.5'"),
+        ("boolean", pd.to_datetime(["2026-01-01"]), "column 'x': expected boolean values, got"),
     ],
 )
-def test_what_a_column_cannot_mean_is_refused(kind, values, words):
-    with pytest.raises(UserError, match=words):
+def test_values_of_another_type_are_rejected(kind, values, message):
+    with pytest.raises(UserError, match=message):
         read_column("x", pd.Series(values), kind)
 
 
 @pytest.mark.parametrize("kind", ["numeric", "datetime", "boolean", "categorical", "string"])
 @pytest.mark.parametrize("nothing", [np.nan, None, "", pd.NaT])
-def test_a_column_without_any_value_may_be_of_every_kind(kind, nothing):
+def test_empty_columns_may_have_any_type(kind, nothing):
     column = read_column("x", pd.Series([nothing] * 3), kind)
     assert column.kind == kind and format_cell(column, 0) == "absent" and len(column.values) == 3
 
 
-def test_truths_have_one_spelling():
+def test_booleans_have_one_representation():
     for values in ([True, False, None], [1, 0, None], ["true", "FALSE", None], ["1", "0", ""]):
         assert read_column("x", pd.Series(values), "boolean").values.tolist() == [
             *("True", "False", None)
         ]
 
 
-def test_empty_columns_are_named():
+def test_empty_columns_are_listed():
     frame = pd.DataFrame({"a": [1.0, np.nan], "b": [np.nan, np.inf], "c": [None, ""]})
     assert empty_columns(read_columns(frame)) == ["b", "c"]
 
 
-def test_columns_of_one_name_are_told_apart_by_position():
+def test_duplicate_names_require_positions():
     frame = pd.DataFrame([[1, 2], [3, 4]], columns=["a", "a"])
     kinds = [column.kind for column in read_columns(frame, {1: "categorical"})]
     assert kinds == ["numeric", "categorical"]
-    with pytest.raises(UserError, match="several columns are called 'a'; say positions"):
+    with pytest.raises(UserError, match=r"expected a unique column name, got 'a'"):
         read_columns(frame, {"a": "categorical"})
 
 
 @pytest.mark.parametrize(
-    "thing", [pl.Series([1, 2]), pd.Series([1, 2]), pa.chunked_array([[1, 2]])]
+    "series", [pl.Series([1, 2]), pd.Series([1, 2]), pa.chunked_array([[1, 2]])]
 )
-def test_a_series_is_no_table(thing):
+def test_series_are_rejected(series):
     with pytest.raises(UserError, match=r"Expected 2D array, got .* instead"):
-        to_pandas(thing)
+        to_pandas(series)
 
 
-def test_a_stream_of_batches_is_a_table():
+def test_record_batch_readers_are_tables():
     table = pa.table({"x": [1, 2], "c": ["a", None]})
     reader = pa.RecordBatchReader.from_batches(table.schema, table.to_batches())
     assert is_frame(reader)
     assert to_pandas(reader).shape == (2, 2)
 
 
-def test_cells_are_shown_as_text():
+def test_format_cell():
     frame, _ = mixed()
     columns = {column.name: column for column in read_columns(frame)}
     assert format_cell(columns["number"], 0) == "absent"
@@ -259,67 +255,68 @@ CELLS = st.one_of(
     st.datetimes(timezones=st.sampled_from([None, datetime.UTC])),
     st.timedeltas(datetime.timedelta(-9999), datetime.timedelta(9999)),
     st.decimals(allow_nan=False),
-    st.is_binary(max_size=3),
+    st.binary(max_size=3),
     st.tuples(st.integers(0, 2)),
 )
 
 
 @settings(deadline=None, max_examples=150)
 @given(st.one_of(*(st.lists(each, min_size=1, max_size=9) for each in (CELLS, *CELLS.branches))))
-def test_a_column_is_read_the_same_when_its_kind_is_told(values):
+def test_explicit_inferred_type_reads_the_same_values(values):
     cells = np.empty(len(values), dtype=object)
     cells[:] = values
     one = read_column("x", cells)
     assert one.kind in KINDS
     assert one.values.dtype == (np.float64 if one.kind in ("numeric", "datetime") else object)
-    same(one, read_column("x", cells, one.kind))
+    assert_same_column(one, read_column("x", cells, one.kind))
     if one.kind in ("numeric", "datetime"):
         assert not np.isinf(one.values).any()
 
 
-def test_numbers_beside_texts_in_lists_stay_numbers():
+def test_numbers_and_strings_of_a_list_keep_their_types():
     rows = [[1.5, "a", 3], [2.5, "b", 4]] * 10
-    made = classifier(max_epochs=1).fit(rows, ["x", "y"] * 10)
-    assert made.encoder_.kinds == ("numeric", "categorical", "numeric")
+    from_list = classifier(max_epochs=1).fit(rows, ["x", "y"] * 10)
+    assert from_list.encoder_.kinds == ("numeric", "categorical", "numeric")
     frame = pd.DataFrame(rows)
-    again = classifier(max_epochs=1).fit(frame.to_numpy(), ["x", "y"] * 10)
-    np.testing.assert_array_equal(made.predict_proba(rows), again.predict_proba(rows))
+    from_array = classifier(max_epochs=1).fit(frame.to_numpy(), ["x", "y"] * 10)
+    np.testing.assert_array_equal(from_list.predict_proba(rows), from_array.predict_proba(rows))
 
 
-def test_columns_of_one_name_are_refused():
+def test_duplicate_column_names_are_rejected():
     frame = pd.DataFrame(np.ones((4, 3)), columns=["a", "b", "a"])
-    with pytest.raises(ValueError, match="several columns are called 'a'; give each a name"):
+    with pytest.raises(ValueError, match="X: expected unique column names, got 'a' more than once"):
         classifier().fit(frame, [0, 1, 0, 1])
 
 
-def test_categories_that_are_dates_are_known_as_plain_dates():
+def test_categorical_dates_match_plain_dates():
     days = pd.Series(pd.to_datetime(["2026-01-01", "2026-01-02"] * 20))
     frame, y = pd.DataFrame({"day": days.astype("category")}), ["x", "y"] * 20
-    made = classifier(max_epochs=1).fit(frame, y)
-    said = made.predict_proba(frame)
+    estimator = classifier(max_epochs=1).fit(frame, y)
+    expected = estimator.predict_proba(frame)
     for plain in (days, days.dt.date, days.dt.strftime("%Y-%m-%dT%H:%M:%S")):
-        np.testing.assert_array_equal(made.predict_proba(pd.DataFrame({"day": plain})), said)
+        probabilities = estimator.predict_proba(pd.DataFrame({"day": plain}))
+        np.testing.assert_array_equal(probabilities, expected)
 
 
-def test_a_column_without_values_is_one_if_its_type_is_told():
+def test_empty_columns_require_an_explicit_type():
     frame = FRAME.assign(only=np.nan)
     with pytest.raises(ValueError, match="columns without any value: 'only'"):
         classifier().fit(frame, LABELS)
     for kind in ("numeric", "categorical", "string", "boolean", "datetime"):
-        made = classifier(max_epochs=1, column_types={"only": kind}).fit(frame, LABELS)
-        assert np.isfinite(made.predict_proba(frame)).all()
+        estimator = classifier(max_epochs=1, column_types={"only": kind}).fit(frame, LABELS)
+        assert np.isfinite(estimator.predict_proba(frame)).all()
 
 
 @pytest.mark.parametrize(
-    ("X", "words"),
+    ("X", "message"),
     [
         (pl.DataFrame({"a": [1.0]}).lazy(), r"got LazyFrame instead; call .collect\(\) first"),
-        ({"a": [1.0]}, "got dict of named values instead; make it a frame"),
-        ([{"a": 1.0}], "got list of named values instead; make it a frame"),
+        ({"a": [1.0]}, "got dict of named values instead; pass pandas.DataFrame"),
+        ([{"a": 1.0}], "got list of named values instead; pass pandas.DataFrame"),
         (np.zeros(3, dtype=[("a", float)]), "got ndarray of named values instead"),
     ],
 )
-def test_what_is_nearly_a_table(X, words):
-    with pytest.raises(UserError, match=f"Expected 2D array, {words}") as caught:
+def test_records_and_lazy_frames_are_rejected_with_advice(X, message):
+    with pytest.raises(UserError, match=f"Expected 2D array, {message}") as caught:
         classifier().fit(X, [0])
     assert "\n" not in str(caught.value)

@@ -1,4 +1,4 @@
-"""Tables on disk, in all the ways in which people write them."""
+"""Table files: CSV dialects, types, Parquet and errors."""
 
 import numpy as np
 import pandas as pd
@@ -12,7 +12,7 @@ from addnorm.tabular.columns.table_files import BLOCK_BYTES, read_table, read_ta
 PLAIN = "a,b,c\n1,x,0.5\n2,y,1.5\n"
 
 
-def written(folder, data, name="t.csv"):
+def write_file(folder, data, name="t.csv"):
     path = folder / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
@@ -33,63 +33,63 @@ def written(folder, data, name="t.csv"):
     ],
     ids=["plain", "BOM", "CRLF", "no last end", ";", "|", "tab", "decimal comma", "quotes"],
 )
-def test_csv_as_it_comes(tmp_path, data):
-    frame, types = read_table(written(tmp_path, data))
+def test_csv_dialects(tmp_path, data):
+    frame, types = read_table(write_file(tmp_path, data))
     assert frame.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
     assert types == {"a": "int64", "b": "string", "c": "double"}
-    (part,) = read_table_chunks(written(tmp_path, data), types)
+    (part,) = read_table_chunks(write_file(tmp_path, data), types)
     assert part.to_dict("list") == {"a": [1, 2], "b": ["x", "y"], "c": [0.5, 1.5]}
 
 
-def test_a_cell_may_hold_separators_and_ends_of_lines(tmp_path):
-    frame, _ = read_table(written(tmp_path, 'a,"b;c;d"\n1,"two\nlines, and ""quotes"""\n'))
+def test_quoted_separators_and_newlines(tmp_path):
+    frame, _ = read_table(write_file(tmp_path, 'a,"b;c;d"\n1,"two\nlines, and ""quotes"""\n'))
     assert frame["b;c;d"].tolist() == ['two\nlines, and "quotes"']
 
 
-def test_a_late_odd_cell_changes_the_type_of_its_column(tmp_path):
-    """The types of a large file were those of its first block."""
+def test_column_types_come_from_the_whole_file(tmp_path):
+    """Regression test: the types of a large file were those of its first block."""
     line = "1" * 50 + ".5"
     rows = BLOCK_BYTES // (len(line) + 4) + 1000
-    path = written(tmp_path, "a,b\n" + f"{line},2\n" * rows + "odd,3\n")
+    path = write_file(tmp_path, "a,b\n" + f"{line},2\n" * rows + "odd,3\n")
     frame, types = read_table(path)
     assert types["a"] == "string" and frame["a"].iloc[-1] == "odd"
     assert sum(len(part) for part in read_table_chunks(path, types)) == rows + 1
 
 
-def test_types_of_a_fit_hold_for_other_files(tmp_path):
-    _, types = read_table(written(tmp_path, "zip,n,d,t\n01,1,2026-01-01,08:00:00\nA3,2,,\n"))
+def test_types_of_one_file_apply_to_another(tmp_path):
+    _, types = read_table(write_file(tmp_path, "zip,n,d,t\n01,1,2026-01-01,08:00:00\nA3,2,,\n"))
     assert types["zip"] == "string"
     (part,) = read_table_chunks(
-        written(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02 07:30:00.5,09:00:00.25\n02,,,\n"), types
+        write_file(tmp_path, "zip,n,d,t\n01,1.5,2026-01-02 07:30:00.5,09:00:00.25\n02,,,\n"), types
     )
     assert part["zip"].tolist() == ["01", "02"]
     assert part["n"].iloc[0] == 1.5 and np.isnan(part["n"].iloc[1])
     assert part["d"].iloc[0] == pd.Timestamp("2026-01-02T07:30:00.5")
-    frame, _ = read_table(written(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
+    frame, _ = read_table(write_file(tmp_path, "zip\n01\n02\n"), {"zip": "string"})
     assert frame["zip"].tolist() == ["01", "02"]
-    with pytest.raises(UserError, match=r"a cell is not what its column is .*'many'"):
-        list(read_table_chunks(written(tmp_path, "zip,n\n01,many\n"), types))
+    with pytest.raises(UserError, match=r"expected the column types of the fit, .*'many'"):
+        list(read_table_chunks(write_file(tmp_path, "zip,n\n01,many\n"), types))
 
 
 @pytest.mark.parametrize(
-    ("data", "words"),
+    ("data", "message"),
     [
-        ("", "is no table"),
-        ("a,b\n", "it has no rows; wanted a header and rows below it"),
-        ("a,b\n1\n", "is no table"),
-        ("Größe,b\n1,2\n".encode("latin-1"), "is no UTF-8 text; convert it first"),
-        ("a,b\nGröße,2\n".encode("latin-1"), "no UTF-8 text; convert it first"),
-        ("a,a\n1,2\n", "has several columns called 'a'"),
+        ("", "expected a table with a header and rows"),
+        ("a,b\n", "expected a header and at least one row, got no rows"),
+        ("a,b\n1\n", "expected a table with a header and rows"),
+        ("Größe,b\n1,2\n".encode("latin-1"), "expected UTF-8 text, got other bytes; convert"),
+        ("a,b\nGröße,2\n".encode("latin-1"), "expected UTF-8 text, got other bytes"),
+        ("a,a\n1,2\n", "expected unique column names, got 'a' more than once"),
         ("a,b\n1,2\n".encode("utf-16"), "in UTF-16; wanted UTF-8"),
     ],
 )
-def test_files_that_are_no_tables(tmp_path, data, words):
+def test_invalid_files_are_rejected(tmp_path, data, message):
     for read in (read_table, lambda path: list(read_table_chunks(path))):
-        with pytest.raises(UserError, match=words):
-            read(written(tmp_path, data))
+        with pytest.raises(UserError, match=message):
+            read(write_file(tmp_path, data))
 
 
-def test_parquet_with_names_that_are_no_texts(tmp_path):
+def test_parquet_with_integer_column_names(tmp_path):
     pd.DataFrame({1: [1, 2], 2: ["a", "b"]}).to_parquet(tmp_path / "t.parquet")
     frame, types = read_table(tmp_path / "t.parquet")
     assert list(frame) == ["1", "2"] and types == {}
@@ -97,13 +97,13 @@ def test_parquet_with_names_that_are_no_texts(tmp_path):
     assert list(part) == ["1", "2"]
 
 
-def test_parquet_without_rows(tmp_path):
+def test_parquet_without_rows_is_rejected(tmp_path):
     pyarrow.parquet.write_table(pa.table({"a": pa.array([], pa.int64())}), tmp_path / "t.parquet")
-    with pytest.raises(UserError, match="it has no rows"):
+    with pytest.raises(UserError, match="got no rows"):
         read_table(tmp_path / "t.parquet")
 
 
-def test_an_index_with_a_name_is_a_column(tmp_path):
+def test_named_index_becomes_a_column(tmp_path):
     frame = pd.DataFrame({"a": [1, 2, 3]}, index=pd.Index([5, 6, 7], name="key"))
     frame.to_parquet(tmp_path / "named.parquet")
     frame.rename_axis(None).to_parquet(tmp_path / "plain.parquet")

@@ -1,1 +1,1 @@
-"""TODO claims/catalogue."""
+"""The claims, one per file; the file name is the id of the claim."""

@@ -1,4 +1,4 @@
-"""AdaNorm beats LayerNorm."""
+"""Claim: AdaNorm is better than LayerNorm."""
 
 from collections.abc import Mapping, Sequence
 
@@ -24,25 +24,23 @@ from addnorm.core.rows import Row
     )
 )
 class AdaNormBeatsLayerNorm(ComparisonClaim):
-    """Both norms in Pre-LN."""
+    """AdaNorm and LayerNorm in Pre-LN."""
 
     # NOTE[DIFF]: the released code changes only the final norms of encoder and decoder; here every
-    # norm is an AdaNorm, as the paper has it. C stays at its default and is not tuned.
+    # norm is an AdaNorm, as in the paper. C stays at its default and is not tuned.
     paper_location = "section 4 and table 6"
     experiment = (
-        "Pre-LN with either norm learns to translate dates over one ladder of learning rates. "
+        "Pre-LN with either norm learns to translate dates over the same learning rates. "
         + PROGRESS_DEFINITION
     )
     rule = "AdaNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms."""
         return {"norms": norm_comparison(budget, ["layer", "ada"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Better."""
-        ahead = paired_difference(
+        gain = paired_difference(
             best_setting_values(rows, arm="pre_ln ada"), best_setting_values(rows, arm="pre_ln")
         )
-        return [Check("progress, ada minus layer", ahead, low=0)]
+        return [Check("progress, ada minus layer", gain, low=0)]

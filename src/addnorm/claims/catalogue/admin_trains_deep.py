@@ -1,4 +1,4 @@
-"""Admin trains where deep Post-LN does not."""
+"""Claim: Admin trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -15,13 +15,13 @@ from addnorm.core.cards import Card
             "2004.08249"
         ),
         summary=(
-            "Admin, which scales the skips by what a first batch shows, trains at a depth at which "
-            "Post-LN does not."
+            "Admin, which scales the skips by variances measured on one batch, trains at a depth "
+            "at which Post-LN does not."
         ),
     )
 )
 class AdminTrainsDeep(DeepRemedyClaim):
-    """Admin beside Post-LN."""
+    """Admin and Post-LN at the same depth."""
 
     arm = "admin"
     paper_location = "section 5.2 and table 3"

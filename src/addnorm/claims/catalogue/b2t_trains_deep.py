@@ -1,4 +1,4 @@
-"""B2T trains where deep Post-LN does not."""
+"""Claim: B2T trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -21,7 +21,7 @@ from addnorm.core.cards import Card
     )
 )
 class B2tTrainsDeep(DeepRemedyClaim):
-    """B2T beside Post-LN."""
+    """B2T and Post-LN at the same depth."""
 
     arm = "b2t"
     paper_location = "sections 4 and 5"

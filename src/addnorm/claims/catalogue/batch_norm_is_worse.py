@@ -1,4 +1,4 @@
-"""BatchNorm in an encoder is worse than LayerNorm, and breaks at small batches."""
+"""Claim: BatchNorm in an encoder is worse than LayerNorm and fails with small batches."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -13,6 +13,7 @@ from addnorm.claims.trained import (
     ComparisonClaim,
     best_setting_values,
 )
+from addnorm.comparison.parse import parse_comparison
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.statistics import paired_difference
 from addnorm.core.cards import Card
@@ -31,24 +32,26 @@ LEARNING_RATES = [*SHALLOW_LRS, 0.1]
             "Shen et al., PowerNorm: Rethinking Batch Normalization in Transformers, 2020, "
             "arXiv 2003.07845"
         ),
-        summary="BatchNorm in an encoder is worse than LayerNorm, and breaks at small batches.",
+        summary="BatchNorm in an encoder is worse than LayerNorm and fails with small batches.",
     )
 )
 class BatchNormIsWorse(ComparisonClaim):
-    """Both norms in a Pre-LN encoder, at two sizes of batch."""
+    """BatchNorm and LayerNorm in a Pre-LN encoder, with large and with small batches."""
 
-    # NOTE[DIFF]: the paper trains translators and language models; here a classifier, because in a
-    # causal stack BatchNorm would show later tokens.
+    # NOTE[DIFF]: the paper trains translation and language models; here a classifier, because in a
+    # causal stack BatchNorm would leak later tokens.
     paper_location = "section 1, table 1 and section 3"
     experiment = (
-        "A Pre-LN encoder with either norm learns to tell from a docstring to which package of "
-        "Python's library it belongs, over one ladder of learning rates, with batches of two "
-        "sizes and as many updates. " + PROGRESS_DEFINITION.replace("each token", "each package")
+        "A Pre-LN encoder with either norm learns to classify docstrings by the package of "
+        "Python's standard library they belong to, over the same learning rates, with two batch "
+        "sizes and the same number of steps. "
+        + PROGRESS_DEFINITION.replace("each token", "each package")
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g} at small batches, too. Seed by seed: "
-        "at large batches LayerNorm makes more progress than BatchNorm; at small ones BatchNorm "
-        f"breaks: it makes less than {TRAINED_THRESHOLD:g} of the progress of LayerNorm."
+        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g} at small batches, too. "
+        "Seed by seed: at large batches LayerNorm makes more progress than BatchNorm; at small "
+        f"ones BatchNorm breaks: it makes less than {TRAINED_THRESHOLD:g} of the progress of "
+        "LayerNorm."
     )
     pilot = (
         "a first round by the same rule, letter by letter, in which nobody learnt anything; then "
@@ -66,7 +69,6 @@ class BatchNormIsWorse(ComparisonClaim):
     )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms at two sizes of batch."""
         at: dict[Budget, dict[str, Any]] = {
             "smoke": {"dim": 8, "heads": 2, "depth": 1, "steps": 4, "seeds": 1, "lr": [1e-3]},
             "standard": {
@@ -93,12 +95,11 @@ class BatchNormIsWorse(ComparisonClaim):
         }  # fmt: skip
         spec = same | at[budget]
         return {
-            LARGE: Comparison.of(spec | {"batch_tokens": 512}),
-            SMALL: Comparison.of(spec | {"batch_tokens": 64}),
+            LARGE: parse_comparison(spec | {"batch_tokens": 512}),
+            SMALL: parse_comparison(spec | {"batch_tokens": 64}),
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Worse, and broken."""
         layer, batch = (
             {study: best_setting_values(rows, study=study, arm=arm) for study in (LARGE, SMALL)}
             for arm in ("pre_ln", "pre_ln batch")

@@ -1,4 +1,4 @@
-"""BatchNorm's statistics do not fit sequences of other lengths than it was trained on."""
+"""Claim: BatchNorm's statistics do not fit sequences longer than those of training."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,7 @@ from addnorm.core.rows import Row
 from addnorm.stacks import Encoder
 
 DRIFT_THRESHOLD = 0.1
-"""Drift that counts, where every feature has a deviation of about 1."""
+"""Smallest relevant drift; every feature has a standard deviation of about 1."""
 
 
 @register(
@@ -37,32 +37,33 @@ DRIFT_THRESHOLD = 0.1
             "recurrent networks"
         ),
         summary=(
-            "BatchNorm's statistics do not fit sequences longer than those of training, so that "
-            "what it puts out drifts; what LayerNorm puts out does not."
+            "BatchNorm's statistics do not fit sequences longer than those of training, so its "
+            "output drifts; the output of LayerNorm does not."
         ),
     )
 )
 class BatchStatistics(InitClaim):
-    """How far the mean token moves, when sequences are longer than those seen before.
+    """Change of the mean token on sequences longer than those of training.
 
     drift = sqrt(mean over features of (m(length) - m(seen)) ** 2)
 
-    m(length): (dim), the mean over tokens behind the last norm, in evaluation mode; at the seen
-        length from other sequences than those it is compared with
+    m(length): (dim), mean over tokens after the last norm in evaluation mode; m(seen) uses other
+        sequences than m(length)
     """
 
-    # NOTE[DIFF]: the paper has recurrent networks in mind, whose statistics are kept for each step
-    # of time; here a Transformer's, which are common to all places.
+    # NOTE[DIFF]: the paper considers recurrent networks with separate statistics for each time
+    # step; here a Transformer, whose statistics are common to all positions.
     paper_location = "sections 1 and 3.1"
     experiment = (
         "Post-LN encoders with sinusoidal positions, one with BatchNorm and one with LayerNorm, "
         "read many batches of short sequences in training mode, so that BatchNorm's running "
-        "statistics settle; no weight is changed. Then, in evaluation mode, they read sequences "
-        "of lengths seen and not seen before. Both are measured by the same number."
+        "statistics converge; no weight is changed. Then, in evaluation mode, they read "
+        "sequences of the same and of larger lengths. The same quantity is measured for both."
     )
     rule = (
-        f"At the largest length BatchNorm's drift is above {DRIFT_THRESHOLD:g} and more than {DRIFT_THRESHOLD:g} "
-        f"above LayerNorm's, seed by seed, and LayerNorm's is below {DRIFT_THRESHOLD:g}."
+        f"At the largest length BatchNorm's drift is above {DRIFT_THRESHOLD:g} and more than "
+        f"{DRIFT_THRESHOLD:g} above LayerNorm's, seed by seed, and LayerNorm's is below "
+        f"{DRIFT_THRESHOLD:g}."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it measured "
@@ -80,7 +81,6 @@ class BatchStatistics(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """Settle, then look."""
         for norm in ("batch", "layer"):
             reseed(settings["seed"])
             table = torch.randn(64, settings["dim"])
@@ -96,7 +96,6 @@ class BatchStatistics(InitClaim):
                 yield make_row("drift", drift, arm=norm, length=length)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Beyond what is seen."""
         longest = max((each["length"] for each in rows), default=0)
         batch, layer = (
             compute_per_seed(select_rows(rows, "drift", arm=arm, length=longest), max_value)

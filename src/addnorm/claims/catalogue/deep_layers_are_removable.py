@@ -1,4 +1,4 @@
-"""Pre-LN's deepest layers can be taken away with less harm than its first ones."""
+"""Claim: in Pre-LN removing the deepest layers harms less than removing the first ones."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -29,11 +29,11 @@ from addnorm.comparison.statistics import paired_difference
 from addnorm.comparison.tasks.text_data import unigram_loss
 from addnorm.core.cards import Card
 from addnorm.core.rows import Row
-from addnorm.data.batches import Batch, BatchIterator
+from addnorm.data.batches import Batch
 from addnorm.data.corpus import Corpus
-from addnorm.train.objective import Objective
+from addnorm.tasks import Objective, get_run_task
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.recipe import Recipe
-from addnorm.train.train_state import TrainCallback
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
 
@@ -47,24 +47,24 @@ NUM_LAYER_GROUPS = 4
         formula="loss(without layer l) - loss falls with l in Pre-LN",
         paper="Sun et al., The Curse of Depth in Large Language Models, 2025, arXiv 2502.05795",
         summary=(
-            "In Pre-LN the deepest layers do little: they can be taken away with less harm than "
-            "the first ones, and more so than in Post-LN."
+            "In Pre-LN the deepest layers contribute little: removing them harms less than "
+            "removing the first ones, and this effect is stronger than in Post-LN."
         ),
     )
 )
 class DeepLayersAreRemovable(TrainedClaim):
-    """What it costs to take one layer out of a trained model.
+    """Loss increase when one layer is removed from a trained model.
 
     harm_l = loss on held-out text with the branches of layer l set to 0, minus the loss with all
     """
 
-    # NOTE[DIFF]: the paper takes layers out of released models of billions of parameters.
+    # NOTE[DIFF]: the paper removes layers from released models with billions of parameters.
     paper_location = "section 2 and figure 1"
     experiment = (
-        "Language models with Pre-LN, and with Post-LN beside it, are trained on the documentation "
-        "of Python, letter by letter, over one ladder of learning rates, with a warm-up of a "
-        "quarter of the steps. Then each layer is taken out by itself, and the loss on some "
-        "held-out text is compared with that of the whole model. " + PROGRESS_DEFINITION
+        "Language models with Pre-LN and with Post-LN are trained on the documentation of "
+        "Python, character by character, over the same learning rates, with a warm-up of a "
+        "quarter of the steps. Then each layer is removed by itself, and the loss on held-out "
+        "text is compared with that of the whole model. " + PROGRESS_DEFINITION
     )
     pilot = (
         "at the standard budget, a first round of three seeds by the same rule, undecided, in "
@@ -72,9 +72,9 @@ class DeepLayersAreRemovable(TrainedClaim):
         "are new seeds, more of them, one more rate, and one schedule for both."
     )
     rule = (
-        f"Premise: Pre-LN makes progress above {TRAINED_THRESHOLD:g}. Seed by seed: in Pre-LN the mean harm "
-        "of the first quarter of the layers minus that of the last quarter is above 0, and above "
-        "the same of Post-LN."
+        f"Premise: Pre-LN makes progress above {TRAINED_THRESHOLD:g}. Seed by seed: in Pre-LN the "
+        "mean harm of the first quarter of the layers minus that of the last quarter is above 0, "
+        "and above the same of Post-LN."
     )
     chart = ChartSpec(
         name="harm", x="layer", y="loss without it, minus with it (nats)", group_by=("arm", "lr")
@@ -95,42 +95,40 @@ class DeepLayersAreRemovable(TrainedClaim):
     )
 
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The sizes."""
         return dict(self.budgets[budget])
 
     def cost(self, budget: Budget) -> str:
-        """So many runs of so many steps."""
         at = self.budgets[budget]
         runs = len(at["arms"]) * len(at["rates"]) * at["seeds"]
         return f"{runs:,} runs of {at['steps']:,} steps"
 
     def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
-        """Train with each seed, or go on, and take layers out."""
         at = self.budgets[budget]
         data = small_demo_corpus(workspace.studies.parent / DATA_FOLDER, "lm", at["records"])
         seeds = range(at["first_seed"], at["first_seed"] + at["seeds"])
-        every = list(product(seeds, at["arms"], at["rates"]))
-        pace = ProgressTimer(workspace.on_message, total=len(every) * at["steps"], unit="steps")
+        settings = list(product(seeds, at["arms"], at["rates"]))
+        timer = ProgressTimer(
+            workspace.callback.on_message, total=len(settings) * at["steps"], unit="steps"
+        )
         runs = {}
-        for number, (seed, arm, lr) in enumerate(every):
-            pace.start_training(number * at["steps"])
-            own = {"arm": arm, "lr": lr, "seed": seed}
-            runs[arm, lr, seed] = _train_run(at, data, workspace.folder, own, pace)
+        for number, (seed, arm, lr) in enumerate(settings):
+            timer.start_training(number * at["steps"])
+            arm_settings = {"arm": arm, "lr": lr, "seed": seed}
+            runs[arm, lr, seed] = _train_run(at, data, workspace.folder, arm_settings, timer)
         losses = (each.loss for each in runs.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
-        made: list[Row] = []
+        rows: list[Row] = []
         for (arm, lr, seed), each in runs.items():
-            where = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
-            where |= {"lr": lr, "seed": seed}
-            way = clipped_progress(each.loss, baseline=each.baseline, best=best)
-            made += [make_row("progress", way, **where)]
-            made += [
-                make_row("harm", value, layer=n, **where) for n, value in enumerate(each.harm, 1)
+            fields = {"study": "lm", "arm": arm, "depth": at["depth"], "warmup": at["steps"] // 4}
+            fields |= {"lr": lr, "seed": seed}
+            progress = clipped_progress(each.loss, baseline=each.baseline, best=best)
+            rows += [make_row("progress", progress, **fields)]
+            rows += [
+                make_row("harm", value, layer=n, **fields) for n, value in enumerate(each.harm, 1)
             ]
-        return made
+        return rows
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """First quarter against last."""
         pre, post = (
             _harm_difference(best_setting_rows(rows, arm=arm)) for arm in ("pre_ln", "post_ln")
         )
@@ -144,25 +142,25 @@ class DeepLayersAreRemovable(TrainedClaim):
 
 
 def _harm_difference(rows: Sequence[Row]) -> dict[int, float]:
-    """By seed: mean harm of the first quarter of the layers minus that of the last."""
-    own = [each for each in rows if each["name"] == "harm"]
-    count = max((each["layer"] for each in own), default=0)
-    few = max(1, count // NUM_LAYER_GROUPS)
+    """Return the mean harm of the first quarter of the layers minus the last, by seed."""
+    harms = [each for each in rows if each["name"] == "harm"]
+    count = max((each["layer"] for each in harms), default=0)
+    size = max(1, count // NUM_LAYER_GROUPS)
     first, last = (
-        compute_per_seed([each for each in own if start <= each["layer"] < start + few], _mean)
-        for start in (1, count - few + 1)
+        compute_per_seed([each for each in harms if start <= each["layer"] < start + size], _mean)
+        for start in (1, count - size + 1)
     )
     return {seed: first[seed] - last[seed] for seed in first}
 
 
 class Outcome(NamedTuple):
-    """What one run left."""
+    """Measurements of one run."""
 
     loss: float
-    """On held-out text; NaN if it diverged."""
+    """Loss on held-out text; NaN if the run diverged."""
     baseline: float
     harm: list[float]
-    """Of each layer; none if it diverged."""
+    """Harm of each layer; empty if the run diverged."""
 
 
 def _train_run(
@@ -194,10 +192,15 @@ def _build_recipe(settings: BudgetSettings, data: Path, arm_settings: Mapping[st
 
 
 def _measure_harm(run: TrainedRun, settings: BudgetSettings) -> tuple[float, list[float]]:
-    """The loss of the whole model, and what it costs to take each layer out."""
-    spans = {"tokens": settings["batch_tokens"], "longest": settings["max_length"]}
+    """Return the loss of the whole model, and the loss increase without each layer."""
     corpus = Corpus.open(run.recipe.data)
-    held_out = BatchIterator(corpus, run.tokenizer, split="valid", **spans)
+    held_out = get_run_task(run).make_batches(
+        corpus,
+        run.tokenizer,
+        split="valid",
+        batch_tokens=settings["batch_tokens"],
+        max_length=settings["max_length"],
+    )
     batches = [batch for batch, _ in islice(held_out.epoch(), settings["batches"])]
     (stack,) = run.model.stacks
     whole, harm = _mean_loss(run, batches), []
@@ -216,7 +219,7 @@ def _zero_branch(_tap: nn.Module, _inputs: Any, branch: Tensor) -> Tensor:
 
 @torch.no_grad()
 def _mean_loss(run: TrainedRun, batches: Sequence[Batch]) -> float:
-    objective = Objective(run.model, run.task).eval()
+    objective = Objective(run.model, get_run_task(run)).eval()
     total = sum(float(objective(*batch.inputs_and_targets)[0]) for batch in batches)
     return total / sum(batch.count for batch in batches)
 

@@ -1,4 +1,4 @@
-"""Post-LN of twelve layers does not train where Pre-LN does."""
+"""Claim: Post-LN with twelve layers does not train where Pre-LN does."""
 
 from collections.abc import Mapping, Sequence
 
@@ -32,29 +32,27 @@ from addnorm.core.rows import Row
             "arXiv 1906.01787; Liu et al., Understanding the Difficulty of Training "
             "Transformers, 2020, arXiv 2004.08249"
         ),
-        summary="Post-LN of twelve layers or more does not train, where Pre-LN does.",
+        summary="Post-LN with twelve layers or more does not train where Pre-LN does.",
     )
 )
 class DeepPostLnFails(ComparisonClaim):
-    """Both wirings at one depth, tuned over learning rates and over warm-up."""
+    """Post-LN and Pre-LN at one depth, tuned over learning rate and warm-up."""
 
     # NOTE[DIFF]: the papers train encoders of 18 and 20 layers on WMT for days; here twelve layers
     # in encoder and decoder learn dates for minutes.
     paper_location = "section 5.2 of Wang et al.; sections 1 and 5 of Liu et al."
     experiment = describe_deep_experiment(f"Post-LN and Pre-LN, {WITH_AND_WITHOUT_WARMUP}")
     rule = (
-        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINED_THRESHOLD:g}. "
-        f"Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} below "
-        "Pre-LN, seed by seed."
+        "Premise: Pre-LN at its best learning rate and warm-up makes progress above "
+        f"{TRAINED_THRESHOLD:g}. Post-LN at its best makes progress below {TRAINED_THRESHOLD:g}, "
+        f"and more than {NEGLIGIBLE_PROGRESS:g} below Pre-LN, seed by seed."
     )
     chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two arms, each with and without warm-up."""
         return {"deep": deep_comparison(budget, ["post_ln", "pre_ln"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """One trains, the other does not."""
         post, pre = (best_setting_values(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
             Check(

@@ -1,4 +1,4 @@
-"""DeepNorm trains where deep Post-LN does not."""
+"""Claim: DeepNorm trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -15,7 +15,7 @@ from addnorm.core.cards import Card
     )
 )
 class DeepnormTrainsDeep(DeepRemedyClaim):
-    """DeepNorm beside Post-LN."""
+    """DeepNorm and Post-LN at the same depth."""
 
     arm = "deepnorm"
     paper_location = "section 4 and table 1"

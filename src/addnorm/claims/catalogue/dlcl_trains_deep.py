@@ -1,4 +1,4 @@
-"""DLCL trains where deep Post-LN does not."""
+"""Claim: DLCL trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -21,9 +21,9 @@ from addnorm.core.cards import Card
     )
 )
 class DlclTrainsDeep(DeepRemedyClaim):
-    """DLCL beside Post-LN."""
+    """DLCL and Post-LN at the same depth."""
 
-    # NOTE[DIFF]: the arm is DLCL in its usual form, around Pre-LN layers; that Pre-LN alone trains
-    # here, too, is to be seen beside it.
+    # NOTE[DIFF]: the arm is DLCL in its usual form, around Pre-LN layers; the chart shows that
+    # Pre-LN alone trains here, too.
     arm = "dlcl"
     paper_location = "sections 3 and 5"

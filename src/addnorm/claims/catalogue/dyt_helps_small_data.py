@@ -1,4 +1,4 @@
-"""DyT helps with few tokens and hurts with many."""
+"""Claim: DyT helps with few training tokens and hurts with many."""
 
 from collections.abc import Mapping, Sequence
 
@@ -26,19 +26,19 @@ from addnorm.core.rows import Row
             "a study of DyT as a regulariser, 2026, arXiv 2604.23434 (read in a summary only), "
             "about Zhu et al., Transformers without Normalization, 2025, arXiv 2503.10622"
         ),
-        summary="DyT in place of LayerNorm helps when training data are few, hurts when many.",
+        summary="DyT instead of LayerNorm helps with little training data and hurts with much.",
     )
 )
 class DytHelpsSmallData(ComparisonClaim):
-    """Both norms in Pre-LN on two sizes of corpus."""
+    """DyT and LayerNorm in Pre-LN on a small and a larger corpus."""
 
     # NOTE[DIFF]: the study was read in a summary only, so that its settings are not known; alpha
     # starts at its default and is not tuned.
 
     paper_location = "its tables of validation loss by model size and tokens"
     experiment = (
-        "Pre-LN with either norm learns to translate dates, from all 5,000 pairs and, for longer, "
-        "from a few, which it can learn by heart; over one ladder of learning rates each. "
+        "Pre-LN with either norm learns to translate dates, from all 5,000 pairs and, with more "
+        "steps, from a small subset that it can memorize; each over the same learning rates. "
         + PROGRESS_DEFINITION
     )
     rule = (
@@ -49,7 +49,6 @@ class DytHelpsSmallData(ComparisonClaim):
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms on two corpora."""
         norms = ["layer", "dyt"]
         return {
             "all": norm_comparison(budget, norms),
@@ -57,11 +56,9 @@ class DytHelpsSmallData(ComparisonClaim):
         }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
-        """Few."""
         return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Better here, worse there."""
         few, every = (
             paired_difference(
                 *(best_setting_values(rows, study=s, arm=arm) for arm in ("pre_ln dyt", "pre_ln"))
@@ -75,11 +72,11 @@ class DytHelpsSmallData(ComparisonClaim):
             *(
                 Check(
                     f"progress of layer on {s} pairs",
-                    estimate_over_seeds(found),
+                    estimate_over_seeds(values),
                     TRAINED_THRESHOLD,
                     premise=True,
                 )
-                for s, found in layer.items()
+                for s, values in layer.items()
             ),
             Check("progress on few pairs, dyt minus layer", few, low=0),
             Check("progress on all pairs, dyt minus layer", every, high=0),

@@ -1,4 +1,4 @@
-"""An epsilon outside of the root multiplies the gradients of constant tokens by 1 / eps."""
+"""Claim: an epsilon outside the root multiplies gradients of constant tokens by 1 / eps."""
 
 from collections.abc import Iterator, Sequence
 
@@ -40,23 +40,23 @@ POWERS = {"inside": 0.5, "outside": 1.0}
     )
 )
 class EpsilonOutside(InitClaim):
-    """How much a LayerNorm multiplies the gradient of a constant token.
+    """Factor by which LayerNorm multiplies the gradient of a constant token.
 
     gain = |d loss / d x| / |g - mean(g)|, g = d loss / d y
 
-    x: (dim), all entries equal, as those of a padded token may be
+    x: (dim), all entries equal, as in a padded token
     """
 
     attributed_to = "ours, on the code of Rush et al., 2018"
     paper_location = "class LayerNorm of the Annotated Transformer; equation 4 of Ba et al."
     experiment = (
-        "Constant tokens go through LayerNorm without gain and bias; a random gradient comes back. "
-        "Its size, the mean taken off, is compared before and behind the norm, for several eps "
-        "inside and outside of the root."
+        "Constant tokens pass through LayerNorm without gain and bias, and a random gradient is "
+        "propagated back. The norm of the gradient at the input is divided by that at the "
+        "output, without its mean, for several eps inside and outside the root."
     )
     rule = (
-        f"gain * sqrt(eps) inside and gain * eps outside are {UNIT_GAIN_RANGE[0]:g} to {UNIT_GAIN_RANGE[1]:g} at every "
-        "eps."
+        f"gain * sqrt(eps) inside and gain * eps outside are {UNIT_GAIN_RANGE[0]:g} to "
+        f"{UNIT_GAIN_RANGE[1]:g} at every eps."
     )
     chart = ChartSpec(name="gain", x="eps", y="gain of the gradient", log_x=True, log_y=True)
     budgets = budget_table(
@@ -66,7 +66,6 @@ class EpsilonOutside(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """One backward pass for each spelling and eps."""
         for mode in POWERS:
             for eps in settings["eps"]:
                 call = f"layer(affine=False, eps={eps}, eps_mode={mode})"
@@ -74,17 +73,16 @@ class EpsilonOutside(InitClaim):
                 x = torch.randn(32, 1, dtype=torch.float64).expand(-1, settings["dim"]).clone()
                 x.requires_grad_()
                 g = torch.randn(x.shape, dtype=torch.float64)
-                (found,) = torch.autograd.grad(norm(x), x, g)
-                gain = found.norm() / (g - g.mean(-1, keepdim=True)).norm()
+                (gradient,) = torch.autograd.grad(norm(x), x, g)
+                gain = gradient.norm() / (g - g.mean(-1, keepdim=True)).norm()
                 yield make_row("gain", gain, arm=f"eps {mode}", eps=eps)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """The power of eps, and its factor."""
         checks = []
         for mode, power in POWERS.items():
-            own = select_rows(rows, "gain", arm=f"eps {mode}")
-            shares = [{**each, "value": each["value"] * each["eps"] ** power} for each in own]
-            for which, of in (("smallest", min_value), ("largest", max_value)):
+            gains = select_rows(rows, "gain", arm=f"eps {mode}")
+            scaled = [{**each, "value": each["value"] * each["eps"] ** power} for each in gains]
+            for which, statistic in (("smallest", min_value), ("largest", max_value)):
                 what = f"eps {mode}: {which} gain * eps ** {power:g}"
-                checks.append(Check(what, estimate_per_seed(shares, of), *UNIT_GAIN_RANGE))
+                checks.append(Check(what, estimate_per_seed(scaled, statistic), *UNIT_GAIN_RANGE))
         return checks

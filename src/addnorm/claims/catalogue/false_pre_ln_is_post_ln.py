@@ -1,4 +1,4 @@
-"""The wrong Pre-LN, whose skip starts behind the norm, behaves like Post-LN."""
+"""Claim: a wrong Pre-LN, whose skip starts after the norm, behaves like Post-LN."""
 
 from collections.abc import Mapping, Sequence
 
@@ -33,13 +33,13 @@ from addnorm.core.rows import Row
             "first norm_first, 2021"
         ),
         summary=(
-            "A Pre-LN whose skip starts behind the norm, a common slip, is Post-LN in disguise: "
-            "it fails at the depth at which Post-LN does, and Pre-LN does not."
+            "A Pre-LN whose skip starts after the norm, a common mistake, is Post-LN in disguise: "
+            "it fails at a depth at which Post-LN fails and Pre-LN does not."
         ),
     )
 )
 class FalsePreLnIsPostLn(ComparisonClaim):
-    """The slip beside what it was meant to be and what it is."""
+    """The wrong Pre-LN compared with Pre-LN and with Post-LN."""
 
     attributed_to = "ours, on the code of Somepalli et al., 2021"
     paper_location = "the released code of SAINT; issue 61165 of PyTorch"
@@ -47,14 +47,14 @@ class FalsePreLnIsPostLn(ComparisonClaim):
         f"Post-LN and the wrong Pre-LN {WITH_AND_WITHOUT_WARMUP}, the right Pre-LN without"
     )
     rule = (
-        f"Premises: Pre-LN at its best makes progress above {TRAINED_THRESHOLD:g}, and more than {NEGLIGIBLE_PROGRESS:g} "
-        f"above Post-LN. The wrong Pre-LN stays more than {NEGLIGIBLE_PROGRESS:g} below Pre-LN and differs from "
-        f"Post-LN by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed."
+        f"Premises: Pre-LN at its best makes progress above {TRAINED_THRESHOLD:g}, and more than "
+        f"{NEGLIGIBLE_PROGRESS:g} above Post-LN. The wrong Pre-LN stays more than "
+        f"{NEGLIGIBLE_PROGRESS:g} below Pre-LN and differs from Post-LN by less than "
+        f"{NEGLIGIBLE_PROGRESS:g}, seed by seed."
     )
     chart = PROGRESS_BY_LR
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """The slip and what it is, with and without warm-up; what it was meant to be, without."""
         return {
             "deep": deep_comparison(
                 budget, ["post_ln", "false_pre_ln"], arms_without_warmup=["pre_ln"], seeds=4
@@ -62,7 +62,6 @@ class FalsePreLnIsPostLn(ComparisonClaim):
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Unlike the one, like the other."""
         post, pre, false = (
             best_setting_values(rows, arm=a) for a in ("post_ln", "pre_ln", "false_pre_ln")
         )

@@ -1,4 +1,4 @@
-"""FixNorm on the word vectors helps where there is little data."""
+"""Claim: FixNorm on the word vectors helps with little data."""
 
 from collections.abc import Mapping, Sequence
 
@@ -18,7 +18,7 @@ from addnorm.core.rows import Row
 
 PLAIN, FIXED = "usual word vectors", "fixnorm"
 NORMS = {"layer": "pre_ln", "scale": "pre_ln scale"}
-"""Norms of the stack, and the arms that have them."""
+"""Arms by the norm of the stack."""
 
 
 @register(
@@ -31,48 +31,45 @@ NORMS = {"layer": "pre_ln", "scale": "pre_ln scale"}
             "Self-Attention, 2019, arXiv 1910.05895"
         ),
         summary=(
-            "With little data it helps to give all word vectors the same length (FixNorm), beside "
-            "LayerNorm as well as beside ScaleNorm."
+            "With little data it helps to give all word vectors the same length (FixNorm), with "
+            "LayerNorm as well as with ScaleNorm."
         ),
     )
 )
 class FixNormHelpsLittleData(ComparisonClaim):
-    """Pre-LN with either norm, with word vectors as they are and of one length.
+    """Pre-LN with either norm, with plain word vectors and with word vectors of unit length.
 
     x = sqrt(dim) * e_w + position,    logit_w = h . e_w,    e_w = w / |w| or w
     """
 
     # NOTE[DIFF]: the paper translates five pairs of languages with 10,000 to 133,000 sentences,
-    # with dropout and label smoothing; here dates, from a few pairs that can be learnt by heart.
+    # with dropout and label smoothing; here dates, from a small set that can be memorized.
     paper_location = "sections 2.3 and 4.2, table 2"
     experiment = (
-        "Pre-LN with LayerNorm and with ScaleNorm learns to translate dates from a few pairs, "
-        "which it can learn by heart; with usual word vectors, and with FixNorm, which gives each "
-        "the length 1 wherever it is used, over one ladder of learning rates. "
+        "Pre-LN with LayerNorm and with ScaleNorm learns to translate dates from a small set of "
+        "pairs that it can memorize; with plain word vectors, and with FixNorm, which normalizes "
+        "each vector to length 1 wherever it is used, over the same learning rates. "
         + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm with usual word vectors makes progress above {TRAINED_THRESHOLD:g}. Seed by "
-        "seed: FixNorm makes more progress than usual word vectors, with LayerNorm in the stack "
-        "and with ScaleNorm: both differences are above 0. FixNorm and ScaleNorm together against "
-        "neither is told and not judged."
+        f"Premise: LayerNorm with usual word vectors makes progress above {TRAINED_THRESHOLD:g}. "
+        "Seed by seed: FixNorm makes more progress than usual word vectors, with LayerNorm in the "
+        "stack and with ScaleNorm: both differences are above 0. FixNorm and ScaleNorm together "
+        "against neither is told and not judged."
     )
     pilot = "no cell with FixNorm; the settings are those of ScaleNorm's claim."
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms, with both kinds of word vectors."""
         return {
             PLAIN: norm_comparison(budget, list(NORMS), small_corpus=True),
             FIXED: norm_comparison(budget, list(NORMS), small_corpus=True, table_norm="fixnorm"),
         }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
-        """Few."""
         return dict.fromkeys(self.comparisons(budget), SMALL_CORPUS_RECORDS[budget])
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Better with either norm."""
         plain, fixed = (
             {norm: best_setting_values(rows, study=study, arm=arm) for norm, arm in NORMS.items()}
             for study in (PLAIN, FIXED)

@@ -1,4 +1,4 @@
-"""LayerNorm without gain and bias does as well or better, and over-fits less."""
+"""Claim: LayerNorm without gain and bias is as good or better and over-fits less."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,13 +30,13 @@ WITHOUT_AFFINE = "layer(affine=False)"
             "Xu et al., Understanding and Improving Layer Normalization, 2019, arXiv 1911.07013"
         ),
         summary=(
-            "LayerNorm without its gain and bias does as well as with them or better, since they "
-            "raise the risk of over-fitting."
+            "LayerNorm without gain and bias is at least as good as with them, because they "
+            "increase the risk of over-fitting."
         ),
     )
 )
 class GainAndBiasOverfit(ComparisonClaim):
-    """Both forms of LayerNorm on much data and on little.
+    """LayerNorm with and without gain and bias, on all data and on a small subset.
 
     gap = validation loss - training loss, at the end
     """
@@ -44,20 +44,19 @@ class GainAndBiasOverfit(ComparisonClaim):
     paper_location = "section 3.1 and table 2"
     experiment = (
         "Pre-LN with and without gain and bias in its norms learns to translate dates, from all "
-        "5,000 pairs and, for longer, from a few, which it can learn by heart; over one ladder of "
-        "learning rates each. " + PROGRESS_DEFINITION
+        "5,000 pairs and, with more steps, from a small subset that it can memorize; each over "
+        "the same learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: with gain and bias it makes progress above {TRAINED_THRESHOLD:g}, on all pairs and on few. "
-        f"Without them it makes less than {NEGLIGIBLE_PROGRESS:g} less; and on few pairs, both at the setting "
-        "that is best with them, the gap between validation and training loss is smaller, seed by "
-        "seed."
+        f"Premise: with gain and bias it makes progress above {TRAINED_THRESHOLD:g}, on all pairs "
+        f"and on few. Without them it makes less than {NEGLIGIBLE_PROGRESS:g} less; and on few "
+        "pairs, both at the setting that is best with them, the gap between validation and "
+        "training loss is smaller, seed by seed."
     )
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "study"), log_x=True)
     row_names = ("progress", "loss", "train_loss")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms on two corpora."""
         norms = ["layer", WITHOUT_AFFINE]
         return {
             "all": norm_comparison(budget, norms),
@@ -65,25 +64,23 @@ class GainAndBiasOverfit(ComparisonClaim):
         }
 
     def records(self, budget: Budget) -> Mapping[str, int]:
-        """Few."""
         return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """As good everywhere, and a smaller gap where there is one."""
         arms = (f"pre_ln {WITHOUT_AFFINE}", "pre_ln")
         checks = []
         for study in ("all", "few"):
             bare, usual = (best_setting_values(rows, study=study, arm=arm) for arm in arms)
-            told = f"progress on {study} pairs"
+            label = f"progress on {study} pairs"
             checks += [
                 Check(
-                    f"{told}, with gain and bias",
+                    f"{label}, with gain and bias",
                     estimate_over_seeds(usual),
                     low=TRAINED_THRESHOLD,
                     premise=True,
                 ),
                 Check(
-                    f"{told}, without minus with",
+                    f"{label}, without minus with",
                     paired_difference(bare, usual),
                     low=-NEGLIGIBLE_PROGRESS,
                 ),
@@ -95,7 +92,7 @@ class GainAndBiasOverfit(ComparisonClaim):
 
 
 def _generalization_gap(rows: Sequence[Row], arm: str, *, reference_arm: str) -> dict[int, float]:
-    """By seed: the gap of an arm at the learning rate that is best for another."""
+    """Return the gap of an arm by seed, at the best learning rate of the reference arm."""
     rates = {
         row["seed"]: row["lr"] for row in best_setting_rows(rows, study="few", arm=reference_arm)
     }

@@ -1,4 +1,4 @@
-"""The gradient that reaches the input: a shrinking product in Post-LN, not in Pre-LN."""
+"""Claim: the gradient at the input shrinks with depth in Post-LN and not in Pre-LN."""
 
 from collections.abc import Iterator, Sequence
 
@@ -39,13 +39,13 @@ ARMS = {
             "arXiv 1906.01787"
         ),
         summary=(
-            "In Post-LN the gradient has to pass the norm of every layer and shrinks with depth "
-            "as a product; in Pre-LN it reaches the lowest layer past all norms and does not."
+            "In Post-LN the gradient passes the norm of every layer and shrinks with depth as a "
+            "product; in Pre-LN it bypasses all norms and does not shrink."
         ),
     )
 )
 class GradientProduct(InitClaim):
-    """The gradient at the lowest place of the stream, as a share of that at the highest.
+    """Ratio of the stream's gradient below the first layer to that above the last layer.
 
     ratio = |d E / d x_0| / |d E / d x_L|
 
@@ -55,11 +55,11 @@ class GradientProduct(InitClaim):
 
     paper_location = "section 2.2, equations 5 and 6"
     experiment = (
-        "Encoders, and decoders that read Gaussian vectors in place of an encoder's output, are at "
-        "their start; the error is a random linear function of what comes out. The gradient with "
-        "respect to the stream below the first layer is divided by that above the last layer, and "
-        "a line is laid through the logarithm of this ratio over depth. That slope is told as it "
-        "is: Xiong et al. 2020 would have ln(2/3) / 2 = -0.2 a layer for their simplified model."
+        "Untrained encoders, and decoders that read Gaussian vectors instead of an encoder's "
+        "output; the error is a random linear function of the output. The gradient with respect "
+        "to the stream below the first layer is divided by that above the last layer, and a line "
+        "is fitted to the logarithm of this ratio over depth. For comparison: the simplified "
+        "model of Xiong et al. 2020 predicts a slope of ln(2/3) / 2 = -0.2 per layer."
     )
     rule = (
         "In encoder and decoder: the slope of ln(ratio) over depth is below 0 in Post-LN, below "
@@ -84,31 +84,29 @@ class GradientProduct(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """One backward pass for each wiring and depth."""
         for arm, (kind, wiring) in ARMS.items():
             for depth in settings["depths"]:
                 reseed(settings["seed"])
-                x, memory, asked = torch.randn(3, 4, settings["length"], settings["dim"])
+                x, memory, weights = torch.randn(3, 4, settings["length"], settings["dim"])
                 x.requires_grad_()
                 heads = max(1, settings["dim"] // 16)
                 pair = {"other_depth": depth} if kind is Decoder else {}
                 stack = kind(dim=settings["dim"], depth=depth, heads=heads, wiring=wiring, **pair)
                 with stack.taps.record() as tape:
                     y = stack(x, **({"memory": memory} if pair else {}))
-                low, high = torch.autograd.grad((y * asked).mean(), (x, tape["stream"][-1]))
+                low, high = torch.autograd.grad((y * weights).mean(), (x, tape["stream"][-1]))
                 yield make_row("ratio", low.norm() / high.norm(), arm=arm, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Slopes of all, and how they differ."""
-        of = slope("depth", log_y=True)
-        slopes = {arm: compute_per_seed(select_rows(rows, "ratio", arm=arm), of) for arm in ARMS}
+        fit = slope("depth", log_y=True)
+        slopes = {arm: compute_per_seed(select_rows(rows, "ratio", arm=arm), fit) for arm in ARMS}
         checks = []
         for kind in ("encoder", "decoder"):
             post, pre = (slopes[f"{wiring} {kind}"] for wiring in ("post_ln", "pre_ln"))
-            told = f"{kind}: slope of ln(ratio) a layer"
+            label = f"{kind}: slope of ln(ratio) a layer"
             checks += [
-                Check(f"{told}, post_ln", estimate_over_seeds(post), high=0),
-                Check(f"{told}, post_ln minus pre_ln", paired_difference(post, pre), high=0),
-                Check(f"{told}, pre_ln", estimate_over_seeds(pre), low=0),
+                Check(f"{label}, post_ln", estimate_over_seeds(post), high=0),
+                Check(f"{label}, post_ln minus pre_ln", paired_difference(post, pre), high=0),
+                Check(f"{label}, pre_ln", estimate_over_seeds(pre), low=0),
             ]
         return checks

@@ -1,4 +1,4 @@
-"""The last feed-forward's gradient: flat in depth for Post-LN, 1 / sqrt(depth) for Pre-LN."""
+"""Claim: the last feed-forward gradient is constant in Post-LN, 1 / sqrt(depth) in Pre-LN."""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,31 +34,31 @@ POST_LN_SLOPE, PRE_LN_SLOPE, SLOPE_TOLERANCE = 0.0, -0.5, 0.1
             "arXiv 2002.04745"
         ),
         summary=(
-            "At the start, the gradient of the last feed-forward matrix is as large in a deep "
-            "Post-LN model as in a shallow one, and falls like 1 / sqrt(depth) in Pre-LN."
+            "At initialization the gradient of the last feed-forward matrix does not depend on the "
+            "depth in Post-LN, and falls like 1 / sqrt(depth) in Pre-LN."
         ),
     )
 )
 class LastGradient(InitClaim):
-    """Slopes of the gradient's norm over depth, both logarithmic.
+    """Slope of ln gradient norm over ln depth.
 
     slope = d ln |d loss / d W_2| / d ln depth
 
-    W_2: (dim, ffn_dim), the second matrix of the last feed-forward, at its start
+    W_2: (dim, ffn_dim), the second matrix of the last feed-forward sub-layer
     """
 
     # NOTE[DIFF]: the theorem is about a single head without queries and keys, and matrices as wide
     # as the stream; here the usual layers at their usual start, as the paper's own figure has them.
     paper_location = "section 3.3, theorem 1 and figure 3"
     experiment = (
-        "Language models that differ in depth and in nothing else, at their start, read random "
-        "tokens and are asked for random tokens. After one backward pass the norm of the gradient "
-        "of the last layer's second feed-forward matrix is taken, and a line is laid through its "
-        "logarithm over the logarithm of depth."
+        "Untrained language models that differ only in depth read random tokens with random "
+        "targets. After one backward pass the norm of the gradient of the last layer's second "
+        "feed-forward matrix is measured, and a line is fitted to its logarithm over the "
+        "logarithm of depth."
     )
     rule = (
-        f"Post-LN: the slope lies within {SLOPE_TOLERANCE:g} of {POST_LN_SLOPE:g}. Pre-LN: within {SLOPE_TOLERANCE:g} of "
-        f"{PRE_LN_SLOPE:g}."
+        f"Post-LN: the slope lies within {SLOPE_TOLERANCE:g} of {POST_LN_SLOPE:g}. Pre-LN: within "
+        f"{SLOPE_TOLERANCE:g} of {PRE_LN_SLOPE:g}."
     )
     pilot = (
         "a first run of eight seeds and a second of 32 by the same rule, both undecided; these are "
@@ -77,32 +77,30 @@ class LastGradient(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """One backward pass for each wiring and depth."""
         for wiring in ("post_ln", "pre_ln"):
             for depth in settings["depths"]:
                 reseed(settings["seed"])
                 ids = torch.randint(settings["vocab"], (8, settings["length"]))
-                asked = torch.randint(settings["vocab"], ids.shape)
+                targets = torch.randint(settings["vocab"], ids.shape)
                 heads = settings["dim"] // 16
                 model = build(
-                    kind="lm", vocab=settings["vocab"], dim=settings["dim"], depth=depth, heads=heads,
-                    wiring=wiring, embed_scale="sqrt_dim",
+                    kind="lm", vocab=settings["vocab"], dim=settings["dim"], depth=depth,
+                    heads=heads, wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
-                loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
+                loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
                 loss.backward()  # type: ignore[no-untyped-call]
                 weights = [w for role, w in model.stacks[0].weights() if role == "ffn_out"]
                 assert weights[-1].grad is not None
                 yield make_row("gradient", weights[-1].grad.norm(), arm=wiring, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Both slopes."""
-        of = slope("depth", log_x=True, log_y=True)
+        fit = slope("depth", log_x=True, log_y=True)
         return [
             Check(
                 f"slope of {arm}, ln gradient over ln depth",
-                estimate_per_seed(select_rows(rows, "gradient", arm=arm), of),
-                wanted - SLOPE_TOLERANCE,
-                wanted + SLOPE_TOLERANCE,
+                estimate_per_seed(select_rows(rows, "gradient", arm=arm), fit),
+                expected - SLOPE_TOLERANCE,
+                expected + SLOPE_TOLERANCE,
             )
-            for arm, wanted in (("post_ln", POST_LN_SLOPE), ("pre_ln", PRE_LN_SLOPE))
+            for arm, expected in (("post_ln", POST_LN_SLOPE), ("pre_ln", PRE_LN_SLOPE))
         ]

@@ -1,4 +1,4 @@
-"""Behind LayerNorm y . 1 = 0 and |y|^2 = dim; a text that is often quoted says sqrt(dim)."""
+"""Claim: after LayerNorm y . 1 = 0 and y . y = dim, not sqrt(dim) as is often quoted."""
 
 from collections.abc import Iterator, Sequence
 
@@ -36,28 +36,29 @@ SQUARE_RATIO_RANGE = (0.999, 1.001)
             "Memory, 2019, arXiv 1907.01470, is quoted with sqrt(dim)"
         ),
         summary=(
-            "LayerNorm puts every token at right angles to (1, ..., 1) and on one sphere, with "
-            "y . y = dim, and not sqrt(dim), which is the length |y|."
+            "LayerNorm makes every token orthogonal to (1, ..., 1) and of squared length "
+            "y . y = dim, not sqrt(dim), which is the length |y|."
         ),
     )
 )
 class LayerNormLength(InitClaim):
-    """Sum and square of tokens behind LayerNorm, before it has learnt a gain and a bias.
+    """Sum and squared length of tokens after an untrained LayerNorm.
 
     sum = |y . 1| / dim, square = y . y
 
-    y: (dim), a token; the largest sum and the mean square over all of them
+    y: (dim), a token; reported are the largest sum and the mean square over all tokens
     """
 
     paper_location = "appendix C of Xiong et al.; section 2 of Sukhbaatar et al."
     experiment = (
-        "Random tokens, neither centred nor scaled, go through LayerNorm at several widths. A "
-        "line is laid through ln(y . y) over ln(dim): its slope is 1 if y . y = dim and 0.5 if it "
-        "is sqrt(dim)."
+        "Random tokens, neither centred nor scaled, pass through LayerNorm at several widths. A "
+        "line is fitted to ln(y . y) over ln(dim): its slope is 1 if y . y = dim and 0.5 if it is "
+        "sqrt(dim)."
     )
     rule = (
-        f"|y . 1| / dim is {MAX_ABS_MEAN:g} or less for every token, the slope is {SLOPE_RANGE[0]:g} to "
-        f"{SLOPE_RANGE[1]:g}, and y . y / dim is {SQUARE_RATIO_RANGE[0]:g} to {SQUARE_RATIO_RANGE[1]:g} at the largest width."
+        f"|y . 1| / dim is {MAX_ABS_MEAN:g} or less for every token, the slope is "
+        f"{SLOPE_RANGE[0]:g} to {SLOPE_RANGE[1]:g}, and y . y / dim is {SQUARE_RATIO_RANGE[0]:g} "
+        f"to {SQUARE_RATIO_RANGE[1]:g} at the largest width."
     )
     chart = ChartSpec(name="square", x="dim", y="y . y", log_x=True, log_y=True)
     budgets = budget_table(
@@ -66,7 +67,6 @@ class LayerNormLength(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """Tokens of each width; what the quoted text would have is drawn beside them."""
         for dim in settings["dims"]:
             y = make_norm("layer", dim)(3 + 5 * torch.randn(256, dim)).detach()
             yield make_row("sum", (y.sum(-1) / dim).abs().max(), arm="layer", dim=dim)
@@ -74,10 +74,9 @@ class LayerNormLength(InitClaim):
             yield make_row("square", dim**0.5, arm="sqrt(dim), as quoted", dim=dim)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """The sum, the power of dim, and its factor."""
-        own = select_rows(rows, "square", arm="layer")
-        dim = max((each["dim"] for each in own), default=1)
-        share = [{**each, "value": each["value"] / dim} for each in own if each["dim"] == dim]
+        squares = select_rows(rows, "square", arm="layer")
+        dim = max((each["dim"] for each in squares), default=1)
+        ratios = [{**each, "value": each["value"] / dim} for each in squares if each["dim"] == dim]
         return [
             Check(
                 "largest |y . 1| / dim",
@@ -86,12 +85,12 @@ class LayerNormLength(InitClaim):
             ),
             Check(
                 "slope of ln(y . y) over ln(dim)",
-                estimate_per_seed(own, slope("dim", log_x=True, log_y=True)),
+                estimate_per_seed(squares, slope("dim", log_x=True, log_y=True)),
                 *SLOPE_RANGE,
             ),
             Check(
                 f"y . y / dim at dim {dim}",
-                estimate_per_seed(share, max_value),
+                estimate_per_seed(ratios, max_value),
                 *SQUARE_RATIO_RANGE,
             ),
         ]

@@ -1,4 +1,4 @@
-"""One update of the weights changes the output of Post-LN more than that of Pre-LN."""
+"""Claim: one optimizer step changes the output of Post-LN more than that of Pre-LN."""
 
 import math
 from collections.abc import Iterator, Sequence
@@ -36,26 +36,25 @@ from addnorm.train.optimizers.base import make_optimizer
             "arXiv 2004.08249"
         ),
         summary=(
-            "One and the same step of the optimizer changes what a Post-LN stack puts out more "
-            "than what a Pre-LN stack does, and the more so the deeper it is."
+            "One optimizer step changes the output of a Post-LN stack more than that of a Pre-LN "
+            "stack, and the difference grows with depth."
         ),
     )
 )
 class OneUpdate(InitClaim):
-    """How far the normalized output moves in one step.
+    """Change of the normalized output in one optimizer step.
 
     change = mean((n(y') - n(y)) ** 2)
 
-    y, y': (B, L, dim), what the stack puts out before and after the step
-    n: LayerNorm without gain and bias, so that the size of the stream does not count
+    y, y': (B, L, dim), output of the stack before and after the step
+    n: LayerNorm without gain and bias, which removes the scale of the stream
     """
 
-    # NOTE[DIFF]: the paper moves every weight by a small random amount; here the step is the one
-    # that training would make.
+    # NOTE[DIFF]: the paper perturbs every weight randomly; here the step is that of an optimizer.
     paper_location = "section 4.2, theorem 2 and figure 7"
     experiment = (
-        "A language model at its start makes one step of Adam on random tokens. The stack's "
-        "output on other random tokens, brought to one size, is compared before and after."
+        "An untrained language model makes one step of Adam on random tokens. The normalized "
+        "output of the stack on other random tokens is compared before and after the step."
     )
     rule = (
         "At the largest depth ln(change) of Post-LN is above that of Pre-LN, and it grows more "
@@ -73,33 +72,31 @@ class OneUpdate(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """One step for each wiring and depth."""
         vocab, heads = 64, settings["dim"] // 16
         for wiring in ("post_ln", "pre_ln"):
             for depth in settings["depths"]:
                 reseed(settings["seed"])
-                ids, asked, others = torch.randint(vocab, (3, 8, settings["length"]))
+                ids, targets, others = torch.randint(vocab, (3, 8, settings["length"]))
                 model = build(
                     kind="lm", vocab=vocab, dim=settings["dim"], depth=depth, heads=heads,
                     wiring=wiring, embed_scale="sqrt_dim",
                 )  # fmt: skip
                 before = _output(model, others)
-                loss = F.cross_entropy(model(ids).flatten(0, 1), asked.flatten())
+                loss = F.cross_entropy(model(ids).flatten(0, 1), targets.flatten())
                 loss.backward()  # type: ignore[no-untyped-call]
                 make_optimizer("adamw", model, lr=settings["lr"]).step()
                 change = (_output(model, others) - before).square().mean()
                 yield make_row("change", change, arm=wiring, depth=depth)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """How much more, and how much steeper."""
         deep = max((each["depth"] for each in rows), default=0)
         post, pre = (select_rows(rows, "change", arm=arm) for arm in ("post_ln", "pre_ln"))
-        of = slope("depth", log_x=True, log_y=True)
-        there = [[each for each in arm if each["depth"] == deep] for arm in (post, pre)]
+        fit = slope("depth", log_x=True, log_y=True)
+        deepest = [[each for each in arm if each["depth"] == deep] for arm in (post, pre)]
         more = paired_difference(
-            *(compute_per_seed(each, lambda one: math.log(one[0]["value"])) for each in there)
+            *(compute_per_seed(each, lambda one: math.log(one[0]["value"])) for each in deepest)
         )
-        steeper = paired_difference(compute_per_seed(post, of), compute_per_seed(pre, of))
+        steeper = paired_difference(compute_per_seed(post, fit), compute_per_seed(pre, fit))
         return [
             Check(f"ln change at {deep} layers, post_ln minus pre_ln", more, low=0),
             Check("slope of ln change over ln depth, post_ln minus pre_ln", steeper, low=0),
@@ -108,6 +105,6 @@ class OneUpdate(InitClaim):
 
 @torch.no_grad()
 def _output(model: Model, ids: Tensor) -> Tensor:
-    """What the stack puts out, at one size."""
+    """Return the normalized output of the stack."""
     y: Tensor = model.hidden(ids)  # type: ignore[operator]
     return F.layer_norm(y, y.shape[-1:])

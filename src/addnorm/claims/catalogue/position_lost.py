@@ -1,4 +1,4 @@
-"""Without residual connections a token no longer knows where it stands."""
+"""Claim: without residual connections the position of a token is lost."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,9 +23,9 @@ from addnorm.core.rows import Row
 from addnorm.sublayers import make_positions
 
 MAX_CHANCE_RATIO, MIN_ACCURACY = 2.0, 0.5
-"""Times chance; share that is right."""
+"""Largest accuracy relative to chance without skips; smallest accuracy with them."""
 PROBE_RESOLUTION = 1e-2
-"""The finest difference that the probe uses, as a share of the size of what it reads."""
+"""Regularization of the probe, relative to the size of its inputs."""
 NO_SKIPS, WITH_SKIPS = "no skip", "with skips"
 
 
@@ -39,33 +39,33 @@ NO_SKIPS, WITH_SKIPS = "no skip", "with skips"
             "Stanford, 2019"
         ),
         summary=(
-            "Residual connections carry the position of a token upwards: without them it can no "
-            "longer be read out behind the first attention layer."
+            "Residual connections carry the position of a token upwards: without them it cannot be "
+            "read out after the first attention layer."
         ),
     )
 )
 class PositionLost(InitClaim):
-    """How often a linear probe names the position of a token it has not seen before.
+    """Accuracy of a linear probe that predicts the position of held-out tokens.
 
-    probe = argmin_W |X W - P|^2 + FINE^2 * mean(X^2) * n * |W|^2
+    probe = argmin_W |X W - P|^2 + PROBE_RESOLUTION^2 * mean(X^2) * n * |W|^2
 
-    X: (n, dim), tokens behind the attention of a layer, LayerNorm included; P: (n, L), their
-        positions; the answer for a token is the largest entry of x W
+    X: (n, dim), tokens after the attention and LayerNorm of a layer
+    P: (n, L), their one-hot positions; the prediction for a token is the largest entry of x W
     """
 
-    # NOTE[DIFF]: the lecture shows attention maps of trained translators; here models at their
-    # start are asked.
+    # NOTE[DIFF]: the lecture shows attention maps of trained translation models; here the models
+    # are untrained.
     paper_location = "the slide on residuals and positions"
     experiment = (
-        "Random tokens with sinusoidal positions go through layers at their start, once with "
-        "skips as in Post-LN and once without. Behind each attention a ridge regression learns to "
-        "name the position of a token from one half of the sequences, and is asked about the "
-        f"other half; differences below {PROBE_RESOLUTION:g} of the size of the vectors are of little use to "
-        "it."
+        "Random tokens with sinusoidal positions pass through untrained layers, once with skips "
+        "as in Post-LN and once without. After each attention a ridge regression learns to "
+        "predict the position of a token from one half of the sequences and is tested on the "
+        f"other half; differences below {PROBE_RESOLUTION:g} of the size of the vectors have "
+        "little influence on it."
     )
     rule = (
-        f"Behind the first attention the share of right answers is at most {MAX_CHANCE_RATIO:g} times chance "
-        f"without skips, and {MIN_ACCURACY:g} or more with them."
+        f"Behind the first attention the share of right answers is at most {MAX_CHANCE_RATIO:g} "
+        f"times chance without skips, and {MIN_ACCURACY:g} or more with them."
     )
     chart = ChartSpec(name="right", x="layer", y="positions named rightly")
     budgets = budget_table(
@@ -77,14 +77,13 @@ class PositionLost(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """A probe behind each attention; layer 0 is the embedding."""
         dim, length, vocab = settings["dim"], settings["length"], 64
         stack = make_encoder("post_ln", settings["depth"], dim)
         positions = make_positions("sinusoid", dim=dim, heads=1, head_dim=dim, causal=False)
         table = torch.randn(vocab, dim)
         ids = torch.randint(vocab, (settings["sequences"], length))
         start = positions.add(table[ids], torch.arange(length).expand_as(ids))
-        for arm in (NO_SKIPS, WITH_SKIPS):
+        for arm in (NO_SKIPS, WITH_SKIPS):  # layer 0 is the embedding
             x = F.layer_norm(start, (dim,))
             yield make_row("right", _probe_accuracy(x), arm=arm, layer=0, chance=1 / length)
             for site, sublayer in enumerate(stack.sublayers):
@@ -97,7 +96,6 @@ class PositionLost(InitClaim):
                     )
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Behind the first attention."""
         bare, kept = (
             select_rows(rows, "right", arm=arm, layer=1) for arm in (NO_SKIPS, WITH_SKIPS)
         )
@@ -117,11 +115,11 @@ class PositionLost(InitClaim):
 
 
 def _probe_accuracy(x: Tensor) -> float:
-    """Learn from the first half of the sequences, answer the second."""
-    learn, ask = x.double().chunk(2)
-    sequences, length, dim = learn.shape
-    X, P = learn.flatten(0, 1), torch.eye(length, dtype=x.double().dtype).repeat(sequences, 1)
+    """Fit the probe to the first half of the sequences; return its accuracy on the second."""
+    train, test = x.double().chunk(2)
+    sequences, length, dim = train.shape
+    X, P = train.flatten(0, 1), torch.eye(length, dtype=x.double().dtype).repeat(sequences, 1)
     ridge = PROBE_RESOLUTION**2 * X.square().mean() * len(X)
     W = torch.linalg.solve(X.T @ X + ridge * torch.eye(dim, dtype=X.dtype), X.T @ P)
-    answers = (ask @ W).argmax(-1)
-    return (answers == torch.arange(length)).double().mean().item()
+    predictions = (test @ W).argmax(-1)
+    return (predictions == torch.arange(length)).double().mean().item()

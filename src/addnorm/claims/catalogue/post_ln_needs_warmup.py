@@ -1,4 +1,4 @@
-"""Post-LN needs warm-up, Pre-LN does not."""
+"""Claim: Post-LN needs warm-up, Pre-LN does not."""
 
 from collections.abc import Mapping, Sequence
 
@@ -28,23 +28,23 @@ from addnorm.core.rows import Row
             "Xiong et al., On Layer Normalization in the Transformer Architecture, 2020, "
             "arXiv 2002.04745"
         ),
-        summary="Post-LN needs a warm-up of the learning rate; Pre-LN trains as well without.",
+        summary="Post-LN needs learning-rate warm-up; Pre-LN trains equally well without it.",
     )
 )
 class PostLnNeedsWarmup(ComparisonClaim):
-    """What warm-up brings to each wiring."""
+    """Post-LN and Pre-LN with and without warm-up."""
 
-    # NOTE[DIFF]: the paper trains on IWSLT14 with the inverse square root of the step behind the
-    # warm-up; here the learning rate stays where it is.
+    # NOTE[DIFF]: the paper trains on IWSLT14 with an inverse square root schedule after the
+    # warm-up; here the learning rate stays constant.
     paper_location = "section 3.1 and figure 2; section 4"
     experiment = (
         "Encoder and decoder of six layers each learn to translate dates, without warm-up and with "
-        "one of a quarter of the steps, over one ladder of learning rates. " + PROGRESS_DEFINITION
+        "one of a quarter of the steps, over the same learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: with warm-up both make progress above {TRAINED_THRESHOLD:g}. With warm-up Post-LN makes "
-        f"more than {NEGLIGIBLE_PROGRESS:g} more progress than without, seed by seed, and Pre-LN less than "
-        f"{NEGLIGIBLE_PROGRESS:g} more; each at its best learning rate."
+        f"Premise: with warm-up both make progress above {TRAINED_THRESHOLD:g}. With warm-up "
+        f"Post-LN makes more than {NEGLIGIBLE_PROGRESS:g} more progress than without, seed by "
+        f"seed, and Pre-LN less than {NEGLIGIBLE_PROGRESS:g} more; each at its best learning rate."
     )
     chart = ChartSpec(
         name="progress",
@@ -58,14 +58,12 @@ class PostLnNeedsWarmup(ComparisonClaim):
     group_fields = ("study", "arm", "warmup")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two arms, each with and without."""
         arms = ["post_ln", "pre_ln"]
         return {
             "adamw": warmup_comparison(budget, arms, with_warmup=[False, True], optimizer="adamw")
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """The difference that it makes."""
         warm = [row for row in rows if row["warmup"]]
         trained = [
             Check(

@@ -1,4 +1,4 @@
-"""RAdam replaces warm-up for Post-LN."""
+"""Claim: RAdam replaces warm-up for Post-LN."""
 
 from collections.abc import Mapping, Sequence
 
@@ -38,21 +38,20 @@ class RadamReplacesWarmup(ComparisonClaim):
     paper_location = "sections 4 and 5.3; section 4 of Xiong et al. 2020, arXiv 2002.04745"
     experiment = (
         "Post-LN of six layers each in encoder and decoder learns to translate dates, under AdamW "
-        "with a warm-up of a quarter of the steps and without, and under RAdam without, over one "
-        "ladder of learning rates. " + PROGRESS_DEFINITION
+        "with a warm-up of a quarter of the steps and without, and under RAdam without, over "
+        "the same learning rates. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: under AdamW warm-up brings more than {NEGLIGIBLE_PROGRESS:g}, so that there is something to "
-        f"replace. RAdam without warm-up makes more than {NEGLIGIBLE_PROGRESS:g} more progress than AdamW "
-        f"without, and less than {NEGLIGIBLE_PROGRESS:g} less than AdamW with warm-up, seed by seed, each at "
-        "its best rate."
+        f"Premise: under AdamW warm-up brings more than {NEGLIGIBLE_PROGRESS:g}, so that there is "
+        f"something to replace. RAdam without warm-up makes more than {NEGLIGIBLE_PROGRESS:g} more "
+        f"progress than AdamW without, and less than {NEGLIGIBLE_PROGRESS:g} less than AdamW with "
+        "warm-up, seed by seed, each at its best rate."
     )
     chart = ChartSpec(
         name="progress", x="lr", y="progress", group_by=("study",), log_x=True, guides=TRAINED_GUIDE
     )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """One arm, three times."""
         post = ["post_ln"]
         return {
             WARM: warmup_comparison(budget, post, with_warmup=[True], optimizer="adamw"),
@@ -61,7 +60,6 @@ class RadamReplacesWarmup(ComparisonClaim):
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Better than none, as good as one."""
         warm, cold, radam = (
             best_setting_values(rows, study=study) for study in (WARM, COLD, RADAM)
         )

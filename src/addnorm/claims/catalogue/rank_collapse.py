@@ -1,4 +1,4 @@
-"""Without residual connections all tokens turn into one direction."""
+"""Claim: without residual connections all tokens collapse to one direction."""
 
 from collections.abc import Iterator, Sequence
 
@@ -27,13 +27,13 @@ from addnorm.core.rows import Row
 MIN_COLLAPSED_COSINE = 0.99
 NO_SKIPS, WITH_SKIPS = "no skip", "with skips"
 SUBLAYERS_PER_LAYER = {"attention alone": 1, "both kinds": 2}
-"""How many of the two sub-layers of each layer are passed."""
+"""Number of sub-layers used from each layer: attention, or attention and feed-forward."""
 
 
 NUM_SLOPE_LAYERS, LOG_SLOPE = 4, slope("layer", log_y=True)
-"""Layers over which the slope is taken: further up rounding is all that is left."""
+"""Layers of the slope fit; in deeper layers only rounding errors remain."""
 MIN_COSINE_DISTANCE = 1e-12
-"""Of 1 - cosine: what is below is rounding."""
+"""Lower limit of 1 - cosine; smaller values are rounding errors."""
 
 
 @register(
@@ -47,32 +47,31 @@ MIN_COSINE_DISTANCE = 1e-12
         ),
         summary=(
             "Without residual connections the tokens of a sequence collapse to one direction "
-            "within a few layers; with them they do so more slowly or not at all."
+            "within a few layers; with them they collapse more slowly or not at all."
         ),
     )
 )
 class RankCollapse(InitClaim):
-    """The cosine between tokens of one sequence, layer by layer.
+    """Mean cosine between the tokens of a sequence, by layer.
 
     cosine = mean over pairs s != t of x_s . x_t / (|x_s| |x_t|)
 
-    x: (B, L, dim), behind each layer; a norm follows every sub-layer in all arms
+    x: (B, L, dim), after each layer; a norm follows every sub-layer in all arms
     """
 
-    # NOTE[DIFF]: the paper bounds the distance to a matrix of rank 1; the mean cosine is the same
-    # question in a number that is easy to read. It has no norms, and here one follows every
-    # sub-layer.
+    # NOTE[DIFF]: the paper bounds the distance to a matrix of rank 1; the mean cosine measures the
+    # same effect. Its model has no norms; here a norm follows every sub-layer.
     paper_location = "theorem 2.2 and section 4.2"
     experiment = (
-        "Gaussian tokens go through the same layers at their start four times: through the "
-        "attentions alone and through attention and feed-forward, both without skips and with "
-        "them. A LayerNorm follows every sub-layer each time."
+        "Gaussian tokens pass through the same untrained layers four times: through the "
+        "attention sub-layers alone and through attention and feed-forward, each without and "
+        "with skips. A LayerNorm follows every sub-layer each time."
     )
     rule = (
-        f"Without skips, through the attentions alone and through both kinds: the mean cosine "
-        f"behind the last layer is above {MIN_COLLAPSED_COSINE:g}; and 1 - cosine falls faster than with "
-        "skips: the slope of its logarithm over the first layers, seed by seed, is lower. The "
-        "cosine with skips is told and not judged."
+        "Without skips, through the attentions alone and through both kinds: the mean cosine "
+        f"behind the last layer is above {MIN_COLLAPSED_COSINE:g}; and 1 - cosine falls faster "
+        "than with skips: the slope of its logarithm over the first layers, seed by seed, is "
+        "lower. The cosine with skips is told and not judged."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it hung on "
@@ -90,7 +89,6 @@ class RankCollapse(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """Each way through the same layers."""
         stack = make_encoder("post_ln", settings["depth"], settings["dim"])
         start = torch.randn(4, settings["length"], settings["dim"])
         for kind, count in SUBLAYERS_PER_LAYER.items():
@@ -107,16 +105,15 @@ class RankCollapse(InitClaim):
                     yield make_row("apart", apart, arm=arm, layer=layer + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Collapsed, and faster than with skips."""
         last = max((each["layer"] for each in rows), default=0)
         checks = []
         for kind in SUBLAYERS_PER_LAYER:
             bare, kept = (f"{kind}, {skip}" for skip in (NO_SKIPS, WITH_SKIPS))
-            there, slower = (
+            last_cosine, skip_cosine = (
                 estimate_per_seed(select_rows(rows, "cosine", arm=arm, layer=last), max_value)
                 for arm in (bare, kept)
             )
-            falls = [
+            slopes = [
                 compute_per_seed(
                     [
                         e
@@ -128,13 +125,17 @@ class RankCollapse(InitClaim):
                 for arm in (bare, kept)
             ]
             checks += [
-                Check(f"{bare}: mean cosine behind layer {last}", there, low=MIN_COLLAPSED_COSINE),
+                Check(
+                    f"{bare}: mean cosine behind layer {last}",
+                    last_cosine,
+                    low=MIN_COLLAPSED_COSINE,
+                ),
                 Check(
                     f"{kind}: slope of ln(1 - cosine), no skip minus skips",
-                    paired_difference(*falls),
+                    paired_difference(*slopes),
                     high=0,
                 ),
-                Check(f"{kept}: mean cosine behind layer {last}", slower),
+                Check(f"{kept}: mean cosine behind layer {last}", skip_cosine),
             ]
         return checks
 
@@ -142,5 +143,5 @@ class RankCollapse(InitClaim):
 def _cosine(x: Tensor) -> Tensor:
     unit = F.normalize(x, dim=-1)
     length = x.shape[1]
-    everything = (unit @ unit.mT).sum((1, 2)) - length  # without each token beside itself
-    return (everything / (length * (length - 1))).mean()
+    total = (unit @ unit.mT).sum((1, 2)) - length  # without the diagonal
+    return (total / (length * (length - 1))).mean()

@@ -1,4 +1,4 @@
-"""Residual dependency: constant along a Post-LN stack, about 1 / (i + 1) along a Pre-LN one."""
+"""Claim: residual dependency is constant in Post-LN and about 1 / (i + 1) in Pre-LN."""
 
 from collections.abc import Iterator, Sequence
 
@@ -34,30 +34,31 @@ CONSTANT_SLOPE_RANGE, HARMONIC_SLOPE_RANGE = (-0.1, 0.1), (-1.25, -0.75)
             "arXiv 2004.08249"
         ),
         summary=(
-            "Every sub-layer of Post-LN leans on its own branch as heavily as any other; in "
-            "Pre-LN the i-th one does so with a share of about 1 / (i + 1)."
+            "In Post-LN every sub-layer depends equally on its own residual branch; in Pre-LN the "
+            "i-th sub-layer depends on it with a fraction of about 1 / (i + 1)."
         ),
     )
 )
 class ResidualDependency(InitClaim):
-    """The slope of the dependency over the number of the site, both logarithmic.
+    """Slope of ln dependency over ln site number.
 
     slope = d ln dep_i / d ln (i + 1)
 
     dep_i: Var[f_i] / Var[x_i + f_i], over all features and tokens
-    i: number of the site, from 1; only feed-forwards are counted, since the two kinds of sub-layer
-        have branches of different size
+    i: number of the site, from 1; only feed-forward sites are used, because attention branches have
+        a different scale
     """
 
     paper_location = "section 4.1, corollary 1"
     experiment = (
-        "Encoders at their start read Gaussian vectors; the residual dependency is measured at "
-        "every feed-forward, and a line is laid through its logarithm over that of the site's "
+        "Untrained encoders read Gaussian vectors. The residual dependency is measured at every "
+        "feed-forward site, and a line is fitted to its logarithm over the logarithm of the site "
         "number plus one."
     )
     rule = (
-        f"Post-LN: the slope is {CONSTANT_SLOPE_RANGE[0]:g} to {CONSTANT_SLOPE_RANGE[1]:g}. Pre-LN: it is "
-        f"{HARMONIC_SLOPE_RANGE[0]:g} to {HARMONIC_SLOPE_RANGE[1]:g}, where 1 / (i + 1) would have -1."
+        f"Post-LN: the slope is {CONSTANT_SLOPE_RANGE[0]:g} to {CONSTANT_SLOPE_RANGE[1]:g}. "
+        f"Pre-LN: it is {HARMONIC_SLOPE_RANGE[0]:g} to {HARMONIC_SLOPE_RANGE[1]:g}, where 1 / (i + "
+        "1) would have -1."
     )
     chart = ChartSpec(
         name="dependency", x="number", y="Var[f] / Var[x + f]", log_x=True, log_y=True
@@ -70,7 +71,6 @@ class ResidualDependency(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """A forward of each wiring."""
         for wiring in ("post_ln", "pre_ln"):
             reseed(settings["seed"])
             x = torch.randn(4, settings["length"], settings["dim"])
@@ -79,14 +79,16 @@ class ResidualDependency(InitClaim):
                 yield make_row("dependency", each["value"], arm=wiring, number=each["site"] + 1)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Both slopes."""
-        of = slope("number_and_one", log_x=True, log_y=True)
-        moved = [{**each, "number_and_one": each.get("number", 0) + 1} for each in rows]
+        fit = slope("number_and_one", log_x=True, log_y=True)
+        shifted = [{**each, "number_and_one": each.get("number", 0) + 1} for each in rows]
         return [
             Check(
                 f"slope of {arm}, ln dependency over ln (i + 1)",
-                estimate_per_seed(select_rows(moved, "dependency", arm=arm), of),
-                *wanted,
+                estimate_per_seed(select_rows(shifted, "dependency", arm=arm), fit),
+                *expected,
             )
-            for arm, wanted in (("post_ln", CONSTANT_SLOPE_RANGE), ("pre_ln", HARMONIC_SLOPE_RANGE))
+            for arm, expected in (
+                ("post_ln", CONSTANT_SLOPE_RANGE),
+                ("pre_ln", HARMONIC_SLOPE_RANGE),
+            )
         ]

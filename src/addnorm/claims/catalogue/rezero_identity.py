@@ -1,4 +1,4 @@
-"""ReZero starts as the identity, so that every signal passes it unchanged."""
+"""Claim: ReZero starts as the identity and passes every signal unchanged."""
 
 from collections.abc import Iterator, Sequence
 
@@ -24,7 +24,7 @@ from addnorm.core.rows import Row
 
 TOLERANCE = 1e-6
 PRESERVED_RANGE, MAX_PRESERVED_FRACTION = (0.5, 2.0), 0.5
-"""A signal that is neither halved nor doubled; and half of all directions."""
+"""Singular values of directions that are neither halved nor doubled; and half of all directions."""
 
 
 @register(
@@ -37,8 +37,8 @@ PRESERVED_RANGE, MAX_PRESERVED_FRACTION = (0.5, 2.0), 0.5
             "arXiv 2003.04887"
         ),
         summary=(
-            "ReZero starts as the identity at any depth: perfect propagation of signals, forward "
-            "and backward, which Transformers with norms do not have."
+            "ReZero starts as the identity at any depth and propagates signals perfectly, forward "
+            "and backward; Transformers with norms do not."
         ),
     )
 )
@@ -48,20 +48,21 @@ class RezeroIdentity(InitClaim):
     error = |x_L - x_0| / |x_0|
     J = d x_L / d x_0
 
-    x_0, x_L: (1, L, dim), what goes into the stack and what comes out
-    J: (L * dim, L * dim), by its singular values
+    x_0, x_L: (1, L, dim), input and output of the stack
+    J: (L * dim, L * dim), described by its singular values
     """
 
     paper_location = "sections 3 and 4"
     experiment = (
-        "Stacks at their start read a short sequence of Gaussian vectors. What comes out is "
-        "compared with what went in, and the whole Jacobian is taken apart into singular values. "
-        "Post-LN and Pre-LN are drawn beside ReZero."
+        "Untrained stacks read a short sequence of Gaussian vectors. The output is compared with "
+        "the input, and the singular values of the full Jacobian are computed. Post-LN and "
+        "Pre-LN are shown beside ReZero."
     )
     rule = (
-        f"ReZero at every depth: the error is {TOLERANCE:g} or less, and the smallest and the largest "
-        f"singular value are within {TOLERANCE:g} of 1. Pre-LN and Post-LN at the largest depth: less "
-        f"than {MAX_PRESERVED_FRACTION:g} of the singular values are within {PRESERVED_RANGE[0]:g} to {PRESERVED_RANGE[1]:g}."
+        f"ReZero at every depth: the error is {TOLERANCE:g} or less, and the smallest and the "
+        f"largest singular value are within {TOLERANCE:g} of 1. Pre-LN and Post-LN at the largest "
+        f"depth: less than {MAX_PRESERVED_FRACTION:g} of the singular values are within "
+        f"{PRESERVED_RANGE[0]:g} to {PRESERVED_RANGE[1]:g}."
     )
     pilot = (
         "a first run by another rule, which a reviewer found to be wrong: it wanted a "
@@ -81,7 +82,6 @@ class RezeroIdentity(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """The Jacobian of each wiring at each depth."""
         for wiring in ("rezero", "pre_ln", "post_ln"):
             for depth in settings["depths"]:
                 reseed(settings["seed"])
@@ -107,7 +107,6 @@ class RezeroIdentity(InitClaim):
                     yield make_row("singular", value, arm=wiring, depth=depth, which=which)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Exactly one for ReZero, far from it for the others."""
         deep = max((each["depth"] for each in rows), default=0)
         own = {"arm": "rezero"}
         checks = [
@@ -117,20 +116,20 @@ class RezeroIdentity(InitClaim):
                 high=TOLERANCE,
             )
         ]
-        for which, of in (("smallest", min_value), ("largest", max_value)):
-            found = estimate_per_seed(select_rows(rows, "singular", which=which, **own), of)
+        for which, statistic in (("smallest", min_value), ("largest", max_value)):
+            singular = select_rows(rows, "singular", which=which, **own)
             checks.append(
                 Check(
                     f"rezero: {which} singular value, any depth",
-                    found,
+                    estimate_per_seed(singular, statistic),
                     1 - TOLERANCE,
                     1 + TOLERANCE,
                 )
             )
         for arm in ("pre_ln", "post_ln"):
-            there = select_rows(rows, "kept", arm=arm, depth=deep)
+            kept = select_rows(rows, "kept", arm=arm, depth=deep)
             what = f"{arm}: share of singular values that keep a signal at {deep} layers"
             checks.append(
-                Check(what, estimate_per_seed(there, max_value), high=MAX_PRESERVED_FRACTION)
+                Check(what, estimate_per_seed(kept, max_value), high=MAX_PRESERVED_FRACTION)
             )
         return checks

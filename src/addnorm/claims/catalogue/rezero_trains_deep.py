@@ -1,4 +1,4 @@
-"""ReZero trains where deep Post-LN does not."""
+"""Claim: ReZero trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -18,7 +18,7 @@ from addnorm.core.cards import Card
     )
 )
 class RezeroTrainsDeep(DeepRemedyClaim):
-    """ReZero beside Post-LN."""
+    """ReZero and Post-LN at the same depth."""
 
     arm = "rezero"
     has_warmup = False

@@ -1,4 +1,4 @@
-"""RMSNorm is as good as LayerNorm, in less time."""
+"""Claim: RMSNorm is as good as LayerNorm and takes less time."""
 
 import math
 import time
@@ -44,22 +44,21 @@ ARMS = {"layer": "pre_ln", "rms": "pre_ln rms"}
     )
 )
 class RmsNormEqualsLayerNorm(ComparisonClaim):
-    """Both norms in Pre-LN, their progress and their speed.
+    """Progress and speed of RMSNorm and LayerNorm in Pre-LN.
 
-    speed = tokens a second of processor time, forward and backward
+    speed = tokens per second of CPU time, forward and backward
     """
 
     paper_location = "section 5 and tables 2 to 9"
     experiment = (
-        "Pre-LN with either norm learns to translate dates over one ladder of learning rates. "
-        "Apart from that, encoders of either norm go forward and backward in turns, one pass of "
-        "the one after one of the other, so that the load of the machine is the same for both. "
-        + PROGRESS_DEFINITION
+        "Pre-LN with either norm learns to translate dates over the same learning rates. In "
+        "addition, encoders with either norm run forward and backward in alternation, so that "
+        "the load of the machine is the same for both. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}. That of RMSNorm differs from it by "
-        f"less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is above that of LayerNorm, "
-        "round by round."
+        f"Premise: LayerNorm makes progress above {TRAINED_THRESHOLD:g}. That of RMSNorm differs "
+        f"from it by less than {NEGLIGIBLE_PROGRESS:g}, seed by seed; and ln(speed) of RMSNorm is "
+        "above that of LayerNorm, round by round."
     )
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
     timing_settings = budget_table(
@@ -67,23 +66,19 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
     )
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms."""
         return {"norms": norm_comparison(budget, ["layer", "rms"])}
 
     def settings(self, budget: Budget) -> dict[str, Any]:
-        """The specs, and the sizes of what is timed."""
         return super().settings(budget) | {"clock": dict(self.timing_settings[budget])}
 
     def rows(self, budget: Budget, workspace: ClaimWorkspace) -> list[Row]:
-        """Train, then time."""
         return [*super().rows(budget, workspace), *_measure_speed(self.timing_settings[budget])]
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """As good, and faster."""
         layer, rms = (best_setting_values(rows, arm=arm) for arm in ARMS.values())
         slow, fast = (
             compute_per_seed(
-                select_rows(rows, "speed", arm=arm), lambda own: math.log(own[0]["value"])
+                select_rows(rows, "speed", arm=arm), lambda rounds: math.log(rounds[0]["value"])
             )
             for arm in ARMS.values()
         )
@@ -102,19 +97,19 @@ class RmsNormEqualsLayerNorm(ComparisonClaim):
 
 
 def _measure_speed(settings: BudgetSettings) -> Iterator[Row]:
-    """The speed of both norms, round by round; a round is a seed."""
+    """Measure the speed of both norms in several rounds; the number of a round is its seed."""
     reseed(0)
     x = torch.randn(8, 32, settings["dim"])
     stacks = {
         norm: make_encoder("pre_ln", settings["depth"], settings["dim"], norm=norm) for norm in ARMS
     }
     for seed in range(-1, settings["rounds"]):
-        spent = dict.fromkeys(ARMS, 0.0)
+        seconds_by_norm = dict.fromkeys(ARMS, 0.0)
         for norm in [*ARMS] * settings["passes"]:
-            begun = time.process_time()
+            start = time.process_time()
             stacks[norm](x).square().mean().backward()
-            spent[norm] += time.process_time() - begun
-        if seed >= 0:  # the one before is to get warm
-            for norm, seconds in spent.items():
+            seconds_by_norm[norm] += time.process_time() - start
+        if seed >= 0:  # round -1 is a warm-up
+            for norm, seconds in seconds_by_norm.items():
                 rate = settings["passes"] * x[..., 0].numel() / max(seconds, 1e-9)
                 yield make_row("speed", rate, study="clock", arm=ARMS[norm], seed=seed)

@@ -1,4 +1,4 @@
-"""ScaleNorm helps where there is little data."""
+"""Claim: ScaleNorm helps with little data."""
 
 from collections.abc import Mapping, Sequence
 
@@ -21,33 +21,30 @@ from addnorm.core.rows import Row
             "Nguyen and Salazar, Transformers without Tears: Improving the Normalization of "
             "Self-Attention, 2019, arXiv 1910.05895"
         ),
-        summary="With little data ScaleNorm, which has one scalar, does better than LayerNorm.",
+        summary="With little data ScaleNorm, which has a single scalar, is better than LayerNorm.",
     )
 )
 class ScaleNormHelpsLittleData(ComparisonClaim):
-    """Both norms in Pre-LN on few pairs."""
+    """ScaleNorm and LayerNorm in Pre-LN on a small corpus."""
 
-    # NOTE[DIFF]: the paper's best has FixNorm on the embedding table as well; here ScaleNorm alone,
-    # and FixNorm in a claim of its own.
+    # NOTE[DIFF]: the best model of the paper also has FixNorm on the embedding table; here
+    # ScaleNorm alone. FixNorm is a separate claim.
     paper_location = "section 4.2 and table 2"
     experiment = (
-        "Pre-LN with either norm learns to translate dates from a few pairs, which it can learn by "
-        "heart, over one ladder of learning rates. " + PROGRESS_DEFINITION
+        "Pre-LN with either norm learns to translate dates from a small set of pairs that it can "
+        "memorize, over the same learning rates. " + PROGRESS_DEFINITION
     )
     rule = "ScaleNorm makes more progress than LayerNorm, seed by seed: the difference is above 0."
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two norms."""
         return {"few": norm_comparison(budget, ["layer", "scale"], small_corpus=True)}
 
     def records(self, budget: Budget) -> Mapping[str, int]:
-        """Few."""
         return {**super().records(budget), "few": SMALL_CORPUS_RECORDS[budget]}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Better."""
-        ahead = paired_difference(
+        gain = paired_difference(
             best_setting_values(rows, arm="pre_ln scale"), best_setting_values(rows, arm="pre_ln")
         )
-        return [Check("progress on few pairs, scale minus layer", ahead, low=0)]
+        return [Check("progress on few pairs, scale minus layer", gain, low=0)]

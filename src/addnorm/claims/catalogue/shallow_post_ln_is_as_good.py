@@ -1,4 +1,4 @@
-"""Shallow Post-LN ends at least as good as Pre-LN, when both are tuned."""
+"""Claim: shallow Post-LN is at least as good as Pre-LN, if both are tuned."""
 
 from collections.abc import Mapping, Sequence
 
@@ -29,31 +29,30 @@ from addnorm.core.rows import Row
             "arXiv 2004.08249; Nguyen and Salazar, Transformers without Tears, 2019, "
             "arXiv 1910.05895"
         ),
-        summary="Where Post-LN trains at all, it ends at least as good as Pre-LN.",
+        summary="Where Post-LN trains at all, its final loss is at least as good as Pre-LN's.",
     )
 )
 class ShallowPostLnIsAsGood(ComparisonClaim):
-    """Both wirings at a depth at which both train."""
+    """Post-LN and Pre-LN at a depth at which both train."""
 
     paper_location = "section 1 and table 1 of Liu et al.; section 5 of Nguyen and Salazar"
     experiment = (
-        "Encoder and decoder of two layers each learn to translate dates over one ladder of "
+        "Encoder and decoder of two layers each learn to translate dates over the same "
         "learning rates, without and with a warm-up of a quarter of the steps. "
         + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: Pre-LN at its best learning rate and warm-up makes progress above {TRAINED_THRESHOLD:g}. "
-        f"Post-LN at its best makes less than {NEGLIGIBLE_PROGRESS:g} less than Pre-LN, seed by seed."
+        "Premise: Pre-LN at its best learning rate and warm-up makes progress above "
+        f"{TRAINED_THRESHOLD:g}. Post-LN at its best makes less than {NEGLIGIBLE_PROGRESS:g} less "
+        "than Pre-LN, seed by seed."
     )
     pilot = FIRST_PILOT
     chart = ChartSpec(name="progress", x="lr", y="progress", group_by=("arm", "warmup"), log_x=True)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Two arms, each with and without warm-up."""
         return {"shallow": shallow_comparison(budget, ["post_ln", "pre_ln"])}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """No worse."""
         post, pre = (best_setting_values(rows, arm=arm) for arm in ("post_ln", "pre_ln"))
         return [
             Check(

@@ -1,4 +1,4 @@
-"""On a small task more than six layers bring little."""
+"""Claim: on a small task more than six layers bring little."""
 
 from collections.abc import Mapping, Sequence
 
@@ -30,22 +30,22 @@ DEPTHS = [6, 12]
             "arXiv 1906.01787, against which it is held; Vaswani et al., Attention Is All You "
             "Need, 2017, arXiv 1706.03762, whose six layers are usual"
         ),
-        summary="More than six layers bring little where the task is small.",
+        summary="More than six layers bring little on a small task.",
     )
 )
 class SixLayersAreEnough(ComparisonClaim):
-    """Pre-LN at two depths."""
+    """Pre-LN with six and with twelve layers."""
 
     attributed_to = "ours, against Wang et al., 2019"
     paper_location = "table 3 of Vaswani et al.; section 5.2 of Wang et al."
     experiment = (
         "Pre-LN of six and of twelve layers in encoder and decoder learns to translate dates "
-        "in the same number of steps, over one ladder of learning rates, without warm-up and with "
+        "in the same number of steps, over the same learning rates, without warm-up and with "
         "one of a quarter of the steps. " + PROGRESS_DEFINITION
     )
     rule = (
-        f"Premise: six layers make progress above {TRAINED_THRESHOLD:g}. Twelve layers make less than "
-        f"{NEGLIGIBLE_PROGRESS:g} more than six, seed by seed."
+        f"Premise: six layers make progress above {TRAINED_THRESHOLD:g}. Twelve layers make less "
+        f"than {NEGLIGIBLE_PROGRESS:g} more than six, seed by seed."
     )
     chart = ChartSpec(
         name="progress", x="lr", y="progress", group_by=("depth", "warmup"), log_x=True
@@ -53,11 +53,9 @@ class SixLayersAreEnough(ComparisonClaim):
     group_fields = ("study", "depth")
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """One arm at both depths."""
         return {"deep": deep_comparison(budget, ["pre_ln"], depths=DEPTHS)}
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """What the second half brings."""
         depths = sorted({row["depth"] for row in rows}) or DEPTHS
         few, many = depths[0], depths[-1]
         six, twelve = (best_setting_values(rows, depth=depth) for depth in (few, many))

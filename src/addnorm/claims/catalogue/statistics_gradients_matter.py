@@ -1,4 +1,4 @@
-"""What helps in LayerNorm are the gradients of its statistics, not forward normalization alone."""
+"""Claim: LayerNorm helps by the gradients of its statistics, not by normalization alone."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -36,7 +36,7 @@ MAX_RECOVERED_FRACTION = 0.5
             "Xu et al., Understanding and Improving Layer Normalization, 2019, arXiv 1911.07013"
         ),
         summary=(
-            "With the same forward, LayerNorm whose statistics give no gradients is worse: the "
+            "With the same forward pass, LayerNorm with detached statistics is worse: the "
             "derivatives of mean and variance matter more than forward normalization."
         ),
     )
@@ -46,15 +46,15 @@ class StatisticsGradientsMatter(ComparisonClaim):
 
     paper_location = "section 3.2 and table 3"
     experiment = (
-        "Pre-LN of six layers each, with LayerNorm without gain and bias, with the same norm whose "
-        "mean and deviation are detached, and without norms learns to translate dates over one "
-        "ladder of learning rates. " + PROGRESS_DEFINITION
+        "Pre-LN with six layers each in encoder and decoder learns to translate dates over the "
+        "same learning rates: with LayerNorm without gain and bias, with the same norm whose "
+        "mean and deviation are detached, and without norms. " + PROGRESS_DEFINITION
     )
     rule = (
         f"Premise: the whole norm makes more than {NEGLIGIBLE_PROGRESS:g} more progress than none. "
         "Seed by seed: the detached norm makes less progress than the whole one; and of what the "
-        f"whole one brings over none it brings less than {MAX_RECOVERED_FRACTION:g} (detached - none minus "
-        f"{MAX_RECOVERED_FRACTION:g} * (whole - none) is below 0)."
+        f"whole one brings over none it brings less than {MAX_RECOVERED_FRACTION:g} (detached - "
+        f"none minus {MAX_RECOVERED_FRACTION:g} * (whole - none) is below 0)."
     )
     pilot = (
         "a first round by the same rule with three layers, where no norm costs nothing, so that "
@@ -64,14 +64,12 @@ class StatisticsGradientsMatter(ComparisonClaim):
     chart = ChartSpec(name="progress", x="lr", y="progress", log_x=True, guides=TRAINED_GUIDE)
 
     def comparisons(self, budget: Budget) -> Mapping[str, Comparison]:
-        """Three norms, in a stack that is deep enough to need one."""
         deeper: dict[str, Any] = {} if budget == "smoke" else {"depth": DEPTH}
         return {
             "norms": norm_comparison(budget, ["layer(affine=False)", "detach", "none"], **deeper)
         }
 
     def findings(self, rows: Sequence[Row]) -> list[Check]:
-        """Worse than the whole, and no better than half of it."""
         whole, detached, none = (
             best_setting_values(rows, arm=arm) for arm in (WITHOUT_AFFINE, DETACHED, WITHOUT_NORM)
         )

@@ -1,4 +1,4 @@
-"""Pre-LN's stream grows linearly, between bounds that were published."""
+"""Claim: the stream of Pre-LN grows linearly between published bounds."""
 
 from collections.abc import Iterator, Sequence
 
@@ -37,25 +37,25 @@ BOUND_SLOPES = {"lower bound": 1 / 2, "upper bound": 3 / 2}
             "arXiv 2002.04745"
         ),
         summary=(
-            "At the start the stream of Pre-LN grows with the number of layers, between two bounds "
-            "that are linear in it."
+            "At initialization the stream of Pre-LN grows with the number of layers, between two "
+            "linear bounds."
         ),
     )
 )
 class StreamGrowth(InitClaim):
-    """The mean square of the stream behind each layer.
+    """Mean square of the stream after each layer.
 
     square = mean(x_l ** 2)
 
-    x_l: (B, L, dim), the stream behind layer l, the input having a mean square of 1
+    x_l: (B, L, dim), the stream after layer l, relative to an input of mean square 1
     """
 
     paper_location = "section 3.2, lemma 2"
     experiment = (
-        "An encoder of the paper's simplified layers (one head, queries and keys zero, value and "
-        "feed-forward matrices dim x dim with entries of variance 1 / dim, no biases) reads "
-        "Gaussian vectors; the mean square of the stream is taken behind every layer. The same "
-        "from layers as one would train them is drawn beside it, and not judged."
+        "An encoder with the paper's simplified layers (one head, queries and keys zero, value "
+        "and feed-forward matrices dim x dim with entries of variance 1 / dim, no biases) reads "
+        "Gaussian vectors; the mean square of the stream is measured after every layer. The same "
+        "measurement on standard layers is shown for comparison and not judged."
     )
     rule = (
         "Behind every layer the mean square lies within both bounds: its smallest share of the "
@@ -79,7 +79,6 @@ class StreamGrowth(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """A forward of each; the bounds are drawn as arms."""
         for arm in (PAPER_LAYERS, STANDARD_LAYERS):
             reseed(settings["seed"])
             x = torch.randn(4, settings["length"], settings["dim"])
@@ -102,31 +101,32 @@ class StreamGrowth(InitClaim):
                 yield make_row("square", 1 + share * layer, arm=arm, layer=layer)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Both bounds, and the growth between them."""
-        own = select_rows(rows, "square", arm=PAPER_LAYERS)
+        squares = select_rows(rows, "square", arm=PAPER_LAYERS)
         low, high = (
-            [{**each, "value": each["value"] / (1 + share * each["layer"])} for each in own]
+            [{**each, "value": each["value"] / (1 + share * each["layer"])} for each in squares]
             for share in BOUND_SLOPES.values()
         )
-        added = [{**each, "value": each["value"] - 1} for each in own]
+        growth = [{**each, "value": each["value"] - 1} for each in squares]
         return [
             Check("smallest share of the lower bound", estimate_per_seed(low, min_value), low=1),
             Check("largest share of the upper bound", estimate_per_seed(high, max_value), high=1),
             Check(
                 "power of the layer with which it grows",
-                estimate_per_seed(added, slope("layer", log_x=True, log_y=True)),
+                estimate_per_seed(growth, slope("layer", log_x=True, log_y=True)),
             ),
         ]
 
 
 def _build_simplified_encoder(depth: int, dim: int) -> Encoder:
-    """The layers of the paper's proof."""
+    """Return an encoder with the simplified layers of the paper's proof."""
     stack = Encoder(dim=dim, depth=depth, heads=1, wiring="pre_ln", ffn_dim=dim, bias=False)
     stack.init_weights(scheme="unit")
     with torch.no_grad():
         for role, weight in stack.weights():
             if role in ("query", "key"):
                 weight.zero_()
-            elif role == "out":  # the proof has one matrix behind the attention, the value's
+            elif (
+                role == "out"
+            ):  # the proof has a single matrix after the attention, the value matrix
                 weight.copy_(torch.eye(dim))
     return stack

@@ -1,4 +1,4 @@
-"""T-Fixup trains where deep Post-LN does not."""
+"""Claim: T-Fixup trains at a depth at which Post-LN does not."""
 
 from addnorm.claims.claim import register
 from addnorm.claims.deep_remedy import DeepRemedyClaim
@@ -15,13 +15,13 @@ from addnorm.core.cards import Card
             "Initialization, 2020, ICML"
         ),
         summary=(
-            "T-Fixup's start weights, without any norm or warm-up, train at a depth at which "
+            "T-Fixup's initialization trains without any norm or warm-up at a depth at which "
             "Post-LN does not."
         ),
     )
 )
 class TFixupTrainsDeep(DeepRemedyClaim):
-    """T-Fixup beside Post-LN."""
+    """T-Fixup and Post-LN at the same depth."""
 
     arm = "t_fixup"
     has_warmup = False

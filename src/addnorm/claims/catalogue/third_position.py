@@ -1,4 +1,4 @@
-"""x + N(f(x)) is neither Post-LN nor Pre-LN: its stream follows a law of its own."""
+"""Claim: x + N(f(x)) is neither Post-LN nor Pre-LN; its stream grows by a different law."""
 
 from collections.abc import Iterator, Sequence
 
@@ -23,7 +23,7 @@ from addnorm.core.cards import Card
 from addnorm.core.rows import Row
 
 BRANCH_SCALE = 3.0
-"""By which the last matrix of every branch is multiplied."""
+"""Factor of the last matrix of every branch in the second measurement."""
 UNIT_GROWTH_RANGE = (0.8, 1.2)
 ZERO_GROWTH_RANGE = (-0.05, 0.05)
 MIN_EXTRA_GROWTH = 2.0
@@ -40,29 +40,30 @@ ARMS = ("post_ln", "pre_ln", "res_post")
             "stands for Post-LN; Liu et al., Swin Transformer V2, 2021, arXiv 2111.09883"
         ),
         summary=(
-            "A norm behind the branch, x + N(f(x)), is neither Post-LN, whose stream stays as "
-            "large as it is, nor Pre-LN, whose growth depends on the weights."
+            "A norm after the branch, x + N(f(x)), is neither Post-LN, whose stream has constant "
+            "size, nor Pre-LN, whose growth depends on the weights."
         ),
     )
 )
 class ThirdPosition(InitClaim):
-    """By how much the variance of the stream grows at a site.
+    """Growth of the stream's variance per site.
 
     growth = slope of Var x_i over i
 
-    x_i: (B, L, dim), the stream behind site i; its variance over features, the mean over tokens
+    x_i: (B, L, dim), the stream after site i; variance over features, mean over tokens
     """
 
     attributed_to = "ours, on a form that Tay et al., 2020, call Post-LN"
     paper_location = "section 2.1 of Tay et al.; section 3.2 of Liu et al."
     experiment = (
-        "Encoders at their start read Gaussian vectors, once as they are and once with the last "
-        f"matrix of every branch times {BRANCH_SCALE:g}. A line is laid through the variance of the "
-        "stream over the number of the site."
+        "Untrained encoders read Gaussian vectors, once unchanged and once with the last matrix "
+        f"of every branch times {BRANCH_SCALE:g}. A line is fitted to the variance of the stream "
+        "over the site number."
     )
     rule = (
-        f"Res-post grows by {UNIT_GROWTH_RANGE[0]:g} to {UNIT_GROWTH_RANGE[1]:g} a site, and by the same (within {ZERO_GROWTH_RANGE[1]:g}) "
-        f"with larger matrices; Post-LN by {ZERO_GROWTH_RANGE[0]:g} to {ZERO_GROWTH_RANGE[1]:g}; and Pre-LN by at least "
+        f"Res-post grows by {UNIT_GROWTH_RANGE[0]:g} to {UNIT_GROWTH_RANGE[1]:g} a site, and by "
+        f"the same (within {ZERO_GROWTH_RANGE[1]:g}) with larger matrices; Post-LN by "
+        f"{ZERO_GROWTH_RANGE[0]:g} to {ZERO_GROWTH_RANGE[1]:g}; and Pre-LN by at least "
         f"{MIN_EXTRA_GROWTH:g} more a site with larger matrices than with the usual ones."
     )
     chart = ChartSpec(
@@ -80,7 +81,6 @@ class ThirdPosition(InitClaim):
     )
 
     def measure(self, settings: BudgetSettings) -> Iterator[Row]:
-        """A forward of each arm, with both sizes of matrices."""
         for wiring in ARMS:
             reseed(settings["seed"])
             x = torch.randn(4, settings["length"], settings["dim"])
@@ -96,18 +96,17 @@ class ThirdPosition(InitClaim):
                         weight.mul_(BRANCH_SCALE if role in ("out", "ffn_out") else 1.0)
 
     def checks(self, rows: Sequence[Row]) -> list[Check]:
-        """Three laws."""
-        of = slope("site")
+        fit = slope("site")
         large = f"times {BRANCH_SCALE:g}"
 
         def growth(arm: str, matrices: str) -> dict[int, float]:
-            return compute_per_seed(select_rows(rows, "variance", arm=arm, matrices=matrices), of)
+            return compute_per_seed(select_rows(rows, "variance", arm=arm, matrices=matrices), fit)
 
         usual = {arm: select_rows(rows, "variance", arm=arm, matrices="usual") for arm in ARMS}
         return [
             Check(
                 "res_post: growth a site",
-                estimate_per_seed(usual["res_post"], of),
+                estimate_per_seed(usual["res_post"], fit),
                 *UNIT_GROWTH_RANGE,
             ),
             Check(
@@ -117,7 +116,7 @@ class ThirdPosition(InitClaim):
             ),
             Check(
                 "post_ln: growth a site",
-                estimate_per_seed(usual["post_ln"], of),
+                estimate_per_seed(usual["post_ln"], fit),
                 *ZERO_GROWTH_RANGE,
             ),
             Check(

@@ -1,1 +1,1 @@
-"""TODO cli/commands."""
+"""Commands of `addnorm`, one file per verb; `cli/main.py` registers them."""

@@ -1,4 +1,4 @@
-"""`addnorm claims`: published statements, measured again and judged."""
+"""`addnorm claims`: reproduce published statements and judge them."""
 
 from contextlib import suppress
 from pathlib import Path
@@ -11,49 +11,22 @@ if TYPE_CHECKING:
 
     from addnorm.claims import Result
 
-claims = typer.Typer(help="Run published claims again and judge them.")
+claims = typer.Typer(help="Reproduce published claims and judge them.")
 
 LIST_COLUMNS = ("id", "statement", "paper", "how", "cost at standard")
 VERDICT_COLUMNS = ("id", "verdict", "statement", "what decides")
 MIN_TABLE_WIDTH = 100
-"""Columns below which a table is no longer read with ease."""
-Json = Annotated[bool, typer.Option("--json", help="Print plain data as JSON.")]
-Budget = Annotated[
-    str, typer.Option(help="smoke (seconds, no verdict to trust), standard, or full.")
-]
-Out = Annotated[Path, typer.Option("--out", "-o", metavar="DIR", help="The folder of it all.")]
-Workers = Annotated[int | None, typer.Option(help="Cells at a time; a core or a GPU each.")]
-Strict = Annotated[bool, typer.Option("--strict", help="Exit with 1 if a claim is not held, too.")]
+"""Terminal width below which rows are printed as paragraphs instead of a table."""
+Json = Annotated[bool, typer.Option("--json", help="Print the result as JSON")]
 
 
 @claims.command("list")
 def list_claims(json: Json = False) -> None:
-    """Every claim: its name, what it says, who said it, and what it costs."""
-    from addnorm.claims import BUDGETS, registry
+    """List all claims with statement, source and cost."""
     from addnorm.cli.output import make_console, write_json, write_page
 
     if json:
-        told = []
-        for name in registry:
-            card, claim = registry.card(name), registry.member(name)()
-            told.append(
-                {
-                    "id": name,
-                    "title": card.title,
-                    "statement": card.summary,
-                    "formula": card.formula,
-                    "source": claim.source,
-                    "paper": card.paper,
-                    "place": claim.paper_location,
-                    "how": claim.method,
-                    "experiment": claim.experiment,
-                    "rule": claim.rule,
-                    "corrected": claim.corrected,
-                    "pilot": claim.pilot,
-                    "cost": {budget: claim.cost(budget) for budget in BUDGETS},
-                }
-            )
-        write_json(told)
+        write_json(_claims_to_dicts())
         return
     console = make_console()
     write_page(console, *_render_table(console, LIST_COLUMNS, _claim_rows()))
@@ -61,37 +34,50 @@ def list_claims(json: Json = False) -> None:
 
 @claims.command()
 def run(
-    names: Annotated[list[str], typer.Argument(metavar="ID...", help="Names of claims.")],
-    budget: Budget = "standard",
-    out: Out = Path("claims"),
-    workers: Workers = None,
-    strict: Strict = False,
+    names: Annotated[
+        list[str] | None, typer.Argument(metavar="[ID]...", help="Names of claims")
+    ] = None,
+    all_claims: Annotated[bool, typer.Option("--all", help="Run every claim")] = False,
+    budget: Annotated[
+        str,
+        typer.Option(help="smoke (seconds; tests the machinery, not the claim), standard or full"),
+    ] = "standard",
+    out: Annotated[
+        Path,
+        typer.Option(
+            "--out", "-o", metavar="DIR", help="Output folder; unfinished claims in it are resumed"
+        ),
+    ] = Path("claims"),
+    workers: Annotated[
+        int | None, typer.Option(help="Cells at the same time, each on one core or GPU")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Exit with code 1 if a claim is not held")
+    ] = False,
     json: Json = False,
 ) -> None:
-    """Run some claims; the same command goes on where it was interrupted."""
-    _run_selected(names, budget=budget, out=out, workers=workers, strict=strict, json=json)
+    """Run claims and print their verdicts.
 
-
-@claims.command("all")
-def run_all(
-    budget: Budget = "standard",
-    out: Out = Path("claims"),
-    workers: Workers = None,
-    strict: Strict = False,
-    json: Json = False,
-) -> None:
-    """Run every claim; the same command goes on where it was interrupted."""
+    Rerun the same command to resume after an interruption. The exit code is 1 if a claim crashed.
+    """
     from addnorm.claims import registry
+    from addnorm.core.errors import UserError
 
-    _run_selected(list(registry), budget=budget, out=out, workers=workers, strict=strict, json=json)
+    if all_claims == bool(names):
+        raise UserError("expected the names of claims or --all; see `addnorm claims list`")
+    selected = list(registry) if all_claims else names or []
+    results = _run_selected(selected, budget=budget, out=out, workers=workers)
+    _print_results(results, json=json)
+    answers = {result.answer for result in results.values()}
+    if "crashed" in answers or (strict and "not held" in answers):
+        raise typer.Exit(1)
 
 
 def _run_selected(
-    names: list[str], *, budget: str, out: Path, workers: int | None, strict: bool, json: bool
-) -> None:
+    names: list[str], *, budget: str, out: Path, workers: int | None
+) -> "dict[str, Result]":
     from addnorm.claims import BUDGETS, run_claims
     from addnorm.claims.runner import find_claims
-    from addnorm.cli.output import make_console, write_json, write_page
     from addnorm.cli.progress.claims import ClaimsReporter
     from addnorm.comparison.engines import make_engine
     from addnorm.core.errors import UnknownNameError, unknown_name_message
@@ -100,35 +86,65 @@ def _run_selected(
     known = next((each for each in BUDGETS if each == budget), None)
     if known is None:
         raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))
-    training = any(claim.method == "by training" for claim in find_claims(names))
-    wanted = training or workers is not None  # a wrong number of workers is refused in any case
-    engine = make_engine("local", workers=workers) if wanted else None
-    talk = ClaimsReporter()
+    is_training = any(claim.method == "by training" for claim in find_claims(names))
+    # Claims at initialization need no engine, but an invalid --workers must still be rejected.
+    needs_engine = is_training or workers is not None
+    engine = make_engine("local", workers=workers) if needs_engine else None
+    reporter = ClaimsReporter()
     try:
-        found = run_claims(names, out, budget=known, engine=engine, callback=talk)
+        results = run_claims(names, out, budget=known, engine=engine, callback=reporter)
     except BaseException:
-        talk.close()
-        if talk.has_results:
-            with suppress(Exception):  # what went wrong first is what must be told
-                talk.on_message(f"the page: {write_claims_report(out)}")
+        reporter.close()
+        if reporter.has_results:
+            with suppress(Exception):  # the first error is the one to report
+                reporter.on_message(f"report: {write_claims_report(out)}")
         raise
-    talk.close()
-    if talk.has_results:
-        talk.on_message(f"the page: {write_claims_report(out)}")
+    reporter.close()
+    if reporter.has_results:
+        reporter.on_message(f"report: {write_claims_report(out)}")
+    return results
+
+
+def _print_results(results: "dict[str, Result]", *, json: bool) -> None:
+    from addnorm.cli.output import make_console, write_json, write_page
+
     if json:
-        write_json([_result_to_dict(result) for result in found.values()])
-    else:
-        console = make_console()
-        write_page(console, *_render_table(console, VERDICT_COLUMNS, _verdicts(found)))
-    answers = {result.answer for result in found.values()}
-    if "crashed" in answers or (strict and "not held" in answers):
-        raise typer.Exit(1)
+        write_json([_result_to_dict(result) for result in results.values()])
+        return
+    console = make_console()
+    write_page(console, *_render_table(console, VERDICT_COLUMNS, _verdict_rows(results)))
+
+
+def _claims_to_dicts() -> list[dict[str, Any]]:
+    from addnorm.claims import BUDGETS, registry
+
+    data = []
+    for name in registry:
+        card, claim = registry.card(name), registry.member(name)()
+        data.append(
+            {
+                "id": name,
+                "title": card.title,
+                "statement": card.summary,
+                "formula": card.formula,
+                "source": claim.source,
+                "paper": card.paper,
+                "place": claim.paper_location,
+                "how": claim.method,
+                "experiment": claim.experiment,
+                "rule": claim.rule,
+                "corrected": claim.corrected,
+                "pilot": claim.pilot,
+                "cost": {budget: claim.cost(budget) for budget in BUDGETS},
+            }
+        )
+    return data
 
 
 def _result_to_dict(result: "Result") -> dict[str, Any]:
     verdict = result.verdict.to_dict() if result.verdict else {"answer": result.answer}
-    told = {"id": result.claim, "budget": result.budget, "why": result.why}
-    return told | {"seconds": result.seconds} | verdict
+    data = {"id": result.claim, "budget": result.budget, "why": result.why}
+    return data | {"seconds": result.seconds} | verdict
 
 
 def _claim_rows() -> list[tuple[str, ...]]:
@@ -141,7 +157,7 @@ def _claim_rows() -> list[tuple[str, ...]]:
     return rows
 
 
-def _verdicts(results: "dict[str, Result]") -> list[tuple[str, ...]]:
+def _verdict_rows(results: "dict[str, Result]") -> list[tuple[str, ...]]:
     from addnorm.claims import registry
 
     rows: list[tuple[str, ...]] = []
@@ -154,7 +170,7 @@ def _verdicts(results: "dict[str, Result]") -> list[tuple[str, ...]]:
 def _render_table(
     console: "Console", head: tuple[str, ...], rows: list[tuple[str, ...]]
 ) -> "list[RenderableType]":
-    """A table; where it would be too narrow to read, a few lines for each row."""
+    """Render rows as a table, or as paragraphs if the terminal is too narrow."""
     from rich.padding import Padding
     from rich.table import Table
     from rich.text import Text

@@ -1,4 +1,4 @@
-"""`addnorm classify`: a label for every line."""
+"""`addnorm classify`: predict the label of each line."""
 
 from functools import partial
 from pathlib import Path
@@ -6,49 +6,52 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from addnorm.cli.options import Attention, Chunk, Device
+from addnorm.cli.options import Attention, ChunkLines, Device
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from addnorm.decode.inference import LabelPrediction
+    from addnorm.tasks import LabelPrediction
 
 
 def classify(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for classify.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run trained for classify")
+    ],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="What to classify; standard input if left out."),
+        typer.Argument(metavar="[FILE]...", help="Files to classify; default: standard input"),
     ] = None,
-    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens in a batch.")] = 8192,
-    chunk: Chunk = None,
+    batch_tokens: Annotated[int, typer.Option("--batch-tokens", help="Tokens per batch")] = 8192,
+    chunk_lines: ChunkLines = None,
     scores: Annotated[
-        bool, typer.Option("--scores", help="A tab and the probability behind each label.")
+        bool, typer.Option("--scores", help="Print a tab and the probability after each label")
     ] = False,
     json: Annotated[
-        bool, typer.Option("--json", help="One JSON object a line, with all probabilities.")
+        bool, typer.Option("--json", help="Print one JSON object per line, with all probabilities")
     ] = False,
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Label lines: one out for each in, in the same order."""
+    """Predict the label of each line: one line out for each line in, in the same order."""
     from addnorm.cli import line_io as cli
-    from addnorm.decode.inference import InputWarnings
-    from addnorm.decode.inference import classify as answer
+    from addnorm.tasks import InputWarnings, classify_texts
 
-    texts, notes = cli.InputLines(files or ()), InputWarnings()
+    lines, warnings = cli.InputLines(files or ()), InputWarnings()
     trained = cli.open_run(run, device)
-    size = cli.resolve_chunk(chunk, files or ())
-    answers = cli.pair_with_lines(
-        texts,
-        lambda asked: answer(trained, asked, batch_tokens=batch_tokens, chunk=size, notes=notes),
+    chunk = cli.resolve_chunk(chunk_lines, files or ())
+    outputs = cli.pair_with_lines(
+        lines,
+        lambda texts: classify_texts(
+            trained, texts, batch_tokens=batch_tokens, chunk=chunk, warnings=warnings
+        ),
     )
     form = "json" if json else "scores" if scores else "text"
     write = partial(_write, labels=trained.labels, form=form)
     try:
-        cli.run_lines(trained, answers, write, description="labelling", attention=attention)
+        cli.run_lines(trained, outputs, write, description="classifying", attention=attention)
     finally:
-        cli.print_warnings(notes, texts)
+        cli.print_warnings(warnings, lines)
 
 
 def _write(
@@ -57,13 +60,17 @@ def _write(
     from addnorm.cli.line_io import write_line, write_record
 
     if form == "json":
-        p = dict(zip(labels, prediction.probabilities, strict=False))  # none for an empty line
-        told = {
-            "label": prediction.label,
-            "probability": prediction.probability,
-            "probabilities": p,
-        }
-        write_record({"line": number, "input": line, **told})
+        # An empty line has no probabilities.
+        probabilities = dict(zip(labels, prediction.probabilities, strict=False))
+        write_record(
+            {
+                "line": number,
+                "input": line,
+                "label": prediction.label,
+                "probability": prediction.probability,
+                "probabilities": probabilities,
+            }
+        )
     elif prediction.label is None:
         write_line("")
     elif form == "scores":

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from addnorm.cli.commands.report import Csv, Png, export
+from addnorm.cli.commands.report import Csv, Png
 
 if TYPE_CHECKING:
     from addnorm.comparison.analysis.study import Study
@@ -15,157 +15,182 @@ if TYPE_CHECKING:
 EXIT_INTERRUPTED = 130
 
 OptionalStr = str | None
-AXES = "What is varied"
-WORK = "How it is carried out"
+AXES_PANEL = "Axes"
+EXECUTION_PANEL = "Execution"
 
 
 def compare(
     keys: Annotated[
         list[str] | None,
-        typer.Argument(metavar="KEY=VALUE", help="Keys of a recipe, for all cells: dim=128 ..."),
+        typer.Argument(metavar="KEY=VALUE", help="Recipe keys for all cells, such as dim=128"),
     ] = None,
     wiring: Annotated[
-        OptionalStr, typer.Option(help="Wirings: post_ln,pre_ln,b2t", rich_help_panel=AXES)
+        OptionalStr,
+        typer.Option(help="Wirings, such as post_ln,pre_ln,b2t", rich_help_panel=AXES_PANEL),
     ] = None,
     norm: Annotated[
-        OptionalStr, typer.Option(help="Norms: layer,rms", rich_help_panel=AXES)
+        OptionalStr, typer.Option(help="Norms, such as layer,rms", rich_help_panel=AXES_PANEL)
     ] = None,
-    depth: Annotated[OptionalStr, typer.Option(help="Layers: 6,12", rich_help_panel=AXES)] = None,
+    depth: Annotated[
+        OptionalStr,
+        typer.Option(help="Numbers of layers, such as 6,12", rich_help_panel=AXES_PANEL),
+    ] = None,
     warmup: Annotated[
         OptionalStr,
         typer.Option(
-            help="Steps of warm-up: 0,100; `own` adds each arm with the schedule it recommends.",
-            rich_help_panel=AXES,
+            help="Warm-up steps, such as 0,100; own adds the schedule each wiring recommends",
+            rich_help_panel=AXES_PANEL,
         ),
     ] = None,
     lr: Annotated[
         OptionalStr,
-        typer.Option(help="Learning rates: 1e-3,3e-3, or sweep.", rich_help_panel=AXES),
+        typer.Option(
+            help="Learning rates, such as 1e-3,3e-3, or sweep", rich_help_panel=AXES_PANEL
+        ),
     ] = None,
     seeds: Annotated[
-        int | None, typer.Option(help="How many seeds each setting gets.", rich_help_panel=AXES)
+        int | None, typer.Option(help="Number of seeds per setting", rich_help_panel=AXES_PANEL)
     ] = None,
     task: Annotated[
         OptionalStr,
         typer.Option(
-            help="translate, lm or classify on a demo corpus; table:FILE; or a recipe.yaml with "
-            "data."
+            help="translate, lm or classify on a demo corpus; table:FILE; or a recipe in YAML "
+            "that names its data"
         ),
     ] = None,
     target: Annotated[
-        OptionalStr, typer.Option(metavar="COLUMN", help="The column of a table to predict.")
+        OptionalStr, typer.Option(metavar="COLUMN", help="Column of the table to predict")
     ] = None,
-    steps: Annotated[int | None, typer.Option(help="Updates of each cell.")] = None,
+    steps: Annotated[int | None, typer.Option(help="Optimizer steps per cell")] = None,
     schedule: Annotated[
-        OptionalStr, typer.Option(help="The schedule all arms share: constant, cosine, ...")
+        OptionalStr, typer.Option(help="Learning-rate schedule of all arms: constant, cosine, ...")
     ] = None,
     score: Annotated[
-        int | None, typer.Option(help="Held-out records each cell answers; 0 for none.")
+        int | None, typer.Option(help="Held-out examples to score each cell on; 0 disables scoring")
     ] = None,
     mode: Annotated[
-        OptionalStr, typer.Option(help="fair, or halving: the worse settings of an arm end early.")
+        OptionalStr,
+        typer.Option(help="fair, or halving to stop the worse settings of each arm early"),
     ] = None,
     config: Annotated[
-        Path | None, typer.Option("--config", "-c", metavar="FILE", help="A study in YAML.")
+        Path | None,
+        typer.Option("--config", "-c", metavar="FILE", help="Spec of the comparison in YAML"),
     ] = None,
-    demo: Annotated[bool, typer.Option("--demo", help="The comparison of `make demo`.")] = False,
+    demo: Annotated[bool, typer.Option("--demo", help="Run the comparison of `make demo`")] = False,
     out: Annotated[
-        Path | None, typer.Option("--out", "-o", metavar="DIR", help="The folder of it all.")
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            metavar="DIR",
+            help="Output folder; an unfinished comparison in it is resumed",
+        ),
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(help="Cells at a time; a core or a GPU each.", rich_help_panel=WORK),
+        typer.Option(
+            help="Cells at the same time, each on one core or GPU", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = None,
     engine: Annotated[
-        str, typer.Option(help="local, or ray for a cluster.", rich_help_panel=WORK)
+        str, typer.Option(help="local, or ray for a cluster", rich_help_panel=EXECUTION_PANEL)
     ] = "local",
     address: Annotated[
-        OptionalStr, typer.Option(help="The address of the Ray cluster.", rich_help_panel=WORK)
+        OptionalStr,
+        typer.Option(help="Address of the Ray cluster", rich_help_panel=EXECUTION_PANEL),
     ] = None,
-    limit: Annotated[
+    hang_timeout: Annotated[
         float,
-        typer.Option(help="Seconds without a step until a cell is hung.", rich_help_panel=WORK),
+        typer.Option(
+            help="Seconds without progress before a cell is killed", rich_help_panel=EXECUTION_PANEL
+        ),
     ] = 600.0,
     png: Png = None,
     csv: Csv = False,
-    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the result as JSON")] = False,
     dry_run: Annotated[
-        bool, typer.Option("--dry-run", help="Print the whole study as YAML and end.")
+        bool, typer.Option("--dry-run", help="Print the spec as YAML and exit")
     ] = False,
 ) -> None:
-    """Train arrangements side by side and tell which train.
+    """Train several arrangements and report which ones train.
 
-    The same command goes on with a comparison that was interrupted.
+    Rerun the same command to resume an interrupted comparison.
     """
     axes = {"wiring": wiring, "norm": norm, "depth": depth, "warmup": warmup, "lr": lr}
     budget = {"seeds": seeds, "steps": steps, "schedule": schedule, "score": score, "mode": mode}
-    budget["target"] = target
-    given = {name: value for name, value in (axes | budget).items() if value is not None}
-    spec = _parse_spec(given, keys or [], task, config, demo=demo)
+    options = {
+        name: value
+        for name, value in (axes | budget | {"target": target}).items()
+        if value is not None
+    }
+    spec = _parse_spec(options, keys or [], task, config, demo=demo)
     if dry_run:
-        from addnorm.comparison.shared_data import check_data
+        from addnorm.comparison.run import check_comparison
 
-        spec.check()
-        check_data(spec)
+        check_comparison(spec)
         sys.stdout.write(spec.to_yaml())
         return
-    from addnorm.cli.progress.comparison import LiveTable, LogLines
+    from addnorm.cli.progress.comparison import make_comparison_reporter
     from addnorm.comparison.engines import make_engine
-    from addnorm.comparison.run import compare as run
     from addnorm.core.errors import UserError
+    from addnorm.report.comparison.compare import compare as run_and_report
+    from addnorm.report.comparison.exports import write_csvs, write_pngs
 
     if address is not None and engine != "ray":
-        raise UserError("--address is that of a Ray cluster; add --engine ray, or leave it out")
+        raise UserError("--address: expected --engine ray; add it, or leave out --address")
     folder = out or Path("demo" if demo else "comparison")
-    audience = LiveTable() if sys.stderr.isatty() else LogLines()
+    reporter = make_comparison_reporter()
     try:
-        study = run(
+        study = run_and_report(
             spec,
             folder,
-            engine=make_engine(engine, workers=workers, address=address, timeout=limit),
-            callback=audience,
+            engine=make_engine(engine, workers=workers, address=address, timeout=hang_timeout),
+            callback=reporter,
         )
     finally:
-        audience.close()
+        reporter.close()
     _print_result(study, json=json)
-    export(folder, png=png, csv=csv)
-    if audience.interrupted:
+    if png is not None:
+        write_pngs(study, png)
+    if csv:
+        write_csvs(study, folder)
+    if study.interrupted:
         raise typer.Exit(EXIT_INTERRUPTED)
 
 
 def _parse_spec(
     options: dict[str, Any], keys: list[str], task: str | None, config: Path | None, *, demo: bool
 ) -> "Comparison":
-    """The spec from a file, the options and the keys, of which the later ones win."""
+    """Build the spec from a file, the options and the KEY=VALUE pairs; later ones win."""
     from addnorm.comparison.demo import DEMO_SPEC
-    from addnorm.comparison.spec import AXES, Comparison, read_spec, task_keys
+    from addnorm.comparison.parse import parse_comparison, parse_task_option, read_spec
+    from addnorm.comparison.spec import AXES
     from addnorm.core.errors import UserError
     from addnorm.core.key_values import parse_key_values
 
     if demo and (config is not None or task is not None):
-        raise UserError("--demo is a study of its own; leave out --config and --task, or --demo")
+        raise UserError("--demo: expected no --config and no --task; leave them out")
     values: dict[str, Any] = dict(DEMO_SPEC) if demo else read_spec(config) if config else {}
     pairs = parse_key_values(keys)
-    if twice := [name for name in options if name in pairs]:
+    if duplicates := [name for name in options if name in pairs]:
+        name = duplicates[0]
+        raise UserError(f"{name} is given twice, as --{name} and as {name}=...; keep one of them")
+    overrides = (parse_task_option(task) if task else {}) | options | pairs
+    if "grids" in values and any(name in overrides for name in AXES):
+        names = ", ".join(f"--{name}" for name in AXES if name in overrides)
         raise UserError(
-            f"{twice[0]} is given twice, as --{twice[0]} and as a key; keep one of them"
+            f"{names}: cannot override an axis of {'--demo' if demo else config}, which has "
+            "several grids; edit the grids in a spec file"
         )
-    more = (task_keys(task) if task else {}) | options | pairs
-    if "grids" in values and any(name in more for name in AXES):
-        several = ", ".join(f"--{name}" for name in AXES if name in more)
-        raise UserError(
-            f"{'--demo' if demo else config} has several grids, and {several} would change one; "
-            "leave it out, or write the axes into the grids of a study of your own"
-        )
-    return Comparison.of(values | more)
+    return parse_comparison(values | overrides)
 
 
 def _print_result(study: "Study", *, json: bool) -> None:
-    """The result on standard output."""
     from addnorm.cli.output import make_console, write_json, write_page
     from addnorm.cli.summary_table import summary_table
+    from addnorm.comparison.analysis.export import study_to_dict
 
     if json:
-        write_json(study.result())
+        write_json(study_to_dict(study))
         return
     write_page(make_console(), summary_table(study), "", *study.verdict)

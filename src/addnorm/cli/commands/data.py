@@ -1,4 +1,4 @@
-"""`addnorm data`: corpora out of files, tables, or out of nothing."""
+"""`addnorm data`: write a corpus from text files, from tables, or a demo corpus."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,10 +18,11 @@ from addnorm.cli.data_options import (
     Seed,
     SourceLanguage,
     TargetLanguage,
+    TaskName,
     Unique,
 )
 
-data = typer.Typer(help="Make a corpus to train on.")
+data = typer.Typer(help="Write a corpus to train on.")
 
 
 @data.command()
@@ -37,8 +38,9 @@ def files(
     valid_text: File = None,
     test_text: File = None,
     paragraphs: Annotated[
-        bool, typer.Option("--paragraphs", help="A text ends at a blank line, not at every line.")
+        bool, typer.Option("--paragraphs", help="End a text at a blank line, not at each line")
     ] = False,
+    task: TaskName = None,
     source: SourceLanguage = "",
     target: TargetLanguage = "",
     valid: Holdout = None,
@@ -49,20 +51,21 @@ def files(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Plain text: --src and --tgt for translation, --text for a language model."""
+    """Read text files: --src and --tgt for translation, --text for language models."""
     from addnorm.data.readers.text_files import read_splits
     from addnorm.data.record_counts import RecordCounts
 
-    sides = {"train": (src, tgt), "valid": (valid_src, valid_tgt), "test": (test_src, test_tgt)}
+    pairs = {"train": (src, tgt), "valid": (valid_src, valid_tgt), "test": (test_src, test_tgt)}
     texts = {"train": text, "valid": valid_text, "test": test_text}
     counts = RecordCounts()
     check_output(out, force=force, errors=errors)
-    task, parts = read_splits(sides, texts, paragraphs=paragraphs, errors=errors, counts=counts)
-    named = {split: list(map(str, pair)) for split, pair in sides.items() if pair[0]}
-    named |= {split: [str(path)] for split, path in texts.items() if path}
-    about = {"source": "files", "files": named, **describe_languages(source, target)}
-    plan = build_plan(parts, valid=valid, test=test, seed=seed, unique=unique)
-    write_corpus(out, task, splits=parts, counts=counts, plan=plan, about=about, json=json)
+    columns, splits = read_splits(pairs, texts, paragraphs=paragraphs, errors=errors, counts=counts)
+    chosen = _choose_task(task, columns)
+    paths = {split: list(map(str, pair)) for split, pair in pairs.items() if pair[0]}
+    paths |= {split: [str(path)] for split, path in texts.items() if path}
+    about = {"source": "files", "files": paths, **describe_languages(source, target)}
+    plan = build_plan(splits, valid=valid, test=test, seed=seed, unique=unique)
+    write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 
 @data.command()
@@ -70,7 +73,7 @@ def columns(
     table: Annotated[
         Path,
         typer.Argument(
-            metavar="FILE|DIR", help="TSV, CSV, JSON lines, Parquet, or a folder of `datasets`."
+            metavar="FILE|DIR", help="TSV, CSV, JSON lines, Parquet, or a folder of `datasets`"
         ),
     ],
     out: Out,
@@ -78,14 +81,17 @@ def columns(
     target: Column = None,
     text: Column = None,
     label: Column = None,
+    task: TaskName = None,
     valid: HoldoutOrFile = None,
     test: HoldoutOrFile = None,
     header: Annotated[
         bool | None,
-        typer.Option(help="Whether the first line names the columns; not if they are numbers."),
+        typer.Option(
+            help="Whether the first line names the columns; default: unless they are indices"
+        ),
     ] = None,
     format: Annotated[
-        str | None, typer.Option("--format", help="tsv, csv, jsonl, parquet or arrow.")
+        str | None, typer.Option("--format", help="Table format: tsv, csv, jsonl, parquet or arrow")
     ] = None,
     origin: SourceLanguage = "",
     goal: TargetLanguage = "",
@@ -95,54 +101,70 @@ def columns(
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """Columns of a table: --source and --target, --text, or --text and --label."""
-    from addnorm.data.readers.columns import infer_task, is_number, read_records, split_files
+    """Read columns of a table: --source and --target, --text, or --text and --label."""
+    from addnorm.data.readers.columns import is_number, read_records, split_files
     from addnorm.data.record_counts import RecordCounts
 
     counts = RecordCounts()
     check_output(out, force=force, errors=errors)
-    chosen = {"source": source, "target": target, "text": text, "label": label}
-    task, wanted = infer_task(chosen)
+    options = {"source": source, "target": target, "text": text, "label": label}
+    selected = {column: name for column, name in options.items() if name is not None}
+    chosen = _choose_task(task, tuple(selected))
     paths = split_files(table, {"valid": valid, "test": test})
     about = {
         "source": "columns",
         "files": {split: list(map(str, files)) for split, files in paths.items()},
-        "columns": wanted,
+        "columns": selected,
         **describe_languages(origin, goal),
     }
-    parts = {
+    splits = {
         split: read_records(
-            files, wanted, counts=counts, errors=errors, format=format, header=header
+            files, selected, counts=counts, errors=errors, format=format, header=header
         )
         for split, files in paths.items()
     }
     sizes = {"valid": valid, "test": test}
     sizes = {split: size for split, size in sizes.items() if size is None or is_number(size)}
-    plan = build_plan(parts, **sizes, seed=seed, unique=unique)
-    write_corpus(out, task, splits=parts, counts=counts, plan=plan, about=about, json=json)
+    plan = build_plan(splits, **sizes, seed=seed, unique=unique)
+    write_corpus(out, chosen, splits=splits, counts=counts, plan=plan, about=about, json=json)
 
 
 @data.command()
 def demo(
     out: Out,
-    task: Annotated[str, typer.Option("--task", help="translate, lm or classify.")] = "translate",
+    task: Annotated[
+        str, typer.Option("--task", help="Task; see `addnorm list tasks`")
+    ] = "translate",
     source: SourceLanguage = "en",
     target: TargetLanguage = "de",
     seed: Seed = 0,
     force: Force = False,
     json: Json = False,
 ) -> None:
-    """A corpus out of what is installed: dates and numbers, Python's documentation, docstrings."""
-    from addnorm.core.errors import UserError, unknown_name_message
-    from addnorm.data.corpus import TASKS
-    from addnorm.data.demo import make_demo
+    """Generate a demo corpus: dates and numbers, Python's documentation, or docstrings."""
     from addnorm.data.record_counts import RecordCounts
+    from addnorm.tasks import get_task
 
-    if task not in TASKS:
-        raise UserError(unknown_name_message("task", task, TASKS))
+    definition = get_task(task)
     check_output(out, force=force)
-    splits, about = make_demo(task, seed=seed, languages=(source, target))
+    splits, about = definition.make_demo(seed=seed, languages=(source, target))
     counts = RecordCounts()
     counts.add_read(sum(map(len, splits.values())))
     plan = build_plan(splits, seed=seed)
     write_corpus(out, task, splits=splits, counts=counts, plan=plan, about=about, json=json)
+
+
+def _choose_task(task: str | None, columns: tuple[str, ...]) -> str:
+    """Return the task of a corpus with these columns; `task` if that has them."""
+    from addnorm.core.errors import UserError
+    from addnorm.tasks import find_task, get_task
+
+    if task is None:
+        return find_task(columns)
+    expected = get_task(task).columns
+    if set(expected) != set(columns):
+        raise UserError(
+            f"--task {task}: expected {' and '.join(expected)}, got "
+            f"{' and '.join(columns) or 'no columns'}"
+        )
+    return task

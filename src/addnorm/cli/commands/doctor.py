@@ -1,4 +1,4 @@
-"""`addnorm doctor`: what is really wired in a model, and what is wrong with it."""
+"""`addnorm doctor`: report the norms and residual connections of a model and audit them."""
 
 import sys
 from contextlib import redirect_stdout
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 EXIT_FINDINGS = 1
 DEFAULT_STRESS_LR = 1e-3
-"""Learning rate of a stress run, if none is given."""
+"""Default learning rate of the stress test."""
 LEVELS = ("info", "warning", "error", "never")
 
 
@@ -27,7 +27,7 @@ def doctor(
         typer.Argument(
             metavar="TARGET",
             help="package.module:callable, file.py:callable, hf:FAMILY, hf:./config.json, or a run "
-            "folder of ours.",
+            "folder of addnorm train",
         ),
     ],
     inputs: Annotated[
@@ -35,19 +35,19 @@ def doctor(
         typer.Option(
             "--input",
             metavar="SPEC",
-            help='Such as "ids:int64[2,128]<50257", once for each input; guessed if left out.',
+            help='Input such as "ids:int64[2,128]<50257"; repeat for each input [default: guessed]',
         ),
     ] = None,
-    layers: Annotated[
-        int | None, typer.Option("--layers", min=1, help="Layers of a Hugging Face family.")
+    depth: Annotated[
+        int | None,
+        typer.Option("--depth", min=1, help="Number of layers to build; hf: targets only"),
     ] = None,
     optimizer: Annotated[
         str | None,
         typer.Option(
             "--optimizer",
             metavar="CALLABLE",
-            help="package.module:callable that makes an optimizer of the model; its weight decay "
-            "is looked at.",
+            help="package.module:callable from the model to its optimizer, to check weight decay",
         ),
     ] = None,
     config: Annotated[
@@ -55,51 +55,61 @@ def doctor(
         typer.Option(
             "--config",
             metavar="FILE",
-            help="JSON or YAML of options: TARGET is called with them, and each is tried for an "
-            "effect.",
+            help="JSON or YAML file with keyword arguments of TARGET; reports those without effect",
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="All of it as one JSON object.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the report as JSON")] = False,
     html: Annotated[
-        Path | None, typer.Option("--html", metavar="FILE", help="Write one page.")
+        Path | None,
+        typer.Option("--html", metavar="FILE", help="Also write the report to this HTML file"),
     ] = None,
     fail_on: Annotated[
-        str, typer.Option("--fail-on", help="Exit 1 from this on: info, warning, error, never.")
+        str,
+        typer.Option(
+            "--fail-on",
+            metavar="SEVERITY",
+            help="Lowest severity that makes the exit code 1: info, warning, error or never",
+        ),
     ] = "warning",
     stress: Annotated[
-        bool, typer.Option("--stress", help="Train copies for a few steps at three rates.")
+        bool,
+        typer.Option("--stress", help="Also train copies for 40 steps at three learning rates"),
     ] = False,
     lr: Annotated[
-        float | None, typer.Option("--lr", help="Learning rate of the stress run [default: 1e-3].")
+        float | None,
+        typer.Option("--lr", help="Middle learning rate of the stress test [default: 1e-3]"),
     ] = None,
     loss: Annotated[
         str | None,
         typer.Option(
             "--loss",
             metavar="LOSS",
-            help="package.module:callable that makes a scalar of the model's output; for --stress "
-            "also cross_entropy, mse or own.",
+            help="package.module:callable from the model's output to a scalar; with --stress also "
+            "cross_entropy, mse or own",
         ),
     ] = None,
 ) -> None:
-    """Find out what is really wired in any PyTorch model.
+    """Report the norms and residual connections of any PyTorch model and audit them.
 
-    Importing package.module runs its code: visit only what you trust. Nothing is downloaded and
-    the model is left as it was. Exit 0 nothing found, 1 findings, 2 it could not run.
+    Importing TARGET runs its code, so use it on code that you trust. Nothing is downloaded and the
+    model is left unchanged. Exit codes: 0 no findings, 1 findings, 2 the model could not be
+    examined.
     """
     from addnorm.core.errors import UserError, unknown_name_message
 
     if fail_on not in LEVELS:
-        raise UserError(unknown_name_message("level", fail_on, LEVELS))
+        raise UserError(f"--fail-on: {unknown_name_message('severity', fail_on, LEVELS)}")
     if lr is not None and not stress:
-        raise UserError(f"--lr {lr:g} is for --stress; add it, or leave --lr out")
-    with redirect_stdout(sys.stderr):  # what the user's own code prints is no part of the report
+        raise UserError(f"--lr {lr:g} requires --stress; add --stress or omit --lr")
+    with redirect_stdout(sys.stderr):  # keep what the user's code prints out of the report
         report = _diagnose(
-            target, inputs or [], layers=layers, optimizer=optimizer, config=config,
+            target, inputs or [], depth=depth, optimizer=optimizer, config=config,
             lr=DEFAULT_STRESS_LR if stress and lr is None else lr, loss=loss,
         )  # fmt: skip
     if html is not None:
-        report.to_html(html)
+        from addnorm.report.doctor_page import write_doctor_page
+
+        write_doctor_page(report, html)
         print(f"addnorm: wrote {html}", file=sys.stderr)
     if json:
         sys.stdout.write(report.to_json() + "\n")
@@ -118,7 +128,7 @@ def _diagnose(
     target: str,
     specs: list[str],
     *,
-    layers: int | None,
+    depth: int | None,
     optimizer: str | None,
     config: Path | None,
     lr: float | None,
@@ -126,7 +136,7 @@ def _diagnose(
 ) -> "Report":
     from dataclasses import replace
 
-    from addnorm.doctor import doctor as visit
+    from addnorm.doctor import doctor as diagnose
     from addnorm.doctor.loading.example_inputs import guess_inputs, parse_input_specs
     from addnorm.doctor.loading.targets import (
         build_optimizer,
@@ -135,46 +145,52 @@ def _diagnose(
         read_options,
     )
     from addnorm.doctor.stress_test import StressTestError
-    from addnorm.doctor.stress_test import stress as stressed
+    from addnorm.doctor.stress_test import stress as run_stress_test
 
-    scalar = None if loss is None else load_loss(loss, stress=lr is not None)
-    given = parse_input_specs(specs) if specs else None
+    loss_function = None if loss is None else load_loss(loss, stress=lr is not None)
+    parsed = parse_input_specs(specs) if specs else None
     options = None if config is None else read_options(config)
-    model, notes = _load_model(target, layers, options)
+    model, notes = _load_model(target, depth, options)
     for note in notes:
         print(f"addnorm: {note}", file=sys.stderr)
-    example = guess_inputs(model) if given is None else given
-    more: dict[str, Any] = {}
+    example = guess_inputs(model) if parsed is None else parsed
+    extra: dict[str, Any] = {}
     if optimizer is not None:
-        more["optimizer"] = build_optimizer(optimizer, model)
+        extra["optimizer"] = build_optimizer(optimizer, model)
     if options is not None:
-        more |= {"config": options, "build": import_target(target, "")}
-    report = visit(model, example, None if isinstance(scalar, str) else scalar, **more)
+        extra |= {"config": options, "build": import_target(target, "")}
+    scalar = None if isinstance(loss_function, str) else loss_function
+    report = diagnose(model, example, scalar, **extra)
     if lr is not None:
         try:
-            report = replace(report, stress=tuple(stressed(model, example, scalar, lr=lr)))
-        except StressTestError as problem:  # what the visit found is not lost with it
-            report = replace(report, notes=(*report.notes, f"no stress run: {problem}"))
+            rows = tuple(run_stress_test(model, example, loss_function, lr=lr))
+            report = replace(report, stress=rows)
+        except StressTestError as problem:  # keep the rest of the report
+            report = replace(report, notes=(*report.notes, f"the stress test failed: {problem}"))
     return report
 
 
 def _load_model(
-    target: str, layers: int | None, options: dict[str, Any] | None
+    target: str, depth: int | None, options: dict[str, Any] | None
 ) -> tuple[Any, list[str]]:
     from addnorm.core.errors import UserError
     from addnorm.doctor.loading.targets import build_target
 
     if not target or not Path(target).is_dir():
-        return build_target(target, layers=layers, options=options)
-    if layers is not None or options is not None:
-        raise UserError(f"{target} is a run folder, whose model is built; leave --layers and "
-                        "--config out")  # fmt: skip
+        return build_target(target, depth=depth, options=options)
+    if depth is not None or options is not None:
+        raise UserError(
+            f"--depth and --config do not apply to the run folder {target}, whose model is already "
+            "configured; omit them"
+        )
     from addnorm.cli.line_io import open_run
     from addnorm.tabular.io.store import FILE
 
     if (Path(target) / FILE).is_file():
-        raise UserError(f"{target} is a fit of a table; wanted a run of addnorm train, or "
-                        "package.module:callable that returns the model of the fit")  # fmt: skip
+        raise UserError(
+            f"expected a run folder of addnorm train, got the saved estimator {target}; pass "
+            "package.module:callable that returns its module"
+        )
     return open_run(Path(target), "cpu").model, []
 
 
@@ -186,9 +202,9 @@ def _render_report(report: "Report", console: "Console") -> "list[RenderableType
     if report.blocks:
         parts.append(Text(f"  closest arrangement: {report.closest()}"))
         if len(report.fits) > 1:
-            parts.append(Text(f"  as close, in one forward: {', '.join(report.fits[1:])}"))
-    parts += [Text(f"  unlike the others: {line}") for line in report.odd]
-    parts += [Text(f"  not seen: {line}") for line in report.notes]
+            parts.append(Text(f"  equally close: {', '.join(report.fits[1:])}"))
+    parts += [Text(f"  outlier: {line}") for line in report.odd]
+    parts += [Text(f"  note: {line}") for line in report.notes]
     for table in _blocks(report, console) if report.blocks else ():
         parts += [Text(""), table]
     parts += [Text(""), _metrics_table(report)] if report.stream_statistics() else []
@@ -200,13 +216,13 @@ def _render_report(report: "Report", console: "Console") -> "list[RenderableType
 
 
 def _make_table(titles: "Sequence[str]", *, wrapped: "Sequence[str]" = ()) -> "Table":
-    """A table whose columns keep their words whole, but for those that may be long."""
+    """Return a table whose columns do not wrap, except those named in `wrapped`."""
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for word in titles:
-        whole = word not in wrapped
-        table.add_column(word, overflow="fold", no_wrap=whole, min_width=len(word))
+    for title in titles:
+        no_wrap = title not in wrapped
+        table.add_column(title, overflow="fold", no_wrap=no_wrap, min_width=len(title))
     return table
 
 
@@ -218,35 +234,35 @@ def _add_number_columns(table: "Table", names: "Sequence[str]") -> None:
 
 
 def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
-    """One table of words and numbers; one of each where that would be too wide."""
+    """Yield one table of labels and measurements, or one of each if the console is too narrow."""
     from addnorm.cli.output import UNLIMITED_WIDTH
 
-    signs = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
-    words = ("", "add", "branch", "kind", "wiring", "tags")
+    metrics = ("dependency", "stream_variance", "gradient_norm", "token_similarity")
+    titles = ("", "add", "branch", "kind", "wiring", "tags")
     long = ("add", "branch", "tags")
-    whole, said, measured = (_make_table(w, wrapped=long) for w in (words, words, ("",)))
-    _add_number_columns(whole, signs)
-    _add_number_columns(measured, signs)
+    combined, labels, measured = (_make_table(t, wrapped=long) for t in (titles, titles, ("",)))
+    _add_number_columns(combined, metrics)
+    _add_number_columns(measured, metrics)
     for block in report.blocks:
         names = (
             str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
             " ".join(block.tags),
         )  # fmt: skip
-        seen = [block.measurements.get(sign) for sign in signs]
-        numbers = ["" if n is None else f"{n:.3g}" for n in seen]
-        whole.add_row(*names, *numbers)
-        said.add_row(*names)
+        values = [block.measurements.get(metric) for metric in metrics]
+        numbers = ["" if n is None else f"{n:.3g}" for n in values]
+        combined.add_row(*names, *numbers)
+        labels.add_row(*names)
         measured.add_row(str(block.index), *numbers)
-    endless = console.options.update(width=UNLIMITED_WIDTH)
-    fits = console.measure(whole, options=endless).maximum <= console.width
-    yield from (whole,) if fits else (said, measured)
+    unlimited = console.options.update(width=UNLIMITED_WIDTH)
+    fits = console.measure(combined, options=unlimited).maximum <= console.width
+    yield from (combined,) if fits else (labels, measured)
 
 
 def _findings(report: "Report") -> "list[RenderableType]":
     from rich.text import Text
 
     if not report.findings:
-        return [Text("nothing found")]
+        return [Text("no findings")]
     lines: list[RenderableType] = []
     styles = {"error": "bold red", "warning": "yellow", "info": "cyan"}
     for finding in report.findings:
@@ -259,15 +275,15 @@ def _findings(report: "Report") -> "list[RenderableType]":
             )
         )
         if finding.evidence:
-            lines.append(Text(f"  seen: {finding.evidence_text()}"))
+            lines.append(Text(f"  evidence: {finding.evidence_text()}"))
     return lines
 
 
 def _metrics_table(report: "Report") -> "RenderableType":
-    table = _make_table(("where", "sign"), wrapped=("where",))
+    table = _make_table(("location", "metric"), wrapped=("location",))
     _add_number_columns(table, ("value",))
-    for where, name, value in report.stream_statistics():
-        table.add_row(where, name, f"{value:.3g}")
+    for location, name, value in report.stream_statistics():
+        table.add_row(location, name, f"{value:.3g}")
     return table
 
 

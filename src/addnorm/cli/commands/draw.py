@@ -1,4 +1,4 @@
-"""`addnorm draw`: block diagrams of wirings, from the recorded graphs of real blocks."""
+"""`addnorm draw`: block diagrams of wirings and presets."""
 
 import sys
 from pathlib import Path
@@ -11,28 +11,28 @@ def draw(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME", help="Wirings, such as b2t or 'mix_ln(0.5)', and presets, such as gpt2."
+            metavar="NAME", help="wirings, such as b2t or 'mix_ln(0.5)', or presets, such as gpt2"
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="A file ending in .svg or .png.")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="output file ending in .svg or .png")
     ] = Path("blocks.svg"),
-    theme: Annotated[str, typer.Option("--theme", help="light or dark.")] = "light",
+    theme: Annotated[str, typer.Option("--theme", help="light or dark")] = "light",
     decoder: Annotated[
-        bool, typer.Option("--decoder", help="Layers with cross-attention to an encoder.")
+        bool, typer.Option("--decoder", help="draw layers with cross-attention")
     ] = False,
     depth: Annotated[
-        int, typer.Option("--depth", min=1, help="Layers of the stack; equal ones are drawn once.")
+        int, typer.Option("--depth", min=1, help="number of layers; equal ones are drawn once")
     ] = 6,
-    layers: Annotated[
+    unroll: Annotated[
         int,
-        typer.Option("--layers", min=0, help="Draw all layers of a stack of this many instead."),
+        typer.Option("--unroll", min=0, help="draw each layer of a stack of this many layers"),
     ] = 0,
 ) -> None:
-    """Draw wirings side by side: what real blocks were seen doing."""
+    """Draw block diagrams of wirings and presets, side by side."""
     from addnorm.report.diagram.draw import check_output_file, save
-    from addnorm.report.diagram.draw import draw as picture
+    from addnorm.report.diagram.draw import draw as draw_svg
 
     check_output_file(out)
-    save(picture(names, decoder=decoder, depth=depth, layers=layers, theme=theme), out)
+    save(draw_svg(names, decoder=decoder, depth=depth, unroll=unroll, theme=theme), out)
     print(f"addnorm: drew {', '.join(names)} into {out}", file=sys.stderr)

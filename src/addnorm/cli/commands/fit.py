@@ -1,6 +1,5 @@
-"""`addnorm fit`: an estimator from a table."""
+"""`addnorm fit`: fit an estimator to a table."""
 
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,41 +13,45 @@ if TYPE_CHECKING:
 
 def fit(
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow, also .gz or .xz.")
+        Path,
+        typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow file; .gz and .xz too"),
     ],
     keys: Annotated[
         list[str] | None,
         typer.Argument(
-            metavar="KEY=VALUE", help="Parameters of the estimator: wiring=b2t depth=3 ..."
+            metavar="KEY=VALUE", help="Parameters of the estimator, such as wiring=b2t depth=3"
         ),
     ] = None,
     target: Annotated[
-        str, typer.Option("--target", "-t", metavar="COLUMN", help="What to predict.")
+        str, typer.Option("--target", "-t", metavar="COLUMN", help="Column to predict")
     ] = "",
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="RUN", help="The folder of the fit.")
+        Path, typer.Option("--out", "-o", metavar="RUN", help="Output folder of the run")
     ] = Path("fit"),
     task: Annotated[
-        str, typer.Option("--task", help="classify, regress, or auto: as the target looks.")
+        str,
+        typer.Option("--task", help="classify, regress or auto; auto infers it from the target"),
     ] = "auto",
-    types: Annotated[
+    column_types: Annotated[
         list[str] | None,
         typer.Option(
-            "--type",
+            "--column-type",
             metavar="COLUMN=TYPE",
-            help="numeric, boolean, categorical, string or datetime, for a column that is not as "
-            "it looks.",
+            help="Type of a column instead of the inferred one: numeric, boolean, categorical, "
+            "string or datetime; repeatable",
         ),
     ] = None,
-    holdout: Annotated[
+    test_size: Annotated[
         float,
-        typer.Option("--holdout", help="Share of the rows that is only measured; 0 for none."),
+        typer.Option("--test-size", help="Fraction of the rows to test on; 0 skips the test"),
     ] = 0.2,
-    seed: Annotated[int, typer.Option("--seed", help="The same seed, the same bits.")] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the train/test split and of the training")
+    ] = 0,
 ) -> None:
-    """Fit a Transformer to a table and measure it.
+    """Fit a Transformer to a table and score it on held-out rows.
 
-    Its page has gradient boosting beside it.
+    The HTML report compares it with gradient boosting.
     """
     from rich.console import Console
 
@@ -59,44 +62,47 @@ def fit(
     from addnorm.tabular.task_setup import infer_task, split_target
 
     if not target:
-        raise UserError("which column is to be predicted? say --target COLUMN")
+        raise UserError("--target: expected the name of the column to predict, got none")
     if task not in ("auto", "classify", "regress"):
-        raise UserError(f"--task is classify, regress or auto, got {task!r}")
-    params = _parse_params(keys or [], types or [], KINDS)
-    talk = Console(stderr=True, highlight=False, markup=False)
-    # A name that looks like a number keeps its zeros.
+        raise UserError(f"--task: expected classify, regress or auto, got {task!r}")
+    params = _parse_params(keys or [], column_types or [], KINDS)
+    console = Console(stderr=True, highlight=False, markup=False)
+    # Read categories as strings: parsed as numbers, codes such as 007 would lose their zeros.
     kinds = params.get("column_types", {})
     texts = {name: "string" for name, kind in kinds.items() if kind in ("categorical", "string")}
-    frame, read_as = read_table(table, texts)
+    frame, csv_types = read_table(table, texts)
     X, y = split_target(frame, target)
-    found = infer_task(y) if task == "auto" else task
-    talk.print(_types(read_columns(X, kinds)))
-    talk.print(
-        f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {found} {target!r}"
-        f"{' (--task says otherwise)' if task == 'auto' else ''}",
+    resolved_task = infer_task(y) if task == "auto" else task
+    console.print(_columns_table(read_columns(X, kinds)))
+    console.print(
+        f"addnorm: {len(frame):,} rows, {X.shape[1]} columns; {resolved_task} {target!r}"
+        f"{' (override with --task)' if task == 'auto' else ''}",
         soft_wrap=True,
     )
     config = FitConfig(
         table=str(table),
         target=target,
-        task=found,
-        holdout=holdout,
+        task=resolved_task,
+        holdout=test_size,
         seed=seed,
         params=params,
-        types=read_as,
+        types=csv_types,
     )
-    fitted = fit_run(frame, config, out, verbose=True)
+    result = fit_run(frame, config, out, verbose=True)
     from addnorm.report.table_page import write_fit_report
 
-    page = write_fit_report(out, fitted)
-    talk.print(_scores(fitted))
-    if fitted.note:
-        talk.print(f"addnorm: {fitted.note}", soft_wrap=True)
-    talk.print(f"addnorm: the page is {page}; addnorm predict {out} NEW.csv", soft_wrap=True)
+    page = write_fit_report(out, result)
+    console.print(_scores_table(result))
+    if result.note:
+        console.print(f"addnorm: {result.note}", soft_wrap=True)
+    console.print(f"addnorm: report: {page}", soft_wrap=True)
+    console.print(f"addnorm: predict new rows with: addnorm predict {out} NEW.csv", soft_wrap=True)
 
 
-def _parse_params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> dict[str, Any]:
-    """key=value, values as YAML reads them; column=type."""
+def _parse_params(
+    keys: list[str], column_types: list[str], kinds: tuple[str, ...]
+) -> dict[str, Any]:
+    """Parse KEY=VALUE arguments and COLUMN=TYPE options into parameters of the estimator."""
     from addnorm.core.errors import UserError, unknown_name_message
     from addnorm.tabular.fit_run import parse_param
 
@@ -104,56 +110,57 @@ def _parse_params(keys: list[str], types: list[str], kinds: tuple[str, ...]) -> 
     for key in keys:
         name, equals, value = key.partition("=")
         if not equals or not name:
-            raise UserError(f"{key!r} is no KEY=VALUE; wanted depth=3, say")
+            raise UserError(f"expected KEY=VALUE such as depth=3, got {key!r}")
         params[name] = parse_param(value)
-    told = params.setdefault("column_types", {}) if types else params.get("column_types", {})
-    if not isinstance(told, dict):
-        raise UserError(f"column_types={told!r} is no list of types; say --type COLUMN=TYPE")
-    for each in types:
+    if column_types:
+        params.setdefault("column_types", {})
+    types = params.get("column_types", {})
+    if not isinstance(types, dict):
+        raise UserError(
+            f"column_types: expected a mapping, got {types!r}; use --column-type COLUMN=TYPE"
+        )
+    for each in column_types:
         name, _, kind = each.rpartition("=")
         if not name:
-            raise UserError(f"{each!r} is no COLUMN=TYPE; wanted --type zip=categorical, say")
+            raise UserError(
+                f"--column-type: expected COLUMN=TYPE such as zip=categorical, got {each!r}"
+            )
         if kind not in kinds:
             raise UserError(unknown_name_message("column type", kind, kinds))
-        told[name] = kind
+        types[name] = kind
     return params
 
 
-def _types(columns: list[Any]) -> "Table":
+def _columns_table(columns: list[Any]) -> "Table":
     import numpy as np
     from rich.table import Table
 
     from addnorm.tabular.columns.reader import format_cell
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    for name in ("column", "type", "absent", "different", "for example"):
-        table.add_column(name, justify="right" if name in ("absent", "different") else "left")
+    for name in ("column", "type", "missing", "distinct", "example"):
+        table.add_column(name, justify="right" if name in ("missing", "distinct") else "left")
     for column in columns:
-        floats = column.values.dtype == np.float64
-        here = ~np.isnan(column.values) if floats else column.values != np.array(None)
-        values = column.values[here]
-        first = int(np.flatnonzero(here)[0]) if here.any() else 0
-        absent = f"{1 - here.mean():.1%}" if not here.all() else "-"
+        is_float = column.values.dtype == np.float64
+        present = ~np.isnan(column.values) if is_float else column.values != np.array(None)
+        values = column.values[present]
+        first = int(np.flatnonzero(present)[0]) if present.any() else 0
+        missing = f"{1 - present.mean():.1%}" if not present.all() else "-"
         example = format_cell(column, first)
-        cut = example if len(example) <= 30 else f"{example[:27]}..."
-        different = len(np.unique(values)) if floats else len(set(values))
-        table.add_row(column.name, column.kind, absent, f"{different:,}", cut)
+        shortened = example if len(example) <= 30 else f"{example[:27]}..."
+        distinct = len(np.unique(values)) if is_float else len(set(values))
+        table.add_row(column.name, column.kind, missing, f"{distinct:,}", shortened)
     return table
 
 
-def _scores(fitted: "FitResult") -> "Table":
+def _scores_table(result: "FitResult") -> "Table":
     from rich.table import Table
 
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-    measures = list(next(iter(fitted.scores.values()), {}))
-    table.add_column(f"on {fitted.tested:,} rows held out" if measures else "nothing held out")
-    for measure in measures:
-        table.add_column(measure, justify="right")
-    for model, scores in fitted.scores.items():
-        table.add_row(model, *(f"{scores.get(each, float('nan')):.4g}" for each in measures))
+    metrics = list(next(iter(result.scores.values()), {}))
+    table.add_column(f"{result.tested:,} test rows" if metrics else "no test rows")
+    for metric in metrics:
+        table.add_column(metric, justify="right")
+    for model, scores in result.scores.items():
+        table.add_row(model, *(f"{scores.get(each, float('nan')):.4g}" for each in metrics))
     return table
-
-
-def warn(text: str) -> None:
-    """A line on standard error."""
-    print(f"addnorm: {text}", file=sys.stderr)

@@ -1,4 +1,4 @@
-"""`addnorm generate`: texts that go on where prompts end."""
+"""`addnorm generate`: continue prompts with a language model."""
 
 import sys
 from functools import partial
@@ -7,107 +7,124 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
+from addnorm.cli.options import Attention, ChunkLines, Device, Json, Scores
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from addnorm.decode.inference import GeneratedText
+    from addnorm.tasks import GeneratedText
 
 
 def generate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for lm.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run trained for lm")],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Prompts, one a line; else standard input."),
+        typer.Argument(
+            metavar="[FILE]...", help="Files of prompts, one per line; default: standard input"
+        ),
     ] = None,
     prompt: Annotated[
         str | None,
-        typer.Option("--prompt", help="One prompt, in place of lines; '' begins a document."),
+        typer.Option("--prompt", help="One prompt, instead of lines; '' starts a document"),
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option("--temperature", help="Above 1 bolder, below 1 safer; 1.")
+        float | None, typer.Option("--temperature", help="Sampling temperature; default 1")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option("--top-k", help="Draw from so many of the likeliest tokens.")
+        int | None, typer.Option("--top-k", help="Sample from the K most likely tokens")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option("--top-p", help="Draw from this share of the probability.")
+        float | None,
+        typer.Option(
+            "--top-p", help="Sample from the most likely tokens with this total probability"
+        ),
     ] = None,
     min_p: Annotated[
         float | None,
-        typer.Option("--min-p", help="Draw from tokens this likely, compared with the likeliest."),
+        typer.Option(
+            "--min-p", help="Sample from tokens with this fraction of the highest probability"
+        ),
     ] = None,
-    max_new: Annotated[int, typer.Option("--max-new", help="New tokens at most.")] = 100,
-    seed: Annotated[int, typer.Option("--seed", help="Another one gives other texts.")] = 0,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", help="Upper bound of the new tokens")
+    ] = 100,
+    seed: Annotated[int, typer.Option("--seed", help="Seed of the sampling")] = 0,
     beam: Annotated[
         int | None,
-        typer.Option("--beam", help="Search instead of drawing; 1 takes the likeliest token."),
+        typer.Option("--beam", help="Beam search instead of sampling; 1 is greedy"),
     ] = None,
-    n: Annotated[
+    num_samples: Annotated[
         int | None,
-        typer.Option("--n", help="Write so many lines for each: number, score, text by tabs."),
+        typer.Option(
+            "--num-samples",
+            help="Texts per prompt, printed as line number, score and text, by tabs",
+        ),
     ] = None,
     batch_tokens: Annotated[
-        int, typer.Option("--batch-tokens", help="Tokens in a batch, prompts and new ones.")
+        int, typer.Option("--batch-tokens", help="Tokens per batch, prompts included")
     ] = 8192,
-    chunk: Chunk = None,
+    chunk_lines: ChunkLines = None,
     scores: Scores = False,
     json: Json = False,
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Go on with a prompt, or with every line.
+    """Continue a prompt, or each line of the input.
 
-    Draws at random, unless there is a beam.
+    Tokens are sampled, unless --beam is set.
 
-    Line breaks inside an answer are written as \\n, except in the one answer to --prompt.
+    Line breaks inside a text are printed as \\n, except in the text of --prompt.
     """
     from addnorm.cli import line_io as cli
     from addnorm.core.errors import UserError
-    from addnorm.decode.inference import InputWarnings, generate_texts
     from addnorm.decode.options import DecodingOptions
+    from addnorm.tasks import InputWarnings, generate_texts
 
     if prompt is not None and files:
-        raise UserError("got --prompt and files of prompts; leave out one of them")
+        raise UserError("expected --prompt or files of prompts, got both; leave one out")
     settings = {"temperature": temperature, "top-k": top_k, "top-p": top_p, "min-p": min_p}
-    draws = [f"--{name}" for name, value in settings.items() if value is not None]
-    if beam is not None and draws:
-        raise UserError(f"--beam searches and {draws[0]} draws at random; leave out one of them")
+    sampling = [f"--{name}" for name, value in settings.items() if value is not None]
+    if beam is not None and sampling:
+        raise UserError(f"expected --beam or {sampling[0]}, got both; leave one out")
     options = DecodingOptions(
         beam=1 if beam is None else beam,
-        nbest=1 if n is None else n,
+        nbest=1 if num_samples is None else num_samples,
         temperature=1.0 if beam is None and temperature is None else temperature,
         top_k=top_k,
         top_p=top_p,
         min_p=min_p,
         seed=seed,
-        max_new=max_new,
+        max_new=max_new_tokens,
         batch_tokens=batch_tokens,
     )
-    texts, notes = cli.InputLines(files or ()), InputWarnings()
+    lines, warnings = cli.InputLines(files or ()), InputWarnings()
     trained = cli.open_run(run, device)
-    form = "json" if json else "nbest" if n else "scores" if scores else "text"
-    size = cli.resolve_chunk(chunk, files or ())
+    form = "json" if json else "nbest" if num_samples else "scores" if scores else "text"
+    chunk = cli.resolve_chunk(chunk_lines, files or ())
 
-    def answer(asked: "Iterator[str]") -> "Iterator[list[GeneratedText]]":
+    def continue_prompts(prompts: "Iterator[str]") -> "Iterator[list[GeneratedText]]":
         return generate_texts(
-            trained, asked, options, allow_blank=prompt is not None, chunk=size, notes=notes
+            trained,
+            prompts,
+            options,
+            allow_blank=prompt is not None,
+            chunk=chunk,
+            warnings=warnings,
         )
 
-    answers = cli.pair_with_lines(texts if prompt is None else [prompt], answer)
+    outputs = cli.pair_with_lines(lines if prompt is None else [prompt], continue_prompts)
     write = _write_text if prompt is not None and form == "text" else None
     try:
         cli.run_lines(
             trained,
-            answers,
+            outputs,
             write or partial(cli.write_answers, form=form),
-            description="writing",
+            description="generating",
             attention=attention,
         )
     finally:
-        cli.print_warnings(notes, texts)
+        cli.print_warnings(warnings, lines)
 
 
-def _write_text(number: int, line: str, answers: "list[GeneratedText]") -> None:
-    sys.stdout.write(answers[0].text + "\n")
+def _write_text(number: int, line: str, outputs: "list[GeneratedText]") -> None:
+    sys.stdout.write(outputs[0].text + "\n")

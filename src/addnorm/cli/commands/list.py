@@ -1,4 +1,4 @@
-"""`addnorm list`: what there is to choose from."""
+"""`addnorm list`: the members of a registry."""
 
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,24 +11,20 @@ if TYPE_CHECKING:
 
     from addnorm.core.cards import Card
 
-MIN_WIDE_COLUMNS, MIN_TABLE_COLUMNS = (
-    90,
-    64,
-)  # terminal columns from which on there is room for all; below which for little
+MIN_WIDE_COLUMNS, MIN_TABLE_COLUMNS = 90, 64
+"""Terminal widths from which on the list is a table with all columns, and a table at all."""
 
 
 def list_members(
     family: Annotated[
         str | None,
         typer.Argument(
-            metavar="FAMILY", help=f"One of {', '.join(FAMILIES)}; they are counted if left out."
+            metavar="FAMILY", help=f"one of {', '.join(FAMILIES)}; without it, count each"
         ),
     ] = None,
-    json: Annotated[
-        bool, typer.Option("--json", help="All that the cards say, as a JSON list.")
-    ] = False,
+    json: Annotated[bool, typer.Option("--json", help="print a JSON list of cards")] = False,
 ) -> None:
-    """List norms, wirings and the like, with formula and paper."""
+    """List norms, wirings and other families with formula and paper."""
     from addnorm.cli.output import make_console, write_json, write_page
 
     if family is None:
@@ -61,7 +57,7 @@ def _counts(counts: dict[str, int]) -> "RenderableType":
 
 
 def _plain(cards: "list[Card]") -> "RenderableType":
-    """One line a member, for grep."""
+    """Return one line for each member, which suits grep."""
     from rich.table import Table
 
     table = Table.grid(padding=(0, 2, 0, 0))
@@ -87,7 +83,7 @@ def _table(cards: "list[Card]", *, wide: bool) -> "RenderableType":
 
 
 def _stacked(cards: "list[Card]") -> "list[RenderableType]":
-    """Name, title and year, the formula below: for terminals without room for columns."""
+    """Return each formula below its name, for terminals too narrow for a table."""
     from rich.padding import Padding
     from rich.text import Text
 

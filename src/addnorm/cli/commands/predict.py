@@ -1,4 +1,4 @@
-"""`addnorm predict`: answers for the rows of a table."""
+"""`addnorm predict`: predictions for the rows of a table."""
 
 import csv
 import sys
@@ -9,20 +9,20 @@ import typer
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder that addnorm fit made.")],
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Run folder written by addnorm fit")],
     table: Annotated[
-        Path, typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow, also .gz or .xz.")
+        Path,
+        typer.Argument(metavar="TABLE", help="CSV, TSV, Parquet or Arrow file; .gz and .xz too"),
     ],
     scores: Annotated[
-        bool, typer.Option("--scores", help="Also the probability of every class.")
+        bool, typer.Option("--scores", help="Add a column with the probability of each class")
     ] = False,
 ) -> None:
-    """Predict a table: a line of CSV for each row.
+    """Print a prediction for each row of a table, as CSV.
 
-    The prediction stands under the name of the target. Columns are matched by name: missing ones
-    are refused, others are left out with a note.
+    The output column has the name of the target. Input columns are matched by name; a missing
+    column is an error, and additional columns are ignored with a warning.
     """
-    from addnorm.cli.commands.fit import warn
     from addnorm.core.errors import UserError
     from addnorm.tabular.columns.table_files import read_table_chunks
     from addnorm.tabular.fit_run import align_columns, open_run
@@ -30,20 +30,20 @@ def predict(
     config, estimator = open_run(run)
     classes = getattr(estimator, "classes_", None)
     if scores and classes is None:
-        raise UserError(f"{run} predicts a number, which has no probabilities; leave --scores out")
+        raise UserError(f"--scores: expected a classifier, got the regression {run}")
     writer = csv.writer(sys.stdout, lineterminator="\n")
     names = [f"p({each})" for each in classes] if scores and classes is not None else []
-    # A target that stands there is not read, whatever it holds.
+    # The target is ignored if it is present, so any value must parse.
     types = config.types | {config.target: "string"}
     for number, frame in enumerate(read_table_chunks(table, types)):
-        X, strange = align_columns(frame, estimator, config.target)
+        X, unused = align_columns(frame, estimator, config.target)
         if number == 0:
-            if strange:
-                warn(f"columns that were not seen at fit time are left out: {', '.join(strange)}")
+            if unused:
+                text = f"ignoring columns that were not in the fit: {', '.join(unused)}"
+                print(f"addnorm: {text}", file=sys.stderr)
             writer.writerow([config.target, *names])
         if not scores or classes is None:
             writer.writerows([each] for each in estimator.predict(X))
             continue
-        said = estimator.predict_proba(X)
-        for row in said:
+        for row in estimator.predict_proba(X):
             writer.writerow([classes[row.argmax()], *(f"{each:.6g}" for each in row)])

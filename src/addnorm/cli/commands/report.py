@@ -1,4 +1,4 @@
-"""`addnorm report`: make the page of a comparison or of a run again from its rows."""
+"""`addnorm report`: rebuild the page of a comparison, a run or claims from its rows."""
 
 import sys
 from pathlib import Path
@@ -6,18 +6,23 @@ from typing import Annotated
 
 import typer
 
-Png = Annotated[Path | None, typer.Option("--png", metavar="DIR", help="Also the charts as PNG.")]
-Csv = Annotated[bool, typer.Option("--csv", help="Also cells, summary and rows as CSV.")]
+Png = Annotated[
+    Path | None,
+    typer.Option("--png", metavar="DIR", help="folder for the charts as PNG (comparisons only)"),
+]
+Csv = Annotated[
+    bool, typer.Option("--csv", help="also write cells, summary and rows as CSV (comparisons only)")
+]
 
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="The -o folder of a comparison, a run or claims.")
+        Path, typer.Argument(metavar="DIR", help="output folder of a comparison, a run or claims")
     ],
     png: Png = None,
     csv: Csv = False,
 ) -> None:
-    """Make the page of a comparison, a run or claims anew."""
+    """Rebuild the HTML page of a comparison, a run or claims."""
     from addnorm.claims.result import is_claims_folder
     from addnorm.comparison.layout import is_comparison
     from addnorm.core.errors import UserError
@@ -33,11 +38,11 @@ def report(
 
         if not (folder / CONFIG).is_file():
             raise UserError(
-                f"no comparison and no run at {folder}; wanted the -o folder of `addnorm compare` "
-                "or `addnorm train`"
+                f"no comparison, run or claims in {folder}; use the output folder of `addnorm "
+                "compare`, `addnorm train` or `addnorm claims run`"
             )
         if png is not None or csv:
-            raise UserError("--png and --csv are for comparisons; this is no comparison's folder")
+            raise UserError(f"--png, --csv: expected a comparison, got the run in {folder}")
         sys.stdout.write(f"{write_training_report(folder)}\n")
         return
     for path in export(folder, png=png, csv=csv):
@@ -45,13 +50,13 @@ def report(
 
 
 def export(folder: Path, *, png: Path | None, csv: bool) -> list[Path]:
-    """Write the page of a comparison, and what else is wanted; the paths."""
+    """Write the page of a comparison, and its PNG and CSV exports; return the paths."""
     from addnorm.comparison.analysis.study import Study
     from addnorm.report.comparison.exports import write_csvs, write_pngs
     from addnorm.report.comparison.page import write_comparison_report
 
     study = Study.open(folder)
-    made = [write_comparison_report(folder)]
-    made += write_pngs(study, png) if png is not None else []
-    made += write_csvs(study, folder) if csv else []
-    return made
+    paths = [write_comparison_report(folder)]
+    paths += write_pngs(study, png) if png is not None else []
+    paths += write_csvs(study, folder) if csv else []
+    return paths

@@ -1,4 +1,4 @@
-"""`addnorm show`: all that is known about one norm, wiring or other member."""
+"""`addnorm show`: the card of one norm, wiring or other registered member."""
 
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -12,22 +12,23 @@ if TYPE_CHECKING:
     from addnorm.core.calls import Call
     from addnorm.core.cards import Card, Option
 
-SectionRows = list[tuple[str, ...]]  # of one cell, or of a word and what is said about it
+SectionRows = list[tuple[str, ...]]
+"""Rows of one cell, or of a name and its description."""
 
 
 def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="A name or a call string, such as b2t or 'layer(eps=1e-6)'."
+            metavar="NAME", help="name or call string, such as b2t or 'layer(eps=1e-6)'"
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="The same as a JSON list of cards.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="print a JSON list of cards")] = False,
 ) -> None:
-    """Show all about one of them: formula, paper, options."""
+    """Show formula, paper, options and diagram of one member."""
     from addnorm.cli.output import make_console, write_json, write_page
 
-    found = find_members(name)
+    members = find_members(name)
     if json:
         write_json(
             [
@@ -37,13 +38,13 @@ def show(
                     **card.to_dict(),
                     "values": _option_values(card, call),
                 }
-                for family, card, call in found
+                for family, card, call in members
             ]
         )
         return
     console = make_console()
     parts: list[RenderableType] = []
-    for family, card, call in found:
+    for family, card, call in members:
         parts += [*([""] if parts else []), *_member(console, family, card, call)]
     write_page(console, *parts)
 
@@ -60,10 +61,10 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
     ]
     if family in ("wirings", "presets"):
         parts += _render_diagram(console, family, call)
-    for words, lines in _sections(family, card, call):
-        parts += ["", Text(words, style="bold cyan")]
+    for heading, rows in _sections(family, card, call):
+        parts += ["", Text(heading, style="bold cyan")]
         table = Table.grid(padding=(0, 2, 0, 0))
-        for cells in lines:
+        for cells in rows:
             table.add_row(*(Text(cell, overflow="fold") for cell in cells))
         if len(table.columns) > 1:
             table.columns[0].max_width = max(18, console.width // 3)
@@ -72,7 +73,7 @@ def _member(console: "Console", family: str, card: "Card", call: "Call") -> "lis
 
 
 def _render_diagram(console: "Console", family: str, call: "Call") -> "list[RenderableType]":
-    """One layer in characters, if the terminal has room for it."""
+    """Return the diagram of one layer as text; empty if the terminal is too narrow."""
     from rich.padding import Padding
     from rich.text import Text
 
@@ -91,7 +92,7 @@ def _render_diagram(console: "Console", family: str, call: "Call") -> "list[Rend
 
 
 def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, SectionRows]]:
-    """Headings with their lines; those with nothing to say are left out."""
+    """Return headings with their rows; empty sections are left out."""
     from addnorm.train.schedules.base import recommended_schedule
 
     values = _option_values(card, call)
@@ -110,11 +111,11 @@ def _sections(family: str, card: "Card", call: "Call") -> list[tuple[str, Sectio
         ("Left open by the paper", [(card.undefined,)] if card.undefined else []),
         ("Departures from the paper", [("-", departure) for departure in card.departures]),
     ]
-    return [(words, lines) for words, lines in sections if lines]
+    return [(heading, rows) for heading, rows in sections if rows]
 
 
 def _option_values(card: "Card", call: "Call") -> dict[str, Any]:
-    """Every option with the value it has in this call."""
+    """Return every option with its value in this call."""
     from addnorm.core.calls import Call
 
     values = {name: option.default for name, option in (card.options or {}).items()}
@@ -125,34 +126,36 @@ def _option_values(card: "Card", call: "Call") -> dict[str, Any]:
 
 
 def _describe_option(option: "Option") -> str:
-    """What an option takes, and its default."""
+    """Return type, bounds and default of an option."""
     from pydantic import TypeAdapter
 
     from addnorm.core.registry import INNER_CALL_MARKER
 
     inner = INNER_CALL_MARKER in getattr(option.type, "__metadata__", ())
-    taken = "call string" if inner else _describe_schema(TypeAdapter(option.type).json_schema())
-    return f"{taken}; default {option.default}"
+    value_type = (
+        "call string" if inner else _describe_schema(TypeAdapter(option.type).json_schema())
+    )
+    return f"{value_type}; default {option.default}"
 
 
 def _article(noun: str) -> str:
     return "an" if noun[0] in "aeiou" else "a"
 
 
-# How the words of a JSON schema are said to a person.
+# Display names of the types and bounds of a JSON schema.
 TYPE_LABELS = {
     "boolean": "True or False",
-    "integer": "whole number",
+    "integer": "integer",
     "number": "number",
     "string": "text",
     "null": "None",
     "array": "tuple",
 }
 BOUND_LABELS = {
-    "exclusiveMinimum": "above",
-    "minimum": "from",
-    "exclusiveMaximum": "below",
-    "maximum": "to",
+    "exclusiveMinimum": ">",
+    "minimum": ">=",
+    "exclusiveMaximum": "<",
+    "maximum": "<=",
 }
 
 
@@ -163,6 +166,6 @@ def _describe_schema(schema: dict[str, Any]) -> str:
         return " or ".join(map(str, schema["enum"]))
     if "const" in schema:
         return str(schema["const"])
-    kind = TYPE_LABELS.get(schema.get("type", ""), "anything")
-    bounds = [f"{word} {schema[key]:g}" for key, word in BOUND_LABELS.items() if key in schema]
+    kind = TYPE_LABELS.get(schema.get("type", ""), "any value")
+    bounds = [f"{sign} {schema[key]:g}" for key, sign in BOUND_LABELS.items() if key in schema]
     return " ".join([kind, *bounds])

@@ -1,4 +1,4 @@
-"""`addnorm translate`: lines in one language to lines in another."""
+"""`addnorm translate`: translate lines of text."""
 
 from functools import partial
 from pathlib import Path
@@ -6,75 +6,82 @@ from typing import Annotated, Literal
 
 import typer
 
-from addnorm.cli.options import Attention, Chunk, Device, Json, Scores
+from addnorm.cli.options import Attention, ChunkLines, Device, Json, Scores
 
 
 def translate(
-    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run for translation.")],
+    run: Annotated[
+        Path, typer.Argument(metavar="RUN", help="Folder of a run trained for translate")
+    ],
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="What to translate; standard input if left out."),
+        typer.Argument(metavar="[FILE]...", help="Files to translate; default: standard input"),
     ] = None,
-    beam: Annotated[int, typer.Option("--beam", help="Hypotheses a sentence; 1 is greedy.")] = 5,
+    beam: Annotated[int, typer.Option("--beam", help="Hypotheses per sentence; 1 is greedy")] = 5,
     nbest: Annotated[
         int | None,
-        typer.Option("--nbest", help="Write so many lines for each: number, score, text by tabs."),
+        typer.Option(
+            "--nbest", help="Print the N best of each line, as line number, score and text, by tabs"
+        ),
     ] = None,
     length_penalty: Annotated[
         str,
         typer.Option(
             "--length-penalty",
             metavar="ALPHA",
-            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; or 'mean'; 0 for none.",
+            help="Divide scores by ((5 + n) / 6) ** ALPHA for n tokens; 'mean' divides by n",
         ),
     ] = "0.6",
     prefix: Annotated[
         Path | None,
-        typer.Option("--prefix", metavar="FILE", help="Beginnings of the answers, one a line."),
+        typer.Option("--prefix", metavar="FILE", help="File of forced beginnings, one per line"),
     ] = None,
-    max_new: Annotated[int, typer.Option("--max-new", help="Tokens of an answer at most.")] = 256,
+    max_new_tokens: Annotated[
+        int, typer.Option("--max-new-tokens", help="Upper bound of the tokens of a translation")
+    ] = 256,
     batch_tokens: Annotated[
-        int, typer.Option("--batch-tokens", help="Tokens in a batch, hypotheses counted.")
+        int, typer.Option("--batch-tokens", help="Tokens per batch, all hypotheses included")
     ] = 8192,
-    chunk: Chunk = None,
+    chunk_lines: ChunkLines = None,
     scores: Scores = False,
     json: Json = False,
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Translate lines: one out for each in, in the same order."""
+    """Translate lines: one line out for each line in, in the same order."""
     from addnorm.cli import line_io as cli
-    from addnorm.decode.inference import InputWarnings
-    from addnorm.decode.inference import translate as answer
     from addnorm.decode.options import DecodingOptions
+    from addnorm.tasks import InputWarnings, translate_texts
 
     options = DecodingOptions(
         beam=beam,
         nbest=1 if nbest is None else nbest,
         length_penalty=parse_length_penalty(length_penalty),
-        max_new=max_new,
+        max_new=max_new_tokens,
         batch_tokens=batch_tokens,
     )
-    texts, notes = cli.InputLines(files or ()), InputWarnings()
-    begins = None if prefix is None else cli.InputLines([prefix])
-    if begins is not None:
-        cli.check_prefixes(texts, begins)
+    lines, warnings = cli.InputLines(files or ()), InputWarnings()
+    prefixes = None if prefix is None else cli.InputLines([prefix])
+    if prefixes is not None:
+        cli.check_prefixes(lines, prefixes)
     trained = cli.open_run(run, device)
     form = "json" if json else "nbest" if nbest else "scores" if scores else "text"
-    size = cli.resolve_chunk(chunk, files or ())
-    answers = cli.pair_with_lines(
-        texts,
-        lambda asked: answer(trained, asked, options, prefixes=begins, chunk=size, notes=notes),
+    chunk = cli.resolve_chunk(chunk_lines, files or ())
+    outputs = cli.pair_with_lines(
+        lines,
+        lambda texts: translate_texts(
+            trained, texts, options, prefixes=prefixes, chunk=chunk, warnings=warnings
+        ),
     )
     write = partial(cli.write_answers, form=form)
     try:
-        cli.run_lines(trained, answers, write, description="translating", attention=attention)
+        cli.run_lines(trained, outputs, write, description="translating", attention=attention)
     finally:
-        cli.print_warnings(notes, texts, *([] if begins is None else [begins]))
+        cli.print_warnings(warnings, lines, *([] if prefixes is None else [prefixes]))
 
 
 def parse_length_penalty(text: str) -> float | Literal["mean"]:
-    """The option as a number, or the word `mean`."""
+    """Return the value of --length-penalty: a number, or `mean`."""
     from addnorm.core.errors import UserError
 
     if text == "mean":
@@ -83,5 +90,5 @@ def parse_length_penalty(text: str) -> float | Literal["mean"]:
         return float(text)
     except ValueError:
         raise UserError(
-            f"--length-penalty is a number from 0 or 'mean', got {text!r}; 0.6 is usual"
+            f"--length-penalty: expected a number from 0 or 'mean', got {text!r}; try 0.6"
         ) from None

@@ -1,55 +1,58 @@
-"""A comparison to look at, on standard error: a live table on a terminal, lines elsewhere."""
+"""Progress of `addnorm compare`: a live table on a terminal, log lines elsewhere.
+
+Both count the cells of each arm at each depth and estimate the remaining time. The unit of work is
+one step of one layer, because a cell of depth 12 takes about twice as long as one of depth 6.
+"""
 
 import math
+import sys
 import time
 from dataclasses import dataclass, field
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from addnorm.cli.progress.base import LOG_INTERVAL_SECONDS, ProgressReporter, format_duration
 from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.callbacks import ComparisonCallback
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.outcomes import TRAINED_PROGRESS, progress
-from addnorm.comparison.run import ComparisonCallback
 
 NUMERIC_COLUMNS_WIDTH = 32
-"""Columns of the table that are not the arm's name."""
-LOG_INTERVAL_SECONDS = 10.0
-"""Between two lines, where there is no terminal."""
+"""Terminal columns taken by all columns of the table except the arm's name."""
 
 
 @dataclass
 class _Tally:
-    """How an arm at a depth is doing."""
+    """Counts of the cells of one arm at one depth."""
 
     total: int = 0
     done: int = 0
     failed: int = 0
     losses: list[float] = field(default_factory=list)
+    """Final validation losses of the cells that trained."""
 
 
-class ComparisonReporter(ComparisonCallback):
-    """What both have in common: counting, and the time that is left."""
+class ComparisonReporter(ProgressReporter, ComparisonCallback):
+    """Counts finished cells and estimates the remaining time; the base of both displays."""
 
     def __init__(self) -> None:
-        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
-        self.interrupted = False
+        super().__init__()
         self.tallies: dict[tuple[str, int], _Tally] = {}
         self.cells: dict[str, Cell] = {}
         self.running: dict[str, tuple[int, float]] = {}
-        """Step and training loss of the cells at work."""
-        self.started_at, self.work_done, self.steps, self.workers = time.monotonic(), 0.0, 1, 1
+        """Step and training loss of each running cell."""
         self.results: dict[str, CellResult] = {}
+        self.started_at, self.work_done, self.steps = time.monotonic(), 0.0, 1
         self.baseline = math.nan
 
     def on_comparison_start(self, study: Study, workers: int) -> None:
-        """Say what is compared, and what is done already."""
         spec = study.spec
-        self.steps, self.workers, self.started_at = spec.steps, workers, time.monotonic()
+        self.steps, self.started_at = spec.steps, time.monotonic()
         self.baseline = study.shared_data.baseline if study.shared_data else math.nan
         for each in study.cells:
             self.cells[each.cell.name] = each.cell
@@ -62,58 +65,51 @@ class ComparisonReporter(ComparisonCallback):
             f"study {spec.digest} in {study.folder}"
         )
         if done:
-            self.on_message(f"going on: {done} of {len(study.cells)} are done already")
+            self.on_message(f"resuming: {done} of {len(study.cells)} cells are already done")
 
     def on_cell_event(self, event: Event) -> None:
-        """Count."""
         name = event.job.name
         if event.kind == "began":
             self.running[name] = (0, math.nan)
         elif event.kind == "stepped":
-            before = self.running.get(name, (0, math.nan))
-            if event.step > before[0] > 0:
-                self.work_done += (event.step - before[0]) * self.cells[name].depth
+            previous_step, _ = self.running.get(name, (0, math.nan))
+            # The first report is not counted: a resumed cell starts at the step of its checkpoint.
+            if event.step > previous_step > 0:
+                self.work_done += (event.step - previous_step) * self.cells[name].depth
             self.running[name] = (event.step, event.loss)
         else:
             self.running.pop(name, None)
         if event.kind == "ended" and event.end is not None:
             self._add_result(self.cells[name], event.end)
 
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """Say where it stands."""
-        self.interrupted = interrupted
-        if interrupted:
-            self.on_message("interrupted; the same command goes on from here")
-
-    def on_message(self, text: str) -> None:
-        """On a line of its own."""
-        self.console.print(f"addnorm: {text}")
-
-    def close(self) -> None:
-        """Leave the terminal as it should be, however it ended."""
+    def on_comparison_end(self, study: Study) -> None:
+        if study.interrupted:
+            self.on_message("interrupted; rerun the same command to resume")
 
     def remaining_seconds(self) -> float:
-        """Seconds until the end, by the work done so far; a layer's step is the unit."""
-        ahead = 0.0
+        """Estimate the time until all cells have ended; NaN before the first steps."""
+        remaining_work = 0.0
         for name, cell in self.cells.items():
             if name not in self.results:
-                ahead += (self.steps - self.running.get(name, (0, 0.0))[0]) * cell.depth
-        passed = time.monotonic() - self.started_at
-        return ahead * passed / self.work_done if self.work_done else math.nan
+                step, _ = self.running.get(name, (0, 0.0))
+                remaining_work += (self.steps - step) * cell.depth
+        elapsed = time.monotonic() - self.started_at
+        return remaining_work * elapsed / self.work_done if self.work_done else math.nan
 
-    def has_failed(self, end: CellResult) -> bool:
-        """Whether a cell did not train, as far as can be told before all have ended."""
-        if end.ending != "done":
-            return end.ending != "cut"
+    def has_failed(self, result: CellResult) -> bool:
+        """Return whether a cell has not trained, judged by the best loss known so far."""
+        if result.ending != "done":
+            return result.ending != "cut"
         losses = (each.loss for each in self.results.values() if math.isfinite(each.loss))
         best = min(losses, default=math.inf)
-        return not progress(end.loss, baseline=self.baseline, best=best) >= TRAINED_PROGRESS
+        return not progress(result.loss, baseline=self.baseline, best=best) >= TRAINED_PROGRESS
 
-    def _add_result(self, cell: Cell, end: CellResult) -> None:
-        self.results[cell.name] = end
+    def _add_result(self, cell: Cell, result: CellResult) -> None:
+        self.results[cell.name] = result
+        # Count again from the start: a new best loss can turn earlier cells into failed ones.
         for tally in self.tallies.values():
             tally.done, tally.failed, tally.losses = 0, 0, []
-        for name, each in self.results.items():  # a new best may show others to be stuck
+        for name, each in self.results.items():
             tally = self.tallies[_tally_key(self.cells[name])]
             tally.done += 1
             if self.has_failed(each):
@@ -123,7 +119,7 @@ class ComparisonReporter(ComparisonCallback):
 
 
 class LiveTable(ComparisonReporter):
-    """One table that moves."""
+    """A table with one row per arm and depth, redrawn twice a second."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -135,58 +131,63 @@ class LiveTable(ComparisonReporter):
         )
 
     def on_comparison_start(self, study: Study, workers: int) -> None:
-        """Show the table."""
         super().on_comparison_start(study, workers)
         self.live.start()
 
-    def on_comparison_end(self, study: Study, *, interrupted: bool) -> None:
-        """Take it away."""
+    def on_comparison_end(self, study: Study) -> None:
         self.live.stop()
-        super().on_comparison_end(study, interrupted=interrupted)
+        super().on_comparison_end(study)
 
     def close(self) -> None:
-        """Also if it did not end well: the cursor must come back."""
-        self.live.stop()
+        self.live.stop()  # otherwise the cursor stays hidden after an exception
 
     def _render_table(self) -> Group:
         table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold cyan")
-        most = max(8, self.console.width - NUMERIC_COLUMNS_WIDTH)
-        table.add_column("arm", style="bold", no_wrap=True, max_width=most, overflow="ellipsis")
+        name_width = max(8, self.console.width - NUMERIC_COLUMNS_WIDTH)
+        table.add_column(
+            "arm", style="bold", no_wrap=True, max_width=name_width, overflow="ellipsis"
+        )
         for name in ("depth", "done", "failed", "best"):
             table.add_column(name, justify="right", no_wrap=True)
         rows = list(self.tallies.items())
-        room = max(3, self.console.height - 6)
-        open_ = [row for row in rows if row[1].done < row[1].total] if len(rows) > room else rows
-        for (arm, depth), tally in open_[:room]:
+        max_rows = max(3, self.console.height - 6)
+        if len(rows) > max_rows:  # unfinished rows only
+            visible = [row for row in rows if row[1].done < row[1].total][:max_rows]
+        else:
+            visible = rows
+        for (arm, depth), tally in visible:
             best = f"{min(tally.losses):.3f}" if tally.losses else ""
             failed = Text(str(tally.failed or ""), style="red")
             table.add_row(arm, str(depth), f"{tally.done}/{tally.total}", failed, best)
-        hidden = len(rows) - min(len(open_), room)
-        more = [Text(f"and {hidden} more rows", style="dim")] if hidden else []
+        num_hidden = len(rows) - len(visible)
+        more = [Text(f"and {num_hidden} more rows", style="dim")] if num_hidden else []
         return Group(table, *more, Text(self._footer_text(), style="dim"))
 
     def _footer_text(self) -> str:
         done, total = len(self.results), len(self.cells)
-        now = ", ".join(f"{step}" for step, _ in self.running.values())
-        at = f"; at step {now} of {self.steps}" if now else ""
-        return f"{done} of {total} cells, {format_duration(self.remaining_seconds())} left{at}"
+        steps = ", ".join(f"{step}" for step, _ in self.running.values())
+        position = f"; at step {steps} of {self.steps}" if steps else ""
+        return (
+            f"{done} of {total} cells, {format_duration(self.remaining_seconds())} left{position}"
+        )
 
 
 class LogLines(ComparisonReporter):
-    """A line for each cell that ends, and every few seconds, for logs."""
+    """One line for each cell that ends, and one every few seconds in between."""
 
     last_printed_at = 0.0
 
     def on_cell_event(self, event: Event) -> None:
-        """Write one, if there is something to say."""
         super().on_cell_event(event)
-        if event.kind == "ended" and event.end is not None:
-            told = f"loss {event.end.loss:.4f}" if event.end.ending == "done" else event.end.ending
-            why = f" ({event.end.why})" if event.end.why else ""
-            self._print_line(f"{event.job.name}: {told}{why}")
+        result = event.end
+        if event.kind == "ended" and result is not None:
+            outcome = f"loss {result.loss:.4f}" if result.ending == "done" else result.ending
+            reason = f" ({result.why})" if result.why else ""
+            self._print_line(f"{event.job.name}: {outcome}{reason}")
         elif time.monotonic() - self.last_printed_at > LOG_INTERVAL_SECONDS and self.running:
-            now = ", ".join(f"{name} at {step}" for name, (step, _) in self.running.items())
-            self._print_line(now)
+            self._print_line(
+                ", ".join(f"{name} at {step}" for name, (step, _) in self.running.items())
+            )
 
     def _print_line(self, text: str) -> None:
         self.last_printed_at = time.monotonic()
@@ -194,17 +195,10 @@ class LogLines(ComparisonReporter):
         self.console.print(f"{count} | {text} | {format_duration(self.remaining_seconds())} left")
 
 
+def make_comparison_reporter() -> ComparisonReporter:
+    """Return a live table if standard error is a terminal, log lines otherwise."""
+    return LiveTable() if sys.stderr.isatty() else LogLines()
+
+
 def _tally_key(cell: Cell) -> tuple[str, int]:
     return cell.arm.name, cell.depth
-
-
-def format_duration(seconds: float) -> str:
-    """Hours, minutes and seconds; a question mark where nothing is known.
-
-    >>> clock(3725), clock(math.nan)
-    ('1:02:05', '?')
-    """
-    if not math.isfinite(seconds):
-        return "?"
-    minutes, rest = divmod(int(seconds), 60)
-    return f"{minutes // 60}:{minutes % 60:02}:{rest:02}"

@@ -1,1 +1,1 @@
-"""TODO comparison/analysis."""
+"""Analysis of a comparison: outcomes per arm, verdict and export."""

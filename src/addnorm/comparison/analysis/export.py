@@ -1,22 +1,20 @@
-"""The result of a comparison as plain data, for programs: `result.json`."""
+"""The result of a comparison as plain data: the content of `result.json`."""
 
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from addnorm.comparison.layout import replace_nonfinite
+from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.outcomes import format_rules
-
-if TYPE_CHECKING:
-    from addnorm.comparison.analysis.study import Study
+from addnorm.core.files import replace_nonfinite
 
 
-def study_to_dict(study: "Study") -> dict[str, Any]:
-    """Everything that the page tells, but the curves."""
-    lines = [
+def study_to_dict(study: Study) -> dict[str, Any]:
+    """Return everything the report shows, except the curves."""
+    summary = [
         asdict(line) | {"arm": line.arm.name, "arrangement": asdict(line.arm)}
         for line in study.summary
     ]
-    for line in lines:
+    for line in summary:
         line["losses"] = {str(seed): loss for seed, loss in line["losses"].items()}
     cells = [
         {
@@ -32,17 +30,16 @@ def study_to_dict(study: "Study") -> dict[str, Any]:
         }
         for each in study.cells
     ]
-    ground = asdict(study.shared_data) if study.shared_data is not None else None
-    told = {
+    data = {
         "verdict": study.verdict,
         "complete": study.complete,
         "score": study.score,
         "rules": format_rules(study.task.baseline_description),
         "spec": study.spec.model_dump(mode="json"),
         "digest": study.spec.digest,
-        "ground": ground,
-        "summary": lines,
+        "ground": asdict(study.shared_data) if study.shared_data is not None else None,
+        "summary": summary,
         "cells": cells,
     }
-    result: dict[str, Any] = replace_nonfinite(told)
+    result: dict[str, Any] = replace_nonfinite(data)
     return result

@@ -1,14 +1,13 @@
-"""A comparison as it stands in its folder: what was asked, what became of each cell, what follows.
+"""A comparison read from its folder: the spec, the outcome of each cell, the summary, the verdict.
 
-Everything is read from the folder, so the page and the tables can be made again at any time, also
-of a comparison that is still going on.
+A study is computed from files only. Tables and reports can therefore be rebuilt at any time, also
+while the comparison is running.
 """
 
 import math
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
 
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.summary import ArmSummary, summarize
@@ -16,100 +15,118 @@ from addnorm.comparison.analysis.verdict import build_verdict
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.outcomes import LossSummary, classify_outcome
+from addnorm.comparison.parse import parse_comparison, read_spec
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.comparison.tasks import Task, get_task
+from addnorm.core.errors import UserError
 from addnorm.core.rows import Row, read_rows
 from addnorm.train.run_folder import ROWS
 
 
 @dataclass(frozen=True)
 class CellOutcome:
-    """A cell and what became of it."""
+    """A cell with its result and its state."""
 
     cell: Cell
     state: str
-    """trained, stuck, diverged, crashed, cut or waiting; see judge.py."""
+    """trained, stuck, diverged, crashed, cut or waiting; see `outcomes.STATES`."""
     end: CellResult | None
-    """None while it has not ended."""
+    """None until the cell is finished."""
 
     @property
     def loss(self) -> float:
-        """Final validation loss; NaN where there is none."""
+        """Final validation loss; NaN if the cell has none."""
         return math.nan if self.end is None else self.end.loss
 
 
 @dataclass(frozen=True)
 class Study:
-    """A comparison, read from its folder."""
+    """State of a comparison at the time its folder is read."""
 
     folder: Path
     spec: Comparison
     shared_data: SharedData | None
-    """None before anything was prepared."""
+    """None until the data are prepared."""
     cells: tuple[CellOutcome, ...]
-    """Every cell of the spec, in its order."""
+    """All cells of the spec, in its order."""
+    interrupted: bool = False
+    """Whether the call of `run_comparison` that returned the study was interrupted."""
 
     @classmethod
     def open(cls, folder: str | Path) -> "Study":
-        """Read a folder that `addnorm compare` made."""
+        """Read the output folder of `addnorm compare`."""
         folder = Path(folder)
-        spec = files.read_comparison(folder)
-        ground = SharedData.read(folder)
-        ends = {cell: CellResult.read(folder / files.CELLS / cell.name) for cell in spec.cells()}
-        losses = [end.loss for end in ends.values() if end is not None and math.isfinite(end.loss)]
-        best = min(losses, default=math.inf)
+        spec = read_comparison(folder)
+        shared_data = SharedData.read(folder)
+        results = {cell: CellResult.read(folder / files.CELLS / cell.name) for cell in spec.cells()}
+        losses = [end.loss for end in results.values() if end is not None]
+        best = min(filter(math.isfinite, losses), default=math.inf)
         cells = [
-            CellOutcome(cell, _cell_state(end, ground, best), end) for cell, end in ends.items()
+            CellOutcome(cell, _cell_state(result, shared_data, best), result)
+            for cell, result in results.items()
         ]
-        return cls(folder, spec, ground, tuple(cells))
+        return cls(folder, spec, shared_data, tuple(cells))
 
     @property
     def score(self) -> str:
-        """The name of the score that is told first: chrf, bits_per_character, accuracy or r2."""
+        """Name of the task's primary score: chrf, bits_per_character, accuracy or r2."""
         return self.task.score(self.shared_data)
 
     @property
     def task(self) -> Task:
-        """What its cells learn."""
+        """Task of the comparison."""
         return get_task(self.spec.task)
 
     @property
     def complete(self) -> bool:
-        """Whether every cell has ended."""
+        """Whether all cells are finished."""
         return all(each.state != "waiting" for each in self.cells)
 
     @cached_property
     def summary(self) -> tuple[ArmSummary, ...]:
-        """A line for each arm at each depth."""
+        """Summary of each arm at each depth."""
         return summarize(self.cells, score=self.score)
 
     @cached_property
     def verdict(self) -> tuple[str, ...]:
-        """Sentences; the first two are the answer."""
+        """Conclusions in plain sentences; the first two answer the comparison."""
         return build_verdict(self.summary, self.cells, seeds=self.spec.seeds)
 
     def rows(self, cell: Cell) -> list[Row]:
-        """What was measured in a cell; nothing if it has not begun."""
+        """Return the measured rows of a cell; none if the cell has not started."""
         return read_cell_rows(self.folder, cell)
 
-    def result(self) -> dict[str, Any]:
-        """Plain data, `result.json`."""
-        from addnorm.comparison.analysis.export import study_to_dict
 
-        return study_to_dict(self)
-
-
-def _cell_state(end: CellResult | None, shared_data: SharedData | None, best: float) -> str:
-    if end is None or shared_data is None:
-        return "waiting"
-    if end.ending not in ("done", "diverged"):
-        return end.ending
-    course = LossSummary(end.loss, end.lowest, math.nan, has_nonfinite=end.ending == "diverged")
-    return classify_outcome(course, baseline=shared_data.baseline, best=best)
+def read_comparison(folder: Path) -> Comparison:
+    """Read the spec of a comparison's folder."""
+    path = folder / files.SPEC
+    if not path.is_file():
+        raise UserError(
+            f"expected the output folder of `addnorm compare`, got {folder}, which has no "
+            f"{files.SPEC}"
+        )
+    try:
+        return parse_comparison(read_spec(path))
+    except UserError as error:
+        raise UserError(f"{path} is damaged: {error}; start again in another folder") from None
 
 
 def read_cell_rows(folder: Path, cell: Cell) -> list[Row]:
-    """The rows of a cell; none if it has not begun."""
+    """Return the measured rows of a cell; none if the cell has not started."""
     path = folder / files.CELLS / cell.name / ROWS
     return list(read_rows(path)) if path.is_file() else []
+
+
+def _cell_state(result: CellResult | None, shared_data: SharedData | None, best: float) -> str:
+    if result is None or shared_data is None:
+        return "waiting"
+    if result.ending not in ("done", "diverged"):
+        return result.ending
+    losses = LossSummary(
+        last=result.loss,
+        lowest=result.lowest,
+        recent=result.recent,
+        has_nonfinite=result.ending == "diverged",
+    )
+    return classify_outcome(losses, baseline=shared_data.baseline, best=best)

@@ -1,4 +1,4 @@
-"""What came of each arm at each depth, over its settings and seeds."""
+"""Summary of each arm at each depth, over its settings and seeds."""
 
 import math
 from collections import Counter
@@ -12,43 +12,43 @@ from addnorm.comparison.grid import Arm, Cell
 from addnorm.comparison.statistics import Estimate, paired_difference
 
 UNKNOWN_STATES = {"crashed", "cut", "waiting"}
-"""States that say nothing about training."""
+"""States that carry no information about training."""
 REFERENCE_WIRING = "pre_ln"
-"""The wiring whose speed the others are told by."""
+"""Wiring whose speed is 1 in the summary, if it takes part."""
 
 
 class EndedCell(Protocol):
-    """What is needed of a judged cell."""
+    """The attributes of `CellOutcome` that summaries use."""
 
     @property
     def cell(self) -> Cell:
-        """Which one."""
+        """The cell."""
 
     @property
     def state(self) -> str:
-        """What became of it."""
+        """State of the cell; see `outcomes.STATES`."""
 
     @property
     def end(self) -> CellResult | None:
-        """How it ended."""
+        """Result of the cell; None until it is finished."""
 
     @property
     def loss(self) -> float:
-        """Its final validation loss."""
+        """Final validation loss."""
 
 
 @dataclass(frozen=True)
 class Setting:
-    """A warm-up and a learning rate that an arm was tried with."""
+    """A warm-up and a learning rate of an arm."""
 
     warmup: int | None
-    """None for the arm's own schedule."""
+    """Warm-up steps; None for the recommended schedule of the arm."""
     lr: float
 
     def format(self) -> str:
-        """In words.
+        """Return the setting as text.
 
-        >>> Setting(100, 1e-3).told(), Setting(0, 3e-3).told(), Setting(None, 1e-3).told()
+        >>> Setting(100, 1e-3).format(), Setting(0, 3e-3).format(), Setting(None, 1e-3).format()
         ('lr 0.001, warm-up 100', 'lr 0.003, no warm-up', 'lr 0.001, own schedule')
         """
         if self.warmup is None:
@@ -58,8 +58,9 @@ class Setting:
 
 @dataclass(frozen=True)
 class StableRange:
-    """At one warm-up: the learning rates at which cells ran to the end, and those where every seed
-    trained; what crashed, was cut or waits says nothing.
+    """Learning rates at one warm-up: those that ran to the end and those where every seed trained.
+
+    Learning rates with a crashed, cut or waiting cell are left out.
     """
 
     warmup: int | None
@@ -67,11 +68,11 @@ class StableRange:
     trained: tuple[float, ...]
 
     def format(self) -> str:
-        """The range in words; a gap in it is told.
+        """Return the learning rates where every seed trained: a range, or a list if it has gaps.
 
-        >>> Stable(0, (1e-3, 3e-3, 1e-2), (1e-3, 3e-3)).told()
+        >>> StableRange(0, (1e-3, 3e-3, 1e-2), (1e-3, 3e-3)).format()
         '0.001 to 0.003'
-        >>> Stable(0, (1e-3, 3e-3, 1e-2), (1e-3, 1e-2)).told()
+        >>> StableRange(0, (1e-3, 3e-3, 1e-2), (1e-3, 1e-2)).format()
         '0.001, 0.01'
         """
         if not self.trained:
@@ -90,47 +91,50 @@ class ArmSummary:
     arm: Arm
     depth: int
     states: dict[str, int]
-    """How many cells are what; see judge.STATES."""
+    """Number of cells in each state; see `outcomes.STATES`."""
     stable: tuple[StableRange, ...]
-    """For each warm-up that was tried."""
+    """One entry per warm-up."""
     best: Setting | None
-    """Where most seeds trained, and of those settings the one with the lowest mean loss; None if
-    no cell trained."""
+    """The setting with the most trained seeds and, among those, the lowest mean loss; None if no
+    cell trained."""
     whole: bool
-    """Whether all seeds trained there."""
+    """Whether all seeds trained at the best setting."""
     losses: dict[int, float]
-    """Final validation loss there, by seed, of those that trained."""
+    """Final validation losses of the trained seeds at the best setting, by seed."""
     loss: Estimate | None
     score: Estimate | None
     leads: bool
-    """Whether it is the best arm at this depth."""
+    """Whether the arm is the best one at this depth."""
     behind: Estimate | None
-    """Loss there minus that of the best arm, paired by seed; None for the best itself, and where
-    the two share no seed that trained."""
+    """Loss minus the loss of the best arm, paired by seed; None for the best arm itself and for
+    arms that share no trained seed with it."""
     speed: float
-    """Tokens a second relative to the reference at this depth; NaN if there is none."""
+    """Tokens per second relative to the reference arm at this depth; NaN if unknown."""
     reference: str
-    """The arm whose speed is 1."""
+    """Name of the reference arm, whose speed is 1."""
     memory: float
-    """Bytes, the median over cells."""
+    """Peak memory in bytes, the median over cells."""
 
 
 def summarize(cells: Sequence[EndedCell], *, score: str) -> tuple[ArmSummary, ...]:
-    """A line for each arm at each depth, depths first."""
+    """Return a summary for each arm at each depth, ordered by depth."""
     depths = sorted({each.cell.depth for each in cells})
     lines: list[ArmSummary] = []
     for depth in depths:
-        here = [each for each in cells if each.cell.depth == depth]
-        arms = list(dict.fromkeys(each.cell.arm for each in here))
+        at_depth = [each for each in cells if each.cell.depth == depth]
+        arms = list(dict.fromkeys(each.cell.arm for each in at_depth))
         reference = next((arm for arm in arms if arm.wiring == REFERENCE_WIRING), arms[0])
-        pace = _median_rate(each for each in here if each.cell.arm == reference)
-        made = []
-        for arm in arms:
-            own = [each for each in here if each.cell.arm == arm]
-            made.append(
-                _summarize_arm(own, score=score, reference_rate=pace, reference=reference.name)
+        rate = _median_rate(each for each in at_depth if each.cell.arm == reference)
+        summaries = [
+            _summarize_arm(
+                [each for each in at_depth if each.cell.arm == arm],
+                score=score,
+                reference_rate=rate,
+                reference=reference.name,
             )
-        lines += _mark_best(made)
+            for arm in arms
+        ]
+        lines += _mark_best(summaries)
     return tuple(lines)
 
 
@@ -141,10 +145,10 @@ def _summarize_arm(
     for each in cells:
         settings.setdefault(Setting(*each.cell.setting), []).append(each)
     best = _best_setting(settings)
-    there = [each for each in settings[best] if each.state == "trained"] if best else []
-    losses = {each.cell.seed: each.loss for each in there}
-    ends = [each.end for each in there if each.end is not None]
-    scores = [end.scores[score] for end in ends if score in end.scores]
+    trained = [each for each in settings[best] if each.state == "trained"] if best else []
+    losses = {each.cell.seed: each.loss for each in trained}
+    results = [each.end for each in trained if each.end is not None]
+    scores = [result.scores[score] for result in results if score in result.scores]
     first = cells[0].cell
     return ArmSummary(
         arm=first.arm,
@@ -152,7 +156,7 @@ def _summarize_arm(
         states=dict(Counter(each.state for each in cells)),
         stable=_stable_ranges(settings),
         best=best,
-        whole=best is not None and len(there) == len(settings[best]),
+        whole=best is not None and len(trained) == len(settings[best]),
         losses=losses,
         loss=Estimate.from_values(list(losses.values())),
         score=Estimate.from_values(scores),
@@ -167,7 +171,7 @@ def _summarize_arm(
 
 
 def _best_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
-    """More seeds that trained count before a lower loss: luck is not a recommendation."""
+    """Rank by the fraction of trained seeds first, so that one lucky seed does not win."""
 
     def rank(setting: Setting) -> tuple[float, float]:
         trained = [each.loss for each in settings[setting] if each.state == "trained"]
@@ -175,22 +179,26 @@ def _best_setting(settings: dict[Setting, list[EndedCell]]) -> Setting | None:
             return 0.0, math.inf
         return -len(trained) / len(settings[setting]), math.fsum(trained) / len(trained)
 
-    found = min(settings, key=rank)
-    return found if any(each.state == "trained" for each in settings[found]) else None
+    best = min(settings, key=rank)
+    return best if any(each.state == "trained" for each in settings[best]) else None
 
 
 def _stable_ranges(settings: dict[Setting, list[EndedCell]]) -> tuple[StableRange, ...]:
-    made = []
+    ranges = []
     for warmup in dict.fromkeys(setting.warmup for setting in settings):
-        here = {s.lr: cells for s, cells in settings.items() if s.warmup == warmup}
-        tried = tuple(lr for lr in sorted(here) if not {e.state for e in here[lr]} & UNKNOWN_STATES)
-        trained = tuple(lr for lr in tried if all(each.state == "trained" for each in here[lr]))
-        made.append(StableRange(warmup, tried, trained))
-    return tuple(made)
+        states = {
+            setting.lr: {each.state for each in cells}
+            for setting, cells in settings.items()
+            if setting.warmup == warmup
+        }
+        tried = tuple(lr for lr in sorted(states) if not states[lr] & UNKNOWN_STATES)
+        trained = tuple(lr for lr in tried if states[lr] == {"trained"})
+        ranges.append(StableRange(warmup, tried, trained))
+    return tuple(ranges)
 
 
 def _mark_best(lines: list[ArmSummary]) -> list[ArmSummary]:
-    """With the distance of each to the best at this depth, seed by seed."""
+    """Mark the best arm of a depth and set the difference of each other arm to it."""
     known = [line for line in lines if line.loss is not None]
     if not known:
         return lines
@@ -209,5 +217,5 @@ def _median_rate(cells: Iterable[EndedCell]) -> float:
 
 
 def _median(values: Iterable[float]) -> float:
-    found = list(values)
-    return median(found) if found else math.nan
+    values = list(values)
+    return median(values) if values else math.nan

@@ -1,4 +1,4 @@
-"""What follows, in plain sentences; the first two are the answer."""
+"""The verdict of a comparison in plain sentences; the first two answer it."""
 
 from collections.abc import Sequence
 
@@ -12,17 +12,19 @@ TRAINED_PHRASES = ("trained at every setting", "trained without warm-up", "train
 def build_verdict(
     lines: Sequence[ArmSummary], cells: Sequence[EndedCell], *, seeds: int
 ) -> tuple[str, ...]:
-    """Sentences, the deepest stacks first: the best arm there, and what it took to train."""
-    said: list[str] = []
+    """Return two sentences per depth, deepest first, and cautions.
+
+    The first sentence of a depth names the best arm, the second what each arm needed to train.
+    """
+    sentences: list[str] = []
     for depth in sorted({line.depth for line in lines}, reverse=True):
-        here = [line for line in lines if line.depth == depth]
-        said.append(_describe_best(depth, here, seeds))
-        said.append(_describe_training(depth, here, cells))
-    return (*said, *_list_cautions(cells, seeds))
+        at_depth = [line for line in lines if line.depth == depth]
+        sentences.append(_describe_best(depth, at_depth, seeds))
+        sentences.append(_describe_training(depth, at_depth, cells))
+    return (*sentences, *_list_cautions(cells, seeds))
 
 
 def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
-    """Which arm is best, and which cannot be told from it."""
     best = next((line for line in lines if line.leads), None)
     if best is None or best.best is None or best.loss is None:
         if any(line.states.get("waiting") for line in lines):
@@ -32,37 +34,37 @@ def _describe_best(depth: int, lines: Sequence[ArmSummary], seeds: int) -> str:
         return (
             f"At depth {depth} no cell trained: try more steps, lower learning rates, or warm-up."
         )
-    told = f"{best.arm.name} with {best.best.format()}: validation loss {best.loss.format()}"
+    text = f"{best.arm.name} with {best.best.format()}: validation loss {best.loss.format()}"
     if not best.whole:
-        told += " (not with every seed)"
+        text += " (not with every seed)"
     others = [line for line in lines if line.loss is not None and line is not best]
     if not others:
         only = "only this arm trained" if len(lines) > 1 else "there is no other arm to compare"
-        return f"At depth {depth} the best is {told}; {only}."
+        return f"At depth {depth} the best is {text}; {only}."
     if seeds == 1:
-        near = join_names(
+        ranking = join_names(
             [f"{line.arm.name} {line.loss.format()}" for line in _sort_by_loss(others) if line.loss]
         )
-        return f"At depth {depth} the best is {told}; then {near} (one seed: noise is unknown)."
+        return f"At depth {depth} the best is {text}; then {ranking} (one seed: noise is unknown)."
     groups: dict[str, list[str]] = {"noise": [], "worse": [], "lower": [], "unknown": []}
     for line in _sort_by_loss(others):
         kind = _classify_difference(line.behind)
-        by = f" by {line.behind.format()}" if kind == "worse" and line.behind else ""
-        groups[kind].append(line.arm.name + by)
-    parts = [f"At depth {depth} the best is {told}"]
-    for kind, words in (
+        amount = f" by {line.behind.format()}" if kind == "worse" and line.behind else ""
+        groups[kind].append(line.arm.name + amount)
+    parts = [f"At depth {depth} the best is {text}"]
+    for kind, template in (
         ("noise", "the difference to {} is within noise"),
         ("worse", "worse {verb} {}"),
         ("lower", "{} had a lower loss, but not with every seed"),
-        ("unknown", "{} trained with too few of the same seeds to be compared"),
+        ("unknown", "{} trained with too few common seeds for a comparison"),
     ):
         if names := groups[kind]:
-            parts.append(words.format(join_names(names), verb="is" if len(names) == 1 else "are"))
+            verb = "is" if len(names) == 1 else "are"
+            parts.append(template.format(join_names(names), verb=verb))
     return "; ".join(parts) + "."
 
 
 def _classify_difference(difference: Estimate | None) -> str:
-    """What a difference to the best says."""
     if difference is None or difference.half is None:
         return "unknown"
     if not difference.excludes_zero:
@@ -71,17 +73,17 @@ def _classify_difference(difference: Estimate | None) -> str:
 
 
 def _describe_training(depth: int, lines: Sequence[ArmSummary], cells: Sequence[EndedCell]) -> str:
-    """What each arm needed to train; arms of which the same can be said stand together."""
+    """Describe what each arm needed to train, grouping arms with equal descriptions."""
     groups: dict[str, list[str]] = {}
     for line in lines:
         own = [e for e in cells if e.cell.arm == line.arm and e.cell.depth == depth]
         groups.setdefault(training_requirement(own), []).append(line.arm.name)
-    order = sorted(groups, key=lambda words: words not in TRAINED_PHRASES)
+    order = sorted(groups, key=lambda phrase: phrase not in TRAINED_PHRASES)
     return f"At depth {depth} " + "; ".join(f"{join_names(groups[e])} {e}" for e in order) + "."
 
 
 def training_requirement(cells: Sequence[EndedCell]) -> str:
-    """What an arm at a depth needed to train, as the rest of a sentence."""
+    """Return what an arm needed to train, as the predicate of a sentence."""
     judged = [each for each in cells if each.state not in UNKNOWN_STATES]
     trained = [each for each in judged if each.state == "trained"]
     states = [each.state for each in cells]
@@ -113,27 +115,33 @@ def training_requirement(cells: Sequence[EndedCell]) -> str:
 
 
 def _list_cautions(cells: Sequence[EndedCell], seeds: int) -> list[str]:
-    said = []
+    cautions = []
     waiting = sum(each.state == "waiting" for each in cells)
     if waiting:
-        said.append(f"{waiting} of {len(cells)} cells have not run yet: this is not the last word.")
+        cautions.append(
+            f"{waiting} of {len(cells)} cells are not finished: the result is preliminary."
+        )
     crashed = [each.end.why for each in cells if each.state == "crashed" and each.end is not None]
     if crashed:
-        said.append(
-            f"{len(crashed)} of {len(cells)} cells crashed (the first: {crashed[0]}); give the "
-            "same command again to try them once more."
+        cautions.append(
+            f"{len(crashed)} of {len(cells)} cells crashed (the first: {crashed[0]}); rerun the "
+            "same command to retry them."
         )
     if seeds == 1:
-        said.append("One seed tells nothing about noise: use --seeds 3 or more before you decide.")
+        cautions.append(
+            "One seed gives no estimate of the noise: use --seeds 3 or more before you decide."
+        )
     if seeds == 2:
-        said.append("Two seeds tell little about noise: use --seeds 3 or more before you decide.")
-    return said
+        cautions.append(
+            "Two seeds give a poor estimate of the noise: use --seeds 3 or more before you decide."
+        )
+    return cautions
 
 
 def join_names(names: Sequence[str]) -> str:
-    """Names in a sentence.
+    """Join names to an enumeration; long lists are shortened.
 
-    >>> listed(["a", "b", "c"]), listed(list("abcdefghij"))
+    >>> join_names(["a", "b", "c"]), join_names(list("abcdefghij"))
     ('a, b and c', 'a, b, c, d, e, f, g and 3 more')
     """
     shown = list(names) if len(names) <= MAX_NAMES else list(names[: MAX_NAMES - 1])

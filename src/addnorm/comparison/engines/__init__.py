@@ -1,4 +1,4 @@
-"""Where cells run: in processes of this machine, or on a Ray cluster."""
+"""Engines: run cells in processes on this machine or on a Ray cluster."""
 
 from addnorm.comparison.engines.base import Engine, Event
 from addnorm.comparison.engines.local import LocalEngine
@@ -11,7 +11,14 @@ ENGINES = ("local", "ray")
 def make_engine(
     name: str, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
 ) -> Engine:
-    """The engine of a name. workers: cells at a time. limit: seconds without a sign of life."""
+    """Create an engine by name.
+
+    Args:
+        name: local or ray.
+        workers: Cells at the same time; by default one per GPU, or one per core.
+        address: Address of the Ray cluster.
+        timeout: Seconds without progress before a cell is killed.
+    """
     if name == "local":
         return LocalEngine(workers=workers, timeout=timeout)
     if name == "ray":

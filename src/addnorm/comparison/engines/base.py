@@ -1,4 +1,4 @@
-"""What every engine does: run jobs, tell how they go, stop when asked, and never lose a result."""
+"""Interface of engines, which run the jobs of a comparison."""
 
 import math
 from abc import ABC, abstractmethod
@@ -7,21 +7,21 @@ from dataclasses import dataclass
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Job
-from addnorm.train.throughput import StopFlag
+from addnorm.core.interrupts import StopFlag
 
 
 @dataclass(frozen=True)
 class Event:
-    """Something happened to a cell."""
+    """Start, progress, pause or end of a cell."""
 
     job: Job
     kind: str
-    """began, stepped, paused (interrupted, or at a rung of halving) or ended."""
+    """began, stepped, paused (by an interruption or for halving) or ended."""
     step: int = 0
     loss: float = math.nan
-    """Of the last step, in training."""
+    """Training loss of the last step."""
     end: CellResult | None = None
-    """How it ended."""
+    """Result of the cell, if it ended."""
 
 
 EventHandler = Callable[[Event], None]
@@ -32,13 +32,20 @@ class Engine(ABC):
 
     @abstractmethod
     def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
-        """Run all jobs; returns when each has ended or paused.
+        """Run all jobs and return when each has ended or paused.
 
-        bell: rung by whoever wants an end. Cells then save their state and pause. Whatever happens
-        to a cell is told as its end; what concerns all of them, as a full disk does, is raised.
+        A cell that crashes, hangs or is killed ends with a result of ending `crashed`.
+
+        Args:
+            jobs: Cells to train, in this order.
+            on_event: Receives the events of all cells.
+            stop_flag: Once it is set, running cells save a checkpoint and pause.
+
+        Raises:
+            DiskFullError: A problem that stops all cells.
         """
 
     @property
     @abstractmethod
     def workers(self) -> int:
-        """Cells at a time."""
+        """Number of cells that run at the same time."""

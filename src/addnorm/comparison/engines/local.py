@@ -1,4 +1,9 @@
-"""Cells as processes of this machine: one thread each, as many as there are cores or GPUs."""
+"""Local engine: one single-threaded process per cell, as many as there are cores or GPUs.
+
+The processes are forked from a server that imports torch once. Each sends (step, loss) messages
+through a pipe; the parent kills a process that stays silent for too long. The result of a cell is a
+file, so it survives the death of either side.
+"""
 
 import contextlib
 import multiprocessing
@@ -19,22 +24,19 @@ from addnorm.comparison.cell_result import LOG_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag
 from addnorm.train.device import count_cores
-from addnorm.train.throughput import StopFlag
 
 DISK_FULL_EXIT_CODE = 74
-"""Exit code of a process that could not write."""
+"""Exit code of a cell's process if the disk is full or read-only."""
 IMPORTED_LATE = ["torch._dynamo", "sacrebleu", "addnorm.comparison.tasks.table_training"]
-"""What a training imports only when it is under way; imported once, for all cells. What is not
-installed is left out."""
+"""Modules that cells import lazily; the fork server imports those that are installed once."""
 PAUSE_TIMEOUT_SECONDS = 60.0
-"""Seconds that a cell has to save its state when it is asked to pause."""
+"""Seconds a cell may take to save a checkpoint and pause before it is killed."""
 
 
 @dataclass
 class _RunningCell:
-    """A cell and its process."""
-
     job: Job
     process: BaseProcess
     pipe: Connection
@@ -44,27 +46,25 @@ class _RunningCell:
 
 
 class LocalEngine(Engine):
-    """Processes forked from a server that has imported torch once; each dies with its cell."""
+    """Engine that runs every cell in a process of this machine."""
 
     def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
         if workers is not None and workers < 1:
-            raise UserError(f"workers cannot be {workers}; wanted 1 or more")
+            raise UserError(f"workers: expected 1 or more, got {workers}")
         if not timeout > 0:
-            raise UserError(f"limit cannot be {timeout:g} seconds; wanted more than 0")
+            raise UserError(f"timeout: expected more than 0 seconds, got {timeout:g}")
         self.gpus = torch.cuda.device_count()
         self._workers = workers or self.gpus or count_cores()
         self.timeout = timeout
         self.context = multiprocessing.get_context("forkserver")
         self.context.set_forkserver_preload([__name__, *IMPORTED_LATE])
-        ensure_running()  # it imports while the data are prepared
+        ensure_running()  # the server imports while the caller prepares the data
 
     @property
     def workers(self) -> int:
-        """Cells at a time."""
         return self._workers
 
     def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
-        """Run all jobs, as many at a time as there are workers."""
         waiting, running = list(jobs), dict[int, _RunningCell]()
         stopping = False
         try:
@@ -79,28 +79,28 @@ class LocalEngine(Engine):
                         each.process.terminate()
                 self._listen(running, on_event, stopping)
         finally:
-            for each in running.values():  # only if something was raised
+            for each in running.values():  # empty unless an exception was raised
                 each.process.kill()
                 each.process.join()
 
     def _start(self, job: Job, slot: int) -> _RunningCell:
-        ours, theirs = self.context.Pipe(duplex=False)
+        receiver, sender = self.context.Pipe(duplex=False)
         job.folder.mkdir(parents=True, exist_ok=True)
         gpu = slot % self.gpus if self.gpus else None
         process = self.context.Process(
-            target=_run_in_process, args=(job, theirs, gpu), daemon=False
+            target=_run_in_process, args=(job, sender, gpu), daemon=False
         )
         process.start()
-        theirs.close()
-        return _RunningCell(job, process, ours, slot)
+        sender.close()
+        return _RunningCell(job, process, receiver, slot)
 
     def _listen(
         self, running: dict[int, _RunningCell], on_event: EventHandler, stopping: bool
     ) -> None:
-        """Wait for news of any cell, and pass it on."""
-        handles = [each.pipe for each in running.values() if not each.pipe.closed]
-        ends = [each.process.sentinel for each in running.values()]
-        wait([*handles, *ends], timeout=1.0)
+        """Wait up to a second for messages, forward them, and reap finished or hung processes."""
+        pipes = [each.pipe for each in running.values() if not each.pipe.closed]
+        sentinels = [each.process.sentinel for each in running.values()]
+        wait([*pipes, *sentinels], timeout=1.0)
         for slot, each in list(running.items()):
             _forward_messages(each, on_event)
             if not each.process.is_alive():
@@ -116,7 +116,6 @@ class LocalEngine(Engine):
 
 
 def _forward_messages(cell: _RunningCell, on_event: EventHandler) -> None:
-    """Pass on what a cell says."""
     with contextlib.suppress(EOFError, OSError):
         while not cell.pipe.closed and cell.pipe.poll():
             step, loss = cell.pipe.recv()
@@ -125,13 +124,13 @@ def _forward_messages(cell: _RunningCell, on_event: EventHandler) -> None:
 
 
 def _report_end(cell: _RunningCell, on_event: EventHandler, stopping: bool) -> None:
-    """What became of a process that is no more."""
+    """Report the result of a cell whose process has exited."""
     cell.pipe.close()
     code = cell.process.exitcode
     if code == DISK_FULL_EXIT_CODE:
         raise DiskFullError(
-            f"no room for {cell.job.folder}: the disk is full or cannot be written; make room and "
-            "give the same command again, nothing is lost"
+            f"cannot write to {cell.job.folder}: the disk is full or read-only; free disk space "
+            "and rerun the same command to resume"
         )
     end = CellResult.read(cell.job.folder)
     if end is not None:
@@ -146,19 +145,19 @@ def _report_end(cell: _RunningCell, on_event: EventHandler, stopping: bool) -> N
 
 def _exit_reason(cell: _RunningCell, code: int | None) -> str:
     if cell.is_hung:
-        return "hung: no sign of life within the limit"
+        return "hung: no progress within the timeout"
     if code == 0:
-        return "its process was asked to stop from outside (SIGTERM)"
+        return "the process received SIGTERM"
     if code is not None and code < 0:
         name = signal.Signals(-code).name
-        more = "; out of memory, or killed by hand" if name == "SIGKILL" else ""
-        return f"its process was ended by {name}{more}"
-    return f"its process ended with code {code}; see {sidecar_path(cell.job.folder, LOG_SUFFIX)}"
+        hint = "; out of memory, or killed manually" if name == "SIGKILL" else ""
+        return f"the process was killed by {name}{hint}"
+    return f"the process exited with code {code}; see {sidecar_path(cell.job.folder, LOG_SUFFIX)}"
 
 
 def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
-    """The process of one cell."""
-    os.setpgrp()  # Ctrl-C at the terminal is for whoever leads; they tell us in good time
+    """Train a cell; the target function of its process."""
+    os.setpgrp()  # Ctrl-C at the terminal reaches the parent only, which then sends SIGTERM
     if gpu is not None:
         os.environ["CUDA_VISIBLE_DEVICES"] = _visible_device(gpu)
     torch.set_num_threads(1)
@@ -166,19 +165,19 @@ def _run_in_process(job: Job, pipe: Connection, gpu: int | None) -> None:
         os.dup2(log.fileno(), 1)
         os.dup2(log.fileno(), 2)
 
-    def tell(step: int, loss: float) -> None:
+    def send(step: int, loss: float) -> None:
         try:
             pipe.send((step, loss))
-        except OSError:  # nobody leads any more: pause, as if asked to
+        except OSError:  # the parent died: pause as on SIGTERM
             os.kill(os.getpid(), signal.SIGTERM)
 
     try:
-        run_cell(job, tell)
+        run_cell(job, send)
     except DiskFullError:
         sys.exit(DISK_FULL_EXIT_CODE)
 
 
 def _visible_device(gpu: int) -> str:
-    """The GPU that a slot uses, of those that we were given."""
-    given = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    return given.split(",")[gpu] if given else str(gpu)
+    """Return the CUDA device of a slot, among the devices visible to this process."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return visible.split(",")[gpu] if visible else str(gpu)

@@ -1,8 +1,9 @@
-"""Cells on a Ray cluster: one CPU or GPU each, results come back as if they had run here.
+"""Ray engine: one task per cell on a cluster, with one CPU or GPU each.
 
-Where a node sees the comparison's folder (one machine, or a shared file system) a cell works in it,
-and goes on there after an interruption. Elsewhere corpus and tokenizer travel to the node, and the
-files of the finished cell travel back.
+A node that sees the folder of the comparison (the same machine or a shared file system) trains the
+cell in that folder and can resume it there. Any other node receives the data and the tokenizer as
+bytes, trains in a temporary folder and returns the files of the finished cell. A marker file in the
+folder of the comparison tells the two cases apart.
 """
 
 import math
@@ -26,15 +27,15 @@ from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Engine, Event, EventHandler
 from addnorm.comparison.job import Job
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag
 from addnorm.train.run_folder import CHECKPOINTS, CONFIG
-from addnorm.train.throughput import StopFlag
 
 FileContents = dict[str, bytes]
-"""Contents by path, from a common folder on."""
+"""File contents by relative path."""
 
 
 class RayEngine(Engine):
-    """Tasks of a Ray cluster, one process a cell."""
+    """Engine that runs every cell as a task of a Ray cluster."""
 
     def __init__(
         self, *, workers: int | None = None, address: str | None = None, timeout: float = 600.0
@@ -49,54 +50,53 @@ class RayEngine(Engine):
                 log_to_driver=False,
                 logging_level="ERROR",
             )
-        except (OSError, ValueError, RuntimeError) as problem:
+        except (OSError, ValueError, RuntimeError) as error:
             raise UserError(
-                f"no Ray cluster answers at {address or 'the usual place'} "
-                f"({' '.join(str(problem).split())[:200]}); start one with `ray start --head`, or "
-                "leave --address out to use this machine"
+                f"no Ray cluster at {address or 'the default address'} "
+                f"({' '.join(str(error).split())[:200]}); start one with `ray start --head`, or "
+                "leave out --address to use this machine"
             ) from None
-        there = self.ray.cluster_resources()
-        self.gpus = int(there.get("GPU", 0))
-        self._workers = workers or self.gpus or max(1, int(there.get("CPU", 1)))
+        resources = self.ray.cluster_resources()
+        self.gpus = int(resources.get("GPU", 0))
+        self._workers = workers or self.gpus or max(1, int(resources.get("CPU", 1)))
 
     @property
     def workers(self) -> int:
-        """Cells at a time."""
         return self._workers
 
     def run(self, jobs: Sequence[Job], on_event: EventHandler, stop_flag: StopFlag) -> None:
-        """Send all jobs, as many at a time as there are workers."""
         if not jobs:
             return
         ray, waiting = self.ray, list(jobs)
         root = waiting[0].folder.parent.parent
-        mark = root / f".ray-{uuid.uuid4().hex}"
-        mark.touch()
-        board = ray.remote(num_cpus=0)(_ProgressActor).remote()
-        baggage = ray.put(_pack_files(waiting[0], root))
-        cell = ray.remote(num_cpus=1, num_gpus=1 if self.gpus else 0, max_calls=1, max_retries=0)(
-            _run_on_node
-        )
+        marker = root / f".ray-{uuid.uuid4().hex}"
+        marker.touch()
+        actor = ray.remote(num_cpus=0)(_ProgressActor).remote()
+        packed_files = ray.put(_pack_files(waiting[0], root))
+        run_on_node = ray.remote(
+            num_cpus=1, num_gpus=1 if self.gpus else 0, max_calls=1, max_retries=0
+        )(_run_on_node)
         running: dict[Any, Job] = {}
-        heard: dict[str, tuple[int, float]] = {}
+        last_reports: dict[str, tuple[int, float]] = {}  # step and time, by cell
         try:
             while running or (waiting and not stop_flag.requested):
                 while waiting and len(running) < self.workers and not stop_flag.requested:
                     job = waiting.pop(0)
-                    running[cell.remote(job, board, baggage, mark)] = job
-                    heard[job.name] = (-1, math.inf)  # it may wait for a free node
+                    running[run_on_node.remote(job, actor, packed_files, marker)] = job
+                    # The timeout starts with the first report: a task may wait for a free node.
+                    last_reports[job.name] = (-1, math.inf)
                     on_event(Event(job, "began"))
                 if stop_flag.requested:
-                    board.stop.remote()
+                    actor.stop.remote()
                 ready, _ = ray.wait(list(running), timeout=0.5)
-                self._listen(board, running, heard, on_event)
+                self._listen(actor, running, last_reports, on_event)
                 for done in ready:
                     self._collect_result(done, running.pop(done), on_event, stop_flag)
         finally:
-            mark.unlink(missing_ok=True)
+            marker.unlink(missing_ok=True)
             for each in running:
                 ray.cancel(each, force=True)
-            ray.kill(board)
+            ray.kill(actor)
 
     def _listen(
         self,
@@ -105,9 +105,9 @@ class RayEngine(Engine):
         last_reports: dict[str, tuple[int, float]],
         on_event: EventHandler,
     ) -> None:
-        news = self.ray.get(progress_actor.read.remote())
+        reports = self.ray.get(progress_actor.read.remote())
         for task, job in running.items():
-            step, loss = news.get(job.name, (-1, 0.0))
+            step, loss = reports.get(job.name, (-1, 0.0))
             if step != last_reports[job.name][0]:
                 last_reports[job.name] = (step, time.monotonic())
                 on_event(Event(job, "stepped", step, loss))
@@ -118,30 +118,30 @@ class RayEngine(Engine):
         self, task: Any, job: Job, on_event: EventHandler, stop_flag: StopFlag
     ) -> None:
         try:
-            found: FileContents | None = self.ray.get(task)
+            returned: FileContents | None = self.ray.get(task)
         except self.ray.exceptions.TaskCancelledError:
-            _record_crash(job, "hung: no sign of life within the limit", on_event)
+            _record_crash(job, "hung: no progress within the timeout", on_event)
             return
         except self.ray.exceptions.OutOfMemoryError:
             _record_crash(job, "out of memory", on_event)
             return
-        except self.ray.exceptions.RayTaskError as problem:
-            if isinstance(problem.cause, DiskFullError):
-                raise problem.cause from None
-            _record_crash(job, " ".join(str(problem.cause).split()), on_event)
+        except self.ray.exceptions.RayTaskError as error:
+            if isinstance(error.cause, DiskFullError):
+                raise error.cause from None
+            _record_crash(job, " ".join(str(error.cause).split()), on_event)
             return
-        except self.ray.exceptions.RayError as problem:
+        except self.ray.exceptions.RayError as error:
             if stop_flag.requested:
                 on_event(Event(job, "paused"))
                 return
-            _record_crash(job, f"its process or node was lost ({type(problem).__name__})", on_event)
+            _record_crash(job, f"the process or node was lost ({type(error).__name__})", on_event)
             return
-        for name, data in (found or {}).items():
+        for name, data in (returned or {}).items():
             path = job.folder.parent / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(data)
-        if found:
-            job.recipe.save(job.folder / CONFIG)  # as it is here, not on the node
+        if returned:
+            job.recipe.save(job.folder / CONFIG)  # with the paths of this machine
         end = CellResult.read(job.folder)
         if end is None:
             on_event(Event(job, "paused"))
@@ -150,60 +150,60 @@ class RayEngine(Engine):
 
 
 class _ProgressActor:
-    """An actor: where cells tell how far they are, and learn that they are to stop."""
+    """Ray actor that collects the progress of all cells and tells them to stop."""
 
     def __init__(self) -> None:
         self.latest: dict[str, tuple[int, float]] = {}
         self.stopping = False
 
-    def tell(self, name: str, step: int, loss: float) -> bool:
-        """News of a cell; whether it is to pause."""
+    def report(self, name: str, step: int, loss: float) -> bool:
+        """Record the progress of a cell; return whether the cell must pause."""
         self.latest[name] = (step, loss)
         return self.stopping
 
     def read(self) -> dict[str, tuple[int, float]]:
-        """The last news of each cell."""
+        """Return the last step and loss of each cell."""
         return self.latest
 
     def stop(self) -> None:
-        """Ask all cells to pause."""
+        """Make all cells pause at their next report."""
         self.stopping = True
 
 
 def _run_on_node(
     job: Job, progress_actor: Any, packed_files: FileContents, marker: Path
 ) -> FileContents | None:
-    """One cell, in a process of a node; the files of a finished one if they are not there yet."""
+    """Train a cell on a node; return its files if the node does not share the folder."""
     ray = _import_ray()
     torch.set_num_threads(1)
 
-    def tell(step: int, loss: float) -> None:
-        if ray.get(progress_actor.tell.remote(job.name, step, loss)):
-            os.kill(os.getpid(), signal.SIGTERM)  # pauses at the next step
+    def send(step: int, loss: float) -> None:
+        if ray.get(progress_actor.report.remote(job.name, step, loss)):
+            os.kill(os.getpid(), signal.SIGTERM)  # the trainer pauses at the next step
 
     if marker.exists():
         job.folder.mkdir(parents=True, exist_ok=True)
-        run_cell(job, tell)
+        run_cell(job, send)
         return {}
     with tempfile.TemporaryDirectory() as name:
-        here = Path(name)
-        _unpack(packed_files, here)
-        places = {"data": str(here / files.DATA), "tokenizer": str(here / files.TOKENIZER)}
-        known = job.recipe.to_flat_dict()
+        root = Path(name)
+        _unpack(packed_files, root)
+        paths = {"data": str(root / files.DATA), "tokenizer": str(root / files.TOKENIZER)}
+        known = job.recipe.to_flat_dict()  # the recipe of a table has no tokenizer
         recipe = job.recipe.model_copy(
-            update={name: place for name, place in places.items() if name in known}
+            update={name: path for name, path in paths.items() if name in known}
         )
-        own = here / files.CELLS / job.name
-        own.mkdir(parents=True)
-        score = here / files.SCORE if job.score else None
-        run_cell(replace(job, recipe=recipe, folder=own, score=score), tell)
-        shutil.rmtree(own / CHECKPOINTS, ignore_errors=True)
-        cells = here / files.CELLS
+        folder = root / files.CELLS / job.name
+        folder.mkdir(parents=True)
+        score = root / files.SCORE if job.score else None
+        run_cell(replace(job, recipe=recipe, folder=folder, score=score), send)
+        shutil.rmtree(folder / CHECKPOINTS, ignore_errors=True)
+        cells = root / files.CELLS
         return {str(path.relative_to(cells)): path.read_bytes() for path in _list_files(cells)}
 
 
 def _pack_files(job: Job, root: Path) -> FileContents:
-    """What a cell needs, by the names of the comparison's folder."""
+    """Return the data, held-out examples and tokenizer, by path in the comparison's folder."""
     folders = {files.DATA: Path(job.recipe.data)} | ({files.SCORE: job.score} if job.score else {})
     packed = {
         f"{name}/{path.relative_to(folder)}": path.read_bytes()
@@ -225,17 +225,17 @@ def _list_files(folder: Path) -> list[Path]:
 
 
 def _check_reachable(address: str | None) -> None:
-    """Whether anybody listens there, in seconds; Ray itself tries for minutes."""
+    """Raise OSError within seconds if the address does not answer; Ray retries for minutes."""
     host, colon, port = (address or "").rpartition("://")[2].rpartition(":")
     if colon and port.isdigit():
         socket.create_connection((host.strip("[]"), int(port)), timeout=5).close()
 
 
 def _record_crash(job: Job, reason: str, on_event: EventHandler) -> None:
-    end = CellResult("crashed", reason)
+    result = CellResult("crashed", reason)
     job.folder.mkdir(parents=True, exist_ok=True)
-    end.save(job.folder)
-    on_event(Event(job, "ended", end=end))
+    result.save(job.folder)
+    on_event(Event(job, "ended", end=result))
 
 
 def _import_ray() -> Any:
@@ -243,7 +243,5 @@ def _import_ray() -> Any:
         import ray
         import ray.exceptions
     except ImportError:
-        raise UserError(
-            "--engine ray needs the package ray; install addnorm[cluster], or leave --engine out"
-        ) from None
+        raise UserError("--engine ray requires the package ray; install addnorm[cluster]") from None
     return ray

@@ -1,4 +1,4 @@
-"""What every task of a comparison is: its data, its recipe, its training, its score."""
+"""Interface of the tasks that a comparison can run on: data, recipe, training and score."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -12,118 +12,121 @@ from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import Comparison
 from addnorm.core.errors import UserError
+from addnorm.tasks import Example
 
 NUM_SAMPLES = 6
-"""Records whose answers are kept, word by word."""
+"""Number of held-out examples whose outputs are stored and shown in the report."""
 
 
 class DataSource(NamedTuple):
-    """Where the data of a comparison are, and what tells them from others."""
+    """Location and digest of the data of a comparison."""
 
     path: Path
     digest: str
 
 
-class Example(NamedTuple):
-    """A held-out record: what was asked, and what was wanted; nothing where all answers do."""
-
-    input: str
-    target: str
-
-
 class Task(ABC):
-    """What the cells of a comparison learn. Lab and page know tasks by this alone."""
+    """A task of a comparison; the engine and the report use tasks through this interface only."""
 
     name: ClassVar[str]
     noun: ClassVar[str]
-    """What is done, in a title."""
+    """Task name in titles."""
     unit: ClassVar[str] = "tokens"
-    """What speed counts."""
+    """Unit of throughput."""
     loss_unit: ClassVar[str] = "nats"
-    """What losses are counted in; nothing where that has no name."""
+    """Unit of the loss; empty if it has none."""
     baseline_description: ClassVar[str]
-    """The model that the baseline is the loss of, in words."""
+    """The model whose loss is the baseline, as a noun phrase."""
     is_encoder_decoder: ClassVar[bool] = False
-    """Whether there is an encoder and a decoder."""
+    """Whether the model has an encoder and a decoder."""
     defaults: ClassVar[Mapping[str, Any]] = {}
-    """Keys of the spec where nobody says."""
+    """Defaults of spec fields and axes, where they differ from those of `Comparison`."""
 
     @abstractmethod
     def recipe_keys(self) -> list[str]:
-        """Keys of a recipe that a spec may set for all cells."""
+        """Return the recipe keys that a spec may set for all cells."""
 
     @abstractmethod
     def validate_keys(self, keys: Mapping[str, Any]) -> None:
-        """Refuse known keys whose values would not be fair, or make no sense."""
+        """Reject values of known keys that are invalid or would treat cells unequally."""
 
     @abstractmethod
     def recipe(
         self, spec: Comparison, cell: Cell, *, data: Path | str, tokenizer: Path | str
     ) -> CellRecipe:
-        """What a cell trains, on the common data (with the common tokenizer, if there is one)."""
+        """Return the recipe of a cell.
+
+        Args:
+            spec: The comparison.
+            cell: A cell of it.
+            data: Folder of the data that all cells share.
+            tokenizer: File of the tokenizer that all cells share; unused for tables.
+        """
 
     @abstractmethod
     def build(self, recipe: CellRecipe) -> None:
-        """Build the model of a recipe once, without its data, to see that it can be."""
+        """Build the model of a recipe without data, to verify that it can be built."""
 
     @abstractmethod
     def check_data(self, spec: Comparison) -> None:
-        """Refuse data that cannot be compared on, before any folder is made."""
+        """Reject unusable data before any folder is created."""
 
     @abstractmethod
     def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
-        """The data; made in the folder where there are none."""
+        """Return the data of the spec, creating a demo corpus in `folder` if needed."""
 
     @abstractmethod
     def prepare_shared_data(self, spec: Comparison, folder: Path, source: DataSource) -> SharedData:
-        """What all cells share, made and measured: the baseline above all."""
+        """Create what all cells share: tokenizer, held-out examples, baseline."""
 
     @abstractmethod
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
-        """Train a cell, or go on with it, and score it; None if it was interrupted or paused."""
+        """Train or resume a cell and score it; return None if it was interrupted or paused."""
 
     @abstractmethod
     def score(self, shared_data: SharedData | None) -> str:
-        """The name of the score that is told first."""
+        """Return the name of the primary score."""
 
     @abstractmethod
     def read_examples(self, folder: Path) -> list[Example]:
-        """The first records that all cells answer. folder: that of a comparison."""
+        """Return the first held-out examples. folder: that of the comparison."""
 
     @abstractmethod
     def is_correct(self, answer: str, expected: str) -> bool:
-        """Whether a sample answer is the wanted one."""
+        """Return whether a sample output equals the expected one."""
 
     @abstractmethod
     def reproduce_command(
         self, spec: Comparison, cell: Cell, config: Path
     ) -> tuple[str, list[str]]:
-        """How a model like that of a cell is trained: in words, and the command."""
+        """Return a description and the command that trains a model like that of a cell.
+
+        config: the `config.yaml` of the cell.
+        """
 
     def check(self, spec: Comparison) -> None:
-        """Refuse what makes no sense before anything runs: each arm is built once at each depth."""
-        seen: set[tuple[Arm, int]] = set()
+        """Reject an invalid spec: build the recipe of every cell, and each arm at each depth."""
+        built: set[tuple[Arm, int]] = set()
         for cell in (cell for grid in spec.grids for cell in grid.cells([0])):
             recipe = self.recipe(spec, cell, data="data", tokenizer="tokenizer.json")
-            if (cell.arm, cell.depth) not in seen:
-                seen.add((cell.arm, cell.depth))
+            if (cell.arm, cell.depth) not in built:
+                built.add((cell.arm, cell.depth))
                 self.build(recipe)
 
     def prepare(self, spec: Comparison, folder: Path) -> SharedData:
-        """The ground of a comparison: as it was made before, or made now."""
-        source, before = self.prepare_source(spec, folder), SharedData.read(folder)
-        if before is None:
-            before = self.prepare_shared_data(spec, folder, source)
-            before.save(folder)
-        if before.corpus != source.digest:
+        """Prepare the data that all cells share, or read them if they are prepared already."""
+        source, shared_data = self.prepare_source(spec, folder), SharedData.read(folder)
+        if shared_data is None:
+            shared_data = self.prepare_shared_data(spec, folder, source)
+            shared_data.save(folder)
+        if shared_data.corpus != source.digest:
             raise UserError(
-                f"{source.path} was changed since this comparison began; put the old "
-                "one back, or begin anew with another -o"
+                f"{source.path} has changed since the comparison started; restore it, or start "
+                "again with another output folder"
             )
-        return replace(
-            before, data=str(self.data_path(folder, source))
-        )  # the folder may have moved
+        # The folder may have been moved since the facts were written.
+        return replace(shared_data, data=str(self.data_path(folder, source)))
 
     def data_path(self, folder: Path, source: DataSource) -> Path:
-        """Where cells find their data."""
+        """Return the folder that cells read their data from."""
         return source.path

@@ -1,4 +1,4 @@
-"""A table in parts: what all cells train on, are validated on and answer; and a baseline."""
+"""Train, validation and test split of a table, and the baseline loss."""
 
 import json
 from dataclasses import dataclass, field
@@ -9,7 +9,7 @@ import numpy as np
 import pandas as pd
 
 from addnorm.comparison.spec import Comparison
-from addnorm.comparison.tasks.base import NUM_SAMPLES, Example
+from addnorm.comparison.tasks.base import NUM_SAMPLES
 from addnorm.core.errors import UserError, unknown_name_message
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.columns.reader import read_columns
@@ -17,64 +17,66 @@ from addnorm.tabular.columns.table_files import read_table
 from addnorm.tabular.params import auto_batch_size
 from addnorm.tabular.task_setup import infer_column_types, infer_task, split_rows, split_target
 from addnorm.tabular.training.targets import ClassTarget, NumberTarget, Target
+from addnorm.tasks import Example
 
 MIN_ROWS = 20
 HELD_OUT_FRACTION = 0.3
-"""Share of the rows that is not trained on; half of it is validated, half scored."""
+"""Fraction of the rows held out: one half for validation, the other half for testing."""
 METADATA_FILE, TRAIN, VALID, TEST = "table.json", "train", "valid", "test"
 TARGET_KINDS = ("classify", "regress")
 MAX_SHOWN_COLUMNS = 8
-"""Columns of a row that are told on the page."""
+"""Columns of an example row that the report shows."""
 
 
 @dataclass(frozen=True)
 class TableSplits:
-    """The rows of a table in parts; the same for all cells."""
+    """The rows of a table in three splits, equal for all cells."""
 
     target: str
     kind: str
     """classify or regress."""
     batch: int
-    """Rows of a step."""
+    """Rows per optimizer step."""
     classes: tuple[str, ...]
-    parts: dict[str, pd.DataFrame]
-    """The target stands in its column, as text where it is a class."""
+    splits: dict[str, pd.DataFrame]
+    """Rows by split, with the target column; class labels are strings."""
     types: dict[str, str] = field(default_factory=dict)
-    """Of the columns, as they are in all parts together."""
+    """Column types, inferred from all rows."""
 
     @classmethod
     def from_spec(cls, spec: Comparison) -> "TableSplits":
-        """Read and part a table; by chance, but always the same."""
-        target, asked = spec.keys["target"], spec.keys.get("kind", "auto")
+        """Read and split the table of a spec; the random split is the same in every call."""
+        target, kind = spec.keys["target"], spec.keys.get("kind", "auto")
         if not Path(spec.data).is_file():
             raise UserError(f"no table at {spec.data}: there is no such file")
         frame, _ = read_table(spec.data)
         X, y = split_target(frame, target)
-        if asked not in ("auto", *TARGET_KINDS):
-            raise UserError(unknown_name_message("kind", str(asked), ("auto", *TARGET_KINDS)))
+        if kind not in ("auto", *TARGET_KINDS):
+            raise UserError(unknown_name_message("kind", str(kind), ("auto", *TARGET_KINDS)))
         if len(frame) < MIN_ROWS:
-            raise UserError(
-                f"{spec.data} has {len(frame)} rows; wanted {MIN_ROWS} or more, to train on some and "
-                "compare by others"
-            )
-        kind = infer_task(y) if asked == "auto" else asked
+            raise UserError(f"{spec.data}: expected at least {MIN_ROWS} rows, got {len(frame)}")
+        kind = infer_task(y) if kind == "auto" else kind
         if kind == "classify":
             y = y.astype(str)
         elif not pd.api.types.is_numeric_dtype(y):
-            raise UserError(f"the target {target!r} is no number; leave kind out, or kind=classify")
+            raise UserError(
+                f"target {target!r}: expected numbers for kind=regress; use kind=classify"
+            )
         if y.nunique() < 2:
-            raise UserError(f"the target {target!r} is {y.iloc[0]} in every row; wanted two values")
+            raise UserError(
+                f"target {target!r}: expected at least two values, got {y.iloc[0]} in every row"
+            )
         frame = X.assign(**{target: y})
         types = infer_column_types(X, spec.keys.get("column_types"))
         classify = kind == "classify"
         train, rest = (frame.iloc[at] for at in split_rows(y, HELD_OUT_FRACTION, classify=classify))
         valid, test = (rest.iloc[at] for at in split_rows(rest[target], 0.5, classify=classify))
-        asked_for = spec.keys.get("batch_size", "auto")
-        batch = auto_batch_size(len(train)) if asked_for == "auto" else asked_for
+        batch = spec.keys.get("batch_size", "auto")
+        batch = auto_batch_size(len(train)) if batch == "auto" else batch
         if not isinstance(batch, int) or batch < 1:
-            raise UserError(f"batch_size is 'auto' or a whole number from 1, got {batch!r}")
-        train = train.iloc[: spec.steps * batch]  # more are never seen
-        made = cls(
+            raise UserError(f"batch_size: expected 'auto' or a positive integer, got {batch!r}")
+        train = train.iloc[: spec.steps * batch]  # training never reaches further rows
+        splits = cls(
             target,
             kind,
             batch,
@@ -82,46 +84,47 @@ class TableSplits:
             {TRAIN: train, VALID: valid, TEST: test},
             types,
         )
-        TableEncoder.from_columns(*read_unweighted(made.inputs(TRAIN), types))
-        return made
+        # Fails if the columns cannot be encoded.
+        TableEncoder.from_columns(*read_unweighted(splits.inputs(TRAIN), types))
+        return splits
 
     @property
     def counts(self) -> dict[str, int]:
-        """Rows of each part."""
-        return {name: len(part) for name, part in self.parts.items()}
+        """Number of rows in each split."""
+        return {name: len(part) for name, part in self.splits.items()}
 
     def about(self) -> dict[str, str]:
-        """What a reader should know."""
-        told = {"target": self.target, "kind": self.kind}
-        told |= {
-            "columns": f"{self.parts[TRAIN].shape[1] - 1:,}",
+        """Return facts for the report, by label."""
+        facts = {"target": self.target, "kind": self.kind}
+        facts |= {
+            "columns": f"{self.splits[TRAIN].shape[1] - 1:,}",
             "rows of a step": f"{self.batch}",
         }
-        return told | ({"classes": f"{len(self.classes):,}"} if self.classes else {})
+        return facts | ({"classes": f"{len(self.classes):,}"} if self.classes else {})
 
     def inputs(self, split: str) -> pd.DataFrame:
-        """The columns to learn from."""
-        return self.parts[split].drop(columns=self.target)
+        """Return the input columns of a split."""
+        return self.splits[split].drop(columns=self.target)
 
     def target_values(self, split: str) -> np.ndarray:
-        """The target in numbers: of the class, or itself."""
-        y = self.parts[split][self.target]
+        """Return the targets of a split: class indices or numbers."""
+        y = self.splits[split][self.target]
         if not self.classes:
             return y.to_numpy(np.float64)
         return np.searchsorted(np.array(self.classes), y.to_numpy(str)).astype(np.int64)
 
     def build_target(self, scaling: str = "auto") -> Target:
-        """How the target is learnt."""
+        """Return the encoding of the target: classes, or numbers on a scale."""
         y = self.target_values(TRAIN)
         if self.classes:
             return ClassTarget(len(self.classes))
         return NumberTarget.from_values(y, np.ones(len(y)), scaling)
 
     def baseline(self, scaling: str = "auto") -> float:
-        """Loss on the valid part without a look at the other columns.
+        """Return the validation loss of a model that ignores the input columns.
 
-        classify: - mean of log((count(class) + 1) / (all + classes))
-        regress: mean of (y - mean of the training rows)^2, on the scale on which it is learnt
+        classify: - mean of log((count(class) + 1) / (rows + classes)), counted on the training rows
+        regress: mean of (y - mean of the training rows)^2, with y on the scale of the loss
         """
         if self.classes:
             counts = np.bincount(self.target_values(TRAIN), minlength=len(self.classes)) + 1.0
@@ -131,46 +134,52 @@ class TableSplits:
         return float((valid - train.mean()).square().mean())
 
     def save(self, folder: Path, score: Path | None, *, max_rows: int) -> None:
-        """Write the parts; and those rows that are scored, at most so many."""
+        """Write the splits as Parquet files.
+
+        Args:
+            folder: Receives the train and validation rows.
+            score: Receives the test rows; None writes none.
+            max_rows: Maximum number of test rows.
+        """
         about: dict[str, Any] = {"target": self.target, "kind": self.kind, "batch": self.batch}
         about |= {"classes": self.classes, "types": self.types}
-        told = json.dumps(about, ensure_ascii=False)
-        for place, parts in ((folder, (TRAIN, VALID)), (score, (TEST,))):
-            if place is not None:
-                place.mkdir(parents=True, exist_ok=True)
-                for name in parts:
-                    part = self.parts[name]
-                    part = part.iloc[:max_rows] if name == TEST else part
-                    part.to_parquet(place / f"{name}.parquet", index=False)
-                (place / METADATA_FILE).write_text(told, encoding="utf-8")
+        metadata = json.dumps(about, ensure_ascii=False)
+        for output, names in ((folder, (TRAIN, VALID)), (score, (TEST,))):
+            if output is not None:
+                output.mkdir(parents=True, exist_ok=True)
+                for name in names:
+                    rows = self.splits[name]
+                    rows = rows.iloc[:max_rows] if name == TEST else rows
+                    rows.to_parquet(output / f"{name}.parquet", index=False)
+                (output / METADATA_FILE).write_text(metadata, encoding="utf-8")
 
     @classmethod
     def read(cls, folder: Path, score: Path | None) -> "TableSplits":
-        """What `save` wrote."""
-        told = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
+        """Read the files of `save`."""
+        metadata = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))
         paths = {name: folder / f"{name}.parquet" for name in (TRAIN, VALID)}
         paths |= {TEST: score / f"{TEST}.parquet"} if score is not None else {}
-        parts = {name: pd.read_parquet(path) for name, path in paths.items()}
-        return cls(**told | {"classes": tuple(told["classes"]), "parts": parts})
+        splits = {name: pd.read_parquet(path) for name, path in paths.items()}
+        return cls(**metadata | {"classes": tuple(metadata["classes"]), "splits": splits})
 
 
 def read_examples(folder: Path) -> list[Example]:
-    """The first rows that are scored, in words."""
+    """Return the first test rows as text. folder: the `score` folder of `TableSplits.save`."""
     path = folder / f"{TEST}.parquet"
     if not path.is_file():
         return []
     target = json.loads((folder / METADATA_FILE).read_text(encoding="utf-8"))["target"]
-    part = pd.read_parquet(path).head(NUM_SAMPLES)
-    asked = part.drop(columns=target)
-    more = asked.shape[1] - MAX_SHOWN_COLUMNS
-    made = []
-    for (_, row), wanted in zip(asked.iterrows(), part[target], strict=True):
-        told = ", ".join(
+    rows = pd.read_parquet(path).head(NUM_SAMPLES)
+    inputs = rows.drop(columns=target)
+    num_hidden = inputs.shape[1] - MAX_SHOWN_COLUMNS
+    examples = []
+    for (_, row), expected in zip(inputs.iterrows(), rows[target], strict=True):
+        text = ", ".join(
             f"{name} {_format_value(value)}" for name, value in row.iloc[:MAX_SHOWN_COLUMNS].items()
         )
-        told += f" and {more} more" if more > 0 else ""
-        made.append(Example(told, _format_value(wanted)))
-    return made
+        text += f" and {num_hidden} more" if num_hidden > 0 else ""
+        examples.append(Example(text, _format_value(expected)))
+    return examples
 
 
 def _format_value(value: Any) -> str:
@@ -178,5 +187,5 @@ def _format_value(value: Any) -> str:
 
 
 def read_unweighted(frame: pd.DataFrame, types: Any) -> tuple[Any, np.ndarray]:
-    """Columns, and a weight of 1 for each row: what an encoder learns from."""
+    """Return the columns of a table and a weight of 1 for each row, the input of an encoder."""
     return read_columns(frame, types), np.ones(len(frame))

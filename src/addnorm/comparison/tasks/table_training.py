@@ -1,8 +1,12 @@
-"""The fit of one cell to a table; all that the task of tables needs scikit-learn for."""
+"""Training and scoring of one cell on a table; requires scikit-learn.
+
+The cell uses the model, training loop and parameters of the estimators in `addnorm.tabular`, but on
+the splits of the comparison and with a fixed number of epochs.
+"""
 
 import math
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -15,140 +19,172 @@ from scipy.special import softmax
 
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.job import Heartbeat, Job
+from addnorm.comparison.outcomes import LossSummary
 from addnorm.comparison.tasks.base import NUM_SAMPLES
-from addnorm.comparison.tasks.table import TableRecipe
 from addnorm.comparison.tasks.table_data import (
     TEST,
     TRAIN,
     VALID,
     TableSplits,
-    read_examples,
     read_unweighted,
 )
+from addnorm.comparison.tasks.table_recipe import TableRecipe
 from addnorm.core.errors import UserError
+from addnorm.core.interrupts import StopFlag, graceful_shutdown
 from addnorm.core.rows import Row, write_rows
 from addnorm.core.seeds import derive_seed
 from addnorm.models.tabular import MODELS, TableBatch, TableModel, build_table_model
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.params import model_config, training_config
-from addnorm.tabular.training.loop import (
-    WeightedBatch,
-    build_model,
-    fit_model,
-    predict,
-    torch_context,
-)
+from addnorm.tabular.training.contexts import torch_context
+from addnorm.tabular.training.loop import WeightedBatch, build_model, fit_model, predict
 from addnorm.tabular.training.targets import NumberTarget, Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.device import pick_device
 from addnorm.train.run_folder import CONFIG, ROWS
-from addnorm.train.throughput import graceful_shutdown
 
 ESTIMATORS = {"classify": TabularTransformerClassifier, "regress": TabularTransformerRegressor}
 AXES = ("wiring", "norm", "depth", "lr", "schedule")
-"""Parameters of the estimator that a comparison varies."""
+"""Estimator parameters that a comparison varies."""
 PARAMETERS = (
     *("model", "numeric", "dim", "heads", "ffn_dim", "activation", "dropout"),
     *("attention_dropout", "activation_dropout", "optimizer", "weight_decay", "average"),
     *("batch_size", "column_types", "target_scaling", "precision", "device"),
 )
-"""Those that are the same for all cells; what else an estimator has would not be fair, or is of no
-use here."""
+"""Estimator parameters that a spec may set for all cells. The others would treat cells unequally
+(patience, validation split) or have no effect here."""
 
 
 class TrainingStopped(Exception):
-    """Somebody wants an end, or a look before it goes on."""
+    """Raised inside the training loop to interrupt or pause it."""
 
 
 def build_estimator(recipe: TableRecipe, kind: str, *, epochs: int, batch: int) -> Any:
-    """The estimator whose parameters a cell has; all get the same number of passes.
+    """Return an unfitted estimator with the parameters of a cell.
 
-    Parameters are those of all arms: what means nothing to the model of one is left out there.
+    Parameters that the model does not use are left out.
+
+    Args:
+        recipe: Recipe of the cell.
+        kind: classify or regress.
+        epochs: Number of epochs; early stopping is disabled, so that all cells get the same.
+        batch: Rows per optimizer step.
     """
-    made = ESTIMATORS[kind](random_state=recipe.seed)
-    model = MODELS.get(recipe.params.get("model", made.model))
-    known = set(made.get_params()) - set(() if model is None else model.unused_fields)
+    estimator = ESTIMATORS[kind](random_state=recipe.seed)
+    model = MODELS.get(recipe.params.get("model", estimator.model))
+    known = set(estimator.get_params()) - set(() if model is None else model.unused_fields)
     params = {name: value for name, value in recipe.params.items() if name in known}
     axes = {name: getattr(recipe, name) for name in AXES}
     params |= {"max_epochs": epochs, "patience": epochs, "batch_size": batch}
-    return made.set_params(**params | axes)
+    return estimator.set_params(**params | axes)
 
 
-def try_model(recipe: TableRecipe) -> None:
-    """Build the model of a recipe for a table of two numbers and a category."""
-    few = pd.DataFrame({"a": [0.5, 1.5], "b": [2.5, 1.0], "c": ["x", "y"]})
-    encoder = TableEncoder.from_columns(*read_unweighted(few, None))
-    chosen = build_estimator(recipe, "classify", epochs=1, batch=1)
+def build_on_tiny_table(recipe: TableRecipe) -> None:
+    """Build the model of a recipe for a table of two numeric columns and a categorical one."""
+    table = pd.DataFrame({"a": [0.5, 1.5], "b": [2.5, 1.0], "c": ["x", "y"]})
+    encoder = TableEncoder.from_columns(*read_unweighted(table, None))
+    estimator = build_estimator(recipe, "classify", epochs=1, batch=1)
     try:
-        build_table_model(model_config(chosen, encoder, 2))
-    except UserError as problem:
-        raise UserError(f"a table cannot be learnt with {recipe.wiring}: {problem}") from None
-    training_config(chosen, 2, wiring=recipe.wiring, seed=0)
+        build_table_model(model_config(estimator, encoder, 2))
+    except UserError as error:
+        raise UserError(f"cannot build a table model with {recipe.wiring}: {error}") from None
+    training_config(estimator, 2, wiring=recipe.wiring, seed=0)
+
+
+class _CellCallback(TrainCallback):
+    """Callback that keeps the metrics of each epoch, sends heartbeats and stops the fit.
+
+    Args:
+        heartbeat: Receives the step and the loss after each epoch.
+        stop_flag: Set by Ctrl-C or SIGTERM.
+        pause_step: Step after which to stop; None trains to the end.
+        batches: Batches per epoch.
+        rows: Rows per epoch.
+    """
+
+    def __init__(
+        self,
+        heartbeat: Heartbeat,
+        stop_flag: StopFlag,
+        pause_step: int | None,
+        *,
+        batches: int,
+        rows: int,
+    ) -> None:
+        self.heartbeat, self.stop_flag, self.pause_step = heartbeat, stop_flag, pause_step
+        self.batches, self.rows = batches, rows
+        self.history: list[dict[str, float]] = []
+
+    def on_epoch_end(self, epoch: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        step = epoch * self.batches
+        self.history.append(dict(metrics))
+        self.heartbeat.update(step, epoch * self.rows, metrics["train"])
+        if self.stop_flag.requested or (self.pause_step is not None and step >= self.pause_step):
+            raise TrainingStopped
 
 
 def fit_cell(job: Job, recipe: TableRecipe, heartbeat: Heartbeat) -> CellResult | None:
-    """Fit one cell and score it; None if it was asked to stop, or paused."""
-    clock = time.monotonic()
+    """Train a cell and score it; return None if it was interrupted or paused.
+
+    There are no checkpoints: an interrupted cell starts again and ends with the same bits.
+    """
+    start = time.monotonic()
     recipe.save(job.folder / CONFIG)
     table = TableSplits.read(Path(recipe.data), job.score)
     scaling = recipe.params.get("target_scaling", "auto")
-    target, rows = table.build_target(scaling), len(table.parts[TRAIN])
+    target, rows = table.build_target(scaling), len(table.splits[TRAIN])
     batches = math.ceil(rows / table.batch)
     epochs = math.ceil(recipe.steps / batches)
-    chosen = build_estimator(recipe, table.kind, epochs=epochs, batch=table.batch)
-    columns, ones = read_unweighted(table.inputs(TRAIN), table.types or chosen.column_types)
-    encoder = TableEncoder.from_columns(columns, ones)
-    device = pick_device(chosen.device)
+    estimator = build_estimator(recipe, table.kind, epochs=epochs, batch=table.batch)
+    columns, weights = read_unweighted(table.inputs(TRAIN), table.types or estimator.column_types)
+    encoder = TableEncoder.from_columns(columns, weights)
+    device = pick_device(estimator.device)
     train, valid = (
         WeightedBatch(
             encoder.encode(table.inputs(part)),
             target.encode(table.target_values(part)),
-            torch.ones(len(table.parts[part])),
+            torch.ones(len(table.splits[part])),
         )
         for part in (TRAIN, VALID)
     )
-    curve: list[dict[str, float]] = []
-
-    def watch(epoch: int, _total: int, row: dict[str, float]) -> None:
-        curve.append(row)
-        heartbeat.on_progress(epoch * batches, epoch * rows, row["train"])
-        if bell.requested or (job.pause_step is not None and epoch * batches >= job.pause_step):
-            raise TrainingStopped
-
     with (
-        graceful_shutdown() as bell,
+        graceful_shutdown() as stop_flag,
         torch_context(threads=None, seed=derive_seed(recipe.seed, "fit")),
     ):
-        config = model_config(chosen, encoder, target.outputs)
+        config = model_config(estimator, encoder, target.outputs)
         model = build_model(config, train, target=target, seed=recipe.seed, device=device)
-        with _write_rows_on_exit(job, curve, batches) as ended:
+        callback = _CellCallback(heartbeat, stop_flag, job.pause_step, batches=batches, rows=rows)
+        history = callback.history
+        with _write_rows_on_exit(job, history, batches) as status:
             fit_model(
                 model,
                 train.to(device),
                 valid.to(device),
                 target=target,
-                config=training_config(chosen, rows, wiring=recipe.wiring, seed=recipe.seed),
+                config=training_config(estimator, rows, wiring=recipe.wiring, seed=recipe.seed),
                 reference=train.cells.select_rows(slice(0, 64)).to(device),
-                on_epoch_end=watch,
+                callback=callback,
             )
-    if ended.stopped and (bell.requested or len(curve) < epochs):
+    if status.stopped and (stop_flag.requested or len(history) < epochs):
         return None
-    losses = [row["valid"] for row in curve if math.isfinite(row["valid"])]
-    done = len(curve) == epochs and bool(losses)
+    losses = [row["valid"] for row in history if math.isfinite(row["valid"])]
+    done = len(history) == epochs and bool(losses)
     reference = train.cells.select_rows(slice(0, 64)).to(device)
-    speaks = done and job.score is not None
+    is_scored = done and job.score is not None
     return CellResult(
         "done" if done else "diverged",
-        "" if done else f"a loss was not finite in pass {len(curve) + 1} over the rows",
-        step=len(curve) * batches,
+        "" if done else f"a loss was not finite in epoch {len(history) + 1}",
+        step=len(history) * batches,
         loss=min(losses) if done else math.nan,
         lowest=min(losses, default=math.nan),
-        scores=_compute_scores(model, encoder, table, recipe, reference) if speaks else {},
-        samples=_format_samples(model, encoder, table, target, reference) if speaks else (),
-        tokens=len(curve) * rows,
-        seconds=time.monotonic() - clock,
+        scores=_compute_scores(model, encoder, table, recipe, reference) if is_scored else {},
+        samples=_format_samples(model, encoder, table, target, reference) if is_scored else (),
+        tokens=len(history) * rows,
+        seconds=time.monotonic() - start,
         rate=heartbeat.rate,
         parameters=sum(weight.numel() for weight in model.parameters()),
+        recent=LossSummary.from_rows(_loss_rows(history, batches)).recent,
     )
 
 
@@ -159,25 +195,27 @@ class _FitStatus:
 
 @contextmanager
 def _write_rows_on_exit(
-    job: Job, curve: list[dict[str, float]], batches: int
+    job: Job, history: list[dict[str, float]], batches: int
 ) -> Iterator[_FitStatus]:
-    """The rows of what was measured are written, however it ends."""
-    ended = _FitStatus()
+    """Write the losses of the finished epochs when the block ends, also if it fails."""
+    status = _FitStatus()
     try:
-        yield ended
+        yield status
     except TrainingStopped:
-        ended.stopped = True
+        status.stopped = True
     except UserError:
-        if curve:  # in the first pass the loss was not finite: that is how this cell ended
+        if history:
             raise
+        # The training loop raises if the loss is not finite in the first epoch; for a comparison
+        # that is the result "diverged", not an error.
     finally:
-        write_rows(job.folder / ROWS, _loss_rows(curve, batches))
+        write_rows(job.folder / ROWS, _loss_rows(history, batches))
 
 
-def _loss_rows(curve: list[dict[str, float]], batches: int) -> list[Row]:
+def _loss_rows(history: list[dict[str, float]], batches: int) -> list[Row]:
     return [
         {"step": int(row["epoch"]) * batches, "name": "loss", "value": row[part], "split": part}
-        for row in curve
+        for row in history
         for part in (TRAIN, VALID)
     ]
 
@@ -189,30 +227,29 @@ def _compute_scores(
     recipe: TableRecipe,
     reference: TableBatch,
 ) -> dict[str, float]:
-    """On whole rows, and on rows some of whose cells are taken away or those of other rows."""
-    cells, wanted = encoder.encode(table.inputs(TEST)), table.target_values(TEST)
-    found = {"": cells}
-    for what in ("missing", "noise"):
-        for share in getattr(recipe, what):
-            chance = torch.Generator().manual_seed(derive_seed(recipe.seed, what, str(share)))
+    """Score on the test rows, and on copies with removed or exchanged cells."""
+    cells, expected = encoder.encode(table.inputs(TEST)), table.target_values(TEST)
+    inputs = {"": cells}
+    for kind in ("missing", "noise"):
+        for fraction in getattr(recipe, kind):
+            rng = torch.Generator().manual_seed(derive_seed(recipe.seed, kind, str(fraction)))
             size = (cells.num_rows, model.config.features)
-            where = torch.rand(size, generator=chance) < share
-            others = cells.select_rows(torch.randperm(cells.num_rows, generator=chance))
-            spoilt = (
-                cells.masked(where) if what == "missing" else cells.replace_cells(others, where)
+            mask = torch.rand(size, generator=rng) < fraction
+            others = cells.select_rows(torch.randperm(cells.num_rows, generator=rng))
+            inputs[f", {kind} {fraction:g}"] = (
+                cells.masked(mask) if kind == "missing" else cells.replace_cells(others, mask)
             )
-            found[f", {what} {share:g}"] = spoilt
     name, score = ("accuracy", _accuracy) if table.classes else ("r2", _r2)
     target = table.build_target(recipe.params.get("target_scaling", "auto"))
     return {
-        f"{name}{more}": score(_predict(model, part, reference), wanted, target)
-        for more, part in found.items()
+        f"{name}{suffix}": score(_predict(model, batch, reference), expected, target)
+        for suffix, batch in inputs.items()
     }
 
 
 def _predict(model: TableModel, cells: TableBatch, reference: TableBatch) -> np.ndarray:
-    said: np.ndarray = predict(model, cells, reference).double().cpu().numpy()
-    return said
+    predictions: np.ndarray = predict(model, cells, reference).double().cpu().numpy()
+    return predictions
 
 
 def _accuracy(predictions: np.ndarray, expected: np.ndarray, _target: Target) -> float:
@@ -221,10 +258,9 @@ def _accuracy(predictions: np.ndarray, expected: np.ndarray, _target: Target) ->
 
 def _r2(predictions: np.ndarray, expected: np.ndarray, target: Target) -> float:
     assert isinstance(target, NumberTarget)
-    spread = float(((expected - expected.mean()) ** 2).sum())
-    return 1 - float(((target.decode(predictions[:, 0]) - expected) ** 2).sum()) / max(
-        spread, 1e-12
-    )
+    total = float(((expected - expected.mean()) ** 2).sum())
+    residual = float(((target.decode(predictions[:, 0]) - expected) ** 2).sum())
+    return 1 - residual / max(total, 1e-12)
 
 
 def _format_samples(
@@ -234,12 +270,10 @@ def _format_samples(
     target: Target,
     reference: TableBatch,
 ) -> tuple[str, ...]:
-    """Answers to the first rows: labels with their probability, or numbers."""
-    said = _predict(model, encoder.encode(table.inputs(TEST).iloc[:NUM_SAMPLES]), reference)
+    """Return predictions for the first test rows: labels with probabilities, or numbers."""
+    rows = table.inputs(TEST).iloc[:NUM_SAMPLES]
+    predictions = _predict(model, encoder.encode(rows), reference)
     if isinstance(target, NumberTarget):
-        return tuple(f"{value:.4g}" for value in target.decode(said[:, 0]))
-    shares = softmax(said, axis=1)
-    return tuple(f"{table.classes[row.argmax()]} ({row.max():.0%})" for row in shares)
-
-
-__all__ = ["AXES", "PARAMETERS", "TableSplits", "fit_cell", "read_examples", "try_model"]
+        return tuple(f"{value:.4g}" for value in target.decode(predictions[:, 0]))
+    probabilities = softmax(predictions, axis=1)
+    return tuple(f"{table.classes[row.argmax()]} ({row.max():.0%})" for row in probabilities)

@@ -1,21 +1,20 @@
-"""Tasks on text: translation, language modelling, classification; recipes of the trainer."""
+"""Text tasks of comparisons: one adapter from `addnorm.tasks` to the interface of a comparison."""
 
 import math
 import shutil
-from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from itertools import islice
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from addnorm.comparison import layout
 from addnorm.comparison.cell_result import RESULT_SUFFIX, CellResult, sidecar_path
 from addnorm.comparison.grid import Cell
 from addnorm.comparison.job import CellRecipe, Heartbeat, Job
 from addnorm.comparison.outcomes import LossSummary
-from addnorm.comparison.shared_data import SharedData, machine, versions
+from addnorm.comparison.shared_data import SharedData
 from addnorm.comparison.spec import DEMO, Comparison
-from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Example, Task
+from addnorm.comparison.tasks.base import NUM_SAMPLES, DataSource, Task
 from addnorm.comparison.tasks.text_data import (
     check_corpus,
     open_corpus,
@@ -26,11 +25,10 @@ from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
-from addnorm.decode.evaluate import evaluate
-from addnorm.decode.inference import classify, generate_texts, translate
-from addnorm.decode.options import DecodingOptions
 from addnorm.models import build
+from addnorm.tasks import Example, TextTask, evaluate
 from addnorm.train import run_folder as files
+from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.recipe import Recipe, recipe_keys
 from addnorm.train.session import make_tokenizer
 from addnorm.train.train_state import Outcome
@@ -41,48 +39,49 @@ DEMO_RECIPE: dict[str, Any] = {
     "tokenizer": "char", "dim": 64, "heads": 4, "batch_tokens": 512,
     "dropout": 0.0, "label_smoothing": 0.0, "max_length": 128,
 }  # fmt: skip
-"""The model and the batches on a demo corpus, where nobody says: quick on one core."""
+"""Recipe defaults on a demo corpus: fast on one core."""
 
 
-class TextTask(Task):
-    """What is learnt from a corpus, by the trainer."""
+class TextComparison(Task):
+    """A text task as a comparison uses it: cells are runs of the trainer."""
 
-    primary_score: ClassVar[str]
-    """The score that is told first."""
-    classes: ClassVar[int | None] = None
-    baseline_description = "a model that knows how often each token occurs and nothing else"
+    def __init__(self, task: TextTask) -> None:
+        self.task = task
+        self.name, self.noun = task.name, task.noun  # type: ignore[misc]  # class variables of Task
+        self.baseline_description = task.baseline_description  # type: ignore[misc]
+        self.is_encoder_decoder = task.is_encoder_decoder  # type: ignore[misc]
 
     def recipe_keys(self) -> list[str]:
-        """Every key of a recipe."""
-        return [name for name, _, _ in recipe_keys()]
+        return [name for name, _, _ in recipe_keys(self.name)]
 
     def validate_keys(self, keys: Mapping[str, Any]) -> None:
-        """What would give some cells other data, other wirings or fewer steps than others."""
-        if strangers := [name for name in keys if name in ("encoder_wiring", "encoder_norm")]:
-            raise UserError(
-                f"an arm has one wiring and one norm for all stacks; leave {strangers[0]} out"
-            )
+        """Raise UserError for keys that give cells different data, wirings or numbers of steps."""
+        for name in ("encoder_wiring", "encoder_norm"):
+            if name in keys:
+                raise UserError(
+                    f"{name}: expected none, an arm has one wiring and one norm for all stacks; "
+                    "leave it out"
+                )
         if keys.get("on_spike", "log") != "log":
             raise UserError(
-                f"on_spike={keys['on_spike']} would give some cells other data than others, wanted "
-                "the same for all; leave it out"
+                f"on_spike: expected log, got {keys['on_spike']}, which gives some cells other "
+                "data; leave it out"
             )
         if keys.get("valid_every") == 0:
             raise UserError(
-                "arms are compared by validations, and valid_every=0 has none; leave it out"
+                "valid_every: expected 1 or more, got 0; arms are compared by validation loss"
             )
         if keys.get("patience"):
             raise UserError(
-                f"patience={keys['patience']} would give some cells fewer steps than others, "
-                "wanted the same budget for all; leave it out"
+                f"patience: expected 0, got {keys['patience']}, which gives some cells fewer "
+                "steps; leave it out"
             )
 
     def recipe(
         self, spec: Comparison, cell: Cell, *, data: Path | str, tokenizer: Path | str
     ) -> Recipe:
-        """The recipe of the trainer."""
         return Recipe.from_dict(
-            # Looks inside and checkpoints at each quarter of the way; keys may say otherwise.
+            # Validate, measure and save at each quarter, unless keys of the spec override it.
             dict.fromkeys(("valid_every", "save_every", "monitor_every"), max(1, spec.steps // 4))
             | {"log_every": max(1, spec.steps // 200)}
             | _shared_keys(spec)
@@ -101,32 +100,30 @@ class TextTask(Task):
         )
 
     def build(self, recipe: CellRecipe) -> None:
-        """Without weights."""
         assert isinstance(recipe, Recipe)
-        build(recipe.build_config(vocab=1000, classes=self.classes), device="meta")
+        classes = 2 if self.task.predicts_label else None
+        build(recipe.build_config(vocab=1000, classes=classes), device="meta")
 
     def check(self, spec: Comparison) -> None:
-        """Also what halving looks at."""
         super().check(spec)
         every = _shared_keys(spec).get("log_every", 1)
         if spec.mode == "halving" and every > max(1, spec.steps // 4):
             raise UserError(
-                f"halving looks at a quarter of the {spec.steps} steps, and log_every={every} has "
-                "no loss by then; wanted a smaller one"
+                f"log_every: expected at most {max(1, spec.steps // 4)}, a quarter of the steps, "
+                f"for halving, got {every}"
             )
 
     def check_data(self, spec: Comparison) -> None:
-        """A corpus with a valid part."""
-        check_corpus(spec)
+        check_corpus(self.task, spec)
 
     def prepare_source(self, spec: Comparison, folder: Path) -> DataSource:
-        """The corpus; a demo corpus is made."""
-        corpus = open_corpus(spec, folder)
+        """Return the corpus; a demo corpus is generated in the folder."""
+        corpus = open_corpus(self.task, spec, folder)
         return DataSource(corpus.folder, corpus.digest)
 
     def prepare_shared_data(self, spec: Comparison, folder: Path, source: DataSource) -> SharedData:
-        """One tokenizer for all, the records to be answered, and the unigram baseline."""
-        corpus = Corpus.open(source.path, self.name)
+        """Write the common tokenizer and the records to score, and compute the unigram baseline."""
+        corpus = self.task.open_corpus(source.path)
         recipe = self.recipe(
             spec, spec.cells()[0], data=corpus.folder, tokenizer=tokenizer_name(spec)
         )
@@ -141,12 +138,12 @@ class TextTask(Task):
             vocab=tokenizer.vocab,
             baseline=unigram_loss(corpus, tokenizer, recipe),
             counts=corpus.counts,
-            machine=machine(),
-            versions=versions(),
+            machine=describe_machine(),
+            versions=collect_versions(),
         )
 
     def train_and_score(self, job: Job, heartbeat: Heartbeat) -> CellResult | None:
-        """A run of the trainer, which goes on from its last checkpoint."""
+        """Train a cell, resuming from its last checkpoint, and score it."""
         outcome = _train(job, heartbeat)
         if outcome.ending == "interrupted":
             return None
@@ -156,133 +153,56 @@ class TextTask(Task):
         return CellResult(
             outcome.ending,
             outcome.reason,
-            step=outcome.progress.step,
+            step=outcome.state.step,
             loss=course.last if done else math.nan,
             lowest=course.lowest,
             scores=scores,
             samples=samples,
-            tokens=outcome.progress.tokens,
-            seconds=outcome.progress.seconds,
+            tokens=outcome.state.tokens,
+            seconds=outcome.state.seconds,
             rate=heartbeat.rate,
             parameters=files.read_arrangement(job.folder)["parameters"],
+            recent=course.recent,
         )
 
     def score(self, shared_data: SharedData | None) -> str:
-        """Always the same."""
-        return self.primary_score
+        return self.task.primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:
-        """From the corpus of what is answered."""
-        corpus = Corpus.open(folder / layout.SCORE, self.name)
-        return [self.to_example(record) for record in islice(corpus.records("test"), NUM_SAMPLES)]
+        corpus = self.task.open_corpus(folder / layout.SCORE)
+        records = islice(corpus.records("test"), NUM_SAMPLES)
+        return [self.task.to_example(record) for record in records]
 
     def is_correct(self, answer: str, expected: str) -> bool:
-        """Word by word."""
-        return answer.strip() == expected.strip()
+        return self.task.is_correct(answer, expected)
 
     def reproduce_command(
         self, spec: Comparison, cell: Cell, config: Path
     ) -> tuple[str, list[str]]:
-        """The same cell, to the same bits."""
+        """Return the command that trains the cell again, with the same bits."""
         command = ["addnorm", "train", self.name, "-c", str(config), "-o", "weights"]
         return "one cell, with its weights", command
-
-    @abstractmethod
-    def to_example(self, record: Mapping[str, str]) -> Example:
-        """What a record asks and wants."""
-
-    @abstractmethod
-    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
-        """Answers to records."""
-
-    def options(self) -> DecodingOptions | None:
-        """How answers are found, the same for all."""
-        return None
 
     def _score_and_sample(
         self, job: Job, heartbeat: Heartbeat
     ) -> tuple[dict[str, float], tuple[str, ...]]:
-        """Scores on the records that all cells answer, and the answers to the first of them.
-
-        By the model at its end, to which the loss beside them belongs.
-        """
+        """Score the last checkpoint, whose loss is reported, and return its first outputs."""
         run, score = TrainedRun.open(job.folder, which="last"), job.score
         assert score is not None
-        told = evaluate(run, "test", data=score, options=self.options(), on_progress=heartbeat.tick)
-        scores = {name: value for name, value in told.items() if isinstance(value, float)}
+        options = self.task.comparison_options
+        metrics = evaluate(run, "test", data=score, options=options, on_progress=heartbeat.tick)
+        scores = {name: value for name, value in metrics.items() if isinstance(value, float)}
         records = list(islice(Corpus.open(score).records("test"), NUM_SAMPLES))
-        return scores, tuple(self.generate_samples(run, records))
-
-
-class Translate(TextTask):
-    """A sentence into another language."""
-
-    name, noun, is_encoder_decoder = "translate", "translation", True
-    primary_score = "chrf"  # BLEU is 0 on phrases of a few words
-
-    def to_example(self, record: Mapping[str, str]) -> Example:
-        """A sentence and its translation."""
-        return Example(record["source"], record["target"])
-
-    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
-        """The first answer to each."""
-        sources = (record["source"] for record in records)
-        return [answers[0].text for answers in translate(run, sources, self.options())]
-
-    def options(self) -> DecodingOptions:
-        """Greedy: quick."""
-        return DecodingOptions()
-
-
-class Lm(TextTask):
-    """The next token of a text."""
-
-    name, noun, primary_score = "lm", "language modelling", "bits_per_character"
-
-    def to_example(self, record: Mapping[str, str]) -> Example:
-        """The beginning of a text, which has no single right end."""
-        return Example(make_prompt(record["text"]), "")
-
-    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
-        """How it goes on."""
-        prompts = [make_prompt(record["text"]) for record in records]
-        return [
-            answers[0].text for answers in generate_texts(run, prompts, DecodingOptions(max_new=60))
-        ]
-
-
-class Classify(TextTask):
-    """The label of a text."""
-
-    name, noun, primary_score, classes = "classify", "classification", "accuracy", 2
-    baseline_description = "a model that knows how often each label occurs and nothing else"
-
-    def to_example(self, record: Mapping[str, str]) -> Example:
-        """A text and its label."""
-        return Example(record["text"], record["label"])
-
-    def generate_samples(self, run: TrainedRun, records: Sequence[Mapping[str, str]]) -> list[str]:
-        """Labels with their probability."""
-        labels = classify(run, (record["text"] for record in records))
-        return [f"{each.label} ({each.probability:.0%})" for each in labels]
-
-    def is_correct(self, answer: str, expected: str) -> bool:
-        """Without the probability."""
-        return answer.rpartition(" (")[0].strip() == expected.strip()
-
-
-def make_prompt(text: str) -> str:
-    """The beginning of a text, which a language model continues."""
-    return " ".join(text.split())[:40]
+        return scores, tuple(self.task.generate_samples(run, records))
 
 
 def tokenizer_name(spec: Comparison) -> str:
-    """The kind of tokenizer that all cells share, or the path of one."""
+    """Return the kind of tokenizer that all cells share, or the path of one."""
     return str(_shared_keys(spec).get("tokenizer", Recipe.model_fields["tokenizer"].default))
 
 
 def _shared_keys(spec: Comparison) -> dict[str, Any]:
-    """The keys of every cell's recipe, those of a demo corpus included."""
+    """Return the recipe keys of every cell, those of a demo corpus included."""
     return (DEMO_RECIPE | spec.keys) if spec.data == DEMO else spec.keys
 
 
@@ -297,5 +217,5 @@ def _train(job: Job, heartbeat: Heartbeat) -> Outcome:
         ).exists()
         if not moved or files.read_config(job.folder).to_flat_dict() == recipe.to_flat_dict():
             raise
-        shutil.rmtree(job.folder)  # its data lay elsewhere, when it was begun
+        shutil.rmtree(job.folder)  # it was started when its data were in another folder
         return train(recipe, job.folder, callback=heartbeat, until=job.pause_step)

@@ -1,4 +1,4 @@
-"""Corpora that comparisons stand on: made or found, what is answered of them, a baseline."""
+"""Corpora of comparisons: the demo corpus, the records to score, and the unigram baseline."""
 
 import math
 from collections import Counter
@@ -14,60 +14,61 @@ from addnorm.comparison.spec import DEMO, Comparison
 from addnorm.core.errors import UserError
 from addnorm.data.batches import BatchIterator
 from addnorm.data.corpus import Corpus, write_corpus
-from addnorm.data.demo import Splits, make_demo
-from addnorm.data.demo.dates import make_dates
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.kernels.cross_entropy import IGNORE_INDEX
+from addnorm.tasks import TextTask, get_task
+from addnorm.tasks.base import Splits
 from addnorm.train.recipe import Recipe
 
 HELD_OUT_RECORDS = 100
-"""Records of each held-out part of a demo corpus: enough to tell arms apart, and quick."""
+"""Records of each held-out split of a demo corpus: enough to rank arms, and fast."""
 MAX_BASELINE_TOKENS = 2_000_000
-"""Tokens of the training part that the baseline is counted on."""
-
+"""Training tokens that the baseline counts."""
 MAX_SCORED_CHARACTERS = 100_000
-"""Characters of the records that each cell answers, about."""
+"""Approximate upper bound of the characters that each cell is scored on."""
 
 
 def unigram_loss(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
-    """Loss of a model that knows how often each token (or label) occurs, and nothing else.
+    """Return the validation loss of a predictor that knows only the frequency of each target.
 
-    loss = - mean over valid tokens of log((count(token) + 1) / (all + vocab))
+    loss = - mean over valid targets of log((count(target) + 1) / (all + kinds))
 
-    count, all: in the training part, of at most 2 million tokens
+    count, all: over the training split, at most 2 million targets
+    kinds: number of labels, or of tokens
     """
-    sides: dict[str, Any] = {"tokens": recipe.batch_tokens, "longest": recipe.max_length}
+    task = recipe.make_task()
+    sizes: dict[str, Any] = {"batch_tokens": recipe.batch_tokens, "max_length": recipe.max_length}
     counts: Counter[int] = Counter()
-    for asked in _iter_targets(BatchIterator(corpus, tokenizer, **sides), recipe):
-        counts.update(asked.tolist())
+    for targets in _iter_targets(task, task.make_batches(corpus, tokenizer, **sizes)):
+        counts.update(targets.tolist())
         if counts.total() >= MAX_BASELINE_TOKENS:
             break
-    kinds = len(corpus.labels) if recipe.task == "classify" else tokenizer.vocab
-    total = counts.total() + kinds
-    loss, seen = 0.0, 0
-    for asked in _iter_targets(BatchIterator(corpus, tokenizer, split="valid", **sides), recipe):
-        loss -= math.fsum(math.log((counts[token] + 1) / total) for token in asked.tolist())
-        seen += asked.numel()
-    if not seen:
+    total = counts.total() + (task.num_classes(corpus) or tokenizer.vocab)
+    loss, count = 0.0, 0
+    held_out = task.make_batches(corpus, tokenizer, split="valid", **sizes)
+    for targets in _iter_targets(task, held_out):
+        loss -= math.fsum(math.log((counts[token] + 1) / total) for token in targets.tolist())
+        count += targets.numel()
+    if not count:
         raise UserError(
-            f"nothing in the valid part of {corpus.folder} can be used; wanted sentences of at most"
-            f" {recipe.max_length} tokens: try a larger max_length"
+            f"the valid part of {corpus.folder} has no usable record; expected sentences of at "
+            f"most {recipe.max_length} tokens: try a larger max_length"
         )
-    return loss / seen
+    return loss / count
 
 
-def _iter_targets(batches: BatchIterator, recipe: Recipe) -> Iterator[Tensor]:
-    """What is to be predicted, batch by batch."""
+def _iter_targets(task: TextTask, batches: BatchIterator) -> Iterator[Tensor]:
+    """Yield the targets of each batch, without padding."""
     for batch, _ in batches.epoch():
-        asked = batch.targets[:, 1:] if recipe.task == "translate" else batch.targets
-        yield asked[asked != IGNORE_INDEX]
+        targets = task.select_targets(batch.targets)
+        yield targets[targets != IGNORE_INDEX]
 
 
-def check_corpus(spec: Comparison) -> None:
-    """Refuse a corpus without a valid part."""
+def check_corpus(task: TextTask, spec: Comparison) -> None:
+    """Raise UserError for a corpus without a valid split."""
     if spec.data == DEMO:
         return
-    corpus = Corpus.open(spec.data, spec.task)
+    corpus = task.open_corpus(spec.data)
     if not corpus.counts.get("valid"):
         raise UserError(
             f"the corpus {corpus.folder} has no valid part, by which arms are compared; make it "
@@ -75,26 +76,26 @@ def check_corpus(spec: Comparison) -> None:
         )
 
 
-def open_corpus(spec: Comparison, folder: Path) -> Corpus:
-    """The corpus of a comparison; a demo corpus is made in its folder."""
+def open_corpus(task: TextTask, spec: Comparison, folder: Path) -> Corpus:
+    """Return the corpus of a comparison; a demo corpus is generated in its folder."""
     if spec.data != DEMO:
-        check_corpus(spec)
-        return Corpus.open(spec.data, spec.task)
-    made = folder / files.DATA
-    if not (made / "corpus.json").exists():
+        check_corpus(task, spec)
+        return task.open_corpus(spec.data)
+    demo = folder / files.DATA
+    if not (demo / "corpus.json").exists():
         splits, about = demo_records(spec.task)
-        write_corpus(made, spec.task, splits=splits, about=about)
-    return Corpus.open(made, spec.task)
+        write_corpus(demo, spec.task, splits=splits, about=about)
+    return task.open_corpus(demo)
 
 
 def demo_records(task: str) -> tuple[Splits, dict[str, Any]]:
-    """The records of a demo corpus with short held-out parts, and plain facts."""
-    splits, about = make_dates() if task == "translate" else make_demo(task)
+    """Return a demo corpus with short held-out splits, and the facts of its card."""
+    splits, about = get_task(task).make_comparison_demo()
     return splits | {part: splits[part][:HELD_OUT_RECORDS] for part in ("valid", "test")}, about
 
 
 def write_scored_records(spec: Comparison, corpus: Corpus, folder: Path) -> None:
-    """The first records of the test part, or of the valid part where there is no other."""
+    """Write the first records of the test split, or of valid without one, as a corpus."""
     split = "test" if corpus.counts.get("test") else "valid"
     records, size = [], 0
     for record in islice(corpus.records(split), spec.score):

@@ -1,4 +1,4 @@
-"""Classification: which package of the standard library a docstring comes from."""
+"""Classification demo: the package of the standard library that a docstring comes from."""
 
 import ast
 import gc
@@ -14,21 +14,32 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 
-MIN_WORDS = 5  # a docstring with fewer says too little
-MIN_CLASS_TEXTS = 100  # a package with fewer is no class
-HOLDOUT_FRACTION = 0.1  # share of every class in valid, and in test
+MIN_WORDS = 5
+"""Words of a docstring; shorter ones are dropped."""
+MIN_CLASS_TEXTS = 100
+"""Docstrings of a package; packages with fewer are dropped."""
+HOLDOUT_FRACTION = 0.1
+"""Fraction of each class in valid, and in test."""
 SKIPPED_FOLDERS = {"site-packages", "dist-packages", "test", "tests", "idle_test", "__pycache__"}
-STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")  # where statements stand
+STATEMENT_FIELDS = ("body", "orelse", "finalbody", "handlers", "cases")
+"""Fields of a syntax tree that hold statements."""
 DOCSTRING_NODES = ast.Module | ast.ClassDef | ast.FunctionDef | ast.AsyncFunctionDef
 
 
 def make(
     seed: int, *, folder: str | Path | None = None
 ) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
-    """Docstrings below `folder` (this Python's standard library), labelled by package or module.
+    """Return docstrings labeled by package or module.
 
-    The sources are read, never imported. A text that two packages share has no right answer and is
-    left out; one that a package repeats is kept once. Every class is split alike.
+    The sources are parsed, never imported. A text of two packages has no unique label and is
+    dropped; one that a package repeats is kept once. Every class is split in equal proportions.
+
+    Args:
+        seed: seed of the split
+        folder: folder of the sources; by default the standard library of the running Python
+
+    Returns:
+        Records of train, valid and test, and facts for the card.
     """
     folder = Path(folder or sysconfig.get_path("stdlib"))
     labels_of: dict[str, set[str]] = {}
@@ -40,9 +51,9 @@ def make(
     classes = sorted(label for label, count in counts.items() if count >= MIN_CLASS_TEXTS)
     if len(classes) < 2:
         raise UserError(
-            f"{folder} holds {len(classes)} packages with {MIN_CLASS_TEXTS} or more docstrings, wanted the"
-            " sources (.py) of Python's standard library and at least 2; a Python whose library is"
-            " zipped, compiled or stripped has none: try another, or your own texts"
+            f"{folder}: expected at least 2 packages with {MIN_CLASS_TEXTS} or more docstrings, "
+            f"got {len(classes)}; a Python whose library is zipped, compiled or stripped has no "
+            "sources: try another one, or your own texts"
         )
     splits: dict[str, list[dict[str, str]]] = {"train": [], "valid": [], "test": []}
     for label in classes:
@@ -58,10 +69,10 @@ def make(
     for part, records in splits.items():
         random.Random(derive_seed(seed, "demo", "classify", "order", part)).shuffle(records)
     total = sum(counts[label] for label in classes)
-    most = max(classes, key=lambda label: counts[label])
+    largest = max(classes, key=lambda label: counts[label])
     about = {
         "classes": {label: counts[label] for label in classes},
-        "majority": {"label": most, "share": round(counts[most] / total, 4)},
+        "majority": {"label": largest, "share": round(counts[largest] / total, 4)},
         "shared_texts_left_out": len(labels_of) - len(owned),
         "note": "texts stand as they are; some name their package",
     }
@@ -69,16 +80,16 @@ def make(
 
 
 def _iter_docstrings(folder: Path) -> Iterator[tuple[str, str]]:
-    """(package or module, docstring on one line) of all sources, in the order of their paths."""
+    """Yield (package or module, docstring on one line) of all sources, in the order of paths."""
     for path in sorted(folder.rglob("*.py"), key=lambda path: path.relative_to(folder).parts):
         inside = path.relative_to(folder).parts
         if SKIPPED_FOLDERS.intersection(inside):
             continue
         try:
-            with warnings.catch_warnings(action="ignore"):  # old escapes in other people's sources
+            with warnings.catch_warnings(action="ignore"):  # invalid escapes in the sources
                 tree = ast.parse(path.read_bytes())
         except (OSError, SyntaxError, ValueError, RecursionError):
-            continue  # templates and broken files are no part of the library
+            continue  # templates and broken files
         label = inside[0].removesuffix(".py")
         for node in _iter_statements(tree):
             if isinstance(node, DOCSTRING_NODES) and (text := ast.get_docstring(node)):
@@ -88,7 +99,7 @@ def _iter_docstrings(folder: Path) -> Iterator[tuple[str, str]]:
 
 
 def _iter_statements(tree: ast.Module) -> Iterator[ast.AST]:
-    """The tree and all statements in it; expressions document nothing."""
+    """Yield a tree and all statements in it; expressions have no docstrings."""
     left: list[ast.AST] = [tree]
     while left:
         node = left.pop()
@@ -99,7 +110,7 @@ def _iter_statements(tree: ast.Module) -> Iterator[ast.AST]:
 
 @contextmanager
 def _gc_disabled() -> Iterator[None]:
-    """Without garbage collection, which goes over every tree time and again: half of the time."""
+    """Disable garbage collection, which takes half of the time on large syntax trees."""
     enabled = gc.isenabled()
     gc.disable()
     try:

@@ -1,7 +1,7 @@
-"""Dates as two locales write them: the smallest translation that a deep stack can learn quickly.
+"""Dates in two locales: a small translation corpus that deep stacks learn quickly.
 
-All phrases have nearly the same length. In batches of one length each, as ours are, a corpus of
-many lengths makes a short training noisy; here every batch looks like every other.
+All phrases have nearly the same length. Batches group rows of similar length, so a corpus of many
+lengths makes a short training noisy; here all batches are alike.
 """
 
 import random
@@ -23,7 +23,7 @@ SOURCE = "dates of a century, in the medium form of two locales, by babel (Unico
 def make_dates(
     seed: int = 0, languages: tuple[str, str] = ("en", "de")
 ) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
-    """Records of train, valid and test, no date in two of them, and plain facts.
+    """Return records of train, valid and test without a common date, and facts for the card.
 
     >>> splits, about = make_dates()
     >>> splits["test"][0]
@@ -40,7 +40,8 @@ def make_dates(
     records = iter([{"source": source, "target": target} for source, target in written])
     if all(source == target for source, target in written):
         raise UserError(
-            f"{pair[0]} and {pair[1]} write dates alike; try other locales, say 'en' and 'de'"
+            f"languages: expected locales with different dates, got {pair[0]} and {pair[1]}; try "
+            "'en' and 'de'"
         )
     splits = {part: [next(records) for _ in range(size)] for part, size in SPLIT_SIZES.items()}
     about = {

@@ -1,4 +1,4 @@
-"""Dates, times, intervals and relative times."""
+"""Phrases with dates, times, intervals and relative times."""
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ IGNORED_FIELDS = frozenset("abBG")  # parts of the day and the era follow from t
 
 
 def build_datetime_kinds(pair: Pair) -> list[PhraseKind]:
-    """Kinds of phrases that speak of time; one that a locale cannot say has no forms."""
+    """Return the kinds of phrases about time; a kind without data in a locale has no forms."""
     days = [datetime(year, month, day, 15, 5, 7) for year in (1987, 2024)
             for month in range(1, 13) for day in (1, 28)]  # fmt: skip
     hours = [datetime(2024, 5, day, hour, minute, 7) for day in (6, 7)
@@ -73,7 +73,7 @@ def build_datetime_kinds(pair: Pair) -> list[PhraseKind]:
 
 
 def _has_same_fields(pair: Pair, form: Form) -> bool:
-    """Both sides tell the same: a weekday that the source leaves out would be arithmetic."""
+    """Return whether both sides have equal fields; a missing weekday would need arithmetic."""
     one, two = (_pattern_fields(_date_pattern(form, locale)) for locale in pair)
     return one == two and bool(one)
 
@@ -116,7 +116,7 @@ def _format_interval(form: Form, value: tuple[datetime, datetime], locale: Local
 
 
 def _clock_skeleton(locale: Locale) -> str:
-    """The clock that people of the locale read: 12 hours or 24."""
+    """Return the skeleton of the locale's clock, 12 or 24 hours."""
     return "hm" if _is_12_hour(get_time_format("short", locale).pattern) else "Hm"
 
 

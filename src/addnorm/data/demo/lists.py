@@ -1,4 +1,4 @@
-"""Lists of phrases of one kind: "Chile, Iceland, or Japan"."""
+"""Phrases that are lists: "Chile, Iceland, or Japan"."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -15,26 +15,26 @@ ITEM_COUNTS = (2, 3, 4, 4)  # items of a list
 
 @dataclass(frozen=True)
 class Listing:
-    """A few different phrases of a kind, joined as both locales join a list."""
+    """Lists of a few different phrases of one kind, joined in the style of each locale."""
 
     name: str
     kinds: tuple[tuple[PhraseKind, int], ...]
-    """What is listed, and how often beside the others."""
+    """Kinds of items with their weights."""
     styles: tuple[str, ...]
     separators: tuple[frozenset[str], frozenset[str]]
-    """What stands between items on each side; an item that has it inside is not listed."""
+    """Separators of each locale; items that contain one are not listed."""
 
     @property
     def forms(self) -> tuple[str, ...]:
-        """The styles, if there is anything to list."""
+        """The list styles; empty without kinds of items."""
         return self.styles if self.kinds else ()
 
     def sample_phrase(self, rng: Random, pair: Pair) -> Phrase | None:
-        """A list, or None if what was drawn does not make one."""
+        """Draw a list; return None if the items are too few or ambiguous."""
         kinds, weights = zip(*self.kinds, strict=True)
         (kind,) = rng.choices(kinds, weights)
         alike = rng.choice(kind.forms)[-1]  # no list of "2 in or 5 acres"
-        drawn = [kind.draw(rng, pair, style=alike) for _ in range(rng.choice(ITEM_COUNTS))]
+        drawn = [kind.sample_phrase(rng, pair, style=alike) for _ in range(rng.choice(ITEM_COUNTS))]
         items = list({item.source: item for item in drawn if item}.values())
         if len(items) < 2 or not all(map(self._is_clear, items)):
             return None
@@ -50,7 +50,7 @@ class Listing:
 
 
 def build_listing(name: str, kinds: Iterable[tuple[PhraseKind, int]], pair: Pair) -> Listing:
-    """Lists of the kinds that have something to list, in the styles that both locales have."""
+    """Return lists of the kinds with forms, in the styles that both locales have."""
     styles = unambiguous_forms(
         pair,
         lambda form, count, locale: _join(form[0], ["x"] * count, locale),

@@ -1,4 +1,4 @@
-"""Language model: the documentation topics that every Python carries with it."""
+"""Language modeling demo: the documentation topics that ship with Python."""
 
 import random
 from collections import defaultdict
@@ -7,21 +7,21 @@ from typing import Any
 from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 
-HOLDOUT_FRACTION = 0.05  # share of the characters in valid, and in test
-MIN_SHARED_CHARACTERS = (
-    60  # characters from which on a paragraph in two topics counts as the same text
-)
+HOLDOUT_FRACTION = 0.05
+"""Fraction of the characters in valid, and in test."""
+MIN_SHARED_CHARACTERS = 60
+"""Length from which a paragraph in two topics counts as shared text."""
 
 
 def make(seed: int) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
-    """The topics of `pydoc_data`, one a record, only trailing spaces taken away.
+    """Return the topics of `pydoc_data`, one per record, without trailing spaces.
 
-    Some topics contain others whole. Those that share a paragraph stay in the same part, so that
-    nothing held out was read in training.
+    Some topics contain others. Topics that share a paragraph stay in the same split, so that no
+    held-out text occurs in training.
     """
     topics = _load_topics()
     groups = _group_topics(topics)
-    # The largest group (the data model and what it contains) is no sample of anything: train.
+    # The largest group, the data model and the topics inside it, is too large to be held out.
     largest = max(groups, key=lambda group: _count_characters(topics, group))
     rest = [group for group in groups if group is not largest]
     random.Random(derive_seed(seed, "demo", "lm")).shuffle(rest)
@@ -46,8 +46,8 @@ def _load_topics() -> dict[str, str]:
         from pydoc_data.topics import topics
     except ImportError:
         raise UserError(
-            "this Python has no pydoc_data.topics, the text of the lm demo;"
-            " try a complete CPython, or your own files"
+            "this Python has no pydoc_data.topics, the text of the lm demo; try a complete "
+            "CPython, or your own files"
         ) from None
     plain = {
         name: "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
@@ -57,7 +57,7 @@ def _load_topics() -> dict[str, str]:
 
 
 def _group_topics(topics: dict[str, str]) -> list[list[str]]:
-    """Topics in groups of those that share a long paragraph, directly or over others."""
+    """Return the connected groups of topics that share a long paragraph."""
     owners: dict[str, list[str]] = defaultdict(list)
     for name, text in topics.items():
         for paragraph in {" ".join(part.split()): None for part in text.split("\n\n")}:
@@ -76,7 +76,7 @@ def _group_topics(topics: dict[str, str]) -> list[list[str]]:
 def _choose_split(
     topics: dict[str, str], splits: dict[str, list[str]], group: list[str], *, limit: float
 ) -> str:
-    """The first held-out part with room for the group, else train."""
+    """Return the first held-out split below the limit with the group, else train."""
     for part in ("test", "valid"):
         if _count_characters(topics, splits[part]) + _count_characters(topics, group) <= limit:
             return part

@@ -1,4 +1,4 @@
-"""babel's locales, by name."""
+"""Pairs of babel locales."""
 
 from babel import Locale
 from babel.core import UnknownLocaleError
@@ -9,12 +9,12 @@ from addnorm.data.demo.phrases import Pair
 
 
 def locale_pair(source: str, target: str) -> Pair:
-    """Two different locales; one that babel does not know is refused with the nearest names."""
+    """Return two different locales; raise UserError with the closest names for unknown ones."""
     pair = _parse_locale(source), _parse_locale(target)
     if pair[0] == pair[1]:
         raise UserError(
-            f"got the locale {source!r} on both sides, wanted two different ones to translate"
-            " between; try 'en' and 'de'"
+            f"languages: expected two different locales, got {source!r} on both sides; "
+            "try 'en' and 'de'"
         )
     return pair
 

@@ -1,4 +1,4 @@
-"""Names of countries, languages, currencies, months and days."""
+"""Phrases that are names: countries, languages, currencies, months and days."""
 
 from collections.abc import Iterable
 from random import Random
@@ -28,7 +28,7 @@ NAME_CODES = {
 
 
 def build_name_kinds(pair: Pair) -> dict[str, PhraseKind]:
-    """Names by group; one that both locales know, and that means one thing only."""
+    """Return the kinds of names that both locales have and that are unambiguous."""
     forms = [(code, group) for group, codes in NAME_CODES.items() for code in codes]
     known = unambiguous_forms(pair, _format_name, forms=forms, probes=[None])
     return {
@@ -38,7 +38,7 @@ def build_name_kinds(pair: Pair) -> dict[str, PhraseKind]:
 
 
 def build_place_kind(pair: Pair) -> PhraseKind:
-    """Languages of countries: "German (Austria)"."""
+    """Return the kind of phrases such as "German (Austria)"."""
     known = build_name_kinds(pair)
     spoken, lands = known["language"].forms, known["territory"].forms
 

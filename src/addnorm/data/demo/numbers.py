@@ -1,4 +1,4 @@
-"""Numbers, shares, money and measures."""
+"""Phrases with numbers: counts, percentages, money and measures."""
 
 from collections.abc import Iterable
 from decimal import Decimal
@@ -56,7 +56,7 @@ ROUND_NUMBERS = [Decimal(m * 10**k) for k in range(3, 11) for m in (2, 10, 12, 3
 
 
 def build_number_kinds(pair: Pair) -> list[PhraseKind]:
-    """Kinds of phrases that count; one that a locale cannot say has no forms."""
+    """Return the kinds of phrases with numbers; a kind without data in a locale has no forms."""
     numbers = unambiguous_forms(
         pair,
         _format_number,
@@ -158,21 +158,21 @@ def _sample_measure(rng: Random, form: Form) -> Decimal:
 
 
 def _sample_integer(rng: Random, digits: int) -> Decimal:
-    """A whole number, short ones as likely as long ones."""
+    """Draw an integer whose number of digits is uniform."""
     return Decimal(rng.randrange(1, 10 ** rng.randrange(1, digits + 1)))
 
 
 def _sample_decimal(rng: Random, stop: int, *, places: int) -> Decimal:
-    """A number below `stop`, shifted; without zeros at its end, which some plurals would count."""
+    """Draw a decimal below `stop`, without trailing zeros, which affect plurals in some locales."""
     value = Decimal(rng.randrange(1, stop)).scaleb(-places)
     return value.normalize() if value % 1 else Decimal(int(value))
 
 
 def _sample_round_number(rng: Random) -> Decimal:
-    """Two digits and zeros: what a compact format writes without rounding, in any language."""
+    """Draw two digits followed by zeros, which compact formats of all locales write exactly."""
     return Decimal(rng.randrange(10, 100) * 10 ** rng.randrange(2, 11))
 
 
 def _plural_parts(form: Form, value: Any) -> Iterable[str]:
-    """One of something is a word of its own."""
+    """Return the singular form as a part of its own, since it differs from the plural."""
     return [f"one {' '.join(form)}"] if value == 1 else ()

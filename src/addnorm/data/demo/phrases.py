@@ -1,4 +1,4 @@
-"""What all kinds of phrases share: one value, written in two locales, kept only if it is sure."""
+"""Phrases: one value, formatted in two locales, kept only if the translation is unambiguous."""
 
 import re
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +12,7 @@ from babel.units import UnknownUnitError
 
 Pair = tuple[Locale, Locale]
 Form = tuple[str, ...]
-"""How a value is written, in words of babel's: ("skeleton", "yMMMd"), ("EUR", "name"), ..."""
+"""Format of a value in babel's terms: ("skeleton", "yMMMd"), ("EUR", "name"), ..."""
 Render = Callable[[Form, Any, Locale], str]
 
 # babel lacks data that CLDR's locales inherit by alias, and then fails in one of these ways.
@@ -21,18 +21,18 @@ MISSING_DATA_ERRORS = (LookupError, AttributeError, TypeError, UnknownUnitError,
 
 @dataclass(frozen=True)
 class Phrase:
-    """One pair of the corpus."""
+    """A sentence pair of the corpus."""
 
     source: str
     target: str
     kind: str
     parts: tuple[str, ...]
-    """What one must have seen before to translate it: forms and names."""
+    """Forms and names that a model must know to translate it."""
 
 
 @dataclass(frozen=True)
 class PhraseKind:
-    """Phrases of one kind: a form is chosen, a value drawn, both locales write it."""
+    """A kind of phrases: a form is chosen, a value drawn, and both locales format it."""
 
     name: str
     forms: Sequence[Form]
@@ -41,13 +41,13 @@ class PhraseKind:
     parts: Callable[[Form, Any], Iterable[str]] = lambda form, value: ()
 
     def sample_phrase(self, rng: Random, pair: Pair, *, style: str | None = None) -> Phrase | None:
-        """A phrase, of forms that end with `style` if given; None if it cannot be written."""
+        """Draw a phrase, of forms that end with `style` if given; None if it has no format."""
         forms = self.forms if style is None else [f for f in self.forms if f[-1] == style]
         form = rng.choice(forms)
         return self.render_phrase(form, self.sample(rng, form), pair)
 
     def render_phrase(self, form: Form, value: Any, pair: Pair) -> Phrase | None:
-        """The phrase of a value, or None if a locale has no data for it."""
+        """Return the phrase of a value; None if a locale has no data for it."""
         text = render_pair(pair, self.render, form, value)
         if text is None:
             return None
@@ -56,7 +56,7 @@ class PhraseKind:
 
 
 def render_pair(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str, str] | None:
-    """Source and target, or None if a locale has no data for it."""
+    """Format a value in both locales; return None if a locale has no data for it."""
     try:
         source, target = (normalize_spaces(render(form, value, locale)) for locale in pair)
     except MISSING_DATA_ERRORS:
@@ -65,9 +65,9 @@ def render_pair(pair: Pair, render: Render, form: Form, value: Any) -> tuple[str
 
 
 def normalize_spaces(text: str) -> str:
-    """One line with plain single spaces: CLDR has thin, narrow and no-break ones.
+    """Replace runs of white space, such as the thin and no-break spaces of CLDR, by one space.
 
-    >>> plain("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
+    >>> normalize_spaces("3:05\\u202fPM\\u2009–\\u20096:05\\u202fPM")
     '3:05 PM – 6:05 PM'
     """
     return re.sub(r"\s+", " ", text).strip()
@@ -76,7 +76,7 @@ def normalize_spaces(text: str) -> str:
 def unambiguous_forms(
     pair: Pair, render: Render, *, forms: Iterable[Form], probes: Sequence[Any]
 ) -> list[Form]:
-    """The forms whose target follows from the source, tried on all probes, first come first kept.
+    """Return the forms whose target is determined by the source, tested on all probes, in order.
 
     A form goes if a locale lacks it, if two values look the same in the source but not in the
     target, or if it contradicts a form before it: "May 5" is long and short at once, "5 de mayo"

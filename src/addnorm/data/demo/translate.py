@@ -1,4 +1,4 @@
-"""Translation: the same dates, amounts and names, written in two locales by babel (CLDR)."""
+"""Translation demo: dates, amounts and names, formatted in two locales by babel (CLDR)."""
 
 import random
 from collections import Counter
@@ -16,12 +16,13 @@ from addnorm.data.demo.numbers import build_number_kinds
 from addnorm.data.demo.phrases import Pair, Phrase, PhraseKind
 
 SPLIT_SIZES = {"train": 20_000, "valid": 500, "test": 500}
-MIN_TRAIN_OCCURRENCES = (
-    10  # times that every form and name of a held-out phrase occurs in training, at least
-)
-TRIES_PER_PHRASE = 5  # draws for each phrase wanted, before a kind counts as exhausted
+MIN_TRAIN_OCCURRENCES = 10
+"""Occurrences in training of each form and name of a held-out phrase, at least."""
+TRIES_PER_PHRASE = 5
+"""Draws per phrase before a kind counts as exhausted."""
 MIN_PHRASES = 1000
-KIND_WEIGHTS = {"name": 4, "list": 10}  # of a kind, beside 1 of every other; lists mix them all
+KIND_WEIGHTS = {"name": 4, "list": 10}
+"""Relative frequency of a kind; 1 for all others."""
 NAME_WEIGHTS = {"territory": 4, "language": 3, "currency_name": 2, "month": 1, "weekday": 1}
 LIST_WEIGHTS = {"unit": 3, "currency": 2, "number": 1, "time": 1, "relative": 1, "date": 1}
 LIST_WEIGHTS |= {"interval": 1, "place": 1}
@@ -30,9 +31,14 @@ LIST_WEIGHTS |= {"interval": 1, "place": 1}
 def make(
     seed: int, languages: tuple[str, str], *, sizes: dict[str, int] = SPLIT_SIZES
 ) -> tuple[dict[str, list[dict[str, str]]], dict[str, Any]]:
-    """Pairs in which the target follows from the source, split by source.
+    """Return pairs whose target is determined by the source, split by source.
 
-    Held-out phrases are new combinations of forms and names that training has seen.
+    Held-out phrases are new combinations of forms and names that occur in training.
+
+    Args:
+        seed: seed of the selection
+        languages: two locales of babel
+        sizes: records of each split
     """
     pair = locale_pair(*languages)
     phrases = _drop_ambiguous(
@@ -40,8 +46,8 @@ def make(
     )
     if len(phrases) < MIN_PHRASES:
         raise UserError(
-            f"babel has too little in common for {pair[0]} and {pair[1]}: {len(phrases)} phrases,"
-            f" wanted at least {MIN_PHRASES}; try other locales, say 'en' and 'de'"
+            f"languages: expected locales with at least {MIN_PHRASES} common phrases, got "
+            f"{len(phrases)} for {pair[0]} and {pair[1]}; try 'en' and 'de'"
         )
     random.Random(derive_seed(seed, "demo", "order")).shuffle(phrases)
     parts = split_phrases(phrases, valid=sizes["valid"], test=sizes["test"])
@@ -62,7 +68,7 @@ def make(
 
 
 def build_phrase_kinds(pair: Pair) -> list[PhraseKind | Listing]:
-    """All kinds of phrases that both locales can write."""
+    """Return the kinds of phrases that both locales can format."""
     named = build_name_kinds(pair)
     simple = {
         kind.name: kind
@@ -81,19 +87,19 @@ def build_phrase_kinds(pair: Pair) -> list[PhraseKind | Listing]:
 
 
 def name_pairs(pair: Pair) -> list[Phrase]:
-    """Every name alone, as a dictionary has it."""
-    found = []
+    """Return every name as a phrase of its own, like a dictionary entry."""
+    phrases = []
     for kind in build_name_kinds(pair).values():
         for form in kind.forms:
             phrase = kind.render_phrase(form, None, pair)
             if phrase:
-                alone = (*phrase.parts, f"alone {' '.join(form)}")  # once only: never held out
-                found.append(Phrase(phrase.source, phrase.target, "single", alone))
-    return found
+                parts = (*phrase.parts, f"alone {' '.join(form)}")  # unique, so never held out
+                phrases.append(Phrase(phrase.source, phrase.target, "single", parts))
+    return phrases
 
 
 def _sample_phrases(seed: int, pair: Pair, *, total: int) -> dict[str, list[Phrase]]:
-    """Phrases of every kind, in shares; what a kind cannot fill goes to the later ones."""
+    """Draw phrases of every kind by weight; later kinds take what an exhausted kind leaves."""
     kinds = build_phrase_kinds(pair)
     weights = [KIND_WEIGHTS.get(kind.name, 1) for kind in kinds]
     drawn: dict[str, list[Phrase]] = {}
@@ -115,7 +121,7 @@ def _sample_phrases(seed: int, pair: Pair, *, total: int) -> dict[str, list[Phra
 def _drop_ambiguous(
     phrases_by_kind: dict[str, list[Phrase]], name_phrases: list[Phrase]
 ) -> list[Phrase]:
-    """All phrases, one for a source; a source with two targets goes."""
+    """Return one phrase per source; sources with two targets are dropped."""
     targets: dict[str, set[str]] = {}
     first: dict[str, Phrase] = {}
     for phrase in (
@@ -128,14 +134,14 @@ def _drop_ambiguous(
 
 
 def split_phrases(phrases: list[Phrase], *, valid: int, test: int) -> dict[str, list[Phrase]]:
-    """Train, valid and test; held out is only what is made of parts that training has seen."""
-    most = len(phrases) // 20  # of a small corpus a smaller part
-    wanted = {"valid": min(valid, most), "test": min(test, most)}
+    """Split phrases; only phrases whose parts occur in training are held out."""
+    limit = len(phrases) // 20  # small corpora hold out less
+    sizes = {"valid": min(valid, limit), "test": min(test, limit)}
     left = Counter(part for phrase in phrases for part in set(phrase.parts))
     parts: dict[str, list[Phrase]] = {"train": [], "valid": [], "test": []}
     for phrase in phrases:
         own = set(phrase.parts)
-        part = next((part for part in wanted if len(parts[part]) < wanted[part]), "train")
+        part = next((part for part in sizes if len(parts[part]) < sizes[part]), "train")
         if part != "train" and all(left[name] > MIN_TRAIN_OCCURRENCES for name in own):
             left.subtract(own)
         else:

@@ -1,1 +1,1 @@
-"""TODO data/readers."""
+"""Readers of text files and tables: lines, paragraphs and columns as streams of records."""

@@ -1,4 +1,4 @@
-"""Records out of the columns of tables."""
+"""Records from the columns of tables."""
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
@@ -7,7 +7,6 @@ from pathlib import Path
 from typing import Any
 
 from addnorm.core.errors import UserError
-from addnorm.data.corpus import COLUMNS
 from addnorm.data.readers.streams import (
     MAX_CHARACTERS,
     SURROGATES,
@@ -27,50 +26,40 @@ from addnorm.data.readers.tables import (
 from addnorm.data.record_counts import RecordCounts
 
 
-def infer_task(column_options: Mapping[str, str | None]) -> tuple[str, dict[str, str]]:
-    """The task that the chosen columns are for, and they alone."""
-    columns = {part: name for part, name in column_options.items() if name is not None}
-    for task, parts in COLUMNS.items():
-        if set(columns) == set(parts):
-            return task, columns
-    got = " ".join(f"--{part}" for part in columns) or "no column"
-    raise UserError(
-        f"got {got}; wanted --source and --target (translation), --text (language model), or "
-        f"--text and --label (classification)"
-    )
-
-
 def split_files(
     table: str | Path, split_options: Mapping[str, str | None]
 ) -> dict[str, list[Path]]:
-    """The files of each split: of the table, which may be a folder with several, and of others.
+    """Return the files of each split.
 
-    Others that are numbers are no files but say how much to hold out, even if the folder has more.
+    Args:
+        table: a table, or a folder with one per split
+        split_options: values of --valid and --test: a table, a size, or None. A size replaces a
+            file of the folder
     """
     table = Path(table)
-    parts = find_split_files(table) if table.is_dir() else {"train": [table]}
-    for split, other in split_options.items():
-        if other is not None:
-            parts.pop(split, None)
-            if not is_number(other):
-                parts[split] = [_resolve_split_file(split, other)]
-    for path in (path for paths in parts.values() for path in paths):
+    splits = find_split_files(table) if table.is_dir() else {"train": [table]}
+    for split, option in split_options.items():
+        if option is not None:
+            splits.pop(split, None)
+            if not is_number(option):
+                splits[split] = [_resolve_split_file(split, option)]
+    for path in (path for paths in splits.values() for path in paths):
         check_file(path)
-    return parts
+    return splits
 
 
-def _resolve_split_file(split: str, other: str) -> Path:
-    if Path(other).is_file():
-        return Path(other)
-    what = "a folder" if Path(other).is_dir() else "no file that is there"
+def _resolve_split_file(split: str, option: str) -> Path:
+    if Path(option).is_file():
+        return Path(option)
+    what = ", which is a folder" if Path(option).is_dir() else ""
     raise UserError(
-        f"--{split} is {other!r}, which is {what} and no number; wanted a table of its own, a "
-        f"number of records such as 500, or a share of them such as 0.05"
+        f"--{split}: expected a table, a number of records such as 500, or a fraction such as "
+        f"0.05, got {option!r}{what}"
     )
 
 
 def is_number(text: str) -> bool:
-    """Whether an option is a size rather than a file."""
+    """Return whether an option is a size rather than a file."""
     try:
         return float(text) is not None
     except ValueError:
@@ -86,10 +75,15 @@ def read_records(
     format: str | None = None,
     header: bool | None = None,
 ) -> Iterator[dict[str, str]]:
-    """Records out of the rows of files: `columns` says which one is the source, the text, ...
+    """Yield the records of tables.
 
-    Columns that are all numbers mean a file without a header, unless `header` says otherwise.
-    Nested values are reached with a dot, as in `translation.de`.
+    Args:
+        paths: the files
+        columns: column of the table for each column of a record; `translation.de` is a nested one
+        counts: counts of read and dropped records, updated in place
+        errors: handling of invalid UTF-8: drop, replace or refuse
+        format: format of the files; inferred from their names by default
+        header: whether the first line names the columns; by default, unless all are indices
     """
     names = list(columns.values())
     if header is None:
@@ -108,13 +102,13 @@ def _rows_to_records(
     counts: RecordCounts,
 ) -> Iterator[dict[str, str]]:
     classes = read_class_names(path, columns["label"]) if "label" in columns else []
-    keep_breaks = set(columns) == {"text"}  # a language model may see several lines
-    missing = set(columns.values())  # so far: rows of JSON need not have all columns
-    there: dict[str, None] = {}
+    keep_breaks = set(columns) == {"text"}  # text for language models keeps its lines
+    missing = set(columns.values())  # not seen yet: rows of JSON may lack columns
+    present: dict[str, None] = {}
     for row in rows:
         counts.add_read()
         if missing:
-            there.update(dict.fromkeys(islice(row.values, MAX_SHOWN_COLUMNS)))
+            present.update(dict.fromkeys(islice(row.values, MAX_SHOWN_COLUMNS)))
             missing = {name for name in missing if not has_column(row.values, name)}
         record: dict[str, str] = {}
         flaw = row.error
@@ -127,8 +121,8 @@ def _rows_to_records(
             text, flaw = _cell_to_text(value)
             if flaw == "invalid UTF-8" and errors == "refuse":
                 raise UserError(
-                    f"{path}, {row.location} is no UTF-8 in column {name!r}; "
-                    f"try --errors drop or --errors replace"
+                    f"{path}, {row.location}: expected UTF-8 in column {name!r}; try --errors drop "
+                    "or --errors replace"
                 )
             if flaw == "invalid UTF-8" and errors == "replace":
                 counts.note("cells with invalid UTF-8, its bytes replaced")
@@ -138,12 +132,12 @@ def _rows_to_records(
             counts.drop(flaw, f"{path}, {row.location}")
         else:
             yield record
-    if missing and there:
-        check_columns(path, list(there), sorted(missing))
+    if missing and present:
+        check_columns(path, list(present), sorted(missing))
 
 
 def _get_value(values: Mapping[str, Any], name: str) -> Any:
-    """The value of a column; `a.b` is b of a unless a column has that very name."""
+    """Return the value of a column; `a.b` is b of a, unless a column has that name."""
     if name in values:
         return values[name]
     value: Any = values
@@ -155,7 +149,7 @@ def _get_value(values: Mapping[str, Any], name: str) -> Any:
 
 
 def _cell_to_text(value: Any) -> tuple[str, str]:
-    """A cell as text, and what is wrong with it."""
+    """Return a cell as text, and the reason to drop it; empty if there is none."""
     if isinstance(value, bool):
         return str(value).lower(), ""
     if value is None or (isinstance(value, float) and math.isnan(value)):

@@ -1,4 +1,4 @@
-"""Text files as they come: plain, .gz or .xz, line by line, with what is wrong with a line."""
+"""Lines of text files, plain, .gz or .xz, with their encoding errors."""
 
 import gzip
 import lzma
@@ -14,76 +14,78 @@ from typing import Protocol
 from addnorm.core.errors import UserError, closest_names
 from addnorm.data.record_counts import RecordCounts
 
-MAX_CHARACTERS = 1_000_000  # of one line; a longer one is no sentence
-MAX_BYTES = 4 * MAX_CHARACTERS  # what so many characters take at most
+MAX_CHARACTERS = 1_000_000
+"""Characters of a line; a longer line is truncated or split."""
+MAX_BYTES = 4 * MAX_CHARACTERS  # UTF-8 has at most four bytes per character
 
-# The beginning of a file says what it is; its name may lie.
+# Formats are recognized by their first bytes, not by the file name.
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 UNSUPPORTED_FORMATS = {
     b"PK\x03\x04": "a zip archive; unpack it first",
     b"BZh": "packed with bzip2; unpack it first, or pack it with gzip or xz",
     b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip or xz",
-    b"\xff\xfe": "in UTF-16; wanted UTF-8, try iconv -f UTF-16 -t UTF-8",
-    b"\xfe\xff": "in UTF-16; wanted UTF-8, try iconv -f UTF-16 -t UTF-8",
+    b"\xff\xfe": "in UTF-16; expected UTF-8, try iconv -f UTF-16 -t UTF-8",
+    b"\xfe\xff": "in UTF-16; expected UTF-8, try iconv -f UTF-16 -t UTF-8",
 }
 BOM = b"\xef\xbb\xbf"
 
-# All that some program, Python's `splitlines` among them, takes for the end of a line, and NUL.
+# Characters that programs such as Python's `splitlines` take for the end of a line, and NUL.
 SEPARATORS = re.compile("[\x00\r\n\x0b\x0c\x1c\x1d\x1e\x85\u2028\u2029]+")
-SURROGATES = re.compile("[\ud800-\udfff]")  # bytes that are no UTF-8 (surrogateescape), "\ud800"
+SURROGATES = re.compile("[\ud800-\udfff]")  # invalid UTF-8, decoded with surrogateescape
 ERROR_MODES = ("drop", "replace", "refuse")
-MAX_LISTED_NAMES = 1000  # of a folder, among which the one that was meant is looked for
+MAX_LISTED_NAMES = 1000
+"""Names of a folder among which a misspelled path is searched."""
 
 
 @dataclass(frozen=True)
 class Line:
-    """One line of a file, without its end."""
+    """A line of a file, without its line break."""
 
     number: int
     text: str
     is_valid: bool = True
-    """False: some bytes were no UTF-8; they stand in the text as lone surrogates."""
+    """Whether all bytes are UTF-8; others are lone surrogates in the text."""
     is_truncated: bool = False
-    """More than `MAX_CHARACTERS`: the text is cut."""
+    """Whether the text was cut after `MAX_CHARACTERS`."""
 
 
 class ByteReader(Protocol):
-    """What is read here: a plain file, or the inside of a packed one."""
+    """A binary file, plain or decompressed."""
 
     def readline(self, size: int, /) -> bytes:
-        """The next line, or the first `size` bytes of it."""
+        """Return the next line, or its first `size` bytes."""
 
     def __iter__(self) -> Iterator[bytes]:
-        """Lines."""
+        """Yield the lines."""
 
 
 def check_file(path: str | Path) -> None:
-    """Refuse what is no file, before anything else is read."""
+    """Raise UserError unless a path is a file."""
     path = Path(path)
     if path.is_dir():
         raise UserError(
-            f"{path} is a folder; wanted a file, plain, .gz or .xz; try one of those in it"
+            f"{path}: expected a file, plain, .gz or .xz, got a folder; name a file in it"
         )
     if not path.exists():
         raise UserError(
-            f"{path}: there is no such file; wanted one, plain, .gz or .xz; {suggest_path(path)}"
+            f"{path}: expected a file, plain, .gz or .xz, got no such file; {suggest_path(path)}"
         )
 
 
 def suggest_path(path: Path) -> str:
-    """What to try where nothing is: the nearest name beside it, or the folder that is missing."""
+    """Return a hint for a missing file: the closest name beside it, or the missing folder."""
     if not path.parent.is_dir():
-        return f"there is no folder {path.parent} either"
-    with suppress(OSError):  # it may be entered, but not listed
+        return f"the folder {path.parent} does not exist"
+    with suppress(OSError):  # the folder may be unreadable
         names = [each.name for each in islice(path.parent.iterdir(), MAX_LISTED_NAMES)]
         if close := closest_names(path.name, names):
             return f"did you mean {path.parent / close[0]}?"
-    return "look at the spelling"
+    return "check the spelling"
 
 
 @contextmanager
 def open_text(path: str | Path) -> Iterator[ByteReader]:
-    """The bytes of a file, unpacked if it begins like gzip or xz, whatever its name is."""
+    """Open a file as bytes; gzip and xz are decompressed, whatever the file name."""
     path = Path(path)
     check_file(path)
     try:
@@ -102,20 +104,21 @@ def open_text(path: str | Path) -> Iterator[ByteReader]:
                 yield raw
     except (EOFError, zlib.error, gzip.BadGzipFile, lzma.LZMAError) as problem:
         raise UserError(
-            f"{path} is damaged or cut short ({problem}); unpack it by hand to see how far it goes"
+            f"{path} is damaged or truncated ({problem}); decompress it by hand to check it"
         ) from None
     except OSError as problem:
         raise UserError(
-            f"{path} cannot be read ({problem.strerror or problem}); wanted a file that you may "
-            f"read; look at its rights with ls -l"
+            f"{path} cannot be read ({problem.strerror or problem}); check its permissions"
         ) from None
 
 
 def read_lines(path: str | Path, *, split_long: bool = False) -> Iterator[Line]:
-    r"""The lines of a file, one by one; only \n and \r\n end a line.
+    r"""Yield the lines of a file; only \n and \r\n end a line.
 
-    A giant line is cut after `MAX_CHARACTERS` and the rest of it skipped; with `pieces` it comes as
-    several lines of one number, cut at white space where there is some.
+    Args:
+        path: the file
+        split_long: whether a line beyond `MAX_CHARACTERS` yields several lines of equal number,
+            split at a space if possible; otherwise it is truncated
     """
     with open_text(path) as file:
         number = 0
@@ -123,9 +126,9 @@ def read_lines(path: str | Path, *, split_long: bool = False) -> Iterator[Line]:
             number += 1
             if number == 1:
                 data = data.removeprefix(BOM)
-            whole = data.endswith(b"\n") or len(data) < MAX_BYTES
+            is_complete = data.endswith(b"\n") or len(data) < MAX_BYTES
             text = _decode_bytes(data.removesuffix(b"\n").removesuffix(b"\r"))
-            if whole and len(text) <= MAX_CHARACTERS:
+            if is_complete and len(text) <= MAX_CHARACTERS:
                 yield _make_line(number, text)
             elif split_long:
                 yield from _split_long_line(file, number, data)
@@ -136,32 +139,38 @@ def read_lines(path: str | Path, *, split_long: bool = False) -> Iterator[Line]:
 
 
 def decode_line(line: Line, errors: str, *, path: str | Path) -> str | None:
-    """The text of a line; of one with invalid UTF-8 what `errors` wants, None for "drop"."""
+    """Return the text of a line; None for a line to drop.
+
+    Args:
+        line: the line
+        errors: handling of invalid UTF-8: drop, replace or refuse
+        path: the file, for error messages
+    """
     if line.is_valid or errors == "replace":
         return replace_invalid(line.text)
     if errors == "refuse":
         raise UserError(
-            f"{path}, line {line.number} is no UTF-8; try --errors drop or --errors replace, "
+            f"{path}, line {line.number}: expected UTF-8; try --errors drop or --errors replace, "
             f"or iconv if the file has another encoding"
         )
     return None
 
 
 def replace_invalid(text: str) -> str:
-    """The text with U+FFFD where it holds bytes that are no UTF-8."""
+    """Replace each byte of invalid UTF-8 by U+FFFD."""
     return text if text.isascii() else SURROGATES.sub("\ufffd", text)
 
 
 def single_line(text: str, counts: RecordCounts) -> str:
-    """The text without anything that a program might take for the end of a line."""
-    plain = SEPARATORS.sub(" ", text)
-    if plain != text:
+    """Replace characters that a program may take for the end of a line by spaces."""
+    joined = SEPARATORS.sub(" ", text)
+    if joined != text:
         counts.note("line separators inside a line, now blanks")
-    return plain
+    return joined
 
 
 def split_paragraphs(texts: Iterable[str]) -> Iterator[str]:
-    """Paragraphs out of lines, blank ones between them; none is longer than `MAX_CHARACTERS`."""
+    """Join lines to paragraphs, separated by blank lines, of at most `MAX_CHARACTERS`."""
     held: list[str] = []
     size = 0
     for text in texts:
@@ -185,12 +194,12 @@ def _decode_bytes(data: bytes) -> str:
 
 
 def _split_long_line(file: ByteReader, number: int, data: bytes) -> Iterator[Line]:
-    """A giant line, of which `data` is read, in pieces."""
+    """Yield a long line in pieces; `data` is the part that was read."""
     rest = b""
     while data:
         last = data.endswith(b"\n")
         data = rest + data
-        # A character may go on in what is not read yet: keep back an unfinished one.
+        # The bytes of a character may continue in the next read: keep back an incomplete one.
         cut = len(data) if last else len(data) - _count_incomplete_bytes(data)
         text, rest = _decode_bytes(data[:cut]).removesuffix("\n").removesuffix("\r"), data[cut:]
         while len(text) > MAX_CHARACTERS:
@@ -207,7 +216,7 @@ def _split_long_line(file: ByteReader, number: int, data: bytes) -> Iterator[Lin
 
 
 def _count_incomplete_bytes(data: bytes) -> int:
-    """How many bytes at the end begin a character that is not all there."""
+    """Return the number of bytes at the end that begin an incomplete character."""
     for back in range(1, 4):
         byte = data[-back] if back <= len(data) else 0
         if byte >= 0xC0:

@@ -1,4 +1,4 @@
-"""Tables on disk as streams of rows: TSV, CSV, JSON lines, Parquet, Hugging Face folders."""
+"""Rows of tables: TSV, CSV, JSON lines, Parquet and folders saved by Hugging Face `datasets`."""
 
 import csv
 import json
@@ -18,7 +18,8 @@ FORMATS = {
     ".arrow": "arrow",
 }
 COMPRESSED_SUFFIXES = (".gz", ".xz")
-MAX_SHOWN_COLUMNS = 20  # columns of a table that a message lists
+MAX_SHOWN_COLUMNS = 20
+"""Columns of a table that a message lists."""
 SPLIT_NAMES = {
     "train": ("train",),
     "valid": ("valid", "validation", "val", "dev"),
@@ -28,7 +29,7 @@ SPLIT_NAMES = {
 
 @dataclass(frozen=True)
 class Row:
-    """One row: its values by name, or what is wrong with it."""
+    """A row: its values by column, or the reason why it is dropped."""
 
     location: str
     values: Mapping[str, Any]
@@ -38,10 +39,13 @@ class Row:
 def read_rows(
     path: str | Path, *, format: str | None = None, header: bool = True, names: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """The rows of a file, one by one.
+    """Return an iterator over the rows of a file.
 
-    TSV and CSV without a header have columns named 0, 1, ...; `names` are the ones wanted, so that
-    a missing one is refused at once.
+    Args:
+        path: the file
+        format: tsv, csv, jsonl, parquet or arrow; inferred from the file name by default
+        header: whether the first line of TSV and CSV names the columns; else they are 0, 1, ...
+        names: columns that must exist
     """
     path = Path(path)
     kind = format or infer_format(path)
@@ -58,40 +62,40 @@ def read_rows(
 
 
 def infer_format(path: Path) -> str:
-    """The format that a name tells."""
+    """Return the format of a file name."""
     suffixes = [suffix.lower() for suffix in path.suffixes]
     last = next((suffix for suffix in reversed(suffixes) if suffix not in COMPRESSED_SUFFIXES), "")
     if last not in FORMATS:
         raise UserError(
-            f"{path}: the name does not tell the format; wanted one that ends in "
-            f"{', '.join(FORMATS)} (also with .gz or .xz), or --format"
+            f"{path}: expected a name that ends in {', '.join(FORMATS)}, also with .gz or .xz; use "
+            "--format for other names"
         )
     return FORMATS[last]
 
 
 def find_split_files(folder: Path) -> dict[str, list[Path]]:
-    """The files of a folder by split: what `datasets` saved, or files called train, valid, test."""
-    saved = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
-    parts: dict[str, list[Path]] = {}
-    for place in saved:
-        if (place / "state.json").is_file():
-            split = "train" if place == folder else _infer_split(place.name)
-            parts.setdefault(split, []).extend(_list_dataset_files(place))
-    if not parts:
+    """Return the files of each split: saved by `datasets`, or named train, valid and test."""
+    candidates = [folder, *sorted(path for path in folder.iterdir() if path.is_dir())]
+    splits: dict[str, list[Path]] = {}
+    for candidate in candidates:
+        if (candidate / "state.json").is_file():
+            split = "train" if candidate == folder else _infer_split(candidate.name)
+            splits.setdefault(split, []).extend(_list_dataset_files(candidate))
+    if not splits:
         for path in sorted(folder.rglob("*")):
             if path.is_file() and not path.name.startswith(".") and _has_known_format(path):
-                parts.setdefault(_infer_split(path.name), []).append(path)
-    parts.pop("", None)
-    if "train" not in parts:
+                splits.setdefault(_infer_split(path.name), []).append(path)
+    splits.pop("", None)
+    if "train" not in splits:
         raise UserError(
-            f"{folder} is no table: wanted a folder that `datasets` saved (with a state.json), or "
-            f"one with files whose names begin with train, valid and test and end as in train.jsonl"
+            f"{folder}: expected a folder saved by `datasets` (with a state.json), or one with "
+            "tables such as train.jsonl, valid.jsonl and test.jsonl"
         )
-    return parts
+    return splits
 
 
 def read_class_names(path: Path, column: str) -> list[str]:
-    """The names of the classes that `datasets` keeps beside numbers; empty if it has none."""
+    """Return the class names that `datasets` stores for a column of indices; empty without any."""
     try:
         info = json.loads((path.parent / "dataset_info.json").read_text(encoding="utf-8"))
         feature = info["features"][column]
@@ -106,14 +110,14 @@ def _read_tsv(path: Path) -> Iterator[tuple[Line, list[str]]]:
 
 
 def _read_csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
-    """Rows of CSV; a quoted cell may go on over several lines."""
-    met: list[Line] = []
+    """Yield the rows of CSV; a quoted cell may span several lines."""
+    lines: list[Line] = []  # of the current row
 
     def texts() -> Iterator[str]:
         for line in read_lines(path):
-            met.append(line)
-            if line.is_truncated:  # where its quotes end is not known, so neither is the next row
-                raise UserError(f"{path}, line {line.number} is no CSV: it is longer than any text")
+            lines.append(line)
+            if line.is_truncated:  # the end of its quotes is unknown, and so is the next row
+                raise UserError(f"{path}, line {line.number}: not CSV, the line is too long")
             yield f"{line.text}\n"
 
     before = csv.field_size_limit(MAX_CHARACTERS)
@@ -125,13 +129,13 @@ def _read_csv(path: Path) -> Iterator[tuple[Line, list[str]]]:
             except StopIteration:
                 return
             except csv.Error as problem:
-                last = met[-1].number if met else 0
+                last = lines[-1].number if lines else 0
                 raise UserError(
-                    f"{path}, line {last}: no CSV ({str(problem).partition(' - ')[0]}); wanted "
-                    f"text whose quotes are closed; try --format if it is something else"
+                    f"{path}, line {last}: not CSV ({str(problem).partition(' - ')[0]}); use "
+                    "--format for another format"
                 ) from None
-            first, valid = met[0], all(line.is_valid for line in met)
-            met.clear()
+            first, valid = lines[0], all(line.is_valid for line in lines)
+            lines.clear()
             yield Line(first.number, "".join(cells), valid), cells
     finally:
         csv.field_size_limit(before)
@@ -159,14 +163,21 @@ def _parse_rows(
 
 
 def has_column(columns: Collection[str], name: str) -> bool:
-    """Whether a column is there, or the one that a name with a dot begins with."""
+    """Return whether a column exists; of a name with dots, the part before the first dot."""
     return name in columns or name.split(".")[0] in columns
 
 
 def check_columns(
     path: Path, columns: Sequence[str], names: Sequence[str], *, header: bool = False
 ) -> None:
-    """Refuse a table that has not the columns wanted. header: whether a line was taken for one."""
+    """Raise UserError for a table without one of the columns.
+
+    Args:
+        path: the file
+        columns: columns of the table
+        names: required columns
+        header: whether the columns were read from a header line
+    """
     for name in names:
         if not has_column(columns, name):
             shown = [
@@ -191,7 +202,7 @@ def _read_jsonl(path: Path) -> Iterator[Row]:
                 flaw = "not JSON"
         if line.number == 1 and line.text.lstrip().startswith("["):
             raise UserError(
-                f"{path} is one JSON list; wanted JSON lines, one object a line; try jq -c '.[]'"
+                f"{path}: expected JSON lines, one object per line, got a list; try jq -c '.[]'"
             )
         if not flaw and not isinstance(values, dict):
             flaw = "not a JSON object"
@@ -209,7 +220,7 @@ def _read_parquet(path: Path, names: Sequence[str]) -> Iterator[Row]:
 
 
 def _read_arrow(path: Path, names: Sequence[str]) -> Iterator[Row]:
-    """A file of `datasets`: Arrow's stream format."""
+    """Yield the rows of a file of `datasets`, which is in Arrow's stream format."""
     arrow = _import_pyarrow("pyarrow", path)
     try:
         with arrow.memory_map(str(path)) as source, arrow.ipc.open_stream(source) as batches:
@@ -222,8 +233,8 @@ def _iter_batch_rows(batches: Any, path: Path, names: Sequence[str]) -> Iterator
     number = 0
     for batch in batches:
         check_columns(path, batch.schema.names, names)
-        wanted = [name if name in batch.schema.names else name.split(".")[0] for name in names]
-        for values in batch.select(list(dict.fromkeys(wanted))).to_pylist():
+        columns = [name if name in batch.schema.names else name.split(".")[0] for name in names]
+        for values in batch.select(list(dict.fromkeys(columns))).to_pylist():
             number += 1
             yield Row(f"row {number}", values)
 
@@ -235,8 +246,8 @@ def _import_pyarrow(module: str, path: Path) -> Any:
         return import_module(module)
     except ImportError:
         raise UserError(
-            f"{path} needs pyarrow, which is not installed; try pip install 'addnorm[tabular]', or "
-            f"turn the table into JSON lines"
+            f"{path} requires pyarrow, which is not installed; try pip install 'addnorm[tabular]', "
+            "or convert the table to JSON lines"
         ) from None
 
 
@@ -246,8 +257,8 @@ def _list_dataset_files(folder: Path) -> list[Path]:
         return [folder / str(file["filename"]) for file in state["_data_files"]]
     except (OSError, ValueError, KeyError, TypeError) as problem:
         raise UserError(
-            f"{folder / 'state.json'} cannot be read ({type(problem).__name__}: {problem}); wanted "
-            f"what save_to_disk of `datasets` writes"
+            f"{folder / 'state.json'} cannot be read ({type(problem).__name__}: {problem}); "
+            "expected a folder written by save_to_disk of `datasets`"
         ) from None
 
 
@@ -259,6 +270,6 @@ def _has_known_format(path: Path) -> bool:
 
 
 def _infer_split(name: str) -> str:
-    """The split that a file or folder name begins with; empty for none."""
+    """Return the split that a file or folder name begins with; empty for none."""
     start = name.lower().replace("-", ".").replace("_", ".").split(".")[0]
     return next((split for split, names in SPLIT_NAMES.items() if start in names), "")

@@ -1,4 +1,4 @@
-"""Records out of plain text files: a line of each side, or lines and paragraphs of one."""
+"""Records from plain text files: aligned lines of two files, or lines or paragraphs of one."""
 
 from collections.abc import Iterator, Mapping
 from itertools import zip_longest
@@ -19,13 +19,23 @@ from addnorm.data.record_counts import RecordCounts
 def read_aligned_lines(
     source: str | Path, target: str | Path, *, errors: str, counts: RecordCounts
 ) -> Iterator[dict[str, str]]:
-    """Line n of one file with line n of the other; refused if they do not have equally many."""
+    """Yield line n of one file with line n of the other.
+
+    Args:
+        source: file of the sources
+        target: file of the targets
+        errors: drop, replace or refuse lines with invalid UTF-8
+        counts: counts of read and dropped records, updated in place
+
+    Raises:
+        UserError: the files have different numbers of lines
+    """
     read = [0, 0]
     for one, other in zip_longest(read_lines(source), read_lines(target)):
         read[0] += one is not None
         read[1] += other is not None
         if one is None or other is None:
-            continue  # only to count the longer one
+            continue  # count the lines of the longer file for the error message
         counts.add_read()
         left = _extract_text(one, source, errors=errors, counts=counts)
         right = None if left is None else _extract_text(other, target, errors=errors, counts=counts)
@@ -33,15 +43,15 @@ def read_aligned_lines(
             yield {"source": left, "target": right}
     if read[0] != read[1]:
         raise UserError(
-            f"{source} has {read[0]:,} lines and {target} has {read[1]:,}; wanted equally many, "
-            f"line n of the one being the translation of line n of the other"
+            f"expected files with equal numbers of lines, got {source} with {read[0]:,} and "
+            f"{target} with {read[1]:,}; line n of one is the translation of line n of the other"
         )
 
 
 def read_texts(
     path: str | Path, *, paragraphs: bool = False, errors: str, counts: RecordCounts
 ) -> Iterator[dict[str, str]]:
-    """Every line of a file, or every paragraph between blank lines; giant ones in pieces."""
+    """Yield each line of a file, or each paragraph between blank lines; huge ones in pieces."""
     if not paragraphs:
         for text in _iter_lines(path, errors=errors, counts=counts):
             counts.add_read()
@@ -55,7 +65,7 @@ def read_texts(
 def _iter_lines(
     path: str | Path, *, errors: str, counts: RecordCounts, keep_blank: bool = False
 ) -> Iterator[str]:
-    """The lines as they are, white space and all: a language model may want to learn it."""
+    """Yield the lines with their white space, which a language model may learn."""
     last = 0
     for line in read_lines(path, split_long=True):
         if line.number == last:
@@ -71,7 +81,7 @@ def _iter_lines(
 
 
 def _extract_text(line: Line, path: str | Path, *, errors: str, counts: RecordCounts) -> str | None:
-    """The text of a line, or None with the reason counted."""
+    """Return the text of a line; None, with the reason counted, if it is dropped."""
     text = decode_line(line, errors, path=path)
     if text is None:
         reason = "invalid UTF-8"
@@ -99,38 +109,41 @@ def read_splits(
     paragraphs: bool = False,
     errors: str = "drop",
     counts: RecordCounts,
-) -> tuple[str, dict[str, Iterator[dict[str, str]]]]:
-    """The task and the records of each split, out of the files that were given for it."""
-    paired, single = any(map(any, pair_files.values())), any(text_files.values())
-    if paired == single:
+) -> tuple[tuple[str, ...], dict[str, Iterator[dict[str, str]]]]:
+    """Return the columns and the records of each split.
+
+    Args:
+        pair_files: source and target file of each split
+        text_files: text file of each split
+        paragraphs: whether a text ends at a blank line instead of at each line
+        errors: drop, replace or refuse lines with invalid UTF-8
+        counts: counts of read and dropped records, updated in place
+    """
+    has_pairs, has_texts = any(map(any, pair_files.values())), any(text_files.values())
+    if has_pairs == has_texts:
         raise UserError(
-            f"got {'both --src/--tgt and --text' if paired else 'no file'}; wanted --src and --tgt "
-            f"for translation, or --text for a language model"
+            "expected --src and --tgt for translation, or --text for a language model, got "
+            f"{'both' if has_pairs else 'none of them'}"
         )
-    if paired and paragraphs:
+    if has_pairs and paragraphs:
         raise UserError(
-            "got --paragraphs with --src and --tgt; wanted it with --text alone, since a pair is a "
-            "line of each file; leave it out"
+            "--paragraphs: expected with --text only, got it with --src and --tgt; leave it out"
         )
-    parts = {}
+    splits = {}
     for split, path in text_files.items():
         if path is not None:
-            parts[split] = read_texts(path, paragraphs=paragraphs, errors=errors, counts=counts)
+            splits[split] = read_texts(path, paragraphs=paragraphs, errors=errors, counts=counts)
     for split, (source, target) in pair_files.items():
         if source is not None and target is not None:
-            parts[split] = read_aligned_lines(source, target, errors=errors, counts=counts)
+            splits[split] = read_aligned_lines(source, target, errors=errors, counts=counts)
         elif source is not None or target is not None:
             prefix = "--" if split == "train" else f"--{split}-"
-            there, missing = ("src", "tgt") if target is None else ("tgt", "src")
-            raise UserError(
-                f"got {prefix}{there} without {prefix}{missing}; wanted both sides; add the other"
-            )
-    if "train" not in parts:
-        wanted = "--text" if single else "--src and --tgt"
-        raise UserError(
-            f"got files to hold out and nothing to train on; wanted {wanted} beside them"
-        )
+            present, missing = ("src", "tgt") if target is None else ("tgt", "src")
+            raise UserError(f"{prefix}{present}: expected {prefix}{missing} with it, got one file")
+    if "train" not in splits:
+        options = "--text" if has_texts else "--src and --tgt"
+        raise UserError(f"expected {options} for training, got held-out files only")
     for path in (*text_files.values(), *(path for pair in pair_files.values() for path in pair)):
         if path is not None:
             check_file(path)
-    return ("lm" if single else "translate"), parts
+    return ("text",) if has_texts else ("source", "target"), splits

@@ -1,1 +1,1 @@
-"""TODO doctor/analysis."""
+"""Analysis of a recorded graph: norms, branches and streams of every residual add."""

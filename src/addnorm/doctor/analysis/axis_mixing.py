@@ -1,4 +1,20 @@
-"""Steps: where the axes of a stream are mixed, each operation followed by its layouts."""
+"""Axis mixing: which operations mix entries along which axes of a stream.
+
+Each node gets a layout (`graph/axis_layout.py`): the axes of the stream that its axes come from.
+An operation that sums over an axis, or applies a kernel along it, mixes the axes it holds.
+
+Example: attention weights times values, with a stream x of shape (2, 7, 12).
+
+    operation                          layout of the result          mixing recorded
+    v = value(x)                       [-3], [-2], [-1]              weights along {-1}
+    s = q(x) @ k(x).mT                 [-3], [-2], [-2]              product along {-1}
+    y = softmax(s) @ v                 [-3], [-2], [-1]              product along {-2}
+
+`y` sums over an axis of two activations that holds tokens (-2): this is where tokens attend to
+each other. Features that a matrix creates count as the axis that the matrix sums over.
+
+Where an operation is not known, any axis of the result may hold any axis of its input.
+"""
 
 import math
 from collections.abc import Iterable, Sequence
@@ -35,34 +51,44 @@ AXIS_DROPS = frozenset({"select", "unbind"})
 
 @dataclass(frozen=True, slots=True)
 class AxisMixing:
-    """An operation that mixes along axes of the stream."""
+    """An operation that mixes entries along axes of the stream."""
 
     node: int
     kind: str
-    """product (of two activations), weights, kernel, sum, running, fourier; or channels, which
-    says only that a kernel takes these axes for its features."""
+    """product (of two activations), weights, kernel, sum, running (a scan) or fourier. channels
+    does not mix: it says that a kernel treats these axes as features."""
     origins: frozenset[int]
+    """Axes of the stream, counted from the end."""
 
 
 def trace_axes(
     graph: Graph, nodes: Iterable[int], *, starts: Iterable[int]
 ) -> tuple[dict[int, Layout], list[AxisMixing]]:
-    """The layout of every node that is made of these, and the steps that mix their axes."""
+    """Follow the axes of a stream through a set of nodes.
+
+    Args:
+        graph: recorded graph.
+        nodes: nodes to follow.
+        starts: nodes whose axes are those of the stream.
+
+    Returns:
+        The layout of each node that depends on the starts, and the operations that mix.
+    """
     known = {start: identity_layout(graph[start].shape) for start in starts}
     steps: list[AxisMixing] = []
     for index in sorted(nodes):
         node = graph[index]
         if node.active and index not in known and any(i in known for i in node.inputs):
-            found = _AxisTracer(graph, node, known, steps).compute_layout()
-            if len(found) != len(node.shape):  # not what was expected: any axis may hold any
-                found = tuple(make_axis(collect_origins(found), size) for size in node.shape)
-            known[index] = found
+            layout = _AxisTracer(graph, node, known, steps).compute_layout()
+            if len(layout) != len(node.shape):  # not understood: any axis may hold any
+                layout = tuple(make_axis(collect_origins(layout), size) for size in node.shape)
+            known[index] = layout
     return known, steps
 
 
 @dataclass(slots=True)
 class _AxisTracer:
-    """One operation, and what is known before it."""
+    """Computes the layout of one node and appends its mixing to `steps`."""
 
     graph: Graph
     node: Node
@@ -72,46 +98,46 @@ class _AxisTracer:
     def compute_layout(self) -> Layout:
         node, op = self.node, self.node.op
         if op in PRODUCT or op in ("linear", "cdist"):
-            found = self._product_layout()
-            if found is not None:
-                return found
+            product = self._product_layout()
+            if product is not None:
+                return product
         source = next(i for i in node.inputs if i in self.known)
-        mine, shape = self.known[source], self.graph[source].shape
-        if not shape:  # one number, which goes everywhere
+        layout, shape = self.known[source], self.graph[source].shape
+        if not shape:  # a scalar is broadcast everywhere
             return tuple(make_axis((), size) for size in node.shape)
         if op in ATTENTION:
             self._record_mixing("product", [make_axis({FOREIGN_AXIS}, 2)])
         elif op in RECURRENT - {"gru_cell", "lstm_cell"}:
-            self._record_mixing("running", mine[:-1])
+            self._record_mixing("running", layout[:-1])
         elif op in CUMULATIVE or op in FOURIER:
-            how = "running" if op in CUMULATIVE else "fourier"
-            self._record_mixing(how, [mine[i] for i in self._dims(len(shape))])
+            kind = "running" if op in CUMULATIVE else "fourier"
+            self._record_mixing(kind, [layout[i] for i in self._dims(len(shape))])
         elif op in CONVOLUTION or op in POOLING:
-            self._record_kernel(mine, shape)
+            self._record_kernel(layout, shape)
         elif op in REDUCTIONS and ("dim" in node.detail or node.size == 1):
-            return self._reduce_layout(mine, source=source)
+            return self._reduce_layout(layout, source=source)
         elif op in TRANSPOSES and len(shape) == len(node.shape):
-            return tuple(mine[i] for i in self._axis_order(len(shape)))
+            return tuple(layout[i] for i in self._axis_order(len(shape)))
         elif op == "unfold" and len(node.shape) == len(shape) + 1:
             dim = self._number_operands()[0] % len(shape)
-            wide = (*mine, make_axis(collect_origins([mine[dim]]), node.shape[-1]))
+            wide = (*layout, make_axis(collect_origins([layout[dim]]), node.shape[-1]))
             return self._fit_sizes(wide)
         elif op in AXIS_DROPS:
             dim = (self._number_operands() or [0])[0] % len(shape)
-            return self._fit_sizes(mine[:dim] + mine[dim + 1 :])
+            return self._fit_sizes(layout[:dim] + layout[dim + 1 :])
         elif op == "stack":
             dim = int(node.detail.get("dim", 0)) % len(node.shape)
-            return self._fit_sizes((*mine[:dim], (), *mine[dim:]))
+            return self._fit_sizes((*layout[:dim], (), *layout[dim:]))
         elif op == "getitem" and "index" in node.detail:
-            found = self._index_layout(mine)
-            if len(found) == len(node.shape):
-                return self._fit_sizes(found)
-        return self._default_layout(mine, shape)
+            indexed = self._index_layout(layout)
+            if len(indexed) == len(node.shape):
+                return self._fit_sizes(indexed)
+        return self._default_layout(layout, shape)
 
     def _record_mixing(self, kind: str, axes: Iterable[Axis]) -> None:
-        held = collect_origins(axes)
-        if held:
-            self.steps.append(AxisMixing(self.node.index, kind, held))
+        origins = collect_origins(axes)
+        if origins:
+            self.steps.append(AxisMixing(self.node.index, kind, origins))
 
     def _number_operands(self) -> list[int]:
         return [
@@ -122,116 +148,121 @@ class _AxisTracer:
         return operand.kind == "node" and self.graph[operand.node].active
 
     def _operand_layout(self, operand: Operand) -> Layout:
-        """The layout of an operand, made of the stream or not."""
+        """Return the layout of an operand, whether it depends on the stream or not."""
         if operand.node in self.known:
             return self.known[operand.node]
-        held = {FOREIGN_AXIS} if self._is_active(operand) else set[int]()
-        return tuple(make_axis(held, size) for size in operand_shape(self.graph, operand))
+        origins = {FOREIGN_AXIS} if self._is_active(operand) else set[int]()
+        return tuple(make_axis(origins, size) for size in operand_shape(self.graph, operand))
 
     def _fit_sizes(self, layout: Layout) -> Layout:
-        """The same axes with the sizes of the result."""
+        """Return the same axes with the sizes of the result."""
         return tuple(map(resize_axis, layout, self.node.shape))
 
     # products
 
     def _product_layout(self) -> Layout | None:
-        """A product as an einsum: what is summed over, and where the rest goes."""
+        """Record the axes that a product sums over; return the layout of its result."""
         tensors = tensor_operands(self.node)
         if self.node.op in ("addmm", "baddbmm"):
             tensors = tensors[1:]
         if self.node.op == "linear":
             tensors = tensors[:2]
         shapes = [operand_shape(self.graph, o) for o in tensors]
-        spelt = to_einsum(self.node.op, shapes, detail=self.node.detail)
-        if spelt is None or len(spelt[1]) != len(self.node.shape):
+        einsum = to_einsum(self.node.op, shapes, detail=self.node.detail)
+        if einsum is None or len(einsum[1]) != len(self.node.shape):
             return None
-        terms, out = spelt
-        found: dict[str, Axis] = {}
+        terms, out = einsum
+        axes: dict[str, Axis] = {}
         for operand, term in zip(tensors, terms, strict=True):
             for letter, axis in zip(term, self._operand_layout(operand), strict=True):
-                found[letter] = max(found.get(letter, ()), axis, key=knowledge_rank)
+                axes[letter] = max(axes.get(letter, ()), axis, key=knowledge_rank)
         summed = [letter for letter in dict.fromkeys("".join(terms)) if letter not in out]
         for letter in summed:
             self._record_contraction(letter, tensors, terms=terms)
-        made = collect_origins(found[letter] for letter in summed)
+        # An axis that only the weights have holds what the product sums over.
+        new_origins = collect_origins(axes[letter] for letter in summed)
         return tuple(
-            found[letter] if collect_origins([found[letter]]) else make_axis(made, size)
+            axes[letter] if collect_origins([axes[letter]]) else make_axis(new_origins, size)
             for letter, size in zip(out, self.node.shape, strict=True)
         )
 
     def _record_contraction(
         self, letter: str, tensors: Sequence[Operand], *, terms: list[str]
     ) -> None:
-        """An axis is gone: by a product of two activations, of weights and one, or by a sum."""
-        have = [(o, t.index(letter)) for o, t in zip(tensors, terms, strict=True) if letter in t]
-        live = [o for o, _ in have if self._is_active(o)]
-        chosen = (self.graph[o.node] for o, _ in have if o.kind == "node")
-        if len(live) == 1 and any(
-            n.depends_on_input and not n.active and not n.learned for n in chosen
+        """Record one summed axis: of two activations, of weights and an activation, or of one."""
+        owners = [(o, t.index(letter)) for o, t in zip(tensors, terms, strict=True) if letter in t]
+        active = [o for o, _ in owners if self._is_active(o)]
+        nodes = (self.graph[o.node] for o, _ in owners if o.kind == "node")
+        if len(active) == 1 and any(
+            n.depends_on_input and not n.active and not n.learned for n in nodes
         ):
-            return  # tokens are picked, as for an expert
-        how = "product" if len(live) > 1 else "weights" if len(have) > 1 else "sum"
+            return  # a one-hot matrix selects tokens, as for an expert
+        kind = "product" if len(active) > 1 else "weights" if len(owners) > 1 else "sum"
         self._record_mixing(
-            how, [self.known[o.node][place] for o, place in have if o.node in self.known]
+            kind, [self.known[o.node][axis] for o, axis in owners if o.node in self.known]
         )
 
     # sums and kernels
 
     def _dims(self, rank: int) -> list[int]:
-        """The axes that an operation was told, or takes by itself."""
-        said = self.node.detail.get("dim")
-        if said is not None:
-            return [int(i) % rank for i in (said if isinstance(said, list | tuple) else [said])]
+        """Return the axes of a reduction or transform: its argument, or its default."""
+        dim = self.node.detail.get("dim")
+        if dim is not None:
+            return [int(i) % rank for i in (dim if isinstance(dim, list | tuple) else [dim])]
         return list(range(rank))[{"2": -2, "n": -rank}.get(self.node.op[-1], -1) :]
 
-    def _reduce_layout(self, mine: Layout, *, source: int) -> Layout:
+    def _reduce_layout(self, layout: Layout, *, source: int) -> Layout:
         if "dim" not in self.node.detail:
-            return ((),) * len(self.node.shape)  # one number for all
-        dims = self._dims(len(mine))
+            return ((),) * len(self.node.shape)  # a reduction over all axes
+        dims = self._dims(len(layout))
         self._record_mixing(
-            "product" if self._is_weighted_sum(source, dims) else "sum", [mine[i] for i in dims]
+            "product" if self._is_weighted_sum(source, dims) else "sum", [layout[i] for i in dims]
         )
-        if len(self.node.shape) == len(mine):
-            return tuple(() if i in dims else axis for i, axis in enumerate(mine))
-        return tuple(axis for i, axis in enumerate(mine) if i not in dims)
+        if len(self.node.shape) == len(layout):
+            return tuple(() if i in dims else axis for i, axis in enumerate(layout))
+        return tuple(axis for i, axis in enumerate(layout) if i not in dims)
 
     def _is_weighted_sum(self, source: int, dims: list[int]) -> bool:
-        """Whether weights of pairs and values were multiplied: each entry of an axis has its own
-        sum over the same axis."""
-        made = self.graph[self.graph.trace_back(source)[-1][0]]
-        live = {o.node for o in made.operands if self._is_active(o)}
-        if made.op != "mul" or len(live) < 2:
+        """Whether the reduced tensor is a product of pair weights and values.
+
+        This is attention as `(weights[..., None] * values).sum(-2)`: the reduced axes of the stream
+        also occur on an axis that remains.
+        """
+        product = self.graph[self.graph.trace_back(source)[-1][0]]
+        active = {o.node for o in product.operands if self._is_active(o)}
+        if product.op != "mul" or len(active) < 2:
             return False
         rest = collect_origins(axis for i, axis in enumerate(self.known[source]) if i not in dims)
         return collect_origins(self.known[source][i] for i in dims) <= rest | {FOREIGN_AXIS}
 
-    def _record_kernel(self, mine: Layout, shape: Shape) -> None:
-        """Kernels stand on the last axes; channels before them."""
+    def _record_kernel(self, layout: Layout, shape: Shape) -> None:
+        """Record a convolution or pooling: kernels cover the last axes, channels precede them."""
         if self.node.op in POOLING:
-            place = len(shape) - int(self.node.op[-2]) - 1
-            self._record_mixing("channels", [mine[place]])
-            self._record_mixing("sum", mine[place + 1 :])
+            channels = len(shape) - int(self.node.op[-2]) - 1
+            self._record_mixing("channels", [layout[channels]])
+            self._record_mixing("sum", layout[channels + 1 :])
             return
         kernel = next(
             (s for o in self.node.operands[1:] if len(s := operand_shape(self.graph, o)) > 2), None
         )
         if kernel is None:
             return
-        place = len(shape) - len(kernel) + 1
+        channels = len(shape) - len(kernel) + 1
         if self.node.op == "conv_tbc":  # (length, in, out) on (tokens, examples, channels)
-            self._record_mixing("channels", mine[-1:])
-            self._record_mixing("weights", mine[-1:])
-            self._record_mixing("kernel", mine[:1] if kernel[0] > 1 else [])
+            self._record_mixing("channels", layout[-1:])
+            self._record_mixing("weights", layout[-1:])
+            self._record_mixing("kernel", layout[:1] if kernel[0] > 1 else [])
             return
-        self._record_mixing("channels", [mine[place]])
-        if kernel[1] > 1:
-            self._record_mixing("weights", [mine[place]])
-        on = zip(mine[place + 1 :], kernel[2:], strict=True)
-        self._record_mixing("kernel", [axis for axis, size in on if size > 1])
+        self._record_mixing("channels", [layout[channels]])
+        if kernel[1] > 1:  # not depthwise
+            self._record_mixing("weights", [layout[channels]])
+        covered = zip(layout[channels + 1 :], kernel[2:], strict=True)
+        self._record_mixing("kernel", [axis for axis, size in covered if size > 1])
 
     # everything else
 
     def _axis_order(self, rank: int) -> list[int]:
+        """Return the axis of the input for each axis of a transposed result."""
         numbers = [i % rank for i in self._number_operands()] if rank else []
         order = list(range(rank))
         if self.node.op == "permute":
@@ -248,31 +279,35 @@ class _AxisTracer:
             order[one], order[other] = order[other], order[one]
         return order
 
-    def _index_layout(self, mine: Layout) -> Layout:
+    def _index_layout(self, layout: Layout) -> Layout:
+        """Return the layout after indexing, by the pattern that `relevant_arguments` keeps."""
         pattern = self.node.detail["index"]
         used = sum(int(sign) if sign.isdigit() else sign not in "n." for sign in pattern)
         if "." not in pattern:
             pattern += "."
-        pattern = pattern.replace(".", ":" * (len(mine) - used))
-        found: list[Axis] = []
-        place = 0
+        pattern = pattern.replace(".", ":" * (len(layout) - used))
+        indexed: list[Axis] = []
+        position = 0
         for sign in pattern:
             count = int(sign) if sign.isdigit() else sign != "n"
             if sign == "n":
-                found.append(())
+                indexed.append(())
             elif sign != "i":
-                found.append(tuple(part for axis in mine[place : place + count] for part in axis))
-            place += count
-        return tuple(found)
+                taken = layout[position : position + count]
+                indexed.append(tuple(factor for axis in taken for factor in axis))
+            position += count
+        return tuple(indexed)
 
-    def _default_layout(self, mine: Layout, shape: Shape) -> Layout:
-        """What most operations do: each entry by itself, or the same entries in another shape, or
-        more or fewer along an axis; where nothing is known, any axis may hold any."""
+    def _default_layout(self, layout: Layout, shape: Shape) -> Layout:
+        """Return the layout of an elementwise operation, a reshape, or a change of sizes.
+
+        If none of these fits, any axis may hold any.
+        """
         out = self.node.shape
         tensors = tensor_operands(self.node)
-        alone = sum(map(self._is_active, tensors)) == 1
-        if alone and math.prod(shape) == math.prod(out):
-            return mine if shape == out else reshape_layout(mine, out)
+        is_unary = sum(map(self._is_active, tensors)) == 1
+        if is_unary and math.prod(shape) == math.prod(out):
+            return layout if shape == out else reshape_layout(layout, out)
         if len(out) >= max(
             len(operand_shape(self.graph, o)) for o in tensors if self._is_active(o)
         ):
@@ -284,15 +319,15 @@ class _AxisTracer:
                     for column, size in zip(columns, out, strict=True)
                 )
         if len(shape) == len(out):
-            return self._fit_sizes(mine)
-        every = collect_origins(mine)
-        sizes = {size: axis for axis, size in zip(mine, shape, strict=True)}
+            return self._fit_sizes(layout)
+        every = collect_origins(layout)
+        sizes = {size: axis for axis, size in zip(layout, shape, strict=True)}
         return tuple(sizes.get(size, make_axis(every, size)) for size in out)
 
     def _broadcast_layout(self, operand: Operand) -> Layout | None:
-        """An operand's layout spread to the shape of the result; None if it does not fit."""
+        """Return the layout of an operand broadcast to the result; None if it does not fit."""
         out, shape = self.node.shape, operand_shape(self.graph, operand)
-        ahead = len(out) - len(shape)
-        if ahead < 0 or any(s not in (1, o) for s, o in zip(shape, out[ahead:], strict=True)):
+        missing = len(out) - len(shape)
+        if missing < 0 or any(s not in (1, o) for s, o in zip(shape, out[missing:], strict=True)):
             return None
-        return ((),) * ahead + self._operand_layout(operand)
+        return ((),) * missing + self._operand_layout(operand)

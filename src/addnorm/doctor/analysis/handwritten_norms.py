@@ -1,4 +1,24 @@
-"""Norms written out by hand, in any spelling: something divided by the size of itself."""
+"""Norms written by hand, in any form: a tensor divided by the magnitude of itself.
+
+Example: an RMS norm.
+
+    model code                                    nodes
+    ms = x.pow(2).mean(-1, keepdim=True)          2 pow(1), 3 mean(2)
+    y = x * torch.rsqrt(ms + 1e-6)                4 add(3, 1e-6), 5 rsqrt(4), 6 mul(1, 5)
+
+    find_handwritten_norm(graph, node 6)
+    Norm(node=6, source=1, kind="rms", eps=1e-6, axes=(-1,), by_hand=True)
+
+A product or quotient of two activations is a norm if
+
+1. one factor is at most half as large as the other: the statistic (node 5);
+2. a walk back from the statistic over light operations meets a root and a reduction
+   (`_find_magnitude`: rsqrt and mean), and no operation that mixes or squashes;
+3. value and statistic come from the same tensor (`_trace_to_base` of both ends at node 1).
+
+If a mean is subtracted on either walk it is a layer norm. If the magnitude is a length and not the
+root of a mean, it is an L2 norm.
+"""
 
 import math
 from dataclasses import dataclass
@@ -16,7 +36,13 @@ from addnorm.doctor.graph.ops import (
 )
 
 MAX_STATISTIC_NODES = 24
-"""Nodes of a statistic that are looked at."""
+"""Maximum number of nodes of a statistic."""
+MAX_BASE_STEPS = 12
+"""Maximum number of steps from a value back to the tensor that is normalized."""
+MAX_MEAN_STEPS = 6
+"""Maximum number of steps from the subtracted term back to the mean."""
+
+VARIANCES = frozenset({"var", "std", "var_mean", "std_mean"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,24 +50,26 @@ class Norm:
     """One use of a norm."""
 
     node: int
-    """The normalized value."""
+    """Node of the result."""
     source: int
-    """What is normalized."""
+    """Node of the input."""
     kind: str
     """layer, rms, l2, batch, group, instance, dyt or derf."""
     path: str
+    """Path of the module that executes it."""
     eps: float | None = None
     axes: tuple[int, ...] | None = None
-    """Axes of the source that the statistics run over, from the end; None if not known."""
+    """Axes of the source that the statistics reduce, counted from the end; None if not known."""
     gain: bool = False
-    """Whether its own gain is part of the operation."""
+    """Whether the operation includes the gain."""
     weights: tuple[str, ...] = ()
-    """Names of the weights that the operation itself takes."""
+    """Names of the weights that the operation reads."""
     by_hand: bool = False
+    """Whether it is written out as single operations."""
 
 
 def axes_from_end(axes: object, rank: int) -> tuple[int, ...] | None:
-    """Axes counted from the end, sorted; None if they are not plain numbers."""
+    """Return axes counted from the end and sorted; None if they are not plain numbers."""
     if isinstance(axes, int):
         axes = (axes,)
     if not isinstance(axes, list | tuple) or not all(isinstance(a, int) for a in axes):
@@ -50,16 +78,16 @@ def axes_from_end(axes: object, rank: int) -> tuple[int, ...] | None:
 
 
 def find_handwritten_norm(graph: Graph, node: Node) -> Norm | None:
-    """The norm that ends at a node, if one does: something divided by the size of itself."""
+    """Return the norm whose last operation is this node, or None."""
     if node.op not in ("mul", "div") or len(node.inputs) < 2:
         return None
     for value in node.inputs:
         for statistic in node.inputs:
             if value == statistic or (node.op == "div" and node.operands[0].node != value):
                 continue
-            found = _match_division(graph, node, value=value, statistic=statistic)
-            if found is not None:
-                return found
+            norm = _match_division(graph, node, value=value, statistic=statistic)
+            if norm is not None:
+                return norm
     return None
 
 
@@ -67,86 +95,82 @@ def _match_division(graph: Graph, node: Node, *, value: int, statistic: int) -> 
     small = statistic
     while graph[small].op in ("expand", "expand_as", "broadcast_to") and graph[small].inputs:
         small = graph[small].inputs[0]
-    whole = graph[value].size
-    if not graph[value].shape or graph[small].size * 2 > max(whole, 1):
+    if not graph[value].shape or graph[small].size * 2 > max(graph[value].size, 1):
         return None
-    size = _find_magnitude(graph, small)
-    if size is None:
+    magnitude = _find_magnitude(graph, small)
+    if magnitude is None:
         return None
-    trail, minus = _trace_to_base(graph, value)
-    roots = {i for start in size.roots for i in _trace_to_base(graph, start)[0]}
-    shared = next((i for i in trail if i in roots), None)
-    if shared is None:
+    trail, is_centered = _trace_to_base(graph, value)
+    reduced = {i for start in magnitude.reduced for i in _trace_to_base(graph, start)[0]}
+    if not any(i in reduced for i in trail):
         return None
-    kind = "layer" if minus or size.is_centered else "l2" if size.is_length else "rms"
-    if kind == "l2" and size.axes:
-        width = math.prod(graph[trail[-1]].shape[axis] for axis in size.axes)
+    source = graph[trail[-1]]
+    is_centered |= magnitude.is_centered
+    kind = "layer" if is_centered else "l2" if magnitude.is_length else "rms"
+    if kind == "l2" and magnitude.axes:  # sqrt(dim) times a unit vector is an RMS norm
+        root = math.sqrt(math.prod(source.shape[axis] for axis in magnitude.axes))
         numbers = [o.value for i in trail for o in graph[i].operands if o.kind == "number"]
-        if any(n and abs(n - math.sqrt(width)) < 1e-3 * math.sqrt(width) for n in numbers):
+        if any(n and abs(n - root) < 1e-3 * root for n in numbers):
             kind = "rms"
-    rank = len(graph[trail[-1]].shape)
-    if rank > 2 and size.axes == tuple(range(-rank, -1)):
-        kind = "batch"  # one mean for each feature
+    rank = len(source.shape)
+    if rank > 2 and magnitude.axes == tuple(range(-rank, -1)):
+        kind = "batch"  # one mean per feature
     return Norm(
-        node.index, trail[-1], kind, node.path, size.eps, size.axes, by_hand=True
-    )  # fmt: skip
+        node.index, source.index, kind, node.path, magnitude.eps, magnitude.axes, by_hand=True
+    )
 
 
-@dataclass(slots=True)
+@dataclass(frozen=True, slots=True)
 class _Magnitude:
-    """A statistic that measures how large something is."""
+    """A statistic that measures how large a tensor is."""
 
-    roots: set[int]
-    is_centered: bool = False
-    is_length: bool = False
-    """A length, not a root of a mean."""
-    eps: float | None = None
-    axes: tuple[int, ...] | None = None
+    reduced: frozenset[int]
+    """Nodes that are reduced."""
+    is_centered: bool
+    """Whether a mean is subtracted, as in a variance."""
+    is_length: bool
+    """Whether it is a length and not the root of a mean."""
+    eps: float | None
+    axes: tuple[int, ...] | None
 
 
 def _find_magnitude(graph: Graph, index: int) -> _Magnitude | None:
-    """The statistic at a node, walked back by light operations to what was reduced."""
-    size = _Magnitude(set())
-    rooted = reduced = False
+    """Return the magnitude that a node computes, or None.
+
+    The walk goes back over light operations to the tensors that are reduced.
+    """
+    reduced: set[int] = set()
+    eps: float | None = None
+    axes: tuple[int, ...] | None = None
+    has_root = is_centered = False
     ops: set[str] = set()
-    seen, waiting = {index}, [index]
-    while waiting and len(seen) < MAX_STATISTIC_NODES:
+    visited, waiting = {index}, [index]
+    while waiting and len(visited) < MAX_STATISTIC_NODES:
         node = graph[waiting.pop()]
         if node.op in NAMED_NORMS or (node.op in NONLINEAR and node.op != "exp"):
             return None
         ops.add(node.op)
-        rooted |= node.op in ROOTS or _is_square_root(node)
+        has_root |= node.op in ROOTS or _is_square_root(node)
         if node.op in ("add", "clamp", "clamp_min", "maximum", "max"):
-            size.eps = _find_eps(node) or size.eps
+            eps = _find_eps(node) or eps
         if _is_reduction(graph, node):
-            reduced = True
-            size.roots.update(node.inputs)
-            size.axes = size.axes or _reduced_axes(graph, node)
-            size.is_centered |= node.op in ("var", "std", "var_mean", "std_mean")
-            rooted |= any(graph[i].op == "abs" for i in node.inputs)
-            for i in node.inputs:
-                size.is_centered |= _trace_to_base(graph, i)[1]
+            reduced.update(node.inputs)
+            axes = axes or _reduced_axes(graph, node)
+            is_centered |= node.op in VARIANCES
+            has_root |= any(graph[i].op == "abs" for i in node.inputs)
+            is_centered |= any(_trace_to_base(graph, i)[1] for i in node.inputs)
             continue
         if is_mixing(node.op):
             return None
-        size.is_centered |= node.op in ("sub", "rsub") and len(node.inputs) == 2  # E[x^2] - E[x]^2
+        is_centered |= node.op in ("sub", "rsub") and len(node.inputs) == 2  # E[x^2] - E[x]^2
         for i in node.inputs:
-            if i not in seen:
-                seen.add(i)
+            if i not in visited:
+                visited.add(i)
                 waiting.append(i)
-    if not (rooted and reduced and size.roots):
+    if not (has_root and reduced):
         return None
-    size.is_length = not ops & {
-        "mean",
-        "var",
-        "std",
-        "var_mean",
-        "std_mean",
-        "div",
-        "mul",
-        "nanmean",
-    }
-    return size
+    is_length = not ops & (VARIANCES | {"mean", "nanmean", "div", "mul"})
+    return _Magnitude(frozenset(reduced), is_centered, is_length, eps, axes)
 
 
 def _reduced_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
@@ -159,8 +183,8 @@ def _reduced_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
 
 
 def _find_eps(node: Node) -> float | None:
-    found = [o.value for o in node.operands if o.kind in ("number", "constant")]
-    small = [abs(v) for v in found if v is not None and 0 < abs(v) < 0.1]
+    values = [o.value for o in node.operands if o.kind in ("number", "constant")]
+    small = [abs(v) for v in values if v is not None and 0 < abs(v) < 0.1]
     return small[0] if small else node.detail.get("min")
 
 
@@ -172,7 +196,7 @@ def _is_square_root(node: Node) -> bool:
 
 
 def _is_reduction(graph: Graph, node: Node) -> bool:
-    """Whether a node is a statistic of something larger, with no weights in it."""
+    """Whether a node reduces a larger tensor and reads no weights."""
     if not node.inputs:
         return False
     largest = max(graph[i].size for i in node.inputs)
@@ -186,9 +210,13 @@ def _is_reduction(graph: Graph, node: Node) -> bool:
 
 
 def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
-    """Back over squares, casts, gains and centring; and whether a mean was taken away."""
-    trail, minus = [index], False
-    for _ in range(12):
+    """Walk back over squares, casts, factors and centering.
+
+    Returns:
+        The nodes of the walk, and whether a mean is subtracted on it.
+    """
+    trail, is_centered = [index], False
+    for _ in range(MAX_BASE_STEPS):
         node = graph[index]
         if node.op in ("pow", "square", "abs", "float_power", "mul") and len(node.inputs) == 1:
             index = node.inputs[0]
@@ -204,7 +232,7 @@ def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
             and _is_centering(graph, node)
         ):
             large = max(node.inputs, key=lambda i: graph[i].size)
-            index, minus = large, True
+            index, is_centered = large, True
         elif (
             node.op in ("pow", "mul") and len(node.inputs) == 2 and node.inputs[0] == node.inputs[1]
         ):
@@ -212,15 +240,15 @@ def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
         else:
             break
         trail.append(index)
-    return trail, minus
+    return trail, is_centered
 
 
 def _is_centering(graph: Graph, node: Node) -> bool:
-    """x - m, where m is a plain mean of something as large as x."""
+    """Whether a node is `x - m`, where m is a mean without weights."""
     small = min(node.inputs, key=lambda i: graph[i].size)
     if node.op == "add" and not any(graph[i].op == "neg" for i in node.inputs):
         return False
-    for _ in range(6):
+    for _ in range(MAX_MEAN_STEPS):
         if _is_reduction(graph, graph[small]):
             return True
         if graph[small].op == "getitem" and len(graph[small].inputs) == 1:  # mean[..., None]

@@ -1,10 +1,17 @@
-"""Names: the class of a join and its tags."""
+"""Labels of residual adds: wiring and tags, the words that the report prints.
+
+    entry norm only                     "pre_ln"
+    entry norm, learned vector scale    "pre_ln" with the tag "layer-scale"
+    post-norm, shortcut times 2         "post_ln" with the tag "scaled-shortcut"
+
+The words are stored in `signatures.json` and in reports; do not change them.
+"""
 
 from addnorm.doctor.analysis.norms import is_query_key
 from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
 from addnorm.doctor.graph.nodes import Scale
 
-WIRING_LABELS = {
+WIRING_LABELS = {  # (entry norm, exit norm, post-norm)
     (False, False, True): "post_ln",
     (True, False, False): "pre_ln",
     (False, True, False): "res_post",
@@ -16,85 +23,89 @@ WIRING_LABELS = {
 }
 
 
-def wiring_label(analysis: ModelAnalysis, reading: AddAnalysis) -> str:
-    """The class of a join."""
-    if reading.is_attention_score:
+def wiring_label(analysis: ModelAnalysis, block: AddAnalysis) -> str:
+    """Return the wiring of a residual add: where its norms are."""
+    if block.is_attention_score:
         return "attention_score"
-    if reading.is_false_pre_norm:
+    if block.is_false_pre_norm:
         return "false_pre_ln"
-    named = WIRING_LABELS[(reading.has_pre_norm, reading.exit_norm >= 0, reading.has_post_norm)]
-    if named == "none":
-        graph, norms = analysis.graph, analysis.norms
-        inner = [
-            i
-            for i in (*reading.inner_norms, *reading.partial_norms)
-            if not is_query_key(graph, norms[i])
-        ]
-        if any(i not in reading.partial_norms for i in inner):
-            return "mid-norm"
-    return named
+    placement = (block.has_pre_norm, block.exit_norm is not None, block.has_post_norm)
+    label = WIRING_LABELS[placement]
+    if label == "none" and any(
+        i not in block.partial_norms and not is_query_key(analysis.graph, analysis.norms[i])
+        for i in block.inner_norms
+    ):
+        return "mid-norm"
+    return label
 
 
-def list_tags(analysis: ModelAnalysis, reading: AddAnalysis) -> tuple[str, ...]:
-    """What else is to be said of a join."""
-    join = reading.add
-    found: list[str] = []
-    if reading.outer_add >= 0:
-        found.append("inner")
-    for scale in reading.scales:
+def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
+    """Return further properties of a residual add, in a fixed order."""
+    add, link = block.add, block.link
+    tags: list[str] = []
+    if block.outer_add is not None:
+        tags.append("inner")
+    for scale in block.scales:
         if scale.kind == "weight":
-            found.append("rezero" if scale.size == 1 else "layer-scale")
+            tags.append("rezero" if scale.size == 1 else "layer-scale")
         elif differs_from_one(scale):
-            found.append("scaled-branch")
-    if any(scale.kind == "weight" or differs_from_one(scale) for scale in join.shortcut_scales):
-        found.append("scaled-shortcut")
-    weighed = {r.add.node for r in analysis.add_analyses if r.add.is_weighted}
-    dense = reading.link.is_dense or reads_multiple_streams(analysis, reading)
-    dense |= join.is_weighted or join.fork in weighed
-    said = {
-        "gated": join.is_gated and not join.is_mixed, "hyper-connections": join.is_mixed,
-        "parallel": reading.is_parallel, "projection-shortcut": join.has_projection,
-        "long-skip": reading.skipped_adds > 0, "activation-after-add": bool(reading.activation_after),
-        "reversible": reading.is_reversible, "merge": reading.is_merge, "dual": reading.is_dual,
-        "dense": dense and not join.is_mixed,
-        "interpolated": join.difference_node >= 0, "normalized-shortcut": join.has_normed_shortcut and not join.is_mixed,
-        "scaled-stream": any(m.kind == "scale" for m in reading.link.events) and reading.has_pre_norm
-        and not reading.link.norms() and reading.link.previous >= 0,
-        "scaled-input": bool(find_entry_scales(analysis, reading)),
-    }  # fmt: skip
-    found += [name for name, true in said.items() if true]
-    return tuple(dict.fromkeys(found))
+            tags.append("scaled-branch")
+    if any(scale.kind == "weight" or differs_from_one(scale) for scale in add.shortcut_scales):
+        tags.append("scaled-shortcut")
+    weighted = {other.add.node for other in analysis.add_analyses if other.add.is_weighted}
+    is_dense = link.is_dense or reads_multiple_streams(analysis, block)
+    is_dense |= add.is_weighted or add.fork in weighted
+    scales_stream = any(event.kind == "scale" for event in link.events) and not link.norms()
+    properties = {
+        "gated": add.is_gated and not add.is_mixed,
+        "hyper-connections": add.is_mixed,
+        "parallel": block.is_parallel,
+        "projection-shortcut": add.has_projection,
+        "long-skip": block.skipped_adds > 0,
+        "activation-after-add": bool(block.activation_after),
+        "reversible": block.is_reversible,
+        "merge": block.is_merge,
+        "dual": block.is_dual,
+        "dense": is_dense and not add.is_mixed,
+        "interpolated": add.difference_node is not None,
+        "normalized-shortcut": add.has_normed_shortcut and not add.is_mixed,
+        "scaled-stream": scales_stream and block.has_pre_norm and link.previous is not None,
+        "scaled-input": bool(find_entry_scales(analysis, block)),
+    }
+    tags += [name for name, holds in properties.items() if holds]
+    return tuple(dict.fromkeys(tags))
 
 
 def differs_from_one(scale: Scale) -> bool:
-    """Whether a constant is not 1; its sign does not matter."""
-    single = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
-    return single and scale.value is not None and abs(abs(scale.value) - 1) > 1e-6
+    """Whether a scale is a constant scalar other than 1 and -1."""
+    is_scalar = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
+    return is_scalar and scale.value is not None and abs(abs(scale.value) - 1) > 1e-6
 
 
-def find_entry_scales(analysis: ModelAnalysis, reading: AddAnalysis) -> list[float]:
-    """Constants that multiply what a branch reads, right behind its norm."""
+def find_entry_scales(analysis: ModelAnalysis, block: AddAnalysis) -> list[float]:
+    """Return the constants that multiply the input of a branch, right after its entry norm."""
     graph = analysis.graph
-    found = []
-    for index in reading.entry_norms:
-        if analysis.norms[index].kind == "l2" or not analysis.norms[index].axes:
+    constants = []
+    for index in block.entry_norms:
+        norm = analysis.norms[index]
+        if norm.kind == "l2" or not norm.axes:
             continue
-        width = analysis.graph[analysis.norms[index].source].shape[-1]
-        for kid in graph.forward_reach(index):
-            if kid in reading.add.path and (step := graph.parent_through_scale(kid)) is not None:
+        width = graph[norm.source].shape[-1]
+        for user in graph.forward_reach(index):
+            if user in block.add.path and (step := graph.parent_through_scale(user)) is not None:
                 scale = step[1]
                 if scale is None or not differs_from_one(scale) or scale.value is None:
                     continue
-                if abs(scale.value**2 - width) > 1e-2 * width:  # sqrt(dim): a unit vector's
-                    found.append(scale.value)
-    return found
+                if abs(scale.value**2 - width) > 1e-2 * width:  # sqrt(dim) belongs to an RMS norm
+                    constants.append(scale.value)
+    return constants
 
 
-def reads_multiple_streams(analysis: ModelAnalysis, reading: AddAnalysis) -> bool:
+def reads_multiple_streams(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
     """Whether a branch reads a mixture of several earlier streams."""
     graph = analysis.graph
-    for index in reading.entry_norms:
-        way = graph.nodes_between(reading.add.fork, analysis.norms[index].source)
-        if any(graph[i].op == "stack" and len(graph[i].inputs) > 1 for i in way):
+    for index in block.entry_norms:
+        path = graph.nodes_between(block.add.fork, analysis.norms[index].source)
+        if any(graph[i].op == "stack" and len(graph[i].inputs) > 1 for i in path):
             return True
     return False

@@ -1,4 +1,10 @@
-"""Norms in a graph: called by name, hidden in a kernel, squashed, or written out (written.py)."""
+"""Norms of a graph: named operations, opaque kernels, squashing norms, and norms written by hand.
+
+F.layer_norm(x)                named                     kind "layer"
+CustomKernel.apply(x)          opaque, by its behavior   kind "layer" or "rms"
+tanh(alpha * x)                squashing                 kind "dyt"
+x / x.norm(dim=-1)             by hand                   kind "l2" (handwritten_norms.py)
+"""
 
 import math
 from dataclasses import replace
@@ -6,9 +12,9 @@ from dataclasses import replace
 from addnorm.doctor.analysis.handwritten_norms import Norm, axes_from_end, find_handwritten_norm
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node
-from addnorm.doctor.graph.ops import ATTENTION, NAMED_NORMS, SLICES, is_mixing
+from addnorm.doctor.graph.ops import ATTENTION, NAMED_NORMS, SLICES
 
-__all__ = ["TITLES", "Norm", "find_norms", "is_query_key", "find_gain_nodes"]
+__all__ = ["TITLES", "Norm", "find_gain_nodes", "find_norms", "is_query_key"]
 
 TITLES = {
     "layer": "LayerNorm", "rms": "RMSNorm", "l2": "Unit norm", "batch": "BatchNorm",
@@ -17,8 +23,8 @@ TITLES = {
 
 
 def find_norms(graph: Graph) -> dict[int, Norm]:
-    """Every use of a norm, by the node of its result."""
-    found: dict[int, Norm] = {}
+    """Return every use of a norm, by the node of its result."""
+    norms: dict[int, Norm] = {}
     for node in graph:
         if not node.active or not node.inputs:
             continue
@@ -28,31 +34,31 @@ def find_norms(graph: Graph) -> dict[int, Norm]:
             or _find_squashing_norm(graph, node)
         )
         if norm is not None:
-            found[node.index] = _to_rms(graph, norm) if norm.kind == "l2" else norm
-    for norm in list(found.values()):
-        shifted = _find_late_centering(graph, norm) if norm.by_hand else None
-        if shifted is not None:
-            del found[norm.node]
-            found[shifted] = replace(norm, node=shifted, kind="layer")
-    return found
+            norms[node.index] = _to_rms(graph, norm) if norm.kind == "l2" else norm
+    for norm in list(norms.values()):
+        centered = _find_late_centering(graph, norm) if norm.by_hand else None
+        if centered is not None:
+            del norms[norm.node]
+            norms[centered] = replace(norm, node=centered, kind="layer")
+    return norms
 
 
 def _find_late_centering(graph: Graph, norm: Norm) -> int | None:
-    """x * scale - mean * scale: the centring comes last."""
-    for kid in graph[norm.node].users:
-        node = graph[kid]
+    """Return the node of `x * scale - mean * scale`, a layer norm that centers last."""
+    for user in graph[norm.node].users:
+        node = graph[user]
         if node.op not in ("sub", "add") or len(node.inputs) != 2:
             continue
         other = next(i for i in node.inputs if i != norm.node)
         if graph[other].size * 2 <= node.size and graph.reaches(norm.source, other):
-            way = graph.nodes_between(norm.source, other)
-            if not any(is_mixing(graph[i].op) for i in way if i != norm.source):
-                return kid
+            path = graph.nodes_between(norm.source, other)
+            if not graph.has_mixing(path, exclude=norm.source):
+                return user
     return None
 
 
 def _to_rms(graph: Graph, norm: Norm) -> Norm:
-    """A unit vector times sqrt(dim) is a root mean square norm."""
+    """Return an L2 norm as an RMS norm if its result is multiplied by sqrt(dim)."""
     if not norm.axes or not graph[norm.source].shape:
         return norm
     width = math.prod(graph[norm.source].shape[axis] for axis in norm.axes)
@@ -94,7 +100,7 @@ def _named_axes(graph: Graph, node: Node) -> tuple[int, ...] | None:
 
 
 def _find_squashing_norm(graph: Graph, node: Node) -> Norm | None:
-    """DyT and Derf: a squashed, scaled copy with a learned scalar inside."""
+    """Return DyT or Derf: a tanh or erf of the input times a learned scalar."""
     kinds = {"tanh": "dyt", "erf": "derf"}
     if node.op not in kinds or len(node.inputs) != 1:
         return None
@@ -109,32 +115,35 @@ def _find_squashing_norm(graph: Graph, node: Node) -> Norm | None:
 
 
 def find_gain_nodes(graph: Graph, norm: Norm) -> set[int]:
-    """Where a norm's own gain is multiplied, if it stands behind the norm's operation."""
+    """Return the nodes that multiply the result of a norm by its gain, outside its operation."""
     if norm.gain:
         return set()
-    found: set[int] = set()
+    gains: set[int] = set()
     for index in graph.forward_reach(norm.node):
         node = graph[index]
         if node.op == "mul" and len(node.inputs) == 1:
             step = graph.parent_through_scale(index)
             if step and step[1] and step[1].kind == "weight":
-                found.add(index)
-    return found
+                gains.add(index)
+    return gains
 
 
 def is_query_key(graph: Graph, norm: Norm) -> bool:
-    """Whether a norm's result goes to an attention product with nothing but positions between."""
+    """Whether a norm normalizes queries or keys.
+
+    Then an attention product reads its result, with at most rotary positions between.
+    """
     reached = graph.forward_reach(norm.node, extra_ops=SLICES | {"cat"})
-    bare = ATTENTION - {"multi_head_attention_forward"}  # which makes queries and keys itself
-    if any(graph[i].op in bare for i in reached):
+    products = ATTENTION - {"multi_head_attention_forward"}  # which projects queries and keys
+    if any(graph[i].op in products for i in reached):
         return True
-    looking = bare | {"matmul", "bmm"}
-    turned = [i for i in reached if _is_rotary(graph, reached, index=i)]
-    return any(graph[i].op in looking for start in turned for i in graph.forward_reach(start))
+    rotated = [i for i in reached if _is_rotary(graph, reached, index=i)]
+    products |= {"matmul", "bmm"}
+    return any(graph[i].op in products for start in rotated for i in graph.forward_reach(start))
 
 
 def _is_rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
-    """q cos + rotated(q) sin."""
+    """Whether a node is `q * cos + rotate(q) * sin`."""
     node = graph[index]
-    parts = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.inputs)
-    return node.op == "add" and len(node.inputs) == 2 and parts
+    is_rotation = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.inputs)
+    return node.op == "add" and len(node.inputs) == 2 and is_rotation

@@ -1,80 +1,317 @@
-"""What stands behind each sum: a norm of its own, a final norm, or one that the skip carries on."""
+"""Norms after each sum: which block owns them.
 
+The norm after a sum can belong to three blocks, and the graph alone does not tell which:
+
+    x = norm(x + f(x))                  Post-LN: the norm belongs to the block of the sum
+    x = x + f(norm(x)); ...; norm(x)    Pre-LN: the norm after the last sum is a final norm
+    h = norm(x); x = h + f(h)           false Pre-LN: the norm belongs to the block after it
+
+In the third form the shortcut carries the normalized stream. It computes the same as Post-LN with
+all norms moved by half a block, so the position of the norms within the stack decides.
+
+The pass refines its own result in four steps:
+
+1. From the last add to the first: a norm on the link to the next add follows this sum. Norms after
+   the last add of a stream are final norms.
+2. A final norm becomes the post-norm of its block if the corresponding block of the layer before
+   has one, or if the block is alone and has no other norm.
+3. Runs of blocks are recognized as false Pre-LN: a norm before the first sum, none after the last,
+   or norms whose module path is nearer to the branch after them.
+4. A norm that was assigned in step 2 because of a post-norm that step 3 took away is final again.
+
+Example: two blocks of `x = norm(x + f(x))`, with sums at nodes 5 and 9 and norms at 6 and 10.
+
+    step 1   {5: PostNorms(has_post_norm=True, post_norm=6), 9: PostNorms(final_norms=(10,))}
+    step 2   {..., 9: PostNorms(has_post_norm=True, post_norm=10)}
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from itertools import pairwise
 
-from addnorm.doctor.analysis.norms import is_query_key
-from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
+from addnorm.doctor.analysis.norms import Norm, is_query_key
+from addnorm.doctor.analysis.results import NestedAdd, PostNorms
 from addnorm.doctor.analysis.streams import find_own_copy
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import NONLINEAR, POOLING, is_mixing
 from addnorm.doctor.residual.mixtures import find_later_mixtures
 
 MAX_BLOCKS_BACK = 200
-"""Blocks among which a layer is looked for that repeats."""
+"""Number of blocks in which a repeating layer is searched."""
 PASS_OPS = POOLING | {"getitem", "select", "cat", "index", "stack", "sum", "mean"}
+"""Operations between the last sum and a final norm."""
 
 
-def assign_post_norms(analysis: ModelAnalysis) -> None:
-    """Fill in post, final norms and false ones, the last joins first."""
-    followers: dict[int, list[AddAnalysis]] = {}
-    for reading in analysis.add_analyses:
-        if reading.link.previous >= 0:
-            followers.setdefault(reading.link.previous, []).append(reading)
-    beside = {r.add.parallel_to for r in analysis.add_analyses if r.add.parallel_to >= 0}
-    for reading in reversed(analysis.add_analyses):
-        after = followers.get(reading.add.node, [])
-        plain = [r for r in after if not r.is_attention_score and r.outer_add < 0 and not r.is_dual]
-        after = plain or after
-        if after:
-            _assign_from_next(analysis, reading, after=after[0])
-        elif reading.add.node not in beside:
-            _assign_last(analysis, reading)
-    settled = _assign_tail_norms(analysis)
-    _mark_false_pre_norms(analysis)
-    for reading, before in settled:
-        if before is not None and not before.has_post_norm and not reading.is_false_pre_norm:
-            _make_final_norm(reading)  # its norms were those of the next skips
+def assign_post_norms(
+    graph: Graph, norms: Mapping[int, Norm], *, adds: list[NestedAdd]
+) -> dict[int, PostNorms]:
+    """Return the norms after each sum, by the node of the add.
+
+    Args:
+        graph: recorded graph.
+        norms: all norms, by the node of their result.
+        adds: residual adds in the order of execution.
+    """
+    return _PostNormPass(graph, norms, adds).run()
 
 
-def _assign_from_next(analysis: ModelAnalysis, reading: AddAnalysis, *, after: AddAnalysis) -> None:
-    found = after.link.norms(include_before_mixture=not reading.has_pre_norm)
-    acts = [m.node for m in after.link.events if m.kind == "activation"]
-    reading.activation_after = analysis.graph[acts[-1]].op if acts else ""
-    if after.skipped_adds and not found:  # a long skip joins in before the norm
-        reading.has_post_norm, reading.post_norm = after.has_post_norm, after.post_norm
-        reading.final_norms = list(after.final_norms)
-        return
-    reading.has_post_norm = bool(found)
-    reading.post_norm = found[-1] if found else -1
+class _PostNormPass:
+    """Working state of the pass: the records so far, by the node of the add."""
 
+    def __init__(self, graph: Graph, norms: Mapping[int, Norm], adds: list[NestedAdd]) -> None:
+        self.graph, self.norms, self.adds = graph, norms, adds
+        self.by_node = {add.add.node: add for add in adds}
+        self.records = {node: PostNorms() for node in self.by_node}
 
-def _assign_last(analysis: ModelAnalysis, reading: AddAnalysis) -> None:
-    """The last join of a stream: is the norm behind it its own, or a final one?"""
-    graph, norms = analysis.graph, analysis.norms
-    node = reading.add.node
-    reached = graph.forward_reach(node, extra_ops=PASS_OPS | set(NONLINEAR))
-    together = (
-        find_later_mixtures(graph, node, width=reading.add.width)
-        if reading.add.is_mixed
-        else set[int]()
-    )
-    for index in sorted(together):  # streams are read as one
-        reached |= {index, *graph.forward_reach(index, extra_ops=PASS_OPS)}
-    ends = {
-        node,
-        *together,
-        *(i for i in reached if graph[i].op in PASS_OPS or _is_pass_through(graph, i)),
-    }
-    for index in list(reached):
-        if index not in ends and find_own_copy(graph, index) is not None:
-            ends |= {index, *(i for i in graph.forward_reach(index) if _is_pass_through(graph, i))}
-    read = {
-        i for r in analysis.add_analyses if r.add.is_crossed for i in r.entry_norms
-    }  # by the other stream
-    behind = (n.node for n in norms.values() if n.source in ends)
-    reading.final_norms = sorted(set(behind) - read)
-    kids = (graph[i].op for i in graph[node].users)
-    reading.activation_after = next((op for op in kids if op in NONLINEAR), "")
+    def run(self) -> dict[int, PostNorms]:
+        self._assign_from_links()
+        claimed = self._claim_final_norms()
+        self._find_false_pre_norms()
+        for add, counterpart in claimed:
+            if (
+                counterpart is not None
+                and not self._get(counterpart).has_post_norm
+                and not self._get(add).is_false_pre_norm
+            ):
+                self._make_final_norm(add)
+        return self.records
+
+    def _get(self, add: NestedAdd) -> PostNorms:
+        return self.records[add.add.node]
+
+    def _update(self, add: NestedAdd, **changes: object) -> None:
+        self.records[add.add.node] = replace(self._get(add), **changes)  # type: ignore[arg-type]
+
+    def _make_final_norm(self, add: NestedAdd) -> None:
+        """Turn the post-norm of an add into a final norm."""
+        norm, final_norms = self._get(add).post_norm, self._get(add).final_norms
+        if norm is not None and norm not in final_norms:
+            final_norms = (norm, *final_norms)
+        self._update(add, has_post_norm=False, post_norm=None, final_norms=final_norms)
+
+    # step 1: norms between an add and the next, and after the last
+
+    def _assign_from_links(self) -> None:
+        followers: dict[int, list[NestedAdd]] = {}
+        for add in self.adds:
+            if add.link.previous is not None:
+                followers.setdefault(add.link.previous, []).append(add)
+        has_parallel = {add.add.parallel_to for add in self.adds}
+        for add in reversed(self.adds):
+            after = followers.get(add.add.node, [])
+            blocks = [
+                a
+                for a in after
+                if not a.is_attention_score and a.outer_add is None and not a.is_dual
+            ]
+            after = blocks or after
+            if after:
+                self._assign_from_next(add, after=after[0])
+            elif add.add.node not in has_parallel:
+                self._assign_last(add)
+
+    def _assign_from_next(self, add: NestedAdd, *, after: NestedAdd) -> None:
+        norms = after.link.norms(include_before_mixture=not add.has_pre_norm)
+        activations = [e.node for e in after.link.events if e.kind == "activation"]
+        activation = self.graph[activations[-1]].op if activations else ""
+        if after.skipped_adds and not norms:
+            # A long skip is added before the norm: the norm follows both sums.
+            self.records[add.add.node] = replace(self._get(after), activation_after=activation)
+            return
+        self._update(
+            add,
+            activation_after=activation,
+            has_post_norm=bool(norms),
+            post_norm=norms[-1] if norms else None,
+        )
+
+    def _assign_last(self, add: NestedAdd) -> None:
+        """Collect the norms after the last add of a stream as final norms."""
+        sources = self._nodes_after_last(add)
+        read_by_other_stream = {i for a in self.adds if a.add.is_crossed for i in a.entry_norms}
+        following = {norm.node for norm in self.norms.values() if norm.source in sources}
+        users = (self.graph[i].op for i in self.graph[add.add.node].users)
+        self._update(
+            add,
+            final_norms=tuple(sorted(following - read_by_other_stream)),
+            activation_after=next((op for op in users if op in NONLINEAR), ""),
+        )
+
+    def _nodes_after_last(self, add: NestedAdd) -> set[int]:
+        """Return the nodes that still are the last sum, up to pooling, slices and activations."""
+        graph, node = self.graph, add.add.node
+        reached = graph.forward_reach(node, extra_ops=PASS_OPS | set(NONLINEAR))
+        mixtures: set[int] = set()
+        if add.add.is_mixed:  # parallel streams are read as one
+            mixtures = find_later_mixtures(graph, node, width=add.add.width)
+        for index in sorted(mixtures):
+            reached |= {index, *graph.forward_reach(index, extra_ops=PASS_OPS)}
+        nodes = {node, *mixtures}
+        nodes |= {i for i in reached if graph[i].op in PASS_OPS or _is_pass_through(graph, i)}
+        for index in list(reached):
+            if index not in nodes and find_own_copy(graph, index) is not None:
+                later = (i for i in graph.forward_reach(index) if _is_pass_through(graph, i))
+                nodes |= {index, *later}
+        return nodes
+
+    # step 2: final norms that belong to the last block
+
+    def _claim_final_norms(self) -> list[tuple[NestedAdd, NestedAdd | None]]:
+        """Turn final norms into post-norms; return the adds that got one and their counterparts."""
+        claimed: list[tuple[NestedAdd, NestedAdd | None]] = []
+        for add in self.adds:
+            record = self._get(add)
+            if not record.final_norms or record.has_post_norm:
+                continue
+            counterpart = self._find_counterpart(add)
+            if counterpart is None:
+                is_own = not add.has_pre_norm and add.exit_norm is None
+                is_own = is_own and not self._has_inner_norm(add)
+            else:
+                is_own = (
+                    self._get(counterpart).has_post_norm
+                    and add.has_pre_norm <= counterpart.has_pre_norm
+                )
+            if is_own:
+                self._update(
+                    add,
+                    has_post_norm=True,
+                    post_norm=record.final_norms[0],
+                    final_norms=record.final_norms[1:],
+                )
+                claimed.append((add, counterpart))
+        return claimed
+
+    def _has_inner_norm(self, add: NestedAdd) -> bool:
+        """Whether the branch has a norm inside, other than those of queries and keys."""
+        return any(
+            self.norms[i].kind != "l2" and not is_query_key(self.graph, self.norms[i])
+            for i in add.inner_norms
+        )
+
+    def _find_counterpart(self, last: NestedAdd) -> NestedAdd | None:
+        """Return the block at the same position in the layer before.
+
+        If layers do not repeat, it is the block right before.
+        """
+        back: list[NestedAdd] = []
+        add: NestedAdd | None = last
+        while add is not None and len(back) < MAX_BLOCKS_BACK:
+            if bool(add.skipped_adds) == bool(last.skipped_adds):
+                back.append(add)
+            add = self._previous(add)
+        kinds = [(a.kind, a.has_pre_norm) for a in back]
+        for period in range(1, len(kinds) // 2 + 1):
+            if kinds[:period] == kinds[period : 2 * period]:
+                return back[period]
+        return back[1] if len(back) > 1 else None
+
+    def _previous(self, add: NestedAdd) -> NestedAdd | None:
+        return None if add.link.previous is None else self.by_node.get(add.link.previous)
+
+    # step 3: shortcuts that carry the normalized stream
+
+    def _find_false_pre_norms(self) -> None:
+        blocks = [a for a in self.adds if not a.is_attention_score and a.outer_add is None]
+        for block in blocks:
+            self._check_false_pre_norm(block)
+        streams: dict[int, list[NestedAdd]] = {}
+        for block in blocks:
+            root = block
+            while (previous := self._previous(root)) is not None:
+                root = previous
+            streams.setdefault(root.add.node, []).append(block)
+        for rows in streams.values():
+            self._check_first_block(rows)
+            first_run = self._find_first_run(rows)
+            for run in (rows, first_run):
+                if run and self._is_shifted_post_norm(run):
+                    for block in run:
+                        self._update(block, is_false_pre_norm=True, has_post_norm=False)
+
+    def _check_false_pre_norm(self, block: NestedAdd) -> None:
+        """Mark a block whose norm lies on the stream, if the block before does not need it."""
+        norms = block.link.norms(include_before_mixture=False)
+        if block.has_pre_norm or not norms or block.exit_norm is not None or block.skipped_adds:
+            return
+        before = self._previous(block)
+        if before is None or not self._get(before).has_post_norm or before.skipped_adds:
+            return
+        has_post_norm = self._get(block).has_post_norm
+        if (
+            before.has_pre_norm
+            or self._get(before).is_false_pre_norm
+            or (before.inner_norms and not block.inner_norms and not has_post_norm)
+        ):
+            self._update(block, is_false_pre_norm=True)
+            self._update(before, has_post_norm=False)
+            if has_post_norm and not before.has_pre_norm:
+                self._make_final_norm(block)
+
+    def _find_first_run(self, rows: list[NestedAdd]) -> list[NestedAdd]:
+        """Return the first blocks of a stream whose shortcut is normalized, if others follow.
+
+        The run ends with the first block whose sum has no norm after it.
+        """
+        for count, block in enumerate(rows, start=1):
+            if block.has_pre_norm or not block.link.norms():
+                return []
+            if not self._get(block).has_post_norm:
+                return rows[:count] if 1 < count < len(rows) else []
+        return []
+
+    def _check_first_block(self, rows: list[NestedAdd]) -> None:
+        """Mark the first block like the next block of its kind, if it reads the same way."""
+        first = rows[0]
+        later = next((r for r in rows[1:] if r.kind == first.kind), None)
+        has_other_norm = (
+            first.has_pre_norm
+            or self._get(first).has_post_norm
+            or first.exit_norm is not None
+            or bool(first.skipped_adds)
+        )
+        if later is None or has_other_norm or not first.link.norms():
+            return
+        if self._get(later).is_false_pre_norm:
+            self._update(first, is_false_pre_norm=True)
+
+    def _is_shifted_post_norm(self, rows: list[NestedAdd]) -> bool:
+        """Whether blocks are Post-LN moved by half a block.
+
+        There is a norm before the first sum, and none of its own after the last. A norm that
+        follows the last sum becomes a final norm if the others belong to the blocks after them.
+        """
+        if any(
+            r.has_pre_norm
+            or r.exit_norm is not None
+            or r.is_gated_or_mixed
+            or r.skipped_adds
+            or not r.link.norms()
+            for r in rows
+        ):
+            return False
+        last = self._get(rows[-1])
+        following = [*last.final_norms, *([] if last.post_norm is None else [last.post_norm])]
+        if not following:
+            return True
+        is_shifted = self._belongs_to_next(rows, after_last=following[0])
+        if is_shifted:
+            self._make_final_norm(rows[-1])
+        return is_shifted
+
+    def _belongs_to_next(self, rows: list[NestedAdd], *, after_last: int) -> bool:
+        """Whether the module path of each norm is nearer to the branch after it."""
+        graph = self.graph
+
+        def closeness(norm: int, block: NestedAdd) -> int:
+            return _shared_depth(graph[norm].path, _branch_path(graph, block))
+
+        votes = 0
+        for before, after in pairwise(rows):
+            norm = after.link.norms()[0]
+            votes += closeness(norm, after) - closeness(norm, before)
+        nearest = max(closeness(row.link.norms()[0], row) for row in rows)
+        return votes > 0 and closeness(after_last, rows[-1]) < nearest
 
 
 def _is_pass_through(graph: Graph, index: int) -> bool:
@@ -82,152 +319,8 @@ def _is_pass_through(graph: Graph, index: int) -> bool:
     return len(node.inputs) == 1 and not is_mixing(node.op)
 
 
-def _assign_tail_norms(analysis: ModelAnalysis) -> list[tuple[AddAnalysis, AddAnalysis | None]]:
-    """A last norm belongs to its join if the join before it has one too; or, alone, if the
-    branch has no norm of another kind. Those that got one, with the join before."""
-    settled: list[tuple[AddAnalysis, AddAnalysis | None]] = []
-    graph, norms = analysis.graph, analysis.norms
-    by_node = {r.add.node: r for r in analysis.add_analyses}
-    for reading in analysis.add_analyses:
-        if not reading.final_norms or reading.has_post_norm:
-            continue
-        inner = [i for i in reading.inner_norms if not is_query_key(graph, norms[i])]
-        inner = [i for i in inner if norms[i].kind != "l2"]
-        own = not reading.has_pre_norm and reading.exit_norm < 0 and not inner
-        before = _find_counterpart(by_node, reading)
-        if before is not None:
-            own = (
-                before.has_post_norm
-                and not before.is_false_pre_norm
-                and reading.has_pre_norm <= before.has_pre_norm
-            )
-        if own:
-            reading.has_post_norm, reading.post_norm = True, reading.final_norms[0]
-            reading.final_norms = reading.final_norms[1:]
-            settled.append((reading, before))
-    return settled
-
-
-def _find_counterpart(by_node: dict[int, AddAnalysis], last: AddAnalysis) -> AddAnalysis | None:
-    """The block that stands in the layer before where the last one stands in its own; or the
-    block right before it, where layers do not repeat."""
-    back: list[AddAnalysis] = []
-    reading: AddAnalysis | None = last
-    while reading is not None and len(back) < MAX_BLOCKS_BACK:
-        if bool(reading.skipped_adds) == bool(last.skipped_adds):
-            back.append(reading)
-        reading = by_node.get(reading.link.previous)
-    kinds = [(r.kind, r.has_pre_norm) for r in back]
-    for period in range(1, len(kinds) // 2 + 1):
-        if kinds[:period] == kinds[period : 2 * period]:
-            return back[period]
-    return back[1] if len(back) > 1 else None
-
-
-# the skip carries a normalized stream
-
-
-def _mark_false_pre_norms(analysis: ModelAnalysis) -> None:
-    by_node = {r.add.node: r for r in analysis.add_analyses}
-    blocks = analysis.blocks()
-    for reading in blocks:
-        found = reading.link.norms(include_before_mixture=False)
-        if reading.has_pre_norm or not found or reading.exit_norm >= 0 or reading.skipped_adds:
-            continue
-        before = by_node.get(reading.link.previous)
-        if before is None or not before.has_post_norm or before.skipped_adds:
-            continue
-        if (
-            before.has_pre_norm
-            or before.is_false_pre_norm
-            or (before.inner_norms and not reading.inner_norms and not reading.has_post_norm)
-        ):
-            reading.is_false_pre_norm, before.has_post_norm = True, False
-            if reading.has_post_norm and reading.post_norm >= 0 and not before.has_pre_norm:
-                _make_final_norm(reading)
-    streams: dict[int, list[AddAnalysis]] = {}
-    for reading in blocks:
-        root = reading
-        while root.link.previous in by_node:
-            root = by_node[root.link.previous]
-        streams.setdefault(root.add.node, []).append(reading)
-    for rows in streams.values():
-        _mark_first_false(rows)
-        first = _find_first_run(rows)
-        for run in (rows, first):
-            if run and _is_shifted_post_norm(analysis, run):
-                for reading in run:
-                    reading.is_false_pre_norm, reading.has_post_norm = True, False
-
-
-def _find_first_run(rows: list[AddAnalysis]) -> list[AddAnalysis]:
-    """The blocks at the start of a stream that read what the skip carries, normalized, up to the
-    first whose sum stays raw, if other blocks follow."""
-    for count, reading in enumerate(rows, start=1):
-        if reading.has_pre_norm or not reading.link.norms():
-            return []
-        if not reading.has_post_norm:
-            return rows[:count] if 1 < count < len(rows) else []
-    return []
-
-
-def _mark_first_false(rows: list[AddAnalysis]) -> None:
-    """The first block is what its counterpart in the next layer is, if it reads the same way."""
-    first = rows[0]
-    later = next((r for r in rows[1:] if r.kind == first.kind), None)
-    plain = (
-        not first.has_pre_norm
-        and not first.has_post_norm
-        and first.exit_norm < 0
-        and not first.skipped_adds
-    )
-    if later is not None and later.is_false_pre_norm and plain and first.link.norms():
-        first.is_false_pre_norm = True
-
-
-def _make_final_norm(reading: AddAnalysis) -> None:
-    """What was taken for the norm of the last sum is a final norm."""
-    if reading.post_norm not in reading.final_norms:
-        reading.final_norms = [reading.post_norm, *reading.final_norms]
-    reading.has_post_norm, reading.post_norm = False, -1
-
-
-def _is_shifted_post_norm(analysis: ModelAnalysis, rows: list[AddAnalysis]) -> bool:
-    """Post-LN moved by half a block: a norm before the first sum, none of its own after the
-    last."""
-    first, last = rows[0], rows[-1]
-    if any(
-        r.has_pre_norm or r.exit_norm >= 0 or r.is_gated_or_mixed() or r.skipped_adds for r in rows
-    ):
-        return False
-    if not first.link.norms() or not all(r.link.norms() for r in rows):
-        return False
-    ends = last.final_norms + ([last.post_norm] if last.post_norm >= 0 else [])
-    if not ends:
-        return True
-    moved = _belongs_to_next(analysis, rows, ends=ends)
-    if moved:
-        _make_final_norm(last)
-    return moved
-
-
-def _belongs_to_next(analysis: ModelAnalysis, rows: list[AddAnalysis], *, ends: list[int]) -> bool:
-    """Whether each norm lives with the branch behind it rather than with the one before it."""
-    graph = analysis.graph
-    votes = 0
-    for before, after in pairwise(rows):
-        place = graph[after.link.norms()[0]].path
-        votes += _shared_depth(place, _branch_path(graph, after)) - _shared_depth(
-            place, _branch_path(graph, before)
-        )
-    nearest = max(
-        _shared_depth(graph[r.link.norms()[0]].path, _branch_path(graph, r)) for r in rows
-    )
-    return votes > 0 and _shared_depth(graph[ends[0]].path, _branch_path(graph, rows[-1])) < nearest
-
-
-def _branch_path(graph: Graph, reading: AddAnalysis) -> str:
-    return common_path([graph[i].path for i in reading.add.path if is_mixing(graph[i].op)])
+def _branch_path(graph: Graph, block: NestedAdd) -> str:
+    return common_path(graph[i].path for i in block.add.path if is_mixing(graph[i].op))
 
 
 def _shared_depth(one: str, other: str) -> int:
@@ -235,15 +328,15 @@ def _shared_depth(one: str, other: str) -> int:
     return len(shared.split(".")) if shared else 0
 
 
-def common_path(paths: list[str]) -> str:
-    """The longest path that all of these begin with.
+def common_path(paths: Iterable[str]) -> str:
+    """Return the longest module path that all of these start with.
 
-    >>> common(["layers.0.attention.query", "layers.0.attention.key"])
+    >>> common_path(["layers.0.attention.query", "layers.0.attention.key"])
     'layers.0.attention'
     """
-    found: list[str] = []
+    shared: list[str] = []
     for parts in zip(*(path.split(".") for path in paths), strict=False):
         if len(set(parts)) > 1:
             break
-        found.append(parts[0])
-    return ".".join(found)
+        shared.append(parts[0])
+    return ".".join(shared)

@@ -1,4 +1,10 @@
-"""A typical layer of each stream, node by node as it was recorded: what a picture is drawn from."""
+"""Typical layer of each stream: the elements that a diagram shows.
+
+The blocks of a stream repeat with some period. The most frequent period, nearest to the middle of
+the stack, becomes a list of elements:
+
+    two Pre-LN blocks   ->   input, norm, sublayer, add, norm, sublayer, add, norm, output
+"""
 
 from collections import Counter
 from dataclasses import dataclass
@@ -9,20 +15,20 @@ from addnorm.doctor.analysis.results import AddAnalysis, ModelAnalysis
 from addnorm.doctor.graph.nodes import Scale
 
 MAX_ADDS = 8
-"""Adds that are drawn where nothing repeats."""
+"""Maximum number of residual adds that are drawn."""
 
 
 @dataclass(frozen=True)
 class LayerElement:
-    """One thing in a typical layer."""
+    """An element of a diagram."""
 
     kind: str
-    """input, output, norm, sublayer, add, scale or mix, which is anything else."""
+    """input, output, norm, sublayer, add, scale, or mix for anything else."""
     label: str
     inputs: tuple[int, ...] = ()
-    """Places of the pieces it reads."""
+    """Positions of the elements that it reads."""
     layer: int = 0
-    """0 in the layer; -1 before it, -2 behind the last one."""
+    """0 in the layer, -1 before the first layer, -2 after the last one."""
     learned: bool = False
 
 
@@ -32,24 +38,24 @@ class TypicalLayer:
 
     stream: int
     repeats: int
-    """How many layers in a row it stands for."""
+    """Number of layers in the stream."""
     elements: tuple[LayerElement, ...]
 
 
 def build_typical_layers(analysis: ModelAnalysis) -> tuple[TypicalLayer, ...]:
-    """One for each stream."""
+    """Return a typical layer for each stream."""
     streams: dict[int, list[AddAnalysis]] = {}
-    for reading in analysis.blocks():
-        streams.setdefault(reading.stream, []).append(reading)
+    for block in analysis.blocks():
+        streams.setdefault(block.stream, []).append(block)
     return tuple(
-        _build_typical_layer(analysis, stream, readings=rows) for stream, rows in streams.items()
+        _build_typical_layer(analysis, stream, blocks=blocks) for stream, blocks in streams.items()
     )
 
 
 def find_period(kinds: list[Any]) -> int:
-    """After how many a list repeats, from the first to the last.
+    """Return the smallest period with which a whole list repeats.
 
-    >>> period(["a", "b", "a", "b"])
+    >>> find_period(["a", "b", "a", "b"])
     2
     """
     return next(
@@ -59,103 +65,99 @@ def find_period(kinds: list[Any]) -> int:
 
 
 def _build_typical_layer(
-    analysis: ModelAnalysis, stream: int, *, readings: list[AddAnalysis]
+    analysis: ModelAnalysis, stream: int, *, blocks: list[AddAnalysis]
 ) -> TypicalLayer:
-    length = find_period([(r.kind, r.add.parallel_to >= 0) for r in readings])
-    repeats = len(readings) // length
+    length = find_period([(b.kind, b.add.parallel_to is not None) for b in blocks])
+    repeats = len(blocks) // length
     layers = [
-        tuple(map(_layer_signature, readings[i * length : (i + 1) * length]))
-        for i in range(repeats)
+        tuple(map(_layer_signature, blocks[i * length : (i + 1) * length])) for i in range(repeats)
     ]
-    usual = Counter(layers).most_common(1)[0][0]
-    middle = repeats // 2  # the ends may be unlike the others
-    chosen = [i for i, layer in enumerate(layers) if layer == usual]
-    first = min(chosen, key=lambda i: abs(i - middle)) * length
-    pen = _LayerBuilder(analysis)
-    for reading in readings[first : first + min(length, MAX_ADDS)]:
-        pen.add_block(reading)
-    for norm in readings[-1].final_norms[:1]:
-        pen.position = pen.add_norm(norm, pen.position, layer=-2)
-    pen.add(LayerElement("output", "y", (pen.position,), layer=-2))
-    return TypicalLayer(stream, repeats, tuple(pen.elements))
+    most_common = Counter(layers).most_common(1)[0][0]
+    candidates = [i for i, layer in enumerate(layers) if layer == most_common]
+    middle = repeats // 2  # the first and last layers may differ from the others
+    first = min(candidates, key=lambda i: abs(i - middle)) * length
+    builder = _LayerBuilder(analysis)
+    for block in blocks[first : first + min(length, MAX_ADDS)]:
+        builder.add_block(block)
+    for norm in blocks[-1].final_norms[:1]:
+        builder.position = builder.add_norm(norm, builder.position, layer=-2)
+    builder.add(LayerElement("output", "y", (builder.position,), layer=-2))
+    return TypicalLayer(stream, repeats, tuple(builder.elements))
 
 
-def _layer_signature(reading: AddAnalysis) -> tuple[Any, ...]:
-    """What a picture shows of a block."""
-    join = reading.add
-    flags = (
-        join.has_projection,
-        join.is_mixed,
-        join.is_gated,
-        reading.is_false_pre_norm,
-        reading.has_post_norm,
-        reading.activation_after,
+def _layer_signature(block: AddAnalysis) -> tuple[Any, ...]:
+    """Return what a diagram shows of a block."""
+    add = block.add
+    return (
+        block.kind,
+        add.has_projection,
+        add.is_mixed,
+        add.is_gated,
+        block.is_false_pre_norm,
+        block.has_post_norm,
+        block.activation_after,
+        block.has_pre_norm,
+        block.exit_norm is not None,
+        len(block.scales),
+        len(add.shortcut_scales),
     )
-    ends = (
-        bool(reading.entry_norms),
-        reading.exit_norm >= 0,
-        len(reading.scales),
-        len(join.shortcut_scales),
-    )
-    return (reading.kind, *flags, *ends)
 
 
 class _LayerBuilder:
-    """Puts down one piece after the other."""
+    """Builder of the elements of a layer; `position` is the end of the stream so far."""
 
     def __init__(self, analysis: ModelAnalysis) -> None:
-        self.anatomy = analysis
+        self.analysis = analysis
         self.elements = [LayerElement("input", "x", layer=-1)]
         self.position = 0
-        """Where the stream is."""
         self.branch_starts: dict[int, int] = {}
-        """Where the branch of each join began."""
+        """Position where the branch of each add starts, by node."""
 
     def add(self, element: LayerElement) -> int:
         self.elements.append(element)
         return len(self.elements) - 1
 
     def add_norm(self, node: int, source: int, *, layer: int = 0) -> int:
-        kind = self.anatomy.norms[node].kind
+        kind = self.analysis.norms[node].kind
         return self.add(LayerElement("norm", TITLES.get(kind, kind), (source,), layer))
 
     def add_scales(self, scales: tuple[Scale, ...], source: int) -> int:
         for scale in scales:
             if scale.kind == "input" or (scale.kind == "constant" and scale.value in (None, 1.0)):
                 continue
-            many = scale.size > 1 and scale.kind == "weight"
-            value = "learned" if scale.value is None or many else f"{scale.value:.3g}"
             learned = scale.kind == "weight"
-            source = self.add(LayerElement("scale", value, (source,), learned=learned))
+            is_vector = learned and scale.size > 1
+            label = "learned" if scale.value is None or is_vector else f"{scale.value:.3g}"
+            source = self.add(LayerElement("scale", label, (source,), learned=learned))
         return source
 
-    def add_block(self, reading: AddAnalysis) -> None:
-        join = reading.add
-        norms = reading.link.norms()
-        if reading.is_false_pre_norm and norms:
+    def add_block(self, block: AddAnalysis) -> None:
+        add = block.add
+        norms = block.link.norms()
+        if block.is_false_pre_norm and norms:
             self.position = self.add_norm(norms[0], self.position)
-        start = self.branch_starts.get(join.parallel_to, self.position)
-        self.branch_starts[join.node] = start
+        start = self.position
+        if add.parallel_to is not None:
+            start = self.branch_starts.get(add.parallel_to, start)
+        self.branch_starts[add.node] = start
         branch = start
-        for node in reading.entry_norms[:1]:
+        for node in block.entry_norms[:1]:
             branch = self.add_norm(node, branch)
-        label = {"other": "Blocks"}.get(reading.kind, reading.kind.capitalize())
+        label = {"other": "Blocks"}.get(block.kind, block.kind.capitalize())
         branch = self.add(LayerElement("sublayer", label, (branch,)))
-        if reading.exit_norm >= 0:
-            branch = self.add_norm(reading.exit_norm, branch)
-        branch = self.add_scales(reading.scales, branch)
+        if block.exit_norm is not None:
+            branch = self.add_norm(block.exit_norm, branch)
+        branch = self.add_scales(block.scales, branch)
         shortcut = self.position
-        if join.has_projection:
+        if add.has_projection:
             shortcut = self.add(LayerElement("mix", "Matrix", (shortcut,), learned=True))
-        if join.is_mixed:
+        if add.is_mixed:
             shortcut = self.add(LayerElement("mix", "Mix streams", (shortcut,), learned=True))
-        if join.is_gated and not join.is_mixed:
+        if add.is_gated and not add.is_mixed:
             branch = self.add(LayerElement("mix", "Gate", (branch,), learned=True))
-        shortcut = self.add_scales(join.shortcut_scales, shortcut)
+        shortcut = self.add_scales(add.shortcut_scales, shortcut)
         self.position = self.add(LayerElement("add", "+", (shortcut, branch)))
-        if reading.activation_after:
-            self.position = self.add(
-                LayerElement("mix", reading.activation_after, (self.position,))
-            )
-        if reading.has_post_norm and reading.post_norm >= 0:
-            self.position = self.add_norm(reading.post_norm, self.position)
+        if block.activation_after:
+            self.position = self.add(LayerElement("mix", block.activation_after, (self.position,)))
+        if block.has_post_norm and block.post_norm is not None:
+            self.position = self.add_norm(block.post_norm, self.position)

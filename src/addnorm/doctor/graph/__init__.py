@@ -1,1 +1,1 @@
-"""TODO doctor/graph."""
+"""Graph of one forward pass: nodes, operation vocabulary, and walks."""

@@ -1,4 +1,10 @@
-"""Products: which axes of an operand they sum over, and which they keep to themselves."""
+"""Contractions: which axes a product of two tensors sums over, and which it keeps.
+
+Every product is written as an einsum, with one letter per axis:
+
+    matmul, (2, 3, 4) @ (4, 5)      to_einsum -> ["cab", "bz"], "caz"
+    axes of the first operand       OperandAxes(summed=(2,), free=(0, 1))
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,33 +15,33 @@ from addnorm.doctor.graph.nodes import Node, Operand, Shape
 
 AXIS_LETTERS = "abcdefghijklmnopqrstuvwxy"
 ELLIPSIS_DIGITS = "987654321"
-"""Letters of axes that dots stand for."""
+"""Letters for the axes that an ellipsis stands for."""
 
 
 @dataclass(frozen=True, slots=True)
 class OperandAxes:
-    """Axes of one operand of a product, counted from 0."""
+    """Axes of one operand of a product, counted from the front."""
 
     summed: tuple[int, ...]
     free: tuple[int, ...]
-    """Those that the other operand does not have and the result does."""
+    """Axes of the result that the other operand does not have."""
 
 
 def tensor_operands(node: Node) -> list[Operand]:
-    """The tensors of a product, in order."""
+    """Return the operands of a product that are tensors, in order."""
     return [o for o in node.operands if o.kind != "number"]
 
 
 def operand_shape(graph: Graph, operand: Operand) -> Shape:
-    """The shape of an operand."""
+    """Return the shape of an operand."""
     return graph[operand.node].shape if operand.kind == "node" else operand.shape
 
 
 def find_operand_axes(graph: Graph, index: int, *, position: int) -> OperandAxes | None:
-    """What a product does with the axes of one of its two tensors; None if that is not known."""
+    """Return the axes of one operand of a product node; None if they are not known."""
     node = graph[index]
     shapes = [operand_shape(graph, o) for o in tensor_operands(node)]
-    if node.op in ("addmm", "baddbmm"):  # the first one is added
+    if node.op in ("addmm", "baddbmm"):  # the first operand is added, not multiplied
         shapes, position = shapes[1:], position - 1
     return contraction_axes(node.op, position, shapes=shapes, detail=node.detail)
 
@@ -43,20 +49,29 @@ def find_operand_axes(graph: Graph, index: int, *, position: int) -> OperandAxes
 def contraction_axes(
     op: str, position: int, *, shapes: Sequence[Shape], detail: dict[str, Any]
 ) -> OperandAxes | None:
-    """The same for a call that is not filed yet."""
+    """Return the axes of one operand of a product.
+
+    Args:
+        op: canonical name of the product.
+        position: which of the two factors.
+        shapes: shapes of the factors.
+        detail: plain arguments of the call, such as the equation of an einsum.
+
+    Returns:
+        The axes; None if the operation is not a known product.
+    """
     if len(shapes) != 2 or not 0 <= position < 2:
-        shapes = shapes[:2] if op == "linear" and position == 0 else ()  # the third is its bias
-    spelt = to_einsum(op, shapes, detail=detail)
-    if spelt is None:
+        shapes = shapes[:2] if op == "linear" and position == 0 else ()  # drop the bias
+    einsum = to_einsum(op, shapes, detail=detail)
+    if einsum is None:
         return None
-    terms, out = spelt
-    mine, other = terms[position], terms[1 - position]
-    wide = {
-        letter for letter, size in zip(other, shapes[1 - position], strict=True) if size > 1
-    }  # an axis of one is not there
-    sizes = zip(mine, shapes[position], strict=True)
+    terms, out = einsum
+    term, other = terms[position], terms[1 - position]
+    # An axis of size 1 is broadcast: the other operand does not really have it.
+    wide = {letter for letter, size in zip(other, shapes[1 - position], strict=True) if size > 1}
+    sizes = zip(term, shapes[position], strict=True)
     return OperandAxes(
-        tuple(i for i, letter in enumerate(mine) if letter not in out),
+        tuple(i for i, letter in enumerate(term) if letter not in out),
         tuple(
             i
             for i, (letter, size) in enumerate(sizes)
@@ -68,9 +83,9 @@ def contraction_axes(
 def to_einsum(
     op: str, shapes: Sequence[Shape], *, detail: dict[str, Any]
 ) -> tuple[list[str], str] | None:
-    """A product as an einsum: a letter for each axis of each tensor, and those of the result.
+    """Return a product as an einsum: the letters of each operand, and those of the result.
 
-    >>> letters("matmul", [(2, 3, 4), (4, 5)], detail={})
+    >>> to_einsum("matmul", [(2, 3, 4), (4, 5)], detail={})
     (['cab', 'bz'], 'caz')
     """
     if op == "einsum" and shapes:
@@ -82,14 +97,14 @@ def to_einsum(
         rows = AXIS_LETTERS[: one - 1]
         return [f"{rows}z", "yz"[2 - other :]], f"{rows}y"[: one - 2 + other]
     if op in ("matmul", "bmm", "mm", "addmm", "baddbmm", "mv", "dot"):
-        ahead = AXIS_LETTERS[2 : max(one, other)][::-1]  # the same from the end
-        left = (ahead[len(ahead) - one + 2 :] + "a" if one > 1 else "") + "b"
-        right = ahead[len(ahead) - other + 2 :] + "bz" if other > 1 else "b"
-        return [left, right], ahead + "a" * (one > 1) + "z" * (other > 1)
+        batch = AXIS_LETTERS[2 : max(one, other)][::-1]  # batch axes are aligned at the end
+        left = (batch[len(batch) - one + 2 :] + "a" if one > 1 else "") + "b"
+        right = batch[len(batch) - other + 2 :] + "bz" if other > 1 else "b"
+        return [left, right], batch + "a" * (one > 1) + "z" * (other > 1)
     if op == "cdist":
-        ahead = AXIS_LETTERS[2 : max(one, other)][::-1]
-        parts = [ahead[len(ahead) - rank + 2 :] for rank in (one, other)]
-        return [f"{parts[0]}ab", f"{parts[1]}zb"], f"{ahead}az"
+        batch = AXIS_LETTERS[2 : max(one, other)][::-1]
+        parts = [batch[len(batch) - rank + 2 :] for rank in (one, other)]
+        return [f"{parts[0]}ab", f"{parts[1]}zb"], f"{batch}az"
     if op == "tensordot":
         return _tensordot_to_einsum(one, other, dims=detail.get("dims", 2))
     return None
@@ -121,16 +136,16 @@ def _parse_einsum(shapes: Sequence[Shape], *, equation: str) -> tuple[list[str],
     terms = inside.split(",")
     if len(terms) != len(shapes):
         return None
-    spelt = []
+    expanded = []
     for term, shape in zip(terms, shapes, strict=True):
         hidden = len(shape) - len(term.replace("...", ""))
         if hidden < 0 or (hidden and "..." not in term):
             return None
-        # what dots stand for has digits as letters, counted from the end
-        spelt.append(term.replace("...", ELLIPSIS_DIGITS[len(ELLIPSIS_DIGITS) - hidden :]))
-    dots = "".join(digit for digit in ELLIPSIS_DIGITS if any(digit in term for term in spelt))
-    if not arrow:
-        every = "".join(spelt)
-        alone = sorted(c for c in set(every) if every.count(c) == 1 and c.isalpha())
-        outside = "..." + "".join(alone)
-    return spelt, outside.replace("...", dots)
+        # Axes of an ellipsis get digits, counted from the end, so that operands align.
+        expanded.append(term.replace("...", ELLIPSIS_DIGITS[len(ELLIPSIS_DIGITS) - hidden :]))
+    digits = "".join(digit for digit in ELLIPSIS_DIGITS if any(digit in term for term in expanded))
+    if not arrow:  # implicit output: the letters that occur once, in alphabetical order
+        letters = "".join(expanded)
+        unique = sorted(c for c in set(letters) if letters.count(c) == 1 and c.isalpha())
+        outside = "..." + "".join(unique)
+    return expanded, outside.replace("...", digits)

@@ -1,6 +1,25 @@
-"""The graph of one forward: nodes in the order of time, and how to walk among them."""
+"""Graph of one forward pass: nodes in the order of execution, and walks over them.
+
+Edges connect *active* nodes only: floating-point results that are computed from the input of the
+model. Position tables, masks and weights are operands, but not edges, so a walk never leaves the
+data flow. An embedding starts a stream if its indices depend on the input.
+
+    model code                    node                       active   inputs
+    ids                           0 input (integers)         no
+    x = table(ids)                1 embedding(weight, 0)     yes
+    p = positions[:5]             2 getitem(weight)          no
+    x = x + p                     3 add(1, 2)                yes      (1,)
+    y = linear(x)                 4 linear(3, weight)        yes      (3,)
+
+    graph.reaches(1, 4)           True
+    graph.trace_back(3)           [(3, ())]: the sum with a table is not a scale
+
+Inputs always have lower indices than the node, so every walk back terminates, and a *floor* bounds
+it: nothing older than the floor can be on a path that starts there.
+"""
 
 from collections.abc import Iterator
+from collections.abc import Set as AbstractSet
 from typing import Any
 
 from addnorm.doctor.graph.nodes import Node, Operand, Scale, Shape
@@ -15,22 +34,24 @@ from addnorm.doctor.graph.ops import (
 )
 
 MAX_WALK_STEPS = 1_000_000
-"""Steps of walks in one graph; the largest model tried takes a tenth of them."""
+"""Steps of all walks in one graph before distant nodes are ignored; ten times the largest model
+tested."""
 MAX_NEAR_NODES = 300
-"""How far back a walk goes from then on."""
+"""Distance that a walk back covers once that budget is spent."""
 
 
 class Graph:
-    """Nodes, each made of earlier ones."""
+    """Nodes of one forward pass; every node is computed from earlier ones."""
 
     def __init__(self) -> None:
         self.nodes: list[Node] = []
         self.walk_steps = 0
-        """Steps of all walks so far: a long recurrence written out must not cost their square."""
+        """Steps of all walks so far. An unrolled recurrence would cost the square of its length
+        without a budget."""
 
     @property
     def over_budget(self) -> bool:
-        """Whether so much was walked that only near ways are looked at from now on."""
+        """Whether walks are limited to near nodes from now on."""
         return self.walk_steps > MAX_WALK_STEPS
 
     def __getitem__(self, index: int) -> Node:
@@ -52,21 +73,34 @@ class Graph:
         is_source: bool = False,
         **attributes: Any,
     ) -> Node:
-        """File one operation. source: it is where a stream may begin."""
-        flows = op not in METADATA
+        """Append the node of one operation.
+
+        Args:
+            op: canonical name of the operation.
+            operands: its arguments.
+            shape: shape of the result.
+            is_floating: whether the result is floating point.
+            is_source: whether a stream may start here, as at a floating-point input.
+            **attributes: further fields of the node.
+        """
+        reads_values = op not in METADATA
         nodes = [self.nodes[o.node] for o in operands if o.kind == "node"]
-        active = [node.index for node in nodes if node.active] if flows else []
-        if op in BORROWS_METADATA:
+        inputs = [node.index for node in nodes if node.active] if reads_values else []
+        if op in BORROWS_METADATA:  # only the first operand contributes values
             first = operands[0] if operands else None
-            own = first is not None and first.kind == "node" and self.nodes[first.node].active
-            active = active[:1] if own else []
-        data = (
-            is_source or op == "input" or (flows and any(node.depends_on_input for node in nodes))
+            reads_first = (
+                first is not None and first.kind == "node" and self.nodes[first.node].active
+            )
+            inputs = inputs[:1] if reads_first else []
+        depends_on_input = (
+            is_source
+            or op == "input"
+            or (reads_values and any(node.depends_on_input for node in nodes))
         )
-        alive = is_floating and bool(
-            active or is_source or (data and self._is_lookup(op, operands))
+        active = is_floating and bool(
+            inputs or is_source or (depends_on_input and self._is_lookup(op, operands))
         )
-        learned = not alive and (
+        learned = not active and (
             any(o.kind == "weight" for o in operands) or any(node.learned for node in nodes)
         )
         node = Node(
@@ -74,13 +108,13 @@ class Graph:
             op,
             operands,
             shape,
-            active=alive,
-            depends_on_input=data,
+            active=active,
+            depends_on_input=depends_on_input,
             learned=learned,
             **attributes,
         )
-        if alive:
-            node.inputs = tuple(dict.fromkeys(active))
+        if active:
+            node.inputs = tuple(dict.fromkeys(inputs))
             for index in node.inputs:
                 self.nodes[index].users.append(node.index)
         self.nodes.append(node)
@@ -88,48 +122,51 @@ class Graph:
         return node
 
     def _inherit_flags(self, node: Node) -> None:
-        behind = [self.nodes[index] for index in node.inputs]
+        parents = [self.nodes[index] for index in node.inputs]
         own = node.index if is_mixing(node.op) else -1
-        node.last_mixing = max((own, *(earlier.last_mixing for earlier in behind)))
+        node.last_mixing = max((own, *(parent.last_mixing for parent in parents)))
         node.from_float_input = node.op == "input" or any(
-            earlier.from_float_input for earlier in behind
+            parent.from_float_input for parent in parents
         )
 
     def _is_lookup(self, op: str, operands: tuple[Operand, ...]) -> bool:
-        """Whether an operation turns integers of the input into rows of a table: an embedding,
-        table[ids], one_hot(ids) @ table."""
-        table = any(
+        """Whether an operation selects rows of a weight: an embedding, `table[ids]`, or
+        `one_hot(ids) @ table`."""
+        reads_weight = any(
             o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
             for o in operands
         )
-        return op in EMBEDDINGS or (table and (op in LOOKUPS or is_mixing(op)))
+        return op in EMBEDDINGS or (reads_weight and (op in LOOKUPS or is_mixing(op)))
+
+    # learned nodes
 
     def all_nodes_between(self, start: int, end: int) -> set[int]:
-        """Every node on a way from `start` to `end`, learned ones included; empty without one."""
-        made = {start}
+        """Return the nodes on all paths from `start` to `end`, learned nodes included; empty if
+        there is no path."""
+        reached = {start}
         for index in range(start + 1, end + 1):
             node = self.nodes[index]
-            if node.op not in METADATA and any(o.node in made for o in node.operands):
-                made.add(index)
-        way = {end} & made
+            if node.op not in METADATA and any(o.node in reached for o in node.operands):
+                reached.add(index)
+        path = {end} & reached
         for index in range(end, start, -1):
-            if index in way:
-                way |= {o.node for o in self.nodes[index].operands if o.node in made}
-        return way
+            if index in path:
+                path |= {o.node for o in self.nodes[index].operands if o.node in reached}
+        return path
 
     def learned_ancestors(self, end: int) -> set[int]:
-        """The node and everything learned behind it, as far as the next few hundred."""
-        seen, waiting = {end}, [end]
-        while waiting and len(seen) < MAX_NEAR_NODES:
+        """Return a node and the learned nodes it depends on, at most `MAX_NEAR_NODES`."""
+        visited, waiting = {end}, [end]
+        while waiting and len(visited) < MAX_NEAR_NODES:
             for operand in self.nodes[waiting.pop()].operands:
-                known = operand.kind != "node" or operand.node in seen
-                if not known and self.nodes[operand.node].learned:
-                    seen.add(operand.node)
+                is_new = operand.kind == "node" and operand.node not in visited
+                if is_new and self.nodes[operand.node].learned:
+                    visited.add(operand.node)
                     waiting.append(operand.node)
-        return seen
+        return visited
 
-    def mark_as_stream(self, indices: set[int]) -> None:
-        """Let learned values be a stream of their own."""
+    def mark_as_stream(self, indices: AbstractSet[int]) -> None:
+        """Turn learned nodes into active ones, so that they form a stream."""
         for index in sorted(indices):
             node = self.nodes[index]
             node.active, node.learned = True, False
@@ -142,57 +179,61 @@ class Graph:
     # walks
 
     def ancestors(self, end: int, floor: int = 0) -> set[int]:
-        """Everything `end` is made of, itself included, that is not older than `floor`."""
-        seen, waiting = {end}, [end]
+        """Return `end` and the nodes it is computed from, down to the index `floor`."""
+        visited, waiting = {end}, [end]
         floor = max(floor, end - MAX_NEAR_NODES) if self.over_budget else floor
         while waiting:
             for index in self.nodes[waiting.pop()].inputs:
-                if index >= floor and index not in seen:
-                    seen.add(index)
+                if index >= floor and index not in visited:
+                    visited.add(index)
                     waiting.append(index)
-        self.walk_steps += len(seen)
-        return seen
+        self.walk_steps += len(visited)
+        return visited
 
-    def has_path_avoiding(self, start: int, end: int, *, blocked: set[int]) -> bool:
-        """Whether there is a way from `start` to `end` that does not touch these nodes."""
-        seen, waiting = {end}, [end]
+    def has_path_avoiding(self, start: int, end: int, *, blocked: AbstractSet[int]) -> bool:
+        """Whether a path from `start` to `end` crosses none of the blocked nodes."""
+        visited, waiting = {end}, [end]
         while waiting:
             for index in self.nodes[waiting.pop()].inputs:
                 if index == start:
                     return True
-                if index > start and index not in seen and index not in blocked:
-                    seen.add(index)
+                if index > start and index not in visited and index not in blocked:
+                    visited.add(index)
                     waiting.append(index)
         return False
 
     def reaches(self, start: int, end: int) -> bool:
-        """Whether `end` is made of `start`."""
+        """Whether `end` is `start` or is computed from it."""
         return start == end or (start < end and start in self.ancestors(end, start))
 
     def nodes_between(self, start: int, end: int) -> set[int]:
-        """Every node on a way from `start` to `end`, both included."""
-        on = {start}
+        """Return the nodes on all paths from `start` to `end`, and `start` itself."""
+        path = {start}
         for index in sorted(self.ancestors(end, start)):
-            if index != start and any(earlier in on for earlier in self.nodes[index].inputs):
-                on.add(index)
-        return on
+            if index != start and any(earlier in path for earlier in self.nodes[index].inputs):
+                path.add(index)
+        return path
 
-    def has_weights(self, nodes: set[int]) -> bool:
-        """Whether one of these nodes takes a weight."""
+    def has_weights(self, nodes: AbstractSet[int]) -> bool:
+        """Whether one of these nodes reads a weight."""
         operands = (o for index in nodes for o in self.nodes[index].operands)
         return any(
             o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
             for o in operands
         )
 
-    def has_mixing(self, nodes: set[int], *, exclude: int = -1) -> bool:
-        """Whether one of these nodes mixes."""
+    def has_mixing(self, nodes: AbstractSet[int], *, exclude: int | None = None) -> bool:
+        """Whether one of these nodes mixes features or tokens."""
         return any(is_mixing(self.nodes[index].op) for index in nodes if index != exclude)
 
-    # chains of operations that leave a stream what it is
+    # chains of operations that keep a stream what it is
 
     def parent_through_scale(self, index: int) -> tuple[int, Scale | None] | None:
-        """One step back through an operation that only passes on or scales."""
+        """Step back through an operation that only passes a stream on or scales it.
+
+        Returns:
+            The node before and the scale, if the operation is one; None for other operations.
+        """
         node = self.nodes[index]
         if len(node.inputs) != 1:
             return None
@@ -203,14 +244,14 @@ class Graph:
         if node.op == "neg":
             return node.inputs[0], Scale("constant", -1.0, (), index)
         if node.op == "div" and node.operands and node.operands[0].kind != "node":
-            return None  # something divided by the stream
+            return None  # a constant divided by the stream
         others = [o for o in node.operands if not self._is_active(o)]
         if not others:
-            return None  # a square
+            return None  # x * x
         return node.inputs[0], self.make_scale(others[0], index, inverse=node.op == "div")
 
     def _is_add_zero(self, node: Node) -> bool:
-        """x + 0, as sum([x, y]) begins."""
+        """Whether a node is `x + 0`, the first step of `sum([x, y])`."""
         others = [o for o in node.operands if not self._is_active(o)]
         return node.op in ("add", "sub") and len(others) == 1 and others[0].value == 0
 
@@ -218,7 +259,7 @@ class Graph:
         return operand.kind == "node" and self.nodes[operand.node].active
 
     def make_scale(self, operand: Operand, node_index: int, *, inverse: bool = False) -> Scale:
-        """An operand that multiplies a stream, as a scale."""
+        """Return the scale that an operand is at the node that multiplies by it."""
         value, shape, kind = operand.value, operand.shape, operand.kind
         if kind == "node":
             node = self.nodes[operand.node]
@@ -231,29 +272,41 @@ class Graph:
         return Scale("weight" if kind == "weight" else "constant", value, shape, node_index)
 
     def trace_back(self, index: int) -> list[tuple[int, tuple[Scale, ...]]]:
-        """Back through all that only passes on, and the scales met until then."""
-        found: list[tuple[int, tuple[Scale, ...]]] = [(index, ())]
+        """Walk back through scales and operations that only pass a stream on.
+
+        Returns:
+            Each node of the walk, `index` first, with the scales between it and `index`.
+        """
+        chain: list[tuple[int, tuple[Scale, ...]]] = [(index, ())]
         while (step := self.parent_through_scale(index)) is not None:
             index, scale = step
-            scales = found[-1][1]
-            found.append((index, scales if scale is None else (*scales, scale)))
-        return found
+            scales = chain[-1][1]
+            chain.append((index, scales if scale is None else (*scales, scale)))
+        return chain
 
     def forward_reach(self, index: int, *, extra_ops: frozenset[str] = frozenset()) -> set[int]:
-        """Every node reached through operations that only pass on, and those that end there."""
-        found: set[int] = set()
+        """Walk forward through scales, biases and operations that only pass a stream on.
+
+        Args:
+            index: node where the walk starts; it is not part of the result.
+            extra_ops: further operations that the walk passes through.
+
+        Returns:
+            Every node reached, including the operations at which the walk ends.
+        """
+        reached: set[int] = set()
         waiting = [index]
         while waiting:
-            for kid in self.nodes[waiting.pop()].users:
-                if kid in found:
+            for user in self.nodes[waiting.pop()].users:
+                if user in reached:
                     continue
-                found.add(kid)
-                node = self.nodes[kid]
-                passes = node.op in PASS_THROUGH or (node.op in SCALES and len(node.inputs) == 1)
+                reached.add(user)
+                node = self.nodes[user]
                 if (
-                    passes
+                    node.op in PASS_THROUGH
+                    or (node.op in SCALES and len(node.inputs) == 1)
                     or node.op in extra_ops
                     or (node.op in ("add", "sub") and len(node.inputs) == 1)
                 ):
-                    waiting.append(kid)
-        return found
+                    waiting.append(user)
+        return reached

@@ -1,4 +1,4 @@
-"""Nodes: what one forward carried out, operation by operation."""
+"""Nodes: the operations of one forward pass, in the order of execution."""
 
 import math
 from dataclasses import dataclass, field
@@ -13,65 +13,72 @@ class Operand:
 
     kind: Literal["node", "weight", "constant", "number"]
     node: int = -1
+    """Index of the node; -1, which is no index, for the other kinds."""
     value: float | None = None
-    """The number; the mean of a small weight or constant."""
+    """The number, or the mean of a small weight or constant."""
     shape: Shape = ()
     name: str = ""
-    """The weight's own name in the model."""
+    """Qualified name of a weight in the model."""
     causal_offset: int = 0
-    """Of a constant that is a mask of the future: how many tokens ahead it begins."""
+    """First diagonal that a causal mask hides (1 or 2); 0 if the constant is not such a mask."""
 
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A factor met on the way."""
+    """A factor that multiplies a stream."""
 
     kind: Literal["weight", "constant", "input"]
     value: float | None
     shape: Shape
     node: int
-    """Where it was multiplied."""
-    spread: bool = False
-    """Whether its entries differ."""
+    """Node of the product."""
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of elements."""
         return math.prod(self.shape) if self.shape else 1
 
 
 @dataclass(slots=True)
 class Node:
-    """One operation that was carried out."""
+    """One operation and its result.
+
+    The recorder fills nodes while the forward pass runs. `users` grows as later operations read
+    the result, and `Graph.mark_as_stream` may turn a learned node into an active one. After the
+    forward pass nodes do not change.
+    """
 
     index: int
     op: str
     operands: tuple[Operand, ...]
     shape: Shape
     path: str
-    """The module that carried it out."""
+    """Path of the module that executes the operation."""
     dtype: Any = None
     active: bool = False
-    """A floating value that depends on what the model was given."""
+    """Whether the result is an activation: floating point, and computed from an input."""
     depends_on_input: bool = False
-    """Depends on what the model was given, integers and masks included."""
+    """Whether the result depends on an input in any way, integers and masks included."""
     learned: bool = False
-    """Not active, made of weights."""
+    """Whether the result is computed from weights and is not active."""
     value: float | None = None
+    """Mean of a small result that is not active."""
     causal_offset: int = 0
-    """Of a mask of the future: how many tokens ahead it begins."""
+    """First diagonal that a causal mask hides (1 or 2); 0 if the result is not such a mask."""
     detail: dict[str, Any] = field(default_factory=dict)
+    """Plain arguments that the analysis needs, such as axes and epsilon."""
     inputs: tuple[int, ...] = ()
-    """The active nodes it was made of."""
+    """Active nodes among the operands."""
     users: list[int] = field(default_factory=list)
+    """Active nodes that have this one among their inputs."""
     last_mixing: int = -1
-    """The newest node that mixes among those it is made of."""
+    """Newest node that mixes among this node and its ancestors; -1 precedes every node."""
     from_float_input: bool = False
-    """Whether a floating input is among them."""
+    """Whether a floating-point input of the model is among the ancestors."""
     grad: bool = False
-    """Whether autograd follows it."""
+    """Whether the result requires a gradient."""
 
     @property
     def size(self) -> int:
-        """How many numbers it has."""
+        """Number of elements of the result."""
         return math.prod(self.shape)

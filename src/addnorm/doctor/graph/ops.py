@@ -1,12 +1,16 @@
-"""What operations are called, and what they do to a stream: the vocabulary of the recorder."""
+"""Vocabulary of operations: canonical names, and what each group does to a stream.
+
+A new operation of PyTorch usually needs one more word in one of these sets. An operation that is
+in none of them ends a stream: walks do not pass through it, and it does not make a branch.
+"""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 ADDS = frozenset({"add", "sub", "rsub", "addmm", "baddbmm", "gru_cell", "index_add", "scatter_add"})
-"""Operations that may join a shortcut and a branch, once fused ones are spelt out (spelt.py)."""
+"""Operations that may add a branch to a shortcut, after `trace/fused_ops.py`."""
 SUMS = frozenset({"sum", "mean", "einsum", "matmul", "tensordot"})
-"""Operations that may add up streams which were stacked before."""
+"""Operations that may sum stacked streams."""
 ATTENTION = frozenset(
     {"scaled_dot_product_attention", "multi_head_attention_forward", "flex_attention"}
 )
@@ -44,7 +48,7 @@ MIXING = (
     ATTENTION | CONVOLUTION | POOLING | FOURIER | RECURRENT | PRODUCT
     | {"linear", "cumsum", "opaque", "grouped_mm", "_grouped_mm", "scatter_add", "index_add"}
 )  # fmt: skip
-"""Operations that let features or tokens see one another: what makes a branch a branch."""
+"""Operations that mix features or tokens; a branch contains at least one."""
 NAMED_NORMS = {
     "layer_norm": "layer", "native_layer_norm": "layer", "rms_norm": "rms", "group_norm": "group",
     "batch_norm": "batch", "instance_norm": "instance", "normalize": "l2",
@@ -69,16 +73,16 @@ PASS_THROUGH = DROPOUT | CASTS | {
     "__get__", "detach", "ravel", "broadcast_to", "atleast_2d", "flip", "mT", "T", "mH", "H",
     "adjoint", "tril", "triu",
 }  # fmt: skip
-"""Operations through which a stream passes as what it was."""
+"""Operations that pass a stream on: casts, layout changes, dropout, masks."""
 TRANSPOSES = frozenset(
     {"transpose", "permute", "mT", "T", "mH", "H", "adjoint", "t", "swapaxes", "swapdims"}
     | {"movedim", "moveaxis"}
 )
-"""Operations that put the axes of a tensor in another order."""
+"""Operations that permute the axes of a tensor."""
 CUMULATIVE = frozenset(
     {"cumsum", "cumprod", "logcumsumexp", "cummax", "cummin", "associative_scan"}
 )
-"""Operations that make each entry along an axis of those before it."""
+"""Operations that compute each entry along an axis from those before it."""
 SLICES = frozenset(
     {"getitem", "select", "narrow", "chunk", "split", "unbind", "split_with_sizes", "tensor_split"}
     | {"index_select", "gather", "unsafe_chunk", "take_along_dim", "index", "masked_select"}
@@ -92,18 +96,18 @@ ROOTS = frozenset(
     {"rsqrt", "sqrt", "norm", "linalg_vector_norm", "vector_norm", "linalg_norm", "std"}
     | {"std_mean", "abs", "amax"}
 )
-"""Signs that a statistic measures size: plain sums, as in softmax, do not normalize."""
+"""Operations that make a statistic a magnitude; a plain sum, as in a softmax, is not one."""
 EMBEDDINGS = frozenset({"embedding", "embedding_bag"})
 LOOKUPS = frozenset({"getitem", "index", "index_select", "gather", "take", "take_along_dim"})
-"""Operations that take rows of a table."""
+"""Operations that select rows of a table."""
 METADATA = frozenset(
     {f"{prefix}_like" for prefix in ("zeros", "ones", "empty", "full", "rand", "randn", "randint")}
     | {f"new_{name}" for name in ("empty", "zeros", "ones", "full", "tensor")}
     | {"size", "arange", "zero", "fill", "dim", "numel", "bernoulli_like"}
 )
-"""Operations that read only shape, type or device of their tensor: nothing flows."""
+"""Operations that read only the shape, dtype or device of their tensor, not its values."""
 BORROWS_METADATA = frozenset({"type_as", "view_as", "reshape_as", "expand_as", "to"})
-"""Operations whose second tensor lends only its type or shape."""
+"""Operations that read only the dtype or shape of their second tensor."""
 
 _DUNDERS = {
     "iadd": "add", "radd": "add", "isub": "sub", "imul": "mul", "rmul": "mul", "itruediv": "div",
@@ -120,16 +124,16 @@ _ALIASES = {
 
 
 def op_name(func: Any) -> str:
-    """A function's own name; of a property that turns a tensor (x.mT), the property's."""
+    """Return the name of a function; for a property that transposes (`x.mT`), its name."""
     name = getattr(func, "__name__", str(func))
-    of = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
-    return of if of in TRANSPOSES else name
+    owner = getattr(getattr(func, "__self__", None), "__name__", "") if name == "__get__" else ""
+    return owner if owner in TRANSPOSES else name
 
 
 def canonical_op(name: str) -> str:
-    """One name for the spellings of an operation.
+    """Return one name for the method, in-place, operator and alias forms of an operation.
 
-    >>> [canonical(name) for name in ("__iadd__", "add_", "subtract", "__rtruediv__", "relu_")]
+    >>> [canonical_op(name) for name in ("__iadd__", "add_", "subtract", "__rtruediv__", "relu_")]
     ['add', 'add', 'sub', 'rdiv', 'relu']
     """
     if name.startswith("__") and name.endswith("__"):
@@ -141,7 +145,7 @@ def canonical_op(name: str) -> str:
 
 
 def is_mixing(op: str) -> bool:
-    """Whether an operation lets features or tokens see one another."""
+    """Whether an operation mixes features or tokens."""
     return op in MIXING
 
 
@@ -154,7 +158,7 @@ def _get_argument(
     return args[position] if len(args) > position else None
 
 
-# Where the plain arguments worth keeping stand: name, place, spellings.
+# Plain arguments that the analysis needs: (name in Node.detail, position, keyword names).
 _RELEVANT_ARGUMENTS: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "layer_norm": (("shape", 1, ("normalized_shape",)), ("eps", 4, ("eps",))),
     "rms_norm": (("shape", 1, ("normalized_shape",)), ("eps", 3, ("eps",))),
@@ -184,8 +188,11 @@ _DEFAULT_EPS = {"layer_norm": 1e-5, "group_norm": 1e-5, "batch_norm": 1e-5, "ins
 
 
 def _index_pattern(index: Any) -> str:
-    """What an index does to each axis: keep it ":", drop it "i", make one "n", pick along it "p"
-    (along k at once by a mask, "k"), leave the rest "."."""
+    """Return what an index does to each axis, one character each.
+
+    ":" keeps the axis, "i" drops it, "n" inserts one, "p" selects along it, a digit k selects along
+    k axes by one boolean mask, and "." leaves all remaining axes.
+    """
     signs = []
     for part in index if isinstance(index, tuple) else (index,):
         if part is None or isinstance(part, bool):
@@ -204,20 +211,20 @@ def _index_pattern(index: Any) -> str:
 
 
 def relevant_arguments(op: str, args: Sequence[Any], kwargs: Mapping[str, Any]) -> dict[str, Any]:
-    """The plain arguments of a call that a rule may want: axes, epsilon, rates."""
-    found: dict[str, Any] = {}
-    wanted = _RELEVANT_ARGUMENTS.get(op, ())
+    """Return the plain arguments that the analysis or a rule needs: axes, epsilon, rates."""
+    detail: dict[str, Any] = {}
+    parameters = _RELEVANT_ARGUMENTS.get(op, ())
     if op in DROPOUT:
-        wanted = (("rate", 1, ("p",)),)
-        found["rate"] = 0.5
-    elif not wanted and op in REDUCTIONS | CUMULATIVE:
-        wanted = (("dim", 1, ("dim", "axis")),)
+        parameters = (("rate", 1, ("p",)),)
+        detail["rate"] = 0.5
+    elif not parameters and op in REDUCTIONS | CUMULATIVE:
+        parameters = (("dim", 1, ("dim", "axis")),)
     elif op in FOURIER:
-        wanted = (("dim", 2, ("dim",)),)
-    for name, place, names in wanted:
-        value = _get_argument(args, kwargs, place, *names)
+        parameters = (("dim", 2, ("dim",)),)
+    for name, position, keywords in parameters:
+        value = _get_argument(args, kwargs, position, *keywords)
         if value is not None and (name == "index" or not hasattr(value, "grad_fn")):
-            found[name] = _index_pattern(value) if name == "index" else value
+            detail[name] = _index_pattern(value) if name == "index" else value
     if op in _DEFAULT_EPS:
-        found.setdefault("eps", _DEFAULT_EPS[op])
-    return found
+        detail.setdefault("eps", _DEFAULT_EPS[op])
+    return detail

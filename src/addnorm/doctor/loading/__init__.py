@@ -1,1 +1,1 @@
-"""TODO doctor/loading."""
+"""Loading of models and example inputs that the command line names by text."""

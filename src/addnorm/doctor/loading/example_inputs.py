@@ -1,4 +1,9 @@
-"""Example inputs: read from a specification, or guessed from a config or from the weights."""
+"""Example inputs: parsed from specifications, or guessed from the config or the weights.
+
+A guess is a candidate that the model runs on. Candidates come from a Hugging Face config
+(`main_input_name`, vocabulary and image size) and from the first weights: an embedding suggests
+ids, a convolution images, a linear layer vectors.
+"""
 
 import inspect
 import itertools
@@ -20,49 +25,56 @@ DTYPES = {
 }  # fmt: skip
 INPUT_SPEC = re.compile(r"(?:(\w+)\s*:)?\s*(\w+)\s*\[([\d,\s]+)\]\s*(?:<\s*(\d+))?")
 BATCH_SIZE, SEQUENCE_LENGTH, IMAGE_SIDES = 2, 16, (32, 64, 224)
-SPEC_HELP = (
-    'wanted NAME:TYPE[SIZES]<LIMIT, such as "ids:int64[2,128]<50257" or "x:float32[2,16,64]"'
-)
+SPEC_HELP = 'NAME:TYPE[SIZES]<LIMIT, such as "ids:int64[2,128]<50257" or "x:float32[2,16,64]"'
 
 
 def parse_input_specs(specs: Sequence[str], *, seed: int = 0) -> Any:
-    """Inputs of specifications: a dict of keywords, or a tuple if they have no names.
+    """Create random inputs from specifications of the form NAME:TYPE[SIZES]<LIMIT.
 
-    Integers are drawn below the limit (4 if none is given: two values would be a mask), booleans
-    are all True, everything else is normal.
+    Integers are uniform below the limit. The default limit is 4, because an input of zeros and
+    ones would be taken as a mask. Booleans are all True, floats are standard normal.
 
-    >>> parsed(["ids:int64[2,3]<5"])["ids"].shape
+    Args:
+        specs: one specification per input; either all have a name or none.
+        seed: seed of the random values.
+
+    Returns:
+        A dict of keyword arguments, or a tuple if the inputs have no names.
+
+    >>> parse_input_specs(["ids:int64[2,3]<5"])["ids"].shape
     torch.Size([2, 3])
     """
     generator = torch.Generator().manual_seed(seed)
-    found: list[tuple[str, Tensor]] = []
+    inputs: list[tuple[str, Tensor]] = []
     for spec in specs:
         match = INPUT_SPEC.fullmatch(spec.strip())
         if match is None:
-            raise UserError(f"got the input {spec!r}; {SPEC_HELP}")
+            raise UserError(f"--input: expected {SPEC_HELP}, got {spec!r}")
         name, kind, sizes, limit = match.groups()
         if kind not in DTYPES:
-            raise UserError(f"got the type {kind!r} in {spec!r}; wanted one of {', '.join(DTYPES)}")
-        shape = [int(size) for size in sizes.split(",") if size.strip()]
-        whole = not (DTYPES[kind].is_floating_point or kind == "bool")
-        if 0 in shape or (limit is not None and (not whole or int(limit) < 1)):
             raise UserError(
-                f"got the input {spec!r}; wanted sizes from 1 on, and a limit from 1 on for whole "
-                "numbers only"
+                f"--input: expected a type among {', '.join(DTYPES)}, got {kind!r} in {spec!r}"
+            )
+        shape = [int(size) for size in sizes.split(",") if size.strip()]
+        is_integer = not (DTYPES[kind].is_floating_point or kind == "bool")
+        if 0 in shape or (limit is not None and (not is_integer or int(limit) < 1)):
+            raise UserError(
+                "--input: expected positive sizes, and a positive limit for integers only, got "
+                f"{spec!r}"
             )
         try:
-            drawn = _draw_tensor(DTYPES[kind], shape, limit=int(limit or 4), generator=generator)
-        except RuntimeError:  # how torch says that there is not so much memory
-            raise UserError(f"there is no memory for {spec!r}; wanted a smaller input") from None
-        found.append((name or "", drawn))
-    names = [name for name, _ in found]
+            tensor = _draw_tensor(DTYPES[kind], shape, limit=int(limit or 4), generator=generator)
+        except RuntimeError:  # raised by torch when memory runs out
+            raise UserError(f"--input: not enough memory for {spec!r}; use smaller sizes") from None
+        inputs.append((name or "", tensor))
+    names = [name for name, _ in inputs]
     if all(names):
         if len(set(names)) < len(names):
-            raise UserError(f"got two inputs of one name among {', '.join(names)}; name each once")
-        return dict(found)
+            raise UserError(f"--input: expected distinct names, got {', '.join(names)}")
+        return dict(inputs)
     if any(names):
-        raise UserError("got inputs with and without names; name all of them or none")
-    return tuple(tensor for _, tensor in found)
+        raise UserError("--input: expected names for all inputs or for none, got both")
+    return tuple(tensor for _, tensor in inputs)
 
 
 def _draw_tensor(
@@ -76,19 +88,28 @@ def _draw_tensor(
 
 
 def guess_inputs(model: nn.Module) -> Any:
-    """Inputs with which the model runs; refused, with what to pass, if none is found."""
-    tried, why = 0, ""
+    """Find inputs that the model runs on.
+
+    Returns:
+        A dict of keyword arguments or a tuple of positional ones.
+
+    Raises:
+        UserError: the model runs on no candidate. The message quotes its signature and its last
+            error.
+    """
+    tried, error = 0, ""
     with preserve_all_rng(model):
         torch.manual_seed(0)
         for example in itertools.chain(_guess_from_config(model), _guess_from_weights(model)):
             tried += 1
-            why = _try_forward(model, example)
-            if not why:
+            error = _try_forward(model, example)
+            if not error:
                 return example
-    last = f" (the last one: {why})" if why else ""
+    last = f" (last error: {error})" if error else ""
     raise UserError(
-        f"could not guess inputs of {type(model).__name__}: forward{_format_signature(model)} ran with "
-        f'none of {tried} guesses{last}; pass them: --input "NAME:TYPE[SIZES]<LIMIT" once for each'
+        f"cannot guess inputs of {type(model).__name__}: "
+        f"forward{_format_signature(model)} failed on all {tried} guesses{last}; pass each input "
+        'with --input "NAME:TYPE[SIZES]<LIMIT"'
     )
 
 
@@ -100,29 +121,29 @@ def _format_signature(model: nn.Module) -> str:
 
 
 def _try_forward(model: nn.Module, example: Any) -> str:
-    """What the model says to an example; nothing if it runs."""
+    """Run the model and return its error message; empty if it succeeds."""
     try:
         with preserve_model_state(model) as guard, WriteObserver(guard), torch.no_grad():
             model.eval()
             model(**example) if isinstance(example, dict) else model(*example)
-    except USER_CODE_ERRORS as problem:  # that is what a guess is for
+    except USER_CODE_ERRORS as problem:  # a wrong guess may raise anything
         return describe_exception(problem)
     return ""
 
 
 def _guess_from_config(model: nn.Module) -> Iterator[Any]:
-    """What a Hugging Face config says about the inputs."""
+    """Iterate over inputs that fit a Hugging Face config."""
     config = getattr(model, "config", None)
     main = getattr(model, "main_input_name", None)
     if config is None or main is None:
         return
-    taken = set(inspect.signature(model.forward).parameters)
+    accepted = set(inspect.signature(model.forward).parameters)
     for length in (SEQUENCE_LENGTH, 64, 400, 3000):
         for example in _draw_for_modality(config, str(main), length=length):
-            if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in taken:
+            if getattr(config, "is_encoder_decoder", False) and "decoder_input_ids" in accepted:
                 ids = _draw_ids(_vocabulary_size(config), 8)
                 example = {**example, "decoder_input_ids": ids}
-            if "pixel_values" in taken and "input_ids" in taken and main == "input_ids":
+            if "pixel_values" in accepted and "input_ids" in accepted and main == "input_ids":
                 for images in _draw_images(getattr(config, "vision_config", config)):
                     yield {**example, "pixel_values": images}
             yield example
@@ -136,13 +157,13 @@ def _draw_for_modality(config: Any, input_name: str, *, length: int) -> Iterator
         yield {input_name: torch.randn(BATCH_SIZE, length)}
     elif input_name == "input_features":
         bins = getattr(config, "num_mel_bins", 80)
-        longest = 2 * getattr(config, "max_source_positions", 1500)
-        yield {input_name: torch.randn(BATCH_SIZE, bins, longest)}
+        frames = 2 * getattr(config, "max_source_positions", 1500)  # Whisper halves them
+        yield {input_name: torch.randn(BATCH_SIZE, bins, frames)}
         yield {input_name: torch.randn(BATCH_SIZE, length, bins)}
     else:
-        most = getattr(config, "max_position_embeddings", None)
-        most = most if isinstance(most, int) and most > 1 else length
-        yield {input_name: _draw_ids(_vocabulary_size(config), min(length, most))}
+        limit = getattr(config, "max_position_embeddings", None)
+        limit = limit if isinstance(limit, int) and limit > 1 else length
+        yield {input_name: _draw_ids(_vocabulary_size(config), min(length, limit))}
 
 
 def _vocabulary_size(config: Any) -> int:
@@ -165,43 +186,49 @@ def _draw_ids(vocabulary_size: int, length: int) -> Tensor:
 
 
 def _guess_from_weights(model: nn.Module) -> Iterator[Any]:
-    """What the first weights want to read, as many times as forward has required inputs."""
+    """Iterate over inputs that fit the first weights, one tensor per required argument.
+
+    For two required arguments the second is also tried as a mask.
+    """
     try:
         parameters = list(inspect.signature(model.forward).parameters.values())
     except (TypeError, ValueError):
         parameters = []
-    needed = [
+    required = [
         p for p in parameters
         if p.default is p.empty and p.kind not in (p.VAR_POSITIONAL, p.VAR_KEYWORD)
     ]  # fmt: skip
     if not parameters:
         yield ()
-    count = max(len(needed), 1)
-    for one in _candidate_inputs(model):
-        yield _bind_inputs(needed, (one,) * count)
+    count = max(len(required), 1)
+    for tensor in _candidate_inputs(model):
+        yield _bind_inputs(required, (tensor,) * count)
     if count == 2:
-        for one in _candidate_inputs(model):
-            if one.dim() >= 2:
-                yield _bind_inputs(needed, (one, torch.ones(one.shape[:2], dtype=torch.bool)))
+        for tensor in _candidate_inputs(model):
+            if tensor.dim() >= 2:
+                mask = torch.ones(tensor.shape[:2], dtype=torch.bool)
+                yield _bind_inputs(required, (tensor, mask))
 
 
 def _bind_inputs(parameters: Sequence[inspect.Parameter], values: tuple[Tensor, ...]) -> Any:
-    """Values as forward takes them: by place, or by name if it wants one so."""
-    by_name = any(p.kind is p.KEYWORD_ONLY for p in parameters)
-    return {p.name: v for p, v in zip(parameters, values, strict=True)} if by_name else values
+    """Return the values as keyword arguments if a parameter is keyword-only, else as a tuple."""
+    is_keyword = any(p.kind is p.KEYWORD_ONLY for p in parameters)
+    return {p.name: v for p, v in zip(parameters, values, strict=True)} if is_keyword else values
 
 
 def _table_sizes(model: nn.Module) -> set[int]:
-    """Rows of everything that may be a table of tokens: embeddings, and matrices that stand in a
-    module of the user's own."""
-    found: set[int] = set()
+    """Return the row counts of possible embedding tables.
+
+    These are embeddings, and matrices that a module outside torch owns directly.
+    """
+    sizes: set[int] = set()
     for module in model.modules():
         if isinstance(module, nn.Embedding):
-            found.add(module.num_embeddings)
+            sizes.add(module.num_embeddings)
         elif not type(module).__module__.startswith("torch."):
             own = module.parameters(recurse=False)
-            found |= {w.shape[0] for w in own if w.dim() == 2 and w.shape[0] > 1}
-    return found
+            sizes |= {w.shape[0] for w in own if w.dim() == 2 and w.shape[0] > 1}
+    return sizes
 
 
 def _candidate_inputs(model: nn.Module) -> Iterator[Tensor]:

@@ -1,1 +1,1 @@
-"""TODO doctor/residual."""
+"""Residual adds: the additions of a graph that put a branch back onto its stream."""

@@ -1,7 +1,23 @@
-"""Spellings of an addition: which streams a call adds up, and which residual join that makes."""
+"""Forms of an addition: the calls that add streams, and the residual add each of them makes.
+
+A model may add by `x + f`, `x += f`, `torch.add`, `addmm`, `index_add`, a GRU cell, or by stacking
+and reducing:
+
+    model code                                 what this module returns
+    x + f                                      find_add_in_call  -> AddMatch(shortcut=x, branch=f)
+    f - x                                      find_add_in_call  -> None, the stream is subtracted
+    torch.addmm(x, h, weight)                  find_add_in_call  -> AddMatch(shortcut=x, branch=h)
+    torch.stack([x, f]).sum(0)                 find_stacked_sum  -> StackedSum(streams=(x, f))
+    einsum("s,sbtd->btd", w, stack([x, f]))    find_stacked_sum, then find_weighted_add
+
+`start_learned_streams` covers streams that begin with weights, such as the learned queries of a
+DETR decoder or the latents of a Perceiver. Their nodes do not depend on the input, so the graph
+does not treat them as activations at first. They become a stream when a branch that depends on
+them is added to them.
+"""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from addnorm.doctor.graph.contractions import contraction_axes, operand_shape
@@ -9,100 +25,111 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Operand
 from addnorm.doctor.graph.ops import ATTENTION, CASTS
 from addnorm.doctor.residual.residual_adds import (
+    AddMatch,
+    Adds,
     ResidualAdd,
     find_fused_add,
     find_plain_add,
     find_residual_add,
-    is_sublayer_output,
 )
+from addnorm.doctor.residual.shortcut_steps import is_sublayer_output
 
 MAX_STACK_STEPS = 8
-"""Steps from a sum back to the stack that it runs over."""
+"""Steps from a reduction back to the stack that it reduces."""
 
 
 @dataclass(frozen=True, slots=True)
 class StackedSum:
-    """Streams laid side by side and summed over that axis."""
+    """Streams that are stacked along an axis and summed over it."""
 
     streams: tuple[int, ...]
     stack: int
     axis: int
     is_weighted: bool
-    """Whether they are multiplied by anything but a constant 1 before."""
+    """Whether they are multiplied by anything but a constant 1 before the sum."""
 
 
 def find_add_in_call(
-    graph: Graph, adds: dict[int, ResidualAdd], *, op: str, operands: Sequence[Operand]
-) -> ResidualAdd | None:
-    """The join that one call makes, if it makes one."""
-    _mark_learned_streams(graph, adds, operands=operands)
-    live = [o for o in operands if o.kind == "node" and graph[o.node].active]
-    if len(live) < 2:
+    graph: Graph, adds: Adds, *, op: str, operands: Sequence[Operand]
+) -> AddMatch | None:
+    """Return the residual add that a call makes, or None."""
+    active = [o for o in operands if o.kind == "node" and graph[o.node].active]
+    if len(active) < 2:
         return None
-    one, other = live[0].node, live[1].node
-    join: ResidualAdd | None = None
+    one, other = active[0].node, active[1].node
+    match: AddMatch | None = None
     if op in ("addmm", "baddbmm"):
-        join = find_fused_add(graph, one, branch=other) if operands[0] is live[0] else None
+        match = find_fused_add(graph, one, branch=other) if operands[0] is active[0] else None
     elif op == "gru_cell":
-        join = find_fused_add(graph, other, branch=one)
+        match = find_fused_add(graph, other, branch=one)
     elif op in ("index_add", "scatter_add"):
-        join = find_plain_add(graph, adds, shortcut=one, branch=other)
+        match = find_plain_add(graph, adds, shortcut=one, branch=other)
     elif one != other:
-        join = find_residual_add(graph, adds, one=one, other=other)
+        match = find_residual_add(graph, adds, one=one, other=other)
     minuend = {"sub": one, "rsub": other}.get(op)
-    if join is None or (minuend is not None and join.branch == minuend):
-        return None  # f(x) - x takes the stream away
-    if minuend is not None and not graph.has_weights(join.path - {join.fork}):
-        return None  # x - its moving average
-    join.is_gated |= op == "gru_cell"
-    return join
+    if match is None or (minuend is not None and match.branch == minuend):
+        return None  # f(x) - x subtracts the stream
+    if minuend is not None and not graph.has_weights(match.path - {match.fork}):
+        return None  # x - moving_average(x): a subtracted branch must have weights
+    return replace(match, is_gated=True) if op == "gru_cell" else match
 
 
-def _mark_learned_streams(
-    graph: Graph, adds: dict[int, ResidualAdd], *, operands: Sequence[Operand]
-) -> None:
-    """Learned queries or latents to which a branch of their own is added begin a stream."""
+def start_learned_streams(
+    graph: Graph, adds: Adds, *, operands: Sequence[Operand]
+) -> dict[int, ResidualAdd]:
+    """Mark weights as a stream if a branch that depends on them is about to be added to them.
+
+    Args:
+        graph: graph up to the call; nodes of the new stream are marked in it.
+        adds: residual adds found so far.
+        operands: operands of the call.
+
+    Returns:
+        Residual adds on the part of the new stream that was recorded before, by node.
+    """
     nodes = [o.node for o in operands if o.kind == "node"]
-    asleep = [i for i in nodes if graph[i].learned]
-    awake = [i for i in nodes if graph[i].active]
-    if len(asleep) != 1 or len(awake) != 1 or graph[asleep[0]].size < graph[awake[0]].size:
-        return
-    if graph[awake[0]].last_mixing < asleep[0]:
-        return  # no branch
-    way = graph.all_nodes_between(asleep[0], awake[0])
-    if way and not any(i in adds for i in way) and graph.has_mixing(way):
-        graph.mark_as_stream(way)
-        _find_earlier_adds(graph, adds, start=asleep[0])
+    learned = [i for i in nodes if graph[i].learned]
+    active = [i for i in nodes if graph[i].active]
+    if len(learned) != 1 or len(active) != 1 or graph[learned[0]].size < graph[active[0]].size:
+        return {}
+    if graph[active[0]].last_mixing < learned[0]:
+        return {}  # nothing mixes after the weights were used, so there is no branch
+    path = graph.all_nodes_between(learned[0], active[0])
+    if not path or any(i in adds for i in path) or not graph.has_mixing(path):
+        return {}
+    graph.mark_as_stream(path)
+    return _find_earlier_adds(graph, adds, start=learned[0])
 
 
-def _find_earlier_adds(graph: Graph, adds: dict[int, ResidualAdd], *, start: int) -> None:
-    """Sums by which queries became what they are when they first look at the input: what they
-    begin with, and what an attention among themselves made."""
+def _find_earlier_adds(graph: Graph, adds: Adds, *, start: int) -> dict[int, ResidualAdd]:
+    """Find the adds of learned queries to their own self-attention, before they read the input."""
+    earlier: dict[int, ResidualAdd] = {}
     for index in sorted(graph.learned_ancestors(start)):
-        sides = [o.node for o in graph[index].operands if o.kind == "node"]
-        if graph[index].op != "add" or len(sides) != 2:
+        operands = [o.node for o in graph[index].operands if o.kind == "node"]
+        if graph[index].op != "add" or len(operands) != 2:
             continue
-        shortcut, branch = sorted(sides, key=lambda side: _has_attention(graph, side))
+        shortcut, branch = sorted(operands, key=lambda operand: _has_attention(graph, operand))
         if _has_attention(graph, shortcut) or not _has_attention(graph, branch):
             continue
         if not graph.all_nodes_between(shortcut, branch):
             continue
         graph.mark_as_stream(graph.all_nodes_between(shortcut, start))
-        join = find_residual_add(graph, adds, one=shortcut, other=branch)
-        if join is not None:
-            join.node, join.op, join.module = index, "add", graph[index].path
-            adds[index] = join
+        match = find_residual_add(graph, {**adds, **earlier}, one=shortcut, other=branch)
+        if match is not None:
+            earlier[index] = ResidualAdd.from_match(
+                match, node=index, op="add", module=graph[index].path
+            )
+    return earlier
 
 
 def _has_attention(graph: Graph, index: int) -> bool:
-    """Whether an attention stands behind a node that is learned."""
     return any(graph[i].op in ATTENTION for i in graph.learned_ancestors(index))
 
 
 def find_stacked_sum(
     graph: Graph, op: str, *, operands: Sequence[Operand], detail: dict[str, Any]
 ) -> StackedSum | None:
-    """The streams that a call adds up, where they were stacked before."""
+    """Return the stacked streams that a call sums over, or None."""
     if op in ("sum", "mean"):
         dim = detail.get("dim")
         dim = dim[0] if isinstance(dim, list | tuple) and len(dim) == 1 else dim
@@ -112,22 +139,23 @@ def find_stacked_sum(
     if op not in ("einsum", "matmul", "tensordot") or len(operands) < 2:
         return None
     shapes = [operand_shape(graph, o) for o in operands[:2]]
-    for place, operand in enumerate(operands[:2]):
+    for position, operand in enumerate(operands[:2]):
         if operand.kind == "node" and graph[operand.node].active:
-            found_axes = contraction_axes(op, place, shapes=shapes, detail=detail)
-            if found_axes is None or len(found_axes.summed) != 1:
+            axes = contraction_axes(op, position, shapes=shapes, detail=detail)
+            if axes is None or len(axes.summed) != 1:
                 continue
-            weights = operands[1 - place]
-            plain = weights.kind == "constant" and weights.value == 1
-            axis = found_axes.summed[0]
-            found = _trace_to_stack(graph, operand.node, dim=axis, is_weighted=not plain)
-            if found is not None:
-                return found
+            weights = operands[1 - position]
+            is_plain = weights.kind == "constant" and weights.value == 1
+            stacked = _trace_to_stack(
+                graph, operand.node, dim=axes.summed[0], is_weighted=not is_plain
+            )
+            if stacked is not None:
+                return stacked
     return None
 
 
 def _trace_to_stack(graph: Graph, index: int, *, dim: int, is_weighted: bool) -> StackedSum | None:
-    """Back to the stack, over casts and weights that leave its shape alone."""
+    """Walk back to the stack, over casts and factors that keep its shape."""
     shape = graph[index].shape
     axis = dim % len(shape) if shape else 0
     for _ in range(MAX_STACK_STEPS):
@@ -135,13 +163,14 @@ def _trace_to_stack(graph: Graph, index: int, *, dim: int, is_weighted: bool) ->
         if node.shape != shape or not node.inputs:
             return None
         if node.op in ("stack", "cat"):
-            place = node.detail.get("dim", 0)
-            if not isinstance(place, int) or place % len(shape) != axis:
+            stack_dim = node.detail.get("dim", 0)
+            if not isinstance(stack_dim, int) or stack_dim % len(shape) != axis:
                 return None
-            parts = [o.node for o in node.operands if o.kind == "node" and graph[o.node].active]
-            if len(parts) < 2 or len(parts) != shape[axis] or len(set(parts)) < len(parts):
+            streams = [o.node for o in node.operands if o.kind == "node" and graph[o.node].active]
+            is_repeated = len(set(streams)) < len(streams)
+            if len(streams) < 2 or len(streams) != shape[axis] or is_repeated:
                 return None
-            return StackedSum(tuple(parts), index, axis, is_weighted)
+            return StackedSum(tuple(streams), index, axis, is_weighted)
         if node.op == "mul":
             is_weighted = True
             index = max(node.inputs, key=lambda i: (graph[i].shape == shape, -i))
@@ -153,17 +182,21 @@ def _trace_to_stack(graph: Graph, index: int, *, dim: int, is_weighted: bool) ->
 
 
 def find_weighted_add(
-    graph: Graph, adds: dict[int, ResidualAdd], *, stacked_sum: StackedSum, known_mixtures: set[int]
-) -> ResidualAdd | None:
-    """The join that a weighted sum of streams makes: the newest of them is a branch by itself.
+    graph: Graph, adds: Adds, *, stacked_sum: StackedSum, known_mixtures: set[int]
+) -> AddMatch | None:
+    """Return the residual add that a weighted sum of streams makes: its newest term is the branch.
 
-    known: earlier mixtures, from which the branch may have been made.
+    Args:
+        graph: graph up to the sum.
+        adds: residual adds found so far.
+        stacked_sum: terms of the sum.
+        known_mixtures: earlier weighted sums, which the branch may read.
     """
-    taken = {join.branch for join in adds.values() if join.is_weighted}
+    known_branches = {add.branch for add in adds.values() if add.is_weighted}
     new = [
         i
         for i in stacked_sum.streams
-        if i not in adds and i not in taken and is_sublayer_output(graph, i)
+        if i not in adds and i not in known_branches and is_sublayer_output(graph, i)
     ]
     if not new:
         return None
@@ -172,8 +205,8 @@ def find_weighted_add(
     fork = next((i for i in older if graph.reaches(i, branch)), None)
     if fork is None:
         return None
-    path = graph.nodes_between(fork, branch)
+    path = frozenset(graph.nodes_between(fork, branch))
     if not graph.has_mixing(path, exclude=fork):
         return None
     shortcut = max(i for i in stacked_sum.streams if i != branch)
-    return ResidualAdd(fork, shortcut, branch, path, is_weighted=True)
+    return AddMatch(fork=fork, shortcut=shortcut, branch=branch, path=path, is_weighted=True)

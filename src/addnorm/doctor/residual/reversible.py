@@ -1,51 +1,65 @@
-"""Reversible stacks: y1 = x1 + f(x2), y2 = x2 + g(y1), two streams or two halves of one.
+"""Reversible stacks: two streams, or two halves of one, whose branches read each other.
 
-While both still hold the same, g(y1) looks like a branch of x with a sum inside. What comes later
-tells: y1 goes on, as a stream of its own or beside y2.
+    y1 = x1 + f(x2)
+    y2 = x2 + g(y1)
+
+While both streams still hold the same tensor, `g(y1)` looks like a branch of `x` with an inner sum.
+Only later operations tell: in a reversible stack `y1` continues as a stream of its own, or is
+concatenated with `y2`. So this runs after the forward pass, on all residual adds.
 """
+
+from collections.abc import Mapping
+from dataclasses import replace
 
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import SLICES
-from addnorm.doctor.residual.residual_adds import ResidualAdd
+from addnorm.doctor.residual.residual_adds import Adds, ResidualAdd
 
 
-def mark_crossed_adds(graph: Graph, adds: dict[int, ResidualAdd]) -> None:
-    """Let a branch that reads the other stream of a pair begin there."""
-    for index, join in adds.items():
-        other = join.fork if join.is_crossed else _find_inner_add(graph, adds, add=join)
+def redirect_crossed_adds(graph: Graph, adds: Adds) -> dict[int, ResidualAdd]:
+    """Return the adds with the fork of each crossed branch moved to the stream that it reads."""
+    redirected = dict(adds)
+    for index in adds:
+        add = redirected[index]
+        other = add.fork if add.is_crossed else _find_inner_add(graph, redirected, add=add)
         if other is None:
             continue
-        beside = _is_concatenated(graph, other, other=index)
-        goes_on = beside or any(
-            _is_continued_by(graph, later, one=other, other=index) for later in adds.values()
+        is_concatenated = _is_concatenated(graph, other, other=index)
+        is_continued = is_concatenated or any(
+            _is_continued_by(graph, later, one=other, other=index) for later in redirected.values()
         )
-        if goes_on or join.is_crossed:
-            join.fork, join.path = other, graph.nodes_between(other, join.branch)
-            join.is_half = beside and graph[graph.trace_back(join.shortcut)[-1][0]].op in SLICES
-            join.is_crossed = True
+        if is_continued or add.is_crossed:
+            shortcut_start = graph[graph.trace_back(add.shortcut)[-1][0]]
+            is_half = is_concatenated and shortcut_start.op in SLICES
+            redirected[index] = replace(
+                add,
+                fork=other,
+                path=frozenset(graph.nodes_between(other, add.branch)),
+                crossing="halves" if is_half else "streams",
+            )
+    return redirected
 
 
-def _find_inner_add(graph: Graph, adds: dict[int, ResidualAdd], *, add: ResidualAdd) -> int | None:
-    """The sum of the same fork through which every way of a branch leads."""
-    other = max((i for i in add.path & set(adds) if i < add.branch), default=-1)
-    plain = not (add.is_mixed or add.parallel_to >= 0 or add.difference_node >= 0)
-    if not plain or other in (-1, add.fork) or adds[other].fork != add.fork:
+def _find_inner_add(graph: Graph, adds: Adds, *, add: ResidualAdd) -> int | None:
+    """Return the sum with the same fork that every path of a branch crosses."""
+    other = max((i for i in add.path & set(adds) if i < add.branch), default=None)
+    is_plain = not add.is_mixed and add.parallel_to is None and add.difference_node is None
+    if not is_plain or other is None or other == add.fork or adds[other].fork != add.fork:
         return None
     return None if graph.has_path_avoiding(add.fork, add.branch, blocked={other}) else other
 
 
 def _is_continued_by(graph: Graph, later: ResidualAdd, *, one: int, other: int) -> bool:
-    """Whether a later branch that read one sum is added to the other."""
+    """Whether a later branch reads the sum `other` and is added to the sum `one`."""
     return other in later.path and one in (i for i, _ in graph.trace_back(later.shortcut))
 
 
 def _is_concatenated(graph: Graph, one: int, *, other: int) -> bool:
-    """Whether two sums are put side by side."""
-    return any(graph[kid].op == "cat" and other in graph[kid].inputs for kid in graph[one].users)
+    return any(graph[user].op == "cat" and other in graph[user].inputs for user in graph[one].users)
 
 
-def is_merge(graph: Graph, adds: dict[int, ResidualAdd], *, add: ResidualAdd) -> bool:
-    """Whether a sum only adds up both streams of a pair, as at their end."""
+def is_merge(graph: Graph, adds: Mapping[int, ResidualAdd], *, add: ResidualAdd) -> bool:
+    """Whether an addition only sums the two streams of a reversible pair, as at their end."""
     last = adds.get(graph.trace_back(add.branch)[-1][0])
     if last is None or not last.is_crossed:
         return False

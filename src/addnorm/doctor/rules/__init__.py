@@ -1,4 +1,17 @@
-"""The audit: one rule or one small family a file. A new rule is one file and one line here."""
+"""Audit rules: functions that search a traced model for known wiring mistakes.
+
+Each module holds one rule, or a few that share code, and registers it with `@rule("its_id")`. To
+add a rule, write a module and import it here:
+
+    @rule("my_rule")
+    def my_rule(context: RuleContext) -> Iterator[Finding]:
+        for norm in context.iter_norms():
+            if norm.eps == 0:
+                yield Finding("my_rule", "warning", norm.path, "eps is 0; use 1e-5")
+
+A rule reads the trace and yields findings. It must not raise for models that it does not
+understand: it yields nothing, or appends to `context.trace.notes` what it could not check.
+"""
 
 from addnorm.doctor.rules import (  # noqa: F401
     cloned_layers,

@@ -1,4 +1,4 @@
-"""Layers that start as identical copies."""
+"""Rule `cloned_layers`: layers initialized as identical copies."""
 
 from collections.abc import Iterator
 
@@ -11,14 +11,18 @@ from addnorm.doctor.rules.base import RuleContext, rule
 
 @rule("cloned_layers")
 def cloned_layers(context: RuleContext) -> Iterator[Finding]:
-    """Different branches whose random matrices are equal to the last bit."""
+    """Report branches of one stream whose random matrices are bitwise equal.
+
+    `nn.TransformerEncoder` copies its layer with `copy.deepcopy`, so that all layers start equal
+    unless the caller re-initializes them.
+    """
     streams: dict[int, list[list[tuple[str, ...]]]] = {}
-    for reading in context.blocks:
-        if reading.skipped_adds or reading.is_dual:
+    for block in context.blocks:
+        if block.skipped_adds or block.is_dual:
             continue
-        names = tuple(n for n in context.branch_weights(reading) if _is_random(context.weights[n]))
-        # Only within one stream: a teacher is its student's copy on purpose.
-        groups = streams.setdefault(reading.stream, [])
+        names = tuple(n for n in context.branch_weights(block) if _is_random(context.weights[n]))
+        # Streams are compared separately: a teacher may be a copy of its student.
+        groups = streams.setdefault(block.stream, [])
         if not names or any(names in group for group in groups):
             continue
         for group in groups:
@@ -33,14 +37,14 @@ def cloned_layers(context: RuleContext) -> Iterator[Finding]:
     largest = max(copies, key=len)
     yield Finding(
         "cloned_layers", "warning", largest[0][0].rpartition(".")[0],
-        f"{len(largest)} branches start with identical weights, as copy.deepcopy leaves them; draw "
-        "each layer's weights anew",
+        f"{len(largest)} branches have bitwise identical weights, as copy.deepcopy leaves them, so "
+        "the layers start as copies; re-initialize the weights of each layer",
         {"equal": [names[0] for names in largest], "kinds": len(copies)},
     )  # fmt: skip
 
 
 def _is_random(weight: Tensor) -> bool:
-    """Whether a matrix looks drawn: no pattern that every layer may start with."""
+    """Whether a matrix looks randomly initialized, not constant or patterned."""
     sample = weight.detach().flatten()[:: max(1, weight.numel() // 256)]
     if weight.device.type == "meta" or len(set(sample.tolist())) <= sample.numel() // 2:
         return False

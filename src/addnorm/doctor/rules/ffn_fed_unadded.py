@@ -1,4 +1,4 @@
-"""A feed-forward that reads the attention's output before it was added."""
+"""Rule `ffn_fed_unadded`: a sub-layer that reads a branch instead of the sum."""
 
 from collections.abc import Iterator
 
@@ -8,17 +8,18 @@ from addnorm.doctor.rules.base import RuleContext, rule
 
 @rule("ffn_fed_unadded")
 def ffn_fed_unadded(context: RuleContext) -> Iterator[Finding]:
-    """x1 = x + attention(x), x2 = x1 + ffn(attention(x)): the second should read x1."""
+    """Report x1 = x + attention(x), x2 = x1 + ffn(attention(x)); the second should read x1."""
     by_node = {r.add.node: r for r in context.analysis.add_analyses}
-    for reading in context.blocks:
-        if reading.fed_by < 0 or reading.is_dual or reading.skipped_adds:
+    for block in context.blocks:
+        before = block.add.parallel_to
+        if block.fed_by is None or before is None or block.is_dual or block.skipped_adds:
             continue
         yield Finding(
-            "ffn_fed_unadded", "error", context.module_path(reading),
-            "this branch reads the output of the branch before it, without what the skip carries; "
-            "feed it the sum",
+            "ffn_fed_unadded", "error", context.module_path(block),
+            "this branch reads the output of the previous branch without its skip connection; pass "
+            "it the sum instead",
             {
-                "reads": context.graph[reading.fed_by].path,
-                "sum": context.module_path(by_node[reading.add.parallel_to]),
+                "reads": context.graph[block.fed_by].path,
+                "sum": context.module_path(by_node[before]),
             },
         )  # fmt: skip

@@ -1,4 +1,9 @@
-"""Options that change nothing."""
+"""Rule `ineffective_option`: options of the builder that have no effect.
+
+The rule builds the model again with another value of one option and compares fingerprints:
+operations, shapes, constants and initial weights, in eval and in train mode. Equal fingerprints
+mean that the builder ignores the option.
+"""
 
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -14,19 +19,19 @@ from addnorm.doctor.rules.base import RuleContext, rule
 from addnorm.doctor.trace.recorder import GraphRecorder
 from addnorm.doctor.trace.state_guard import preserve_model_state
 
-MAX_WORDS = 8
-"""Words of a builder that are tried."""
+MAX_TRIED_STRINGS = 8
+"""String constants of the builder's code that are tried as values."""
 
 
 @rule("ineffective_option")
 def ineffective_option(context: RuleContext) -> Iterator[Finding]:
-    """An option of the config whose other value gives the same graph and the same weights."""
+    """Report options whose other values build the same graph and the same weights."""
     if context.config is None or context.build is None:
         return
     base = _fingerprint(context, dict(context.config))
     if base is None:
-        context.trace.notes.append(
-            "options without effect: what the builder makes of the config does not run"
+        context.notes.append(
+            "options without effect were not checked: the model built from the config does not run"
         )
         return
     for name, value in context.config.items():
@@ -34,24 +39,27 @@ def ineffective_option(context: RuleContext) -> Iterator[Finding]:
             repr(other): _fingerprint(context, {**context.config, name: other})
             for other in _alternative_values(context.build, name, value=value)
         }
-        tried = [other for other, made in prints.items() if made is not None]
+        tried = [other for other, result in prints.items() if result is not None]
         if not tried:
-            context.trace.notes.append(f"whether {name} has an effect: no other value of it runs")
+            context.notes.append(
+                f"the effect of option {name} was not checked: no other value gives a model that "
+                "runs"
+            )
         if tried and all(prints[other] == base for other in tried):
-            # A number or a word may be meant for something outside the forward.
+            # An integer or a string may control something outside the forward pass.
             severity: Severity = "warning" if isinstance(value, bool | float) else "info"
             yield Finding(
                 "ineffective_option", severity, name,
-                f"{name}={value!r} and {name}={' or '.join(tried)} build the same network; the "
-                "option is not used: wire it or refuse it",
+                f"{name}={value!r} and {name}={' or '.join(tried)} build the same network, so the "
+                "option is ignored; use it in the builder or remove it",
                 {"option": name, "tried": [repr(value), *tried]},
             )  # fmt: skip
 
 
 def _alternative_values(build: Callable[..., Any], name: str, *, value: Any) -> list[Any]:
-    """Other values worth trying; none where only the owner knows what is allowed.
+    """Return other values to try; empty if the allowed values are unknown.
 
-    Rates are tried high as well, so that what is drawn by them comes out otherwise.
+    A fraction is also tried at 0.9, so that a dropout rate changes the dropped positions.
     """
     if isinstance(value, bool):
         return [not value]
@@ -63,57 +71,61 @@ def _alternative_values(build: Callable[..., Any], name: str, *, value: Any) -> 
         return [other for other in type(value) if other is not value]
     if not isinstance(value, str):
         return []
-    allowed = [*_literals(build, name), *_compared_words(build)]
+    allowed = [*_literals(build, name), *_string_constants(build)]
     return [other for other in dict.fromkeys(allowed) if other != value]
 
 
 def _options_callable(build: Any) -> Any:
-    """What takes the options."""
+    """Return the function that receives the options: `__init__` of a class."""
     return vars(build).get("__init__", build) if isinstance(build, type) else build
 
 
 def _literals(build: Callable[..., Any], name: str) -> tuple[Any, ...]:
-    """The values that an annotation allows."""
+    """Return the values of a `Literal` annotation."""
     try:
         hint = get_type_hints(_options_callable(build)).get(name)
-    except Exception:  # an annotation that cannot be read says nothing
+    except Exception:  # an annotation that cannot be evaluated
         return ()
     return get_args(hint) if get_origin(hint) is Literal else ()
 
 
-def _compared_words(build: Callable[..., Any]) -> list[str]:
-    """Words that the builder itself knows: what it compares an option with."""
+def _string_constants(build: Callable[..., Any]) -> list[str]:
+    """Return the identifiers among the builder's string constants.
+
+    A builder compares an option with them, as in `if norm == "rms"`.
+    """
     code = getattr(_options_callable(build), "__code__", None)
-    words = [word for word in getattr(code, "co_consts", ()) if isinstance(word, str)]
-    return [word for word in words if word.isidentifier()][:MAX_WORDS]  # no docstrings, no messages
+    constants = [each for each in getattr(code, "co_consts", ()) if isinstance(each, str)]
+    return [each for each in constants if each.isidentifier()][:MAX_TRIED_STRINGS]
 
 
 def _fingerprint(context: RuleContext, options: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Operations, shapes, constants and start weights of what the builder makes of options.
+    """Return operations, shapes, constants and initial weights of the model built from options.
 
-    In eval and in train mode: some options speak only there.
+    Both modes are traced, because some options act in training only. None if the model cannot be
+    built or run.
     """
     assert context.build is not None
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         try:
             model = context.build(**options)
-        except Exception:  # a value the builder refuses is not without effect
+        except Exception:  # a value that the builder rejects has an effect
             return None
-        shapes = [_trace_graph(context, model, training=training) for training in (False, True)]
-    if shapes == [None, None]:
+        graphs = [_trace_graph(context, model, training=training) for training in (False, True)]
+    if graphs == [None, None]:
         return None
     weights = tuple(
         (name, tuple(w.shape), float(w.detach().double().sum()))
         for name, w in model.named_parameters()
     )
-    return *shapes, weights
+    return *graphs, weights
 
 
 def _trace_graph(
     context: RuleContext, model: nn.Module, *, training: bool
 ) -> tuple[Any, ...] | None:
-    """The graph of one mode; None if the model does not run in it."""
+    """Trace the model in one mode; None if it does not run."""
     torch.manual_seed(0)
     try:
         with preserve_model_state(model) as guard, torch.no_grad():

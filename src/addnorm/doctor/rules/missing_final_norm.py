@@ -1,4 +1,4 @@
-"""The last norm of a Pre-LN stream."""
+"""Rule `missing_final_norm`: a Pre-LN stream that ends without a norm."""
 
 from collections.abc import Iterator
 
@@ -15,7 +15,10 @@ TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 @rule("missing_final_norm")
 def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
-    """Pre-LN leaves its stream raw: something must normalize it before the head."""
+    """Report a Pre-LN stream that the head, or another stream, reads without a norm.
+
+    Pre-LN never normalizes the stream itself, so a norm must follow the last block.
+    """
     for last, rows in find_last_blocks(context):
         normed = [r for r in rows if context.wiring(r) == "pre_ln"]
         if (
@@ -23,19 +26,19 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
             or context.wiring(last) != "pre_ln"
         ):
             continue
-        told = any(r.kind in TRANSFORMER_KINDS for r in rows) and not last.add.is_gated
-        if not told or last.has_post_norm or last.activation_after:
+        applies = any(r.kind in TRANSFORMER_KINDS for r in rows) and not last.add.is_gated
+        if not applies or last.has_post_norm or last.activation_after:
             continue
         raw = _find_raw_readers(context, last)
         if raw is None or (
             last.final_norms and not _is_read_by_other_stream(context, last, readers=raw)
         ):
             continue
-        variance = last.add.stats.get("stream_variance")
+        variance = context.add_stats(last.add).get("stream_variance")
         yield Finding(
             "missing_final_norm", "warning", context.module_path(last),
-            "a Pre-LN stream ends without a norm: its size grows with depth and reaches what reads "
-            "it as it is; put a norm behind the last block",
+            "a Pre-LN stream ends without a norm, so its readers see a variance that grows with "
+            "depth; add a norm after the last block",
             {
                 "blocks": len(rows),
                 "stream_variance": variance,
@@ -45,34 +48,35 @@ def missing_final_norm(context: RuleContext) -> Iterator[Finding]:
 
 
 def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAnalysis]]]:
-    """The last block of every stream that does not go on as another one.
+    """Return the last block of every stream with all blocks of that stream.
 
-    A stream that others only look at, as a decoder does at its memory, ends there.
+    Streams that continue as another one are left out. A stream that is only attended to, such as
+    the memory of a decoder, counts as ending.
     """
     streams: dict[int, list[AddAnalysis]] = {}
-    for reading in context.blocks:
-        if not reading.is_dual:
-            streams.setdefault(reading.stream, []).append(reading)
-    found = []
+    for block in context.blocks:
+        if not block.is_dual:
+            streams.setdefault(block.stream, []).append(block)
+    last_blocks = []
     for rows in streams.values():
         last = rows[-1]
         begun = (other[0].link.start for other in streams.values() if other is not rows)
         if not any(context.graph.reaches(last.add.node, start) for start in begun):
-            found.append((last, rows))
-    return found
+            last_blocks.append((last, rows))
+    return last_blocks
 
 
 def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | None:
-    """What mixes the last sum, or returns it, before any norm; None if nothing does."""
+    """Return the readers of the last sum, outputs included, before any norm; None if none."""
     graph = context.graph
     outputs = set(context.trace.recorder.outputs)
-    seen: set[int] = set()
-    waiting, found = [last.add.node], []
-    while waiting:
-        index = waiting.pop()
-        if index in seen:
+    visited: set[int] = set()
+    pending, readers = [last.add.node], []
+    while pending:
+        index = pending.pop()
+        if index in visited:
             continue
-        seen.add(index)
+        visited.add(index)
         if index in context.norms:
             continue
         if (
@@ -80,31 +84,31 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
             and is_mixing(graph[index].op)
             and not _is_norm_or_mixture(context, last, index=index)
         ):
-            found.append(index)
+            readers.append(index)
             continue
         if index in outputs and not graph[index].users:
-            found.append(index)
-        waiting += graph[index].users
-    if not found and not seen & set(context.norms):
-        return [last.add.node]  # nobody knows where it goes
-    return sorted(found) or None
+            readers.append(index)
+        pending += graph[index].users
+    if not readers and not visited & set(context.norms):
+        return [last.add.node]  # the readers are outside the recorded graph
+    return sorted(readers) or None
 
 
 def _is_read_by_other_stream(
     context: RuleContext, last: AddAnalysis, *, readers: list[int]
 ) -> bool:
-    """Whether a block of another stream looks at the raw sum."""
+    """Whether an attention of another stream reads the sum without a norm."""
     return any(
-        context.graph.reaches(index, look)
-        for reading in context.blocks
-        if reading.stream != last.stream
-        for look in attention_steps(reading.steps)
+        context.graph.reaches(index, attention)
+        for block in context.blocks
+        if block.stream != last.stream
+        for attention in attention_steps(block.steps)
         for index in readers
     )
 
 
 def _is_norm_or_mixture(context: RuleContext, last: AddAnalysis, *, index: int) -> bool:
-    """Whether a product is part of a norm, or reads parallel streams as one."""
+    """Whether a product is part of a norm, or combines parallel residual streams."""
     width = last.add.width
     if width and find_mixed_streams(context.graph, index, width=width) is not None:
         return True

@@ -1,4 +1,4 @@
-"""Norms over the wrong axis."""
+"""Rule `wrong_axis`: norms whose statistics cover more or less than one token's features."""
 
 from collections.abc import Iterator
 
@@ -13,73 +13,72 @@ TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 
 @rule("wrong_axis")
 def wrong_axis(context: RuleContext) -> Iterator[Finding]:
-    """A norm of a token must look at the features of that token, all of them and nothing else.
+    """Report norms around attention and feed-forward sub-layers that reduce over a wrong axis.
 
-    Judged around attentions and feed-forwards, in streams of two or three axes."""
+    A norm must take its statistics over all features of one token and nothing else. Only streams
+    of two or three axes are checked.
+    """
     graph = context.graph
-    told: set[str] = set()
-    for reading in context.blocks:
-        shape = graph[reading.add.node].shape
-        if (
-            reading.kind not in TRANSFORMER_KINDS
-            or len(shape) not in (2, 3)
-            or reading.add.is_mixed
-        ):
+    reported: set[str] = set()
+    for block in context.blocks:
+        shape = graph[block.add.node].shape
+        if block.kind not in TRANSFORMER_KINDS or len(shape) not in (2, 3) or block.add.is_mixed:
             continue
-        if any(step.kind == "weights" for step in reading.steps):
-            continue  # the matrix has a row for each token: it does not tell what a feature is
-        mine = [*reading.entry_norms, reading.exit_norm, reading.post_norm, *reading.final_norms]
-        mine += reading.link.norms()
-        for index in mine:
-            norm = context.norms.get(index)
-            if norm is None or norm.path in told:
+        if any(step.kind == "weights" for step in block.steps):
+            continue  # a token-mixing matrix does not show which axis holds the features
+        norms = [*block.entry_norms, block.exit_norm, block.post_norm, *block.final_norms]
+        norms += block.link.norms()
+        for index in norms:
+            norm = None if index is None else context.norms.get(index)
+            if norm is None or norm.path in reported:
                 continue
             if graph[graph.trace_back(norm.source)[-1][0]].op in ("cat", "stack"):
-                continue  # patches laid together: a token has more features than the stream
+                continue  # merged patches: a token has more features here than in the stream
             wrong = _describe_wrong_axes(
-                graph[norm.source].shape, _feature_count(context, reading), norm=norm
+                graph[norm.source].shape, _feature_count(context, block), norm=norm
             )
             if wrong:
-                told.add(norm.path)
+                reported.add(norm.path)
                 yield Finding(
                     "wrong_axis", "error", norm.path,
-                    f"this norm takes its statistics over {wrong}; take them over the features of "
-                    "each token alone",
+                    f"this norm takes its statistics over {wrong}; normalize over the features of "
+                    "each token only",
                     {"axes": list(norm.axes or ()), "shape": list(graph[norm.source].shape)},
                 )  # fmt: skip
 
 
-def _feature_count(context: RuleContext, reading: AddAnalysis) -> int:
-    """How many features a token has: what the branch's last matrix makes, where that is seen."""
+def _feature_count(context: RuleContext, block: AddAnalysis) -> int:
+    """Return the features of a token: the output size of the branch's last matrix if known."""
     graph = context.graph
-    shape = graph[reading.add.node].shape
-    for index in sorted(reading.add.path, reverse=True):
+    shape = graph[block.add.node].shape
+    for index in sorted(block.add.path, reverse=True):
         node = graph[index]
         if not is_mixing(node.op):
             continue
         for operand in node.operands:
             if operand.kind == "weight" and len(operand.shape) > 1:
                 first = node.op == "linear" or node.op in CONVOLUTION
-                made = operand.shape[0 if first else -1]
-                return made if made in shape[1:] else shape[-1]
+                size = operand.shape[0 if first else -1]
+                return size if size in shape[1:] else shape[-1]
     return shape[-1]
 
 
 def _describe_wrong_axes(source: tuple[int, ...], width: int, *, norm: Norm) -> str:
-    """What a norm looks at that it should not, in words; empty if all is well."""
-    places = [axis for axis in range(-1, -len(source), -1) if source[axis] == width]
-    if not places or norm.axes is None or len(source) > 3:
+    """Describe the axes that a norm should not reduce over; empty if its axes are right."""
+    candidates = [axis for axis in range(-1, -len(source), -1) if source[axis] == width]
+    if not candidates or norm.axes is None or len(source) > 3:
         return ""
-    features = places[0] if norm.axes != (places[-1],) or len(places) == 1 else places[-1]
+    only_last = norm.axes == (candidates[-1],) and len(candidates) > 1
+    features = candidates[-1] if only_last else candidates[0]
     if norm.kind == "batch":
-        alone = [axis for axis in range(-len(source), 0) if axis not in norm.axes]
-        if len(alone) == 1 and alone[0] in places:  # as many points as features: either will do
+        kept = [axis for axis in range(-len(source), 0) if axis not in norm.axes]
+        if len(kept) == 1 and kept[0] in candidates:  # any axis as long as the features may be them
             return ""
-        return "the examples of the batch and features, one mean for each place of a token"
+        return "the examples of the batch and the features, with one mean per position"
     if norm.kind not in ("layer", "rms", "l2") or norm.axes == (features,):
         return ""
     others = [axis for axis in norm.axes if axis != features]
     names = {-len(source): "examples of the batch"}
-    words = sorted({names.get(axis, "tokens") for axis in others})
-    mixed = " and ".join(words) or "a part of the features"
-    return f"{mixed} as well as features" if features in norm.axes else f"{mixed}, not features"
+    labels = sorted({names.get(axis, "tokens") for axis in others})
+    reduced = " and ".join(labels) or "a part of the features"
+    return f"{reduced} as well as features" if features in norm.axes else f"{reduced}, not features"

@@ -1,1 +1,1 @@
-"""TODO doctor/trace."""
+"""Recording of one forward pass: graph, residual adds and statistics; the model is unchanged."""

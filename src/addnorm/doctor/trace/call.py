@@ -1,4 +1,4 @@
-"""What one call was given, apart from what it does."""
+"""Arguments of one function call, as the recorder sees it."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -11,30 +11,30 @@ from addnorm.doctor.graph.ops import DROPOUT
 
 INPLACE_METHODS = ("__iadd__", "__isub__", "__imul__", "__itruediv__", "__ipow__")
 MAX_MEAN_ELEMENTS = 1 << 16
-"""Weights and constants up to this size are looked at for their mean."""
+"""Maximum size of a weight or constant whose mean is computed."""
 
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One call of a function of torch."""
+    """One call of a PyTorch function."""
 
     function_name: str
-    """The function's own name."""
+    """Name of the function, such as `__iadd__`."""
     op: str
-    """One name for all its spellings."""
+    """Canonical name of the operation, such as `add`."""
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     tensors: list[Tensor]
-    """Every tensor among the arguments."""
+    """All tensors among the arguments."""
 
     def tensor_versions(self) -> list[int] | None:
-        """How often each tensor was written to; None where asking would change what is asked."""
+        """Return the version counter of each tensor; None for a property access."""
         if self.function_name == "__get__":
-            return None
+            return None  # reading a counter is a property access itself
         return [t._version for t in self.tensors if not t.is_inference()]
 
     def is_in_place(self, out: Any, versions_before: list[int] | None) -> bool:
-        """Whether it wrote to what it was given: by its name, or by the versions."""
+        """Whether the call wrote to one of its tensors, by its name or by the versions."""
         if self.function_name in INPLACE_METHODS or (
             self.function_name.endswith("_") and not self.function_name.endswith("__")
         ):
@@ -45,9 +45,8 @@ class Call:
 
 
 def iter_plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
-    """Tensors and numbers among the arguments, in order."""
-    waiting = [*args, *kwargs.values()]
-    for value in waiting:
+    """Yield the tensors and numbers among the arguments, in order."""
+    for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor | int | float) and not isinstance(value, bool):
             yield value
         elif isinstance(value, list | tuple):
@@ -57,23 +56,23 @@ def iter_plain_arguments(args: Any, kwargs: Any) -> Iterator[Any]:
 def disable_dropout(
     op: str, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[tuple[Any, ...], dict[str, Any]]:
-    """The same call with nothing dropped."""
+    """Return the arguments of a call with dropout disabled."""
     if op in DROPOUT:
         names = ("input", "p", "training", "inplace")
-        said = dict(zip(names, args, strict=False)) | kwargs
-        return (said["input"],), {"p": said.get("p", 0.5), "training": False}
-    place = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
-    if place is None:
+        arguments = dict(zip(names, args, strict=False)) | kwargs
+        return (arguments["input"],), {"p": arguments.get("p", 0.5), "training": False}
+    position = {"scaled_dot_product_attention": 4, "multi_head_attention_forward": 9}.get(op)
+    if position is None:
         return args, kwargs
     if "dropout_p" in kwargs:
         kwargs = {**kwargs, "dropout_p": 0.0}
-    elif len(args) > place:
-        args = (*args[:place], 0.0, *args[place + 1 :])
+    elif len(args) > position:
+        args = (*args[:position], 0.0, *args[position + 1 :])
     return args, kwargs
 
 
 def small_tensor_mean(tensor: Tensor) -> float | None:
-    """The mean of a small tensor; None of a large one, or where there are no numbers."""
+    """Return the mean of a small floating-point tensor; None for other tensors."""
     if (
         tensor.numel() > MAX_MEAN_ELEMENTS
         or tensor.device.type == "meta"
@@ -83,5 +82,5 @@ def small_tensor_mean(tensor: Tensor) -> float | None:
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
             return float(tensor.detach().float().mean()) if tensor.numel() else None
-        except RuntimeError:  # inside vmap a tensor has no numbers to show
+        except RuntimeError:  # inside vmap a tensor has no values
             return None

@@ -1,4 +1,9 @@
-"""Masks of the future: constants of (tokens, tokens) that tell later tokens from the others."""
+"""Causal masks: square constants that separate later tokens from the others.
+
+torch.full((4, 4), -inf).triu(1)     causal_offset -> 1   hides j - i >= 1
+torch.ones(4, 4).triu(2).bool()      causal_offset -> 2   hides one token too few
+torch.rand(4, 4)                     causal_offset -> 0   not a causal mask
+"""
 
 import torch
 from torch import Tensor
@@ -6,67 +11,70 @@ from torch import Tensor
 from addnorm.doctor.graph.graph import Graph
 
 MIN_MASK_TOKENS = 4
-"""Tokens from which on a triangle can be told from other patterns."""
+"""Smallest number of tokens at which a triangle differs from other patterns."""
 MAX_MASK_TOKENS, MAX_MASKS = 32, 64
-"""Tokens of a mask, and masks of examples and heads, that are looked at."""
+"""Tokens of a mask, and masks of a batch, that are checked."""
 CAUSAL_OFFSETS = (1, 2)
-"""How many tokens ahead a mask may begin: the next one, or one too late."""
+"""Diagonals where a mask may begin: 1 is correct, 2 is one token too late."""
 
 
 def causal_offset(mask: Tensor) -> int:
-    """How many tokens ahead a mask of the future begins; 0 if a tensor is no such mask.
+    """Return the first diagonal that a causal mask hides; 0 if a tensor is not a causal mask.
 
-    Everything at (i, j) with j - i >= offset stands on one side, all the rest on the other: no
-    entry of one lies among those of the other, and the gap is wider than either, or what is cut
-    off has one value. Columns that stand wholly on the first side are padding. Which side is
-    hidden, and how well, does not matter here: the mask of a careless hand is one, too.
+    The entries at (i, j) with j - i >= offset must be separated from all others: by a gap wider
+    than the range of either group, or because they all have one value. Columns that lie completely
+    on their side are padding. Which side the mask hides, and whether its values are large enough
+    to hide anything, does not matter: a wrong mask is still recognized as one.
+
+    Args:
+        mask: (..., tokens, tokens) boolean or floating-point tensor.
     """
-    wanted = mask.dtype == torch.bool or mask.is_floating_point()
+    is_candidate = mask.dtype == torch.bool or mask.is_floating_point()
     square = mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2] >= MIN_MASK_TOKENS
-    if not wanted or not square or mask.device.type == "meta" or not mask.numel():
+    if not is_candidate or not square or mask.device.type == "meta" or not mask.numel():
         return 0
     with torch._C.DisableTorchFunction(), torch.no_grad():
         try:
-            few = mask.detach()[..., :MAX_MASK_TOKENS, :MAX_MASK_TOKENS]
-            few = few.reshape(-1, *few.shape[-2:])[:MAX_MASKS].double().nan_to_num()
-            return next((offset for offset in CAUSAL_OFFSETS if _is_causal_at(few, offset)), 0)
-        except RuntimeError:  # inside vmap a tensor has no numbers to show
+            corner = mask.detach()[..., :MAX_MASK_TOKENS, :MAX_MASK_TOKENS]
+            masks = corner.reshape(-1, *corner.shape[-2:])[:MAX_MASKS].double().nan_to_num()
+            return next((offset for offset in CAUSAL_OFFSETS if _is_causal_at(masks, offset)), 0)
+        except RuntimeError:  # inside vmap a tensor has no values
             return 0
 
 
 def _is_causal_at(masks: Tensor, offset: int) -> bool:
-    """Whether all of some masks, (count, tokens, tokens), are cut so many tokens ahead."""
+    """Whether all masks, (count, tokens, tokens), are separated at this diagonal."""
     length = masks.shape[-1]
     later = torch.ones(length, length, dtype=torch.bool, device=masks.device).triu(offset)
     return _is_separated(masks, later) or _is_separated(-masks, later)
 
 
 def _is_separated(masks: Tensor, future: Tensor) -> bool:
-    """Whether everything else stands above what is later."""
-    ahead = masks[:, future]
-    low, high = (level[:, None, None] for level in (ahead.amin(1), ahead.amax(1)))
+    """Whether all entries outside `future`, except padding, are above those inside."""
+    hidden = masks[:, future]
+    low, high = (level[:, None, None] for level in (hidden.amin(1), hidden.amax(1)))
     padding = ((masks <= high) | future).all(1, keepdim=True)
-    seen = ~future & ~padding
+    visible = ~future & ~padding
     if bool((padding.sum(-1) * 2 > masks.shape[-1]).any()):
         return False
-    most = masks.masked_fill(~seen, -torch.inf).amax((1, 2))
-    least = masks.masked_fill(~seen, torch.inf).amin((1, 2))
-    gap, wide = least - high.flatten(), (high - low).flatten()
-    single = wide == 0
-    return bool(((gap > 0) & (single | (gap > torch.maximum(wide, most - least)))).all())
+    largest = masks.masked_fill(~visible, -torch.inf).amax((1, 2))
+    smallest = masks.masked_fill(~visible, torch.inf).amin((1, 2))
+    gap, hidden_range = smallest - high.flatten(), (high - low).flatten()
+    is_wide = gap > torch.maximum(hidden_range, largest - smallest)
+    return bool(((gap > 0) & ((hidden_range == 0) | is_wide)).all())
 
 
 def causal_offsets(graph: Graph, index: int) -> set[int]:
-    """Where the masks of the future begin that a node takes, however they were made."""
+    """Return the offsets of all causal masks that a node reads, directly or indirectly."""
     node = graph[index]
-    found = {node.detail.get("diagonal", 0) + 1} if node.op == "tril" else set[int]()
-    seen, waiting = {index}, [index]
+    offsets = {node.detail.get("diagonal", 0) + 1} if node.op == "tril" else set[int]()
+    visited, waiting = {index}, [index]
     while waiting:
         for operand in graph[waiting.pop()].operands:
-            found.add(operand.causal_offset)
-            known = operand.kind != "node" or operand.node in seen
-            if not known and not graph[operand.node].active:
-                found.add(graph[operand.node].causal_offset)
-                seen.add(operand.node)
+            offsets.add(operand.causal_offset)
+            is_new = operand.kind == "node" and operand.node not in visited
+            if is_new and not graph[operand.node].active:
+                offsets.add(graph[operand.node].causal_offset)
+                visited.add(operand.node)
                 waiting.append(operand.node)
-    return found & set(CAUSAL_OFFSETS)
+    return offsets & set(CAUSAL_OFFSETS)

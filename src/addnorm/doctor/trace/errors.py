@@ -1,13 +1,13 @@
-"""How a stranger's code may end, and how that is told."""
+"""Errors of user code: which exceptions to catch, and how to print them."""
 
 USER_CODE_ERRORS = (Exception, SystemExit)
-"""What may come of code that is not ours: it may also leave the program."""
+"""Exceptions that a model may raise; some call `sys.exit`."""
 
 
 def describe_exception(error: BaseException) -> str:
-    """What went wrong, in one line.
+    """Return type and message of an exception in one line.
 
-    >>> told(ValueError("no\\n  good"))
+    >>> describe_exception(ValueError("no\\n  good"))
     'ValueError: no good'
     """
     return f"{type(error).__name__}: {' '.join(str(error).split())[:300]}"

@@ -1,17 +1,38 @@
-"""The recorder: every operation of one forward filed as a node, every residual join measured."""
+"""Recorder: turns one forward pass into a graph, and measures every residual add on the way.
 
-import contextlib
-import warnings
-from collections.abc import Callable, Iterator
+The recorder is a `TorchFunctionMode`: PyTorch passes it every function call on tensors. For each
+call it appends a node, with the operands, the shape, and the module that made the call.
+
+    model code (Block.forward)       nodes                           residual adds
+    h = self.norm(x)                 2 layer_norm(1, w, b)
+    x = x + self.mlp(h)              3 linear(2), 4 gelu, 5 linear
+                                     6 add(1, 5)                     {6: ResidualAdd(fork=1,
+                                                                         shortcut=1, branch=5, ...)}
+
+How a call is recorded:
+
+1. A fused addition (`addcmul`, `lerp`, `add(alpha=...)`) is decomposed into plain steps.
+2. If the operation can add, it is matched against the residual pattern *before* it runs. An
+   in-place addition overwrites the shortcut, so its variance is measured here too.
+3. The call runs, and its outputs become nodes. Tensors are identified by object, in a dictionary
+   with weak keys. A write in place is known by the name of the function or by the version counter
+   of the tensor; it makes a new node for the same tensor, and for the base of a view.
+4. A match becomes a `ResidualAdd` with the node of the sum. The variance of the sum is measured,
+   and a hook on it collects the gradient of the backward pass.
+
+Operations inside a custom kernel are invisible to a function mode. When a module returns a tensor
+that is not in the graph although autograd connects it to the module's inputs, the module becomes
+one node (`opaque_modules.py`).
+
+Nothing is changed afterwards: `residual_adds` holds frozen records, and conclusions that need the
+whole graph are drawn by `residual/refine.py` and the analysis.
+"""
+
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.nn.modules.module import (
-    _global_forward_hooks_with_kwargs,
-    register_module_forward_hook,
-    register_module_forward_pre_hook,
-)
 from torch.overrides import TorchFunctionMode
 from torch.utils.weak import WeakIdKeyDictionary
 
@@ -24,12 +45,14 @@ from addnorm.doctor.residual.add_patterns import (
     find_add_in_call,
     find_stacked_sum,
     find_weighted_add,
+    start_learned_streams,
 )
-from addnorm.doctor.residual.residual_adds import ResidualAdd, find_residual_add
+from addnorm.doctor.residual.residual_adds import AddMatch, ResidualAdd, find_residual_add
 from addnorm.doctor.trace import opaque_modules
 from addnorm.doctor.trace.call import Call, disable_dropout, iter_plain_arguments, small_tensor_mean
 from addnorm.doctor.trace.causal_masks import causal_offset
 from addnorm.doctor.trace.fused_ops import decompose_fused_add
+from addnorm.doctor.trace.module_stack import ModuleStack
 from addnorm.doctor.trace.state_guard import StateGuard
 from addnorm.doctor.trace.statistics import SATURATION_THRESHOLDS, ActivationStats
 from addnorm.doctor.trace.tensors import iter_tensors
@@ -42,10 +65,12 @@ STEP_FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 class GraphRecorder(TorchFunctionMode):
-    """Files what happens while it is active.
+    """Recorder of one forward pass of a model.
 
-    Tensors are known by identity, in-place writes by their version counter. Operations that
-    functions do not show, such as kernels, are filled in by module (see hidden.py).
+    Args:
+        model: model to run.
+        guard: guard that saves whatever an operation is about to overwrite.
+        skip_dropout: whether to disable dropout, for models that run in train mode only.
     """
 
     def __init__(self, model: nn.Module, guard: StateGuard, *, skip_dropout: bool) -> None:
@@ -53,24 +78,27 @@ class GraphRecorder(TorchFunctionMode):
         self.model, self.guard, self.skip_dropout = model, guard, skip_dropout
         self.graph = Graph()
         self.residual_adds: dict[int, ResidualAdd] = {}
+        """Residual adds by the node of their sum."""
         self.stats = ActivationStats()
         self.inputs: list[int] = []
         self.outputs: list[int] = []
-        self.call_counts: dict[str, int] = {}
-        """How often each module was called."""
         self.no_grad_weights: set[str] = set()
-        """Weights used while autograd was off, as inside a reentrant checkpoint."""
+        """Weights that were used while autograd was off, as inside a reentrant checkpoint."""
+        self._modules = ModuleStack(model, on_exit=self._record_opaque_module)
         self._tensor_nodes: Any = WeakIdKeyDictionary()
-        self._module_names = {id(module): name for name, module in model.named_modules()}
         self._weight_names = {id(weight): name for name, weight in model.named_parameters()}
         self._mixtures: set[int] = set()
-        """Weighted sums of streams."""
-        self._module_stack = [""]
+        """Nodes of weighted sums of streams."""
 
-    # the forward
+    @property
+    def call_counts(self) -> dict[str, int]:
+        """Number of calls of each module, by path."""
+        return self._modules.call_counts
+
+    # the forward pass
 
     def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Call the model and file what it does."""
+        """Call the model, record what it does, and return its output."""
         for tensor in iter_tensors((args, kwargs)):
             floating = tensor.is_floating_point()
             node = self.graph.add(
@@ -79,56 +107,37 @@ class GraphRecorder(TorchFunctionMode):
             )  # fmt: skip
             self._tensor_nodes[tensor] = node.index
             self.inputs.append(node.index)
-        with self._track_modules(), self:
-            out = self.model(*args, **kwargs)
-        for tensor in iter_tensors(out):
+        with self._modules.track(), self:
+            output = self.model(*args, **kwargs)
+        for tensor in iter_tensors(output):
             index = self._tensor_nodes.get(tensor)
             if index is not None and self.graph[index].active:
                 self.outputs.append(index)
-        return out
+        return output
 
-    @contextlib.contextmanager
-    def _track_modules(self) -> Iterator[None]:
-        """Keep the path of the module that is at work."""
-        before = register_module_forward_pre_hook(self._enter_module)
-        after = register_module_forward_hook(self._leave_module, with_kwargs=True)
-        try:
-            with warnings.catch_warnings():  # of hooks on compiled parts, which are looked through
-                warnings.filterwarnings("ignore", message="Using `torch.compile")
-                yield
-        finally:
-            before.remove()
-            after.remove()
-            # torch 2.13 forgets this one, and then warns whoever compiles a module later.
-            _global_forward_hooks_with_kwargs.pop(after.id, None)
-
-    def _enter_module(self, module: nn.Module, args: Any) -> None:
-        path = self._module_names.get(id(module), self._module_stack[-1])
-        self._module_stack.append(path)
-        self.call_counts[path] = self.call_counts.get(path, 0) + 1
-
-    def _leave_module(self, module: nn.Module, args: Any, kwargs: Any, out: Any) -> None:
-        path = self._module_stack.pop() if len(self._module_stack) > 1 else ""
-        given = [t for t in iter_tensors((args, kwargs)) if self._is_active(t)]
-        if not given:
+    def _record_opaque_module(
+        self, module: nn.Module, args: Any, kwargs: Any, output: Any, path: str
+    ) -> None:
+        """Record a module as one node if its operations did not show."""
+        inputs = [t for t in iter_tensors((args, kwargs)) if self._is_active(t)]
+        if not inputs:
             return
-        for tensor in iter_tensors(out):
+        for tensor in iter_tensors(output):
             if (
                 not tensor.is_floating_point()
                 or not tensor.requires_grad
                 or self._is_active(tensor)
+                or not opaque_modules.is_linked(tensor, inputs)
             ):
                 continue
-            if not opaque_modules.is_linked(tensor, given):
-                continue
             kind = opaque_modules.detect_norm_kind(module, args, kwargs, tensor)
-            operands = tuple(Operand("node", self._tensor_nodes[t]) for t in given)
+            operands = tuple(Operand("node", self._tensor_nodes[t]) for t in inputs)
             self._add_node(
                 f"hidden_{kind}" if kind else "opaque", operands, tensor=tensor, path=path
             )
 
     def find_node(self, tensor: Tensor) -> int | None:
-        """The node that made a tensor."""
+        """Return the node that a tensor is the result of."""
         return self._tensor_nodes.get(tensor)
 
     def _is_active(self, tensor: Tensor) -> bool:
@@ -146,25 +155,28 @@ class GraphRecorder(TorchFunctionMode):
     ) -> Any:
         raise_if_interrupted()
         kwargs = kwargs or {}
-        raw = op_name(func)
-        given = list(iter_tensors((args, kwargs)))
-        self.guard.before_operation(raw, args, kwargs)
-        if not given:
+        function_name = op_name(func)
+        tensors = list(iter_tensors((args, kwargs)))
+        self.guard.before_operation(function_name, args, kwargs)
+        if not tensors:
             return func(*args, **kwargs)
-        if raw == "__setitem__":
+        if function_name == "__setitem__":
             func(*args, **kwargs)
             self._record_setitem(args)
             return None
-        op = canonical_op(raw)
+        op = canonical_op(function_name)
         if self.skip_dropout:
             args, kwargs = disable_dropout(op, args, kwargs)
-        return self._call_and_record(func, Call(raw, op, args, kwargs, given))
+        return self._call_and_record(func, Call(function_name, op, args, kwargs, tensors))
 
     def _call_and_record(self, func: Callable[..., Any], call: Call) -> Any:
-        """Carry a call out, and file what it did."""
-        op, operands, given = self._normalize_call(call)
+        op, operands, tensors = self._normalize_call(call)
         detail = relevant_arguments(op, call.args, call.kwargs)
-        join = self._find_add(op, operands, inputs=given) if op in ADDS else None
+        match = self._match_add(op, operands) if op in ADDS else None
+        operand_stats: Mapping[str, float] = {}
+        if match is not None and op not in ("addmm", "baddbmm"):
+            active = {self._tensor_nodes[t]: t for t in tensors if self._is_active(t)}
+            operand_stats = self._measure_operands(match, active)
         streams = (
             find_stacked_sum(self.graph, op, operands=operands, detail=detail)
             if op in SUMS
@@ -173,40 +185,40 @@ class GraphRecorder(TorchFunctionMode):
         self._observe(call)
         versions = call.tensor_versions()
         out = func(*call.args, **call.kwargs)
-        made = [out] if isinstance(out, Tensor) else list(iter_tensors(out))
+        outputs = [out] if isinstance(out, Tensor) else list(iter_tensors(out))
         inplace = call.is_in_place(out, versions)
-        idle = len(made) == 1 and not inplace and any(made[0] is t for t in given)
-        nothing = not any(o.kind in ("node", "weight") for o in operands)
-        if not made or nothing or (idle and op not in DROPOUT):
-            return out  # nothing flows; or a cast that had nothing to do
+        is_no_op = len(outputs) == 1 and not inplace and any(outputs[0] is t for t in tensors)
+        reads_data = any(o.kind in ("node", "weight") for o in operands)
+        if not outputs or not reads_data or (is_no_op and op not in DROPOUT):
+            return out  # nothing to record, for instance a cast to the same dtype
         if streams is not None and not streams.is_weighted:
             with torch._C.DisableTorchFunction(), torch.no_grad():
-                self._record_stacked_sum(op, streams, inputs=given, out=made[0])
+                self._record_stacked_sum(op, streams, inputs=tensors, out=outputs[0])
             return out
         if streams is not None:
-            join = find_weighted_add(
+            match = find_weighted_add(
                 self.graph, self.residual_adds, stacked_sum=streams, known_mixtures=self._mixtures
             )
-        self._add_nodes(op, operands, outputs=made, inplace=inplace, detail=detail)
+        self._add_nodes(op, operands, outputs=outputs, inplace=inplace, detail=detail)
         if streams is not None:
-            self._mixtures.add(self._tensor_nodes[made[0]])
-        if join is not None:
-            self._record_add(join, op, out=made[0])
+            self._mixtures.add(self._tensor_nodes[outputs[0]])
+        if match is not None:
+            self._record_add(match, op, out=outputs[0], operand_stats=operand_stats)
         return out
 
     def _normalize_call(self, call: Call) -> tuple[str, tuple[Operand, ...], list[Tensor]]:
-        """A call as an operation, its operands and its tensors; of a fused sum the last step."""
+        """Return operation, operands and tensors of a call; for a fused addition, of its sum."""
         with torch._C.DisableTorchFunction():
-            sides = decompose_fused_add(call.op, call.args, call.kwargs, run_op=self._run_step)
-        if sides is None:
+            addends = decompose_fused_add(call.op, call.args, call.kwargs, run_op=self._run_step)
+        if addends is None:
             values = list(iter_plain_arguments(call.args, call.kwargs))
             return call.op, tuple(map(self._make_operand, values)), call.tensors
         op = call.op if call.op in ("add", "sub") else "add"
-        given = [side for side in sides if isinstance(side, Tensor)]
-        return op, tuple(map(self._make_operand, sides)), given
+        tensors = [addend for addend in addends if isinstance(addend, Tensor)]
+        return op, tuple(map(self._make_operand, addends)), tensors
 
     def _run_step(self, op: str, *values: Any) -> Any:
-        """One step of a fused sum, carried out beside it and filed."""
+        """Compute one step of a fused addition and record it."""
         operands = tuple(map(self._make_operand, values))
         out = STEP_FUNCTIONS[op](*values)
         if any(o.kind in ("node", "weight") for o in operands):
@@ -214,12 +226,12 @@ class GraphRecorder(TorchFunctionMode):
         return out
 
     def _observe(self, call: Call) -> None:
-        """Take the signs of an operation that is about to run."""
-        self.stats.record_attention(
-            call, graph=self.graph, tensor_nodes=self._tensor_nodes, path=self._module_stack[-1]
-        )
+        """Collect the statistics of an operation that is about to run."""
+        self.stats.record_attention(call, node=len(self.graph), path=self._modules.path)
         if call.op in SATURATION_THRESHOLDS:
             self.stats.record_saturation(call.op, call.tensors[0], len(self.graph))
+
+    # nodes
 
     def _add_nodes(
         self,
@@ -230,9 +242,14 @@ class GraphRecorder(TorchFunctionMode):
         inplace: bool,
         detail: dict[str, Any],
     ) -> None:
+        """Append the nodes of a call.
+
+        Activations of equal shape share one node, as the parts of a split do: they are one stream.
+        Weights and constants do not, because their values differ.
+        """
         node: Node | None = None
         for tensor in outputs:
-            if node is None or node.shape != tuple(tensor.shape):
+            if node is None or not node.active or node.shape != tuple(tensor.shape):
                 node = self._add_node(op, operands, tensor=tensor, detail=detail)
             else:
                 self._tensor_nodes[tensor] = node.index
@@ -256,7 +273,7 @@ class GraphRecorder(TorchFunctionMode):
             operands,
             tuple(tensor.shape),
             is_floating=tensor.is_floating_point() or tensor.is_complex(),
-            path=self._module_stack[-1] if path is None else path,
+            path=self._modules.path if path is None else path,
             dtype=tensor.dtype,
             detail=detail or {},
             grad=tensor.requires_grad,
@@ -268,84 +285,76 @@ class GraphRecorder(TorchFunctionMode):
         return node
 
     def _record_setitem(self, args: tuple[Any, ...]) -> None:
+        """Record `target[mask] = value` as a new node of the target."""
         target = args[0]
-        places = [t for t in iter_tensors(args[1:2]) if t.dtype == torch.bool]
-        operands = [self._make_operand(t) for t in (target, *places, *iter_tensors(args[2:]))]
+        masks = [t for t in iter_tensors(args[1:2]) if t.dtype == torch.bool]
+        operands = [self._make_operand(t) for t in (target, *masks, *iter_tensors(args[2:]))]
         self._add_node("setitem", tuple(operands), tensor=target)
 
     def _make_operand(self, value: Any) -> Operand:
         if not isinstance(value, Tensor):
             return Operand("number", value=float(value))
+        shape = tuple(value.shape)
         index = self._tensor_nodes.get(value)
         if index is not None:
-            return Operand("node", index, shape=tuple(value.shape))
+            return Operand("node", index, shape=shape)
         name = self._weight_names.get(id(value))
         if name is not None and not torch.is_grad_enabled():
             self.no_grad_weights.add(name)
+        mean = small_tensor_mean(value)
         if name is not None or isinstance(value, nn.Parameter):
-            return Operand(
-                "weight", value=small_tensor_mean(value), shape=tuple(value.shape), name=name or ""
-            )
-        shape = tuple(value.shape)
-        return Operand(
-            "constant",
-            value=small_tensor_mean(value),
-            shape=shape,
-            causal_offset=causal_offset(value),
+            return Operand("weight", value=mean, shape=shape, name=name or "")
+        return Operand("constant", value=mean, shape=shape, causal_offset=causal_offset(value))
+
+    # residual adds
+
+    def _match_add(self, op: str, operands: tuple[Operand, ...]) -> AddMatch | None:
+        """Match a call that is about to run against the residual pattern."""
+        self.residual_adds |= start_learned_streams(
+            self.graph, self.residual_adds, operands=operands
         )
+        return find_add_in_call(self.graph, self.residual_adds, op=op, operands=operands)
 
-    # joins
-
-    def _find_add(
-        self, op: str, operands: tuple[Operand, ...], *, inputs: list[Tensor]
-    ) -> ResidualAdd | None:
-        join = find_add_in_call(self.graph, self.residual_adds, op=op, operands=operands)
-        if join is not None and op not in ("addmm", "baddbmm"):
-            self._measure_operands(
-                join, {self._tensor_nodes[t]: t for t in inputs if self._is_active(t)}
-            )
-        return join
-
-    def _measure_operands(self, add: ResidualAdd, values: dict[int, Tensor]) -> None:
-        """Take the signs of both sides of a join."""
-        one, other = list(values.values())[:2]
-        shortcut = values.get(add.shortcut, one)
-        branch = values.get(add.branch, other if shortcut is one else one)
-        self.stats.record_operands(add, shortcut, branch=branch, graph=self.graph)
+    def _measure_operands(self, match: AddMatch, tensors: dict[int, Tensor]) -> Mapping[str, float]:
+        """Measure shortcut and branch; `tensors` holds the operands by node."""
+        one, other = list(tensors.values())[:2]
+        shortcut = tensors.get(match.shortcut, one)
+        branch = tensors.get(match.branch, other if shortcut is one else one)
+        return self.stats.measure_operands(match, shortcut, branch=branch, graph=self.graph)
 
     def _record_stacked_sum(
         self, op: str, stacked_sum: StackedSum, *, inputs: list[Tensor], out: Tensor
     ) -> None:
-        """A sum over stacked streams, filed as the additions that it is."""
-        whole = next(
+        """Record a sum over stacked streams as the additions that it is equal to."""
+        stacked = next(
             t
             for t in inputs
             if self._tensor_nodes.get(t) is not None and t.dim() > stacked_sum.axis
         )
-        values = dict(zip(stacked_sum.streams, whole.unbind(stacked_sum.axis), strict=True))
+        values = dict(zip(stacked_sum.streams, stacked.unbind(stacked_sum.axis), strict=True))
         index, total = stacked_sum.streams[0], values[stacked_sum.streams[0]]
-        for part in stacked_sum.streams[1:]:
-            join = find_residual_add(self.graph, self.residual_adds, one=index, other=part)
-            if join is not None:
-                self._measure_operands(join, {index: total, part: values[part]})
-            total = total + values[part]
-            last = op != "mean" and part == stacked_sum.streams[-1]
-            index = self._add_node(
-                "add", (_node_operand(index), _node_operand(part)), tensor=out if last else total
-            ).index
-            if join is not None:
-                self._record_add(join, "add", out=out if last else total)
+        for stream in stacked_sum.streams[1:]:
+            match = find_residual_add(self.graph, self.residual_adds, one=index, other=stream)
+            operand_stats: Mapping[str, float] = {}
+            if match is not None:
+                operands = {index: total, stream: values[stream]}
+                operand_stats = self._measure_operands(match, operands)
+            total = total + values[stream]
+            is_last = op != "mean" and stream == stacked_sum.streams[-1]
+            result = out if is_last else total
+            both = (Operand("node", index), Operand("node", stream))
+            index = self._add_node("add", both, tensor=result).index
+            if match is not None:
+                self._record_add(match, "add", out=result, operand_stats=operand_stats)
         if op == "mean":
-            self._add_node(
-                "mul", (_node_operand(index), Operand("number", value=1 / len(values))), tensor=out
-            )
+            factor = Operand("number", value=1 / len(values))
+            self._add_node("mul", (Operand("node", index), factor), tensor=out)
 
-    def _record_add(self, add: ResidualAdd, op: str, *, out: Tensor) -> None:
-        index = self._tensor_nodes[out]
-        add.node, add.op, add.module = index, op, self._module_stack[-1]
-        self.residual_adds[index] = add
-        self.stats.record_sum(add, out, graph=self.graph)
-
-
-def _node_operand(index: int) -> Operand:
-    return Operand("node", index)
+    def _record_add(
+        self, match: AddMatch, op: str, *, out: Tensor, operand_stats: Mapping[str, float]
+    ) -> None:
+        add = ResidualAdd.from_match(
+            match, node=self._tensor_nodes[out], op=op, module=self._modules.path
+        )
+        self.residual_adds[add.node] = add
+        self.stats.record_sum(add, out, graph=self.graph, operand_stats=operand_stats)

@@ -1,11 +1,18 @@
-"""What keeps a visit from leaving traces: everything of a model as it was, also after a failure.
+"""State guard: restores a model after it was run, also if running it failed.
 
-Out of reach: weights that a kernel writes to by their address, and what lies outside of the model.
+    with preserve_model_state(model) as guard:
+        model(x)             # may update buffers, write to weights, register hooks
+        guard.restore()      # weights and buffers as before, to run the model again
+
+Buffers are copied at once. Weights are large and rarely written, so a weight is copied when an
+operation is about to write to it; the recorder calls `StateGuard.before_operation` for each
+operation.
+
+Not covered: weights that a kernel writes to by their address, and state outside the model.
 """
 
 import contextlib
 import random
-import sys
 from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,17 +26,14 @@ from torch.overrides import TorchFunctionMode
 from addnorm.core.errors import UserError
 from addnorm.doctor.graph.ops import EMBEDDINGS, op_name
 from addnorm.doctor.trace.tensors import iter_tensors
+from addnorm.measure.isolation import compile_disabled, preserve_rng
 
 MEMORY_SHARING_OPS = frozenset({"numpy", "__array__", "__dlpack__"})
-"""Operations that lend a tensor's memory to others, who may write to it."""
+"""Operations that share the memory of a tensor with other code, which may write to it."""
 
 
 class StateGuard:
-    """Copies of what a forward may write to.
-
-    Buffers and inputs are copied at once; weights, which are large and hardly ever written, when
-    an operation is about to write.
-    """
+    """Copies of the tensors that a forward pass may write to."""
 
     def __init__(self, model: nn.Module) -> None:
         _check_not_lazy(model)
@@ -47,19 +51,19 @@ class StateGuard:
                 self.save(buffer)
 
     def is_trainable(self, name: str) -> bool:
-        """Whether a weight learned before the visit."""
+        """Whether a weight required a gradient before the guard took over."""
         return name in self._trainable
 
     def save(self, tensor: Tensor) -> None:
-        """Copy a tensor, once, so that it can be restored."""
+        """Copy a tensor, unless there is a copy, so that it can be restored."""
         if id(tensor) not in self._copies:
             with torch._C.DisableTorchFunction(), torch.no_grad():
                 self._copies[id(tensor)] = (tensor, tensor.detach().clone())
 
     def before_operation(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-        """An operation is about to run: if it may write to a weight, keep a copy."""
+        """Copy the weights that an operation may write to."""
         written: Any = ()
-        if name in EMBEDDINGS:  # with max_norm they shorten the rows that they look up, in place
+        if name in EMBEDDINGS:  # max_norm rescales rows of the weight in place
             if (args[3] if len(args) > 3 else kwargs.get("max_norm")) is not None:
                 written = (args[1:2], kwargs.get("weight"))
         elif name in MEMORY_SHARING_OPS or _is_write(name, kwargs):
@@ -69,22 +73,22 @@ class StateGuard:
                 self.save(weight)
 
     def save_weights(self) -> None:
-        """Copy every weight: strangers are about to run where no operation is seen."""
-        for same in self._weights.values():
-            for _, weight in same:
+        """Copy every weight, before code runs whose operations are not recorded."""
+        for sharing in self._weights.values():
+            for _, weight in sharing:
                 self.save(weight)
 
     def restore(self) -> None:
-        """Write back what was kept, where it differs."""
+        """Write the copies back to all tensors that changed."""
         with torch._C.DisableTorchFunction(), torch.no_grad():
             for tensor, copy in self._copies.values():
                 if tensor.shape != copy.shape:
-                    tensor.data = copy.clone()  # the copy itself may be wanted once more
+                    tensor.data = copy.clone()  # restore may be called again
                 elif not torch.equal(tensor, copy):
                     tensor.data.copy_(copy)
 
     def unsaved_writes(self) -> list[str]:
-        """Weights that were written to where nothing saw it, as a kernel may do: no copy."""
+        """Return the names of weights that changed without a copy, as a kernel may do."""
         return [
             name
             for name, weight, version in self._versions
@@ -93,7 +97,7 @@ class StateGuard:
 
 
 class WriteObserver(TorchFunctionMode):
-    """Tells a guard of every operation, where nothing else records them."""
+    """Function mode that reports every operation to a guard, where no recorder runs."""
 
     def __init__(self, guard: StateGuard) -> None:
         super().__init__()
@@ -118,10 +122,10 @@ def _is_write(name: str, kwargs: dict[str, Any]) -> bool:
 
 
 def _storage_address(tensor: Tensor) -> int:
-    """Where a tensor's numbers lie: the same for all views into one buffer."""
+    """Return the address of the storage, which is the same for all views of a tensor."""
     try:
         return tensor.untyped_storage().data_ptr() if tensor.numel() else 0
-    except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without numbers
+    except (RuntimeError, NotImplementedError):  # sparse, or a wrapper without storage
         return 0
 
 
@@ -129,8 +133,8 @@ def _check_not_lazy(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if is_lazy(tensor):
             raise UserError(
-                f"{name} has no shape yet, as a lazy module leaves it; wanted a model whose "
-                "weights exist; try one forward on the example inputs first"
+                f"model: expected initialized weights, got {name} of a lazy module; run one "
+                "forward pass on the example inputs first"
             )
 
 
@@ -138,24 +142,25 @@ def _check_not_inference(model: nn.Module) -> None:
     for name, tensor in (*model.named_parameters(), *model.named_buffers()):
         if tensor.is_inference():
             raise UserError(
-                f"{name} was made under torch.inference_mode(), where nothing can be "
-                "differentiated; wanted a model built outside of it"
+                f"model: expected weights that can be differentiated, got {name}, created under "
+                "torch.inference_mode(); build the model outside of it"
             )
 
 
 @contextlib.contextmanager
 def preserve_model_state(model: nn.Module) -> Iterator[StateGuard]:
-    """Weights, buffers, gradients, modes, what learns, hooks, attributes and generators as before.
+    """Restore weights, buffers, gradients, modes, hooks, attributes and random generators on exit.
 
-    What a weight's owner does once its gradient is there, such as a step, is left undone.
+    Inside the block every floating-point weight requires a gradient, and hooks that run after a
+    gradient is accumulated, such as an optimizer step, are disabled.
     """
     guard = StateGuard(model)
     fast = torch.backends.mha.get_fastpath_enabled()
-    with contextlib.ExitStack() as stack:  # each of them is done, whatever becomes of the others
+    with contextlib.ExitStack() as stack:  # every callback runs, even if another one fails
         stack.enter_context(preserve_all_rng(model))
-        stack.enter_context(_disable_compile())
+        stack.enter_context(compile_disabled())
         for module in model.modules():
-            if isinstance(module, torch.jit.ScriptModule):  # they cannot rebind anything else
+            if isinstance(module, torch.jit.ScriptModule):  # other attributes cannot be rebound
                 stack.callback(setattr, module, "training", module.training)
             else:
                 _save_attributes(stack, vars(module))
@@ -165,17 +170,17 @@ def preserve_model_state(model: nn.Module) -> Iterator[StateGuard]:
         for weight in model.parameters():
             stack.callback(_restore_gradient, weight, weight.requires_grad, gradient=weight.grad)
             weight.grad = None
-            steps: Any = weight._post_accumulate_grad_hooks
-            if steps:
-                stack.callback(_restore_dict, steps, dict(steps))
-                steps.clear()
+            hooks: Any = weight._post_accumulate_grad_hooks
+            if hooks:
+                stack.callback(_restore_dict, hooks, dict(hooks))
+                hooks.clear()
             if weight.is_floating_point():
                 weight.requires_grad_(True)
         yield guard
 
 
 def _save_attributes(stack: contextlib.ExitStack, attributes: dict[str, Any]) -> None:
-    """A module's attributes, and what its dicts hold: weights, buffers, parts, hooks, caches."""
+    """Restore the attributes of a module and its dicts: weights, buffers, children, hooks."""
     for value in attributes.values():
         if type(value) in (dict, OrderedDict):
             stack.callback(_restore_dict, value, dict(value))
@@ -196,39 +201,11 @@ def _restore_gradient(weight: Tensor, requires_grad: bool, *, gradient: Tensor |
 
 @contextlib.contextmanager
 def preserve_all_rng(model: nn.Module) -> Iterator[None]:
-    """The generators of torch, Python and numpy as before."""
+    """Restore the random generators of torch, Python and numpy on exit."""
     state, numpy_state = random.getstate(), numpy.random.get_state()
     try:
-        with torch.random.fork_rng(devices=_cuda_devices(model)):
+        with preserve_rng(model):
             yield
     finally:
         random.setstate(state)
         numpy.random.set_state(numpy_state)
-
-
-def _disable_compile() -> contextlib.AbstractContextManager[Any]:
-    """Compiled parts run as they were written; who never compiled need not wait for the import."""
-    if "torch._dynamo" not in sys.modules:
-        return contextlib.nullcontext()
-    return torch.compiler.set_stance("force_eager")
-
-
-def _cuda_devices(model: nn.Module) -> list[int]:
-    found = {w.device.index for w in model.parameters() if w.device.type == "cuda"}
-    return sorted(index for index in found if index is not None)
-
-
-def unwrap_model(model: nn.Module) -> nn.Module:
-    """The module inside torch.compile, DataParallel and its kin."""
-    compiled: tuple[type, ...] = ()
-    if "torch._dynamo" in sys.modules:
-        from torch._dynamo.eval_frame import OptimizedModule
-
-        compiled = (OptimizedModule,)
-    while True:
-        if isinstance(model, compiled):
-            model = model.get_submodule("_orig_mod")
-        elif isinstance(model, nn.DataParallel | nn.parallel.DistributedDataParallel):
-            model = model.module
-        else:
-            return model

@@ -1,4 +1,4 @@
-"""Tensors inside whatever a model takes or returns: dicts, tuples, dataclasses, objects."""
+"""Tensors nested in the inputs or outputs of a model: dicts, lists, tuples and dataclasses."""
 
 import copy
 import dataclasses
@@ -8,13 +8,14 @@ from typing import Any
 from torch import Tensor
 
 MAX_DEPTH = 6
+"""Maximum depth of nesting."""
 
 
 def iter_named_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Tensor]]:
-    """(place, tensor) for every tensor, in order.
+    """Yield every tensor with its dotted path, in order.
 
     >>> import torch
-    >>> [place for place, _ in named({"a": torch.ones(1), "b": (torch.ones(2), 3)})]
+    >>> [path for path, _ in iter_named_tensors({"a": torch.ones(1), "b": (torch.ones(2), 3)})]
     ['a', 'b.0']
     """
     if isinstance(value, Tensor):
@@ -34,13 +35,13 @@ def iter_named_tensors(value: Any, name: str = "", depth: int = 0) -> Iterator[t
 
 
 def iter_tensors(value: Any) -> Iterator[Tensor]:
-    """Every tensor, in order."""
+    """Yield every tensor, in order."""
     for _, tensor in iter_named_tensors(value):
         yield tensor
 
 
 def map_tensors(value: Any, function: Any) -> Any:
-    """The same structure with every tensor changed."""
+    """Return the same structure with `function` applied to every tensor."""
     if isinstance(value, Tensor):
         return function(value)
     if isinstance(value, dict):
@@ -49,8 +50,9 @@ def map_tensors(value: Any, function: Any) -> Any:
         parts = [map_tensors(part, function) for part in value]
         return type(value)(*parts) if hasattr(value, "_fields") else type(value)(parts)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        twin = copy.copy(value)
+        mapped = copy.copy(value)
         for field in dataclasses.fields(value):
-            object.__setattr__(twin, field.name, map_tensors(getattr(value, field.name), function))
-        return twin
+            part = map_tensors(getattr(value, field.name), function)
+            object.__setattr__(mapped, field.name, part)
+        return mapped
     return value

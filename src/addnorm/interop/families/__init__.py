@@ -1,1 +1,1 @@
-"""TODO interop/families."""
+"""Supported model families of transformers, registered by importing the modules."""

@@ -1,4 +1,4 @@
-"""What families of decoders share."""
+"""Helpers shared by the families of decoders."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -15,7 +15,7 @@ LM_HEAD = parse_rules("""
 
 
 def causal_variants(backbone: str, model: str) -> Mapping[str, HeadVariant]:
-    """The usual two classes: a language model, and the backbone alone."""
+    """Return the variants of a decoder: the language model and the backbone alone."""
     return {
         model: HeadVariant(kind="lm", head_rules=LM_HEAD),
         backbone: HeadVariant(
@@ -25,12 +25,12 @@ def causal_variants(backbone: str, model: str) -> Mapping[str, HeadVariant]:
 
 
 def read_tying(f: ConfigReader, table: str) -> dict[str, Any]:
-    """Whether the head is the embedding, and whether it has a bias."""
+    """Read whether the head is tied to the embedding, and whether it has a bias."""
     return {"tied": f.is_tied("lm_head.weight", table), "head_bias": "lm_head.bias" in f.tensors}
 
 
 def parse_rules_inside(module: str, text: str) -> tuple[WeightRule, ...]:
-    """Rules of what stands inside a module."""
+    """Parse rules and prefix their names with a module."""
     return tuple(
         WeightRule(f"{module}.{rule.theirs}", rule.ours, rule.transform)
         for rule in parse_rules(text)

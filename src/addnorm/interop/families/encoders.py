@@ -1,4 +1,4 @@
-"""Encoders of text and of images: BERT, RoBERTa and ViT, with what differs from them in data."""
+"""Text encoders: BERT, RoBERTa, ELECTRA, DistilBERT and families derived from them."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -17,7 +17,7 @@ from addnorm.interop.family import (
 
 
 def bert(f: ConfigReader) -> dict[str, Any]:
-    """bert, roberta, electra, ..."""
+    """Read bert, roberta, electra and others with the same fields."""
     f.require(is_decoder=False, add_cross_attention=False, position_embedding_type="absolute")
     f.ignore("classifier_dropout", "summary_type", "summary_use_proj", "summary_activation")
     f.ignore("summary_last_dropout")
@@ -43,24 +43,24 @@ def bert(f: ConfigReader) -> dict[str, Any]:
 
 
 def roberta_prelayernorm(f: ConfigReader) -> dict[str, Any]:
-    """roberta-prelayernorm: Pre-LN"""
+    """Read roberta-prelayernorm: BERT with Pre-LN."""
     return bert(f) | {"wiring": "pre_ln"}
 
 
 def megatron(f: ConfigReader) -> dict[str, Any]:
-    """megatron-bert: Pre-LN, no norm on the embedding"""
+    """Read megatron-bert: BERT with Pre-LN and without a norm on the embedding."""
     return bert(f) | {"wiring": "pre_ln", "embed_norm": "none"}
 
 
 def ernie(f: ConfigReader) -> dict[str, Any]:
-    """ernie, without kinds of tasks"""
+    """Read ernie without task embeddings."""
     f.require(use_task_id=False)
     f.ignore("task_type_vocab_size")
     return bert(f)
 
 
 def distilbert(f: ConfigReader) -> dict[str, Any]:
-    """distilbert: no segments"""
+    """Read distilbert: BERT without segments, with field names of its own."""
     f.ignore("qa_dropout", "seq_classif_dropout", "sinusoidal_pos_embds")
     return {
         "vocab": f("vocab_size"),
@@ -79,27 +79,29 @@ def distilbert(f: ConfigReader) -> dict[str, Any]:
 
 
 def masked_lm_variant(table: str, head: str, *, activation: str | None = None) -> HeadVariant:
-    """A class that predicts masked tokens.
+    """Return the variant of a masked language model.
 
-    table: the embedding; head: module of the last matrix; activation: the one of its head where
-        that is not the model's
+    Args:
+        table: name of the embedding weight
+        head: name of the output projection
+        activation: fixed activation of the head; None if it is the model's
     """
 
     def read(f: ConfigReader) -> dict[str, Any]:
         if activation is not None and f.activation("hidden_act") != activation:
-            f.reject(f"hidden_act={f('hidden_act')!r} (its head always has {activation})")
+            f.reject(f"hidden_act={f('hidden_act')!r} (its head always uses {activation})")
         return {"tied": f.is_tied(f"{head}.weight", table), "head_bias": True, "head_layer": True}
 
     return HeadVariant(kind="masked_lm", read=read)
 
 
 def with_head_rules(variant: HeadVariant, text: str) -> HeadVariant:
-    """The form with rules of its own."""
+    """Return a copy of a variant with the given head rules."""
     return replace(variant, head_rules=parse_rules(text))
 
 
 def read_backbone(f: ConfigReader) -> dict[str, Any]:
-    """A backbone alone, with or without its pooler."""
+    """Read a backbone without a head, with or without a pooler."""
     f.ignore("tie_word_embeddings")
     pooler = f.has_tensor("pooler.dense.weight")
     activation = f("pooler_act", "tanh") if pooler else "tanh"
@@ -107,10 +109,10 @@ def read_backbone(f: ConfigReader) -> dict[str, Any]:
 
 
 def read_classes(f: ConfigReader, activation: str = "tanh") -> dict[str, Any]:
-    """A head of classes behind a matrix and an activation."""
+    """Read a classification head on a pooler with an activation."""
     f.ignore("tie_word_embeddings")
-    number = len(f("id2label"))
-    return {"pooler": True, "pooler_activation": activation, "classes": number}
+    classes = len(f("id2label"))
+    return {"pooler": True, "pooler_activation": activation, "classes": classes}
 
 
 BACKBONE = HeadVariant(
@@ -156,7 +158,7 @@ BERT_HEAD = """
     cls.predictions.decoder.weight -> head.table
     cls.predictions.decoder.weight -> embed.table
     cls.predictions.decoder.bias -> head.bias
-    cls.predictions.bias -> head.bias  (spare)
+    cls.predictions.bias -> head.bias  (alias)
 """
 ROBERTA_HEAD = """
     lm_head.dense -> head_matrix
@@ -164,7 +166,7 @@ ROBERTA_HEAD = """
     lm_head.decoder.weight -> head.table
     lm_head.decoder.weight -> embed.table
     lm_head.decoder.bias -> head.bias
-    lm_head.bias -> head.bias  (spare)
+    lm_head.bias -> head.bias  (alias)
 """
 ELECTRA_HEAD = """
     generator_predictions.dense -> head_matrix
@@ -185,7 +187,7 @@ ROBERTA_CLASSIFIER_RULES = parse_rules("classifier.dense -> pooler\nclassifier.o
 
 
 def bert_family(name: str, class_prefix: str, prefix: str, read: Reader = bert) -> Family:
-    """A family that is BERT by another name."""
+    """Return a family with the tensors and heads of BERT."""
     head = masked_lm_variant(
         f"{prefix}.embeddings.word_embeddings.weight", "cls.predictions.decoder"
     )
@@ -206,7 +208,7 @@ def bert_family(name: str, class_prefix: str, prefix: str, read: Reader = bert) 
 def roberta_family(
     name: str, class_prefix: str, prefix: str = "roberta", read: Reader = bert
 ) -> Family:
-    """A family that is RoBERTa by another name."""
+    """Return a family with the tensors and heads of RoBERTa."""
     head = masked_lm_variant(
         f"{prefix}.embeddings.word_embeddings.weight", "lm_head.decoder", activation="gelu"
     )
@@ -226,7 +228,7 @@ def roberta_family(
 
 
 def number_after_padding(values: Mapping[str, Any]) -> PositionNumbering:
-    """Tokens counted from behind the number of the padding token."""
+    """Return the numbering of fairseq: positions start after the id of the padding token."""
     return PositionNumbering("ids", padding=values["pad_token_id"])
 
 

@@ -1,4 +1,4 @@
-"""Decoders that come from fairseq: OPT, XGLM, BioGPT."""
+"""Decoders ported from fairseq: OPT, XGLM, BioGPT."""
 
 from typing import Any
 
@@ -14,9 +14,9 @@ from addnorm.interop.family import (
 
 
 def opt(f: ConfigReader) -> dict[str, Any]:
-    """opt"""
+    """Read opt: Pre-LN, or Post-LN in the 350M model."""
     f.ignore("layerdrop")
-    dim, before = f("hidden_size"), f("do_layer_norm_before")
+    dim, is_pre_ln = f("hidden_size"), f("do_layer_norm_before")
     f.require(word_embed_proj_dim=dim, _remove_final_layer_norm=False)
     affine = "" if f("layer_norm_elementwise_affine") else "affine=False"
     return read_tying(f, "model.decoder.embed_tokens.weight") | {
@@ -25,7 +25,7 @@ def opt(f: ConfigReader) -> dict[str, Any]:
         "depth": f("num_hidden_layers"),
         "heads": f("num_attention_heads"),
         "ffn_dim": f("ffn_dim"),
-        "wiring": "pre_ln" if before else "post_ln",
+        "wiring": "pre_ln" if is_pre_ln else "post_ln",
         "norm": f"layer({affine})" if affine else "layer",
         "positions": f"learned(length={f('max_position_embeddings') + 2})",
         "activation": f.activation("activation_function"),
@@ -36,7 +36,7 @@ def opt(f: ConfigReader) -> dict[str, Any]:
 
 
 def xglm(f: ConfigReader) -> dict[str, Any]:
-    """xglm"""
+    """Read xglm: sinusoids of fairseq, zero at the padding position."""
     f.ignore("layerdrop", "max_position_embeddings")
     f.require(add_cross_attention=False)
     padding = f("pad_token_id")
@@ -57,7 +57,7 @@ def xglm(f: ConfigReader) -> dict[str, Any]:
 
 
 def biogpt(f: ConfigReader) -> dict[str, Any]:
-    """biogpt, whose norms take no eps from the config"""
+    """Read biogpt, whose norms ignore layer_norm_eps."""
     f.ignore("layerdrop", "layer_norm_eps")
     tie = f.is_tied("output_projection.weight", "biogpt.embed_tokens.weight")
     return {

@@ -1,4 +1,4 @@
-"""Decoders with query, key and value in one matrix: GPT-NeoX, BLOOM, MPT, Falcon."""
+"""Decoders with a fused query-key-value projection: GPT-NeoX, BLOOM, MPT, Falcon."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from addnorm.interop.family import Family, PositionNumbering, parse_rules, regis
 
 
 def gpt_neox(f: ConfigReader) -> dict[str, Any]:
-    """gpt_neox: Pythia and GPT-NeoX-20B"""
+    """Read gpt_neox, the family of Pythia and GPT-NeoX-20B."""
     f.ignore("classifier_dropout", "max_position_embeddings", "is_decoder")
     bias = f("attention_bias")
     return read_tying(f, "gpt_neox.embed_in.weight") | {
@@ -29,7 +29,7 @@ def gpt_neox(f: ConfigReader) -> dict[str, Any]:
 
 
 def bloom(f: ConfigReader) -> dict[str, Any]:
-    """bloom"""
+    """Read bloom: ALiBi and a norm on the embedding."""
     f.ignore("slow_but_exact", "n_inner", "offset_alibi", "unk_token_id", "seq_length")
     f.ignore("attention_softmax_in_fp32", "bias_dropout_fusion", "masked_softmax_fusion")
     f.require(apply_residual_connection_post_layernorm=False)
@@ -51,11 +51,11 @@ def bloom(f: ConfigReader) -> dict[str, Any]:
 
 
 def falcon(f: ConfigReader) -> dict[str, Any]:
-    """falcon, with rotary positions"""
+    """Read falcon with rotary positions."""
     f.ignore("max_position_embeddings", "num_kv_heads", "multi_query", "num_ln_in_parallel_attn")
     f.require(alibi=False)
-    heads, new, parallel = f("num_attention_heads"), f("new_decoder_architecture"), "parallel"
-    if new:
+    heads, is_new, parallel = f("num_attention_heads"), f("new_decoder_architecture"), "parallel"
+    if is_new:
         f.require(parallel_attn=True)
         parallel = "parallel" if f("num_ln_in_parallel_attn") == 1 else "parallel(norms=own)"
     return read_tying(f, "transformer.word_embeddings.weight") | {
@@ -63,7 +63,7 @@ def falcon(f: ConfigReader) -> dict[str, Any]:
         "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
         "heads": heads,
-        "kv_heads": f("num_kv_heads") if new else 1 if f("multi_query") else heads,
+        "kv_heads": f("num_kv_heads") if is_new else 1 if f("multi_query") else heads,
         "ffn_dim": f("ffn_hidden_size"),
         "wiring": parallel if f("parallel_attn") else "pre_ln",
         "norm": f"layer(eps={f('layer_norm_epsilon')!r})",
@@ -76,22 +76,23 @@ def falcon(f: ConfigReader) -> dict[str, Any]:
 
 
 def mpt(f: ConfigReader) -> dict[str, Any]:
-    """mpt, with ALiBi"""
-    inside, dim, heads = f("attn_config"), f("d_model"), f("n_heads")
+    """Read mpt with ALiBi."""
+    attention, dim, heads = f("attn_config"), f("d_model"), f("n_heads")
     f.ignore("max_seq_len", "learned_pos_emb", "init_device", "embedding_fraction", "norm_type")
     f.ignore("emb_pdrop", "verbose", "logit_scale", "no_bias", "expansion_ratio")
-    wanted: dict[str, Any] = {
+    expected: dict[str, Any] = {
         "alibi": True,
         "alibi_bias_max": 8,
         "clip_qkv": None,
         "prefix_lm": False,
+        "qk_ln": False,
+        "attn_type": "multihead_attention",
     }
-    wanted |= {"qk_ln": False, "attn_type": "multihead_attention"}
-    for name, value in wanted.items():
-        if inside[name] != value:
-            f.reject(f"attn_config with {name}={inside[name]!r} (only {value!r} is understood)")
+    for name, value in expected.items():
+        if attention[name] != value:
+            f.reject(f"attn_config with {name}={attention[name]!r} (only {value!r} is supported)")
     if heads & (heads - 1):
-        f.reject(f"n_heads={heads} (its slopes are ours for powers of 2 only)")
+        f.reject(f"n_heads={heads} (its ALiBi slopes equal ours for powers of 2 only)")
     return read_tying(f, "transformer.wte.weight") | {
         "vocab": f("vocab_size"),
         "dim": dim,
@@ -102,9 +103,9 @@ def mpt(f: ConfigReader) -> dict[str, Any]:
         "positions": "alibi",
         "activation": "gelu",
         "bias": False,
-        "scale": inside["softmax_scale"],
+        "scale": attention["softmax_scale"],
         "dropout": f.dropout("resid_pdrop"),
-        "attention_dropout": float(inside["attn_pdrop"]),
+        "attention_dropout": float(attention["attn_pdrop"]),
     }
 
 

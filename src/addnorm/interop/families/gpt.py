@@ -1,4 +1,4 @@
-"""GPT and its nearest relatives."""
+"""GPT, GPT-2, GPT-BigCode, GPT-J and GPT-Neo."""
 
 from typing import Any
 
@@ -8,7 +8,13 @@ from addnorm.interop.family import Family, parse_rules, register_families
 
 
 def gpt(f: ConfigReader, *, wiring: str, activation: str) -> dict[str, Any]:
-    """What GPT, GPT-2 and GPT-J have in common."""
+    """Read the fields that GPT, GPT-2 and GPT-J share.
+
+    Args:
+        f: reader of the config
+        wiring: call string of the wiring
+        activation: field with the name of the activation
+    """
     f.ignore("summary_type", "summary_use_proj", "summary_activation", "summary_proj_to_labels")
     f.ignore("summary_first_dropout", "reorder_and_upcast_attn")
     f.require(add_cross_attention=False, scale_attn_by_inverse_layer_idx=False)
@@ -29,28 +35,28 @@ def gpt(f: ConfigReader, *, wiring: str, activation: str) -> dict[str, Any]:
 
 
 def gpt1(f: ConfigReader) -> dict[str, Any]:
-    """openai-gpt, whose `gelu` is the one with tanh."""
+    """Read openai-gpt, whose "gelu" is the tanh approximation."""
     values = gpt(f, wiring="post_ln", activation="afn")
     activation = {"gelu": "gelu_tanh"}.get(f("afn"), values["activation"])
     return values | {"activation": activation} | read_tying(f, "transformer.tokens_embed.weight")
 
 
 def gpt2(f: ConfigReader) -> dict[str, Any]:
-    """gpt2"""
+    """Read gpt2."""
     scale = None if f("scale_attn_weights") else 1.0
     values = gpt(f, wiring="pre_ln(init=gpt2)", activation="activation_function")
     return values | {"scale": scale} | read_tying(f, "transformer.wte.weight")
 
 
 def gpt_bigcode(f: ConfigReader) -> dict[str, Any]:
-    """gpt_bigcode: GPT-2 with one head of keys and values"""
+    """Read gpt_bigcode: GPT-2 with multi-query attention."""
     f.ignore("attention_softmax_in_fp32", "scale_attention_softmax_in_fp32", "num_key_value_heads")
     values = gpt2(f) | {"wiring": "pre_ln"}
     return values | {"kv_heads": 1 if f("multi_query") else values["heads"]}
 
 
 def gptj(f: ConfigReader) -> dict[str, Any]:
-    """gptj"""
+    """Read gptj: parallel sub-layers and interleaved rotary positions on a part of each head."""
     values = gpt(f, wiring="parallel", activation="activation_function")
     head_dim = values["dim"] // values["heads"]
     share = (f("rotary_dim") or head_dim) / head_dim
@@ -66,7 +72,7 @@ def gptj(f: ConfigReader) -> dict[str, Any]:
 
 
 def gpt_neo(f: ConfigReader) -> dict[str, Any]:
-    """gpt_neo"""
+    """Read gpt_neo: unscaled attention with windows in every other layer."""
     f.ignore("classifier_dropout", "attention_types")
     dim = f("hidden_size")
     return read_tying(f, "transformer.wte.weight") | {

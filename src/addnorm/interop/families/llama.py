@@ -1,4 +1,4 @@
-"""LLaMA and the many decoders that are LLaMA with other data: a row each."""
+"""LLaMA and the decoders derived from it, one row of a table each."""
 
 from dataclasses import dataclass
 
@@ -32,8 +32,8 @@ PLAIN_FFN = """
     layers.{i}.mlp.c_proj -> decoder.{i}.ffn.down_proj
     final_layernorm -> decoder.final_norm
 """
-# The naming trap: `post_attention_layernorm` stands before the feed-forward in LLaMA, and on what
-# the attention returns in Gemma 2 and OLMo 2.
+# Beware of the names: `post_attention_layernorm` normalizes the input of the feed-forward in LLaMA,
+# but the output of the attention in Gemma 2 and OLMo 2.
 PRE_NORMS = """
     layers.{i}.input_layernorm -> decoder.{i}.self.norm
     layers.{i}.post_attention_layernorm -> decoder.{i}.ffn.norm

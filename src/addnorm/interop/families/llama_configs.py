@@ -1,4 +1,4 @@
-"""Configs of LLaMA and of the many decoders that are LLaMA with other data."""
+"""Config readers of LLaMA and of the decoders derived from it."""
 
 from typing import Any
 
@@ -9,17 +9,23 @@ TABLE = "model.embed_tokens.weight"
 
 
 def read_common(f: ConfigReader, norm: str, eps: str = "rms_norm_eps") -> dict[str, Any]:
-    """What all of them have; `norm` is ours, with a place for its eps."""
+    """Read the fields that all of them share.
+
+    Args:
+        f: reader of the config
+        norm: call string of the norm with the placeholder `{eps!r}`
+        eps: field with the epsilon of the norm
+    """
     f.ignore("max_position_embeddings")
     heads, head_dim = f("num_attention_heads"), f("head_dim", None)
-    own = head_dim is not None and head_dim * heads != f("hidden_size")
+    has_own_head_dim = head_dim is not None and head_dim * heads != f("hidden_size")
     return read_tying(f, TABLE) | {
         "vocab": f("vocab_size"),
         "dim": f("hidden_size"),
         "depth": f("num_hidden_layers"),
         "heads": heads,
         "kv_heads": f("num_key_value_heads", None) or heads,
-        "head_dim": head_dim if own else None,
+        "head_dim": head_dim if has_own_head_dim else None,
         "ffn_dim": f("intermediate_size"),
         "norm": norm.format(eps=f(eps)) if "{" in norm else norm,
         "bias": False,
@@ -28,7 +34,7 @@ def read_common(f: ConfigReader, norm: str, eps: str = "rms_norm_eps") -> dict[s
 
 
 def like_llama(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
-    """LLaMA, and what differs from it."""
+    """Read llama, with overrides for families that differ from it in some fields."""
     values = read_common(f, "rms(eps={eps!r})") | {
         "activation": f.activation("hidden_act", gated=True)
     }
@@ -38,39 +44,39 @@ def like_llama(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
 
 
 def read_windows(f: ConfigReader) -> dict[str, Any]:
-    """Windows of Qwen 2 and 3: by the list of layers, which needs no flags."""
+    """Read the windows of Qwen 2 and 3, which the list of layer types determines alone."""
     f.ignore("use_sliding_window", "max_window_layers")
     return {"window": f.windows("sliding_window", "layer_types")}
 
 
 def mistral(f: ConfigReader) -> dict[str, Any]:
-    """mistral"""
+    """Read mistral: LLaMA with windows."""
     return like_llama(f, window=f.windows("sliding_window"))
 
 
 def qwen2(f: ConfigReader) -> dict[str, Any]:
-    """qwen2: biases on queries, keys and values only"""
+    """Read qwen2: biases on queries, keys and values only."""
     return like_llama(f, bias=True, out_bias=False) | read_windows(f)
 
 
 def qwen3(f: ConfigReader) -> dict[str, Any]:
-    """qwen3: a norm in every head"""
+    """Read qwen3: a query-key norm in every head."""
     return like_llama(f, qk_norm=f"rms_head(eps={f('rms_norm_eps')!r})") | read_windows(f)
 
 
 def ministral(f: ConfigReader) -> dict[str, Any]:
-    """ministral: windows by the list of layers"""
+    """Read ministral: windows by layer type."""
     return like_llama(f, window=f.windows("sliding_window", "layer_types"))
 
 
 def seed_oss(f: ConfigReader) -> dict[str, Any]:
-    """seed_oss"""
+    """Read seed_oss: LLaMA with a separate bias of the output projection."""
     out, dropout = bool(f("attention_out_bias")), f.dropout("residual_dropout")
     return like_llama(f, out_bias=out, dropout=dropout)
 
 
 def ernie4_5(f: ConfigReader) -> dict[str, Any]:
-    """ernie4_5, whose rotation pairs neighbours"""
+    """Read ernie4_5: interleaved rotary positions."""
     bias = bool(f("use_bias"))
     values = read_common(f, "rms(eps={eps!r})") | {"bias": bias, "ffn_bias": bias}
     values["activation"] = f.activation("hidden_act", gated=True)
@@ -78,7 +84,7 @@ def ernie4_5(f: ConfigReader) -> dict[str, Any]:
 
 
 def exaone4(f: ConfigReader) -> dict[str, Any]:
-    """exaone4 without windows; with them, only some of its layers turn"""
+    """Read exaone4 without windows; with them, some layers have no positions."""
     f.require(sliding_window=None)
     f.ignore("sliding_window_pattern", "layer_types")
     norm = f"rms_head(eps={f('rms_norm_eps')!r})"
@@ -86,7 +92,7 @@ def exaone4(f: ConfigReader) -> dict[str, Any]:
 
 
 def smollm3(f: ConfigReader) -> dict[str, Any]:
-    """smollm3, if all its layers turn"""
+    """Read smollm3 with rotary positions in all layers."""
     f.ignore("no_rope_layer_interval")
     if not all(f("no_rope_layers", None) or [1]):
         f.reject(f"no_rope_layers={f('no_rope_layers')!r} (layers without positions)")
@@ -94,7 +100,7 @@ def smollm3(f: ConfigReader) -> dict[str, Any]:
 
 
 def granite(f: ConfigReader) -> dict[str, Any]:
-    """granite: factors everywhere, of which we have no place for that of the residual"""
+    """Read granite: scaled embeddings, attention and logits, but no residual multiplier."""
     f.require(residual_multiplier=1.0)
     return like_llama(
         f,
@@ -105,25 +111,25 @@ def granite(f: ConfigReader) -> dict[str, Any]:
 
 
 def helium(f: ConfigReader) -> dict[str, Any]:
-    """helium, whose rotation pairs neighbours"""
+    """Read helium: interleaved rotary positions."""
     return like_llama(f, positions=f.rotary(layout="interleaved"), out_bias=False)
 
 
 def glm(f: ConfigReader) -> dict[str, Any]:
-    """glm and glm4: half of each head turns, in pairs of neighbours"""
+    """Read glm and glm4: interleaved rotary positions on half of each head."""
     positions = f.rotary(layout="interleaved", partial=True)
     return like_llama(f, positions=positions, out_bias=False)
 
 
 def glm4(f: ConfigReader) -> dict[str, Any]:
-    """glm4: norms before and after"""
+    """Read glm4: norms before and after each sub-layer."""
     return glm(f) | {"wiring": "sandwich"}
 
 
 def gemma(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
-    """gemma: gains around 1, large embeddings"""
+    """Read gemma: gains stored as an offset from 1, embeddings scaled by sqrt(dim)."""
     if f("use_bidirectional_attention", None):
-        f.reject("use_bidirectional_attention=True (a decoder sees what is before it)")
+        f.reject("use_bidirectional_attention=True (only causal attention is supported)")
     activation = "hidden_activation" if "hidden_activation" in f.values else "hidden_act"
     return read_common(f, "rms(eps={eps!r}, gain=one_plus)") | {
         "positions": f.rotary(),
@@ -136,7 +142,7 @@ def gemma(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
 
 
 def gemma2(f: ConfigReader) -> dict[str, Any]:
-    """gemma2: norms before and after, bounded logits, windows"""
+    """Read gemma2: norms before and after each sub-layer, soft-capped logits, windows."""
     return gemma(
         f,
         wiring="sandwich",
@@ -148,12 +154,12 @@ def gemma2(f: ConfigReader) -> dict[str, Any]:
 
 
 def vaultgemma(f: ConfigReader) -> dict[str, Any]:
-    """vaultgemma: gemma2 with the norms before only"""
+    """Read vaultgemma: gemma2 with Pre-LN."""
     return gemma2(f) | {"wiring": "pre_ln"}
 
 
 def olmo(f: ConfigReader) -> dict[str, Any]:
-    """olmo: LayerNorm without gain and bias"""
+    """Read olmo: LayerNorm without gain and bias."""
     f.require(clip_qkv=None)
     values = read_common(f, "layer(affine=False)")
     values |= {"positions": f.rotary(), "activation": f.activation("hidden_act", gated=True)}
@@ -161,17 +167,17 @@ def olmo(f: ConfigReader) -> dict[str, Any]:
 
 
 def olmo2(f: ConfigReader) -> dict[str, Any]:
-    """olmo2 and olmo3: norms on the branches, and one over all queries and all keys"""
+    """Read olmo2: norms on the branches, and query-key norms over all heads."""
     return like_llama(f, wiring="res_post", qk_norm=f"rms(eps={f('rms_norm_eps')!r})")
 
 
 def olmo3(f: ConfigReader) -> dict[str, Any]:
-    """olmo3: olmo2 with windows"""
+    """Read olmo3: olmo2 with windows."""
     return olmo2(f) | {"window": f.windows("sliding_window", "layer_types")}
 
 
 def phi(f: ConfigReader) -> dict[str, Any]:
-    """phi: attention and feed-forward side by side, biases everywhere"""
+    """Read phi: parallel sub-layers, biases everywhere."""
     f.require(qk_layernorm=False)
     return read_common(f, "layer(eps={eps!r})", "layer_norm_eps") | {
         "wiring": "parallel",
@@ -183,7 +189,7 @@ def phi(f: ConfigReader) -> dict[str, Any]:
 
 
 def phi3(f: ConfigReader) -> dict[str, Any]:
-    """phi3"""
+    """Read phi3: LLaMA with partial rotary positions, windows and dropout."""
     f.ignore("original_max_position_embeddings")
     dropout, positions = f.dropout("resid_pdrop", "embd_pdrop"), f.rotary(partial=True)
     window = f.windows("sliding_window")
@@ -191,7 +197,7 @@ def phi3(f: ConfigReader) -> dict[str, Any]:
 
 
 def stablelm(f: ConfigReader) -> dict[str, Any]:
-    """stablelm: LLaMA with LayerNorm, side by side if it says so"""
+    """Read stablelm: LLaMA with LayerNorm, optionally with parallel sub-layers."""
     f.require(qk_layernorm=False)
     return read_common(f, "layer(eps={eps!r})", "layer_norm_eps") | {
         "wiring": "parallel" if f("use_parallel_residual") else "pre_ln",
@@ -205,7 +211,7 @@ def stablelm(f: ConfigReader) -> dict[str, Any]:
 
 
 def starcoder2(f: ConfigReader) -> dict[str, Any]:
-    """starcoder2"""
+    """Read starcoder2: LayerNorm, a plain feed-forward, windows."""
     return read_common(f, "layer(eps={eps!r})", "norm_epsilon") | {
         "positions": f.rotary(),
         "activation": f.activation("hidden_act"),
@@ -216,7 +222,7 @@ def starcoder2(f: ConfigReader) -> dict[str, Any]:
 
 
 def cohere(f: ConfigReader) -> dict[str, Any]:
-    """cohere: side by side, LayerNorm without bias"""
+    """Read cohere: parallel sub-layers, LayerNorm without bias, scaled logits."""
     f.require(use_qk_norm=False)
     return read_common(f, "layer(eps={eps!r}, bias=False)", "layer_norm_eps") | {
         "wiring": "parallel",

@@ -1,4 +1,4 @@
-"""Encoder-decoders: T5, and BART with what differs from it in data."""
+"""Encoder-decoders: T5, and BART with the families derived from it."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ from addnorm.interop.family import (
 
 
 def t5(f: ConfigReader) -> dict[str, Any]:
-    """t5 and mt5"""
+    """Read t5 and mt5."""
     f.ignore("classifier_dropout", "dense_act_fn", "is_gated_act", "is_decoder")
     gated = str(f("feed_forward_proj")).startswith("gated-")
     buckets, distance = "relative_attention_num_buckets", "relative_attention_max_distance"
@@ -40,7 +40,7 @@ def t5(f: ConfigReader) -> dict[str, Any]:
 
 
 def t5_seq2seq(f: ConfigReader) -> dict[str, Any]:
-    """The pair: depths of its own, a head that may be scaled."""
+    """Read the encoder-decoder with its head, whose logits may be scaled."""
     return {
         "depth": f("num_decoder_layers"),
         "encoder_depth": f("num_layers"),
@@ -50,19 +50,19 @@ def t5_seq2seq(f: ConfigReader) -> dict[str, Any]:
 
 
 def t5_hidden(f: ConfigReader) -> dict[str, Any]:
-    """The pair without its head."""
+    """Read the encoder-decoder without a head."""
     f.ignore("tie_word_embeddings", "scale_decoder_outputs")
     return {"depth": f("num_decoder_layers"), "encoder_depth": f("num_layers")}
 
 
 def t5_encoder(f: ConfigReader) -> dict[str, Any]:
-    """The encoder alone."""
+    """Read the encoder alone."""
     f.ignore("tie_word_embeddings", "scale_decoder_outputs", "num_decoder_layers")
     return {}
 
 
 def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
-    """bart, and what differs from it"""
+    """Read bart, with overrides for families that differ from it in some fields."""
     f.ignore("classifier_dropout", "encoder_layerdrop", "decoder_layerdrop", "is_decoder")
     f.ignore("max_position_embeddings", "normalize_before", "add_bias_logits", "num_hidden_layers")
     f.ignore("add_final_layer_norm", "normalize_embedding", "static_position_embeddings")
@@ -96,18 +96,18 @@ def bart(f: ConfigReader, **overrides: Any) -> dict[str, Any]:
 
 
 def bart_reader(**overrides: Any) -> Reader:
-    """A reader that differs from BART's in some of our fields."""
+    """Return the reader of BART with some fields of our config overridden."""
     return lambda f: bart(f, **overrides)
 
 
 def blenderbot(f: ConfigReader) -> dict[str, Any]:
-    """blenderbot: positions without an offset, Pre-LN"""
+    """Read blenderbot: Pre-LN, positions without an offset."""
     positions = f"learned(length={f('max_position_embeddings')})"
     return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
 
 
 def m2m(f: ConfigReader) -> dict[str, Any]:
-    """m2m_100 and NLLB: Pre-LN, the sinusoids of fairseq, none on padding"""
+    """Read m2m_100 and NLLB: Pre-LN, sinusoids of fairseq, zero at padding."""
     positions = f"sinusoid(layout=half, steps=closed, silent={f('pad_token_id')})"
     return bart(f, wiring="pre_ln", embed_norm="none", positions=positions)
 
@@ -119,8 +119,8 @@ def _t5_stack(stack: str, kinds: tuple[str, ...]) -> str:
         f"{stack}.block.0.layer.0.SelfAttention.relative_attention_bias.weight -> "
         f"{stack}.positions.table",
     ]
-    for place, kind in enumerate(kinds):
-        theirs, ours = f"{stack}.block.{{i}}.layer.{place}", f"{stack}.{{i}}.{kind}"
+    for index, kind in enumerate(kinds):
+        theirs, ours = f"{stack}.block.{{i}}.layer.{index}", f"{stack}.{{i}}.{kind}"
         lines.append(f"{theirs}.layer_norm -> {ours}.norm")
         names = {"self": "SelfAttention", "cross": "EncDecAttention"}
         if kind != "ffn":
@@ -178,9 +178,9 @@ BART = parse_rules(
     + _bart_stack("decoder", ("self", "cross", "ffn"))
 )
 CONSTANTS = (
-    Constant("final_logits_bias", "zero", "zero, as our head has no bias"),
-    Constant("encoder.embed_positions.weight", "waves", "a table of sinusoids"),
-    Constant("decoder.embed_positions.weight", "waves", "a table of sinusoids"),
+    Constant("final_logits_bias", "zero", "zeros, because the head has no bias"),
+    Constant("encoder.embed_positions.weight", "sinusoids", "a table of sinusoids"),
+    Constant("decoder.embed_positions.weight", "sinusoids", "a table of sinusoids"),
 )
 
 

@@ -1,4 +1,4 @@
-"""Encoders of images: ViT, DeiT."""
+"""Vision encoders: ViT, DeiT and ViT-MSN."""
 
 from typing import Any
 
@@ -8,18 +8,18 @@ from addnorm.interop.family import Family, HeadVariant, parse_rules, register_fa
 
 
 def vit(f: ConfigReader) -> dict[str, Any]:
-    """vit and deit"""
+    """Read vit, deit and vit_msn; deit has a distillation token."""
     f.ignore("encoder_stride")
     dim, side, patch = f("hidden_size"), f("image_size"), f("patch_size")
     for name, value in (("image_size", side), ("patch_size", patch)):
         if not isinstance(value, int):
-            f.reject(f"{name}={value!r} (only squares are understood)")
+            f.reject(f"{name}={value!r} (only squares are supported)")
             side = patch = 1
     extra = int(f.has_tensor("embeddings.distillation_token"))
     if f.has_tensor("pooler.dense.weight"):
         f.require(pooler_output_size=dim)
         if f("pooler_act") not in ("tanh", "relu", "gelu"):
-            f.reject(f"pooler_act={f('pooler_act')!r} (only tanh, relu and gelu are understood)")
+            f.reject(f"pooler_act={f('pooler_act')!r} (only tanh, relu and gelu are supported)")
     f.ignore("pooler_act", "pooler_output_size", "tie_word_embeddings")
     return {
         "image": side,
@@ -42,7 +42,7 @@ def vit(f: ConfigReader) -> dict[str, Any]:
 
 
 def read_image_classes(f: ConfigReader) -> dict[str, Any]:
-    """A head of classes on the first token."""
+    """Read a classification head on the first token."""
     return {"classes": len(f("id2label"))}
 
 

@@ -1,4 +1,4 @@
-"""Models of tables: a column is a token."""
+"""Table models: FT-Transformer, TabTransformer, SAINT and an MLP."""
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.build import MODELS, build_table_model

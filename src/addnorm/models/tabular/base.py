@@ -1,4 +1,4 @@
-"""What every model of tables has in common."""
+"""Base class of table models."""
 
 from abc import abstractmethod
 from collections.abc import Iterator
@@ -14,7 +14,7 @@ from addnorm.models.tabular.table_batch import TableBatch
 
 
 class TableModel(WiredModule):
-    """From cells to answers: tokens, a stack, and a head on what stands for the row.
+    """Feature tokenizer, stack and head.
 
     y = head(embed(cells))
     """
@@ -23,9 +23,9 @@ class TableModel(WiredModule):
     head: nn.Linear
 
     defaults: ClassVar[dict[str, Any]]
-    """Fields of a `TableConfig` as the model has them where nothing is said."""
+    """Default values of `TableConfig` fields for this model."""
     unused_fields: ClassVar[tuple[str, ...]] = ()
-    """Fields that mean nothing to it."""
+    """Fields of `TableConfig` that this model does not use."""
 
     def __init__(self, config: TableConfig) -> None:
         super().__init__()
@@ -33,46 +33,50 @@ class TableModel(WiredModule):
 
     @property
     def width(self) -> int:
-        """Features of `embed`: those of the stream, if nothing follows it."""
+        """Width of the row embeddings that `embed` returns."""
         return self.config.dim
 
     @abstractmethod
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """What stands for each row, (B, width)."""
+        """Return row embeddings, (B, width).
+
+        Args:
+            cells: rows
+            memory: output of `encode_reference`
+        """
 
     @abstractmethod
     def states(self, cells: TableBatch) -> Tensor:
-        """What stands for each cell, (B, features, dim), where pre-training asks about cells."""
+        """Return cell embeddings for pre-training, (B, covered features, dim)."""
 
     @property
     def states_width(self) -> int:
-        """Features of `states`."""
+        """Width of the cell embeddings that `states` returns."""
         return self.config.dim
 
     @property
     def covered_features(self) -> slice:
-        """Features that `states` can say anything of."""
+        """Features for which `states` returns an embedding."""
         return slice(0, self.config.features)
 
     def encode_reference(self, cells: TableBatch) -> Any:
-        """What rows to come are to see of these, in models where rows see each other."""
+        """Encode reference rows for models with attention between rows (SAINT); None otherwise."""
         return None
 
     def apply_head(self, embedding: Tensor) -> Tensor:
-        """The head, (B, width) to (B, outputs)."""
+        """Map row embeddings, (B, width), to outputs, (B, outputs)."""
         return self.head(embedding)
 
     def forward(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """(B, outputs)."""
+        """Return outputs, (B, outputs); arguments as in `embed`."""
         return self.apply_head(self.embed(cells, memory))
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The head."""
         yield "ffn_in", self.head.weight
         yield "bias", self.head.bias
 
     def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> "TableModel":
-        """Start anew; tokens start by their own rule, times the wiring's gain."""
+        # The tokenizer has an initialization of its own, scaled by the wiring's embedding gain.
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
                 torch.manual_seed(seed)
@@ -86,10 +90,10 @@ class TableModel(WiredModule):
         return self
 
     def calibrate_on(self, cells: TableBatch) -> None:
-        """Give the stacks their data-dependent start, where their wiring has one (Admin)."""
+        """Run the data-dependent initialization of wirings that have one (Admin)."""
         self.calibrate(cells)  # type: ignore[arg-type] # a tuple of tensors
 
     def no_decay(self) -> set[str]:
-        """Also the tokens, as in the released code of FT-Transformer."""
+        # The tokenizer is not decayed either, as in the released code of FT-Transformer.
         own = {f"tokens.{name}" for name, _ in self.tokens.named_parameters()}
         return super().no_decay() | own

@@ -1,4 +1,4 @@
-"""Models of tables by name."""
+"""Construction of table models by name."""
 
 from addnorm.models.tabular.base import TableModel
 from addnorm.models.tabular.config import TableConfig
@@ -16,6 +16,6 @@ MODELS: dict[str, type[TableModel]] = {
 
 
 def build_table_model(config: TableConfig, *, seed: int | None = None) -> TableModel:
-    """The model of a config, its weights drawn from a seed."""
+    """Build the model of a config; a seed makes its initial weights reproducible."""
     model = MODELS[config.model](config)
     return model.init_weights(seed=seed) if seed is not None else model

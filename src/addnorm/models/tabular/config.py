@@ -1,70 +1,72 @@
-"""The config of a model of tables: every choice that its weights do not show."""
+"""Config of a table model."""
 
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from addnorm.core.errors import UserError
-from addnorm.models.config import Count, Rate, format_validation_error
+from addnorm.core.validation import format_validation_error
+from addnorm.models.config import Count, Rate
 
 Rows = Annotated[int, Field(ge=2, strict=True)]
 
 
 class TableConfig(BaseModel):
-    """A model of tables in plain data.
+    """Settings of a table model.
 
-    >>> TableConfig.of(model="ft_transformer", numbers=3, categories=(4,), outputs=2).features
+    >>> config = TableConfig.from_kwargs(model="mlp", numbers=3, categories=(4,), outputs=2)
+    >>> config.features
     4
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
 
     model: Literal["ft_transformer", "tab_transformer", "saint", "mlp"]
-    """Which network."""
+    """Architecture."""
     numbers: int = Field(0, ge=0)
-    """Columns of numbers."""
+    """Number of numeric features."""
     categories: tuple[Rows, ...] = ()
-    """Codes of each column of categories, absent and rare included."""
+    """Number of codes of each categorical feature, including `ABSENT` and `RARE`."""
     texts: tuple[Rows, ...] = ()
-    """Codes of words of each column of text, padding and absent included."""
+    """Vocabulary size of each text feature, including `PADDING` and `NO_TEXT`."""
     outputs: Count
-    """What the head returns for a row: logits, or one number."""
+    """Outputs per row: logits, or one number."""
 
     wiring: str = "pre_ln"
-    """How sub-layers are joined."""
+    """Wiring of the sub-layers, as a call string."""
     norm: str = "layer"
-    """The norm that the wiring puts where it wants one."""
+    """Norm that the wiring uses, as a call string."""
     numeric: str = "linear"
-    """How a number becomes a vector: a call string of `models/tabular/numeric_embeddings.py`."""
+    """Numeric embedding, as a call string; see `numeric_embeddings.py`."""
     dim: Count = 64
-    """Features of the stream."""
+    """Width of the residual stream."""
     depth: Count = 2
-    """Layers."""
+    """Number of layers."""
     heads: Count = 8
-    """Attention heads."""
+    """Number of attention heads."""
     ffn_dim: Count | None = None
-    """Hidden features of the feed-forward; the model's usual share of `dim` if None."""
+    """Hidden width of the feed-forward; the model's default multiple of `dim` if None."""
     activation: str = "reglu"
     """Activation of the feed-forward."""
     dropout: Rate = 0.0
-    """Share of every branch dropped in training."""
+    """Dropout rate of every residual branch."""
     attention_dropout: Rate = 0.0
-    """Share of attention probabilities dropped in training."""
+    """Dropout rate of attention probabilities."""
     activation_dropout: Rate = 0.0
-    """Share of the feed-forward's hidden features dropped in training."""
+    """Dropout rate of the feed-forward's hidden features."""
 
     @classmethod
     def from_kwargs(cls, **values: Any) -> "TableConfig":
-        """A config from keywords; mistakes are told in our own words."""
+        """Build a config; raise `UserError` with a one-line message for invalid fields."""
         try:
             config = cls(**values)
-        except ValidationError as problem:
-            raise UserError(format_validation_error(problem, list(cls.model_fields))) from None
+        except ValidationError as error:
+            raise UserError(format_validation_error(error, list(cls.model_fields))) from None
         if not config.features:
-            raise UserError("a table needs at least one column, got none")
+            raise UserError("expected a table with at least one column, got none")
         return config
 
     @property
     def features(self) -> int:
-        """Columns of all kinds."""
+        """Number of features of all types."""
         return self.numbers + len(self.categories) + len(self.texts)

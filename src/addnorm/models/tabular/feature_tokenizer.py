@@ -1,4 +1,4 @@
-"""Tokens: a vector for every cell of a row."""
+"""Feature tokenizer: an embedding for every cell of a row."""
 
 import torch
 import torch.nn.functional as F
@@ -9,24 +9,23 @@ from addnorm.models.tabular.table_batch import PADDING, TableBatch
 
 
 class FeatureTokenizer(nn.Module):
-    """Every cell as a vector, numbers first, then categories, then texts; before them, if wanted,
-    one that stands for the row.
+    """Embedding of every cell: numbers, then categories, then texts, after an optional row token.
 
-    t_0 = cls
-    t_j = E_j(x_j) where there is a number, a_j where it is absent
-    t_j = table[code_j] + b_j; absence and rarity have rows of their own in the table
-    t_j = sum of table[word] / sqrt(words) + b_j
+    t_0 = cls                                       row token
+    t_j = E_j(x_j), or a_j if x_j is missing        number
+    t_j = table[code_j] + b_j                       category
+    t_j = sum of table[word] / sqrt(words) + b_j    text
 
     cls: (dim)
-    E: a numeric embedding
+    E: numeric embedding
     a: (numbers, dim)
-    table: (all codes, dim), the rows of all columns below one another
+    table: (all codes, dim), the codes of all columns; ABSENT and RARE have rows of their own
     b: (categories + texts, dim)
 
-    All start uniform in +-1 / sqrt(dim). Rows of categories that training never meets start at 0:
-    such a cell says no more than its column's bias.
+    All start uniform in +-1 / sqrt(dim), except for the rows of RARE, which start at 0: an unseen
+    category is then represented by the bias of its column alone.
 
-    Gorishniy et al. 2021, section 3.3; a and texts are ours.
+    Gorishniy et al. 2021, section 3.3, extended by a and texts.
     """
 
     offsets: Tensor
@@ -55,7 +54,7 @@ class FeatureTokenizer(nn.Module):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small and uniform; categories that were too rare to be told apart at 0."""
+        """Initialize all parameters as described for the class."""
         if self.numeric is not None:
             self.numeric.reset_parameters()
         for weight in (self.cls, self.absent, self.table, self.bias):
@@ -66,27 +65,27 @@ class FeatureTokenizer(nn.Module):
                 self.table[self.offsets[: self.categories] + 1] = 0
 
     def fit_bins(self, cells: TableBatch, weights: Tensor) -> None:
-        """What the numeric embedding takes from training rows."""
+        """Set the bins of the numeric embedding to quantiles of training rows."""
         if self.numeric is not None:
             self.numeric.fit_bins(cells.numbers, absent=cells.absent, weights=weights)
 
     def forward(self, cells: TableBatch) -> Tensor:
-        """(B, features, dim), and one more in front where there is a `cls`."""
-        made = [] if self.cls is None else [self.cls.expand(cells.num_rows, 1, -1)]
+        """Embed rows; return (B, features, dim), or (B, 1 + features, dim) with a row token."""
+        tokens = [] if self.cls is None else [self.cls.expand(cells.num_rows, 1, -1)]
         if self.numeric is not None and self.absent is not None:
             vectors = self.numeric(cells.numbers)
-            made.append(torch.where(cells.absent[..., None], self.absent, vectors))
+            tokens.append(torch.where(cells.absent[..., None], self.absent, vectors))
         if self.table is not None and self.bias is not None:
-            known, bias = self.categories, self.bias
-            if known:
-                codes = cells.codes + self.offsets[:known]
-                made.append(F.embedding(codes, self.table) + bias[:known])
-            if known < len(bias):
-                made.append(self._embed_texts(cells.words) + bias[known:])
-        return torch.cat(made, 1)
+            count, bias = self.categories, self.bias
+            if count:
+                codes = cells.codes + self.offsets[:count]
+                tokens.append(F.embedding(codes, self.table) + bias[:count])
+            if count < len(bias):
+                tokens.append(self._embed_texts(cells.words) + bias[count:])
+        return torch.cat(tokens, 1)
 
     def _embed_texts(self, words: Tensor) -> Tensor:
         assert self.table is not None
-        real = (words != PADDING)[..., None].to(self.table.dtype)
+        is_word = (words != PADDING)[..., None].to(self.table.dtype)
         vectors = F.embedding(words + self.offsets[self.categories :, None], self.table)
-        return (vectors * real).sum(2) / real.sum(2).clamp_min(1).sqrt()
+        return (vectors * is_word).sum(2) / is_word.sum(2).clamp_min(1).sqrt()

@@ -1,4 +1,4 @@
-"""FT-Transformer: a token for each column, and one that stands for the row."""
+"""FT-Transformer: attention between the columns of a row and a row token."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -13,20 +13,20 @@ from addnorm.models.tabular.table_batch import TableBatch
 
 
 class FTTransformer(TableModel):
-    """Attention between the columns of a row; the answer is read from the first token.
+    """FT-Transformer: attention between columns; the prediction is read from the first token.
 
     y = W relu(cls) + b,    cls = first token of stack([cls, t_1, t_2, ...])
 
     t: tokens of the cells
-    stack: the paper's is pre_ln(first_norm=False), whose final norm stands before the relu
+    stack: the paper's is pre_ln(first_norm=False), whose final norm precedes the relu
 
     Gorishniy, Rubachev, Khrulkov and Babenko, Revisiting Deep Learning Models for Tabular Data,
     2021, arXiv 2106.11959, section 3.3. The hidden width of the feed-forward is 4 / 3 * dim with a
     gate, 2 * dim without.
     """
 
-    # NOTE[DIFF]: smaller than the paper's default (dim 192, 3 layers), so that two cores are
-    # enough, and numbers go through bins, which the paper does not have.
+    # NOTE[DIFF]: smaller than the paper's default (dim 192, 3 layers), to train on two cores, and
+    # with a piecewise linear embedding of numbers, which the paper does not have.
     defaults: ClassVar = {
         "wiring": "pre_ln(first_norm=False)",
         "dim": 96,
@@ -47,26 +47,22 @@ class FTTransformer(TableModel):
 
     @property
     def stacks(self) -> tuple[FirstTokenEncoder]:
-        """The encoder."""
         return (self.encoder,)
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """The first token of what the encoder returns, (B, dim)."""
         return self.encoder(self.tokens(cells))[:, 0]
 
     def apply_head(self, embedding: Tensor) -> Tensor:
-        """W relu(embedding) + b."""
         return self.head(embedding.relu())
 
     def states(self, cells: TableBatch) -> Tensor:
-        """The other tokens of what the encoder returns."""
         return self.encoder.all_tokens(self.tokens(cells))[:, 1:]
 
 
 def make_feature_tokenizer(
     config: TableConfig, *, cls: bool = True, dim: int | None = None
 ) -> FeatureTokenizer:
-    """Tokens of all columns, as the config wants them."""
+    """Build the feature tokenizer of a config, with or without a row token."""
     return FeatureTokenizer(
         dim or config.dim,
         numbers=config.numbers,
@@ -78,9 +74,13 @@ def make_feature_tokenizer(
 
 
 def encoder_options(config: TableConfig, hidden: int) -> dict[str, Any]:
-    """An encoder as the config wants it; columns have no order, so there are no positions.
+    """Return the arguments of the encoder of a config.
 
-    hidden: features inside the feed-forward, if the config does not say
+    Columns have no order, so there are no positions.
+
+    Args:
+        config: config of the model
+        hidden: hidden width of the feed-forward if the config has none
     """
     return {
         "dim": config.dim,
@@ -97,9 +97,9 @@ def encoder_options(config: TableConfig, hidden: int) -> dict[str, Any]:
 
 
 def linear_weights(*modules: nn.Module) -> Iterator[tuple[str, Tensor]]:
-    """(role, weight) of plain linear layers."""
+    """Yield (role, weight) of all linear layers inside modules."""
     for module in modules:
-        for part in module.modules():
-            if isinstance(part, nn.Linear):
-                yield "ffn_in", part.weight
-                yield "bias", part.bias
+        for layer in module.modules():
+            if isinstance(layer, nn.Linear):
+                yield "ffn_in", layer.weight
+                yield "bias", layer.bias

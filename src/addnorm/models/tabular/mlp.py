@@ -1,4 +1,4 @@
-"""The plain rival: the whole row as one vector, through residual feed-forwards."""
+"""Baseline without attention: residual feed-forwards on the concatenated cells of a row."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -13,11 +13,11 @@ from addnorm.stacks import Stack
 from addnorm.sublayers import FeedForward
 
 CELL_DIM = 8
-"""Features of a cell before all are joined."""
+"""Width of a cell embedding before concatenation."""
 
 
 class TableMLP(TableModel):
-    """Cells joined to one vector, then feed-forwards on a stream of a single token.
+    """MLP: concatenated cell embeddings, then feed-forwards on a stream of one token.
 
     y = W relu(h) + b,    h = stack(W_in [t_1, t_2, ...] + b_in)
 
@@ -36,8 +36,8 @@ class TableMLP(TableModel):
     }
     unused_fields: ClassVar = ("heads", "attention_dropout")
 
-    # NOTE[DIFF]: the paper's ResNet has batch norm (norm="batch" here) and feeds numbers as they
-    # are; here a number goes through the numeric embedding, so that absence can be told.
+    # NOTE[DIFF]: the paper's ResNet has batch norm (norm="batch" here) and reads raw numbers; here
+    # numbers have a numeric embedding, which can represent missing ones.
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.tokens = make_feature_tokenizer(config, cls=False, dim=CELL_DIM)
@@ -64,23 +64,18 @@ class TableMLP(TableModel):
 
     @property
     def stacks(self) -> tuple[Stack]:
-        """The feed-forwards."""
         return (self.stack,)
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """What the stack returns, (B, dim)."""
         row = self.join(self.tokens(cells).flatten(1))
         return self.stack(row[:, None])[:, 0]
 
     def apply_head(self, embedding: Tensor) -> Tensor:
-        """W relu(embedding) + b."""
         return self.head(embedding.relu())
 
     def states(self, cells: TableBatch) -> Tensor:
-        """The row itself for each of its cells."""
-        row = self.embed(cells)
+        row = self.embed(cells)  # cells have no states of their own: all get that of the row
         return row[:, None].expand(-1, self.config.features, -1)
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Both ends."""
         yield from linear_weights(self.join, self.head)

@@ -1,4 +1,4 @@
-"""How a number becomes a vector: one way a class, chosen by call string."""
+"""Embeddings of numeric features, chosen by call string."""
 
 import math
 from abc import ABC, abstractmethod
@@ -15,31 +15,37 @@ register = registry.register
 
 
 def make_numeric_embedding(call: str | Call, count: int, dim: int) -> "NumericEmbedding":
-    """The embedding a call string names, for `count` columns.
+    """Build the embedding of `count` numeric columns from a call string.
 
-    >>> make_numeric("piecewise(bins=4)", 3, 8)(torch.zeros(2, 3)).shape
+    >>> make_numeric_embedding("piecewise(bins=4)", 3, 8)(torch.zeros(2, 3)).shape
     torch.Size([2, 3, 8])
     """
     return registry.make(call, count, dim)
 
 
 class NumericEmbedding(nn.Module, ABC):
-    """Each column's numbers, (B, columns), to vectors, (B, columns, dim)."""
+    """Embedding of numbers with separate parameters for each column."""
 
     @abstractmethod
     def forward(self, x: Tensor) -> Tensor:
-        """The formula."""
+        """Embed numbers, (B, columns), as vectors, (B, columns, dim)."""
 
     @abstractmethod
     def reset_parameters(self) -> None:
-        """Put the parameters at their start values."""
+        """Initialize the parameters."""
 
     def fit_bins(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
-        """Take from training rows what is no parameter: bins, say."""
+        """Compute buffers such as bins from training rows; does nothing by default.
+
+        Args:
+            x: (rows, columns) numbers
+            absent: (rows, columns) boolean, True at missing numbers
+            weights: (rows) positive weights
+        """
 
 
 def init_uniform_(weight: Tensor, width: int) -> None:
-    """Uniform between -1 / sqrt(width) and 1 / sqrt(width), as the released code starts all."""
+    """Initialize uniformly in +-1 / sqrt(width), as the released code of FT-Transformer does."""
     if not weight.is_meta:
         nn.init.uniform_(weight, -(width**-0.5), width**-0.5)
 
@@ -74,12 +80,10 @@ class LinearEmbedding(NumericEmbedding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small and uniform."""
         init_uniform_(self.weight, self.weight.shape[1])
         init_uniform_(self.bias, self.bias.shape[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        """One multiplication and one addition."""
         return torch.addcmul(self.bias, x[..., None], self.weight)
 
 
@@ -124,31 +128,28 @@ class PiecewiseEmbedding(NumericEmbedding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As a linear embedding."""
         self.linear.reset_parameters()
         nn.init.zeros_(self.weight)
 
     @torch.no_grad()
     def fit_bins(self, x: Tensor, *, absent: Tensor, weights: Tensor) -> None:
-        """Edges at quantiles, weighted rows counted by their weights."""
-        shares = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64)
+        quantiles = torch.linspace(0, 1, self.edges.shape[1], dtype=torch.float64)
         for column in range(x.shape[1]):
-            seen = ~absent[:, column]
-            if not bool(seen.any()):
+            present = ~absent[:, column]
+            if not bool(present.any()):
                 continue
-            values, order = x[seen, column].double().sort()
-            mass = weights[seen][order].double().cumsum(0)
-            place = torch.searchsorted(mass, shares * mass[-1]).clamp(max=len(values) - 1)
-            self.edges[column] = values[place].to(self.edges.dtype)
+            values, order = x[present, column].double().sort()
+            mass = weights[present][order].double().cumsum(0)
+            index = torch.searchsorted(mass, quantiles * mass[-1]).clamp(max=len(values) - 1)
+            self.edges[column] = values[index].to(self.edges.dtype)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All bins of a column at once."""
         low, width = self.edges[:, :-1], self.edges.diff(dim=1)  # (columns, bins)
-        open_ = width > 0
-        share = (x[..., None] - low) / torch.where(open_, width, 1.0)
-        p = torch.where(open_, share.clamp(0, 1), 0.0)  # (B, columns, bins)
-        bent = torch.bmm(p.transpose(0, 1), self.weight).transpose(0, 1)  # (B, columns, dim)
-        return self.linear(x) + bent
+        has_width = width > 0
+        fraction = (x[..., None] - low) / torch.where(has_width, width, 1.0)
+        p = torch.where(has_width, fraction.clamp(0, 1), 0.0)  # (B, columns, bins)
+        piecewise = torch.bmm(p.transpose(0, 1), self.weight).transpose(0, 1)  # (B, columns, dim)
+        return self.linear(x) + piecewise
 
 
 @register(
@@ -184,7 +185,6 @@ class PeriodicEmbedding(NumericEmbedding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Slow waves, small weights."""
         width = self.weight.shape[1]
         if not self.frequencies.is_meta:
             nn.init.normal_(self.frequencies, std=self.sigma)
@@ -192,11 +192,10 @@ class PeriodicEmbedding(NumericEmbedding):
         init_uniform_(self.bias, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All waves of a column at once."""
         angle = 2 * math.pi * x[..., None] * self.frequencies  # (B, columns, waves)
         waves = torch.cat((angle.sin(), angle.cos()), -1)
-        made = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1)
-        return (made + self.bias).relu()
+        projected = torch.bmm(waves.transpose(0, 1), self.weight).transpose(0, 1)
+        return (projected + self.bias).relu()
 
 
 @register(
@@ -232,7 +231,6 @@ class ColumnMLP(NumericEmbedding):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As linear layers of torch start."""
         for weight, width in (
             (self.inner, 1),
             (self.inner_bias, 1),
@@ -242,7 +240,6 @@ class ColumnMLP(NumericEmbedding):
             init_uniform_(weight, width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """All columns at once."""
         hidden = torch.addcmul(self.inner_bias, x[..., None], self.inner).relu()
-        made = torch.bmm(hidden.transpose(0, 1), self.weight).transpose(0, 1)
-        return made + self.bias
+        projected = torch.bmm(hidden.transpose(0, 1), self.weight).transpose(0, 1)
+        return projected + self.bias

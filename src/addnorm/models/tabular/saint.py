@@ -1,4 +1,9 @@
-"""SAINT: attention between the columns of a row, and between the rows."""
+"""SAINT: attention between the columns of a row and between rows.
+
+In training, the rows of a batch attend to each other. At prediction, each row attends to a fixed
+set of reference rows from the training data and to itself. Its prediction therefore does not depend
+on the other rows of the batch.
+"""
 
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,16 +22,15 @@ from addnorm.sublayers import FeedForward, SelfAttention
 from addnorm.sublayers.base import Sublayer
 
 ROWS_PER_CHUNK = 32
-"""Rows that are answered at once beside reference rows."""
+"""Rows per chunk when rows attend to reference rows, to bound memory."""
 COLUMN_HEAD_DIM, ROW_HEAD_DIM = 16, 64
-"""Features of a head of the attention between columns, and between rows, as in the released code.
-"""
+"""Head widths of the attention between columns and between rows, as in the released code."""
 HEAD_HIDDEN_DIM = 1000
-"""Hidden features of the head."""
+"""Hidden width of the output head."""
 
 
 class ReferenceCache:
-    """What one attention between rows remembers: keys and values of reference rows."""
+    """Keys and values of reference rows for one `RowAttention`; None until they are stored."""
 
     def __init__(self) -> None:
         self.keys: Tensor | None = None
@@ -34,15 +38,14 @@ class ReferenceCache:
 
 
 class RowAttention(Sublayer):
-    """Attention between the rows of a batch, each row one long vector.
+    """Attention between the rows of a batch, each flattened to one vector.
 
     Y = attention(X),    X = rows of (tokens * dim) features
 
     x, y: (B, tokens, dim)
 
-    With a slot that remembers reference rows, a row attends to those and itself, so that its answer
-    depends on no other row of the batch; with an empty slot, rows attend to each other and are
-    remembered.
+    Without a cache, rows attend to each other. With an empty cache, they also store their keys and
+    values in it. With a filled cache, each row attends to the cached rows and to itself.
 
     Somepalli et al. 2021, section 3.2 ("MISA").
     """
@@ -55,60 +58,59 @@ class RowAttention(Sublayer):
 
     @property
     def shape(self) -> Shape:
-        """Widths of the heads; it fits any stream that has its tokens."""
-        return replace(self.attention.shape, dim=0)
+        return replace(self.attention.shape, dim=0)  # any stream with this number of tokens fits
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Those of the attention inside."""
         return self.attention.roles()
 
     def forward(
         self, x: Tensor, *, cache: ReferenceCache | None = None, plugs: Plugs | None = None
     ) -> Tensor:
-        """(B, tokens, dim) to the same."""
-        plugs, inside, rows = plugs or Plugs(), self.attention, x.flatten(1)
+        """Attend between rows; input and output are (B, tokens, dim)."""
+        plugs, attention, rows = plugs or Plugs(), self.attention, x.flatten(1)
         if cache is None or cache.keys is None or cache.values is None:
-            together = rows[None]  # (1, B, tokens * dim)
+            sequence = rows[None]  # (1, B, tokens * dim): the rows are one sequence
             if cache is not None:
-                cache.keys, cache.values = inside.project_keys_values(together, plugs)
-            answer = inside(together, plugs=plugs)[0]
+                cache.keys, cache.values = attention.project_keys_values(sequence, plugs)
+            output = attention(sequence, plugs=plugs)[0]
         else:
-            known = cache.keys, cache.values
-            # Every row has keys and values of its own beside those: a few rows at a time.
-            answer = torch.cat(
+            reference = cache.keys, cache.values
+            # Each row needs its own copy of the reference keys and values, so work in chunks.
+            output = torch.cat(
                 [
-                    self._attend_reference(part, known, plugs)
-                    for part in torch.split(rows, ROWS_PER_CHUNK)
+                    self._attend_reference(chunk, reference, plugs)
+                    for chunk in torch.split(rows, ROWS_PER_CHUNK)
                 ]
             )
-        return answer.view_as(x)
+        return output.view_as(x)
 
     def _attend_reference(
         self, rows: Tensor, reference: tuple[Tensor, Tensor], plugs: Plugs
     ) -> Tensor:
-        """Each row among those that are known, (B, tokens * dim)."""
-        inside, alone = self.attention, rows[:, None]  # (B, 1, tokens * dim)
+        """Let each row attend to the reference rows and itself; return (B, tokens * dim)."""
+        attention, single = self.attention, rows[:, None]  # (B, 1, tokens * dim)
+        own = attention.project_keys_values(single, plugs)
         k, v = (
-            torch.cat((theirs.expand(len(rows), -1, -1, -1), own), 2)
-            for theirs, own in zip(reference, inside.project_keys_values(alone, plugs), strict=True)
+            torch.cat((shared.expand(len(rows), -1, -1, -1), each), 2)
+            for shared, each in zip(reference, own, strict=True)
         )
-        q = inside.project_queries(alone, plugs)
+        q = attention.project_queries(single, plugs)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
-        answer = inside.attend(q, k, v, plugs=plugs)
-        assert isinstance(answer, Tensor)
-        return answer[:, 0]
+        output = attention.attend(q, k, v, plugs=plugs)
+        assert isinstance(output, Tensor)
+        return output[:, 0]
 
 
 class Saint(TableModel):
-    """Columns see each other, then rows do.
+    """SAINT: stages of attention between columns and attention between rows.
 
     y = W_2 relu(W_1 cls + b_1) + b_2,    cls = first token of the last stage
-    stage: columns attend, feed-forward, rows attend, feed-forward
+    stage: attention between columns, feed-forward, attention between rows, feed-forward
 
     W_1: (1000, dim)
     stack: the paper's formula, z + LN(f(z)), is the wiring `res_post`
-    depth: stages; one, of dim 32 with 4 heads, as the released code has it with rows that attend
+    depth: number of stages; 1 by default, of dim 32 with 4 heads, as in the released code
     feed-forwards: geglu, 4 * dim
 
     Somepalli, Goldblum, Schwarzschild, Bruss and Goldstein, SAINT: Improved Neural Networks for
@@ -126,18 +128,19 @@ class Saint(TableModel):
 
     # NOTE[DIFF]: `res_post` ends with a norm, which neither the paper's formula nor the released
     # code has.
-    # NOTE[DIFF]: the gate of the feed-forwards is the released code's; the paper has gelu alone.
-    # NOTE[DIFF]: the released script sets dropout inside feed-forwards to 0.8, and declares one of
-    # attention that it never applies; here both are what the estimator says.
-    # NOTE[DIFF]: the released code is wired otherwise than the paper, LN(z) + f(LN(z)): here that
-    # is the wiring `false_pre_ln`.
-    # NOTE[DIFF]: in the released code norm and feed-forward around the attention between rows have
-    # the width of a whole row; here that of a token, as everywhere in a stack. The paper does not
-    # say.
-    # NOTE[DIFF]: a number goes through the released code's small network, 1 -> 100 -> dim for each
+    # NOTE[DIFF]: the feed-forwards are gated as in the released code; the paper has gelu without a
+    # gate.
+    # NOTE[DIFF]: the released script sets the dropout inside feed-forwards to 0.8 and declares an
+    # attention dropout that it never applies; here both are parameters of the estimator.
+    # NOTE[DIFF]: the released code computes LN(z) + f(LN(z)) instead of the paper's formula; here
+    # this is the wiring `false_pre_ln`.
+    # NOTE[DIFF]: in the released code, norm and feed-forward around the attention between rows have
+    # the width of a whole row; here they have the width of a token, as everywhere in a stack. The
+    # paper leaves it open.
+    # NOTE[DIFF]: numbers are embedded by the released code's network, 1 -> 100 -> dim for each
     # column; the paper's has one layer with relu.
-    # NOTE[DIFF]: in the released code a prediction depends on the rows it is made with; here rows
-    # to be predicted see reference rows of the training and themselves.
+    # NOTE[DIFF]: in the released code a prediction depends on the other rows of its batch; here
+    # rows attend to reference rows of the training data and to themselves.
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.tokens = make_feature_tokenizer(config)
@@ -182,29 +185,23 @@ class Saint(TableModel):
 
     @property
     def stacks(self) -> tuple[Stack]:
-        """The stages."""
         return (self.stack,)
 
     def encode_reference(self, cells: TableBatch) -> list[ReferenceCache | None]:
-        """Keys and values of reference rows, which see each other."""
-        slots = [
+        caches = [
             ReferenceCache() if site.kind == "rows" else None for site in self.stack.plan.sites
         ]
-        self.stack(self.tokens(cells), cache=slots)
-        return slots
+        self.stack(self.tokens(cells), cache=caches)
+        return caches
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """The first token of what the stack returns, (B, dim)."""
         return self.stack(self.tokens(cells), cache=memory)[:, 0]
 
     def apply_head(self, embedding: Tensor) -> Tensor:
-        """W_2 relu(W_1 embedding + b_1) + b_2."""
         return self.head(self.hidden(embedding).relu())
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Both layers of the head."""
         yield from linear_weights(self.hidden, self.head)
 
     def states(self, cells: TableBatch) -> Tensor:
-        """The other tokens of what the stack returns."""
         return self.stack(self.tokens(cells))[:, 1:]

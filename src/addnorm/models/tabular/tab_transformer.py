@@ -1,4 +1,4 @@
-"""TabTransformer: attention between categories; numbers pass by."""
+"""TabTransformer: attention between categories; numbers bypass it."""
 
 from collections.abc import Iterator
 from typing import Any, ClassVar
@@ -15,25 +15,25 @@ from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.stacks import Encoder
 
 SHARED_DIM_DIVISOR = 8
-"""The part of a category's vector that tells its column is one in so many."""
+"""The embedding of the column takes dim / 8 of the features of a category's embedding."""
 MAX_HIDDEN_DIM = 1024
-"""Features of the first hidden layer at most."""
+"""Largest width of the first hidden layer."""
 
 
 class TabTransformer(TableModel):
-    """Categories made to know each other, then a plain network on everything.
+    """TabTransformer: contextual embeddings of categories, then an MLP on all features.
 
     y = MLP([stack(e_1, e_2, ...), LayerNorm(x), absent]),    e_j = [c_j ; w_{j, code}]
 
     e: (dim) each; c_j, dim / 8 features, is shared by all values of column j
-    x: numbers; the norm is left out where there are only one or two, of which it would leave
-        nothing, or which is larger
-    absent: 1 where a number is absent
-    MLP: hidden layers of 4 l and 2 l features with relu, l the features it reads
+    x: numbers; one or two numbers are not normalized, because a norm would leave nothing of one
+        and only the order of two
+    absent: 1 if a number is missing
+    MLP: hidden layers of 4 l and 2 l features with relu for l input features
     stack: the paper's is post_ln, dim 32, 6 layers, 8 heads, feed-forwards of 4 * dim with gelu
 
     Huang, Khetan, Cvitkovic and Karnin, TabTransformer: Tabular Data Modeling Using Contextual
-    Embeddings, 2020, arXiv 2012.06678. A table without categories leaves the stack one constant.
+    Embeddings, 2020, arXiv 2012.06678. Without categories, the stack reads one constant token.
     """
 
     defaults: ClassVar = {
@@ -48,13 +48,13 @@ class TabTransformer(TableModel):
     }
     unused_fields: ClassVar = ("numeric",)
 
-    # NOTE[DIFF]: tokens have a bias for each column, which the paper's have not; what it adds to
-    # every value of a column, the values could hold themselves.
-    # NOTE[DIFF]: the paper's MLP grows with the table without a bound; here its first hidden layer
-    # has at most 1024 features. The paper has no word for absent numbers: here they stand in
-    # the norm as 0, the mean of all scores, and are 0 behind it, with a mark. It norms one or two
-    # numbers, too. Texts are ours, as bags of words. There is no code by the authors; AutoGluon's
-    # copy, credited to them, has other defaults (dim 128, one layer).
+    # NOTE[DIFF]: tokens have a bias for each column, which the paper does not have; it is redundant
+    # with the embeddings of the column's values.
+    # NOTE[DIFF]: the width of the paper's MLP is unbounded; here its first hidden layer has at most
+    # 1024 features. The paper does not treat missing numbers; here they enter the norm as 0, the
+    # mean score, and are 0 after it, with an indicator. The paper normalizes one or two numbers,
+    # too, and has no texts. The authors published no code; AutoGluon's implementation, credited to
+    # them, has other defaults (dim 128, one layer).
     def __init__(self, config: TableConfig) -> None:
         super().__init__(config)
         self.num_coded = len(config.categories) + len(config.texts)
@@ -83,21 +83,17 @@ class TabTransformer(TableModel):
 
     @property
     def stacks(self) -> tuple[Encoder]:
-        """The encoder of categories."""
         return (self.encoder,)
 
     @property
     def width(self) -> int:
-        """That of the last hidden layer."""
         return self.head.in_features
 
     @property
     def covered_features(self) -> slice:
-        """Only what goes through the stack."""
-        return slice(self.config.numbers, self.config.features)
+        return slice(self.config.numbers, self.config.features)  # numbers bypass the stack
 
     def states(self, cells: TableBatch) -> Tensor:
-        """Categories and texts that know each other, (B, coded, dim)."""
         if not self.num_coded:
             cells = cells._replace(codes=torch.zeros_like(cells.numbers[:, :1], dtype=torch.int64))
         vectors = self.tokens(cells)
@@ -105,16 +101,15 @@ class TabTransformer(TableModel):
         return self.encoder(torch.cat((columns, vectors), -1))
 
     def embed(self, cells: TableBatch, memory: Any = None) -> Tensor:
-        """The last hidden layer, (B, width)."""
         numbers = self.scale(cells.numbers).masked_fill(cells.absent, 0.0)
-        seen = (self.states(cells).flatten(1), numbers, cells.absent.to(numbers.dtype))
-        return self.layers(torch.cat(seen, 1))
+        features = (self.states(cells).flatten(1), numbers, cells.absent.to(numbers.dtype))
+        return self.layers(torch.cat(features, 1))
 
     def init_weights(
         self, *, scheme: str | None = None, seed: int | None = None
     ) -> "TabTransformer":
-        """The columns' part of a vector starts as the rest of it."""
         super().init_weights(scheme=scheme, seed=seed)
+        # The column embeddings start with the distribution of the value embeddings.
         if not self.columns.is_meta:
             with torch.random.fork_rng(enabled=seed is not None):
                 if seed is not None:
@@ -125,9 +120,7 @@ class TabTransformer(TableModel):
         return self
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """The plain network."""
         yield from linear_weights(self.layers, self.head)
 
     def no_decay(self) -> set[str]:
-        """Also the columns' part of a vector."""
         return super().no_decay() | {"columns"}

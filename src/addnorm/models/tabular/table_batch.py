@@ -1,4 +1,4 @@
-"""Cells: rows of a table as the tensors that a model reads."""
+"""Rows of a table as tensors."""
 
 from typing import NamedTuple
 
@@ -6,43 +6,44 @@ import torch
 from torch import Tensor
 
 ABSENT, RARE, FIRST_KNOWN = 0, 1, 2
-"""Codes of a category: no value; one that training met too seldom, or never; the first of those
-that it knows."""
+"""Codes of categories: a missing value, an unseen or rare one, and the first known one."""
 PADDING, NO_TEXT, FIRST_WORD = 0, 1, 2
-"""The same for words: nothing; the mark of an absent text; the first word that is known."""
+"""Codes of words: padding, a missing text, and the first known word."""
 
 
 class TableBatch(NamedTuple):
-    """Rows, columns sorted by what they hold.
-
-    A model's features are its numbers, then its categories, then its texts.
-    """
+    """Rows with their features grouped by type: numbers, then categories, then texts."""
 
     numbers: Tensor
-    """(B, numbers), scaled; 0 where absent."""
+    """(B, numbers) scaled numbers; 0 if missing."""
     absent: Tensor
-    """(B, numbers), True where there is no number."""
+    """(B, numbers) boolean, True at missing numbers."""
     codes: Tensor
-    """(B, categories), ABSENT, RARE, or a known category's code."""
+    """(B, categories) ABSENT, RARE or the code of a known category."""
     words: Tensor
-    """(B, texts, slots), codes of words, PADDING behind them."""
+    """(B, texts, slots) codes of words, then PADDING."""
 
     def select_rows(self, index: Tensor | slice) -> "TableBatch":
-        """Some of the rows."""
-        return TableBatch(*(part[index] for part in self))
+        """Select rows by index or slice."""
+        return TableBatch(*(field[index] for field in self))
 
     def to(self, device: torch.device | str, dtype: torch.dtype = torch.float32) -> "TableBatch":
-        """On a device, numbers in a type."""
-        numbers, *others = (part.to(device) for part in self)
+        """Move to a device, with numbers converted to a dtype."""
+        numbers, *others = (field.to(device) for field in self)
         return TableBatch(numbers.to(dtype), *others)
 
     @property
     def num_rows(self) -> int:
-        """Rows."""
+        """Number of rows."""
         return len(self.numbers)
 
     def replace_cells(self, other: "TableBatch", mask: Tensor) -> "TableBatch":
-        """With the cells of other rows at some places. where: (B, features), True there."""
+        """Return a copy with the cells of other rows at a mask.
+
+        Args:
+            other: rows to take cells from, as many as here
+            mask: (B, features) boolean, True at cells to replace
+        """
         n, c = self.numbers.shape[1], self.codes.shape[1]
         number, code, word = mask[:, :n], mask[:, n : n + c], mask[:, n + c :]
         return TableBatch(
@@ -53,19 +54,19 @@ class TableBatch(NamedTuple):
         )
 
     def masked(self, mask: Tensor) -> "TableBatch":
-        """With absent cells at some places. where: (B, features), True there."""
+        """Return a copy with missing cells at a mask, (B, features)."""
         words = torch.full_like(self.words, PADDING)
         words[..., :1] = NO_TEXT
-        nothing = TableBatch(
+        missing = TableBatch(
             torch.zeros_like(self.numbers),
             torch.ones_like(self.absent),
             torch.full_like(self.codes, ABSENT),
             words,
         )
-        return self.replace_cells(nothing, mask)
+        return self.replace_cells(missing, mask)
 
     def differs_from(self, other: "TableBatch") -> Tensor:
-        """Which cells differ from those of other rows, (B, features)."""
+        """Return a mask of the cells that differ from those of other rows, (B, features)."""
         number = (self.numbers != other.numbers) | (self.absent != other.absent)
         words = (self.words != other.words).any(-1)
         return torch.cat((number, self.codes != other.codes, words), 1)

@@ -1,1 +1,1 @@
-"""TODO report/charts."""
+"""Vega-Lite charts of rows."""

@@ -1,32 +1,40 @@
-"""What charts are made of: the theme, axes, marks of events, and points that answer the pointer."""
+"""Building blocks of all charts: configuration, axes, event marks and the hover layer.
+
+A chart is a list of altair layers over named datasets. `assemble_chart` joins the layers and adds
+the values afterwards as plain lists, because altair validates inline values one by one.
+
+    assemble_chart("Loss", [line, hover], values={"values": [{"step": 1, "value": 2.3}]}, ...)
+    -> Chart(title="Loss", spec={"layer": [...], "datasets": {"values": [...]}, "config": ...})
+"""
 
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, Literal
 
 import altair as alt
 
-from addnorm.report.diagram.svg import FONT_FAMILY
 from addnorm.report.downsample import evenly_spaced
 from addnorm.report.html.page import HOVER_ONLY_STYLE, Chart
+from addnorm.report.run_history import Event
+from addnorm.report.theme import FONT_FAMILY
 
 MAX_EVENT_MARKS = 40
 CHART_HEIGHT, TALL_CHART_HEIGHT = 240, 320
+"""Height of the plot area in pixels."""
 MIN_LOG_AXIS_RATIO = 12.0
-"""Largest over smallest from which on a log axis shows more."""
+"""Ratio of the largest to the smallest value from which on a log axis is used."""
 LABELED_EVENT = "diverged"
-"""The event that is told in words."""
-VALUES = "values"
-"""Name of the data of a chart."""
+"""The event whose first occurrence gets a text label."""
+VALUES, EVENTS, EVENT_TEXTS = "values", "events", "event_texts"
+"""Names of datasets."""
 DEPTH_COLORS = ["#3a86d4", "#a58a93", "#e08a2c"]
-"""First to last site: blue to orange, told apart by the colour-blind, seen on white and black."""
+"""Color scale from the first to the last site: color-blind safe, visible in both themes."""
+SITE_AXIS_TITLE = "site, from input to output"
 SITE_TOOLTIPS = [
     alt.Tooltip("step:Q", title="step", format=","),
-    alt.Tooltip("where:N", title="site"),
+    alt.Tooltip("site_name:N", title="site"),
 ]
-"""What a tooltip tells of where a value was measured."""
 CHART_CONFIG: dict[str, Any] = {
     "background": "transparent",
     "font": FONT_FAMILY.replace("'", ""),
@@ -46,55 +54,47 @@ CHART_CONFIG: dict[str, Any] = {
 }  # fmt: skip
 
 
-@dataclass(frozen=True)
-class Event:
-    """Something that happened at a step: a spike of the loss, a divergence."""
-
-    step: int
-    label: str
-    value: float = math.nan
-    location: str = ""
-
-
 def event_marks(events: Sequence[Event], middle_step: float) -> list[alt.Chart]:
-    """Dashed lines where something happened; the first divergence in words.
+    """Return layers that mark events with dashed vertical lines.
 
-    middle: of the steps; words stand on the side where there is room.
+    Args:
+        events: spikes, divergences.
+        middle_step: middle of the step axis; the text label is placed on the side with more space.
     """
     if not events:
         return []
-    base = alt.Chart(named_data("events")).encode(
-        x=step_axis(), tooltip=[alt.Tooltip("what:N"), alt.Tooltip("step:Q", format=",")]
+    base = alt.Chart(named_data(EVENTS)).encode(
+        x=step_axis(), tooltip=[alt.Tooltip("event:N"), alt.Tooltip("step:Q", format=",")]
     )
-    colour = alt.condition(
-        alt.datum.what == "spike", alt.value("var(--purple)"), alt.value("var(--ink)")
+    color = alt.condition(
+        alt.datum.event == "spike", alt.value("var(--purple)"), alt.value("var(--ink)")
     )
-    grave = [each.step for each in events if each.label == LABELED_EVENT]
+    labeled_steps = [each.step for each in events if each.label == LABELED_EVENT]
     align: Literal["left", "right"]
-    align, dx = ("right", -8) if grave and grave[0] > middle_step else ("left", 8)
-    words = (
-        alt.Chart(named_data("words"))
+    align, dx = ("right", -8) if labeled_steps and labeled_steps[0] > middle_step else ("left", 8)
+    label = (
+        alt.Chart(named_data(EVENT_TEXTS))
         .mark_text(align=align, dx=dx, dy=4, baseline="top", color="var(--ink)", fontWeight=600)
-        .encode(x=step_axis(), y=alt.value(0), text="told:N")
+        .encode(x=step_axis(), y=alt.value(0), text="label:N")
     )
     return [
-        base.mark_rule(strokeDash=[4, 3], opacity=0.8).encode(color=colour),
+        base.mark_rule(strokeDash=[4, 3], opacity=0.8).encode(color=color),
         base.mark_point(shape="triangle-down", filled=True, size=60, opacity=1).encode(
-            y=alt.value(5), color=colour
+            y=alt.value(5), color=color
         ),
-        *([words] if grave else []),
+        *([label] if labeled_steps else []),
     ]
 
 
 def event_data(events: Sequence[Event]) -> dict[str, list[dict[str, Any]]]:
-    """The data that `event_marks` draw."""
+    """Return the datasets of the layers that `event_marks` returns."""
     if not events:
         return {}
-    shown = evenly_spaced(events, MAX_EVENT_MARKS)
-    grave = [each for each in events if each.label == LABELED_EVENT][:1]
+    marked = evenly_spaced(events, MAX_EVENT_MARKS)
+    labeled = [each for each in events if each.label == LABELED_EVENT][:1]
     return {
-        "events": [{"step": each.step, "what": each.label} for each in shown],
-        "words": [{"step": e.step, "told": f"{e.label} at {e.step:,}"} for e in grave],
+        EVENTS: [{"step": each.step, "event": each.label} for each in marked],
+        EVENT_TEXTS: [{"step": e.step, "label": f"{e.label} at {e.step:,}"} for e in labeled],
     }
 
 
@@ -106,13 +106,18 @@ def hover_layer(
     x: alt.X | None = None,
     fields: Sequence[str] = (),
 ) -> Any:
-    """Unseen points that show themselves and their numbers to the nearest pointer.
+    """Return invisible points, of which the one nearest to the pointer appears with a tooltip.
 
-    fields: what tells a point from others, where rows hold several points.
+    Args:
+        base: chart with the data and transforms of the visible layers.
+        tooltip: fields of the tooltip.
+        y: value axis.
+        x: other axis, by default that of steps.
+        fields: fields that identify a point, where one row of the data holds several points.
     """
-    same: dict[str, Any] = {"fields": list(fields)} if fields else {}
-    near = alt.selection_point(
-        on="pointerover", nearest=True, clear="pointerout", empty=False, **same
+    identity: dict[str, Any] = {"fields": list(fields)} if fields else {}
+    nearest = alt.selection_point(
+        on="pointerover", nearest=True, clear="pointerout", empty=False, **identity
     )
     return (
         base.mark_point(
@@ -121,30 +126,31 @@ def hover_layer(
         .encode(
             x=step_axis() if x is None else x,
             y=y,
-            opacity=alt.condition(near, alt.value(1), alt.value(0)),
+            opacity=alt.condition(nearest, alt.value(1), alt.value(0)),
             tooltip=alt.TooltipValue(alt.ExprRef(_tooltip_expression(tooltip))),
         )
-        .add_params(near)
+        .add_params(nearest)
     )
 
 
 def _tooltip_expression(tooltip: Sequence[alt.Tooltip]) -> str:
-    """A tooltip as an expression of our own.
+    """Return a tooltip as a Vega expression.
 
-    Vega-Lite's own knows the row under the nearest pointer for numbers only, and calls all else
-    undefined.
+    With `nearest=True`, the datum under the pointer is a Voronoi cell that wraps the row as
+    `datum.datum`. Vega-Lite's own tooltips unwrap it for quantitative fields only and show
+    "undefined" for all others.
     """
-    told = []
+    entries = []
     for each in tooltip:
         field, _, kind = each["shorthand"].partition(":")
-        title, digits = (
+        title, number_format = (
             default if each[name] is alt.Undefined else each[name]
             for name, default in (("title", field), ("format", ""))
         )
         value = f"(datum.datum || datum)[{json.dumps(field)}]"
-        shown = f"format({value}, {json.dumps(digits)})" if kind == "Q" else f"'' + {value}"
-        told.append(f"{json.dumps(title)}: {shown}")
-    return "{" + ", ".join(told) + "}"
+        text = f"format({value}, {json.dumps(number_format)})" if kind == "Q" else f"'' + {value}"
+        entries.append(f"{json.dumps(title)}: {text}")
+    return "{" + ", ".join(entries) + "}"
 
 
 def assemble_chart(
@@ -155,8 +161,16 @@ def assemble_chart(
     values: Mapping[str, list[dict[str, Any]]],
     wide: bool = False,
 ) -> Chart:
-    """The layers as one chart that fills its room and zooms along its first axis."""
-    # Only with the key or a pinch: a page must scroll when the wheel or a finger crosses a chart.
+    """Join layers into one chart that fills its container and zooms along the x axis.
+
+    Args:
+        title: heading of the chart.
+        layers: altair charts over named data, drawn in this order.
+        notes: sentences below the title; empty ones are dropped.
+        values: rows of each named dataset.
+        wide: whether the chart spans the full width of the page.
+    """
+    # Zoom needs a modifier key or a pinch: the page must scroll when the pointer is over a chart.
     zoom = alt.selection_interval(
         bind="scales",
         encodings=["x"],
@@ -167,25 +181,35 @@ def assemble_chart(
     first, *others = layers
     height = TALL_CHART_HEIGHT if wide else CHART_HEIGHT
     chart = alt.layer(first.add_params(zoom), *others).properties(width="container", height=height)
-    # Not checked a second time: parts were checked when made, and Vega-Lite compiles the whole.
+    # altair validated each layer when it was built; validating the whole again takes seconds.
     spec = chart.to_dict(validate=False) | {"config": CHART_CONFIG, "datasets": dict(values)}
     return Chart(title, spec, " ".join(note for note in notes if note), wide)
 
 
 def named_data(name: str) -> alt.NamedData:
-    """Data by name; the values join the finished chart, past altair's slow check of each."""
+    """Return a reference to a dataset whose values `assemble_chart` adds."""
     return alt.NamedData(name=name)
 
 
 def step_axis(padding: int = 8) -> alt.X:
-    """The axis of steps."""
+    """Return the x axis of training steps."""
     axis = alt.Axis(format=",d", tickMinStep=1, tickCount=6, labelOverlap=True)
     scale = alt.Scale(zero=False, nice=False, padding=padding)
     return alt.X("step:Q", title="step", scale=scale, axis=axis)
 
 
+def site_axis(title: str = SITE_AXIS_TITLE) -> alt.X:
+    """Return the x axis of sites."""
+    return alt.X(
+        "site:Q",
+        title=title,
+        axis=alt.Axis(tickMinStep=1, format="d", labelOverlap=True),
+        scale=alt.Scale(nice=False, zero=False, padding=8),
+    )
+
+
 def value_axis(title: str, ticks: Sequence[float]) -> alt.Y:
-    """The axis of values: linear, or log where there are ticks for it."""
+    """Return the y axis of values: log with these ticks, or linear if there are none."""
     if not ticks:
         return alt.Y(
             "value:Q", title=title, scale=alt.Scale(zero=False), axis=alt.Axis(tickCount=5)
@@ -196,33 +220,47 @@ def value_axis(title: str, ticks: Sequence[float]) -> alt.Y:
 
 
 def log_ticks(values: Iterable[float]) -> list[float]:
-    """Ticks of a log axis, if one helps: values above zero and wide apart; none otherwise.
+    """Return the ticks of a log axis, or an empty list if a linear axis shows the values better.
+
+    A log axis is chosen if at least 90 % of the values are positive and these span a ratio of at
+    least `MIN_LOG_AXIS_RATIO`.
 
     >>> log_ticks([0.3, 1.0, 2.0]), log_ticks([0.3, 8.0, 50.0]), log_ticks([0.1, 2e3])
     ([], [0.5, 1.0, 2.0, 5.0, 10.0, 20.0, 50.0], [0.1, 1.0, 10.0, 100.0, 1000.0])
     """
-    given = list(values)
-    above = [value for value in given if value > 0]
-    if not above or len(above) < 0.9 * len(given) or max(above) / min(above) < MIN_LOG_AXIS_RATIO:
+    values = list(values)
+    positive = [value for value in values if value > 0]
+    if len(positive) < max(1, 0.9 * len(values)):
         return []
-    low, high = min(above), max(above)
+    low, high = min(positive), max(positive)
+    if high / low < MIN_LOG_AXIS_RATIO:
+        return []
     powers = range(math.floor(math.log10(low)), math.ceil(math.log10(high)) + 1)
-    leads = (1, 2, 5) if high / low < 1000 else (1,)
+    leading_digits = (1, 2, 5) if high / low < 1000 else (1,)
     powers = powers[:: max(1, len(powers) // 6)]
-    ticks = [float(f"{lead}e{power}") for power in powers for lead in leads]
+    ticks = [float(f"{digit}e{power}") for power in powers for digit in leading_digits]
     return [tick for tick in ticks if low <= tick <= high]
 
 
 def depth_color(sites: Sequence[int]) -> alt.Color:
-    """A colour for each site, from the first to the last."""
+    """Return the color encoding of sites, from the first to the last."""
     legend = alt.Legend(gradientLength=140, tickCount=4, tickMinStep=1, format="d")
     scale = alt.Scale(range=DEPTH_COLORS, domain=[sites[0], max(sites[-1], sites[0] + 1)])
-    return alt.Color("site:Q", title="site, first to last", scale=scale, legend=legend)
+    return alt.Color("site:Q", title="site", scale=scale, legend=legend)
 
 
-def interpolate_color(number: int, count: int) -> str:
-    """The colour of one of `count` steps, along DEPTH."""
-    place = number / max(1, count - 1) * (len(DEPTH_COLORS) - 1)
-    low = min(int(place), len(DEPTH_COLORS) - 2)
+def interpolate_color(index: int, count: int) -> str:
+    """Return the color of one of `count` lines, interpolated along `DEPTH_COLORS`."""
+    position = index / max(1, count - 1) * (len(DEPTH_COLORS) - 1)
+    low = min(int(position), len(DEPTH_COLORS) - 2)
     pairs = zip(*(bytes.fromhex(DEPTH_COLORS[low + n][1:]) for n in (0, 1)), strict=True)
-    return "#" + "".join(f"{round(a + (b - a) * (place - low)):02x}" for a, b in pairs)
+    return "#" + "".join(f"{round(a + (b - a) * (position - low)):02x}" for a, b in pairs)
+
+
+def site_name_expression(names: Mapping[str, str]) -> str:
+    """Return a Vega expression that looks up `datum.site`, so that rows need not hold names.
+
+    Args:
+        names: name of each site by its index as text.
+    """
+    return f"({json.dumps(names)})['' + datum.site]"

@@ -1,1 +1,1 @@
-"""TODO report/comparison."""
+"""The page and the exports of a comparison."""

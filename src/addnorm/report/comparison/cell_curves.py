@@ -1,4 +1,4 @@
-"""The rows of every cell, read once and made small: losses over steps, numbers over sites."""
+"""The rows of every cell of a comparison, read once and downsampled for charts."""
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
@@ -9,89 +9,103 @@ from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.grid import Arm
 from addnorm.core.rows import Row
 from addnorm.report.downsample import Points, downsample, evenly_spaced, finite_points
+from addnorm.report.format import site_label
 from addnorm.report.run_history import History
 
 MEASURES = ("gradient_norm", "stream_variance", "dependency", "update_ratio")
+"""Names of the per-site rows that are drawn."""
 MAX_PAGE_POINTS, MIN_CELL_POINTS, MAX_CELL_POINTS = 40_000, 30, 400
-"""Values of training losses on a page; least and most of a cell."""
+"""Limits on the training losses of a page, and of a single cell."""
 MAX_STEPS, MAX_SITES = 6, 72
-"""Moments and sites at which the inside is shown."""
+"""Limits on the steps and sites at which per-site metrics are drawn."""
 
-Setting = tuple[int, int | None, float]
-"""Depth, warm-up, learning rate."""
-MetricKey = tuple[str, str]
-"""What was measured, in which stack."""
+CellSetting = tuple[int, int | None, float]
+"""Depth, warm-up steps (None for the arm's own schedule) and learning rate."""
 Profile = Mapping[int, float]
-"""A number by site."""
+"""A value by site."""
 
 
 @dataclass(frozen=True)
 class CellCurves:
-    """What is drawn of one cell."""
+    """The curves of one cell."""
 
     outcome: CellOutcome
     train: Points
     valid: Points
     full_train: Points = ()
-    """The training loss before it was thinned."""
+    """The training loss before downsampling."""
     site_profiles: Mapping[tuple[str, str, int], Profile] = field(default_factory=dict)
-    """By measure, stack and step: the value at each site."""
+    """Values of all sites by measure, stack and step."""
 
     @property
-    def setting(self) -> Setting:
-        """Depth, warm-up, learning rate."""
+    def setting(self) -> CellSetting:
+        """Depth, warm-up and learning rate of the cell."""
         cell = self.outcome.cell
         return cell.depth, cell.warmup, cell.lr
 
     @property
     def arm(self) -> Arm:
-        """Its arm."""
+        """The arm of the cell."""
         return self.outcome.cell.arm
+
+    def losses(self, split: str) -> Points:
+        """Return the training loss before downsampling, or the validation loss."""
+        return self.full_train if split == "train" else self.valid
 
 
 @dataclass(frozen=True)
 class StudyCurves:
-    """All cells that have rows, and what is the same for all of them."""
+    """The curves of all cells that have rows."""
 
     cells: tuple[CellCurves, ...]
     sites: Mapping[str, Mapping[int, str]]
-    """Names of the sites of each stack: layer and kind."""
+    """Label of each site by stack and site."""
     num_points: int
-    """Training losses that were measured; of which are kept:"""
+    """Number of finite training losses that were measured."""
     num_drawn: int
+    """Number of training losses after downsampling."""
     num_nonfinite: int
-    """Losses that were not finite."""
+    """Number of training and validation losses that are not finite."""
 
     @classmethod
     def from_study(cls, study: Study) -> "StudyCurves":
-        """Out of the folder of a comparison."""
-        most = max(
+        """Read the rows of all cells of a comparison."""
+        max_points = max(
             MIN_CELL_POINTS, min(MAX_CELL_POINTS, MAX_PAGE_POINTS // max(1, len(study.cells)))
         )
-        made: list[CellCurves] = []
+        cells: list[CellCurves] = []
         sites: dict[str, dict[int, str]] = {}
-        points = kept = lost = 0
-        for judged in study.cells:
-            rows = _drop_superseded(study.rows(judged.cell))
+        num_points = num_drawn = num_nonfinite = 0
+        for outcome in study.cells:
+            rows = _drop_superseded(study.rows(outcome.cell))
             if not rows:
                 continue
             train, valid = _loss_points(rows, "train"), _loss_points(rows, "valid")
-            good, checked = finite_points(train), finite_points(valid)
-            drawn = downsample(good, most)
-            inside = _collect_profiles(rows, sites)
-            made.append(CellCurves(judged, drawn, downsample(checked, most), good, inside))
-            points, kept = points + len(good), kept + len(drawn)
-            lost += len(train) + len(valid) - len(good) - len(checked)
-        return cls(tuple(made), dict(sorted(sites.items(), key=_encoder_first)), points, kept, lost)
+            finite_train, finite_valid = finite_points(train), finite_points(valid)
+            drawn = downsample(finite_train, max_points)
+            cells.append(
+                CellCurves(
+                    outcome,
+                    drawn,
+                    downsample(finite_valid, max_points),
+                    finite_train,
+                    _collect_profiles(rows),
+                )
+            )
+            _collect_site_labels(rows, sites)
+            num_points, num_drawn = num_points + len(finite_train), num_drawn + len(drawn)
+            num_nonfinite += len(train) + len(valid) - len(finite_train) - len(finite_valid)
+        encoder_first = dict(sorted(sites.items(), key=lambda item: item[0] != "encoder"))
+        return cls(tuple(cells), encoder_first, num_points, num_drawn, num_nonfinite)
 
     def steps(self) -> list[int]:
-        """The moments at which the inside is shown, the first measured and the last among them."""
-        every = sorted({step for trace in self.cells for _, _, step in trace.site_profiles})
-        return evenly_spaced(every, MAX_STEPS)
+        """Return the steps at which sites are drawn, including the first and the last measured."""
+        all_steps = sorted({step for cell in self.cells for _, _, step in cell.site_profiles})
+        return evenly_spaced(all_steps, MAX_STEPS)
 
 
 def mean_over_seeds(curves: Sequence[Points]) -> list[tuple[float, float]]:
-    """The mean at each step that all curves have: it ends where the first of them ends.
+    """Return the mean at each step that all curves share; it ends where the shortest curve ends.
 
     >>> mean_over_seeds([[(1, 2.0), (2, 4.0)], [(1, 4.0)]])
     [(1, 3.0)]
@@ -107,14 +121,14 @@ def mean_over_seeds(curves: Sequence[Points]) -> list[tuple[float, float]]:
 
 
 def mean_profile(profiles: Sequence[Profile]) -> dict[int, float]:
-    """The mean at each site, over the seeds that have a finite value there."""
-    found: dict[int, list[float]] = {}
+    """Return the mean at each site over the seeds that have a finite value there."""
+    values: dict[int, list[float]] = {}
     for profile in profiles:
         for site, value in profile.items():
             if math.isfinite(value):
-                found.setdefault(site, []).append(value)
-    kept = evenly_spaced(sorted(found), MAX_SITES)
-    return {site: math.fsum(found[site]) / len(found[site]) for site in kept}
+                values.setdefault(site, []).append(value)
+    sites = evenly_spaced(sorted(values), MAX_SITES)
+    return {site: math.fsum(values[site]) / len(values[site]) for site in sites}
 
 
 def _loss_points(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
@@ -127,29 +141,28 @@ def _loss_points(rows: Iterable[Row], split: str) -> list[tuple[float, float]]:
     ]
 
 
-def _collect_profiles(
-    rows: Sequence[Row], sites: dict[str, dict[int, str]]
-) -> Mapping[tuple[str, str, int], Profile]:
-    found: dict[tuple[str, str, int], dict[int, float]] = {}
-    for row in rows:
-        site = row.get("site")
-        if site is None or row["name"] not in MEASURES:
-            continue
-        stack = str(row.get("stack") or "")
-        found.setdefault((row["name"], stack, row["step"]), {})[site] = row["value"]
-        names = sites.setdefault(stack, {})
-        if site not in names:
-            layer = f"layer {row['layer']}" if row.get("layer") is not None else ""
-            names[site] = ", ".join(filter(None, (layer, str(row.get("kind") or ""))))
-    return found
+def _site_rows(rows: Iterable[Row]) -> Iterable[Row]:
+    return (row for row in rows if row.get("site") is not None and row["name"] in MEASURES)
+
+
+def _collect_profiles(rows: Iterable[Row]) -> Mapping[tuple[str, str, int], Profile]:
+    profiles: dict[tuple[str, str, int], dict[int, float]] = {}
+    for row in _site_rows(rows):
+        key = (row["name"], str(row.get("stack") or ""), row["step"])
+        profiles.setdefault(key, {})[row["site"]] = row["value"]
+    return profiles
+
+
+def _collect_site_labels(rows: Iterable[Row], labels: dict[str, dict[int, str]]) -> None:
+    """Add the labels of sites that are not in `labels` yet."""
+    for row in _site_rows(rows):
+        stack_labels = labels.setdefault(str(row.get("stack") or ""), {})
+        if row["site"] not in stack_labels:
+            stack_labels[row["site"]] = site_label(row)
 
 
 def _drop_superseded(rows: list[Row]) -> Sequence[Row]:
-    """Without what a later attempt did again, where there was one; most cells ran in one go."""
+    """Drop rows that a resumed attempt replaced; most cells ran without interruption."""
     steps = [row["step"] for row in rows if row["name"] == "loss" and row.get("split") == "train"]
-    once = all(before < after for before, after in pairwise(steps))
-    return rows if once else History.from_rows(rows).rows
-
-
-def _encoder_first(item: tuple[str, object]) -> bool:
-    return item[0] != "encoder"
+    is_uninterrupted = all(before < after for before, after in pairwise(steps))
+    return rows if is_uninterrupted else History.from_rows(rows).rows

@@ -1,4 +1,4 @@
-"""How a comparison is made again: commands, spec, versions, machine, and every cell."""
+"""How to reproduce a comparison: commands, spec, environment, data and every cell."""
 
 import math
 import shlex
@@ -10,68 +10,66 @@ from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting
 from addnorm.report.comparison.summary import score_label
+from addnorm.report.format import format_number
 from addnorm.report.html.page import Collapsible, CollapsibleText, Column, Facts, Note, Part, Table
 from addnorm.report.theme import OUTCOME_SYMBOLS, ArmStyle
 
+MAX_FAILURE_ROWS = 40
+
 
 def build_reproduce_parts(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
-    """All that somebody else needs."""
+    """Return commands, spec, environment, data, failures and the table of all cells."""
     table = cells_table(study, styles)
     return [
-        Column((Facts("Commands", reproduce_commands(study)), Facts("The spec", _spec(study)))),
-        Column((Facts("Where it ran", _machine(study)), Facts("Data", _data(study)))),
-        CollapsibleText(f"{files.SPEC}: every key", study.spec.to_yaml()),
+        Column((Facts("Commands", reproduce_commands(study)), Facts("Spec", _spec(study)))),
+        Column((Facts("Environment", _environment(study)), Facts("Data", _data(study)))),
+        CollapsibleText(f"{files.SPEC}: all keys", study.spec.to_yaml()),
         *_failures(study, styles),
-        Collapsible(f"Every cell with its outcome: {len(study.cells):,}", (table,)),
+        Collapsible(f"All {len(study.cells):,} cells with their outcomes", (table,)),
     ]
 
 
 def reproduce_commands(study: Study) -> dict[str, str]:
-    """What to type."""
+    """Return shell commands by what they do."""
     cell = _choose_cell(study).cell
     config = study.folder / files.CELLS / cell.name / "config.yaml"
-    what, command = study.task.reproduce_command(study.spec, cell, config)
+    description, command = study.task.reproduce_command(study.spec, cell, config)
     spec, folder = (shlex.quote(str(path)) for path in (study.folder / files.SPEC, study.folder))
     return {
-        "once more, elsewhere": f"addnorm compare -c {spec} -o again",
-        "go on with this one": f"addnorm compare -c {spec} -o {folder}",
-        "this page anew": f"addnorm report {folder}",
-        what: shlex.join(command),
+        "repeat in a new folder": f"addnorm compare -c {spec} -o again",
+        "resume": f"addnorm compare -c {spec} -o {folder}",
+        "rebuild this page": f"addnorm report {folder}",
+        description: shlex.join(command),
     }
 
 
 def cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
-    """Every cell, failures included."""
+    """Return the table of all cells, including those that failed."""
     head = (
         *("arm", "depth", "setting", "seed", "outcome", "validation loss", score_label(study)),
-        *("steps", "seconds", "why", "folder"),
+        *("steps", "seconds", "reason", "folder"),
     )
     rows = [_row(study, each, styles) for each in study.cells]
-    return Table("Every cell", head, rows, wide=True, tall=True)
+    return Table("All cells", head, rows, wide=True, tall=True)
 
 
 def _failures(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
-    """Cells that broke off, by reason: seen without opening the long table."""
-    found = Counter(
+    """Return the reasons of failed cells with their counts."""
+    reasons = Counter(
         (each.cell.arm.name, each.cell.depth, each.state, each.end.why)
         for each in study.cells
         if each.state in ("diverged", "crashed") and each.end is not None
     )
-    if not found:
+    if not reasons:
         return [Note("No cell diverged or crashed.")]
     rows = [
-        (
-            styles[arm],
-            str(depth),
-            state,
-            f"{count:,}",
-            why or "judged so by its losses; see the rules above",
-        )
-        for (arm, depth, state, why), count in found.most_common(40)
+        (styles[arm], str(depth), state, f"{count:,}", why or "by the rules above, from its losses")
+        for (arm, depth, state, why), count in reasons.most_common(MAX_FAILURE_ROWS)
     ]
-    more = f", the first 40 of {len(found):,} kinds" if len(found) > 40 else ""
-    title = f"What diverged or crashed, and why{more}"
-    return [Table(title, ("arm", "depth", "outcome", "cells", "why"), rows, wide=True)]
+    title = "Cells that diverged or crashed"
+    if len(reasons) > MAX_FAILURE_ROWS:
+        title += f", the {MAX_FAILURE_ROWS} most frequent of {len(reasons):,} reasons"
+    return [Table(title, ("arm", "depth", "outcome", "cells", "reason"), rows, wide=True)]
 
 
 def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> list[object]:
@@ -80,16 +78,17 @@ def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> lis
     state = Markup('<span class="chip is-{0}">{1}</span> {0}').format(
         outcome.state, OUTCOME_SYMBOLS[outcome.state]
     )
+    setting = Setting(cell.warmup, cell.lr).format()
     return [
-        styles[cell.arm.name], str(cell.depth), Setting(cell.warmup, cell.lr).format(), str(cell.seed),
-        state, _format_number(outcome.loss), _format_number(score),
+        styles[cell.arm.name], str(cell.depth), setting, str(cell.seed), state,
+        format_number(outcome.loss), format_number(score),
         *((f"{end.step:,}", f"{end.seconds:,.0f}", end.why) if end is not None else ("", "", "")),
         f"{files.CELLS}/{cell.name}",
     ]  # fmt: skip
 
 
 def _choose_cell(study: Study) -> CellOutcome:
-    """A cell worth training again: the best of all, or the first."""
+    """Return the trained cell with the lowest loss, or the first cell if none trained."""
     trained = [each for each in study.cells if each.state == "trained"]
     return min(trained, key=lambda each: each.loss) if trained else study.cells[0]
 
@@ -113,37 +112,33 @@ def _spec(study: Study) -> dict[str, str]:
     }
 
 
-def _machine(study: Study) -> dict[str, str]:
+def _environment(study: Study) -> dict[str, str]:
     if study.shared_data is None:
-        return {"machine": "not prepared yet"}
+        return {"machine": "unknown: the comparison has not started"}
     return {**study.shared_data.machine, **study.shared_data.versions}
 
 
 def _data(study: Study) -> dict[str, str]:
-    ground = study.shared_data
-    if ground is None:
+    shared_data = study.shared_data
+    if shared_data is None:
         return {"data": study.spec.data}
-    counts = {f"{split} records": f"{count:,}" for split, count in ground.counts.items()}
+    counts = {f"{split} records": f"{count:,}" for split, count in shared_data.counts.items()}
     tokenizer = {
-        "digest of the tokenizer": ground.tokenizer,
-        "tokens in the vocabulary": f"{ground.vocab:,}",
+        "tokenizer digest": shared_data.tokenizer,
+        "vocabulary": f"{shared_data.vocab:,} tokens",
     }
     return {
         "data": study.spec.data,
-        "where cells find them": ground.data,
-        **ground.about,
+        "prepared data": shared_data.data,
+        **shared_data.about,
         **counts,
-        "digest of the data": ground.corpus,
-        **(tokenizer if ground.tokenizer else {}),
+        "data digest": shared_data.corpus,
+        **(tokenizer if shared_data.tokenizer else {}),
         "baseline": f"{format_baseline(study, 4)}, the loss of {study.task.baseline_description}",
     }
 
 
 def format_baseline(study: Study, digits: int) -> str:
-    """The baseline with its unit."""
+    """Return the baseline with `digits` decimals and its unit."""
     baseline = study.shared_data.baseline if study.shared_data is not None else math.nan
     return f"{baseline:.{digits}f} {study.task.loss_unit}".strip()
-
-
-def _format_number(value: float) -> str:
-    return f"{value:.4g}" if math.isfinite(value) else ""

@@ -1,30 +1,31 @@
-"""Which cells are drawn together: all arms at one setting, or each at its own best."""
+"""Which cells a chart shows together: all arms at one setting, or each arm at its best."""
 
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from addnorm.comparison.analysis.study import CellOutcome, Study
-from addnorm.comparison.analysis.summary import Setting as Chosen
+from addnorm.comparison.analysis.summary import Setting
 from addnorm.comparison.grid import Arm
+from addnorm.report.comparison.cell_curves import CellSetting
 
-Setting = tuple[int, int | None, float]
+BEST_LABEL = "each arm at its best setting"
 
 
 @dataclass(frozen=True)
 class Selection:
-    """One cell setting for each arm that has it, to be seen in one chart."""
+    """One setting for each arm, shown together in one chart."""
 
     depth: int
     label: str
-    """What is chosen, in words."""
-    settings: dict[Arm, Setting]
+    """The setting as text."""
+    settings: dict[Arm, CellSetting]
     outcome: str = ""
-    """How many arms trained there."""
+    """How many arms trained at this setting."""
 
     @property
     def key(self) -> str:
-        """A name for programs and files.
+        """The name of the selection in form fields and file names.
 
         >>> Selection(6, "lr 0.001, no warm-up", {}).key
         'depth-6-lr-0.001-no-warm-up'
@@ -33,30 +34,33 @@ class Selection:
 
 
 def build_selections(study: Study) -> list[Selection]:
-    """At each depth, deepest first: each arm at its best, then every setting."""
-    made = []
+    """Return the selections of each depth, deepest first: best settings, then each setting."""
+    selections = []
     for depth in sorted({each.cell.depth for each in study.cells}, reverse=True):
-        best = {
+        cells = [each for each in study.cells if each.cell.depth == depth]
+        best: dict[Arm, CellSetting] = {
             line.arm: (depth, line.best.warmup, line.best.lr)
             for line in study.summary
             if line.depth == depth and line.best is not None
         }
         if best:
-            tried = {each.cell.arm for each in study.cells if each.cell.depth == depth}
-            words = f"{len(best)} of {len(tried)} arms trained"
-            made.append(Selection(depth, "each arm at its best setting", best, words))
-        here = [each for each in study.cells if each.cell.depth == depth]
-        for setting in dict.fromkeys(each.cell.setting for each in here):
-            there = [each for each in here if each.cell.setting == setting]
-            arms = {each.cell.arm: (depth, *setting) for each in there}
-            told = Chosen(*setting).format()
-            made.append(Selection(depth, told, arms, _describe_outcome(there)))
-    return made
+            num_arms = len({each.cell.arm for each in cells})
+            outcome = f"{len(best)} of {num_arms} arms trained"
+            selections.append(Selection(depth, BEST_LABEL, best, outcome))
+        for setting in dict.fromkeys(each.cell.setting for each in cells):
+            at_setting = [each for each in cells if each.cell.setting == setting]
+            arms = {each.cell.arm: (depth, *setting) for each in at_setting}
+            label, outcome = Setting(*setting).format(), _describe_outcome(at_setting)
+            selections.append(Selection(depth, label, arms, outcome))
+    return selections
 
 
 def find_most_contrasting(study: Study, selections: Sequence[Selection]) -> Selection:
-    """The setting at which arms differ most in what became of them; the deepest of equals."""
+    """Return the selection that separates the arms best.
 
+    It has the most even split into arms that trained and arms that did not. Ties go to the
+    selection with more trained arms, then to the greater depth.
+    """
     trained = {
         (each.cell.arm, each.cell.depth, *each.cell.setting)
         for each in study.cells
@@ -64,18 +68,20 @@ def find_most_contrasting(study: Study, selections: Sequence[Selection]) -> Sele
     }
 
     def rank(selection: Selection) -> tuple[int, int, int]:
-        well = sum((arm, *setting) in trained for arm, setting in selection.settings.items())
-        return min(well, len(selection.settings) - well), well, selection.depth
+        count = sum((arm, *setting) in trained for arm, setting in selection.settings.items())
+        return min(count, len(selection.settings) - count), count, selection.depth
 
     return max(selections, key=rank)
 
 
 def _describe_outcome(cells: Sequence[CellOutcome]) -> str:
-    arms: dict[Arm, list[str]] = {}
+    states_by_arm: dict[Arm, list[str]] = {}
     for each in cells:
-        arms.setdefault(each.cell.arm, []).append(each.state)
-    if all(state == "waiting" for states in arms.values() for state in states):
+        states_by_arm.setdefault(each.cell.arm, []).append(each.state)
+    if all(each.state == "waiting" for each in cells):
         return "not run yet"
-    trained = sum(all(state == "trained" for state in states) for states in arms.values())
-    mixed = any(len(set(states)) > 1 for states in arms.values())
-    return f"{trained} of {len(arms)} arms trained" + (" with every seed" if mixed else "")
+    trained = sum(all(state == "trained" for state in states) for states in states_by_arm.values())
+    is_mixed = any(len(set(states)) > 1 for states in states_by_arm.values())
+    return f"{trained} of {len(states_by_arm)} arms trained" + (
+        " with every seed" if is_mixed else ""
+    )

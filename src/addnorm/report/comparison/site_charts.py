@@ -1,74 +1,116 @@
-"""Numbers from the first site to the last, an arm a colour."""
+"""Charts of per-site metrics from the first site to the last, one color for each arm."""
 
 import json
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
 
-from addnorm.report.charts.base import CHART_HEIGHT, hover_layer, named_data
-from addnorm.report.comparison.cell_curves import Setting, StudyCurves, mean_profile
-from addnorm.report.comparison.curves import (
+from addnorm.report.charts.arms import (
+    color_encoding,
+    dash_encoding,
+    switchable_value_axis,
+    symbol_encoding,
+)
+from addnorm.report.charts.base import CHART_HEIGHT, hover_layer, named_data, site_axis
+from addnorm.report.comparison.cell_curves import StudyCurves, mean_profile
+from addnorm.report.comparison.chart_base import (
     CURVES,
+    VALUE_DIGITS,
+    ArmSetting,
     Groups,
     Rows,
     SelectionKeys,
     assemble_comparison_chart,
-    color_encoding,
-    dash_encoding,
     flatten_lists,
-    round_significant,
     setting_label,
-    switchable_value_axis,
-    symbol_encoding,
 )
+from addnorm.report.format import numbered_site, round_significant
 from addnorm.report.html.page import Chart
 from addnorm.report.theme import ArmStyle
 
-SITE_CHART_SETTINGS = {
-    "gradient_norm": ("Gradient norm", "norm of the gradient", True),
-    "stream_variance": ("Variance of the stream", "variance", True),
-    "dependency": ("Residual dependency", "Var[f] / Var[x + f]", False),
-    "update_ratio": ("Update size", "|update| / |weight|", True),
-}
-"""Title, unit, and whether a log scale may be chosen."""
 MAX_VALUES = 160_000
-"""Numbers by site on a page."""
+"""Maximum number of per-site values on a page."""
+
+
+@dataclass(frozen=True)
+class SiteMetric:
+    """Texts and axis of the chart of one metric."""
+
+    title: str
+    axis_title: str
+    note: str
+    """How to read the chart."""
+    log: bool = True
+    """Whether the log switch applies."""
+
+
+SITE_METRICS = {
+    "gradient_norm": SiteMetric(
+        "Gradient norm",
+        "gradient norm",
+        "Norm of the loss gradient with respect to the parameters of each site. A line that falls "
+        "towards the input shows vanishing gradients. A line that rises towards the output means "
+        "that the first updates change the last sites most.",
+    ),
+    "stream_variance": SiteMetric(
+        "Stream variance",
+        "variance",
+        "Variance of the residual stream after each site. Where it grows with depth, later sites "
+        "contribute little relative to the stream.",
+    ),
+    "dependency": SiteMetric(
+        "Residual dependency",
+        "Var[f] / Var[x + f]",
+        "Fraction of a site's output variance that comes from its branch: 0 means skip only, 1 "
+        "means branch only. High values let a change at one site affect all later sites.",
+        log=False,
+    ),
+    "update_ratio": SiteMetric(
+        "Update size",
+        "|update| / |weight|",
+        "Norm of one optimizer update relative to the norm of the weights. It depends on the "
+        "learning rate and the warm-up.",
+    ),
+}
 
 
 def site_chart(
     measure: str, rows: Rows, study_curves: StudyCurves, *, arms: Sequence[ArmStyle]
 ) -> Chart:
-    """One number from the first site to the last, a line for each arm."""
-    title, unit, _ = SITE_CHART_SETTINGS[measure]
-    y = switchable_value_axis(unit)
-    x = alt.X(
-        "site:Q",
-        title="site, from the input to the output",
-        axis=alt.Axis(tickMinStep=1, format="d", labelOverlap=True),
-        scale=alt.Scale(nice=False, zero=False, padding=8),
+    """Return the chart of one metric over sites, with one line for each arm.
+
+    Args:
+        measure: a key of `SITE_METRICS`.
+        rows: the rows that `site_rows` returns for the metric.
+        study_curves: the labels of the sites.
+        arms: styles of all arms.
+    """
+    metric = SITE_METRICS[measure]
+    x, y = site_axis(), switchable_value_axis(metric.axis_title)
+    # Rows whose sites are 0, 1, 2, ... do not store them.
+    with_sites = alt.Chart(named_data(CURVES)).transform_calculate(
+        site="datum.site || sequence(length(datum.value))"
     )
-    base = flatten_lists(
-        alt.Chart(named_data(CURVES)).transform_calculate(
-            site="datum.site || sequence(length(datum.value))"
-        ),
-        "site",
-    ).transform_calculate(where=_site_name_expression(study_curves))
-    colour = color_encoding(arms)
+    base = flatten_lists(with_sites, "site").transform_calculate(
+        site_name=_site_name_expression(study_curves)
+    )
+    color = color_encoding(arms)
     lines = base.mark_line(strokeWidth=1.8, aria=False).encode(
-        x=x, y=y, color=colour, **dash_encoding(arms)
+        x=x, y=y, color=color, **dash_encoding(arms)
     )
     points = base.mark_point(filled=True, size=34, opacity=1, aria=False).encode(
-        x=x, y=y, color=colour, **symbol_encoding(arms)
+        x=x, y=y, color=color, **symbol_encoding(arms)
     )
-    tips = [
+    tooltip = [
         alt.Tooltip("arm:N"),
         alt.Tooltip("at:N", title="at"),
-        alt.Tooltip("where:N", title="site"),
-        alt.Tooltip("value:Q", title=unit, format=".4g"),
+        alt.Tooltip("site_name:N", title="site"),
+        alt.Tooltip("value:Q", title=metric.axis_title, format=".4g"),
     ]
-    layers = [lines, points, hover_layer(base, tips, y=y, x=x, fields=("arm", "site"))]
-    return assemble_comparison_chart(title, layers, {CURVES: rows}, height=CHART_HEIGHT)
+    layers = [lines, points, hover_layer(base, tooltip, y=y, x=x, fields=("arm", "site"))]
+    return assemble_comparison_chart(metric.title, layers, {CURVES: rows}, height=CHART_HEIGHT)
 
 
 def site_rows(
@@ -78,72 +120,72 @@ def site_rows(
     *,
     keys_by_priority: Sequence[str],
 ) -> tuple[dict[str, Rows], list[int], int]:
-    """By measure: rows of each arm at each setting and step; the steps; settings left out.
+    """Return the rows of each metric, the steps they cover, and the number of omitted settings.
 
-    keep: keys of selections, the first wanted most; those that are too many are left out.
+    Args:
+        study_curves: the curves of all cells.
+        groups: the cells of all seeds by arm and setting.
+        selection_keys: the selections that include an arm at a setting.
+        keys_by_priority: keys of all selections. The settings of the first ones are kept if a page
+            cannot hold the values of all.
     """
     steps = study_curves.steps()
-    wanted, cut = _select_within_budget(
-        study_curves,
-        groups,
-        selection_keys,
-        keys_by_priority=keys_by_priority,
-        num_steps=len(steps),
+    kept, num_omitted = _select_within_budget(
+        groups, selection_keys, keys_by_priority=keys_by_priority, num_steps=len(steps)
     )
-    made: dict[str, Rows] = {measure: [] for measure in SITE_CHART_SETTINGS}
-    for place in wanted:
-        arm, setting = place
-        at = setting_label(setting)
-        inside = [trace.site_profiles for trace in groups[place]]
-        for key in sorted({key for each in inside for key in each}):
+    rows: dict[str, Rows] = {measure: [] for measure in SITE_METRICS}
+    for arm_setting in kept:
+        arm, setting = arm_setting
+        profiles = [cell.site_profiles for cell in groups[arm_setting]]
+        for key in sorted({key for each in profiles for key in each}):
             measure, stack, step = key
             if step not in steps:
                 continue
-            profile = mean_profile([each[key] for each in inside if key in each])
+            profile = mean_profile([each[key] for each in profiles if key in each])
             if not profile:
                 continue
             row: dict[str, Any] = {
                 "arm": arm,
-                "show": selection_keys[place],
+                "show": selection_keys[arm_setting],
                 "stack": stack,
                 "step": str(step),
-                "at": at,
+                "at": setting_label(setting),
+                "value": [round_significant(value, VALUE_DIGITS) for value in profile.values()],
             }
-            row["value"] = [round_significant(value) for value in profile.values()]
             if list(profile) != list(range(len(profile))):
                 row["site"] = list(profile)
-            made[measure].append(row)
-    return made, steps, cut
+            rows[measure].append(row)
+    return rows, steps, num_omitted
 
 
 def _select_within_budget(
-    traces: StudyCurves,
     groups: Groups,
     selection_keys: SelectionKeys,
     *,
     keys_by_priority: Sequence[str],
     num_steps: int,
-) -> tuple[list[tuple[str, Setting]], int]:
-    """The arms at settings whose sites find room on a page, and how many do not."""
-    order = {key: place for place, key in enumerate(keys_by_priority)}
-    places = [place for place in groups if place in selection_keys]
-    places.sort(key=lambda place: min(order[key] for key in selection_keys[place]))
-    wanted: list[tuple[str, Setting]] = []
-    room = MAX_VALUES
-    for place in places:
-        sizes = [sum(map(len, trace.site_profiles.values())) for trace in groups[place]]
-        every = {step for trace in groups[place] for _, _, step in trace.site_profiles}
-        room -= max(sizes) * min(1.0, num_steps / max(1, len(every)))  # type: ignore[assignment]
-        if wanted and room < 0:
+) -> tuple[list[ArmSetting], int]:
+    """Return the settings whose values fit on a page, and the number of those that do not."""
+    priority = {key: index for index, key in enumerate(keys_by_priority)}
+    candidates = [each for each in groups if each in selection_keys]
+    candidates.sort(key=lambda each: min(priority[key] for key in selection_keys[each]))
+    kept: list[ArmSetting] = []
+    budget = float(MAX_VALUES)
+    for candidate in candidates:
+        cells = groups[candidate]
+        sizes = [sum(map(len, cell.site_profiles.values())) for cell in cells]
+        measured_steps = {step for cell in cells for _, _, step in cell.site_profiles}
+        budget -= max(sizes) * min(1.0, num_steps / max(1, len(measured_steps)))
+        if kept and budget < 0:
             break
-        wanted.append(place)
-    return wanted, len(places) - len(wanted)
+        kept.append(candidate)
+    return kept, len(candidates) - len(kept)
 
 
 def _site_name_expression(study_curves: StudyCurves) -> str:
-    """An expression that names a site: `5: layer 1, cross`."""
+    """Return a Vega expression for the name of a site, which depends on the stack."""
     names = {
-        stack: {str(site): f"{site}: {told}" if told else str(site) for site, told in sites.items()}
-        for stack, sites in study_curves.sites.items()
+        stack: {str(site): numbered_site(site, label) for site, label in labels.items()}
+        for stack, labels in study_curves.sites.items()
     }
     return f"(({json.dumps(names)})[datum.stack] || {{}})['' + datum.site]"

@@ -1,4 +1,16 @@
-"""The block of a wiring: a real stack is built, run and recorded; equal layers are drawn once."""
+"""Step 4: the graph of one wiring, with equal layers drawn once.
+
+`build_block_diagram` builds a stack of placeholders, records it, and compares its layers by a
+signature of their simplified graphs. A run of equal layers is drawn once, with its length:
+
+    post_ln, depth 6             layers 0 1 2 3 4 5 equal           repeats (6,)
+    mix_ln(post=0.5), depth 4    layers 0 1 equal, 2 3 equal        repeats (2, 2)
+    a state that grows           each layer reads more than before  repeats (1, 1, 1), depth 3
+
+The drawn layers are then linked into one graph: the state at the end of a drawn layer is the state
+at the start of the next drawn one. Factors that change along a run get a range as label, such as
+"1 … 0.5".
+"""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -8,6 +20,7 @@ import torch
 
 from addnorm.core.calls import Call
 from addnorm.core.errors import UserError
+from addnorm.norms.base import registry as norms
 from addnorm.report.diagram.graph import Graph, GraphBuilder, Node
 from addnorm.report.diagram.placeholders import build_sublayers
 from addnorm.report.diagram.recorder import CLOSE, OPEN, Record, Value, record
@@ -18,21 +31,26 @@ from addnorm.wirings.base import Wiring
 from addnorm.wirings.base import registry as wirings
 
 DIM, LENGTH, BATCH = 8, 3, 2
-NUM_UNEQUAL_LAYERS, MAX_DRAWN_LAYERS, MAX_DEPTH = 3, 64, 512
-"""Layers drawn where each is unlike the others, at most drawn, and at most built."""
+"""Sizes of the recorded tensors."""
+NUM_UNEQUAL_LAYERS = 3
+"""Number of layers that are drawn if the layers of a stack cannot be grouped."""
+MAX_RUNS = 2
+"""Maximum number of runs of equal layers; with more, the layers count as unequal."""
+MAX_DRAWN_LAYERS, MAX_DEPTH = 64, 512
 ENCODER_KINDS, DECODER_KINDS = ("self", "ffn"), ("self", "cross", "ffn")
 
 
 @dataclass(frozen=True)
 class BlockDiagram:
-    """What there is to draw of one wiring."""
+    """The graph of one wiring with its texts."""
 
     title: str
     call: str
+    """Call string of the wiring."""
     formula: str
     graph: Graph
     repeats: tuple[int, ...]
-    """How many layers in a row each drawn layer stands for."""
+    """Number of equal layers that each drawn layer stands for."""
 
 
 def build_block_diagram(
@@ -40,45 +58,47 @@ def build_block_diagram(
     *,
     decoder: bool = False,
     depth: int = 6,
-    layers: int = 0,
+    unroll: int = 0,
     kinds: tuple[str, ...] = (),
 ) -> BlockDiagram:
-    """The block of the wiring a call string names.
+    """Return the block diagram of a wiring.
 
-    kinds: the sub-layers of a layer, if not those of an encoder or decoder
+    Args:
+        call: call string of the wiring.
+        decoder: whether layers have cross-attention.
+        depth: number of layers of the stack; equal layers are drawn once.
+        unroll: if not 0, draw each layer of a stack of this depth instead.
+        kinds: sub-layers of one layer, by default those of an encoder or decoder.
 
-    Equal layers of a stack of `depth` are drawn once. Where they cannot be, or if `layers` is
-    given, every layer of a stack of that many is drawn.
+    Raises:
+        UserError: if the wiring is unknown, or `depth` or `unroll` is out of range.
     """
-    if depth < 1 or layers < 0:
-        raise UserError(f"layers are counted from 1, got depth={depth}, layers={layers}")
-    if depth > MAX_DEPTH or layers > MAX_DRAWN_LAYERS:
-        raise UserError(
-            f"a picture has at most {MAX_DRAWN_LAYERS} layers, of a stack of at most {MAX_DEPTH}, got "
-            f"layers={layers}, depth={depth}; choose fewer"
-        )
+    if not 1 <= depth <= MAX_DEPTH:
+        raise UserError(f"depth: expected 1 to {MAX_DEPTH} layers, got {depth}")
+    if not 0 <= unroll <= MAX_DRAWN_LAYERS:
+        raise UserError(f"unroll: expected 0 to {MAX_DRAWN_LAYERS} layers, got {unroll}")
     call = wirings.resolve(call)
     card = wirings.card(call.name)
     kinds = kinds or (DECODER_KINDS if decoder else ENCODER_KINDS)
-    stack, seen = _record_placeholder_stack(str(call), kinds, layers or depth)
-    runs = (
-        [(layer, 1) for layer in range(layers)] if layers else _find_equal_runs(stack.wiring, seen)
-    )
+    stack, recording = _record_placeholder_stack(str(call), kinds, unroll or depth)
+    runs = None if unroll else _find_equal_runs(stack.wiring, recording)
     if runs is None:
-        stack, seen = _record_placeholder_stack(str(call), kinds, NUM_UNEQUAL_LAYERS)
-        runs = [(layer, 1) for layer in range(NUM_UNEQUAL_LAYERS)]
-    builder = _build_layers(stack.wiring, seen, [layer for layer, _ in runs])
-    for place, (first, count) in enumerate(runs):
+        num_layers = unroll or NUM_UNEQUAL_LAYERS
+        if num_layers != stack.wiring.plan.depth:
+            stack, recording = _record_placeholder_stack(str(call), kinds, num_layers)
+        runs = [(layer, 1) for layer in range(num_layers)]
+    builder = _build_layers(stack.wiring, recording, [layer for layer, _ in runs])
+    for index, (first, count) in enumerate(runs):
         if count > 1:
-            _add_next_layer_outputs(
-                builder, seen, first, place, _build_layer_graph(stack.wiring, seen, first + 1)
-            )
+            following = _build_layer_graph(stack.wiring, recording, first + 1)
+            _add_next_layer_outputs(builder, recording, first, index, following)
     graph = simplify(builder.nodes)
-    for place, (first, count) in enumerate(runs):
-        ends = (
-            _build_layer_graph(stack.wiring, seen, layer) for layer in (first, first + count - 1)
+    for index, (first, count) in enumerate(runs):
+        first_and_last = (
+            _build_layer_graph(stack.wiring, recording, layer)
+            for layer in (first, first + count - 1)
         )
-        graph = _label_ranges(graph, place, *ends)
+        graph = _label_ranges(graph, index, *first_and_last)
     graph = remove_neutral(graph)
     title = card.title + str(call).removeprefix(call.name)
     return BlockDiagram(
@@ -86,29 +106,48 @@ def build_block_diagram(
     )
 
 
+def name_norms(block: BlockDiagram, norm: str) -> BlockDiagram:
+    """Return the diagram with the title of `norm`, a call string, in place of the label Norm."""
+    title = norms.card(norms.resolve(norm).name).title
+    graph = {
+        id: replace(node, label=title) if node.label == "Norm" else node
+        for id, node in block.graph.items()
+    }
+    return replace(block, graph=graph)
+
+
 def _record_placeholder_stack(
     call: str, kinds: tuple[str, ...], depth: int
 ) -> tuple[Stack, Record]:
-    """A stack of stand-ins, and what it was seen doing."""
+    """Build a stack of placeholders and record it.
+
+    Raises:
+        RuntimeError: if the record does not reproduce the stack's output on another input.
+    """
     decoder = "cross" in kinds
     role, other = ("decoder", depth) if decoder else ("encoder_only", None)
-    parts = build_sublayers(kinds, depth, DIM)
+    sublayers = build_sublayers(kinds, depth, DIM)
     with torch.random.fork_rng(devices=[]), torch.no_grad():
         torch.manual_seed(0)
-        stack = Stack(parts, dim=DIM, wiring=call, kinds=kinds, role=role, other_depth=other).eval()
+        stack = Stack(
+            sublayers, dim=DIM, wiring=call, kinds=kinds, role=role, other_depth=other
+        ).eval()
         x, another, memory = torch.randn(3, BATCH, LENGTH, DIM).unbind()
         context = {"memory": memory} if decoder else {}
-        seen = record(stack, x, **context)
-        if not torch.allclose(seen.replay(another), stack(another, **context), atol=1e-4):
+        recording = record(stack, x, **context)
+        if not torch.allclose(recording.replay(another), stack(another, **context), atol=1e-4):
             raise RuntimeError(
-                f"the forward of {call} does something that its recorded operations do not; "
-                "a drawing of them would be wrong"
+                f"{call}: the recorded operations do not reproduce the forward pass, so a diagram "
+                "of them would be wrong; use torch functions only"
             )
-    return stack, seen
+    return stack, recording
 
 
 def _find_equal_runs(wiring: Wiring, recording: Record) -> list[tuple[int, int]] | None:
-    """First layer and length of each run of equal layers; None if a state grows or shrinks."""
+    """Return first layer and length of each run of equal layers; None if there are too many.
+
+    None is also returned if the number of entries of the state changes between layers.
+    """
     if len({len(state) for state in recording.states}) > 1:
         return None
     layers = range(wiring.plan.depth)
@@ -118,11 +157,11 @@ def _find_equal_runs(wiring: Wiring, recording: Record) -> list[tuple[int, int]]
             layers, key=lambda i: _signature(_build_layer_graph(wiring, recording, i))
         )
     ]
-    return [(run[0], len(run)) for run in runs] if len(runs) <= 2 else None
+    return [(run[0], len(run)) for run in runs] if len(runs) <= MAX_RUNS else None
 
 
 def _build_layer_graph(wiring: Wiring, recording: Record, layer: int) -> Graph:
-    """One layer alone, from state to state."""
+    """Return the simplified graph of one layer, from its first state to its last."""
     builder = _make_builder(wiring, recording)
     for position, value in enumerate(recording.states[layer]):
         builder.add_source(value, f"state {position}", slot=position)
@@ -134,8 +173,8 @@ def _build_layer_graph(wiring: Wiring, recording: Record, layer: int) -> Graph:
 
 
 def _signature(graph: Graph) -> tuple[object, ...]:
-    """A layer without its numbers: equal for layers that one drawing can stand for."""
-    order = {id: place for place, id in enumerate(graph)}
+    """Return what two layers must share to be drawn as one: everything but constant factors."""
+    order = {id: index for index, id in enumerate(graph)}
     return tuple(
         (
             node.kind,
@@ -149,17 +188,17 @@ def _signature(graph: Graph) -> tuple[object, ...]:
 
 
 def _build_layers(wiring: Wiring, recording: Record, layers: Sequence[int]) -> GraphBuilder:
-    """The picked layers between the embeddings and the head, each on top of the one before."""
+    """Return a graph of the given layers, each linked to the one before, with input and output."""
     builder = _make_builder(wiring, recording)
     builder.add_source(recording.source, "x")
     _add_layer_ops(builder, recording, OPEN, -1)
     state = recording.states[0]
-    for place, layer in enumerate(layers):
+    for index, layer in enumerate(layers):
         _link_states(builder, recording.states[layer], state)
-        _add_layer_ops(builder, recording, layer, place)
+        _add_layer_ops(builder, recording, layer, index)
         state = recording.states[layer + 1]
-    for mark in recording.verb_states:
-        for position, value in enumerate(mark):
+    for verb_state in recording.verb_states:
+        for position, value in enumerate(verb_state):
             builder.set_slot(value, position)
     _link_states(builder, recording.states[-1], state)
     _add_layer_ops(builder, recording, CLOSE, -2)
@@ -170,7 +209,11 @@ def _build_layers(wiring: Wiring, recording: Record, layers: Sequence[int]) -> G
 def _add_next_layer_outputs(
     builder: GraphBuilder, recording: Record, layer: int, index: int, following: Graph
 ) -> None:
-    """What only the next layer of a run reads goes there, though it is not drawn."""
+    """Add an output "next layer" for entries of the state that only the next layer reads.
+
+    The next layer of a run is not drawn. Without such an output, the nodes that make these entries
+    would be pruned.
+    """
     reached = prune_unused(builder.nodes)
     read = {
         following[edge.source].slot
@@ -179,20 +222,20 @@ def _add_next_layer_outputs(
         if node.kind != "output" and following[edge.source].kind == "input"
     }
     for position, value in enumerate(recording.states[layer + 1]):
-        made = builder.find_node(value)
-        if position in read and made is not None and made not in reached:
+        node = builder.find_node(value)
+        if position in read and node is not None and node not in reached:
             builder.add_sink(value, "next layer", index)
 
 
 def _label_ranges(graph: Graph, index: int, first: Graph, last: Graph) -> Graph:
-    """Numbers that change along a run of layers, from the first to the last of them."""
-    drawn = [n for n in graph.values() if n.kind == "scale" and n.layer == index]
+    """Label factors that change along a run of layers with their first and last value."""
+    scales = [n for n in graph.values() if n.kind == "scale" and n.layer == index]
     pairs = list(zip(find_nodes(first, "scale"), find_nodes(last, "scale"), strict=True))
-    if len(pairs) != len(drawn):
+    if len(pairs) != len(scales):  # the drawn layer was simplified together with its neighbors
         return graph
     changed = {
         node.id: replace(node, label=f"{low.label} … {_last_word(high.label)}", neutral=False)
-        for node, (low, high) in zip(drawn, pairs, strict=True)
+        for node, (low, high) in zip(scales, pairs, strict=True)
         if low.label != high.label
     }
     return {id: changed.get(id, node) for id, node in graph.items()}
@@ -211,7 +254,7 @@ def _make_builder(wiring: Wiring, recording: Record) -> GraphBuilder:
 def _link_states(
     builder: GraphBuilder, state: Sequence[Value], previous_state: Sequence[Value]
 ) -> None:
-    """The state at the bottom of a layer is the state at the top of the one drawn below it."""
+    """Make the state at the start of a layer the state at the end of the layer drawn below it."""
     for value, other in zip(state, previous_state, strict=True):
         if value is not other:
             builder.add_alias(value, other)
@@ -224,7 +267,7 @@ def _add_layer_ops(builder: GraphBuilder, recording: Record, layer: int, index: 
 
 
 def _constants(wiring: Wiring) -> dict[float, str]:
-    """Numbers to which the wiring has given one name of its own."""
+    """Return the names of float attributes of a wiring by value, where the name is unique."""
     named: dict[float, list[str]] = {}
     for name, value in vars(wiring).items():
         if isinstance(value, float) and not name.startswith("_") and value not in (0.0, 1.0):
@@ -233,5 +276,5 @@ def _constants(wiring: Wiring) -> dict[float, str]:
 
 
 def find_nodes(graph: Graph, kind: str) -> list[Node]:
-    """Nodes of a kind, in the order in which they happened."""
+    """Return the nodes of a kind in the order of execution."""
     return [node for node in graph.values() if node.kind == kind]

@@ -1,4 +1,4 @@
-"""A drawing of what the doctor saw: a typical layer of each stream, as it was recorded."""
+"""Diagrams of a diagnosed model: a typical layer of each residual stream."""
 
 from addnorm.doctor.analysis.typical_layer import LayerElement, TypicalLayer
 from addnorm.doctor.report import Report
@@ -9,28 +9,28 @@ from addnorm.report.diagram.svg import render_svg
 from addnorm.report.diagram.symbols import TIMES
 
 MAX_STREAMS = 4
-"""Streams that are drawn."""
+"""Maximum number of streams that are drawn."""
 
 
 def doctor_diagram(report: Report, *, theme: str) -> str:
-    """The streams side by side, as SVG."""
-    blocks = [_build_block(report, sketch) for sketch in report.sketches[:MAX_STREAMS]]
+    """Return the typical layers of all streams, side by side, as SVG."""
+    blocks = [_build_block(report, layer) for layer in report.sketches[:MAX_STREAMS]]
     return render_svg([compute_layout(block) for block in blocks], theme=theme)
 
 
-def _build_block(report: Report, sketch: TypicalLayer) -> BlockDiagram:
+def _build_block(report: Report, layer: TypicalLayer) -> BlockDiagram:
     graph = {
-        place: Node(
-            place, piece.kind, _label(piece), inputs=tuple(Edge(i) for i in piece.inputs),
-            layer=piece.layer, learned=piece.learned,
+        index: Node(
+            index, element.kind, _label(element), inputs=tuple(Edge(i) for i in element.inputs),
+            layer=element.layer, learned=element.learned,
         )
-        for place, piece in enumerate(sketch.elements)
+        for index, element in enumerate(layer.elements)
     }  # fmt: skip
-    first = next(b for b in report.blocks if b.stream == sketch.stream)
-    home = first.path.split(".")[0] or report.model
-    title = report.model if len(report.sketches) == 1 else f"{home}, stream {sketch.stream}"
-    return BlockDiagram(title, "", "", graph, (sketch.repeats,))
+    first_block = next(block for block in report.blocks if block.stream == layer.stream)
+    root = first_block.path.split(".")[0] or report.model
+    title = report.model if len(report.sketches) == 1 else f"{root}, stream {layer.stream}"
+    return BlockDiagram(title, "", "", graph, (layer.repeats,))
 
 
-def _label(piece: LayerElement) -> str:
-    return f"{TIMES} {piece.label}" if piece.kind == "scale" else piece.label
+def _label(element: LayerElement) -> str:
+    return f"{TIMES} {element.label}" if element.kind == "scale" else element.label

@@ -1,4 +1,21 @@
-"""From a record to a graph that one can draw: adds, scales, norms, sub-layers, mixtures."""
+"""Step 2: turn recorded operations into a graph of drawable nodes.
+
+`GraphBuilder.add_op` classifies one operation after the other by what it does to values that depend
+on the input ("varying" values):
+
+    operation                                    result
+    only constants and parameters as inputs      a `Constant`, no node
+    norm, sub-layer                              node "norm", "sublayer"
+    view, reshape, dropout, ...                  no node: the output is the same value
+    x + y, x - y, x * y, both varying            node "add" or "mul", drawn as a circle
+    x * c, x + c with a constant c               node "scale", labeled with c
+    x / |x|, written out                         node "norm", labeled "Unit norm"
+    any other function                           node "op", merged into boxes by `simplify`
+
+For the first site of B2T this gives
+
+    0 input x    1 sublayer Self-attention <- 0    2 add + <- 0, 1    3 norm Norm <- 2
+"""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -18,7 +35,7 @@ from addnorm.report.diagram.symbols import (
 )
 
 ROUND_KINDS = ("add", "mul")
-"""Kinds that are drawn as circles and entered from their sides."""
+"""Kinds that are drawn as circles; edges may enter a circle from its sides."""
 
 _PASSTHROUGH_OPS = frozenset(
     {
@@ -28,7 +45,7 @@ _PASSTHROUGH_OPS = frozenset(
         "broadcast_to", "get",
     }
 )  # fmt: skip
-"""Functions after which the same numbers go on: edges, not nodes."""
+"""Functions that do not change the values (dropout is off): no node."""
 
 _ARITHMETIC = {
     "add": "add", "radd": "add", "iadd": "add", "sub": "sub", "isub": "sub", "subtract": "sub",
@@ -37,9 +54,9 @@ _ARITHMETIC = {
     "rtruediv": "rdiv", "neg": "neg", "detach": "detach",
 }  # fmt: skip
 
-
+"""Names of torch functions and operators, and the arithmetic that they do."""
 _CLAMP_OPS = ("clamp", "clamp_min", "clip", "maximum", "gt", "ne")
-"""What is done to a length before something is divided by it."""
+"""Functions that guard the denominator of x / |x| against zero."""
 
 UNIT_NORM_LABEL, CONSTANT_LABEL = "Unit norm", "c"
 
@@ -50,36 +67,38 @@ class Edge:
 
     source: int
     minus: bool = False
-    """Whether it is taken away where it arrives."""
+    """Whether the target subtracts it."""
     wide: bool = False
-    """Whether several streams travel on it side by side."""
+    """Whether the tensor holds several streams; drawn as a thick line."""
 
 
 @dataclass(frozen=True)
 class Node:
-    """One thing in the picture."""
+    """One element of a diagram."""
 
     id: int
     kind: str
-    """input output norm sublayer add mul scale op mix."""
+    """input, output, norm, sublayer, add, mul, scale, op or mix."""
     label: str
     note: str = ""
-    """A second, smaller line."""
+    """Second line of the box, in small type."""
     inputs: tuple[Edge, ...] = ()
     layer: int = -1
-    """Which of the drawn layers it is part of; -1 before the first, -2 after the last."""
+    """Index among the drawn layers; -1 before the first, -2 after the last."""
     phase: str = ""
+    """Method of the wiring and site; see `recorder.Op`."""
     slot: int | None = None
-    """Position in the state of what it makes, where it makes an entry of the state."""
+    """Index in the wiring's state, if the node makes an entry of the state; 0 is the stream."""
     learned: bool = False
-    """Whether a scale or a mixture has parameters."""
+    """Whether a scale or a mix has parameters."""
     neutral: bool = False
-    """Whether a scale is a constant that changes nothing."""
+    """Whether a scale is a factor of 1 or a summand of 0."""
     side: str = ""
-    """What a sub-layer reads besides its branch."""
+    """Names of other inputs of a sub-layer, such as the memory."""
 
 
 Graph = dict[int, Node]
+"""Nodes by id, each after its inputs."""
 
 
 @dataclass(frozen=True)
@@ -87,12 +106,18 @@ class Constant:
     """A value that does not depend on the input."""
 
     text: str
+    """A number, the name of a number, or names of parameters."""
     learned: bool
     number: float | None = None
 
 
 class GraphBuilder:
-    """Turns recorded operations, one after the other, into nodes."""
+    """Builds a graph from recorded operations.
+
+    Args:
+        constants: names of numbers, such as {1.86: "alpha"}, for labels.
+        dims: number of dimensions of the stream; tensors with more hold several streams.
+    """
 
     def __init__(self, constants: Mapping[float, str], dims: int) -> None:
         self.nodes: Graph = {}
@@ -102,42 +127,41 @@ class GraphBuilder:
         self._constants: dict[Value, Constant] = {}
         self._ignored: set[Value] = set()
         self._stacked: dict[Value, Op] = {}
-        self._vector_norms: dict[
-            Value, Value
-        ] = {}  # what is made of the length of a vector, and which
+        # For each value computed from |x|: the x. Detects x / |x| that is written out.
+        self._vector_norms: dict[Value, Value] = {}
 
     def add_source(self, value: Value, label: str, layer: int = -1, slot: int | None = None) -> int:
-        """A place where something enters the picture."""
+        """Add an input node for a value and return its id."""
         self._node_ids[value] = self._add_node("input", label, (), layer=layer, slot=slot)
         return self._node_ids[value]
 
     def add_context(self, values: Iterable[Value]) -> None:
-        """What sub-layers read besides their branch."""
+        """Register other inputs of sub-layers, which are labels and not edges."""
         self._ignored.update(values)
 
     def add_alias(self, value: Value, other: Value) -> None:
-        """From here on `value` is what `other` is."""
+        """Make `value` a second name of `other`."""
         if other in self._node_ids:
             self._node_ids[value] = self._node_ids[other]
         else:
             self._constants[value] = self._get_constant(other)
 
     def set_slot(self, value: Value, position: int) -> None:
-        """The value is that entry of the state."""
+        """Mark the node that makes `value` as an entry of the wiring's state."""
         node = self.nodes.get(self._node_ids.get(value, -1))
         if node is not None and node.slot is None:
             self.nodes[node.id] = replace(node, slot=position)
 
     def add_sink(self, value: Value, label: str, layer: int) -> int:
-        """A place where something leaves the picture."""
+        """Add an output node that reads a value and return its id."""
         return self._add_node("output", label, (self._make_edge(value),), layer=layer)
 
     def find_node(self, value: Value) -> int | None:
-        """The node that makes a value, if it depends on the input."""
+        """Return the id of the node that makes a value; None for a constant."""
         return self._node_ids.get(value)
 
     def add_op(self, op: Op, layer: int) -> None:
-        """Understand one operation."""
+        """Add an operation; see the table in the module docstring."""
         varying = [value for value in dict.fromkeys(op.ins) if value in self._node_ids]
         if not varying:
             self._fold_constants(op)
@@ -154,12 +178,17 @@ class GraphBuilder:
         elif _name(op) in _ARITHMETIC:
             self._add_arithmetic(op, layer, varying)
         elif _name(op) == "sum" and _axis(op) == _axis(self._stacked.get(varying[0])):
+            # torch.stack([a, b, c]).sum(0) is a + b + c.
             self._add_op_node(op, layer, "add", "+", self._stacked[varying[0]].ins)
         else:
             self._add_opaque(op, layer, varying)
 
     def _try_unit_norm(self, op: Op, layer: int, varying: list[Value]) -> bool:
-        """Whether the operation finishes x / |x|, which is a norm without a module."""
+        """Follow |x| through the operation; return whether it completes x / |x|.
+
+        The pattern is vector_norm, optional clamps, a division, and an optional torch.where that
+        handles the zero vector.
+        """
         lengths = [value for value in varying if value in self._vector_norms]
         others = [value for value in varying if value not in self._vector_norms]
         if _name(op).endswith("vector_norm"):
@@ -174,31 +203,30 @@ class GraphBuilder:
             and lengths
             and [self._label(v) for v in others] == [UNIT_NORM_LABEL]
         ):
-            self.add_alias(op.outs[0], others[0])  # what becomes of the zero vector
+            self.add_alias(op.outs[0], others[0])
             return True
         return False
 
     def _add_arithmetic(self, op: Op, layer: int, varying: list[Value]) -> None:
-        what, (first, *rest) = _ARITHMETIC[_name(op)], op.args
-        both = bool(rest) and first in self._node_ids and rest[0] in self._node_ids
-        if what == "detach":
+        operation, (first, *rest) = _ARITHMETIC[_name(op)], op.args
+        both_vary = bool(rest) and first in self._node_ids and rest[0] in self._node_ids
+        if operation == "detach":
             self._add_op_node(op, layer, "scale", "stop gradient", varying)
-        elif what == "neg":
+        elif operation == "neg":
             self._add_op_node(op, layer, "scale", MINUS, varying)
-        elif what in ("rsub", "rdiv") or op.kwargs:
+        elif operation in ("rsub", "rdiv") or op.kwargs:  # c - x, c / x, add(alpha=...)
             self._add_opaque(op, layer, varying)
-        elif both and what in ("add", "sub"):
+        elif both_vary and operation in ("add", "sub"):
             node = self._add_op_node(op, layer, "add", "+", [first, rest[0]])
-            if what == "sub":
+            if operation == "sub":
                 left, right = self.nodes[node].inputs
-                minus = replace(right, minus=True)
-                self.nodes[node] = replace(self.nodes[node], inputs=(left, minus))
-        elif both and what == "mul":
+                inputs = (left, replace(right, minus=True))
+                self.nodes[node] = replace(self.nodes[node], inputs=inputs)
+        elif both_vary and operation == "mul":
             self._add_op_node(op, layer, "mul", TIMES, [first, rest[0]])
         elif len(varying) == 1 and op.outs[0].shape == varying[0].shape:
-            self._add_scale(
-                op, layer, what, varying[0], self._other_operand(first, rest[0], varying[0])
-            )
+            constant = self._other_operand(first, rest[0], varying[0])
+            self._add_scale(op, layer, operation, varying[0], constant)
         else:
             self._add_opaque(op, layer, varying)
 
@@ -206,15 +234,12 @@ class GraphBuilder:
         self, op: Op, layer: int, operation: str, value: Value, constant: Constant
     ) -> None:
         neutral = constant.number == (0 if operation in ("add", "sub") else 1)
-        sign = {"mul": TIMES, "div": OVER, "add": PLUS, "sub": MINUS}[operation]
-        if operation in ("sub", "div") and value is not op.args[0]:
+        symbol = {"mul": TIMES, "div": OVER, "add": PLUS, "sub": MINUS}[operation]
+        if operation in ("sub", "div") and value is not op.args[0]:  # c - x, c / x
             self._add_opaque(op, layer, [value])
             return
-        label = (
-            constant.text
-            if "=" in constant.text and operation == "mul"
-            else f"{sign} {constant.text}"
-        )
+        is_named_factor = "=" in constant.text and operation == "mul"  # such as "alpha = 1.86"
+        label = constant.text if is_named_factor else f"{symbol} {constant.text}"
         node = self._add_op_node(op, layer, "scale", label, [value])
         self.nodes[node] = replace(self.nodes[node], learned=constant.learned, neutral=neutral)
 
@@ -236,8 +261,9 @@ class GraphBuilder:
         self, op: Op, layer: int, kind: str, label: str, inputs: Sequence[Value]
     ) -> int:
         edges = [self._make_edge(value) for value in inputs]
-        kept = edges if kind in ROUND_KINDS else dict.fromkeys(edges)  # x + x is not x
-        node = self._add_node(kind, label, tuple(kept), layer=layer, phase=op.phase)
+        # A box shows each input once, but x + x needs two edges.
+        inputs_shown = edges if kind in ROUND_KINDS else dict.fromkeys(edges)
+        node = self._add_node(kind, label, tuple(inputs_shown), layer=layer, phase=op.phase)
         for value in op.outs:
             self._node_ids[value] = node
         return node
@@ -254,21 +280,23 @@ class GraphBuilder:
         return Edge(self._node_ids[value], wide=len(value.shape) > self._dims)
 
     def _fold_constants(self, op: Op) -> None:
-        """An operation on constants gives a constant, named after the parameters in it."""
+        """Register the outputs of an operation on constants as constants.
+
+        The text is the number of a single element, or else the names of the parameters.
+        """
         used = [self._get_constant(value) for value in op.ins]
-        learned = any(known.learned for known in used)
-        names = list(dict.fromkeys(known.text for known in used if known.learned == learned))
+        learned = any(constant.learned for constant in used)
+        names = list(dict.fromkeys(each.text for each in used if each.learned == learned))
         text = ", ".join(names)
         if len(names) == 1 and _name(op) in ("sigmoid", "silu", "softmax", "tanh", "exp"):
             text = f"{_name(op)}({text})"
         for value in op.outs:
             number = None if learned else value.number
-            shown = (
-                format_factor(number, self._constant_names)
-                if number is not None
-                else text or CONSTANT_LABEL
-            )
-            self._constants[value] = Constant(shown, learned, number)
+            if number is not None:
+                label = format_factor(number, self._constant_names)
+            else:
+                label = text or CONSTANT_LABEL
+            self._constants[value] = Constant(label, learned, number)
 
     def _get_constant(self, value: Value) -> Constant:
         if value not in self._constants:
@@ -287,7 +315,7 @@ class GraphBuilder:
 
 
 def _axis(op: Op | None) -> object:
-    """The axis of a stack or of a sum; None for no operation."""
+    """Return the axis of `torch.stack` or `sum`; None without an operation."""
     if op is None:
         return None
     return op.kwargs.get("dim", op.args[1] if len(op.args) > 1 else 0)

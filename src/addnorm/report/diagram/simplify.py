@@ -1,4 +1,20 @@
-"""Making a graph readable: long computations become one box, sums of sums one sum."""
+"""Step 3: reduce a graph to as few nodes as describe it.
+
+`simplify` applies four rewrites:
+
+    prune_unused    drop nodes that reach no output
+    _flatten_sums   (a + b) + c  ->  one sum of a, b and c
+    _merge_boxes    functions of one phase, and the arithmetic between them  ->  one box
+    _join_scales    two scales in a row  ->  one scale
+
+For a gated residual, x + sigmoid(W x) * f, the merge gives
+
+    x -> linear -> sigmoid -> mul <- f        x -> [Gate: W] -> mul <- f
+                              mul -> add <- x                   mul -> add <- x
+
+Norms and sub-layers are never merged, because they are what a diagram is about. `remove_neutral`
+runs later, after factors that differ between layers have been labeled (see `blocks.py`).
+"""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -7,17 +23,17 @@ from addnorm.report.diagram.graph import ROUND_KINDS, Edge, Graph, Node
 from addnorm.report.diagram.symbols import SIGMOID
 
 _MERGEABLE_KINDS = ("op", "add", "mul", "scale")
-"""Kinds that may vanish inside a box; norms and sub-layers never do."""
+"""Kinds that a box may absorb."""
 
 
 def simplify(graph: Graph) -> Graph:
-    """The same flow in as few nodes as tell it; what leads nowhere is left out."""
+    """Return an equivalent graph with as few nodes as possible."""
     graph = _flatten_sums(prune_unused(graph))
     return _join_scales(_merge_boxes(graph))
 
 
 def consumers(graph: Graph) -> dict[int, list[int]]:
-    """Who reads each node, in order, once for every time it is read."""
+    """Return the readers of each node, in order, once for each edge."""
     readers: dict[int, list[int]] = defaultdict(list)
     for node in graph.values():
         for edge in node.inputs:
@@ -26,25 +42,29 @@ def consumers(graph: Graph) -> dict[int, list[int]]:
 
 
 def prune_unused(graph: Graph) -> Graph:
-    """Only what reaches an output."""
-    wanted = {node.id for node in graph.values() if node.kind == "output"}
+    """Return the nodes from which an output can be reached."""
+    reached = {node.id for node in graph.values() if node.kind == "output"}
     for node in reversed(graph.values()):
-        if node.id in wanted:
-            wanted |= {edge.source for edge in node.inputs}
-    return {id: node for id, node in graph.items() if id in wanted}
+        if node.id in reached:
+            reached |= {edge.source for edge in node.inputs}
+    return {id: node for id, node in graph.items() if id in reached}
 
 
 def _flatten_sums(graph: Graph) -> Graph:
-    """A sum that only another sum of the same verb reads becomes part of it."""
+    """Merge a sum into the only reader of its result, if that is a sum of the same layer.
+
+    A sum that makes an entry of the state other than the stream stays visible, unless both sums
+    belong to the same phase.
+    """
     readers = consumers(graph)
     result: Graph = {}
     for node in graph.values():
         inputs: list[Edge] = []
         for edge in node.inputs:
             below = result[edge.source]
-            alone = len(readers[below.id]) == 1 and below.layer == node.layer
-            alone = alone and (below.phase == node.phase or not below.slot)
-            if node.kind == below.kind == "add" and alone and not edge.wide:
+            is_only_reader = len(readers[below.id]) == 1 and below.layer == node.layer
+            can_merge = is_only_reader and (below.phase == node.phase or not below.slot)
+            if node.kind == below.kind == "add" and can_merge and not edge.wide:
                 inputs += [replace(e, minus=e.minus != edge.minus) for e in below.inputs]
                 del result[below.id]
             else:
@@ -54,7 +74,7 @@ def _flatten_sums(graph: Graph) -> Graph:
 
 
 def _join_scales(graph: Graph) -> Graph:
-    """Two scales in a row are one."""
+    """Merge two scales in a row; a neutral one disappears from the label."""
     readers = consumers(graph)
     result: Graph = {}
     for node in graph.values():
@@ -65,55 +85,66 @@ def _join_scales(graph: Graph) -> Graph:
             and node.layer == below.layer
             and len(readers[below.id]) == 1
         ):
-            label = f"{below.label} {node.label}"
-            learned = node.learned or below.learned
             neutral = node.neutral and below.neutral
-            label = (
-                label
-                if neutral
-                else " ".join(part.label for part in (below, node) if not part.neutral)
+            labels = [each.label for each in (below, node) if neutral or not each.neutral]
+            learned = node.learned or below.learned
+            node = replace(
+                node,
+                label=" ".join(labels),
+                inputs=below.inputs,
+                learned=learned,
+                neutral=neutral,
             )
-            node = replace(node, label=label, inputs=below.inputs, learned=learned, neutral=neutral)
             del result[below.id]
         result[node.id] = node
     return result
 
 
 def _merge_boxes(graph: Graph) -> Graph:
-    """Functions that are no arithmetic, and the arithmetic between them, become one box each."""
-    member: dict[int, int] = {}
+    """Replace each group of functions, with the arithmetic between them, by one box."""
+    group_of: dict[int, int] = {}  # the smallest id of a group names it
     for group in _find_groups(graph):
-        for part in (parts := _expand_group(graph, group)):
-            member[part] = min(parts)
-    return _contract(graph, member)
+        members = _expand_group(graph, group)
+        group_of |= dict.fromkeys(members, min(members))
+    return _contract(graph, group_of)
 
 
 def _find_groups(graph: Graph) -> list[set[int]]:
-    """Functions of one verb with no norm between them, and what lies on the ways between them."""
-    place, readers = _find_group_keys(graph), consumers(graph)
-    after: set[int] = set()  # functions, and what comes after one in the same place
-    before: set[int] = set()
-    for id in place:
+    """Return connected sets of functions with the same key, and what lies on paths between them.
+
+    A node lies on such a path if a function is among its ancestors and among its descendants; a
+    function counts as its own ancestor and descendant.
+    """
+    keys, readers = _find_group_keys(graph), consumers(graph)
+    after_function: set[int] = set()
+    before_function: set[int] = set()
+    for id in keys:
         sources = (edge.source for edge in graph[id].inputs)
-        if graph[id].kind == "op" or any(s in after and place[s] == place[id] for s in sources):
-            after.add(id)
-    for id in reversed(place):
         if graph[id].kind == "op" or any(
-            reader in before and place[reader] == place[id] for reader in readers[id]
+            source in after_function and keys[source] == keys[id] for source in sources
         ):
-            before.add(id)
+            after_function.add(id)
+    for id in reversed(keys):
+        if graph[id].kind == "op" or any(
+            reader in before_function and keys[reader] == keys[id] for reader in readers[id]
+        ):
+            before_function.add(id)
     groups: list[set[int]] = []
-    for id in (id for id in place if id in after & before):
-        joined = {edge.source for edge in graph[id].inputs if place.get(edge.source) == place[id]}
-        touching = [group for group in groups if group & joined]
-        groups = [group for group in groups if not group & joined]
+    for id in (id for id in keys if id in after_function & before_function):
+        neighbors = {edge.source for edge in graph[id].inputs if keys.get(edge.source) == keys[id]}
+        touching = [group for group in groups if group & neighbors]
+        groups = [group for group in groups if not group & neighbors]
         groups.append({id}.union(*touching))
     return groups
 
 
 def _find_group_keys(graph: Graph) -> dict[int, tuple[int, str, int]]:
-    """Layer, verb, and how many norms of that verb stand below."""
-    place: dict[int, tuple[int, str, int]] = {}
+    """Return layer, phase, and number of norms below within the phase, of each mergeable node.
+
+    Nodes with different keys are never merged, so a box does not reach across a norm, a sub-layer,
+    a phase or a layer.
+    """
+    keys: dict[int, tuple[int, str, int]] = {}
     level: dict[int, int] = {}
     for node in graph.values():
         sources = [graph[edge.source] for edge in node.inputs]
@@ -122,45 +153,48 @@ def _find_group_keys(graph: Graph) -> dict[int, tuple[int, str, int]]:
             (level[s.id] + (s.kind not in _MERGEABLE_KINDS) for s in same), default=0
         )
         if node.kind in _MERGEABLE_KINDS:
-            place[node.id] = (node.layer, node.phase, level[node.id])
-    return place
+            keys[node.id] = (node.layer, node.phase, level[node.id])
+    return keys
 
 
 def _expand_group(graph: Graph, group: set[int]) -> set[int]:
-    """Take in arithmetic of the same verb until one result leaves, where that can be had.
+    """Add readers with the same key until a single node of the group has outside readers.
 
-    Sinks that feed the same sum would otherwise look like one line that splits.
+    A box has one output line. If two different results left it, the diagram would show them as one
+    line that splits. Returns the group unchanged if readers with another key prevent this.
     """
-    place, readers = _find_group_keys(graph), consumers(graph)
-    home = place[min(group)]
+    keys, readers = _find_group_keys(graph), consumers(graph)
+    key = keys[min(group)]
     grown = set(group)
-    while len(leaving := {n for n in grown if any(r not in grown for r in readers[n])}) > 1:
-        more = {r for n in leaving for r in readers[n]} - grown
-        if not all(place.get(r) == home for r in more):
+    while len(exits := {n for n in grown if any(r not in grown for r in readers[n])}) > 1:
+        outside = {r for n in exits for r in readers[n]} - grown
+        if not all(keys.get(r) == key for r in outside):
             return group
-        grown |= more
+        grown |= outside
     return grown
 
 
-def _contract(graph: Graph, member: dict[int, int]) -> Graph:
-    """One node for each group, standing where its last part stood."""
+def _contract(graph: Graph, group_of: dict[int, int]) -> Graph:
+    """Replace each group by one node, which takes the id of the group's last node."""
     last: dict[int, int] = {}
-    for part, group in member.items():
-        last[group] = max(last.get(group, 0), part)
+    for id, group in group_of.items():
+        last[group] = max(last.get(group, 0), id)
     result: Graph = {}
     for node in graph.values():
-        if node.id not in member:
-            edges = [replace(e, source=_remap_source(e.source, member, last)) for e in node.inputs]
-            kept = edges if node.kind in ROUND_KINDS else dict.fromkeys(edges)
-            result[node.id] = replace(node, inputs=tuple(kept))
-        elif last[member[node.id]] == node.id:
-            parts = [graph[part] for part in sorted(member) if member[part] == member[node.id]]
-            result[node.id] = _merge_nodes(node, parts, member, last)
+        if node.id not in group_of:
+            edges = [
+                replace(e, source=_remap_source(e.source, group_of, last)) for e in node.inputs
+            ]
+            inputs = edges if node.kind in ROUND_KINDS else dict.fromkeys(edges)
+            result[node.id] = replace(node, inputs=tuple(inputs))
+        elif last[group_of[node.id]] == node.id:
+            members = [graph[id] for id in sorted(group_of) if group_of[id] == group_of[node.id]]
+            result[node.id] = _merge_nodes(node, members, group_of, last)
     return _sort_topologically(result)
 
 
 def _sort_topologically(graph: Graph) -> Graph:
-    """Every node after what it reads, else in the order in which things happened."""
+    """Order nodes after their inputs, and otherwise by id, which is the order of execution."""
     waiting, result = dict(sorted(graph.items())), Graph()
     while waiting:
         ready = next(
@@ -172,55 +206,55 @@ def _sort_topologically(graph: Graph) -> Graph:
     return result
 
 
-def _remap_source(source: int, member: dict[int, int], last: dict[int, int]) -> int:
-    return last[member[source]] if source in member else source
+def _remap_source(source: int, group_of: dict[int, int], last: dict[int, int]) -> int:
+    return last[group_of[source]] if source in group_of else source
 
 
 def _merge_nodes(
-    node: Node, nodes: list[Node], member: dict[int, int], last: dict[int, int]
+    node: Node, members: list[Node], group_of: dict[int, int], last: dict[int, int]
 ) -> Node:
-    inside = {part.id for part in nodes}
-    outer = [edge for part in nodes for edge in part.inputs if edge.source not in inside]
-    wide: dict[int, bool] = {}  # one line from each source, however often it is read
-    for edge in outer:
-        source = _remap_source(edge.source, member, last)
-        wide[source] = wide.get(source, False) or edge.wide
-    names = dict.fromkeys(name for part in nodes for name in _parameter_names(part))
-    slot = next((part.slot for part in nodes if part.slot is not None), None)
+    """Return the box of a group, with one edge from each source outside of it."""
+    ids = {member.id for member in members}
+    wide: dict[int, bool] = {}  # by source
+    for edge in (edge for member in members for edge in member.inputs):
+        if edge.source not in ids:
+            source = _remap_source(edge.source, group_of, last)
+            wide[source] = wide.get(source, False) or edge.wide
+    names = dict.fromkeys(name for member in members for name in _parameter_names(member))
+    slot = next((member.slot for member in members if member.slot is not None), None)
     return replace(
         node,
         kind="mix",
-        label=_title(nodes),
+        label=_title(members),
         note=", ".join(names),
-        inputs=tuple(Edge(source, wide=several) for source, several in wide.items()),
+        inputs=tuple(Edge(source, wide=is_wide) for source, is_wide in wide.items()),
         slot=slot,
-        learned=any(part.learned for part in nodes),
+        learned=any(member.learned for member in members),
     )
 
 
 def _parameter_names(node: Node) -> list[str]:
-    """Names of the parameters in a part."""
     if node.kind == "scale" and node.learned:
-        return [node.label.split(" ", 1)[1]]
+        return [node.label.split(" ", 1)[1]]  # without the operator
     return node.note.split(", ") if node.note else []
 
 
-def _title(nodes: list[Node]) -> str:
-    labels = [part.label for part in nodes if part.kind == "op"]
-    if len(nodes) == 1:
+def _title(members: list[Node]) -> str:
+    labels = [member.label for member in members if member.kind == "op"]
+    if len(members) == 1:
         return labels[0]
-    streams = any(edge.wide for part in nodes for edge in part.inputs)
-    return "Gate" if SIGMOID in labels and not streams else "Mix"
+    has_streams = any(edge.wide for member in members for edge in member.inputs)
+    return "Gate" if SIGMOID in labels and not has_streams else "Mix"
 
 
 def remove_neutral(graph: Graph) -> Graph:
-    """Factors of exactly one and terms of exactly zero left out."""
+    """Drop factors of exactly 1 and summands of exactly 0."""
     result: Graph = {}
-    instead: dict[int, int] = {}
+    replacement: dict[int, int] = {}
     for node in graph.values():
-        edges = tuple(replace(e, source=instead.get(e.source, e.source)) for e in node.inputs)
+        edges = tuple(replace(e, source=replacement.get(e.source, e.source)) for e in node.inputs)
         if node.neutral:
-            instead[node.id] = edges[0].source
+            replacement[node.id] = edges[0].source
         else:
             result[node.id] = replace(node, inputs=edges)
     return result

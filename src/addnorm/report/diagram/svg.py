@@ -1,8 +1,11 @@
-"""Writing diagrams as SVG: valid, accessible, the same bytes for the same diagrams."""
+"""Step 8: render diagrams as SVG.
+
+The SVG is standalone and accessible (title and description), and the same diagrams always give the
+same bytes.
+"""
 
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
 from addnorm.report.diagram.graph import ROUND_KINDS
@@ -19,70 +22,35 @@ from addnorm.report.diagram.layout import (
 )
 from addnorm.report.diagram.symbols import MINUS, TIMES
 from addnorm.report.diagram.text_metrics import text_width, wrap
+from addnorm.report.theme import FONT_FAMILY, THEMES, Theme
 
-FONT_FAMILY = (
-    "Inter, 'Helvetica Neue', Helvetica, Arial, 'Liberation Sans', 'DejaVu Sans', sans-serif"
-)
 TITLE_SIZE = 17.0
 DIAGRAM_GAP, PAGE_MARGIN, BADGE_WIDTH, FORMULA_LINE_HEIGHT = 34.0, 28.0, 44.0, 18.0
 MIN_DIAGRAM_WIDTH = 250.0
-"""Width that every diagram gets at least, so that its formula has room."""
-
-
-@dataclass(frozen=True)
-class Theme:
-    """Colours: of paper, lines and words, and fill and edge of each kind of box."""
-
-    paper: str
-    ink: str
-    quiet: str
-    line: str
-    panel: str
-    panel_edge: str
-    fills: dict[str, tuple[str, str]]
-
-
-THEMES = {
-    "light": Theme(
-        "#ffffff", "#1f2430", "#667085", "#475066", "#f6f7f9", "#dfe3ea",
-        {
-            "self": ("#fde6d2", "#d98a4a"), "cross": ("#fbdfe4", "#c9697e"),
-            "ffn": ("#d8e8fb", "#5b8fd0"), "other": ("#e8e3f8", "#8a78c8"),
-            "norm": ("#f8f1c4", "#b8a136"), "mix": ("#dff0e2", "#5fa36e"),
-            "scale": ("#ffffff", "#98a2b3"), "learned": ("#ffffff", "#5fa36e"),
-            "round": ("#ffffff", "#475066"),
-        },
-    ),
-    "dark": Theme(
-        "#0d1117", "#e6edf3", "#9aa7b5", "#a9b4c2", "#151b23", "#2b3440",
-        {
-            "self": ("#4a3120", "#d3905a"), "cross": ("#4a242d", "#d07f91"),
-            "ffn": ("#1d3653", "#6ea3e0"), "other": ("#332b55", "#9d8bdc"),
-            "norm": ("#423a12", "#c3ad4a"), "mix": ("#1b3a24", "#6cb57d"),
-            "scale": ("#0d1117", "#7d8896"), "learned": ("#0d1117", "#6cb57d"),
-            "round": ("#0d1117", "#a9b4c2"),
-        },
-    ),
-}  # fmt: skip
+"""Minimum width of a diagram, for its formula."""
+CORNER_RADIUS = 9.0
+SUBLAYER_COLORS = {"Self-attention": "self", "Cross-attention": "cross", "Feed-forward": "ffn"}
+"""Keys of `Theme.fills` by the label of a sub-layer; all others use "other"."""
+Point = tuple[float, float]
 
 
 def render_svg(diagrams: Sequence[Diagram], *, theme: str = "light") -> str:
-    """Diagrams side by side, their inputs on one line, each with its title and formula."""
-    look = THEMES[theme]
+    """Return diagrams side by side with aligned inputs, each with its title and formula."""
+    colors = THEMES[theme]
     slots = [_slot_width(diagram) for diagram in diagrams]
     height = max(d.bottom - d.top for d in diagrams)
-    texts = [
+    formulas = [
         wrap(diagram.block.formula, SMALL_FONT_SIZE + 1, slot - _badge_width(diagram) + PAGE_MARGIN)
         for diagram, slot in zip(diagrams, slots, strict=True)
     ]
     top = PAGE_MARGIN + TITLE_SIZE + 24
     baseline = top + height
-    total_h = baseline + 26 + FORMULA_LINE_HEIGHT * max(map(len, texts)) + PAGE_MARGIN - 8
+    total_h = baseline + 26 + FORMULA_LINE_HEIGHT * max(map(len, formulas)) + PAGE_MARGIN - 8
     total_w = 2 * PAGE_MARGIN + sum(slots) + DIAGRAM_GAP * (len(slots) - 1)
-    parts = _render_head(diagrams, total_w, total_h, look)
+    parts = _render_head(diagrams, total_w, total_h, colors)
     x = PAGE_MARGIN
-    for diagram, slot, lines in zip(diagrams, slots, texts, strict=True):
-        parts += _render_diagram(diagram, x, slot, baseline, lines, look)
+    for diagram, slot, formula in zip(diagrams, slots, formulas, strict=True):
+        parts += _render_diagram(diagram, x, slot, baseline, formula, colors)
         x += slot + DIAGRAM_GAP
     return "\n".join([*parts, "</svg>", ""])
 
@@ -93,23 +61,24 @@ def _slot_width(diagram: Diagram) -> float:
 
 
 def _badge_width(diagram: Diagram) -> float:
-    """Room to the left for the number of layers."""
+    """Return the space left of a diagram for the number of layers."""
     return BADGE_WIDTH if any(panel.repeats > 1 for panel in diagram.panels) else 0.0
 
 
 def _render_head(diagrams: Sequence[Diagram], w: float, h: float, theme: Theme) -> list[str]:
     names = ", ".join(d.block.title for d in diagrams)
-    told = "; ".join(f"{d.block.title}: {d.block.formula}" for d in diagrams)
+    description = "; ".join(f"{d.block.title}: {d.block.formula}" for d in diagrams)
+    width, height = _number(w), _number(h)
     return [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{_format_number(w)}" height="{_format_number(h)}" '
-        f'viewBox="0 0 {_format_number(w)} {_format_number(h)}" role="img" aria-labelledby="title desc" '
-        f'font-family="{FONT_FAMILY}" font-size="{_format_number(FONT_SIZE)}" fill="{theme.ink}">',
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{width}" height="{height}" '
+        f'viewBox="0 0 {width} {height}" role="img" aria-labelledby="title desc" '
+        f'font-family="{FONT_FAMILY}" font-size="{_number(FONT_SIZE)}" fill="{theme.ink}">',
         f'<title id="title">{escape(f"Block diagrams: {names}")}</title>',
-        f'<desc id="desc">{escape(told)}</desc>',
+        f'<desc id="desc">{escape(description)}</desc>',
         '<defs><marker id="arrow" viewBox="0 0 8 8" refX="7" refY="4" markerWidth="7" '
         'markerHeight="7" markerUnits="userSpaceOnUse" orient="auto">'
         f'<path d="M0 0.6 L8 4 L0 7.4 L1.6 4 Z" fill="{theme.line}"/></marker></defs>',
-        f'<rect width="{_format_number(w)}" height="{_format_number(h)}" rx="10" fill="{theme.paper}"/>',
+        _element("rect", width=w, height=h, rx="10", fill=theme.paper),
     ]
 
 
@@ -118,91 +87,103 @@ def _render_diagram(
 ) -> list[str]:
     middle = x + (slot + _badge_width(diagram)) / 2
     shift = middle - (diagram.left + diagram.right) / 2
-    head = f'font-size="{_format_number(TITLE_SIZE)}" font-weight="600" text-anchor="middle"'
-    parts = [f'<text x="{_format_number(middle)}" y="{_format_number(PAGE_MARGIN + TITLE_SIZE - 3)}" {head}>'
-             f"{escape(diagram.block.title)}</text>"]  # fmt: skip
-    parts.append(
-        f'<g transform="translate({_format_number(shift)} {_format_number(baseline - diagram.bottom)})">'
-    )
+    title = _element(
+        "text", escape(diagram.block.title), x=middle, y=PAGE_MARGIN + TITLE_SIZE - 3,
+        font_size=TITLE_SIZE, font_weight="600", text_anchor="middle",
+    )  # fmt: skip
+    parts = [title]
+    parts.append(f'<g transform="translate({_point((shift, baseline - diagram.bottom))})">')
     for panel in diagram.panels:
         parts += _render_panel(panel, theme)
     parts += [_render_line(line, theme) for line in diagram.lines]
-    parts += [sign for line in diagram.lines for sign in _render_minus(line, theme)]
+    parts += [part for line in diagram.lines for part in _render_minus(line, theme)]
     parts += [part for box in diagram.boxes for part in _render_box(box, theme)]
     parts.append("</g>")
     for number, text in enumerate(formula):
         y = baseline + 26 + FORMULA_LINE_HEIGHT * number
         parts.append(
-            f'<text x="{_format_number(middle)}" y="{_format_number(y)}" text-anchor="middle" font-size="{_format_number(SMALL_FONT_SIZE + 1)}" '
-            f'fill="{theme.quiet}">{_render_subscripts(text)}</text>'
+            _element(
+                "text",
+                _render_subscripts(text),
+                x=middle,
+                y=y,
+                text_anchor="middle",
+                font_size=SMALL_FONT_SIZE + 1,
+                fill=theme.quiet,
+            )
         )
     return parts
 
 
 def _render_subscripts(text: str) -> str:
-    """N_final as N with `final` below the line; escaped."""
+    """Escape a formula and lower its subscripts, such as that of N_final."""
 
-    def lower(found: re.Match[str]) -> str:
-        base, below = found[0].split("_", 1)
-        small = f'<tspan dy="3" font-size="{_format_number(TINY_FONT_SIZE - 1)}">{below.strip("{}")}</tspan>'
-        return f'{base}{small}<tspan dy="-3">&#8203;</tspan>'  # a mark of no width goes back up
+    def lower(match: re.Match[str]) -> str:
+        base, subscript = match[0].split("_", 1)
+        small = _element("tspan", subscript.strip("{}"), dy="3", font_size=TINY_FONT_SIZE - 1)
+        return f'{base}{small}<tspan dy="-3">&#8203;</tspan>'  # an empty span would not move up
 
     letter, word = r"[^\W\d_]_(?:\{[^}]*\}|\w+)", r"[^\W\d_]+_\w{1,2}(?!\w)"
     return re.sub(rf"(?<!\w)(?:{letter}|{word})", lower, escape(text))
 
 
 def _render_panel(panel: Panel, theme: Theme) -> list[str]:
-    w, h = panel.right - panel.left, panel.bottom - panel.top
     parts = [
-        f'<rect x="{_format_number(panel.left)}" y="{_format_number(panel.top)}" width="{_format_number(w)}" height="{_format_number(h)}" rx="12" '
-        f'fill="{theme.panel}" stroke="{theme.panel_edge}"/>'
+        _element(
+            "rect",
+            x=panel.left,
+            y=panel.top,
+            width=panel.right - panel.left,
+            height=panel.bottom - panel.top,
+            rx="12",
+            fill=theme.panel,
+            stroke=theme.panel_edge,
+        )
     ]
     if panel.repeats > 1:
         y = (panel.top + panel.bottom) / 2 + 5
+        badge = f"{panel.repeats} {TIMES}"
         parts.append(
-            f'<text x="{_format_number(panel.left - 10)}" y="{_format_number(y)}" text-anchor="end" fill="{theme.quiet}">'
-            f"{panel.repeats} {TIMES}</text>"
+            _element("text", badge, x=panel.left - 10, y=y, text_anchor="end", fill=theme.quiet)
         )
     return parts
 
 
 def _render_line(line: Line, theme: Theme) -> str:
-    thick = 3.2 if line.route.edge.wide else 1.5
-    return (
-        f'<path d="{_path(line.points)}" fill="none" stroke="{theme.line}" '
-        f'stroke-width="{_format_number(thick)}" marker-end="url(#arrow)"/>'
-    )
+    width = 3.2 if line.route.edge.wide else 1.5
+    return _element(
+        "path", d=_path(line.points), fill="none", stroke=theme.line, stroke_width=width,
+        marker_end="url(#arrow)",
+    )  # fmt: skip
 
 
-def _path(points: tuple[tuple[float, float], ...], radius: float = 9.0) -> str:
-    """A line with rounded corners."""
-    said = [f"M{_format_number(points[0][0])} {_format_number(points[0][1])}"]
-    for before, here, after in zip(points, points[1:], points[2:], strict=False):
-        r = min(radius, _distance(before, here) / 2, _distance(here, after) / 2)
-        enter, leave = _move_toward(here, before, r), _move_toward(here, after, r)
-        said.append(f"L{_format_number(enter[0])} {_format_number(enter[1])}")
-        said.append(
-            f"Q{_format_number(here[0])} {_format_number(here[1])} {_format_number(leave[0])} {_format_number(leave[1])}"
-        )
-    return " ".join([*said, f"L{_format_number(points[-1][0])} {_format_number(points[-1][1])}"])
+def _path(points: Sequence[Point]) -> str:
+    """Return the path of a polyline with rounded corners."""
+    commands = [f"M{_point(points[0])}"]
+    for before, corner, after in zip(points, points[1:], points[2:], strict=False):
+        r = min(CORNER_RADIUS, _distance(before, corner) / 2, _distance(corner, after) / 2)
+        commands.append(f"L{_point(_move_toward(corner, before, r))}")
+        commands.append(f"Q{_point(corner)} {_point(_move_toward(corner, after, r))}")
+    return " ".join([*commands, f"L{_point(points[-1])}"])
 
 
-def _distance(a: tuple[float, float], b: tuple[float, float]) -> float:
-    return abs(a[0] - b[0]) + abs(a[1] - b[1])
+def _distance(a: Point, b: Point) -> float:
+    return abs(a[0] - b[0]) + abs(a[1] - b[1])  # lines are horizontal or vertical
 
 
-def _move_toward(a: tuple[float, float], b: tuple[float, float], r: float) -> tuple[float, float]:
-    far = _distance(a, b) or 1.0
-    return a[0] + (b[0] - a[0]) * r / far, a[1] + (b[1] - a[1]) * r / far
+def _move_toward(a: Point, b: Point, r: float) -> Point:
+    distance = _distance(a, b) or 1.0
+    return a[0] + (b[0] - a[0]) * r / distance, a[1] + (b[1] - a[1]) * r / distance
 
 
 def _render_minus(line: Line, theme: Theme) -> list[str]:
-    """A minus where something is taken away."""
+    """Return a minus sign next to the end of a line whose value is subtracted."""
     if not line.route.edge.minus:
         return []
-    (before, _), (x, y) = line.points[-2:]
-    beside = (x - 10 if before < x else x + 10, y - 9) if before != x else (x + 9, y + 8)
-    return [_render_text(MINUS, *beside, FONT_SIZE, theme.ink)]
+    (before_x, _), (x, y) = line.points[-2:]
+    is_horizontal = before_x != x
+    position = (x - 10 if before_x < x else x + 10, y - 9) if is_horizontal else (x + 9, y + 8)
+    return [_render_text(MINUS, *position, FONT_SIZE, theme.ink)]
 
 
 def _render_box(box: Box, theme: Theme) -> list[str]:
@@ -213,21 +194,26 @@ def _render_box(box: Box, theme: Theme) -> list[str]:
         return _render_circle(box, theme)
     key = node.kind
     if key == "sublayer":
-        key = {"Self-attention": "self", "Cross-attention": "cross", "Feed-forward": "ffn"}.get(
-            node.label, "other"
-        )
+        key = SUBLAYER_COLORS.get(node.label, "other")
     if key == "scale" and node.learned:
         key = "learned"
     fill, edge = theme.fills[key]
-    round_ = box.h / 2 if node.kind == "scale" else 8.0
     parts = [
-        f'<rect x="{_format_number(box.x - box.w / 2)}" y="{_format_number(box.top)}" width="{_format_number(box.w)}" '
-        f'height="{_format_number(box.h)}" rx="{_format_number(round_)}" fill="{fill}" stroke="{edge}" '
-        'stroke-width="1.3"/>'
+        _element(
+            "rect",
+            x=box.x - box.w / 2,
+            y=box.top,
+            width=box.w,
+            height=box.h,
+            rx=box.h / 2 if node.kind == "scale" else 8.0,
+            fill=fill,
+            stroke=edge,
+            stroke_width="1.3",
+        )
     ]
     size = SMALL_FONT_SIZE if node.kind == "scale" else FONT_SIZE
-    rise = 7.0 if node.note else 0.0
-    parts.append(_render_text(node.label, box.x, box.y - rise, size, theme.ink))
+    shift = 7.0 if node.note else 0.0
+    parts.append(_render_text(node.label, box.x, box.y - shift, size, theme.ink))
     if node.note:
         parts.append(
             _render_text(format_note(node), box.x, box.y + 10, TINY_FONT_SIZE, theme.quiet)
@@ -237,44 +223,61 @@ def _render_box(box: Box, theme: Theme) -> list[str]:
 
 def _render_circle(box: Box, theme: Theme) -> list[str]:
     fill, edge = theme.fills["round"]
-    arm = 5.0
     if box.node.kind == "mul":
-        arm *= 0.72
-        cross = f"M{_format_number(box.x - arm)} {_format_number(box.y - arm)} l{_format_number(2 * arm)} {_format_number(2 * arm)} " \
-                f"M{_format_number(box.x - arm)} {_format_number(box.y + arm)} l{_format_number(2 * arm)} {_format_number(-2 * arm)}"  # fmt: skip
+        arm = 5.0 * 0.72
+        size = _number(2 * arm)
+        down, up = (_point((box.x - arm, y)) for y in (box.y - arm, box.y + arm))
+        symbol = f"M{down} l{size} {size} M{up} l{size} {_number(-2 * arm)}"
     else:
-        cross = f"M{_format_number(box.x - arm)} {_format_number(box.y)} h{_format_number(2 * arm)} " \
-                f"M{_format_number(box.x)} {_format_number(box.y - arm)} v{_format_number(2 * arm)}"  # fmt: skip
+        arm = 5.0
+        left, top = _point((box.x - arm, box.y)), _point((box.x, box.y - arm))
+        symbol = f"M{left} h{_number(2 * arm)} M{top} v{_number(2 * arm)}"
     return [
-        f'<circle cx="{_format_number(box.x)}" cy="{_format_number(box.y)}" r="{_format_number(box.w / 2)}" fill="{fill}" '
-        f'stroke="{edge}" stroke-width="1.3"/>',
-        f'<path d="{cross}" stroke="{edge}" stroke-width="1.5" stroke-linecap="round"/>',
+        _element(
+            "circle", cx=box.x, cy=box.y, r=box.w / 2, fill=fill, stroke=edge, stroke_width="1.3"
+        ),
+        _element("path", d=symbol, stroke=edge, stroke_width="1.5", stroke_linecap="round"),
     ]
 
 
 def _render_side_input(box: Box, theme: Theme) -> list[str]:
-    """What a sub-layer reads besides its branch, arriving from the right."""
+    """Return an arrow from the right with the names of the other inputs of a sub-layer."""
     if not box.node.side:
         return []
     right, end = box.x + box.w / 2, box.x + box.w / 2 + side_width(box.node)
+    arrow = f"M{_point((right + 22, box.y))} L{_point((right, box.y))}"
     return [
-        f'<path d="M{_format_number(right + 22)} {_format_number(box.y)} L{_format_number(right)} {_format_number(box.y)}" stroke="{theme.line}" '
-        'stroke-width="1.5" marker-end="url(#arrow)"/>',
-        f'<text x="{_format_number(end)}" y="{_format_number(box.y + 4)}" text-anchor="end" font-size="{_format_number(SMALL_FONT_SIZE)}" '
-        f'fill="{theme.quiet}">{escape(box.node.side)}</text>',
-    ]
+        _element("path", d=arrow, stroke=theme.line, stroke_width="1.5", marker_end="url(#arrow)"),
+        _element(
+            "text", escape(box.node.side), x=end, y=box.y + 4, text_anchor="end",
+            font_size=SMALL_FONT_SIZE, fill=theme.quiet,
+        ),
+    ]  # fmt: skip
 
 
 def _render_text(
     text: str, x: float, y: float, size: float, color: str, *, italic: bool = False
 ) -> str:
-    style = ' font-style="italic"' if italic else ""
-    return (
-        f'<text x="{_format_number(x)}" y="{_format_number(y + size * 0.35)}" text-anchor="middle" '
-        f'font-size="{_format_number(size)}" fill="{color}"{style}>{escape(text)}</text>'
+    style = {"font_style": "italic"} if italic else {}
+    return _element(
+        "text", escape(text), x=x, y=y + size * 0.35, text_anchor="middle", font_size=size,
+        fill=color, **style,
+    )  # fmt: skip
+
+
+def _element(tag: str, content: str = "", **attributes: float | str) -> str:
+    """Return an SVG element; underscores in the names of attributes become hyphens."""
+    text = " ".join(
+        f'{name.replace("_", "-")}="{value if isinstance(value, str) else _number(value)}"'
+        for name, value in attributes.items()
     )
+    return f"<{tag} {text}>{content}</{tag}>" if content else f"<{tag} {text}/>"
 
 
-def _format_number(number: float) -> str:
-    """A number with at most one decimal."""
-    return f"{round(number, 1):g}" if round(number, 1) != 0 else "0"
+def _point(point: Point) -> str:
+    return f"{_number(point[0])} {_number(point[1])}"
+
+
+def _number(value: float) -> str:
+    """Format a coordinate with at most one decimal; -0 becomes 0."""
+    return f"{round(value, 1):g}" if round(value, 1) != 0 else "0"

@@ -1,6 +1,6 @@
-"""Words and signs of the picture: Greek letters, numbers, formulas, names of functions."""
+"""Texts of a diagram: Greek letters, numbers, formulas, titles of functions."""
 
-# ruff: noqa: RUF001 (signs that look like letters are what this file is for)
+# ruff: noqa: RUF001 (mathematical signs that resemble letters are intended)
 
 import re
 from collections.abc import Mapping
@@ -22,10 +22,12 @@ _TITLES = {
 
 
 def parameter_symbol(name: str) -> str:
-    """A parameter's name as one writes it: its last word, Greek where it is Greek.
+    """Return the symbol of a parameter: the last part of its name, Greek letters as such.
 
-    >>> symbol("alpha.3"), symbol("scales.0.weight"), symbol("mixers.2.lam_out")
-    ('α', 'scales', 'λ_out')
+    >>> parameter_symbol("alpha.3"), parameter_symbol("scales.0.weight")
+    ('α', 'scales')
+    >>> parameter_symbol("mixers.2.lam_out")
+    'λ_out'
     """
     words = [part for part in name.split(".") if not part.isdigit()]
     kept = [word for word in words if word not in ("weight", "bias")] or words or [""]
@@ -33,9 +35,9 @@ def parameter_symbol(name: str) -> str:
 
 
 def to_greek(text: str) -> str:
-    """Spelt letters to signs, whole words only.
+    """Replace the names of Greek letters by the letters; only whole words are replaced.
 
-    >>> greek("alpha_k * x + beta2")
+    >>> to_greek("alpha_k * x + beta2")
     'α_k * x + β2'
     """
     letters = "|".join(GREEK)
@@ -43,7 +45,7 @@ def to_greek(text: str) -> str:
 
 
 def format_formula(text: str) -> str:
-    """A card's formula for the eye."""
+    """Return a card's formula with mathematical signs in place of ASCII."""
     text = (
         re.sub(r"\bsum(?=_)", "Σ", to_greek(text))
         .replace("<-", "←")
@@ -54,9 +56,9 @@ def format_formula(text: str) -> str:
 
 
 def format_factor(number: float, names: Mapping[float, str]) -> str:
-    """A number, with the name the wiring has for it if it has just one.
+    """Return a number with three digits, and with its name if it has one.
 
-    >>> factor(1.8612097, {1.8612097: "alpha"}), factor(0.5, {})
+    >>> format_factor(1.8612097, {1.8612097: "alpha"}), format_factor(0.5, {})
     ('α = 1.86', '0.5')
     """
     shown = f"{number:.3g}"
@@ -64,5 +66,5 @@ def format_factor(number: float, names: Mapping[float, str]) -> str:
 
 
 def op_title(name: str) -> str:
-    """What to write on a box for a function."""
+    """Return the title of the box of a function."""
     return _TITLES.get(name, name)

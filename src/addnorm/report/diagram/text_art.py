@@ -1,16 +1,32 @@
-"""A block diagram in characters: the same boxes and lines, on the grid of a terminal."""
+"""Step 8, for terminals: render a diagram with box-drawing characters.
+
+The layout in pixels is mapped to characters: x is divided by the width of a character, and every
+y at which a box is centered or a line turns becomes a row. B2T is rendered as
+
+                  y
+               [Norm]
+          ╭──────(+)────────────────╮
+          │       │          [Feed-forward]
+    6 x   │       ├─────────────────╯
+          │    [Norm]
+          │      (+)────────────────╮
+          │       │         [Self-attention]
+          ╰───────┼─────────────────╯
+                  x
+"""
 
 from collections import defaultdict
 from itertools import pairwise
 
 from addnorm.report.diagram.layout import Box, Diagram
 
-Strokes = dict[tuple[int, int], dict[int, int]]  # cell -> source of a line -> its sides
+Strokes = dict[tuple[int, int], dict[int, int]]
+"""By cell (row, column) and source of a line: the sides of the cell that the line touches."""
 
 CHARACTER_WIDTH_PIXELS = 7.5
-"""Pixels of the drawing that one column of characters stands for."""
+"""Pixels of the layout for each character."""
 UP, DOWN, LEFT, RIGHT = 1, 2, 4, 8
-STROKES = {
+STROKE_CHARACTERS = {
     UP: "│", DOWN: "│", UP | DOWN: "│", LEFT: "─", RIGHT: "─", LEFT | RIGHT: "─",
     DOWN | RIGHT: "╭", DOWN | LEFT: "╮", UP | RIGHT: "╰", UP | LEFT: "╯",
     UP | DOWN | RIGHT: "├", UP | DOWN | LEFT: "┤",
@@ -19,10 +35,7 @@ STROKES = {
 
 
 def render_text(diagram: Diagram) -> str:
-    """The diagram as lines of text, input at the bottom.
-
-    A row is made for every height at which something stands or turns, so that nothing overlaps.
-    """
+    """Return a diagram as lines of text, with the input at the bottom."""
     rows = _assign_rows(diagram)
     strokes: Strokes = defaultdict(lambda: defaultdict(int))
     for line in diagram.lines:
@@ -30,18 +43,18 @@ def render_text(diagram: Diagram) -> str:
         for start, end in pairwise(corners):
             _draw_stroke(strokes, line.route.source, start, end)
     height = max(rows.values()) + 1
-    cells = {place: _stroke_character(list(sides.values())) for place, sides in strokes.items()}
+    cells = {cell: _stroke_character(list(sides.values())) for cell, sides in strokes.items()}
     for box in diagram.boxes:
         label = _label(box)
         left = _to_column(diagram, box.x) - len(label) // 2
-        cells |= {(rows[round(box.y)], left + i): sign for i, sign in enumerate(label)}
+        cells |= {(rows[round(box.y)], left + i): char for i, char in enumerate(label)}
     for panel in diagram.panels:
         if panel.repeats > 1:
-            said = f"{panel.repeats} x "
-            inside = [row for y, row in rows.items() if panel.top <= y <= panel.bottom]
-            left = _to_column(diagram, panel.left) - len(said)
-            middle = (min(inside) + max(inside)) // 2
-            cells |= {(middle, left + i): sign for i, sign in enumerate(said)}
+            badge = f"{panel.repeats} x "
+            panel_rows = [row for y, row in rows.items() if panel.top <= y <= panel.bottom]
+            left = _to_column(diagram, panel.left) - len(badge)
+            middle = (min(panel_rows) + max(panel_rows)) // 2
+            cells |= {(middle, left + i): char for i, char in enumerate(badge)}
     first = min(column for _, column in cells)
     last = max(column for _, column in cells)
     return "\n".join(
@@ -51,22 +64,22 @@ def render_text(diagram: Diagram) -> str:
 
 
 def _assign_rows(diagram: Diagram) -> dict[int, int]:
-    """The row of every height; the edges of a box are the row of its middle."""
+    """Return the row of each y of a box or corner; the ends of lines at a box get the box's row."""
     heights = {round(y) for line in diagram.lines for _, y in line.points}
     heights |= {round(box.y) for box in diagram.boxes}
-    middle = {
+    box_y = {
         height: round(box.y)
         for height in sorted(heights)
         for box in diagram.boxes
         if round(box.top) <= height <= round(box.bottom) and _touches_line(diagram, box, height)
     }
-    kept = sorted({middle.get(height, height) for height in heights})
-    order = {height: row for row, height in enumerate(kept)}
-    return {height: order[middle.get(height, height)] for height in heights}
+    distinct = sorted({box_y.get(height, height) for height in heights})
+    order = {height: row for row, height in enumerate(distinct)}
+    return {height: order[box_y.get(height, height)] for height in heights}
 
 
 def _touches_line(diagram: Diagram, box: Box, height: int) -> bool:
-    """Whether that height is an end of a line at this box."""
+    """Return whether a line starts or ends at this height of the box."""
     ends = (end for line in diagram.lines for end in (line.points[0], line.points[-1]))
     return round(box.y) == height or any(
         round(y) == height and abs(x - box.x) <= box.w / 2 for x, y in ends
@@ -78,25 +91,25 @@ def _to_column(diagram: Diagram, x: float) -> int:
 
 
 def _label(box: Box) -> str:
-    signs = {"add": "(+)", "mul": "(x)"}
-    label = signs.get(box.node.kind, box.node.label)
+    symbols = {"add": "(+)", "mul": "(x)"}
+    label = symbols.get(box.node.kind, box.node.label)
     return label if box.node.kind in ("add", "mul", "input", "output") else f"[{label}]"
 
 
 def _stroke_character(sides: list[int]) -> str:
-    """The character of a cell; of lines that cross without touching the upright one is seen."""
+    """Return the character of a cell; where lines only cross, the vertical one is drawn."""
     if len(sides) > 1 and all(each in (UP | DOWN, LEFT | RIGHT) for each in sides):
-        return STROKES[max(sides, key=lambda each: each == UP | DOWN)]
+        return STROKE_CHARACTERS[max(sides, key=lambda each: each == UP | DOWN)]
     joined = 0
     for each in sides:
         joined |= each
-    return STROKES[joined]
+    return STROKE_CHARACTERS[joined]
 
 
 def _draw_stroke(
     strokes: Strokes, source: int, start: tuple[int, int], end: tuple[int, int]
 ) -> None:
-    """A straight piece of a line, from cell to cell."""
+    """Mark the cells of a straight segment."""
     (row, column), (last_row, last_column) = start, end
     while (row, column) != (last_row, last_column):
         if column != last_column:

@@ -1,8 +1,11 @@
-"""How wide a text is, near enough to lay out boxes, and how it breaks into lines."""
+"""Estimated text widths, and line breaking.
+
+SVG does not report the width of text, so boxes are sized from a table of character widths.
+"""
 
 import re
 
-# Widths in units of the font size, of Helvetica and its likes, rounded up.
+# Widths of Helvetica and similar fonts in units of the font size, rounded up.
 _NARROW, _SLIM, _WIDE, _BROAD = 0.30, 0.38, 0.80, 0.92
 _WIDTHS = (
     dict.fromkeys("iljI.,:;|!'`", _NARROW)
@@ -14,9 +17,9 @@ _DEFAULT_WIDTH, _BOLD = 0.60, 1.07
 
 
 def text_width(text: str, size: float, *, bold: bool = False) -> float:
-    """Estimated width of a line, never much too small.
+    """Return the estimated width of a line in pixels; it errs on the large side.
 
-    >>> 60 < width("Self-attention", 14) < 110
+    >>> 60 < text_width("Self-attention", 14) < 110
     True
     """
     units = sum(_WIDTHS.get(letter, _DEFAULT_WIDTH) for letter in text)
@@ -24,13 +27,14 @@ def text_width(text: str, size: float, *, bold: bool = False) -> float:
 
 
 def wrap(text: str, size: float, max_width: float) -> list[str]:
-    """The text in lines that fit: one for each clause, broken between statements if that does.
+    """Break a formula into lines: after each semicolon, and between statements if it is too long.
 
     >>> wrap("u = f(x), x <- N(x + u); y = x", 10, 90)
     ['u = f(x),', 'x <- N(x + u);', 'y = x']
     """
     lines: list[str] = []
     for clause in text.replace("; ", ";\n").splitlines():
+        # Split after commas outside of parentheses, and before "name <- " or "name ← ".
         pieces = re.split(r"(?<=,) (?![^(]*\))| (?=\S+ (?:←|<-) )", clause)
         if any(text_width(piece, size) > max_width for piece in pieces):
             pieces = clause.split()
@@ -46,7 +50,7 @@ def wrap(text: str, size: float, max_width: float) -> list[str]:
 
 
 def shorten(text: str, size: float, max_width: float) -> str:
-    """As many items of a list as fit, then an ellipsis.
+    """Return as many items of a comma-separated list as fit, followed by an ellipsis.
 
     >>> shorten("reset, update, candidate", 10, 90)
     'reset, update, …'

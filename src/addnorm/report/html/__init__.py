@@ -1,1 +1,1 @@
-"""TODO report/html."""
+"""Pages as plain data, rendered by the templates."""

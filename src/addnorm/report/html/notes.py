@@ -1,4 +1,4 @@
-"""What charts say of themselves: what is drawn, what is left out."""
+"""Notes below a chart: what is drawn and what is omitted."""
 
 from collections.abc import Mapping
 
@@ -6,38 +6,46 @@ from addnorm.report.downsample import Points
 from addnorm.report.html.page import Note
 
 SMOOTHED_LABEL = "training, smoothed"
-"""Name of a curve that is the smooth one of another."""
+"""Name of the smoothed version of the training curve."""
+NOT_MEASURED = ": not measured."
+"""End of the note that replaces a chart without values."""
 
 
 def empty_chart_note(title: str, count: int) -> Note:
-    """In place of a chart."""
+    """Return the note that replaces a chart of `count` values, none of which is finite."""
     if count:
-        return Note(f"{title}: none of the {count:,} measured values is a finite number.")
-    return Note(f"{title}: not measured.")
+        return Note(f"{title}: none of the {count:,} measured values is finite.")
+    return Note(f"{title}{NOT_MEASURED}")
 
 
 def smoothing_note(curves: Mapping[str, Points]) -> str:
-    """Which line is which, where one is smoothed."""
-    return "Thin: as measured. Thick: smoothed." if SMOOTHED_LABEL in curves else ""
+    """Explain thin and thick lines if a smoothed curve is drawn."""
+    return "Thin line: raw values. Thick line: moving average." if SMOOTHED_LABEL in curves else ""
 
 
 def downsampling_note(count: int, points: Points) -> str:
-    """How many values are drawn, where not all are."""
-    if len(points) == count:
-        return ""
-    return f"{len(points):,} of {count:,} values are drawn, the lowest and highest of each stretch."
+    """State how many of `count` values are drawn, unless all are."""
+    return "" if len(points) == count else drawn_values_note(len(points), count)
+
+
+def drawn_values_note(num_drawn: int, count: int) -> str:
+    """State that `num_drawn` of `count` values are drawn, and which."""
+    return f"{num_drawn:,} of {count:,} values are drawn: the minimum and maximum of each interval."
 
 
 def nonfinite_note(count: int) -> str:
-    """How many values are no numbers."""
+    """State how many values are omitted because they are not finite."""
     if not count:
         return ""
-    return f"{count:,} value{'s are' if count > 1 else ' is'} not finite and left out."
+    return f"{_values_are(count)} not finite and omitted."
 
 
 def nonpositive_note(count: int) -> str:
-    """How many values a log axis has no place for."""
+    """State how many values are omitted because a log axis cannot show them."""
     if not count:
         return ""
-    are = "s are" if count > 1 else " is"
-    return f"{count:,} value{are} not above 0 and left out: the axis is log."
+    return f"{_values_are(count)} not positive and omitted from the log axis."
+
+
+def _values_are(count: int) -> str:
+    return "1 value is" if count == 1 else f"{count:,} values are"

@@ -1,10 +1,12 @@
-"""One HTML page from parts: nothing is fetched, light and dark, for a wide screen, a phone, paper.
+"""Self-contained HTML pages made of parts.
 
-A page is a title, a few figures and sections; a section is a row of parts. Every part is plain data
-and the template alone knows how it looks.
+A page has a title, key numbers and sections; a section is a grid of parts. A part is a frozen
+dataclass with a `kind`. The template `parts.html.j2` renders each kind and alone decides how it
+looks. A page loads nothing from the network and supports light and dark themes, small screens and
+print.
 
 >>> facts = Facts("The run", {"task": "translate", "steps": "8,000"})
->>> text = page("A run", sections=[Section("What was trained", (facts,))])
+>>> text = render_page("A run", sections=[Section("Model", (facts,))])
 >>> "<th>task</th><td>translate</td>" in text
 True
 """
@@ -19,29 +21,21 @@ from typing import Any, Protocol
 import jinja2
 from markupsafe import Markup
 
-from addnorm.core.errors import UserError
-from addnorm.core.files import atomic_write
-from addnorm.report.diagram.svg import FONT_FAMILY, THEMES
-from addnorm.report.theme import OUTCOME_SYMBOLS, arm_and_outcome_colors
+from addnorm.report.output import write_bytes
+from addnorm.report.theme import FONT_FAMILY, OUTCOME_SYMBOLS, build_css_variables
 
-PALETTE = {  # Okabe and Ito's colours, which the colour-blind tell apart; lighter on dark paper
-    "light": {"blue": "#0072b2", "orange": "#d55e00", "green": "#00805d", "purple": "#a3477f"},
-    "dark": {"blue": "#56b4e9", "orange": "#f0952b", "green": "#2bc49a", "purple": "#d98cb8"},
-}
 STATIC_WIDTH_PIXELS = 600
-"""Width of the still picture of a chart; it is scaled to the room there is."""
-
-
-HOVER_ONLY_STYLE = "unseen"
-"""Style of marks that only answer the pointer."""
+"""Width at which the static image of a chart is rendered; CSS scales it to its container."""
+HOVER_ONLY_STYLE = "hover-only"
+"""Mark style of layers that react to the pointer and are invisible otherwise."""
 
 
 class Part(Protocol):
-    """Whatever the template knows how to show."""
+    """Anything that a section can contain."""
 
     @property
     def kind(self) -> str:
-        """By which the template tells it."""
+        """The name by which the template selects how to render the part."""
 
 
 @dataclass(frozen=True)
@@ -55,23 +49,23 @@ class Facts:
 
 @dataclass(frozen=True)
 class Table:
-    """A table with a head; cells are text, or know themselves how they look (`__html__`)."""
+    """A table with a header row; a cell is text or an object with an `__html__` method."""
 
     title: str
     head: Sequence[str]
     rows: Sequence[Sequence[object]]
     wide: bool = False
-    """Whether it takes the whole row."""
+    """Whether the table spans the full width of the page."""
     stacked: bool = False
-    """Whether a phone shows each row as a card."""
+    """Whether small screens show each row as a card."""
     tall: bool = False
-    """Whether it scrolls within a window of its own."""
+    """Whether the table scrolls vertically inside a box of limited height."""
     kind: str = field(default="table", init=False)
 
 
 @dataclass(frozen=True)
 class Note:
-    """A line of text; what was not measured is said so."""
+    """A paragraph, for example in place of a chart that has no data."""
 
     text: str
     kind: str = field(default="note", init=False)
@@ -79,75 +73,74 @@ class Note:
 
 @dataclass(frozen=True)
 class CollapsibleText:
-    """A long text that opens on a click."""
+    """Preformatted text that is collapsed at first."""
 
     title: str
     text: str
-    kind: str = field(default="fold", init=False)
+    kind: str = field(default="collapsible_text", init=False)
 
 
 @dataclass(frozen=True)
 class Collapsible:
-    """Parts that open on a click."""
+    """Parts that are collapsed at first."""
 
     title: str
     parts: Sequence[Part]
-    kind: str = field(default="folded", init=False)
+    kind: str = field(default="collapsible", init=False)
 
 
 @dataclass(frozen=True)
 class Headline:
-    """Sentences: the first large, the others below."""
+    """Sentences in large type, followed by a list of smaller ones."""
 
     large: Sequence[str]
     small: Sequence[str] = ()
-    kind: str = field(default="lead", init=False)
+    kind: str = field(default="headline", init=False)
 
 
 @dataclass(frozen=True)
 class Figure:
-    """A drawing as SVG, one for each theme."""
+    """A diagram as SVG, once for each theme."""
 
     title: str
     light: str
     dark: str
-    kind: str = field(default="picture", init=False)
+    kind: str = field(default="figure", init=False)
 
 
 @dataclass(frozen=True)
 class Chart:
-    """A Vega-Lite chart. Its colours are the page's CSS variables, so it follows the theme."""
+    """A Vega-Lite chart whose colors are CSS variables of the page."""
 
     title: str
-    """What is seen, in a few words."""
     spec: Mapping[str, Any]
-    """Vega-Lite; see charts.py."""
+    """The Vega-Lite specification; see `addnorm.report.charts.base`."""
     note: str = ""
-    """How to read it, what was left out."""
+    """How to read the chart, and which values it omits."""
     wide: bool = False
-    """Whether it takes the whole row."""
+    """Whether the chart spans the full width of the page."""
     log: bool = False
-    """Whether a board may put its values on a log scale."""
+    """Whether the log switch of a `ChartGroup` applies to the chart."""
     kind: str = field(default="chart", init=False)
 
     @property
     def static_svg(self) -> Markup:
-        """The picture for the first paint, for browsers without scripts and for paper."""
-        import vl_convert  # a big library, wanted only here
+        """The chart as SVG, shown before scripts have run, without scripts, and in print."""
+        import vl_convert  # large, and needed only here
 
         layers = self.spec.get("layer")
         spec = {**self.spec, "width": STATIC_WIDTH_PIXELS * (1 + self.wide)}
-        if layers:  # what only answers the pointer is not to be seen
+        if layers:
             spec["layer"] = [
                 layer for layer in layers if layer["mark"].get("style") != HOVER_ONLY_STYLE
             ]
         spec["params"] = [each for each in spec.get("params", ()) if "select" not in each]
-        return _inline(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
+        return inline_svg(vl_convert.vegalite_to_svg(spec, vl_version=vega_lite_version()))
 
 
 @dataclass(frozen=True)
 class Column:
-    """Parts below one another, in the room of one."""
+    """Parts stacked vertically in the place of one part."""
 
     parts: Sequence[Part]
     kind: str = field(default="column", init=False)
@@ -155,13 +148,13 @@ class Column:
 
 @dataclass(frozen=True)
 class Section:
-    """A heading, a sentence and parts, side by side where there is room."""
+    """A heading, an introduction and a grid of parts."""
 
     title: str
     parts: Sequence[Part]
     about: str = ""
     narrow: bool = False
-    """Whether its parts need little room each."""
+    """Whether the grid has narrow columns."""
 
 
 def render_page(
@@ -169,71 +162,52 @@ def render_page(
     *,
     sections: Sequence[Section],
     about: str = "",
-    figures: Mapping[str, str] | None = None,
+    key_numbers: Mapping[str, str] | None = None,
     warnings: Sequence[str] = (),
 ) -> str:
-    """The page as text. figures: the few numbers that matter, large. warnings: before all else."""
+    """Return a page as HTML.
+
+    Args:
+        title: heading of the page.
+        sections: the content; with more than three sections the page gets a table of contents.
+        about: introduction below the title.
+        key_numbers: the few most important numbers by name, shown in large type.
+        warnings: sentences shown before the key numbers.
+    """
     kinds = {part.kind for section in sections for part in section.parts}
     return render(
         "page.html.j2",
         title=title,
         about=about,
-        figures=figures or {},
+        key_numbers=key_numbers or {},
         warnings=warnings,
         sections=sections,
         kinds=kinds,
-        vega=Markup(_vega()) if kinds & {"chart", "board"} else "",
+        vega=Markup(_vega_script()) if kinds & {"chart", "chart_group"} else "",
     )
 
 
 def render(template: str, **values: Any) -> str:
-    """A template of this package, filled; all text is escaped."""
+    """Render a template of this package; every value that is not `Markup` is escaped."""
     return (
-        _templates()
+        _template_environment()
         .get_template(template)
         .render(**values, variables=Markup(build_css_variables()), family=Markup(FONT_FAMILY))
     )
 
 
-def build_css_variables() -> str:
-    """The themes as CSS: dark only on screens that ask for it, so that paper stays white."""
-    light, dark = (_format_css_variables(name) for name in ("light", "dark"))
-    return (
-        f":root {{ color-scheme: light; {light} }}\n"
-        "@media screen and (prefers-color-scheme: dark) "
-        f"{{ :root {{ color-scheme: dark; {dark} }} }}"
-    )
-
-
 def write_page(path: Path, text: str) -> Path:
-    """Write the page whole or not at all."""
-    try:
-        with atomic_write(path) as name:
-            name.write_bytes(
-                text.encode("utf-8", errors="replace")
-            )  # lone surrogates have no bytes
-    except OSError as problem:
-        raise UserError(
-            f"cannot write {str(path)!r}: {problem.strerror or problem}; choose another place"
-        ) from None
-    return path
+    """Write a page atomically and return its path.
+
+    Raises:
+        UserError: if the file cannot be written.
+    """
+    # Text of users may contain lone surrogates, which UTF-8 cannot encode.
+    return write_bytes(path, text.encode("utf-8", errors="replace"))
 
 
-def page_colors(theme: str) -> dict[str, str]:
-    """Every colour of a page by the name of its CSS variable."""
-    look = THEMES[theme]
-    return {
-        "paper": look.paper, "ink": look.ink, "quiet": look.quiet, "line": look.line,
-        "panel": look.panel, "edge": look.panel_edge, **PALETTE[theme], **arm_and_outcome_colors(theme),
-    }  # fmt: skip
-
-
-def _format_css_variables(theme: str) -> str:
-    return " ".join(f"--{name}: {colour};" for name, colour in page_colors(theme).items())
-
-
-def _inline(svg: str, prefix: str = "") -> Markup:
-    """An SVG for use inside a page: its names made unlike those of its neighbours."""
+def inline_svg(svg: str, prefix: str = "") -> Markup:
+    """Return an SVG for use inside a page, with `prefix` added to its ids to keep them unique."""
     if prefix:
         svg = re.sub(r'\bid="(\w+)"', rf'id="{prefix}-\1"', svg)
         svg = re.sub(r"url\(#(\w+)\)", rf"url(#{prefix}-\1)", svg)
@@ -246,30 +220,31 @@ def _inline(svg: str, prefix: str = "") -> Markup:
 
 
 @functools.cache
-def _templates() -> jinja2.Environment:
-    made = jinja2.Environment(
+def _template_environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
         loader=jinja2.PackageLoader("addnorm.report", "templates"),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters["inline"] = _inline
-    made.globals["signs"] = OUTCOME_SYMBOLS
-    return made
+    environment.filters["inline_svg"] = inline_svg
+    environment.globals["outcome_symbols"] = OUTCOME_SYMBOLS
+    return environment
 
 
 def vega_lite_version() -> str:
-    """The Vega-Lite that altair writes, as vl-convert calls it."""
+    """Return altair's Vega-Lite version in the format of vl-convert, such as "5.20"."""
     from altair import SCHEMA_VERSION
 
     return ".".join(SCHEMA_VERSION.lstrip("v").split(".")[:2])
 
 
 @functools.cache
-def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed in one script, out of vl-convert; 0.9 MB."""
+def _vega_script() -> str:
+    """Return Vega, Vega-Lite and vega-embed bundled into one script of 0.9 MB."""
     import vl_convert
 
     script = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vega_lite_version())
+    # A literal "</script" inside the bundle would end the page's script element.
     return re.sub(r"</(?=script)", r"<\\/", script, flags=re.IGNORECASE)

@@ -1,1 +1,1 @@
-"""TODO tabular/columns."""
+"""Columns of a table: type inference, parsing, and encoding as model features."""

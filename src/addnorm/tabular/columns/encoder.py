@@ -1,4 +1,8 @@
-"""The encoder of columns: learns from training rows what a model must know to read any."""
+"""Encoder from table columns to model inputs, fitted to the training rows.
+
+A numeric column becomes one number, a datetime column up to four numbers, a boolean or categorical
+column one category, and a string column one bag of words.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +26,7 @@ from addnorm.tabular.columns.reader import Column, raw_columns, read_column
 
 @dataclass(frozen=True)
 class TableEncoder:
-    """From columns to cells."""
+    """Fitted encoding of every column of a table."""
 
     names: tuple[str, ...]
     kinds: tuple[str, ...]
@@ -32,7 +36,12 @@ class TableEncoder:
 
     @classmethod
     def from_columns(cls, columns: Sequence[Column], weights: np.ndarray) -> "TableEncoder":
-        """Learn from training rows."""
+        """Fit an encoder to training columns.
+
+        Args:
+            columns: training columns, all of the same length
+            weights: (rows) positive weights
+        """
         numbers, categories, texts = [], [], []
         for index, column in enumerate(columns):
             if column.kind == "numeric":
@@ -56,13 +65,13 @@ class TableEncoder:
 
     @property
     def sources(self) -> list[int]:
-        """The column of each feature of a model, in its order."""
+        """Index of the column of each model feature: numbers, then categories, then texts."""
         features: list[Number | Category | Text] = [*self.numbers, *self.categories, *self.texts]
         return [each.column for each in features]
 
     @property
     def layout(self) -> dict[str, Any]:
-        """What a model must know of the table: fields of a `TableConfig`."""
+        """Feature counts and vocabulary sizes, as fields of `TableConfig`."""
         return {
             "numbers": len(self.numbers),
             "categories": tuple(each.size for each in self.categories),
@@ -70,15 +79,16 @@ class TableEncoder:
         }
 
     def read(self, X: Any) -> list[Column]:
-        """The columns of another table, each as the kind it was at fit."""
+        """Read the columns of another table with the types of the fit."""
         return [
             read_column(name, values, kind)
             for (_, values), name, kind in zip(raw_columns(X), self.names, self.kinds, strict=True)
         ]
 
     def raw_features(self, columns: Sequence[Column]) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-        """Numbers before scaling, codes and words: (rows, numbers), (rows, categories) and
-        (rows, texts, slots).
+        """Return unscaled numbers, category codes and word codes.
+
+        Shapes: (rows, numbers), (rows, categories) and (rows, texts, WORDS_PER_TEXT).
         """
         rows = len(columns[0].values)
         numbers = [each.raw(columns[each.column]) for each in self.numbers]
@@ -93,10 +103,10 @@ class TableEncoder:
     def to_table_batch(
         self, numbers: np.ndarray, codes: np.ndarray, words: np.ndarray
     ) -> TableBatch:
-        """What a model reads, of what `raw` returned; numbers in float64."""
+        """Scale the output of `raw_features` and convert it to tensors; numbers are float64."""
         scaled = np.zeros_like(numbers)
-        for place, each in enumerate(self.numbers):
-            scaled[:, place] = each.curve.transform(numbers[:, place])
+        for index, each in enumerate(self.numbers):
+            scaled[:, index] = each.curve.transform(numbers[:, index])
         absent = np.isnan(numbers)
         return TableBatch(
             torch.from_numpy(np.where(absent, 0.0, scaled)),
@@ -106,11 +116,11 @@ class TableEncoder:
         )
 
     def encode(self, X: Any) -> TableBatch:
-        """A table that was checked, as cells."""
+        """Encode a checked table."""
         return self.to_table_batch(*self.raw_features(self.read(X)))
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the encoder as JSON-serializable data."""
         return {
             "names": list(self.names),
             "kinds": list(self.kinds),
@@ -121,7 +131,7 @@ class TableEncoder:
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "TableEncoder":
-        """From what `to_plain` made."""
+        """Rebuild an encoder from the output of `to_json`."""
         return cls(
             tuple(data["names"]),
             tuple(data["kinds"]),
@@ -132,5 +142,5 @@ class TableEncoder:
 
 
 def _build_number(index: int, part: str, values: np.ndarray, weights: np.ndarray) -> Number:
-    here = ~np.isnan(values)
-    return Number(index, part, Quantiles.from_samples(values[here], weights[here]))
+    present = ~np.isnan(values)
+    return Number(index, part, Quantiles.from_samples(values[present], weights[present]))

@@ -1,4 +1,4 @@
-"""Numbers put on the scale of a normal distribution, and back."""
+"""Weighted quantile transform from values to standard normal scores, and back."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -7,59 +7,62 @@ import numpy as np
 from scipy.special import ndtri
 
 MAX_KNOTS = 513
-"""Points of a curve at most."""
+"""Largest number of interpolation points."""
 MIN_FRACTION = 2.0**-52
-"""The smallest share: beside a huge weight others would have none, and a score without end."""
+"""Smallest quantile: next to a huge weight, other values would get an infinite score."""
 MIN_DEVIATION = 0.05
-"""The smallest deviation, for the same reason."""
+"""Smallest standard deviation of the scores to divide by, for the same reason."""
 
 
 @dataclass(frozen=True)
 class Quantiles:
-    """A rising curve from values to normal scores, straight between its knots, flat beyond them.
+    """Increasing curve from values to normal scores, linear between knots and constant beyond them.
 
-    score = (ndtri(share of the weight below, half of that at the value) - mean) / deviation
+    q(v) = (weight of values below v + half of the weight at v) / total weight
+    score(v) = (ndtri(q(v)) - mean) / deviation
 
-    Several rows of one value get one score, so that repeating rows and giving them weight are one.
+    mean, deviation: those of ndtri(q) over the training rows
+
+    Equal values share one score, so repeating a row is the same as doubling its weight.
     """
 
     values: np.ndarray
-    """(knots), rising."""
+    """(knots), increasing."""
     scores: np.ndarray
-    """(knots), rising."""
+    """(knots), increasing."""
 
     @classmethod
     def from_samples(cls, x: np.ndarray, weights: np.ndarray) -> "Quantiles":
-        """From finite values with positive weights; without any, everything is 0."""
+        """Fit to finite values with positive weights; without any, every score is 0."""
         if not len(x):
             x, weights = np.zeros(1), np.ones(1)
         values, inverse = np.unique(x, return_inverse=True)
         mass = np.bincount(inverse, weights, len(values))
-        share = (np.cumsum(mass) - mass / 2) / mass.sum()
-        z = ndtri(share.clip(MIN_FRACTION, 1 - MIN_FRACTION))
+        quantiles = (np.cumsum(mass) - mass / 2) / mass.sum()
+        z = ndtri(quantiles.clip(MIN_FRACTION, 1 - MIN_FRACTION))
         mean = np.average(z, weights=mass)
         deviation = np.sqrt(np.average((z - mean) ** 2, weights=mass))
         z = (z - mean) / max(deviation, MIN_DEVIATION)
         if len(values) > MAX_KNOTS:
-            wanted = np.linspace(share[0], share[-1], MAX_KNOTS)
-            kept = np.unique(np.searchsorted(share, wanted).clip(0, len(values) - 1))
-            kept = np.union1d(kept, [0, len(values) - 1])
-            values, z = values[kept], z[kept]
+            spaced = np.linspace(quantiles[0], quantiles[-1], MAX_KNOTS)
+            knots = np.unique(np.searchsorted(quantiles, spaced).clip(0, len(values) - 1))
+            knots = np.union1d(knots, [0, len(values) - 1])
+            values, z = values[knots], z[knots]
         return cls(values, z)
 
     def transform(self, x: np.ndarray) -> np.ndarray:
-        """Scores of values; NaN stays."""
+        """Return the scores of values; NaN stays NaN."""
         return np.interp(x, self.values, self.scores)
 
     def inverse_transform(self, scores: np.ndarray) -> np.ndarray:
-        """Values of scores."""
+        """Return the values of scores."""
         return np.interp(scores, self.scores, self.values)
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the curve as JSON-serializable data."""
         return {"values": self.values.tolist(), "scores": self.scores.tolist()}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "Quantiles":
-        """From what `to_plain` made."""
+        """Rebuild a curve from the output of `to_json`."""
         return cls(np.array(data["values"], float), np.array(data["scores"], float))

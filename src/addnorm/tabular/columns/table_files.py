@@ -1,4 +1,9 @@
-"""Tables on disk as frames: CSV, TSV, Parquet and Arrow, packed or not."""
+"""Table files as pandas frames: CSV, TSV, Parquet and Arrow, optionally compressed.
+
+CSV files have no types and no standard dialect. The separator and the decimal comma are detected
+from the first lines, and Arrow infers the column types. `read_table` returns these types, so that
+`read_table_chunks` can parse later files of the same table in the same way.
+"""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -25,47 +30,55 @@ MISSING_VALUES = (
     "<NA>",
     "#N/A",
 )
-"""What a cell of CSV says where there is nothing."""
+"""CSV cells that count as missing."""
 BLOCK_BYTES = 1 << 24
-"""Bytes that are read at once."""
+"""Bytes per block of the CSV reader."""
 MAX_FRAME_ROWS = 1 << 14
-"""Rows of a frame at most, where a table is read in parts."""
+"""Rows per frame when a table is read in chunks."""
 SUPPORTED_FORMATS = ("csv", "tsv", "parquet", "arrow")
 TEXT_FORMATS = ("csv", "tsv")
 MAX_LINE_BYTES, MAX_SAMPLE_LINES = 1 << 16, 200
-"""Bytes of a line at most, and lines, from which is found what stands between cells."""
+"""Bytes per line, and lines, that are read to detect the separator and the decimal comma."""
 SEPARATORS = (",", ";", "\t", "|")
 DECIMAL_COMMA = re.compile(rb"(?:^|[;\t|\n])\"?[+-]?\d+,\d+\"?(?=[;\t|\r\n]|$)")
-"""A number with a decimal comma in a cell of its own."""
+"""A cell that consists of a number with a decimal comma."""
 
 
 def read_table(
     path: str | Path, types: Mapping[str, str] | None = None
 ) -> tuple[Any, dict[str, str]]:
-    """The whole table as a pandas frame, and the type of every column where the file has none.
+    """Read a whole table.
 
-    types: those of some columns of CSV, else as they look
+    Args:
+        path: file whose suffix names the format
+        types: Arrow types of some CSV columns by name; the others are inferred
+
+    Returns:
+        The pandas frame, and the Arrow types of a CSV file by column (empty for typed formats).
     """
     import pyarrow
     import pyarrow.csv
 
-    path, found = Path(path), dict[str, str]()
+    path, csv_types = Path(path), dict[str, str]()
     with _arrow_errors(path), open_text(path) as file:
         if _table_format(path) in TEXT_FORMATS:
             table = pyarrow.csv.read_csv(file, **_csv_options(path, dict(types or {})))
             _check_columns(path, table)
-            found = {field.name: str(field.type) for field in table.schema}
+            csv_types = {field.name: str(field.type) for field in table.schema}
         else:
             batches = list(_read_batches(path, file, {}))
             table = pyarrow.Table.from_batches(batches) if batches else pyarrow.table({})
             _check_columns(path, table)
     if not len(table):
         raise _empty_table_error(path)
-    return _to_frame(table), found
+    return _to_frame(table), csv_types
 
 
 def read_table_chunks(path: str | Path, types: Mapping[str, str] | None = None) -> Iterator[Any]:
-    """The table as pandas frames, one after the other, so that none needs much memory."""
+    """Yield a table as pandas frames of at most `MAX_FRAME_ROWS` rows, to bound memory.
+
+    types: Arrow types of CSV columns by name, as returned by `read_table`
+    """
     import pyarrow
 
     path, rows = Path(path), 0
@@ -74,15 +87,15 @@ def read_table_chunks(path: str | Path, types: Mapping[str, str] | None = None) 
             table = pyarrow.Table.from_batches([batch])
             _check_columns(path, table)
             for start in range(0, len(table), MAX_FRAME_ROWS):
-                part = table.slice(start, MAX_FRAME_ROWS)
-                rows += len(part)
-                yield _to_frame(part)
+                chunk = table.slice(start, MAX_FRAME_ROWS)
+                rows += len(chunk)
+                yield _to_frame(chunk)
     if not rows:
         raise _empty_table_error(path)
 
 
 def _to_frame(table: Any) -> Any:
-    """In pandas; an index that was saved under a name is a column, and one without is none."""
+    """Convert to pandas; a named index becomes a column, an unnamed one is dropped."""
     frame = table.to_pandas(date_as_object=False).rename(columns=str)
     named = [name for name in frame.index.names if name is not None]
     frame = frame.reset_index(level=named) if named else frame
@@ -90,14 +103,14 @@ def _to_frame(table: Any) -> Any:
 
 
 def _table_format(path: Path) -> str:
-    kind = infer_format(path)
-    if kind not in SUPPORTED_FORMATS:
-        raise UserError(f"{path} is {kind}; wanted a table in {', '.join(SUPPORTED_FORMATS)}")
-    return kind
+    name = infer_format(path)
+    if name not in SUPPORTED_FORMATS:
+        raise UserError(f"{path}: expected one of {', '.join(SUPPORTED_FORMATS)}, got {name}")
+    return name
 
 
 def _empty_table_error(path: Path) -> UserError:
-    return UserError(f"{path} is no table: it has no rows; wanted a header and rows below it")
+    return UserError(f"{path}: expected a header and at least one row, got no rows")
 
 
 def _read_batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]:
@@ -105,14 +118,14 @@ def _read_batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]
     import pyarrow.ipc
     import pyarrow.parquet
 
-    kind = _table_format(path)
-    if kind == "parquet":
+    name = _table_format(path)
+    if name == "parquet":
         yield from pyarrow.parquet.ParquetFile(file).iter_batches(batch_size=MAX_FRAME_ROWS)
-    elif kind == "arrow":
+    elif name == "arrow":
         try:
             with pyarrow.ipc.open_file(file) as reader:
-                yield from (reader.get_batch(place) for place in range(reader.num_record_batches))
-        except pyarrow.ArrowInvalid:
+                yield from (reader.get_batch(index) for index in range(reader.num_record_batches))
+        except pyarrow.ArrowInvalid:  # the streaming format, which has no footer
             file.seek(0)
             yield from pyarrow.ipc.open_stream(file)
     else:
@@ -120,32 +133,37 @@ def _read_batches(path: Path, file: Any, types: dict[str, str]) -> Iterator[Any]
 
 
 def _csv_options(path: Path, types: dict[str, str]) -> dict[str, Any]:
-    """How CSV is to be read: what stands between cells, decimal commas, types of columns."""
+    """Detect the dialect of a CSV file and return the options of Arrow's reader."""
     import pyarrow.csv
 
     with open_text(path) as file:
-        start = b"".join(islice(iter(lambda: file.readline(MAX_LINE_BYTES), b""), MAX_SAMPLE_LINES))
-    head = re.sub(r'"[^"]*"', "", start.split(b"\n", 1)[0].decode("utf-8", "replace"))
-    usual = "\t" if _table_format(path) == "tsv" else ","
-    between = max(SEPARATORS, key=lambda each: (head.count(each), each == usual))
-    comma = between != "," and DECIMAL_COMMA.search(start) is not None
+        sample = b"".join(
+            islice(iter(lambda: file.readline(MAX_LINE_BYTES), b""), MAX_SAMPLE_LINES)
+        )
+    # The separator is the most frequent candidate of the header, outside of quotes.
+    header = re.sub(r'"[^"]*"', "", sample.split(b"\n", 1)[0].decode("utf-8", "replace"))
+    default = "\t" if _table_format(path) == "tsv" else ","
+    separator = max(SEPARATORS, key=lambda each: (header.count(each), each == default))
+    decimal_comma = separator != "," and DECIMAL_COMMA.search(sample) is not None
     return {
         "read_options": pyarrow.csv.ReadOptions(block_size=BLOCK_BYTES),
         "parse_options": pyarrow.csv.ParseOptions(
-            delimiter=between if head.count(between) else usual, newlines_in_values=True
+            delimiter=separator if header.count(separator) else default, newlines_in_values=True
         ),
         "convert_options": pyarrow.csv.ConvertOptions(
             null_values=list(MISSING_VALUES),
             strings_can_be_null=True,
-            decimal_point="," if comma else ".",
+            decimal_point="," if decimal_comma else ".",
             column_types={name: _arrow_type(each) for name, each in types.items()},
         ),
     }
 
 
 def _arrow_type(name: str) -> Any:
-    """An Arrow type by the name it gives itself; whole numbers, days and seconds may have fractions
-    next time.
+    """Return the Arrow type to parse a column with, given the name of the inferred type.
+
+    Types are widened, because a later file may have fractions in a column of integers, and times in
+    a column of dates.
     """
     import pyarrow
 
@@ -163,25 +181,38 @@ def _check_columns(path: Path, table: Any) -> None:
     import pyarrow
 
     names = [str(name) for name in table.column_names]
-    twice = [name for name in dict.fromkeys(names) if names.count(name) > 1]
-    if twice:
-        raise UserError(f"{path} has several columns called {twice[0]!r}; give each a name")
+    duplicates = [name for name in dict.fromkeys(names) if names.count(name) > 1]
+    if duplicates:
+        raise UserError(
+            f"{path}: expected unique column names, got {duplicates[0]!r} more than once; rename "
+            "the columns"
+        )
     for field in table.schema:
         if pyarrow.types.is_binary(field.type):
-            raise UserError(f"{path}: column {field.name!r} is no UTF-8 text; convert it first")
+            raise UserError(
+                f"{path}: expected UTF-8 text, got other bytes in column {field.name!r}; convert "
+                "the file first"
+            )
 
 
 @contextmanager
 def _arrow_errors(path: Path) -> Iterator[None]:
-    """What Arrow has to say of a file that is no table, in one line."""
+    """Raise Arrow's errors as one-line `UserError`."""
     import pyarrow
 
     try:
         yield
     except UnicodeDecodeError:
-        raise UserError(f"{path} is no UTF-8 text; convert it first") from None
-    except pyarrow.ArrowException as problem:
-        said = " ".join(str(problem).split())[:200]
-        if "conversion error to" in said:
-            raise UserError(f"{path}: a cell is not what its column is ({said})") from None
-        raise UserError(f"{path} is no table ({said}); wanted a header and rows below it") from None
+        raise UserError(
+            f"{path}: expected UTF-8 text, got other bytes; convert the file first"
+        ) from None
+    except pyarrow.ArrowException as error:
+        reason = " ".join(str(error).split())[:200]
+        if "conversion error to" in reason:
+            raise UserError(
+                f"{path}: expected the column types of the fit, got another value ({reason})"
+            ) from None
+        raise UserError(
+            f"{path}: expected a table with a header and rows, got a file that cannot be parsed "
+            f"({reason})"
+        ) from None

@@ -1,7 +1,7 @@
-"""Cells of a column of whatever library as plain arrays: numbers, or texts and None.
+"""Conversion of columns of any library to float64 arrays or arrays of strings and None.
 
-Absent is None, NaN, NaT, an infinity or an empty text, whatever the library calls it; from here on
-it is NaN among numbers and None among texts.
+None, NaN, NaT, pandas.NA, infinities and blank strings all count as missing. The result has NaN for
+a missing number and None for a missing string.
 """
 
 import numbers
@@ -17,18 +17,20 @@ from addnorm.core.errors import UserError
 
 @dataclass(frozen=True)
 class RawColumn:
-    """A column as it looks by itself."""
+    """Column with the type of its library, before strings are parsed."""
 
     inferred_type: str
-    """numeric, boolean, datetime, text, or categorical where its type says so."""
+    """`numeric`, `boolean`, `datetime`, `categorical` (by dtype) or `text`."""
     values: np.ndarray
-    """float64 (datetimes are seconds since 1970), else text or None."""
+    """(rows) float64 (datetimes as seconds since 1970), else strings and None."""
 
 
 def to_raw_column(values: Any, *, as_text: bool = False) -> RawColumn:
-    """A column of pandas, or an array of one dimension.
+    """Convert a pandas series or a 1-D array.
 
-    spelt: as text, digit for digit; a number that went through float64 may be another
+    Args:
+        values: column to convert
+        as_text: keep numbers as strings, digit for digit; float64 would round large integers
     """
     array = values if isinstance(values, np.ndarray) else _from_pandas(values, as_text)
     if isinstance(array, RawColumn):
@@ -66,15 +68,14 @@ def _from_pandas(series: Any, as_text: bool) -> np.ndarray | RawColumn:
 
         return _from_pandas(pyarrow.array(series).to_pandas(date_as_object=False), as_text)
     if types.is_datetime64_any_dtype(dtype):
-        plain = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz else series
-        return np.asarray(plain.to_numpy(dtype="datetime64[us]"))
+        utc = series.dt.tz_convert("UTC").dt.tz_localize(None) if series.dt.tz else series
+        return np.asarray(utc.to_numpy(dtype="datetime64[us]"))
     if types.is_timedelta64_dtype(dtype):
         return np.asarray(series.to_numpy(dtype="timedelta64[us]"))
     return np.asarray(series.to_numpy(dtype=object, na_value=None))
 
 
 def _from_objects(values: np.ndarray, as_text: bool) -> RawColumn:
-    """Python objects: numbers, truths, dates, spans of time, or anything as text."""
     present = [value for value in values if not _is_missing(value)]
 
     def all_are(kinds: Any) -> bool:
@@ -94,9 +95,9 @@ def _from_objects(values: np.ndarray, as_text: bool) -> RawColumn:
     return RawColumn("text", _to_texts(values))
 
 
-def to_epoch_seconds(moments: Any) -> np.ndarray:
-    """Dates and times of Python as seconds since 1970, NaN where absent."""
-    stamps = [None if _is_missing(value) else _to_datetime64(value) for value in moments]
+def to_epoch_seconds(datetimes: Any) -> np.ndarray:
+    """Convert dates and datetimes to seconds since 1970, (rows) float64, NaN if missing."""
+    stamps = [None if _is_missing(value) else _to_datetime64(value) for value in datetimes]
     return _to_seconds(np.array(stamps, dtype="datetime64[us]"))
 
 
@@ -107,22 +108,24 @@ def _to_datetime64(value: Any) -> np.datetime64:
 
 
 def _to_seconds(values: np.ndarray) -> np.ndarray:
-    # Microseconds: nanoseconds end in the year 2262.
-    whole = values.astype(f"{values.dtype.kind}8[us]")
-    return np.where(np.isnat(whole), np.nan, whole.astype(np.int64) / 1e6)
+    # Microseconds, because 64-bit nanoseconds overflow in the year 2262.
+    microseconds = values.astype(f"{values.dtype.kind}8[us]")
+    return np.where(np.isnat(microseconds), np.nan, microseconds.astype(np.int64) / 1e6)
 
 
 def _to_texts(values: np.ndarray) -> np.ndarray:
-    made = np.empty(len(values), dtype=object)
-    made[:] = [None if _is_missing(value) else format_value(value) for value in values]
-    return made
+    texts = np.empty(len(values), dtype=object)
+    texts[:] = [None if _is_missing(value) else format_value(value) for value in values]
+    return texts
 
 
 def format_value(value: Any) -> str:
-    """A cell as text; whole numbers without a point, moments in ISO form.
+    """Format a cell as a category: integers without a decimal point, datetimes in ISO format.
 
-    >>> spell(3.0), spell(2.5), spell(b"abc"), spell(date(2026, 11, 16))
-    ('3', '2.5', 'abc', '2026-11-16T00:00:00')
+    >>> format_value(3.0), format_value(2.5), format_value(b"abc")
+    ('3', '2.5', 'abc')
+    >>> format_value(date(2026, 11, 16))
+    '2026-11-16T00:00:00'
     """
     if isinstance(value, date | np.datetime64):
         return str(_to_datetime64(value).astype("datetime64[s]"))
@@ -152,11 +155,10 @@ def _to_floats(values: np.ndarray) -> np.ndarray:
 def _to_float(value: Any) -> float:
     try:
         return float(value)
-    except OverflowError:  # a whole number beyond all floats
+    except OverflowError:  # an integer beyond the range of float64
         return np.inf
 
 
 def _replace_infinities(values: np.ndarray) -> np.ndarray:
-    """In float64; infinities are absent too; -0.0 is 0.0."""
     values = values.astype(np.float64)
-    return np.where(np.isfinite(values), values, np.nan) + 0.0
+    return np.where(np.isfinite(values), values, np.nan) + 0.0  # + 0.0 turns -0.0 into 0.0

@@ -1,1 +1,1 @@
-"""TODO tabular/inspection."""
+"""Inspection of fitted estimators: calibration, feature importances and explanations."""

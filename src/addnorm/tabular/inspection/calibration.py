@@ -1,4 +1,4 @@
-"""Probabilities that mean what they say: one temperature, and the plot that shows it."""
+"""Temperature scaling of probabilities, and reliability diagrams."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,76 +12,100 @@ from addnorm.core.errors import UserError
 from addnorm.tabular.inspection.charts import save_chart
 
 MIN_CALIBRATION_ROWS = 100
-"""Rows from which on a temperature is worth fitting."""
+"""Smallest number of validation rows to fit a temperature to."""
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
-    """The T that makes softmax(logits / T) most likely.
+    """Return the temperature T that maximises the likelihood of softmax(logits / T).
 
-    Guo, Pleiss, Sun and Weinberger, On Calibration of Modern Neural Networks, 2017, arXiv
-    1706.04599. It changes no prediction, only how sure it is.
+    A temperature changes the probabilities, but no predicted class. Guo, Pleiss, Sun and
+    Weinberger, On Calibration of Modern Neural Networks, 2017, arXiv 1706.04599.
+
+    Args:
+        logits: (rows, classes) outputs on validation rows
+        targets: (rows) class codes
+        weights: (rows) positive weights
     """
 
-    def surprise(log_t: float) -> float:
-        said = log_softmax(logits / np.exp(log_t), axis=1)[np.arange(len(targets)), targets]
-        return float(-(said * weights).sum() / weights.sum())
+    def negative_log_likelihood(log_temperature: float) -> float:
+        log_probabilities = log_softmax(logits / np.exp(log_temperature), axis=1)
+        correct = log_probabilities[np.arange(len(targets)), targets]
+        return float(-(correct * weights).sum() / weights.sum())
 
-    return float(np.exp(minimize_scalar(surprise, bounds=(-3, 3), method="bounded").x))
+    best = minimize_scalar(negative_log_likelihood, bounds=(-3, 3), method="bounded").x
+    return float(np.exp(best))
 
 
 @dataclass(frozen=True)
 class Reliability:
-    """How often what was said with a probability came true."""
+    """Observed frequency of an outcome for each bin of its predicted probability."""
 
-    said: np.ndarray
-    """(bins), mean probability."""
-    true: np.ndarray
-    """(bins), share that came true."""
+    predicted: np.ndarray
+    """(bins) mean predicted probability."""
+    observed: np.ndarray
+    """(bins) fraction of rows with the outcome."""
     rows: np.ndarray
-    """(bins), how many."""
+    """(bins) number of rows."""
 
     @classmethod
     def from_predictions(
-        cls, probability: np.ndarray, true: np.ndarray, *, bins: int = 10
+        cls, probability: np.ndarray, outcome: np.ndarray, *, bins: int = 10
     ) -> "Reliability":
-        """Bins of equal width; empty ones are left out."""
-        if len(probability) != len(true) or not len(true):
-            raise UserError(f"got {len(probability)} probabilities and {len(true)} outcomes")
+        """Group predictions into bins of equal width; empty bins are dropped.
+
+        Args:
+            probability: (rows) predicted probabilities
+            outcome: (rows) booleans, whether the outcome occurred
+            bins: number of bins
+        """
+        if len(probability) != len(outcome) or not len(outcome):
+            raise UserError(
+                f"expected one outcome for each probability, got {len(probability)} probabilities "
+                f"and {len(outcome)} outcomes"
+            )
         if not isinstance(bins, int | np.integer) or isinstance(bins, bool) or bins < 1:
-            raise UserError(f"bins is a whole number from 1, got {bins!r}")
+            raise UserError(f"bins: expected an integer >= 1, got {bins!r}")
         if not ((probability >= 0) & (probability <= 1)).all():
-            raise UserError("probabilities lie between 0 and 1, got others")
-        place = np.minimum((probability * bins).astype(int), bins - 1)
-        rows = np.bincount(place, minlength=bins)
-        some = rows > 0
-        said, came = (np.bincount(place, each, bins)[some] for each in (probability, true))
-        return cls(said / rows[some], came / rows[some], rows[some])
+            raise UserError("probability: expected values between 0 and 1, got others")
+        index = np.minimum((probability * bins).astype(int), bins - 1)
+        rows = np.bincount(index, minlength=bins)
+        occupied = rows > 0
+        predicted, observed = (
+            np.bincount(index, each, bins)[occupied] / rows[occupied]
+            for each in (probability, outcome)
+        )
+        return cls(predicted, observed, rows[occupied])
 
     @property
     def error(self) -> float:
-        """Expected calibration error: the mean distance, rows counted alike."""
-        return float(np.average(np.abs(self.said - self.true), weights=self.rows))
+        """Expected calibration error: mean absolute difference, weighted by rows."""
+        return float(np.average(np.abs(self.predicted - self.observed), weights=self.rows))
 
     def chart(self) -> Any:
-        """The plot: on the diagonal, probabilities mean what they say."""
+        """Return the reliability diagram; the bins of a calibrated model lie on the diagonal."""
         import altair as alt
 
         table = [
-            {"said": float(said), "came true": float(true), "rows": int(rows)}
-            for said, true, rows in zip(self.said, self.true, self.rows, strict=True)
+            {"predicted": float(predicted), "observed": float(observed), "rows": int(rows)}
+            for predicted, observed, rows in zip(
+                self.predicted, self.observed, self.rows, strict=True
+            )
         ]
-        share = alt.Scale(domain=[0, 1])
+        unit = alt.Scale(domain=[0, 1])
         points = alt.Chart({"values": table}).encode(
-            x=alt.X("said:Q", scale=share, title="probability that was said"),
-            y=alt.Y("came true:Q", scale=share, title="share that came true"),
-            tooltip=["said:Q", "came true:Q", "rows:Q"],
+            x=alt.X("predicted:Q", scale=unit, title="predicted probability"),
+            y=alt.Y("observed:Q", scale=unit, title="observed frequency"),
+            tooltip=["predicted:Q", "observed:Q", "rows:Q"],
         )
-        ends = {"values": [{"said": 0, "came true": 0}, {"said": 1, "came true": 1}]}
-        even = alt.Chart(ends).mark_line(strokeDash=[4, 4], color="gray")
-        even = even.encode(x=alt.X("said:Q", scale=share), y=alt.Y("came true:Q", scale=share))
-        layers = alt.layer(even, points.mark_line(), points.mark_circle(size=60))
+        corners = {"values": [{"predicted": each, "observed": each} for each in (0, 1)]}
+        diagonal = (
+            alt.Chart(corners)
+            .mark_line(strokeDash=[4, 4], color="gray")
+            .encode(x=alt.X("predicted:Q", scale=unit), y=alt.Y("observed:Q", scale=unit))
+        )
+        layers = alt.layer(diagonal, points.mark_line(), points.mark_circle(size=60))
         return layers.properties(width=320, height=320)
 
     def save(self, path: str | Path) -> Path:
-        """Write the plot; the name's ending tells the format: svg, png, html or json."""
+        """Write the diagram to a .svg, .png, .html or .json file."""
         return save_chart(self.chart(), path)

@@ -1,4 +1,4 @@
-"""Charts as files."""
+"""Saving of Altair charts."""
 
 from pathlib import Path
 from typing import Any
@@ -10,12 +10,16 @@ SUFFIXES = (".svg", ".png", ".html", ".json")
 
 
 def save_chart(chart: Any, path: str | Path) -> Path:
-    """Write an altair chart whole or not at all; an html file fetches nothing."""
+    """Write an Altair chart atomically; an .html file is self-contained.
+
+    Args:
+        chart: Altair chart
+        path: file whose suffix names the format, one of `SUFFIXES`
+    """
     path = Path(path)
     if path.suffix.lower() not in SUFFIXES:
         raise UserError(
-            f"{path}: the name does not tell the format; wanted one that ends in "
-            f"{', '.join(SUFFIXES)}"
+            f"path: expected a file name that ends in {', '.join(SUFFIXES)}, got {path}"
         )
     options = {"inline": True} if path.suffix.lower() == ".html" else {}
     with atomic_write(path) as name:

@@ -1,4 +1,4 @@
-"""Why a row got its answer: what each of its cells contributes."""
+"""Explanations of single predictions: the effect of each cell."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,43 +12,48 @@ from addnorm.models.tabular.table_batch import TableBatch
 from addnorm.tabular.inspection.charts import save_chart
 
 MAX_SHOWN_COLUMNS = 12
-"""Columns of a picture at most."""
+"""Largest number of columns in a chart."""
 
 
 @dataclass(frozen=True)
 class Explanation:
-    """Effects of cells on answers.
+    """Effects of cells on predictions.
 
-    effect[row, column] = answer(row) - mean of answer(row with that cell of another row)
+    effect[row, column] = f(row) - mean over r of f(row with the cell of reference row r)
 
-    The other rows are training rows. An effect says how much the cell moved this answer, all other
-    cells as they are; effects need not add up to the answer.
+    f is the predicted number, or the probability of the predicted class. The reference rows are
+    training rows. An effect measures one cell with all other cells fixed, so the effects of a row
+    need not sum to its prediction.
     """
 
     effects: np.ndarray
-    """(rows, columns)."""
+    """(rows, columns) effect of each cell."""
     answers: np.ndarray
-    """(rows): the probability of `of`, or the predicted number."""
+    """(rows) predicted number, or probability of the class in `of`."""
     columns: list[str]
+    """Column names."""
     cells: list[list[str]]
-    """What stands in each cell, as text."""
+    """Formatted cells, by row and column."""
     of: list[str]
-    """What the answer is about, for each row: a class, or the target."""
+    """(rows) predicted class, or "the prediction" for a number."""
 
     def chart(self, row: int = 0) -> Any:
-        """The strongest effects on one row as bars."""
+        """Return the largest effects on one row as an Altair bar chart."""
         import altair as alt
 
         if not 0 <= row < len(self.effects):
-            raise UserError(f"row {row} is not among the {len(self.effects)} that were explained")
-        strong = np.argsort(-np.abs(self.effects[row]))[:MAX_SHOWN_COLUMNS]
+            raise UserError(
+                f"row: expected an index below {len(self.effects)}, the number of explained rows, "
+                f"got {row}"
+            )
+        largest = np.argsort(-np.abs(self.effects[row]))[:MAX_SHOWN_COLUMNS]
         table = [
             {
-                "cell": f"{self.columns[place]} = {self.cells[row][place]}",
-                "effect": float(self.effects[row, place]),
-                "sign": "towards" if self.effects[row, place] >= 0 else "against",
+                "cell": f"{self.columns[column]} = {self.cells[row][column]}",
+                "effect": float(self.effects[row, column]),
+                "sign": "towards" if self.effects[row, column] >= 0 else "against",
             }
-            for place in strong
+            for column in largest
         ]
         bars = alt.Chart({"values": table}).mark_bar()
         return bars.encode(
@@ -62,27 +67,31 @@ class Explanation:
         ).properties(width=360, title=f"{self.of[row]}: {self.answers[row]:.4g}")
 
     def save(self, path: str | Path, row: int = 0) -> Path:
-        """Write the picture of a row; the name's ending tells the format."""
+        """Write the chart of a row to a .svg, .png, .html or .json file."""
         return save_chart(self.chart(row), path)
 
 
 def column_effects(
     predict: Any, cells: TableBatch, reference: TableBatch, sources: list[int]
 ) -> np.ndarray:
-    """Effects of every column on answers, (rows, columns).
+    """Return the effect of every column on the prediction of every row, (rows, columns).
 
-    said: from (cells, row numbers) to answers, (n)
+    Args:
+        predict: maps (cells, row indices) to one value per row; the indices name the explained rows
+        cells: rows to explain
+        reference: rows that replacement cells are taken from
+        sources: column of each feature
     """
-    rows, others = cells.num_rows, reference.num_rows
+    rows, replacements = cells.num_rows, reference.num_rows
     base = predict(cells, np.arange(rows))
-    column = torch.tensor(sources)
+    column_of_feature = torch.tensor(sources)
     effects = np.zeros((rows, max(sources) + 1))
     for row in range(rows):
-        same = cells.select_rows(torch.full((others,), row))
-        for number in range(effects.shape[1]):
-            where = (column == number).expand(others, -1)
-            if not bool(where.any()):
+        repeated = cells.select_rows(torch.full((replacements,), row))
+        for column in range(effects.shape[1]):
+            mask = (column_of_feature == column).expand(replacements, -1)
+            if not bool(mask.any()):
                 continue
-            mixed = same.replace_cells(reference.to("cpu", same.numbers.dtype), where)
-            effects[row, number] = base[row] - predict(mixed, np.full(others, row)).mean()
+            mixed = repeated.replace_cells(reference.to("cpu", repeated.numbers.dtype), mask)
+            effects[row, column] = base[row] - predict(mixed, np.full(replacements, row)).mean()
     return effects

@@ -1,1 +1,1 @@
-"""TODO tabular/io."""
+"""Saved estimators: files and their schema."""

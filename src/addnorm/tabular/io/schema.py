@@ -1,4 +1,8 @@
-"""What the JSON of a saved estimator holds, field by field; nothing else is read."""
+"""Schema of the JSON file of a saved estimator.
+
+The file may come from an untrusted source, so every field is validated before it is used, and
+unknown fields are rejected.
+"""
 
 from collections import Counter
 from typing import Annotated, Any, Literal
@@ -27,14 +31,14 @@ FEATURE_FIELDS = {
     "categorical": "categories",
     "string": "texts",
 }
-"""Which features a column of each kind becomes."""
+"""Field of the encoder that holds the features of each column type."""
 CLASS_DTYPE_KINDS = "OUiufb"
-"""Kinds of arrays that classes may be: texts, numbers, truths."""
+"""NumPy dtype kinds that class labels may have: strings, numbers and booleans."""
 
 
 def _check_unique(texts: list[str]) -> list[str]:
     if len(set(texts)) != len(texts):
-        raise ValueError("a text stands there twice")
+        raise ValueError("expected unique strings, got duplicates")
     return texts
 
 
@@ -52,9 +56,9 @@ class _Curve(_StrictModel):
 
     @model_validator(mode="after")
     def _check_rising(self) -> "_Curve":
-        rises = (np.diff(self.values) > 0).all() and (np.diff(self.scores) >= 0).all()
-        if len(self.values) != len(self.scores) or not rises:
-            raise ValueError("a curve has as many scores as values, which rise")
+        increases = (np.diff(self.values) > 0).all() and (np.diff(self.scores) >= 0).all()
+        if len(self.values) != len(self.scores) or not increases:
+            raise ValueError("expected as many scores as values, both increasing")
         return self
 
 
@@ -83,17 +87,17 @@ class _Encoder(_StrictModel):
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "_Encoder":
-        met = Counter(
-            (each.column, what, getattr(each, "part", ""))
-            for what in ("numbers", "categories", "texts")
-            for each in getattr(self, what)
+        features = Counter(
+            (each.column, field, getattr(each, "part", ""))
+            for field in ("numbers", "categories", "texts")
+            for each in getattr(self, field)
         )
-        wanted = {(place, FEATURE_FIELDS[kind]) for place, kind in enumerate(self.kinds)}
-        if len(self.kinds) != len(self.names) or {each[:2] for each in met} != wanted:
-            raise ValueError("names, kinds and features of the encoder do not agree")
-        for (column, _, part), times in met.items():
-            if times > 1 or (part != "") != (self.kinds[column] == "datetime"):
-                raise ValueError(f"column {column} cannot have {times} features {part!r}")
+        expected = {(index, FEATURE_FIELDS[kind]) for index, kind in enumerate(self.kinds)}
+        if len(self.kinds) != len(self.names) or {each[:2] for each in features} != expected:
+            raise ValueError("names, kinds and features do not agree")
+        for (column, _, part), count in features.items():
+            if count > 1 or (part != "") != (self.kinds[column] == "datetime"):
+                raise ValueError(f"column {column} cannot have {count} features {part!r}")
         return self
 
 
@@ -112,71 +116,84 @@ class _Classes(_StrictModel):
         try:
             kind = np.dtype(self.dtype).kind
             array = np.array(self.values, self.dtype)
-            same, sorts = array.tolist() == self.values, np.unique(array).tolist() == self.values
+            is_exact = array.tolist() == self.values
+            is_sorted = np.unique(array).tolist() == self.values
         except (TypeError, ValueError):
-            kind, same, sorts = "V", False, False
-        if kind not in CLASS_DTYPE_KINDS or not same:
-            raise ValueError(f"classes {self.values!r} are not of type {self.dtype!r}")
-        if not sorts:
-            raise ValueError(f"classes {self.values!r} are not in order, each once")
+            kind, is_exact, is_sorted = "V", False, False
+        if kind not in CLASS_DTYPE_KINDS or not is_exact:
+            raise ValueError(f"expected classes of type {self.dtype!r}, got {self.values!r}")
+        if not is_sorted:
+            raise ValueError(f"expected sorted, unique classes, got {self.values!r}")
         return self
 
 
 class SavedEstimator(_StrictModel):
-    """A saved estimator in plain data."""
+    """Validated contents of the JSON file."""
 
     format: Literal["addnorm tabular estimator"]
     version: Literal[2]
     estimator: StrictStr
     params: dict[str, Any]
     config: dict[str, Any]
-    """Of the model."""
+    """Fields of the model's `TableConfig`."""
     encoder: _Encoder
     target: _Target | None
-    """Of a regressor."""
+    """Target scaling of a regressor."""
     classes: _Classes | None
-    """Of a classifier."""
+    """Class labels of a classifier."""
     temperature: float | None = Field(gt=0)
+    """Calibration temperature of a classifier."""
     history: list[dict[str, AnyFloat]]
     importances: list[float]
     names: list[StrictStr] | None
-    """Of columns, where the table had any."""
+    """Column names, if the table has any."""
     features: StrictInt
+    """Number of columns."""
     weights: StrictStr
-    """SHA-256 of the file of weights that belongs to this one."""
+    """SHA-256 of the weights file."""
 
     @model_validator(mode="after")
     def _check_consistency(self) -> "SavedEstimator":
         columns = len(self.encoder.names)
         if self.features != columns or len(self.importances) != columns:
-            raise ValueError(f"not as many features or importances as columns ({columns})")
+            raise ValueError(f"expected {columns} features and importances, as many as columns")
         if self.names is not None and self.names != self.encoder.names:
-            raise ValueError("the names of columns are not those of the encoder")
+            raise ValueError("expected the column names of the encoder, got others")
         if (self.classes is None) != (self.temperature is None):
-            raise ValueError("a classifier has classes and a temperature, a regressor neither")
+            raise ValueError("expected both classes and a temperature, or neither")
         if (self.classes is None) != (self.target is not None):
-            raise ValueError("an estimator has classes or a target, got both or neither")
+            raise ValueError("expected either classes or a target, got both or neither")
         return self
 
     @classmethod
     def from_json(cls, data: Any, path: Any, known: dict[str, type]) -> "SavedEstimator":
-        """From what JSON holds; mistakes are told in our own words. where: its file."""
+        """Validate parsed JSON.
+
+        Args:
+            data: parsed JSON
+            path: its file, for error messages
+            known: estimator classes by name
+
+        Raises:
+            UserError: with the first invalid field
+        """
         if not isinstance(data, dict) or data.get("format") != FORMAT:
-            raise UserError(f"{path} is no {FORMAT}")
+            raise UserError(f"{path}: expected the format {FORMAT!r}, got another file")
         if data.get("version") != VERSION:
             raise UserError(
-                f"{path} has version {data.get('version')!r}; this addnorm knows version {VERSION}"
+                f"{path}: expected version {VERSION}, got {data.get('version')!r}; load it with "
+                "the version of addnorm that saved it"
             )
         for name in data:
             if name not in cls.model_fields:
                 raise UserError(f"{path}: {unknown_name_message('field', name, cls.model_fields)}")
         try:
-            made = cls(**data)
-        except ValidationError as problem:
-            first = problem.errors()[0]
-            place = ".".join(map(str, first["loc"])) or "it"
-            said = str(first["msg"]).removeprefix("Value error, ")
-            raise UserError(f"{path} is damaged: {place}: {said}") from None
-        if made.estimator not in known:
-            raise UserError(f"{path}: {unknown_name_message('estimator', made.estimator, known)}")
-        return made
+            saved = cls(**data)
+        except ValidationError as error:
+            first = error.errors()[0]
+            location = ".".join(map(str, first["loc"])) or "the file"
+            reason = str(first["msg"]).removeprefix("Value error, ")
+            raise UserError(f"{path} is damaged: {location}: {reason}") from None
+        if saved.estimator not in known:
+            raise UserError(f"{path}: {unknown_name_message('estimator', saved.estimator, known)}")
+        return saved

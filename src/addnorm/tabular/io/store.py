@@ -1,4 +1,9 @@
-"""Estimators as files: JSON for what was chosen and learned, safetensors for numbers; no pickle."""
+"""Saving and loading of estimators without pickle.
+
+A folder contains `estimator.json` (parameters, encoder, target; see `schema.py`) and
+`model.safetensors` (weights and reference rows). Loading executes no code of the file, and checks
+all sizes before it allocates a model.
+"""
 
 import json
 from collections.abc import Iterator
@@ -19,19 +24,23 @@ from addnorm.core.files import atomic_write
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
 from addnorm.tabular.columns.encoder import TableEncoder
 from addnorm.tabular.io.schema import CLASS_DTYPE_KINDS, FORMAT, VERSION, SavedEstimator
-from addnorm.tabular.params import model_config, resolve_threads, training_config
-from addnorm.tabular.params import to_python_scalar as plain_value
+from addnorm.tabular.params import (
+    model_config,
+    resolve_threads,
+    to_python_scalar,
+    training_config,
+)
 from addnorm.tabular.training.targets import ClassTarget, NumberTarget
 
 FILE, WEIGHTS = "estimator.json", "model.safetensors"
 DICT_PARAMS = ("class_weight", "column_types")
-"""Parameters that may be dicts; JSON would turn their keys into text."""
+"""Parameters that may be dicts; stored as pairs, because JSON keys are strings."""
 MAX_CHECKED_DEPTH = 64
-"""Layers of a model at most that is only tried."""
+"""Largest depth of the model that is built on the meta device to check parameters."""
 
 
 def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
-    """Weights and reference rows as safetensors; weights in float32, as they were trained."""
+    """Serialize weights (float32, as they were trained) and reference rows as safetensors."""
     tensors = {f"module.{name}": _to_float32(value) for name, value in module.state_dict().items()}
     tensors |= {
         f"reference.{name}": value
@@ -41,65 +50,68 @@ def module_bytes(module: TableModel, reference: TableBatch) -> bytes:
 
 
 def module_from_bytes(data: bytes, config: TableConfig) -> tuple[TableModel, TableBatch]:
-    """What `module_bytes` wrote."""
+    """Rebuild the model and the reference rows from the output of `module_bytes`."""
     try:
         tensors = load(data)
-    except SafetensorError as problem:
-        raise UserError(f"the weights are damaged ({problem})") from None
-    reference = [tensors.pop(f"reference.{name}", None) for name in TableBatch._fields]
-    strange = [name for name in tensors if not name.startswith("module.")]
-    if strange or any(part is None for part in reference):
-        raise UserError(f"the weights are not those of an estimator: {strange or 'no reference'}")
+    except SafetensorError as error:
+        raise UserError(f"the weights are damaged ({error})") from None
+    fields = [tensors.pop(f"reference.{name}", None) for name in TableBatch._fields]
+    unknown = [name for name in tensors if not name.startswith("module.")]
+    if unknown or any(field is None for field in fields):
+        raise UserError(
+            "expected the weights of an estimator, got "
+            f"{', '.join(unknown) if unknown else 'no reference rows'}"
+        )
     weights = {name.removeprefix("module."): value for name, value in tensors.items()}
-    kept = TableBatch(*(part for part in reference if part is not None))
-    _check_shapes(weights, kept, config)
-    with torch.random.fork_rng(devices=[]):  # drawn in vain, then overwritten
+    reference = TableBatch(*(field for field in fields if field is not None))
+    _check_shapes(weights, reference, config)
+    with torch.random.fork_rng(devices=[]):  # the initial weights are overwritten
         module = build_table_model(config)
     try:
         module.load_state_dict(weights)
-    except RuntimeError as problem:
-        told = " ".join(str(problem).split())
-        raise UserError(f"the weights do not fit their model: {told}") from None
-    return module.double().eval(), kept
+    except RuntimeError as error:
+        raise _mismatch_error(" ".join(str(error).split())) from None
+    return module.double().eval(), reference
 
 
 def _check_shapes(weights: dict[str, Tensor], reference: TableBatch, config: TableConfig) -> None:
-    """Refuse weights of another model before any model is built whose size somebody else chose."""
+    """Raise `UserError` if weights do not fit a config, before a model of its size is allocated."""
     if config.depth > len(weights):
-        raise UserError(f"the weights do not fit their model: they have no {config.depth} layers")
+        raise _mismatch_error(f"expected {config.depth} layers, got {len(weights)} tensors")
     columns = config.numbers, config.numbers, len(config.categories)
-    shapes = [tuple(part.shape[:2]) for part in reference]
+    shapes = [tuple(field.shape[:2]) for field in reference]
     rows = reference.num_rows if reference.numbers.ndim else 0
     if shapes != [(rows, each) for each in (*columns, len(config.texts))] or not rows:
-        raise UserError("the weights do not fit their model: reference rows have other columns")
+        raise _mismatch_error("expected reference rows with the columns of the model")
     try:
         with torch.device("meta"):
-            wanted = build_table_model(config).state_dict()
-    except (RuntimeError, OverflowError, MemoryError) as problem:  # numbers beyond all bounds
-        told = " ".join(str(problem).split())
-        raise UserError(f"the weights do not fit their model: {told}") from None
-    names = {*wanted, *weights}
+            state = build_table_model(config).state_dict()
+    except (RuntimeError, OverflowError, MemoryError) as error:  # sizes beyond all limits
+        raise _mismatch_error(" ".join(str(error).split())) from None
+    names = {*state, *weights}
     for name in sorted(each for each in names if not each.endswith("_extra_state")):
-        theirs, ours = (
-            list(each[name].shape) if name in each else None for each in (weights, wanted)
+        expected, got = (
+            list(each[name].shape) if name in each else None for each in (state, weights)
         )
-        if theirs != ours:
-            raise UserError(
-                f"the weights do not fit their model: {name} is {theirs}, wanted {ours}"
-            )
+        if expected != got:
+            raise _mismatch_error(f"expected {name} of shape {expected}, got {got}")
+
+
+def _mismatch_error(reason: str) -> UserError:
+    return UserError(f"the weights do not match the model config: {reason}")
 
 
 def save_estimator(estimator: Any, folder: str | Path) -> None:
     """Write a fitted estimator to a folder."""
     target = estimator.target_
     data = module_bytes(estimator.module_, estimator.reference_)
-    plain = {
+    contents = {
         "format": FORMAT,
         "version": VERSION,
         "estimator": type(estimator).__name__,
         "params": _params_to_json(estimator.get_params(deep=False)),
         "config": estimator.module_.config.model_dump(),
-        "encoder": estimator.encoder_.to_plain(),
+        "encoder": estimator.encoder_.to_json(),
         "target": target.to_json() if isinstance(target, NumberTarget) else None,
         "classes": _classes_to_json(getattr(estimator, "classes_", None)),
         "temperature": getattr(estimator, "temperature_", None),
@@ -112,74 +124,90 @@ def save_estimator(estimator: Any, folder: str | Path) -> None:
     folder = Path(folder)
     try:
         with atomic_write(folder / FILE) as file, atomic_write(folder / WEIGHTS) as weights:
-            file.write_text(json.dumps(plain, indent=1) + "\n", encoding="ascii")
+            file.write_text(json.dumps(contents, indent=1) + "\n", encoding="ascii")
             weights.write_bytes(data)
-    except OSError as problem:
+    except OSError as error:
         raise UserError(
-            f"cannot write into {folder} ({problem.strerror or problem}); choose another folder"
+            f"cannot write to {folder} ({error.strerror or error}); choose another folder"
         ) from None
 
 
 def load_estimator(folder: str | Path, known: dict[str, type]) -> Any:
-    """Read an estimator from a folder; what it does not know is refused."""
+    """Load an estimator from a folder.
+
+    Args:
+        folder: folder that `save_estimator` wrote
+        known: estimator classes by name
+
+    Raises:
+        UserError: if a file is missing, damaged, or has unknown or inconsistent fields
+    """
     path = Path(folder) / FILE
     if not path.is_file():
-        raise UserError(f"no estimator at {folder}: wanted a folder with {FILE}, as save() makes")
+        raise UserError(f"expected a folder with {FILE}, as written by save(), got {folder}")
     try:
-        plain = json.loads(path.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as problem:
-        raise UserError(f"{path} is not JSON ({problem})") from None
-    saved = SavedEstimator.from_json(plain, path, known)
-    made = known[saved.estimator]()
-    if isinstance(made, ClassifierMixin) != (saved.classes is not None):
-        raise UserError(f"{path} is damaged: {saved.estimator} with the target of another")
-    for name in saved.params:
-        if name not in made.get_params(deep=False):
-            raise UserError(
-                f"{path}: {unknown_name_message('parameter', name, made.get_params(deep=False))}"
-            )
-    made.set_params(**{name: _pairs_to_dict(name, value) for name, value in saved.params.items()})
+        data = json.loads(path.read_text(encoding="utf-8"))
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: expected JSON ({error})") from None
+    saved = SavedEstimator.from_json(data, path, known)
+    estimator = _restore_params(saved, path, known)
     with _error_context(path):
         config = TableConfig.from_kwargs(**_lists_to_tuples(saved.config))
-    made.encoder_ = TableEncoder.from_json(plain["encoder"])
+    estimator.encoder_ = TableEncoder.from_json(data["encoder"])
     if saved.classes is not None and saved.temperature is not None:
-        made.classes_ = np.array(saved.classes.values, saved.classes.dtype)
-        made.target_ = ClassTarget(len(made.classes_))
-        made.temperature_ = saved.temperature
+        estimator.classes_ = np.array(saved.classes.values, saved.classes.dtype)
+        estimator.target_ = ClassTarget(len(estimator.classes_))
+        estimator.temperature_ = saved.temperature
     else:
-        made.target_ = NumberTarget.from_json(plain["target"])
-    layout = made.encoder_.layout | {"outputs": made.target_.outputs}
+        estimator.target_ = NumberTarget.from_json(data["target"])
+    layout = estimator.encoder_.layout | {"outputs": estimator.target_.outputs}
     if any(getattr(config, name) != value for name, value in layout.items()):
-        raise UserError(f"{path} is damaged: the model is not one of these columns and this target")
+        raise UserError(f"{path} is damaged: config does not match the columns and the target")
     with _error_context(path):
-        _check_params(made, layout)
-    made.feature_importances_ = np.array(saved.importances, float)
-    made.history_, made.n_features_in_ = plain["history"], saved.features
+        _check_params(estimator, layout)
+    estimator.feature_importances_ = np.array(saved.importances, float)
+    estimator.history_, estimator.n_features_in_ = data["history"], saved.features
     if saved.names is not None:
-        made.feature_names_in_ = np.array(saved.names, dtype=object)
-    weights = Path(folder) / WEIGHTS
-    if not weights.is_file():
-        raise UserError(f"no weights at {weights}")
-    data = weights.read_bytes()
-    if sha256(data).hexdigest() != saved.weights:
-        raise UserError(f"{weights} is damaged, or belongs to another {FILE}: the checksum differs")
-    with _error_context(weights):
-        made.module_, made.reference_ = module_from_bytes(data, config)
-    made._n_features_out = made.module_.width
-    return made
+        estimator.feature_names_in_ = np.array(saved.names, dtype=object)
+    weights_path = Path(folder) / WEIGHTS
+    if not weights_path.is_file():
+        raise UserError(f"expected a weights file, got nothing at {weights_path}")
+    weights = weights_path.read_bytes()
+    if sha256(weights).hexdigest() != saved.weights:
+        raise UserError(
+            f"{weights_path} is damaged or belongs to another {FILE}: the checksum differs"
+        )
+    with _error_context(weights_path):
+        estimator.module_, estimator.reference_ = module_from_bytes(weights, config)
+    estimator._n_features_out = estimator.module_.width
+    return estimator
+
+
+def _restore_params(saved: SavedEstimator, path: Path, known: dict[str, type]) -> Any:
+    """Build an unfitted estimator with the saved parameters."""
+    estimator = known[saved.estimator]()
+    if isinstance(estimator, ClassifierMixin) != (saved.classes is not None):
+        raise UserError(f"{path} is damaged: {saved.estimator} with the target of another class")
+    params = estimator.get_params(deep=False)
+    for name in saved.params:
+        if name not in params:
+            raise UserError(f"{path}: {unknown_name_message('parameter', name, params)}")
+    return estimator.set_params(
+        **{name: _pairs_to_dict(name, value) for name, value in saved.params.items()}
+    )
 
 
 @contextmanager
 def _error_context(path: Path) -> Iterator[None]:
-    """Mistakes are told with the file they stand in."""
+    """Prefix the messages of `UserError` with a file."""
     try:
         yield
-    except UserError as problem:
-        raise UserError(f"{path}: {problem}") from None
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from None
 
 
 def _check_params(estimator: Any, layout: dict[str, Any]) -> None:
-    """Refuse parameters with which nothing could be fitted."""
+    """Raise `UserError` for parameters that `fit` would reject."""
     config = model_config(estimator, estimator.encoder_, layout["outputs"])
     training_config(estimator, 1, wiring=config.wiring, seed=0)
     resolve_threads(estimator)
@@ -197,26 +225,26 @@ def _feature_names(estimator: Any) -> list[str] | None:
 
 
 def _params_to_json(params: dict[str, Any]) -> dict[str, Any]:
-    plain = {}
+    converted = {}
     for name, value in params.items():
         if name in DICT_PARAMS and isinstance(value, dict):
-            value = [[plain_value(key), plain_value(each)] for key, each in value.items()]
-        plain[name] = plain_value(value)
+            value = [[to_python_scalar(key), to_python_scalar(each)] for key, each in value.items()]
+        converted[name] = to_python_scalar(value)
         try:
-            json.dumps(plain[name])
+            json.dumps(converted[name])
         except TypeError:
             raise UserError(
-                f"{name}={value!r} cannot be saved; wanted a number, a text or None: "
+                f"{name}: expected a number, a string or None to save, got {value!r}; call "
                 f"set_params({name}=None) before save()"
             ) from None
-    return plain
+    return converted
 
 
 def _pairs_to_dict(name: str, value: Any) -> Any:
     try:
         return dict(value) if name in DICT_PARAMS and type(value) is list else value
     except (TypeError, ValueError):
-        raise UserError(f"{name} cannot be {value!r}; wanted pairs") from None
+        raise UserError(f"{name}: expected pairs, got {value!r}") from None
 
 
 def _classes_to_json(classes: np.ndarray | None) -> dict[str, Any] | None:
@@ -225,7 +253,7 @@ def _classes_to_json(classes: np.ndarray | None) -> dict[str, Any] | None:
     if classes.dtype.kind not in CLASS_DTYPE_KINDS or not all(
         isinstance(each, str | int | float | bool) for each in classes.tolist()
     ):
-        raise UserError(f"classes of type {classes.dtype} cannot be saved; wanted text or numbers")
+        raise UserError(f"classes: expected strings or numbers to save, got type {classes.dtype}")
     return {"dtype": str(classes.dtype), "values": classes.tolist()}
 
 

@@ -1,1 +1,1 @@
-"""TODO tabular/training."""
+"""Training of table models: loop, row weights, targets and pre-training."""

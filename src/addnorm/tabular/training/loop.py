@@ -1,13 +1,15 @@
-"""The loop that fits a model to rows."""
+"""Training loop for table models.
+
+`train_epochs` minimises any loss over weighted rows; `fit_model` (supervised) and the estimators'
+`pretrain` (self-supervised) supply the loss. `predict` runs a trained model batch by batch.
+"""
 
 import math
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import wraps
-from typing import Any, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -16,27 +18,27 @@ from addnorm.core.errors import UserError
 from addnorm.core.seeds import derive_seed
 from addnorm.models.base import WiredModule
 from addnorm.models.tabular import TableBatch, TableConfig, TableModel, build_table_model
+from addnorm.tabular.training.contexts import eval_mode
 from addnorm.tabular.training.pretraining import Pretrained
 from addnorm.tabular.training.targets import Target
+from addnorm.train.callbacks import TrainCallback
 from addnorm.train.ema import EMA
 from addnorm.train.optimizers.base import make_optimizer
 from addnorm.train.schedules.base import make_schedule
 
-P = ParamSpec("P")
-R = TypeVar("R")
 CALIBRATION_ROWS = 256
-"""Rows that a wiring measures at the start."""
+"""Rows that data-dependent wirings are calibrated on before training."""
 MAX_GRADIENT_NORM = 1.0
-"""Norm of the gradient at most."""
+"""Gradients are clipped to this norm."""
 MAX_BATCH_ROWS = 1024
-"""Rows that are answered at once, at most."""
+"""Largest prediction batch, in rows."""
 MAX_BATCH_CELLS = 1 << 15
-"""Cells of those at most, so that wide tables need no more memory than narrow ones."""
+"""Largest prediction batch, in cells, so that memory does not grow with the table's width."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingConfig:
-    """How a fit goes."""
+    """Settings of the training loop; see the parameters of the estimators."""
 
     optimizer: str
     lr: float
@@ -52,34 +54,34 @@ class TrainingConfig:
 
 
 class WeightedBatch(NamedTuple):
-    """Rows, what is asked of them, and their weights."""
+    """Encoded rows with their targets and weights."""
 
     cells: TableBatch
     targets: Tensor
+    """(rows) encoded targets."""
     weights: Tensor
+    """(rows) positive weights."""
 
     def rows(self, index: Tensor) -> "WeightedBatch":
-        """Some of the rows."""
+        """Select rows by index."""
         return WeightedBatch(
             self.cells.select_rows(index), self.targets[index], self.weights[index]
         )
 
     def subsample(self, max_rows: int) -> "WeightedBatch":
-        """So many of the rows at most, spread over all: equal ones stand side by side."""
+        """Return at most `max_rows` evenly spaced rows; equal rows are adjacent."""
         rows = len(self.weights)
         return self.rows(torch.arange(min(max_rows, rows)) * rows // min(max_rows, rows))
 
     def to(self, device: torch.device) -> "WeightedBatch":
-        """On a device, in float32."""
+        """Move to a device, with numbers and weights in float32."""
         return WeightedBatch(
             self.cells.to(device), self.targets.to(device), self.weights.float().to(device)
         )
 
 
 History = list[dict[str, float]]
-"""A row for each epoch: epoch, train, valid, lr, seconds."""
-EpochCallback = Callable[[int, int, dict[str, float]], None]
-"""Told the epoch, how many there will be, and the row of the epoch."""
+"""One dict per epoch with the keys epoch, train, valid (if validated), lr and seconds."""
 
 
 def build_model(
@@ -91,10 +93,18 @@ def build_model(
     device: torch.device,
     pretrained: Pretrained | None = None,
 ) -> TableModel:
-    """A model that is yet to learn, but knows its rows: bins of numbers, the bias of the head, what
-    its wiring measures.
+    """Build a model and initialize it from training rows.
 
-    target: None where none is learnt. before: what was learnt without one
+    The rows determine the bins of the numeric embedding, the bias of the head and the calibration
+    of the wiring.
+
+    Args:
+        config: architecture
+        rows: training rows
+        target: initializes the bias of the head; None for pre-training
+        seed: seed of the initialization
+        device: device of the model
+        pretrained: weights to start from
     """
     model = build_table_model(config, seed=derive_seed(seed, "start"))
     model.tokens.fit_bins(rows.cells, rows.weights)
@@ -115,17 +125,19 @@ def fit_model(
     target: Target,
     config: TrainingConfig,
     reference: TableBatch,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
-    """Train the model in place; it ends with the averaged weights of its best epoch on what is held
-    out, or of the last where nothing is.
+    """Train a model in place on a target; return the history.
+
+    The model ends with the averaged weights of the epoch with the lowest validation loss, or of the
+    last epoch without validation rows.
     """
 
-    def loss_of(part: WeightedBatch) -> tuple[Tensor, Tensor]:
-        losses = target.loss(model(part.cells), part.targets)
-        return (losses * part.weights).sum(), part.weights.sum()
+    def compute_loss(batch: WeightedBatch) -> tuple[Tensor, Tensor]:
+        losses = target.loss(model(batch.cells), batch.targets)
+        return (losses * batch.weights).sum(), batch.weights.sum()
 
-    def judge() -> float:
+    def validate() -> float:
         assert valid is not None
         outputs = predict(model, valid.cells, reference, precision=config.precision)
         losses = target.loss(outputs, valid.targets)
@@ -134,10 +146,10 @@ def fit_model(
     return train_epochs(
         model,
         train,
-        compute_loss=loss_of,
-        validate=None if valid is None else judge,
+        compute_loss=compute_loss,
+        validate=None if valid is None else validate,
         config=config,
-        on_epoch_end=on_epoch_end,
+        callback=callback,
     )
 
 
@@ -148,52 +160,63 @@ def train_epochs(
     compute_loss: Callable[[WeightedBatch], tuple[Tensor, Tensor]],
     validate: Callable[[], float] | None,
     config: TrainingConfig,
-    on_epoch_end: EpochCallback | None = None,
+    callback: TrainCallback | None = None,
 ) -> History:
-    """Minimise a loss over weighted rows.
+    """Minimise a loss over weighted rows, in place; return the history.
 
-    loss_of: the weighted sum of the losses of some rows, and the sum of their weights
-    judge: how bad the model is, at the end of an epoch
+    Args:
+        model: model to train; ends with the averaged weights of the best epoch
+        train: rows of one epoch
+        compute_loss: maps a batch to the weighted sum of its losses and the sum of its weights
+        validate: returns the validation loss of the model; without it, the last epoch is the best
+        config: optimizer, schedule and limits
+        callback: its `on_epoch_end` is called with the row of every epoch
+
+    Raises:
+        UserError: if the loss is not finite in the first epoch
     """
     rows = len(train.weights)
     batches = max(1, math.ceil(rows / config.batch_size))
     steps = batches * config.max_epochs
-    mean = float(train.weights.mean())
+    mean_weight = float(train.weights.mean())
     optimizer = make_optimizer(
         config.optimizer, model, lr=config.lr, weight_decay=config.weight_decay
     )
     schedule, average = make_schedule(config.schedule), EMA(model, config.average)
-    started, step, waited = time.monotonic(), 0, 0
-    best, kept = math.inf, _clone_state(model)
-    curve: History = []
+    started, step, epochs_without_progress = time.monotonic(), 0, 0
+    best_loss, best_state = math.inf, _clone_state(model)
+    history: History = []
     model.train()
     for epoch in range(1, config.max_epochs + 1):
-        chance = torch.Generator().manual_seed(derive_seed(config.seed, "order", epoch))
-        order = torch.randperm(rows, generator=chance).to(train.weights.device)
+        generator = torch.Generator().manual_seed(derive_seed(config.seed, "order", epoch))
+        order = torch.randperm(rows, generator=generator).to(train.weights.device)
         total = torch.zeros(2, dtype=torch.float64, device=order.device)  # losses, weights
-        for at in order.tensor_split(batches):
+        for index in order.tensor_split(batches):
             step += 1
-            spent = time.monotonic() - started
-            share = 0.0 if config.max_seconds is None else min(1.0, spent / config.max_seconds)
-            optimizer.set_lr(schedule.factor(max(step, math.ceil(share * steps)), steps))
+            seconds = time.monotonic() - started
+            # A time limit advances the schedule, so that the learning rate decays fully within it.
+            elapsed = 0.0 if config.max_seconds is None else min(1.0, seconds / config.max_seconds)
+            optimizer.set_lr(schedule.factor(max(step, math.ceil(elapsed * steps)), steps))
             with _autocast(config.precision, order.device):
-                loss, weight = compute_loss(train.rows(at))
-            torch.autograd.backward(loss / (mean * len(at)))
+                loss, weight = compute_loss(train.rows(index))
+            # Divide by the expected weight of the batch, not by its own: a batch of light rows
+            # must count less than a batch of heavy ones.
+            torch.autograd.backward(loss / (mean_weight * len(index)))
             nn.utils.clip_grad_norm_(model.parameters(), MAX_GRADIENT_NORM)
             optimizer.step()
             optimizer.zero_grad()
             model.after_step()
             average.update(step)
             total += torch.stack((loss.detach(), weight)).double()
-            if share >= 1:
+            if elapsed >= 1:
                 break
-        spent = time.monotonic() - started
+        seconds = time.monotonic() - started
         row = {"epoch": epoch, "train": float(total[0] / total[1])}
         if not math.isfinite(row["train"]):
-            if curve:
+            if history:
                 warnings.warn(
-                    f"the loss is not a finite number in epoch {epoch} at lr={config.lr}; the "
-                    f"{'best' if validate else 'last'} epoch before it is kept",
+                    f"the training loss is not finite in epoch {epoch} at lr={config.lr}; keeping "
+                    f"the {'best' if validate else 'last'} epoch before it",
                     RuntimeWarning,
                     stacklevel=2,
                 )
@@ -203,23 +226,26 @@ def train_epochs(
                 model.eval()
                 row["valid"] = validate()
                 model.train()
-            if validate is None or row["valid"] < best:
-                best, kept, waited = row.get("valid", 0.0), _clone_state(model), 0
+            if validate is None or row["valid"] < best_loss:
+                best_loss, best_state = row.get("valid", 0.0), _clone_state(model)
+                epochs_without_progress = 0
             else:
-                waited += 1
-        curve.append(row | {"lr": optimizer.optimizers[0].param_groups[0]["lr"], "seconds": spent})
-        if on_epoch_end is not None:
-            on_epoch_end(epoch, config.max_epochs, curve[-1])
-        late = config.max_seconds is not None and spent >= config.max_seconds
-        if late or (validate is not None and waited >= config.patience):
+                epochs_without_progress += 1
+        lr = optimizer.optimizers[0].param_groups[0]["lr"]
+        history.append(row | {"lr": lr, "seconds": seconds})
+        if callback is not None:
+            callback.on_epoch_end(epoch, config.max_epochs, history[-1])
+        is_late = config.max_seconds is not None and seconds >= config.max_seconds
+        if is_late or (validate is not None and epochs_without_progress >= config.patience):
             break
-    if not curve:
+    if not history:
         raise UserError(
-            f"the loss is not a finite number in the first epoch at lr={config.lr}; try a tenth of it"
+            f"lr: expected a finite training loss in the first epoch, got lr={config.lr}; try a "
+            "tenth of it"
         )
-    model.load_state_dict(kept)
+    model.load_state_dict(best_state)
     model.eval()
-    return curve
+    return history
 
 
 @torch.no_grad()
@@ -231,67 +257,20 @@ def predict(
     precision: str = "float32",
     embeddings: bool = False,
 ) -> Tensor:
-    """What the model says of rows, a few at a time; no row's answer depends on another row."""
+    """Return the outputs, or the row embeddings, of a model for each row.
+
+    Rows are processed in batches of bounded size. SAINT attends to the reference rows instead of
+    the other rows of the batch, so each prediction depends on its own row only.
+    """
     weight = model.head.weight
-    many = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // (1 + model.config.features)))
-    said = []
+    size = max(1, min(MAX_BATCH_ROWS, MAX_BATCH_CELLS // (1 + model.config.features)))
+    outputs = []
     with eval_mode(model), _autocast(precision, weight.device):
         memory = model.encode_reference(reference.to(weight.device, weight.dtype))
-        for start in range(0, cells.num_rows, many):
-            part = cells.select_rows(slice(start, start + many)).to(weight.device, weight.dtype)
-            said.append(model.embed(part, memory) if embeddings else model(part, memory))
-    return torch.cat(said)
-
-
-@contextmanager
-def eval_mode(model: nn.Module) -> Iterator[None]:
-    """Without dropout; afterwards as it was."""
-    training = model.training
-    model.eval()
-    try:
-        yield
-    finally:
-        model.train(training)
-
-
-def rollback_on_error(method: Callable[P, R]) -> Callable[P, R]:
-    """A method that happens whole: if it fails or is interrupted, its object is as it was."""
-
-    @wraps(method)
-    def made(*args: P.args, **named: P.kwargs) -> R:
-        own = args[0].__dict__
-        before = dict(own)
-        try:
-            return method(*args, **named)
-        except BaseException:
-            own.clear()
-            own.update(before)
-            raise
-
-    return made
-
-
-@contextmanager
-def torch_context(
-    *, threads: int | None, seed: int | None = None, device: torch.device | None = None
-) -> Iterator[None]:
-    """So many threads, and the generators of the CPU and of the device seeded; all are afterwards
-    as they were.
-    """
-    before = torch.get_num_threads()
-    cuda = [device] if device is not None and device.type == "cuda" else []
-    with torch.random.fork_rng(devices=cuda):
-        if seed is not None:
-            torch.default_generator.manual_seed(seed)  # manual_seed would seed every device
-            for each in cuda:
-                with torch.cuda.device(each):
-                    torch.cuda.manual_seed(seed)
-        try:
-            if threads is not None:
-                torch.set_num_threads(threads)
-            yield
-        finally:
-            torch.set_num_threads(before)
+        for start in range(0, cells.num_rows, size):
+            batch = cells.select_rows(slice(start, start + size)).to(weight.device, weight.dtype)
+            outputs.append(model.embed(batch, memory) if embeddings else model(batch, memory))
+    return torch.cat(outputs)
 
 
 def _autocast(precision: str, device: torch.device) -> Any:

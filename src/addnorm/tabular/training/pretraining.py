@@ -1,4 +1,4 @@
-"""Pre-training on rows without a target: a table explains itself."""
+"""Self-supervised pre-training on rows without a target."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -18,60 +18,62 @@ from addnorm.tabular.columns.encoder import TableEncoder
 
 OBJECTIVES = ("auto", "masked", "replaced", "contrastive")
 MASK_FRACTION = 0.3
-"""Share of cells that are hidden or replaced."""
+"""Fraction of cells that are masked or replaced."""
 MIX_FRACTION = 0.2
-"""Share of another row in the vectors of the second view."""
+"""Weight of another row's token embeddings in the augmented view (mixup)."""
 CONTRASTIVE_TEMPERATURE = 0.7
 """Temperature of the contrastive loss."""
 CONTRASTIVE_WEIGHT, CATEGORY_WEIGHT, NUMBER_WEIGHT = 0.5, 1.0, 10.0
-"""Weights of the three parts of SAINT's loss: which row, its categories, its numbers."""
+"""Weights of the three terms of SAINT's loss."""
 MAX_PROJECTION_DIM = 1024
-"""Features of a projection at most."""
+"""Largest width of a projection head."""
 
 
 @dataclass(frozen=True)
 class Pretrained:
-    """What pre-training found: how to read columns, and where to start."""
+    """Encoder and weights of a pre-trained model."""
 
     encoder: TableEncoder
     config: TableConfig
     weights: bytes
-    """Safetensors."""
+    """All weights but those of the head, as safetensors."""
 
     def load_into(self, module: TableModel) -> None:
-        """Start a model from here; its head starts by itself."""
-        theirs = module.config.model_dump(exclude={"outputs"})
-        if theirs != self.config.model_dump(exclude={"outputs"}):
+        """Load the weights into a model with the same config; its head keeps its own weights."""
+        expected, got = (
+            each.model_dump(exclude={"outputs"}) for each in (self.config, module.config)
+        )
+        changed = [name for name in expected if expected[name] != got[name]]
+        if changed:
             raise UserError(
-                "the model was pre-trained with other settings; call pretrain again, or fit a fresh"
-                " estimator"
+                "expected the settings of the pre-training, got others for "
+                f"{', '.join(changed)}; call pretrain again or fit a new estimator"
             )
         state = module.state_dict()
         module.load_state_dict(state | load(self.weights))
 
 
 class PretextModel(WiredModule):
-    """A model with heads that ask about its cells.
+    """Table model with the heads and the loss of a pre-training objective.
 
-    masked: a hidden number, as a squared error, and a hidden category, as a cross entropy
-    replaced: whether a cell is another row's, and unlike its own
-    contrastive: which row a mixed view comes from, and what stood in its cells,
+    masked: reconstruct masked cells; squared error of numbers, cross entropy of categories
+    replaced: detect the cells that were replaced by a different value of another row
+    contrastive: match each row with its augmented view, and reconstruct the cells from the view,
 
         (H(Z Z'^T / 0.7) + H(Z' Z^T / 0.7)) / 2 * 0.5 + categories + 10 * numbers
 
-    Z, Z': (B, width), projections of all cells' vectors, each of length 1, of rows and mixed rows
-    H: mean cross entropy, asked for the row itself
+    Z, Z': (B, width), projections of the normalized cell embeddings of the rows and of their views
+    H: mean cross entropy with the row itself as the correct class
 
-    Huang et al. 2020, section 2 (the first two); Somepalli et al. 2021, section 4.
+    Huang et al. 2020, section 2 (masked, replaced); Somepalli et al. 2021, section 4 (contrastive).
     """
 
-    # NOTE[DIFF]: words of texts are hidden but not asked for, and so are absent cells.
+    # NOTE[DIFF]: strings and missing cells are masked, but not reconstructed.
     # NOTE[DIFF]: weights, temperature and projections are those of SAINT's released code, whose
-    # projections (6 / 5 and 1 / 2 of all cells' features) grow without a bound; here they have 1024
-    # features at most, and do not read the token of the row.
-    # NOTE[DIFF]: a mixed view has 0.3 of its cells from another row and 0.8 of its own vectors; the
-    # paper's formula gives the row itself 0.2, the released code 0.3, which mixes nothing unless it
-    # is told to.
+    # projections (6 / 5 and 1 / 2 of the width of all cells) are unbounded; here they have at most
+    # 1024 features and do not read the row token.
+    # NOTE[DIFF]: a view takes 0.3 of its cells from another row and keeps 0.8 of its own embedding.
+    # The paper's formula keeps 0.2, the released code 0.3, and its mixing is off by default.
     def __init__(self, model: TableModel, objective: str) -> None:
         super().__init__()
         config = model.config
@@ -79,74 +81,73 @@ class PretextModel(WiredModule):
         if objective == "auto":
             objective = "contrastive" if config.model == "saint" else "masked"
         self.objective = objective
-        told = torch.zeros(config.features, dtype=torch.bool)
-        told[model.covered_features] = True
-        if not bool(told.any()):
+        covered = torch.zeros(config.features, dtype=torch.bool)
+        covered[model.covered_features] = True
+        if not bool(covered.any()):
             raise UserError(
-                f"{config.model} reads no column of this table with attention, so there is nothing"
-                " to pre-train; choose another model"
+                f"pretrain: expected columns that {config.model} attends to, got none in this "
+                "table; choose another model"
             )
-        self.covered_features, self.first_feature = told, int(told.nonzero()[0])
+        self.covered_features, self.first_feature = covered, int(covered.nonzero()[0])
         width = model.states_width
         self.flags = nn.Linear(width, config.features)
         self.numbers = nn.Linear(width, max(1, config.numbers))
         self.categories = nn.ModuleList(nn.Linear(width, size) for size in config.categories)
-        self.project = nn.ModuleList(_build_projection(width * int(told.sum())) for _ in range(2))
+        projection_width = width * int(covered.sum())
+        self.project = nn.ModuleList(_build_projection(projection_width) for _ in range(2))
 
     @property
     def stacks(self) -> tuple[Stack, ...]:
-        """Those of the model."""
         return self.model.stacks
 
     def outer_weights(self) -> Iterator[tuple[str, Tensor]]:
-        """Those of the model."""
         return self.model.outer_weights()
 
     def no_decay(self) -> set[str]:
-        """Those of the model."""
         return {f"model.{name}" for name in self.model.no_decay()}
 
     def loss(self, cells: TableBatch) -> Tensor:
-        """The mean loss of a batch of rows."""
+        """Return the mean loss of the objective over a batch of rows."""
         rows, device = cells.num_rows, cells.numbers.device
         other = cells.select_rows(torch.randperm(rows, device=device))
-        where = torch.rand(rows, len(self.covered_features), device=device) < MASK_FRACTION
-        where = where & self.covered_features.to(device)
+        mask = torch.rand(rows, len(self.covered_features), device=device) < MASK_FRACTION
+        mask = mask & self.covered_features.to(device)
         if self.objective == "masked":
             numbers, categories = self._reconstruction_losses(
-                self.model.states(cells.masked(where)), cells, where
+                self.model.states(cells.masked(mask)), cells, mask
             )
             return numbers + categories / max(1, len(self.categories))
-        mixed = cells.replace_cells(other, where)
+        mixed = cells.replace_cells(other, mask)
         if self.objective == "replaced":
             return self._replacement_loss(self.model.states(mixed), mixed.differs_from(cells))
-        return self._contrastive_loss(cells, mixed, where)
+        return self._contrastive_loss(cells, mixed, mask)
 
     def _reconstruction_losses(
         self, states: Tensor, cells: TableBatch, mask: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """How badly numbers and categories at some places are guessed, only such as were there: a
-        mean, and a sum of means over columns.
+        """Return the losses of reconstructing the cells of a mask; missing cells do not count.
+
+        The loss of numbers is a mean over cells; that of categories is a sum of means over columns.
         """
-        numbers, lost, missed = self.model.config.numbers, *states.new_zeros(2)
+        numbers, number_loss, category_loss = self.model.config.numbers, *states.new_zeros(2)
         if self.first_feature < numbers:
-            picks = torch.einsum("bnd,nd->bn", states[:, :numbers], self.numbers.weight)
-            asked = (mask[:, :numbers] & ~cells.absent).to(states.dtype)
-            errors = (picks + self.numbers.bias - cells.numbers).square() * asked
-            lost = errors.sum() / asked.sum().clamp_min(1)
-        for place, head in enumerate(self.categories):
-            present = cells.codes[:, place] != ABSENT
-            asked = (mask[:, numbers + place] & present).to(states.dtype)
+            predicted = torch.einsum("bnd,nd->bn", states[:, :numbers], self.numbers.weight)
+            counted = (mask[:, :numbers] & ~cells.absent).to(states.dtype)
+            errors = (predicted + self.numbers.bias - cells.numbers).square() * counted
+            number_loss = errors.sum() / counted.sum().clamp_min(1)
+        for index, head in enumerate(self.categories):
+            present = cells.codes[:, index] != ABSENT
+            counted = (mask[:, numbers + index] & present).to(states.dtype)
             losses = F.cross_entropy(
-                head(states[:, numbers + place - self.first_feature]),
-                cells.codes[:, place],
+                head(states[:, numbers + index - self.first_feature]),
+                cells.codes[:, index],
                 reduction="none",
             )
-            missed = missed + (losses * asked).sum() / asked.sum().clamp_min(1)
-        return lost, missed
+            category_loss = category_loss + (losses * counted).sum() / counted.sum().clamp_min(1)
+        return number_loss, category_loss
 
     def _replacement_loss(self, states: Tensor, mask: Tensor) -> Tensor:
-        """How badly cells of other rows are told from a row's own."""
+        """Return the binary cross entropy of detecting the replaced cells of a mask."""
         weight, bias = (
             self.flags.weight[self.covered_features],
             self.flags.bias[self.covered_features],
@@ -162,22 +163,26 @@ class PretextModel(WiredModule):
         def mix(_module: nn.Module, _inputs: Any, tokens: Tensor) -> Tensor:
             return (1 - MIX_FRACTION) * tokens + MIX_FRACTION * tokens[shuffled]
 
-        plain = self.model.states(cells)
+        row_states = self.model.states(cells)
         hook = self.model.tokens.register_forward_hook(mix)
         try:
-            states = self.model.states(mixed)
+            view_states = self.model.states(mixed)
         finally:
             hook.remove()
-        one, two = (
+        rows, views = (
             project(F.normalize(each, dim=-1).flatten(1))
-            for project, each in zip(self.project, (plain, states), strict=True)
+            for project, each in zip(self.project, (row_states, view_states), strict=True)
         )
-        logits = one @ two.mT / CONTRASTIVE_TEMPERATURE
+        logits = rows @ views.mT / CONTRASTIVE_TEMPERATURE
         own = torch.arange(len(logits), device=logits.device)
-        which = (F.cross_entropy(logits, own) + F.cross_entropy(logits.mT, own)) / 2
-        everywhere = self.covered_features.to(mask.device).expand_as(mask)
-        numbers, categories = self._reconstruction_losses(states, cells, everywhere)
-        return CONTRASTIVE_WEIGHT * which + CATEGORY_WEIGHT * categories + NUMBER_WEIGHT * numbers
+        contrastive = (F.cross_entropy(logits, own) + F.cross_entropy(logits.mT, own)) / 2
+        all_cells = self.covered_features.to(mask.device).expand_as(mask)
+        numbers, categories = self._reconstruction_losses(view_states, cells, all_cells)
+        return (
+            CONTRASTIVE_WEIGHT * contrastive
+            + CATEGORY_WEIGHT * categories
+            + NUMBER_WEIGHT * numbers
+        )
 
 
 def _build_projection(width: int) -> nn.Module:

@@ -1,8 +1,13 @@
-"""Rows as a weighted set: their order and their repetition change nothing.
+"""Merging of equal rows, their weights, and the validation split.
 
-A training sees each different row once, with the sum of its weights, in an order that the rows
-themselves and the seed decide. So three equal rows and one row of weight 3 are the same to the last
-bit, a row of weight 0 is none, and a shuffled table gives the same model.
+scikit-learn expects that a row of weight 3 is equivalent to three equal rows, and a row of weight 0
+to no row. Here this holds bit for bit. Before training, equal rows are merged into one row with the
+sum of their weights, and sorted by a hash of their cells and the seed. The order of the table
+therefore does not matter either.
+
+For example, the rows `(a, 1), (b, 1), (a, 1), (a, 0)` of one feature and a target become three
+merged rows: `(a, 1)` of weight 2, `(a, 0)` and `(b, 1)`. The first two have equal features, so they
+form one group.
 """
 
 from collections.abc import Sequence
@@ -12,32 +17,32 @@ from hashlib import blake2b
 import numpy as np
 
 TARGET_EPOCH_ROWS = 4096
-"""Rows of a pass, about, where fewer different rows stand for more."""
+"""Approximate rows per epoch of a table with fewer distinct rows, if they are repeated enough."""
 HASH_MULTIPLIERS = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
 @dataclass(frozen=True)
 class UniqueRows:
-    """Different rows, those of equal cells beside one another, else in an order by chance."""
+    """Distinct rows in pseudo-random order; rows of one group (equal features) are adjacent."""
 
     indices: np.ndarray
-    """Where each stands in the table, once."""
+    """(distinct rows) index of one occurrence in the table."""
     weights: np.ndarray
-    """Its weight in all."""
+    """(distinct rows) total weight."""
     multiplicity: np.ndarray
-    """How many rows it stands for."""
+    """(distinct rows) number of table rows that are represented."""
     groups: np.ndarray
-    """A number for each different set of cells, rising from 0: rows that differ in their target
-    alone have one."""
+    """(distinct rows) group number, increasing from 0. Rows with equal features and different
+    targets are in one group."""
 
     @property
     def num_groups(self) -> int:
-        """Different sets of cells."""
+        """Number of distinct feature rows."""
         return int(self.groups[-1]) + 1
 
     @property
     def group_starts(self) -> np.ndarray:
-        """The first row of every group."""
+        """(groups) position of the first row of every group."""
         return np.flatnonzero(np.diff(self.groups, prepend=-1))
 
 
@@ -49,39 +54,49 @@ def unique_rows(
     multiplicity: np.ndarray,
     seed: int,
 ) -> UniqueRows:
-    """The different rows of columns that stand side by side, and of their target.
+    """Merge equal rows.
 
-    cells: each (rows), numbers or texts and None
+    Args:
+        cells: columns, each (rows), of numbers or of strings and None
+        y: (rows) target; None to compare the features alone
+        weights: (rows) positive weights
+        multiplicity: (rows) number of rows that each row represents
+        seed: seed of the order
     """
-    parts = [_to_numeric(part) for part in cells]
-    same = [_hash_rows(parts, seed, mix) for mix in HASH_MULTIPLIERS]
-    whole = same if y is None else [_hash_rows([*parts, y], seed, mix) for mix in HASH_MULTIPLIERS]
-    order = np.lexsort([*whole, *same])
-    groups, rows = (_mark_changes([mark[order] for mark in marks]) for marks in (same, whole))
-    starts = np.flatnonzero(groups | rows)
+    columns = [_to_numeric(column) for column in cells]
+    # Two independent 64-bit hashes, so that unequal rows practically never collide.
+    features = [_hash_rows(columns, seed, mix) for mix in HASH_MULTIPLIERS]
+    rows = features
+    if y is not None:
+        rows = [_hash_rows([*columns, y], seed, mix) for mix in HASH_MULTIPLIERS]
+    order = np.lexsort([*rows, *features])  # by features first, so that groups are contiguous
+    new_group, new_row = (
+        _mark_changes([each[order] for each in hashes]) for hashes in (features, rows)
+    )
+    starts = np.flatnonzero(new_group | new_row)
     return UniqueRows(
         order[starts],
         np.add.reduceat(weights[order], starts),
         np.add.reduceat(multiplicity[order], starts),
-        np.cumsum(groups)[starts] - 1,
+        np.cumsum(new_group)[starts] - 1,
     )
 
 
-def _mark_changes(marks: Sequence[np.ndarray]) -> np.ndarray:
-    """Where marks are others than before."""
-    other = np.zeros(len(marks[0]), dtype=bool)
-    other[0] = True
-    for mark in marks:
-        other[1:] |= mark[1:] != mark[:-1]
-    return other
+def _mark_changes(hashes: Sequence[np.ndarray]) -> np.ndarray:
+    """Return a mask of the positions where any hash differs from its predecessor."""
+    changed = np.zeros(len(hashes[0]), dtype=bool)
+    changed[0] = True
+    for each in hashes:
+        changed[1:] |= each[1:] != each[:-1]
+    return changed
 
 
 def _to_numeric(values: np.ndarray) -> np.ndarray:
-    """Texts as numbers that hang on nothing but the text."""
+    """Replace strings by stable 64-bit hashes; Python's own hash changes between processes."""
     if values.dtype != object:
         return values
-    known = {text: _hash_text(text) for text in set(values)}
-    return np.array([known[text] for text in values], dtype=np.uint64)
+    hashes = {text: _hash_text(text) for text in set(values)}
+    return np.array([hashes[text] for text in values], dtype=np.uint64)
 
 
 def _hash_text(text: str | None) -> int:
@@ -89,40 +104,40 @@ def _hash_text(text: str | None) -> int:
     return int.from_bytes(blake2b(data, digest_size=8).digest(), "little")
 
 
-def _hash_rows(parts: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.ndarray:
-    mark = np.full(len(parts[0]), np.uint64(seed % 2**63) ^ mix)
-    for part in parts:
-        if part.dtype.kind == "f":
-            part = np.where(np.isnan(part), np.nan, part + 0.0).astype(np.float64)  # one NaN
-        mark = (mark ^ np.ascontiguousarray(part).view(np.uint64)) * mix
-        mark ^= mark >> np.uint64(29)
-        mark *= HASH_MULTIPLIERS[0]
-        mark ^= mark >> np.uint64(32)
-    return mark
+def _hash_rows(columns: Sequence[np.ndarray], seed: int, mix: np.uint64) -> np.ndarray:
+    hashes = np.full(len(columns[0]), np.uint64(seed % 2**63) ^ mix)
+    for column in columns:
+        if column.dtype.kind == "f":  # give NaN and zero one bit pattern each
+            column = np.where(np.isnan(column), np.nan, column + 0.0).astype(np.float64)
+        hashes = (hashes ^ np.ascontiguousarray(column).view(np.uint64)) * mix
+        hashes ^= hashes >> np.uint64(29)
+        hashes *= HASH_MULTIPLIERS[0]
+        hashes ^= hashes >> np.uint64(32)
+    return hashes
 
 
 def row_multiplicity(weights: np.ndarray) -> np.ndarray:
-    """How many rows each row stands for: its weight, where all are whole numbers (below 2^53, where
-    floats are nothing else), else itself.
+    """Return the number of rows that each weighted row represents.
 
-    >>> times_of(np.array([1.0, 3.0])), times_of(np.array([0.5, 3.0]))
+    Integer weights are counts. If any weight is fractional, each row represents itself. The same
+    holds from 2^53, where every float is an integer.
+
+    >>> row_multiplicity(np.array([1.0, 3.0])), row_multiplicity(np.array([0.5, 3.0]))
     (array([1., 3.]), array([1., 1.]))
     """
-    counted = bool((weights == np.round(weights)).all()) and weights.max() < 2**53
-    return weights.copy() if counted else np.ones_like(weights)
+    are_counts = bool((weights == np.round(weights)).all()) and weights.max() < 2**53
+    return weights.copy() if are_counts else np.ones_like(weights)
 
 
 def repeats_per_epoch(weights: np.ndarray, multiplicity: np.ndarray) -> np.ndarray:
-    """How often a pass over the rows shows each: in proportion to its weight, once at least.
+    """Return how often each row occurs in an epoch: in proportion to its weight, at least once.
 
-    A row that stands for hundreds is shown often, with a part of its weight each time, instead of
-    once in a huge step. A pass is about as long as there are different rows; where fewer than 4096
-    stand for more, it is as long as those, up to 4096.
-
-    times: how many rows each stands for
+    A heavy row is repeated with a fraction of its weight, because a single occurrence would cause
+    one huge step. An epoch has about as many rows as there are distinct rows. If the distinct rows
+    represent more rows, the epoch grows with them up to 4096.
 
     >>> heavy = np.array([1.0, 1.0, 1.0, 5.0])
-    >>> copies(heavy, heavy), copies(heavy, np.ones(4))
+    >>> repeats_per_epoch(heavy, heavy), repeats_per_epoch(heavy, np.ones(4))
     (array([1, 1, 1, 5]), array([1, 1, 1, 2]))
     """
     rows = len(weights)
@@ -131,34 +146,40 @@ def repeats_per_epoch(weights: np.ndarray, multiplicity: np.ndarray) -> np.ndarr
 
 
 def split_holdout(rows: UniqueRows, classes: np.ndarray, fraction: float) -> np.ndarray:
-    """How much of each row is held out, from 0 to 1: in all, at most that share of the weight.
+    """Return the fraction of each row that is held out for validation, from 0 to 1.
 
-    Rows of equal cells are held out together or not at all, so that nothing that is held out was
-    met in training; of every class in proportion, and never its last. Only cells that come back
-    1 / share times and more with several targets are divided: a target that is noisy at the same
-    place is known from both sides, or from none.
+    The held-out weight is at most `fraction` of the total, stratified by class, and never all of a
+    class. A group (rows with equal features) is held out as a whole, so that no validation row has
+    been seen in training. The exception are groups with several targets that occur at least
+    1 / fraction times. Their rows are split in proportion: otherwise training and validation would
+    see different targets for the same features.
 
-    classes: (rows), the class of each row, or zeros
+    Args:
+        rows: distinct rows
+        classes: (distinct rows) class of each row; zeros for a regression
+        fraction: fraction of the weight to hold out
     """
-    held = np.zeros(len(classes))
-    several = np.bincount(rows.groups) > 1
-    often = several & (np.bincount(rows.groups, rows.multiplicity) * fraction >= 1)
-    noisy = often[rows.groups]
-    taken = np.diff(np.floor(fraction * np.cumsum(rows.multiplicity[noisy])), prepend=0.0)
-    held[noisy] = taken / rows.multiplicity[noisy]
+    held_out = np.zeros(len(classes))
+    has_several_targets = np.bincount(rows.groups) > 1
+    is_split = has_several_targets & (np.bincount(rows.groups, rows.multiplicity) * fraction >= 1)
+    split_rows = is_split[rows.groups]
+    # Rounding the running total down spreads whole rows evenly over the merged ones.
+    counts = np.diff(np.floor(fraction * np.cumsum(rows.multiplicity[split_rows])), prepend=0.0)
+    held_out[split_rows] = counts / rows.multiplicity[split_rows]
     mass = np.bincount(rows.groups, rows.weights)
-    held += _select_groups(mass, _majority_class(rows, classes), np.flatnonzero(~often), fraction)[
-        rows.groups
-    ]
+    whole_groups = _select_groups(
+        mass, _majority_class(rows, classes), np.flatnonzero(~is_split), fraction
+    )
+    held_out += whole_groups[rows.groups]
     for each in np.unique(classes):
         own = classes == each
-        if (held[own] == 1).all():
-            held[rows.groups == rows.groups[own][0]] = 0
-    return held
+        if (held_out[own] == 1).all():  # return one group of a class that lost all its rows
+            held_out[rows.groups == rows.groups[own][0]] = 0
+    return held_out
 
 
 def _majority_class(rows: UniqueRows, classes: np.ndarray) -> np.ndarray:
-    """The class of the most weight in every group."""
+    """Return the class of the heaviest row of every group."""
     order = np.lexsort((rows.weights, rows.groups))
     last = np.flatnonzero(np.diff(rows.groups[order], append=rows.num_groups))
     return classes[order][last]
@@ -167,22 +188,23 @@ def _majority_class(rows: UniqueRows, classes: np.ndarray) -> np.ndarray:
 def _select_groups(
     mass: np.ndarray, classes: np.ndarray, candidates: np.ndarray, fraction: float
 ) -> np.ndarray:
-    """Which groups are held out, 1.0 there: of every class the first that have room.
+    """Return 1.0 for the groups to hold out: greedily, within the budget of each class.
 
-    What one class leaves of its room, since a row has one size, may double that of the next.
+    Groups cannot be divided, so a class rarely uses its whole budget. The remainder is passed to
+    the next class, which may use up to twice its own budget.
     """
-    held, left = np.zeros(len(mass)), 0.0
+    held_out, remainder = np.zeros(len(mass)), 0.0
     for each in np.unique(classes[candidates]):
         own = candidates[classes[candidates] == each]
-        fair = fraction * mass[own].sum()
-        room = fair + min(left, fair)
-        left += fair
-        least = mass[own].min()
-        for group in own[:-1]:
-            if room < least:
+        own_budget = fraction * mass[own].sum()
+        budget = own_budget + min(remainder, own_budget)
+        remainder += own_budget
+        smallest = mass[own].min()
+        for group in own[:-1]:  # never the last group of a class
+            if budget < smallest:
                 break
-            if mass[group] <= room:
-                held[group] = 1.0
-                room -= mass[group]
-                left -= mass[group]
-    return held
+            if mass[group] <= budget:
+                held_out[group] = 1.0
+                budget -= mass[group]
+                remainder -= mass[group]
+    return held_out

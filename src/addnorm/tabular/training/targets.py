@@ -1,4 +1,4 @@
-"""Targets: what is asked of a row, as numbers that a model can learn."""
+"""Encodings of the target, with their losses: classes and numbers."""
 
 import numbers
 from dataclasses import dataclass
@@ -14,128 +14,139 @@ from addnorm.tabular.columns.quantiles import Quantiles
 
 SCALINGS = ("auto", "standard", "quantile")
 OUTLIER_RATIO = 4.0
-"""A standard deviation so many times that of the middle half of the values speaks of outliers."""
+"""Ratio of the standard deviation to a robust estimate of it from which there are outliers."""
 MAX_VALUE_FRACTION = 0.5
-"""Share of the weight at one value beyond which quantiles are not chosen by themselves."""
+"""Fraction of the weight at a single value beyond which "auto" does not use quantiles."""
 
 
 def reject_missing_targets(y: Any) -> None:
-    """A target must be there in every row, and be no moment."""
+    """Raise `UserError` if a target has missing values or consists of datetimes."""
     if y is None:
-        return  # scikit-learn has words for it
+        return  # rejected by scikit-learn
     import pandas
 
     array = np.asarray(y)
     if array.dtype.kind == "O" and pandas.isna(array).any():
-        raise UserError("Input y contains NaN: the target is absent in some rows; leave them out")
+        raise UserError("Input y contains NaN: the target is missing in some rows; drop them")
     if array.dtype.kind in "mM":
         raise UserError(
-            f"Input y holds moments or spans of time ({array.dtype}); make numbers or texts of them"
+            f"y: expected numbers or classes, got datetimes or timedeltas ({array.dtype}); convert "
+            "them first"
         )
 
 
 def comparable_type(value: Any) -> type:
-    """Values of one family can be put in order."""
+    """Return the type that values must share to be sorted: any real number, str, or their own."""
     return next((each for each in (numbers.Real, str) if isinstance(value, each)), type(value))
 
 
 @dataclass(frozen=True)
 class ClassTarget:
-    """Which of several classes; the loss is the cross entropy."""
+    """Classes with the cross-entropy loss."""
 
     classes: int
+    """Number of classes."""
 
     @property
     def outputs(self) -> int:
-        """Logits."""
+        """Number of model outputs: one logit per class."""
         return self.classes
 
     def encode(self, y: np.ndarray) -> Tensor:
-        """Numbers of classes."""
+        """Convert class codes to a tensor, (rows) int64."""
         return torch.from_numpy(y.astype(np.int64))
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """For each row."""
+        """Return the cross entropy of each row."""
         return F.cross_entropy(outputs.float(), targets, reduction="none")
 
     def initial_bias(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """The head's bias: the logarithm of each class's share."""
+        """Return the initial bias of the head: the logarithm of each class frequency."""
         mass = torch.bincount(targets, weights.double(), self.classes)
         return (mass / mass.sum()).clamp_min(1e-6).log()
 
 
 @dataclass(frozen=True)
 class NumberTarget:
-    """A number; the loss is the squared error on the model's scale."""
+    """Numbers, standardised or quantile-transformed, with the squared error on that scale."""
 
     center: float
     scale: float
     curve: Quantiles | None = None
+    """Quantile transform; None if the target is standardised with center and scale."""
     outputs: int = 1
+    """Number of model outputs."""
 
     @classmethod
     def from_values(cls, y: np.ndarray, weights: np.ndarray, scaling: str) -> "NumberTarget":
-        """Standardised, or by quantiles where outliers would hide everything else.
+        """Fit the scaling to training values.
 
-        A mean of scores is no score of the mean: by quantiles, answers lean to the median. Where
-        one value fills most rows (no claim, no rain), that would be this value for almost all.
+        Args:
+            y: (rows) values
+            weights: (rows) positive weights
+            scaling: "standard", "quantile", or "auto"
+
+        Outliers dominate the squared error of a standardised target, so "auto" uses quantiles if
+        there are any. The mean of the scores is not the score of the mean, so quantiles bias
+        predictions towards the median. If most rows share one value, such as no claim or no rain,
+        the median is that value, and "auto" standardises.
         """
         if scaling not in SCALINGS:
             raise UserError(unknown_name_message("target_scaling", str(scaling), SCALINGS))
-        # Squares of huge numbers are none, of tiny ones 0; a power of two changes no digit.
+        # Divide by a power of two, which is exact: squares of huge values would overflow, and
+        # squares of tiny values would underflow.
         unit = 2.0 ** (int(np.frexp(np.abs(y).max())[1]) - 1)
         center = float(np.average(y / unit, weights=weights)) * unit
         spread = np.average((y / unit - center / unit) ** 2, weights=weights)
         scale = float(np.sqrt(spread)) * unit or 1.0
         curve = Quantiles.from_samples(y, weights)
         if scaling == "auto":
+            # Standard deviation of a normal distribution with the same interquartile range.
             low, high = np.interp([-0.6745, 0.6745], curve.scores, curve.values)
-            middle = (high - low) / 1.349
-            wild = (
-                middle > 0
-                and scale > OUTLIER_RATIO * middle
+            robust_scale = (high - low) / 1.349
+            has_outliers = (
+                robust_scale > 0
+                and scale > OUTLIER_RATIO * robust_scale
                 and _max_weight_fraction(y, weights) <= MAX_VALUE_FRACTION
             )
-            scaling = "quantile" if wild else "standard"
+            scaling = "quantile" if has_outliers else "standard"
         return cls(center, scale, curve if scaling == "quantile" else None)
 
     def encode(self, y: np.ndarray) -> Tensor:
-        """On the model's scale."""
-        made = (y - self.center) / self.scale if self.curve is None else self.curve.transform(y)
-        return torch.from_numpy(made.astype(np.float32))
+        """Convert values to the scale of the model, (rows) float32."""
+        scaled = (y - self.center) / self.scale if self.curve is None else self.curve.transform(y)
+        return torch.from_numpy(scaled.astype(np.float32))
 
     def decode(self, outputs: np.ndarray) -> np.ndarray:
-        """On the scale of the target."""
-        return (
-            self.center + self.scale * outputs
-            if self.curve is None
-            else self.curve.inverse_transform(outputs)
-        )
+        """Convert model outputs to the scale of the target."""
+        if self.curve is None:
+            return self.center + self.scale * outputs
+        return self.curve.inverse_transform(outputs)
 
     def loss(self, outputs: Tensor, targets: Tensor) -> Tensor:
-        """For each row."""
+        """Return the squared error of each row."""
         return (outputs[:, 0].float() - targets).square()
 
     def initial_bias(self, targets: Tensor, weights: Tensor) -> Tensor:
-        """The head's bias: the mean."""
+        """Return the initial bias of the head: the weighted mean."""
         return (targets * weights).sum(0, keepdim=True) / weights.sum()
 
     def to_json(self) -> dict[str, Any]:
-        """As JSON can hold it."""
+        """Return the target as JSON-serializable data."""
         curve = None if self.curve is None else self.curve.to_json()
         return {"center": self.center, "scale": self.scale, "curve": curve}
 
     @classmethod
     def from_json(cls, data: dict[str, Any]) -> "NumberTarget":
-        """From what `to_plain` made."""
+        """Rebuild a target from the output of `to_json`."""
         curve = None if data["curve"] is None else Quantiles.from_json(data["curve"])
         return cls(data["center"], data["scale"], curve)
 
 
 def _max_weight_fraction(y: np.ndarray, weights: np.ndarray) -> float:
-    """The largest share of the weight that one value has."""
-    _, place = np.unique(y, return_inverse=True)
-    return float(np.bincount(place, weights).max() / weights.sum())
+    """Return the fraction of the weight at the most frequent value."""
+    _, inverse = np.unique(y, return_inverse=True)
+    return float(np.bincount(inverse, weights).max() / weights.sum())
 
 
 Target = ClassTarget | NumberTarget

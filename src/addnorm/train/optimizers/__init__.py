@@ -1,1 +1,1 @@
-"""TODO train/optimizers."""
+"""Optimizers of torch, chosen by call string."""

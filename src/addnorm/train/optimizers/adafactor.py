@@ -1,4 +1,4 @@
-"""Adafactor: the second moment of a matrix as a row and a column."""
+"""Adafactor: the second moment of a matrix, factored into a row and a column."""
 
 from typing import Annotated
 
@@ -58,10 +58,10 @@ class Adafactor(Optimizer):
     ) -> None:
         if is_sharded(model):
             raise UserError(
-                "torch's Adafactor cannot work on shards of a matrix (fsdp); choose parallel=ddp, "
+                "torch's Adafactor does not support sharded matrices (fsdp); choose parallel=ddp, "
                 "or another optimizer"
             )
-        made = torch.optim.Adafactor(
+        optimizer = torch.optim.Adafactor(
             decay_groups(trainable_parameters(model), model, weight_decay),
             lr=lr,
             beta2_decay=-decay,
@@ -69,4 +69,4 @@ class Adafactor(Optimizer):
             d=clip,
             foreach=True,
         )
-        super().__init__(lr, [made])
+        super().__init__(lr, [optimizer])

@@ -1,4 +1,4 @@
-"""Adam and its kin: steps of about the same size for every weight."""
+"""Adam, AdamW and RAdam."""
 
 from abc import ABC, abstractmethod
 from typing import Any
@@ -21,7 +21,7 @@ from addnorm.train.optimizers.base import (
 
 
 class AdamBase(Optimizer, ABC):
-    """What the three have in common: the options, and the groups of a model."""
+    """Options and parameter groups shared by the Adam variants."""
 
     def __init__(
         self,
@@ -38,7 +38,7 @@ class AdamBase(Optimizer, ABC):
 
     @abstractmethod
     def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
-        """The optimizer of torch. how: lr, betas and eps, as torch calls them."""
+        """Return the torch optimizer; `options` are lr, betas and eps."""
 
 
 @register(
@@ -64,7 +64,6 @@ class AdamW(AdamBase):
     """
 
     def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
-        """In one kernel where there is one."""
         return build_fused_adamw(groups, **options)
 
 
@@ -90,7 +89,6 @@ class Adam(AdamBase):
     """
 
     def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
-        """In one kernel where there is one."""
         return torch.optim.Adam(groups, fused=select_fused(groups), **options)
 
 
@@ -121,5 +119,4 @@ class RAdam(AdamBase):
 
     # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from 5 on.
     def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
-        """With the decay of adamw; torch has no kernel for all of it."""
         return torch.optim.RAdam(groups, decoupled_weight_decay=True, foreach=True, **options)

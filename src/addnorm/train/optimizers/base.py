@@ -1,7 +1,10 @@
-"""Optimizers: those of torch, chosen by call string, with the parameter groups a model wants.
+"""Optimizer registry: torch optimizers with the parameter groups of a model.
 
-Matrices and tables of embeddings decay, as is usual with torch; norms, scales, gates, biases and
-whatever else `model.no_decay()` names do not.
+Weight decay applies to matrices and embedding tables. Parameters in `model.no_decay()` (norms,
+scales, gates, biases) do not decay.
+
+To add an optimizer: a subclass of `Optimizer` in a file of this folder with `@register(Card(...))`,
+and an import in `addnorm/train/__init__.py`.
 """
 
 import math
@@ -21,7 +24,7 @@ Groups = list[dict[str, Any]]
 NamedParameters = list[tuple[str, nn.Parameter]]
 
 FUSED_DEVICES = ("cpu", "cuda", "mps", "xpu")
-"""Devices on which torch has Adam in one kernel."""
+"""Device types with a fused Adam in torch."""
 
 registry: "Registry[Optimizer]" = Registry("optimizer")
 register = registry.register
@@ -30,36 +33,39 @@ register = registry.register
 def make_optimizer(
     call: str | Call, model: WiredModule, *, lr: float, weight_decay: float = 0.0
 ) -> "Optimizer":
-    """Build the optimizer a call string names, for all parameters of a model that want a gradient.
+    """Build the optimizer that a call string names, for the trainable parameters of a model.
 
-    model: itself, not what DDP or torch.compile made of it, since parameters are told by name; with
-    `fully_shard` after sharding.
+    Args:
+        call: name with options, such as `adamw(beta2=0.98)`
+        model: the model itself, because parameters are grouped by name; not a DDP wrapper. With
+            FSDP, call this after `fully_shard`.
+        lr: peak learning rate
+        weight_decay: decay of matrices and embedding tables
     """
     if not (isinstance(lr, int | float) and 0 < lr < math.inf):
-        raise UserError(f"lr must be a positive number, got {lr!r}")
+        raise UserError(f"lr: expected a positive number, got {lr!r}")
     if not (isinstance(weight_decay, int | float) and 0 <= weight_decay < math.inf):
-        raise UserError(f"weight_decay must be a number from 0, got {weight_decay!r}")
+        raise UserError(f"weight_decay: expected a number of at least 0, got {weight_decay!r}")
     if not any(parameter.requires_grad for parameter in model.parameters()):
-        raise UserError("no parameter of this model wants a gradient; there is nothing to train")
+        raise UserError("model: expected a parameter with requires_grad=True, got none")
     return registry.make(call, model, float(lr), float(weight_decay))
 
 
 class Optimizer:
-    """One or several optimizers of torch that step together; one thing to a trainer.
+    """One or more torch optimizers that step together.
 
-    Save and load its state with `get_optimizer_state_dict` and `set_optimizer_state_dict` of
-    torch.distributed.checkpoint.state_dict, to which `parts` goes. The learning rate is no state:
-    `set_lr` computes it anew at every step.
+    To save and load the state, pass `optimizers` to `get_optimizer_state_dict` and
+    `set_optimizer_state_dict` of `torch.distributed.checkpoint.state_dict`. The learning rate is
+    not part of the state: the trainer sets it before each step.
     """
 
     def __init__(self, lr: float, optimizers: list[torch.optim.Optimizer]) -> None:
         self.lr = lr
-        """The peak learning rate."""
+        """Peak learning rate."""
         self.optimizers = optimizers
-        """The optimizers of torch."""
 
     def set_lr(self, factor: float) -> float:
-        """Set the learning rate to a share of the peak; that learning rate."""
+        """Set the learning rate to `factor` times the peak; return it."""
         lr = self.lr * factor
         for part in self.optimizers:
             for group in part.param_groups:
@@ -67,49 +73,50 @@ class Optimizer:
         return lr
 
     def step(self) -> None:
-        """Move the parameters along their gradients."""
+        """Update the parameters."""
         for part in self.optimizers:
             part.step()
 
     @property
     def has_state(self) -> bool:
-        """Whether it remembers anything. Asked first, since torch's `get_optimizer_state_dict`
-        makes a step of an optimizer that does not.
+        """Whether a step was made since the start or the last `clear_state`.
+
+        Check this before `get_optimizer_state_dict`, which otherwise makes a step to create state.
         """
         return any(part.state for part in self.optimizers)
 
     def clear_state(self) -> None:
-        """As if no step had been made."""
+        """Discard the state of all parameters."""
         for part in self.optimizers:
             part.state.clear()
 
     def zero_grad(self) -> None:
-        """Forget the gradients."""
+        """Discard the gradients."""
         for part in self.optimizers:
             part.zero_grad()
 
 
 def is_sharded(model: WiredModule) -> bool:
-    """Whether `fully_shard` has spread the parameters over processes."""
+    """Return whether FSDP has sharded the parameters."""
     if not torch.distributed.is_initialized():
         return False
-    from torch.distributed.tensor import DTensor  # slow to import, and of no use to most
+    from torch.distributed.tensor import DTensor  # slow to import
 
     return any(isinstance(parameter, DTensor) for parameter in model.parameters())
 
 
 def trainable_parameters(model: WiredModule) -> NamedParameters:
-    """Parameters that want a gradient, with their names."""
+    """Return the names and parameters that require a gradient."""
     return [(name, each) for name, each in model.named_parameters() if each.requires_grad]
 
 
 def decay_groups(
     named_parameters: NamedParameters, model: WiredModule, weight_decay: float
 ) -> Groups:
-    """What decays, and what does not; the one or the other may be absent."""
-    spared = model.no_decay()
-    decayed = [parameter for name, parameter in named_parameters if name not in spared]
-    others = [parameter for name, parameter in named_parameters if name in spared]
+    """Return one group with weight decay and one without; empty groups are omitted."""
+    no_decay = model.no_decay()
+    decayed = [parameter for name, parameter in named_parameters if name not in no_decay]
+    others = [parameter for name, parameter in named_parameters if name in no_decay]
     groups = [
         {"params": decayed, "weight_decay": weight_decay},
         {"params": others, "weight_decay": 0.0},
@@ -120,11 +127,11 @@ def decay_groups(
 def build_fused_adamw(
     groups: Groups, lr: float, betas: tuple[float, float], eps: float
 ) -> torch.optim.AdamW:
-    """AdamW of torch, in one kernel where there is one."""
+    """Return torch's AdamW, fused where torch supports it."""
     return torch.optim.AdamW(groups, lr=lr, betas=betas, eps=eps, fused=select_fused(groups))
 
 
 def select_fused(groups: Groups) -> bool | None:
-    """One kernel for all, several times as fast; None leaves the choice to torch."""
+    """Return True if torch has a fused kernel for all devices; None leaves the choice to torch."""
     devices = {parameter.device.type for group in groups for parameter in group["params"]}
     return True if devices <= set(FUSED_DEVICES) else None

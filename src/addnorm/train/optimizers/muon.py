@@ -1,4 +1,4 @@
-"""Muon: orthogonal steps for matrices."""
+"""Muon: orthogonalized updates for matrices, AdamW for the other parameters."""
 
 import math
 from typing import Any, Literal
@@ -59,24 +59,24 @@ class Muon(Optimizer):
         beta2: Beta = 0.98,
         eps: Positive = 1e-8,
     ) -> None:
-        spared = model.no_decay()
+        no_decay = model.no_decay()
         weights = [weight for stack in model.stacks for weight in stack.weights()]
-        roles = {id(weight) for role, weight in weights if role != "bias"}
+        matrix_ids = {id(weight) for role, weight in weights if role != "bias"}
         matrices: NamedParameters = []
         others: NamedParameters = []
         for name, parameter in trainable_parameters(model):
-            fits = id(parameter) in roles and parameter.ndim == 2 and name not in spared
-            (matrices if fits else others).append((name, parameter))
+            is_matrix = id(parameter) in matrix_ids and parameter.ndim == 2 and name not in no_decay
+            (matrices if is_matrix else others).append((name, parameter))
         if not matrices:
             raise UserError(
-                "muon moves weight matrices of sub-layers, and none of them wants a gradient here; "
-                "choose adamw"
+                "muon: expected a trainable weight matrix in a sub-layer, got none; choose adamw"
             )
-        own = [parameter for _, parameter in matrices]
-        made = _PreciseMuon if own[0].device.type == "cpu" else torch.optim.Muon
-        parts: list[torch.optim.Optimizer] = [
-            made(
-                own,
+        parameters = [parameter for _, parameter in matrices]
+        on_cpu = parameters[0].device.type == "cpu"
+        muon = _PreciseMuon if on_cpu else torch.optim.Muon
+        optimizers: list[torch.optim.Optimizer] = [
+            muon(
+                parameters,
                 lr=lr,
                 weight_decay=weight_decay,
                 momentum=momentum,
@@ -86,15 +86,15 @@ class Muon(Optimizer):
         ]
         if others:
             groups = decay_groups(others, model, weight_decay)
-            parts.append(build_fused_adamw(groups, lr, (beta1, beta2), eps))
-        super().__init__(lr, parts)
+            optimizers.append(build_fused_adamw(groups, lr, (beta1, beta2), eps))
+        super().__init__(lr, optimizers)
 
 
 class _PreciseMuon(torch.optim.Muon):
-    """Muon of torch, computed in the type of the weights.
+    """torch's Muon, computed in the dtype of the weights.
 
-    torch computes it in bfloat16, which many CPUs only imitate, and then a step takes longer than
-    the forward and the backward. Options and state are torch's.
+    torch computes in bfloat16, which many CPUs emulate; an optimizer step then takes longer than
+    forward and backward together. Options and state are those of torch.
     """
 
     @torch.no_grad()
@@ -119,12 +119,12 @@ class _PreciseMuon(torch.optim.Muon):
 
 
 def _orthogonalize(matrix: Tensor, group: dict[str, Any]) -> Tensor:
-    """The nearest orthogonal matrix, about: singular values come to lie between 0.7 and 1.2."""
+    """Return approximately the nearest orthogonal matrix; singular values end in [0.7, 1.2]."""
     a, b, c = group["ns_coefficients"]
-    tall = matrix.shape[0] > matrix.shape[1]
-    x = matrix.T if tall else matrix
-    x = x / x.norm().clamp(min=group["eps"])  # no singular value is above 1 now
+    is_tall = matrix.shape[0] > matrix.shape[1]
+    x = matrix.T if is_tall else matrix
+    x = x / x.norm().clamp(min=group["eps"])  # all singular values are now at most 1
     for _ in range(group["ns_steps"]):
         gram = x @ x.T
         x = a * x + (b * gram + c * (gram @ gram)) @ x
-    return x.T if tall else x
+    return x.T if is_tall else x

@@ -1,1 +1,1 @@
-"""TODO train/schedules."""
+"""Learning-rate schedules, chosen by call string."""

@@ -1,4 +1,4 @@
-"""The schedules there are."""
+"""Learning-rate schedules."""
 
 import math
 from typing import Literal
@@ -33,7 +33,6 @@ class Constant(Schedule):
     """
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """The peak."""
         return 1.0
 
 
@@ -62,7 +61,6 @@ class WarmConstant(Schedule):
         self.warmup = warmup
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """The peak."""
         return 1.0
 
 
@@ -91,7 +89,6 @@ class InverseSqrt(Schedule):
         self.warmup = warmup
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """Root of start over step."""
         return math.sqrt(start / step)
 
 
@@ -123,7 +120,6 @@ class DecaySqrt(Schedule):
         self.pace = pace
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """The peak is at step 1."""
         pace = max(1, resolve_steps(self.pace, steps))
         return math.sqrt(pace / (pace + step - 1))
 
@@ -153,7 +149,6 @@ class Linear(Schedule):
         self.warmup, self.floor = warmup, floor
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """Along the straight line."""
         return with_floor(self.floor, (steps - step) / (steps - start))
 
 
@@ -185,7 +180,6 @@ class Cosine(Schedule):
         self.warmup, self.floor = warmup, floor
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """Along the cosine."""
         angle = math.pi * (step - start) / (steps - start)
         return with_floor(self.floor, (1 + math.cos(angle)) / 2)
 
@@ -232,20 +226,19 @@ class WSD(Schedule):
         self.warmup, self.decay, self.shape, self.floor = warmup, decay, shape, floor
 
     def check(self, steps: int) -> None:
-        """Also refuse a decay that would begin inside the warm-up."""
         super().check(steps)
         warmup, decay = self.warmup_steps(steps), resolve_steps(self.decay, steps)
         if warmup + decay > steps:
             raise UserError(
                 f"a warm-up of {warmup} and a decay of {decay} steps do not fit into a run of "
-                f"{steps}; wanted less of them, or shares of the run such as decay=0.2"
+                f"{steps}; use fewer steps, or fractions of the run such as decay=0.2"
             )
 
     def decay_factor(self, step: int, *, start: int, steps: int) -> float:
-        """The peak, until the decay begins."""
         decay = resolve_steps(self.decay, steps)
-        gone = step - (steps - decay)
-        if gone <= 0:
+        decay_steps_done = step - (steps - decay)
+        if decay_steps_done <= 0:
             return 1.0
-        share = gone / decay
-        return with_floor(self.floor, 1 - (math.sqrt(share) if self.shape == "sqrt" else share))
+        fraction = decay_steps_done / decay
+        fall = math.sqrt(fraction) if self.shape == "sqrt" else fraction
+        return with_floor(self.floor, 1 - fall)

@@ -1,4 +1,4 @@
-"""Inputs without an axis of examples, or with one where nobody expects it."""
+"""Inputs without a batch axis, or with one in an unusual position."""
 
 import pytest
 import torch
@@ -8,11 +8,13 @@ import addnorm
 from tests.doctor.models.tiny import DIM, VOCAB, FeedForward, ids, vectors
 
 LEAKS = ["batch_leak", "future_leak"]
-ALONE = "leaks between examples were not tried: the first axis of the inputs was taken for the"
+SINGLE_EXAMPLE = (
+    "leaks between examples were not checked: the positions of the first input axis see"
+)
 
 
 class Look(nn.Module):
-    """Attention over the last axis but one, whatever stands before it."""
+    """Attention over the second to last axis, with any leading axes."""
 
     def __init__(self, causal=False):
         super().__init__()
@@ -48,40 +50,40 @@ class Decoder(nn.Module):
         return self.head(self.norms[-1](x))
 
 
-def found(model, example):
+def leak_results(model, example):
     report = addnorm.doctor(model, example, rules=LEAKS)
     return [f.rule for f in report.findings], [n for n in report.notes if n.startswith("leaks")]
 
 
-def test_tokens_without_an_axis_of_examples_are_no_examples():
+def test_tokens_without_batch_axis_are_one_example():
     torch.manual_seed(0)
     one = ids()[0]
-    rules, (note,) = found(Decoder(True, True), one)
-    assert rules == [] and note.startswith(ALONE)
-    assert found(Decoder(True, False), one)[0] == ["future_leak"]
-    assert found(Decoder(True, True), one[None]) == (
-        [], ["leaks between examples were not tried: one example was given"],
+    rules, (note,) = leak_results(Decoder(True, True), one)
+    assert rules == [] and note.startswith(SINGLE_EXAMPLE)
+    assert leak_results(Decoder(True, False), one)[0] == ["future_leak"]
+    assert leak_results(Decoder(True, True), one[None]) == (
+        [], ["leaks between examples were not checked: the batch has one example"],
     )  # fmt: skip
 
 
-def test_packed_tokens_are_no_examples():
+def test_packed_tokens_are_one_example():
     torch.manual_seed(0)
     segments = torch.tensor([0, 0, 0, 1, 1, 1, 1])
-    rules, (note,) = found(Decoder(True, True), (ids()[0], segments))
-    assert rules == [] and note.startswith(ALONE)
+    rules, (note,) = leak_results(Decoder(True, True), (ids()[0], segments))
+    assert rules == [] and note.startswith(SINGLE_EXAMPLE)
 
 
-def test_torchs_own_encoder_takes_vectors_without_an_axis_of_examples():
+def test_torch_encoder_accepts_vectors_without_batch_axis():
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(DIM, 3, 32, batch_first=True, norm_first=True)
     model = nn.TransformerEncoder(layer, 2, nn.LayerNorm(DIM), enable_nested_tensor=False)
-    rules, (note,) = found(model, vectors()[0])
-    assert rules == [] and note.startswith(ALONE)
-    assert found(model, vectors()) == ([], [])
+    rules, (note,) = leak_results(model, vectors()[0])
+    assert rules == [] and note.startswith(SINGLE_EXAMPLE)
+    assert leak_results(model, vectors()) == ([], [])
 
 
 class Nodes(nn.Module):
-    """Nodes of a graph, which look at their neighbours or take their mean."""
+    """Graph network: attention to neighbours, or their mean."""
 
     def __init__(self, looks, near=None):
         super().__init__()
@@ -99,16 +101,16 @@ class Nodes(nn.Module):
 
 
 @pytest.mark.parametrize("looks", [True, False])
-def test_nodes_of_a_graph_are_no_examples(looks):
+def test_graph_nodes_are_one_example(looks):
     torch.manual_seed(0)
     near = (torch.rand(9, 9) > 0.5) | torch.eye(9, dtype=torch.bool)
     for model, more in ((Nodes(looks), (near,)), (Nodes(looks, near), ())):
-        rules, (note,) = found(model, (torch.randn(9, DIM), *more))
-        assert rules == [] and note.startswith(ALONE)
+        rules, (note,) = leak_results(model, (torch.randn(9, DIM), *more))
+        assert rules == [] and note.startswith(SINGLE_EXAMPLE)
 
 
 class Columns(nn.Module):
-    """Numbers in columns, each made a token of its own: (examples, columns) -> (examples)."""
+    """Table model with one token per column: (examples, columns) -> (examples)."""
 
     def __init__(self, batch_first):
         super().__init__()
@@ -123,14 +125,14 @@ class Columns(nn.Module):
 
 
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_rows_of_a_table_are_examples(batch_first):
+def test_table_rows_are_examples(batch_first):
     torch.manual_seed(0)
-    rules, notes = found(Columns(batch_first), torch.randn(6, 5))
+    rules, notes = leak_results(Columns(batch_first), torch.randn(6, 5))
     assert (rules, notes) == ([] if batch_first else ["batch_leak"], [])
 
 
 class Tutorial(nn.Module):
-    """Positions of shape (tokens, 1, features), as in PyTorch's tutorial: tokens come first."""
+    """Positions of shape (tokens, 1, features), as in PyTorch's sequence-first tutorial."""
 
     def __init__(self, *, batch_first, turned=True):
         super().__init__()
@@ -147,17 +149,19 @@ class Tutorial(nn.Module):
         return x.transpose(0, 1) if self.turned else x
 
 
-def test_positions_tell_where_the_tokens_are():
+def test_position_table_identifies_token_axis():
     torch.manual_seed(0)
-    assert found(Tutorial(batch_first=False), ids()) == ([], [])
-    assert found(Tutorial(batch_first=True), ids()) == (["batch_leak"], [])
+    assert leak_results(Tutorial(batch_first=False), ids()) == ([], [])
+    assert leak_results(Tutorial(batch_first=True), ids()) == (["batch_leak"], [])
 
 
-def test_that_tokens_were_taken_to_come_first_is_told():
+def test_assumed_token_axis_is_noted():
     torch.manual_seed(0)
-    rules, (note,) = found(Tutorial(batch_first=False, turned=False), ids().t())
+    rules, (note,) = leak_results(Tutorial(batch_first=False, turned=False), ids().t())
     assert rules == []
-    assert note.startswith("leaks between examples on the first axis of the inputs: it was taken")
+    assert note.startswith(
+        "leaks between examples: the first axis of the inputs was taken as tokens"
+    )
 
 
 class Pooled(nn.Module):
@@ -169,7 +173,9 @@ class Pooled(nn.Module):
         return self.decoder(tokens).mean(-2)
 
 
-def test_why_the_future_was_not_tried_is_told_truly():
+def test_note_explains_why_future_leak_was_not_checked():
     torch.manual_seed(0)
-    said = "leaks from the future were not tried: the output has no axis as long as the tokens"
-    assert found(Pooled(), ids()) == ([], [said])
+    note = (
+        "leaks from the future were not checked: no axis of the output has the length of the input"
+    )
+    assert leak_results(Pooled(), ids()) == ([], [note])

@@ -1,4 +1,4 @@
-"""Leaks behind branches, gates and heads that start at 0 are found all the same."""
+"""Leaks behind branches, gates and heads that are initialized to 0."""
 
 import pytest
 import torch
@@ -8,11 +8,11 @@ import addnorm
 from tests.doctor.models.tiny import BATCH, DIM, LENGTH, Model, PreBlock, ids, rules, stack, vectors
 from tests.doctor.state_checksum import state
 
-BLIND = "leaks through the branches at 'the model itself': they add next to nothing, and no weight"
+INACTIVE = "leaks through the branches at 'the model itself' were not checked"
 
 
-def zeroed(model, *, head=False):
-    """Every branch ends with zeros, as many models start today."""
+def zero_projections(model, *, head=False):
+    """Set the last matrix of every branch to zero, a common initialization."""
     for block in model.blocks:
         for last in (block.attention.proj, block.ffn[2]):
             nn.init.zeros_(last.weight)
@@ -29,31 +29,31 @@ def gpt(*causal):
 
 
 @pytest.mark.parametrize("head", [False, True])
-def test_a_missing_mask_is_found_behind_projections_of_zeros(head):
-    model = zeroed(gpt(True, False, True), head=head)
+def test_missing_causal_mask_is_found_behind_zero_projections(head):
+    model = zero_projections(gpt(True, False, True), head=head)
     before = state(model)
     (found,) = [f for f in addnorm.doctor(model, ids()).findings if f.rule == "future_leak"]
     assert "blocks.0.attention.proj.weight" in found.evidence["filled for the probe"]
     assert state(model) == before
-    assert "future_leak" not in rules(zeroed(gpt(True, True, True), head=head))
+    assert "future_leak" not in rules(zero_projections(gpt(True, True, True), head=head))
 
 
-class Deaf(PreBlock):
+class IgnoresMask(PreBlock):
     def forward(self, x, mask=None):
         return super().forward(x)
 
 
-@pytest.mark.parametrize(("block", "leaks"), [(PreBlock, False), (Deaf, True)])
-def test_a_mask_that_hides_nothing_is_found_behind_projections_of_zeros(block, leaks):
+@pytest.mark.parametrize(("block", "leaks"), [(PreBlock, False), (IgnoresMask, True)])
+def test_ignored_mask_is_found_behind_zero_projections(block, leaks):
     torch.manual_seed(0)
-    model = zeroed(Model([block() for _ in range(2)], nn.LayerNorm(DIM)))
+    model = zero_projections(Model([block() for _ in range(2)], nn.LayerNorm(DIM)))
     mask = torch.ones(BATCH, LENGTH, dtype=torch.long)
     mask[0, 5:] = 0
     assert ("padding_leak" in rules(model, (ids(), mask))) is leaks
 
 
 class Gated(nn.Module):
-    """x + gate * attention(x), where somebody forgot what comes first."""
+    """x + gate * attention(x), where attention may use the wrong batch axis."""
 
     def __init__(self, gate, *, batch_first, learns=True, offset=0.0):
         super().__init__()
@@ -77,23 +77,23 @@ GATES = {
 
 @pytest.mark.parametrize("gate", GATES)
 @pytest.mark.parametrize("batch_first", [True, False])
-def test_examples_that_meet_behind_a_closed_gate_are_found(gate, batch_first):
+def test_batch_leak_is_found_behind_closed_gate(gate, batch_first):
     torch.manual_seed(0)
     for offset in (0.0, 1.0):
         model = Gated(GATES[gate] - offset, batch_first=batch_first, offset=offset)
         assert ("batch_leak" in rules(model, vectors())) is not batch_first
 
 
-def test_a_gate_that_never_learns_stays_closed_and_that_is_told():
+def test_frozen_gate_stays_closed_and_is_noted():
     torch.manual_seed(0)
     report = addnorm.doctor(
         Gated(torch.zeros(()), batch_first=False, learns=False), vectors(), rules=["batch_leak"]
     )
     assert report.findings == ()
-    assert report.notes[0].startswith(BLIND)
+    assert report.notes[0].startswith(INACTIVE)
 
 
-def test_biases_of_zeros_close_nothing():
+def test_zero_biases_are_not_gates():
     torch.manual_seed(0)
     model = gpt(True, False)
     for name, weight in model.named_parameters():
@@ -104,7 +104,7 @@ def test_biases_of_zeros_close_nothing():
 
 
 class Brittle(nn.Module):
-    """Bears no other weights than it has."""
+    """Fails with any other weights."""
 
     def __init__(self):
         super().__init__()
@@ -116,11 +116,11 @@ class Brittle(nn.Module):
         return self.blocks[0](x) + x @ self.extra
 
 
-def test_a_model_that_does_not_bear_to_be_filled_is_tried_as_it_is():
+def test_model_that_fails_with_filled_weights_runs_unchanged():
     torch.manual_seed(0)
     report = addnorm.doctor(Brittle(), vectors(), rules=["batch_leak", "future_leak"])
     (note,) = report.notes
-    assert report.findings == () and note.startswith(BLIND)
+    assert report.findings == () and note.startswith(INACTIVE)
 
 
 class Constant(nn.Module):
@@ -132,6 +132,6 @@ class Constant(nn.Module):
         return (x + self.f(x)) * 0
 
 
-def test_an_output_that_never_moves_is_told():
+def test_constant_output_is_noted():
     report = addnorm.doctor(Constant(), vectors(), rules=["batch_leak"])
-    assert "leaks: no output moved at all when an input changed" in report.notes
+    assert "leaks were not checked: no output depends on the changed input" in report.notes

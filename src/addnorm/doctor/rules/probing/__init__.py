@@ -1,1 +1,1 @@
-"""TODO doctor/rules/probing."""
+"""Probes: repeated runs of the model with changed inputs, which the leak rules are built on."""

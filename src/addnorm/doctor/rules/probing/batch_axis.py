@@ -1,4 +1,4 @@
-"""Which axis of the inputs holds the examples, where their shape does not tell."""
+"""Detection of the batch axis of the inputs where their shape is ambiguous."""
 
 from torch import Tensor
 
@@ -10,42 +10,45 @@ from addnorm.doctor.rules.base import RuleContext
 TOKEN_MIXING_OPS = (
     ATTENTION | CONVOLUTION | FOURIER | RECURRENT | {"cumsum", "index_add", "scatter_add"}
 )
-"""Operations by which tokens see one another; as do products of two things that flow."""
+"""Operations that mix tokens. Products of two activations mix them as well."""
 RIGHT_CONTRACTIONS = frozenset({"matmul", "mm", "bmm", "addmm", "baddbmm"})
-"""Products that sum over rows of what stands last."""
+"""Products that sum over the rows of their last operand."""
 
 
 def is_single_example(context: RuleContext, tensor: Tensor, *, out: Tensor) -> bool:
-    """Whether an input is one example without an axis of its own: ids of shape (tokens), vectors of
-    shape (tokens, features), the nodes of a graph.
+    """Whether an input is one example without a batch axis.
 
-    Its stream has no other axis, and what stands on that one is made to meet: only a norm across
-    it, or a statistic, would be no reason to call these tokens.
+    Such inputs are ids of shape (L), vectors of shape (L, D), or the nodes of a graph. The stream
+    has no further axis, and an operation of the model mixes the positions of this one. A norm or a
+    statistic over the axis alone does not make its positions tokens.
     """
     if tensor.dim() > 1 + tensor.is_floating_point():
         return False
     last = context.blocks[-1] if context.blocks else None
     shape = context.graph[last.add.node].shape if last else tuple(out.shape)
-    beside = [size for size in shape if size > 1]
-    flat = len(beside) <= 2 and tensor.shape[0] in beside
-    return flat and (
+    sizes = [size for size in shape if size > 1]
+    is_flat = len(sizes) <= 2 and tensor.shape[0] in sizes
+    return is_flat and (
         any(_mixes_tokens(context.graph, node) for node in context.graph)
         or any(r.kind == "mixer" for r in context.blocks)
     )
 
 
 def _mixes_tokens(graph: Graph, node: Node) -> bool:
-    """Whether tokens see one another: by what an operation is, or as rows of a product's right
-    side, whatever the left is."""
+    """Whether an operation mixes tokens, for example as the rows of a product's right operand."""
     if node.op not in PRODUCT:
         return node.active and node.op in TOKEN_MIXING_OPS
-    flows = [o.kind == "node" and graph[o.node].depends_on_input for o in node.operands]
-    return sum(flows) > 1 or (flows[-1] and node.op in RIGHT_CONTRACTIONS)
+    is_activation = [o.kind == "node" and graph[o.node].depends_on_input for o in node.operands]
+    return sum(is_activation) > 1 or (is_activation[-1] and node.op in RIGHT_CONTRACTIONS)
 
 
 def has_position_table(context: RuleContext, sizes: tuple[int, ...]) -> bool:
-    """Whether a table of positions is added along the second axis of the inputs: there the tokens
-    are. sizes: of their first two axes."""
+    """Whether a position table is added along the second axis of the inputs, which holds tokens.
+
+    Args:
+        context: the traced model.
+        sizes: sizes of the first two axes of the inputs.
+    """
     graph = context.graph
     for node in graph:
         if node.op == "add" and len(node.inputs) == 1 and len(node.shape) == 3:
@@ -62,11 +65,14 @@ def _operand_shape(context: RuleContext, operand: Operand) -> tuple[int, ...]:
 
 
 def _is_position_table(table: tuple[int, ...], node: Node, sizes: tuple[int, ...]) -> bool:
-    """Whether a table has one row for each token, where the second axis of the inputs holds them;
-    that may be the first one of the stream, if sizes tell the two apart."""
+    """Whether a table has one row per token of the second input axis.
+
+    The model may have transposed that axis to the front, which is recognized if the two sizes
+    differ.
+    """
     if len(table) < 2 or table[-1] != node.shape[-1]:
         return False
     if table[-2] == sizes[1] and set(table[:-2]) <= {1}:
         return True
-    turned = sizes[0] != sizes[1] and node.shape[0] == sizes[1]
-    return turned and table[-3:-1] == (sizes[1], 1)
+    is_transposed = sizes[0] != sizes[1] and node.shape[0] == sizes[1]
+    return is_transposed and table[-3:-1] == (sizes[1], 1)

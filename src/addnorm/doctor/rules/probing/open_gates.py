@@ -1,11 +1,13 @@
-"""Weights that start at 0 or next to it, filled for a probe: nothing shows through a closed gate.
+"""Opening of closed gates for a probe.
 
-Whether one token can reach another does not hang on the values of weights that learn, so that any
-other values tell the same, and more.
+A branch whose gate or last matrix starts at 0 (ReZero, LayerScale, zero-initialized outputs) adds
+nothing, so that a probe cannot see a leak inside it. Whether one token can reach another does not
+depend on the values of trainable weights. The probes therefore run with such weights filled with
+ordinary values, and the state guard of the trace restores them.
 """
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import torch
@@ -16,48 +18,49 @@ from addnorm.doctor.rules.base import RuleContext
 from addnorm.doctor.trace.recorder import GraphRecorder
 
 NEGLIGIBLE_SIZE = 1e-3
-"""Weights below it hide what comes through them, and branches below it in their stream."""
+"""Weights below this size block a branch; so do branches below this fraction of the stream."""
 
 
 def zero_gates(context: RuleContext) -> list[str]:
-    """Weights that learn and may let nothing through yet, the surest first; sought once a visit.
+    """Return the trainable weights that may close a branch, the most certain first.
 
-    Matrices next to 0; where a branch adds nothing, vectors and numbers too, whatever they are:
-    a gate may be 1 + w.
+    These are matrices close to 0. If a branch adds nothing, vectors and scalars of any value are
+    included, because a gate may be `1 + w`. The result is cached in the context.
     """
     if "closed" not in context.cache:
         guard = context.trace.guard
-        quiet = any(negligible_branches(context))
-        found = [
+        has_inactive = any(negligible_branches(context))
+        gates = [
             name
             for name, weight in context.weights.items()
             if guard
             and guard.is_trainable(name)
-            and (quiet if _is_vector(weight) else _is_near_zero(weight))
+            and (has_inactive if _is_vector(weight) else _is_near_zero(weight))
         ]
-        found.sort(
+        gates.sort(
             key=lambda name: (
                 _is_vector(context.weights[name]),
                 not _is_near_zero(context.weights[name]),
             )
         )
-        context.cache["closed"] = found
+        context.cache["closed"] = gates
     names: list[str] = context.cache["closed"]
     return names
 
 
 def negligible_branches(context: RuleContext) -> Iterator[ResidualAdd]:
-    """Branches that add next to nothing."""
-    return (reading.add for reading in context.blocks if _is_negligible(reading.add))
+    """Iterate over the adds whose branch is negligible beside the stream."""
+    adds = (block.add for block in context.blocks)
+    return (add for add in adds if _is_negligible(context.add_stats(add)))
 
 
-def _is_negligible(add: ResidualAdd) -> bool:
-    branch, shortcut = (add.stats.get(f"{s}_variance") for s in ("branch", "shortcut"))
+def _is_negligible(stats: Mapping[str, float]) -> bool:
+    branch, shortcut = (stats.get(f"{s}_variance") for s in ("branch", "shortcut"))
     return branch is not None and bool(shortcut) and branch < NEGLIGIBLE_SIZE**2 * (shortcut or 0.0)
 
 
 def inactive_branches(context: RuleContext, example: Any) -> list[str]:
-    """Where branches stand that add next to nothing, even with every closed weight filled."""
+    """Return the paths of branches that stay negligible even with all gates opened."""
     guard, before = context.trace.guard, list(negligible_branches(context))
     if not before or guard is None:
         return []
@@ -67,18 +70,19 @@ def inactive_branches(context: RuleContext, example: Any) -> list[str]:
         open_gates(context)
         with torch.no_grad():
             recorder.run(*example)
-    except Exception:  # a probe that cannot run says nothing
+    except Exception:  # user code: a probe that cannot run shows nothing
         return []
     finally:
         guard.restore()
     if len(recorder.graph) != len(context.graph):
-        return []  # with fewer tokens it goes another way, and places do not compare
-    after = {node for node, join in recorder.residual_adds.items() if not _is_negligible(join)}
-    return [join.module or "the model itself" for join in before if join.node not in after]
+        return []  # other operations ran for fewer tokens, so nodes cannot be compared
+    stats = recorder.stats.add_stats
+    after = {node for node in recorder.residual_adds if not _is_negligible(stats.get(node, {}))}
+    return [add.module or "the model itself" for add in before if add.node not in after]
 
 
 def open_gates(context: RuleContext) -> None:
-    """Give weights that let nothing through a common size; the guard of the visit undoes it."""
+    """Fill closed weights with ordinary values; the state guard of the trace restores them."""
     guard = context.trace.guard
     names = zero_gates(context)
     if guard is None or not names:
@@ -91,7 +95,7 @@ def open_gates(context: RuleContext) -> None:
 
 
 def _is_vector(weight: Tensor) -> bool:
-    """Whether it is a vector or a number, in whatever shape."""
+    """Whether a weight has at most one axis longer than 1."""
     return weight.numel() == max(weight.shape, default=1)
 
 
@@ -99,15 +103,18 @@ def _is_near_zero(weight: Tensor) -> bool:
     if not weight.is_floating_point() or not weight.numel():
         return False
     values = weight.detach()
-    some = values[len(values) // 2] if values.dim() else values  # mostly that is enough to know
+    sample = values[len(values) // 2] if values.dim() else values  # decides most weights at once
     return all(
-        max(map(abs, map(float, each.aminmax()))) < NEGLIGIBLE_SIZE for each in (some, values)
+        max(map(abs, map(float, each.aminmax()))) < NEGLIGIBLE_SIZE for each in (sample, values)
     )
 
 
 def _fill_weight(weight: Tensor, generator: torch.Generator) -> Tensor:
-    """Vectors and numbers 1 above what they were, more or less; matrices as large as they are
-    drawn to keep a variance, with the same directions where they have any."""
+    """Return ordinary values for a closed weight.
+
+    Vectors and scalars are increased by about 1. Matrices get the standard deviation that keeps a
+    variance, and keep their direction unless they are all 0.
+    """
     if _is_vector(weight):
         return weight.cpu() + torch.rand(weight.shape, generator=generator) + 0.5
     size = 1 / math.sqrt(math.prod(weight.shape[1:]))

@@ -1,0 +1,142 @@
+"""Comparisons from flat keys, as they come from YAML files, the command line or Python.
+
+A mapping such as `{"task": "lm", "wiring": "pre_ln,b2t", "lr": 1e-3, "dim": 64}` mixes three kinds
+of keys: fields of the spec (`task`), axes of its only grid (`wiring`, `lr`) and keys of the task's
+recipe (`dim`). `parse_comparison` sorts them, adds the task's defaults and checks the rest.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from addnorm.comparison.grid import Grid
+from addnorm.comparison.spec import AXES, Comparison
+from addnorm.comparison.tasks import Task, get_task
+from addnorm.core.calls import Call
+from addnorm.core.errors import UserError, closest_names
+from addnorm.core.key_values import load_yaml
+from addnorm.core.validation import format_validation_error
+from addnorm.train.schedules.base import registry as schedules
+from addnorm.train.schedules.base import resolve_steps
+
+TABLE_PREFIX = "table:"
+"""Prefix of `--task` that is followed by the file of a table."""
+
+
+def parse_comparison(values: Mapping[str, Any]) -> Comparison:
+    """Build a spec from flat keys.
+
+    >>> parse_comparison({"task": "lm", "wiring": "b2t", "dim": 64}).keys
+    {'dim': 64}
+
+    Raises:
+        UserError: A key or a value is not valid.
+    """
+    task = get_task(values.get("task", Comparison.model_fields["task"].default))
+    values = dict(task.defaults) | dict(values)
+    fields = {name: value for name, value in values.items() if name in Comparison.model_fields}
+    axes = {name: value for name, value in values.items() if name in AXES}
+    keys = dict(fields.pop("keys", None) or {})
+    for name, value in values.items():
+        if name not in fields and name not in axes and name != "keys":
+            keys[name] = value
+    _check_keys(keys, task)
+    axes = _move_warmup_to_axes(fields, axes)
+    if axes and fields.get("grids"):
+        raise UserError(
+            f"grids: expected the axes inside the grids, got {', '.join(axes)} beside them"
+        )
+    try:
+        fields["grids"] = _parse_grids(fields["grids"]) if "grids" in fields else (Grid(**axes),)
+        return Comparison(**fields, keys=keys)
+    except ValidationError as error:
+        raise UserError(_format_error(error)) from None
+
+
+def read_spec(file: Path) -> dict[str, Any]:
+    """Read the flat keys of a comparison from a YAML file."""
+    return load_yaml(file, "study")
+
+
+def parse_task_option(task: str) -> dict[str, Any]:
+    """Expand the value of `--task` into flat keys.
+
+    Args:
+        task: The name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
+            depth and learning rate of a recipe become axes with one value each.
+    """
+    if task.startswith(TABLE_PREFIX):
+        return {"task": "table", "data": task.removeprefix(TABLE_PREFIX)}
+    if not task.endswith((".yaml", ".yml")):
+        return {"task": task}
+    keys = load_yaml(Path(task), "recipe")
+    if not keys.get("data"):
+        raise UserError(f"{task} names no data; add `data: FOLDER`, made by `addnorm data`")
+    if isinstance(keys.get("schedule"), str):
+        keys["schedule"] = _add_default_warmup(keys["schedule"])
+    return {name: value for name, value in keys.items() if name != "seed"}
+
+
+def _add_default_warmup(schedule: str) -> str:
+    """Return a schedule's call string with its warm-up spelled out, also if it is the default."""
+    call = schedules.resolve(schedule)
+    option = (schedules.card(call.name).options or {}).get("warmup")
+    if option is None:
+        return str(call)
+    return str(Call(call.name, {"warmup": option.default} | call.options))
+
+
+def _parse_grids(values: Any) -> tuple[Grid, ...]:
+    if not isinstance(values, list | tuple) or not all(
+        isinstance(each, Mapping | Grid) for each in values
+    ):
+        raise UserError("grids: expected a list of mappings with wiring, depth, lr, ...")
+    return tuple(each if isinstance(each, Grid) else Grid(**each) for each in values)
+
+
+def _move_warmup_to_axes(fields: dict[str, Any], axes: dict[str, Any]) -> dict[str, Any]:
+    """Remove the warm-up from the common schedule and return the axes with it.
+
+    A warm-up among the axes takes precedence.
+    """
+    if not isinstance(fields.get("schedule"), str):
+        return axes
+    schedules.resolve(fields["schedule"])  # rejects an unknown schedule
+    call = Call.parse(fields["schedule"])
+    if "warmup" not in call.options:
+        return axes
+    if "grids" in fields:
+        raise UserError(
+            f"schedule: expected no warm-up beside grids, got {fields['schedule']}; write warmup "
+            "into the grids"
+        )
+    steps = fields.get("steps", Comparison.model_fields["steps"].default)
+    if type(steps) is not int:
+        return axes  # pydantic rejects it
+    options = {name: value for name, value in call.options.items() if name != "warmup"}
+    fields["schedule"] = str(Call(call.name, options))
+    return {"warmup": resolve_steps(call.options["warmup"], steps)} | axes
+
+
+def _check_keys(keys: Mapping[str, Any], task: Task) -> None:
+    """Reject keys that the task's recipe does not have or that the comparison sets itself."""
+    known = task.recipe_keys()
+    if misplaced := [name for name in keys if name in (*Comparison.model_fields, *AXES)]:
+        raise UserError(
+            f"keys: expected recipe keys only, got {', '.join(misplaced)}; write it beside keys"
+        )
+    task.validate_keys(keys)
+    for name in keys:
+        if name == "seed":
+            raise UserError("seed: a comparison takes a number of seeds; use seeds=2")
+        if name not in known:
+            close = closest_names(str(name), [*Comparison.model_fields, *AXES, *known])
+            hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "leave it out"
+            raise UserError(f"a comparison has no {name!r}; {hint}")
+
+
+def _format_error(error: ValidationError) -> str:
+    text = format_validation_error(error, [*Comparison.model_fields, *AXES])
+    return text.replace("a config ", "a comparison ")

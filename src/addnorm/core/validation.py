@@ -1,0 +1,38 @@
+"""One-line messages for pydantic validation errors."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from pydantic import ValidationError
+
+from addnorm.core.errors import closest_names
+
+
+def format_validation_error(error: ValidationError, known: Sequence[str]) -> str:
+    """Return the first error of a config as one line.
+
+    Args:
+        error: the error that pydantic raised
+        known: all field names, for a suggestion if a field is unknown
+    """
+    first = error.errors()[0]
+    name = str(first["loc"][0]) if first["loc"] else ""
+    if first["type"] == "extra_forbidden":
+        close = closest_names(name, known)
+        hint = f"did you mean {' or '.join(map(repr, close))}?" if close else "remove it"
+        return f"unknown config field {name!r}; {hint}"
+    if first["type"] == "missing":
+        return f"missing config field {name!r}; pass {name}=..."
+    if not name or first["type"] == "value_error":  # raised by a validator of ours
+        return str(first["msg"]).removeprefix("Value error, ")
+    return f"{name}: expected {expected_value(first)}, got {first['input']!r}"
+
+
+def expected_value(error: Mapping[str, Any]) -> str:
+    """Return what pydantic expected, as a noun phrase.
+
+    >>> expected_value({"msg": "Input should be greater than 0"})
+    'a number greater than 0'
+    """
+    expected = str(error["msg"]).removeprefix("Input should be ").partition(", unable to parse")[0]
+    return f"a number {expected}" if expected.startswith(("greater", "less")) else expected

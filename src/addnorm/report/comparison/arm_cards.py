@@ -1,0 +1,55 @@
+"""The card of each arm: block diagram, formula and paper."""
+
+from functools import cache
+
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.grid import DEFAULT_NORM, Arm, has_norms
+from addnorm.core.errors import UserError
+from addnorm.norms.base import registry as norms
+from addnorm.report.diagram.blocks import build_block_diagram, name_norms
+from addnorm.report.diagram.figure import diagram_figure
+from addnorm.report.diagram.layout import Diagram, compute_layout
+from addnorm.report.diagram.symbols import format_formula
+from addnorm.report.html.page import Column, Facts, Part
+from addnorm.train.schedules.base import recommended_schedule
+from addnorm.wirings.base import registry as wirings
+
+
+def build_arm_cards(study: Study) -> list[Part]:
+    """Return a column with diagram and facts for each arm."""
+    columns: list[Part] = []
+    for arm in study.spec.arms():
+        card = wirings.card(wirings.resolve(arm.wiring).name)
+        facts = {
+            "wiring": arm.wiring,
+            "summary": card.summary,
+            "formula": format_formula(card.formula),
+            "paper": card.paper,
+        }
+        if has_norms(arm.wiring):
+            norm = norms.card(norms.resolve(arm.norm).name)
+            facts |= {
+                "norm N": f"{arm.norm}: {format_formula(norm.formula)}",
+                "norm paper": norm.paper,
+            }
+        if arm.own:
+            facts["schedule"] = recommended_schedule(arm.wiring)
+        diagram = build_arm_diagram(study, arm)
+        figures = [] if diagram is None else [diagram_figure("", [diagram])]
+        columns.append(Column((*figures, Facts(arm.name, facts))))
+    return columns
+
+
+def build_arm_diagram(study: Study, arm: Arm) -> Diagram | None:
+    """Return the diagram of an arm at its greatest depth; None if it is too deep to draw."""
+    depth = max(each.cell.depth for each in study.cells if each.cell.arm == arm)
+    return _cached_diagram(arm.wiring, arm.norm, depth, study.task.is_encoder_decoder)
+
+
+@cache
+def _cached_diagram(wiring: str, norm: str, depth: int, decoder: bool) -> Diagram | None:
+    try:
+        block = build_block_diagram(wiring, decoder=decoder, depth=depth)
+    except UserError:  # deeper than a diagram can be
+        return None
+    return compute_layout(block if norm == DEFAULT_NORM else name_norms(block, norm))

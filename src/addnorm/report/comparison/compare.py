@@ -1,0 +1,43 @@
+"""`addnorm.compare`: run a comparison and write its report."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from addnorm.comparison.analysis.study import Study
+from addnorm.comparison.callbacks import ComparisonCallback
+from addnorm.comparison.engines.base import Engine
+from addnorm.comparison.parse import parse_comparison
+from addnorm.comparison.run import run_comparison
+from addnorm.comparison.spec import Comparison
+from addnorm.report.comparison.page import write_comparison_report
+
+
+def compare(
+    spec: Comparison | Mapping[str, Any],
+    folder: str | Path,
+    *,
+    engine: Engine | None = None,
+    callback: ComparisonCallback | None = None,
+) -> Study:
+    """Train every cell of a comparison and write `result.json` and `report.html`.
+
+    The function does what `addnorm compare` does. Called again after an interruption, it resumes.
+    Cells run in separate processes, so a script must call it under `if __name__ == "__main__":`.
+
+    Args:
+        spec: A spec, or flat keys such as `{"task": "lm", "wiring": "pre_ln,b2t", "lr": "sweep"}`.
+        folder: Output folder; an unfinished comparison with the same spec in it is resumed.
+        engine: Where the cells run; by default one process per core or GPU of this machine.
+        callback: Receives the progress of the comparison.
+
+    Returns:
+        The study: the state of each cell, a summary of each arm and a verdict.
+
+    Raises:
+        UserError: The spec is not valid, or the folder contains something else.
+    """
+    spec = spec if isinstance(spec, Comparison) else parse_comparison(spec)
+    study = run_comparison(spec, folder, engine=engine, callback=callback)
+    write_comparison_report(folder)
+    return study

@@ -1,0 +1,48 @@
+"""Progress display of a fit: a progress bar on a terminal, log lines elsewhere."""
+
+from collections.abc import Mapping
+
+from rich.console import Console
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+
+from addnorm.train.callbacks import TrainCallback
+
+EPOCHS_PER_LINE = 10
+"""Epochs between two lines when standard error is not a terminal."""
+
+
+class FitProgress(TrainCallback):
+    """Shows epoch, losses and remaining time of a fit on standard error."""
+
+    def __init__(self) -> None:
+        self.console = Console(stderr=True, highlight=False, markup=False, soft_wrap=True)
+        self.bar = Progress(
+            TextColumn("epoch"),
+            MofNCompleteColumn(),
+            BarColumn(),
+            TextColumn("{task.description}"),
+            TimeRemainingColumn(),
+            console=self.console,
+            disable=not self.console.is_terminal,
+        )
+        self.task_id = self.bar.add_task("", total=None)
+        self.bar.start()
+
+    def on_epoch_end(self, epoch: int, num_epochs: int, metrics: Mapping[str, float]) -> None:
+        valid = f", held out {metrics['valid']:.4f}" if "valid" in metrics else ""
+        losses = f"loss {metrics['train']:.4f}{valid}"
+        self.bar.update(self.task_id, completed=epoch, total=num_epochs, description=losses)
+        is_line = epoch % EPOCHS_PER_LINE == 1 or epoch == num_epochs
+        if not self.console.is_terminal and is_line:
+            remaining = metrics["seconds"] / epoch * (num_epochs - epoch)
+            self.console.print(
+                f"addnorm: epoch {epoch}/{num_epochs}: {losses}, {remaining:.0f} s left at most"
+            )
+
+    def close(self) -> None:
+        self.bar.stop()
+
+
+def make_fit_callback(*, verbose: bool | int) -> TrainCallback:
+    """Return a progress display if `verbose`, otherwise a callback that does nothing."""
+    return FitProgress() if verbose else TrainCallback()

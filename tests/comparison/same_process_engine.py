@@ -1,0 +1,16 @@
+"""An engine that runs cells in the calling process, for tests: starting processes takes seconds."""
+
+from addnorm.comparison.cell import run_cell
+from addnorm.comparison.engines.base import Engine, Event
+
+
+class SameProcessEngine(Engine):
+    """Engine that runs the jobs one after the other in this process."""
+
+    workers = 1
+
+    def run(self, jobs, on_event, stop_flag):
+        for job in jobs:
+            job.folder.mkdir(parents=True, exist_ok=True)
+            end = run_cell(job, lambda step, loss: None)
+            on_event(Event(job, "ended", end.step, end.loss, end))

@@ -1,0 +1,236 @@
+"""The rules of the source tree: package order, import cycles, sizes, docstrings.
+
+`docs/architecture/overview.md` explains them.
+"""
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections import defaultdict
+
+import pytest
+
+import addnorm
+from addnorm.norms import registry as norms
+from addnorm.wirings import registry as wirings
+from tests.source_tree import FILES, MODULES, ROOT, SOURCE, find_cycles, find_imports, module_name
+
+# A package imports only itself and the packages before it.
+PACKAGE_ORDER = (
+    *("core", "kernels", "norms", "wirings", "sublayers", "stacks", "models", "data", "measure"),
+    *("doctor", "decode", "tasks", "train", "tabular", "comparison", "claims", "report"),
+    *("interop", "bench", "cli"),
+)
+INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
+"""Pairs (importer, imported) that the order would allow and the design forbids."""
+
+MAX_LINES = 400
+MAX_MODULES = 15
+CATALOGUES = {"claims/catalogue", "cli/commands", "norms", "wirings"}
+"""Folders with one file per registered member; they grow with the catalogue."""
+IMPORTS_BY_NAME = {"__init__.py", "doctor/loading/targets.py"}
+"""Files that may call `import_module`: lazy public names, and models named by the user."""
+
+
+def relative_name(path):
+    return path.relative_to(SOURCE).as_posix()
+
+
+def package_of(module):
+    """Return `wirings` for `addnorm.wirings.b2t` and None for a module of another project."""
+    parts = module.split(".")
+    return parts[1] if parts[0] == "addnorm" and len(parts) > 1 else None
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_package_imports_only_earlier_packages(path):
+    importer = path.relative_to(SOURCE).parts[0]
+    if importer.endswith(".py"):
+        return  # addnorm/__init__.py and __main__.py see everything
+    assert importer in PACKAGE_ORDER, f"add {importer} to PACKAGE_ORDER"
+    for line, module, _ in find_imports(path):
+        imported = package_of(module)
+        if module == "addnorm":
+            assert "import __version__" in path.read_text(encoding="utf-8").splitlines()[line - 1]
+        elif imported is not None:
+            allowed = PACKAGE_ORDER.index(imported) <= PACKAGE_ORDER.index(importer)
+            allowed = allowed and (importer, imported) not in INDEPENDENT
+            assert allowed, f"{path}:{line}: {importer} must not import {imported}"
+
+
+def import_graph():
+    graph = defaultdict(set)
+    for name, path in MODULES.items():
+        for _, imported, only_for_types in find_imports(path):
+            if imported in MODULES and imported not in (name, "addnorm") and not only_for_types:
+                graph[name].add(imported)
+    return graph
+
+
+def test_modules_have_no_import_cycle():
+    """Imports inside functions count: a lazy import hides a cycle, it does not remove it."""
+    assert find_cycles(import_graph()) == []
+
+
+def test_subfolders_of_a_package_have_no_import_cycle():
+    folders = defaultdict(set)
+    for name, imports in import_graph().items():
+        package = name.split(".")[:2]
+        for imported in imports:
+            if imported.split(".")[:2] == package:
+                folders[folder_of(name)].add(folder_of(imported))
+    for folder, imported in folders.items():
+        imported.discard(folder)
+    assert find_cycles(folders) == []
+
+
+def folder_of(module):
+    """Return the sub-folder of a module, or the module itself where it stands at the top."""
+    parts = module.split(".")
+    return ".".join(parts[:3])
+
+
+def test_find_cycles_sees_a_cycle_behind_another_module():
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"b"}, "d": set()}
+    assert find_cycles(graph) == [["b", "c"]]
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_no_module_of_the_package_is_imported_by_string(path):
+    text = path.read_text(encoding="utf-8")
+    if relative_name(path) not in IMPORTS_BY_NAME:
+        assert not re.search(r"import_module\(\s*f?[\"']addnorm|__import__\(", text)
+    imported = [name for _, name, _ in find_imports(path) if name.startswith("importlib")]
+    if imported and relative_name(path) not in IMPORTS_BY_NAME:
+        calls = re.findall(r"import_module\((.*?)\)", text)
+        assert all(re.fullmatch(r"[\"'][\w.]+[\"']|[A-Z_]+|module", call) for call in calls), calls
+
+
+def test_core_does_not_import_torch():
+    for path in (SOURCE / "core").glob("*.py"):
+        assert not [name for _, name, _ in find_imports(path) if name.split(".")[0] == "torch"]
+
+
+@pytest.mark.parametrize(
+    "code",
+    [
+        "import addnorm",
+        "import addnorm.core",
+        "from addnorm.cli.main import main; assert main(['--help']) == 0",
+        "from addnorm.cli.main import main; assert main(['show', '--help']) == 0",
+        "from addnorm.cli.main import main; assert main(['--version']) == 0",
+    ],
+)
+def test_import_and_help_do_not_load_torch(code):
+    done = subprocess.run(
+        [
+            sys.executable,
+            "-W",
+            "error",
+            "-c",
+            f"{code}\nimport sys; assert 'torch' not in sys.modules",
+        ],
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        env=os.environ | {"OMP_NUM_THREADS": "1"},
+    )
+    assert done.returncode == 0, done.stderr
+
+
+def test_every_public_name_and_package_can_be_imported():
+    assert set(addnorm.__all__) == {*addnorm._HOME, "__version__"}
+    for name in (*addnorm.__all__, *addnorm._PACKAGES):
+        assert getattr(addnorm, name) is not None
+    with pytest.raises(AttributeError, match="module 'addnorm' has no attribute 'Encodr'"):
+        _ = addnorm.Encodr
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_file_length(path):
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+
+
+def test_number_of_modules_per_folder():
+    folders = {path.parent for path in FILES}
+    counts = {
+        relative_name(folder): sum(path.name != "__init__.py" for path in folder.glob("*.py"))
+        for folder in folders
+    }
+    crowded = {name: n for name, n in counts.items() if n > MAX_MODULES and name not in CATALOGUES}
+    assert crowded == {}
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_every_module_has_a_docstring(path):
+    docstring = ast.get_docstring(ast.parse(path.read_text(encoding="utf-8")))
+    assert docstring and not docstring.startswith("TODO")
+
+
+def class_table():
+    """Map each class name to (its node, the names of its bases)."""
+    table = {}
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.ClassDef):
+                bases = [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+                table[node.name] = (node, bases)
+    return table
+
+
+CLASSES = class_table()
+FOREIGN_METHODS = {
+    *("forward", "setup_context", "backward", "extra_repr", "get_extra_state", "set_extra_state"),
+    *("fit", "predict", "predict_proba", "score", "transform", "inverse_transform", "step"),
+    *("state_dict", "load_state_dict", "vmap", "jvp", "train", "reset_parameters"),
+}
+"""Methods whose meaning torch or scikit-learn define."""
+
+
+def is_declared_by_a_base(name, bases):
+    return any(
+        base in CLASSES
+        and (
+            any(getattr(member, "name", None) == name for member in CLASSES[base][0].body)
+            or is_declared_by_a_base(name, CLASSES[base][1])
+        )
+        for base in bases
+    )
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_public_methods_have_a_docstring_where_they_are_first_declared(path):
+    missing = []
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.ClassDef) or node.name.startswith("_"):
+            continue
+        bases = [ast.unparse(base).split("[")[0].split(".")[-1] for base in node.bases]
+        for member in node.body:
+            if not isinstance(member, ast.FunctionDef) or member.name.startswith("_"):
+                continue
+            decorators = [ast.unparse(each) for each in member.decorator_list]
+            inherited = member.name in FOREIGN_METHODS or is_declared_by_a_base(member.name, bases)
+            overload = any(each.endswith(("overload", ".setter")) for each in decorators)
+            if not (inherited or overload or ast.get_docstring(member)):
+                missing.append(f"{node.name}.{member.name}")
+    assert missing == []
+
+
+@pytest.mark.parametrize("registry", [norms, wirings], ids=["norms", "wirings"])
+def test_every_member_lives_in_the_file_of_its_name(registry):
+    for name in registry:
+        assert registry.member(name).__module__ == f"addnorm.{registry.family}s.{name}"
+
+
+@pytest.mark.parametrize("registry", [norms, wirings], ids=["norms", "wirings"])
+def test_every_card_is_complete(registry):
+    for card in registry.cards():
+        assert card.title and card.formula and card.summary, card.name
+        assert card.symbols, f"{card.name}: the docstring has no paragraph of symbols"
+        assert card.year, f"{card.name}: the paper has no year"
+
+
+def test_module_names_are_unique_within_the_import_system():
+    assert len(MODULES) == len(FILES) == len({module_name(path) for path in FILES})
