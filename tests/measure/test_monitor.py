@@ -166,7 +166,7 @@ def test_probe_reads_first_sequences_only():
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"sentences": 0}])
 def test_counts_must_be_positive(options):
-    with pytest.raises(UserError, match="must be a whole number from 1, got 0"):
+    with pytest.raises(UserError, match="expected an integer of at least 1, got 0"):
         Monitor(toy_stack("pre_ln"), **options)
 
 

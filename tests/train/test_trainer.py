@@ -504,7 +504,7 @@ def test_changed_tokenizer_is_rejected(data, tmp_path):
 
 
 def test_invalid_recipe_is_rejected_before_corpus_is_read(tmp_path):
-    with pytest.raises(UserError, match=r"dim 16 cannot be split into 3 heads"):
+    with pytest.raises(UserError, match=r"heads: expected a divisor of dim=16, got 3"):
         train(recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
     with pytest.raises(UserError, match=r"no corpus at .*nowhere"):
         train(recipe(tmp_path / "nowhere"), tmp_path / "run")
