@@ -1,4 +1,4 @@
-"""How commands are run in tests: in this process, or as a program of their own."""
+"""Fixtures that run commands in this process or in a new one."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from addnorm.cli.main import main
 
 @dataclass
 class Done:
-    """What a command left behind."""
+    """Exit code and output of a command."""
 
     code: int
     out: str
@@ -32,7 +32,7 @@ def addnorm(capsys):
 
 @pytest.fixture
 def terminal(monkeypatch, addnorm):
-    """Run a command as on a terminal of so many columns, without colour."""
+    """Run a command as on a terminal of a given width, without color."""
 
     def run(columns, *arguments):
         monkeypatch.setenv("TTY_COMPATIBLE", "1")
@@ -40,7 +40,7 @@ def terminal(monkeypatch, addnorm):
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns))
         done = addnorm(*arguments)
-        done.out = re.sub(r"\x1b\[[0-9;]*m", "", done.out)  # bold is no colour
+        done.out = re.sub(r"\x1b\[[0-9;]*m", "", done.out)  # bold is not a color
         return done
 
     return run
@@ -48,7 +48,7 @@ def terminal(monkeypatch, addnorm):
 
 @pytest.fixture
 def program():
-    """Run `python -m addnorm` for itself, standard output where one wants it."""
+    """Run `python -m addnorm` in a new process."""
 
     def run(*arguments, stdout=subprocess.PIPE, **rest):
         command = [sys.executable, "-m", "addnorm", *arguments]

@@ -1,4 +1,4 @@
-"""The program around the commands: help, exit codes, and output that cannot be written."""
+"""Console script: help, exit codes, output errors."""
 
 import os
 import pty
@@ -17,7 +17,7 @@ from addnorm.core.errors import UserError
 
 @pytest.fixture
 def command(monkeypatch):
-    """Give the program one more command."""
+    """Register a command named `extra`."""
 
     def add(function):
         monkeypatch.setitem(cli.COMMANDS, "extra", function)
@@ -26,7 +26,7 @@ def command(monkeypatch):
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
-def test_help_names_every_command(addnorm, arguments):
+def test_help_lists_every_command(addnorm, arguments):
     done = addnorm(*arguments)
     assert (done.code, done.err) == (0, "")
     assert all(f"\n  {verb} " in done.out for verb in cli.COMMANDS)
@@ -44,22 +44,22 @@ def test_version(addnorm):
     assert addnorm("--version").out == f"addnorm {package.__version__}\n"
 
 
-def test_python_m_addnorm_is_addnorm(program):
+def test_module_can_be_executed(program):
     assert program("--version").out == f"addnorm {package.__version__}\n"
 
 
-def test_help_comes_at_once(program):
-    """In half a second of computing, at best of three; other tests beside it do not count."""
+def test_help_is_fast(program):
+    """Help takes less than half a second of CPU time in the best of three attempts."""
 
-    def spent():
+    def cpu_seconds():
         used = resource.getrusage(resource.RUSAGE_CHILDREN)
         return used.ru_utime + used.ru_stime
 
     times = []
     for _ in range(3):
-        before = spent()
+        before = cpu_seconds()
         assert program("--help").code == 0
-        times.append(spent() - before)
+        times.append(cpu_seconds() - before)
     assert min(times) < 0.5
 
 
@@ -72,7 +72,7 @@ def test_help_comes_at_once(program):
         (["--version=3"], "--version"),
     ],
 )
-def test_wrong_usage_is_one_line_and_2(addnorm, arguments, message):
+def test_usage_error_prints_one_line_and_exits_with_2(addnorm, arguments, message):
     done = addnorm(*arguments)
     assert (done.code, done.out) == (2, "")
     assert message in done.err
@@ -80,23 +80,23 @@ def test_wrong_usage_is_one_line_and_2(addnorm, arguments, message):
     assert done.err.count("\n") == 1
 
 
-def test_a_users_mistake_is_one_line_and_2(addnorm, command):
+def test_user_error_prints_one_line_and_exits_with_2(addnorm, command):
     def extra() -> None:
-        raise UserError("got this;\n  wanted that")
+        raise UserError("expected this;\n  got that")
 
     command(extra)
     done = addnorm("extra")
-    assert (done.code, done.err) == (2, "addnorm: got this; wanted that\n")
+    assert (done.code, done.err) == (2, "addnorm: expected this; got that\n")
 
 
-def test_a_file_that_cannot_be_read_is_one_line_and_2(addnorm, command, tmp_path):
+def test_os_error_prints_one_line_and_exits_with_2(addnorm, command, tmp_path):
     command(lambda: (tmp_path / "nowhere").read_text())
     done = addnorm("extra")
     assert done.code == 2
     assert done.err == f"addnorm: {tmp_path / 'nowhere'}: No such file or directory\n"
 
 
-def test_the_answer_no_is_1(addnorm, command):
+def test_exit_code_of_command_is_returned(addnorm, command):
     def extra() -> None:
         import typer
 
@@ -106,7 +106,7 @@ def test_the_answer_no_is_1(addnorm, command):
     assert addnorm("extra").code == 1
 
 
-def test_a_bug_of_ours_is_not_hidden(addnorm, command):
+def test_other_errors_propagate(addnorm, command):
     def extra() -> None:
         raise ValueError("a bug")
 
@@ -115,7 +115,7 @@ def test_a_bug_of_ours_is_not_hidden(addnorm, command):
         addnorm("extra")
 
 
-def test_an_interrupt_is_130_without_traceback():
+def test_interrupt_exits_with_130_without_traceback():
     code = (
         "import sys, time; from addnorm.cli import main as cli\n"
         "def wait() -> None: print('ready', flush=True); time.sleep(60)\n"
@@ -127,7 +127,7 @@ def test_an_interrupt_is_130_without_traceback():
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
-        # A job in the background is started deaf to it.
+        # Background jobs are started with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
     assert running.stdout.readline() == "ready\n"
@@ -137,7 +137,7 @@ def test_an_interrupt_is_130_without_traceback():
     assert err == "addnorm: interrupted\n"
 
 
-def test_a_reader_that_has_gone_is_no_mistake(program):
+def test_closed_pipe_is_not_an_error(program):
     reading, writing = os.pipe()
     os.close(reading)
     done = program("list", "--help", stdout=writing)
@@ -147,14 +147,14 @@ def test_a_reader_that_has_gone_is_no_mistake(program):
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
-def test_a_full_disk_is_one_line_and_2(program, arguments):
+def test_full_disk_prints_one_line_and_exits_with_2(program, arguments):
     with open("/dev/full", "w") as full:
         done = program(*arguments, stdout=full)
     assert done.code == 2
     assert done.err == "addnorm: cannot write the output: No space left on device\n"
 
 
-def test_a_closed_output_is_one_line_and_2():
+def test_closed_stdout_prints_one_line_and_exits_with_2():
     done = subprocess.run(
         [sys.executable, "-m", "addnorm", "--version"],
         stderr=subprocess.PIPE,
@@ -166,8 +166,8 @@ def test_a_closed_output_is_one_line_and_2():
     assert "standard output is closed" in done.stderr
 
 
-def test_letters_that_the_output_lacks_are_spelt_out(program):
-    """On an old terminal a title with an accent is no reason to fail."""
+def test_unencodable_characters_are_escaped(program):
+    """A title with an accent does not fail on an ASCII terminal."""
     code = (
         "import sys; from addnorm.cli import main as cli\n"
         "def say() -> None: print('größer')\n"
@@ -182,7 +182,7 @@ def test_letters_that_the_output_lacks_are_spelt_out(program):
 
 
 def on_a_terminal(*arguments, **env):
-    """What a real pseudo-terminal gets to see."""
+    """Return the output of a command on a pseudo-terminal."""
     ours, theirs = pty.openpty()
     running = subprocess.Popen(
         [sys.executable, "-m", "addnorm", *arguments],
@@ -194,27 +194,27 @@ def on_a_terminal(*arguments, **env):
         | env,
     )
     os.close(theirs)
-    seen = b""
+    output = b""
     try:
         while piece := os.read(ours, 65536):
-            seen += piece
+            output += piece
     except OSError:
-        pass  # how Linux says that the other end is closed
+        pass  # Linux signals the closed end this way
     os.close(ours)
     assert running.wait() == 0
-    return seen.decode()
+    return output.decode()
 
 
 @pytest.mark.parametrize("arguments", [["--help"], ["list", "--help"], ["show", "--help"]])
 def test_help_fits_a_narrow_terminal(arguments):
-    seen = on_a_terminal(*arguments, COLUMNS="40")
-    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in seen.splitlines()) <= 40
+    output = on_a_terminal(*arguments, COLUMNS="40")
+    assert max(len(re.sub(r"\x1b\[[0-9;]*m", "", line)) for line in output.splitlines()) <= 40
 
 
-def test_colour_on_a_terminal_and_nowhere_else(program):
+def test_color_only_on_a_terminal(program):
     assert "\x1b[1;36mFormula" in on_a_terminal("show", "rms")
     assert "\x1b" not in program("--help").out
 
 
-def test_no_colour_where_it_is_unwanted():
+def test_no_color_is_respected():
     assert not re.search(r"\x1b\[[0-9;]*3[0-9]", on_a_terminal("--help", NO_COLOR="1"))

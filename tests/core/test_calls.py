@@ -1,4 +1,4 @@
-"""Call strings: whatever is printed can be read again, and nothing but literals is ever read."""
+"""Call strings: round trips, canonical form, literals only."""
 
 import keyword
 import math
@@ -25,7 +25,7 @@ literals = st.one_of(
 
 
 def calls(values):
-    """Calls with something in their brackets: a bare one inside a call reads as a word."""
+    """Calls with at least one argument: a nested call without arguments parses as a string."""
     options = st.dictionaries(names, values, max_size=3)
     positional = st.lists(values, max_size=2).map(tuple)
     made = st.builds(Call, names, options, positional)
@@ -42,13 +42,13 @@ values = st.recursive(
 
 
 @given(st.one_of(calls(values), st.builds(Call, names)))
-def test_what_is_printed_is_read_again(call):
+def test_formatted_call_parses_to_itself(call):
     assert Call.parse(str(call)) == call
     assert str(Call.parse(str(call))) == str(call)
 
 
 @given(st.text())
-def test_any_text_is_read_or_refused_and_nothing_else_happens(text):
+def test_any_text_is_parsed_or_rejected(text):
     try:
         assert isinstance(Call.parse(text), Call)
     except UserError as refusal:
@@ -75,7 +75,7 @@ def test_any_text_is_read_or_refused_and_nothing_else_happens(text):
         ("x(y(z(w=1)))", "x(y(z(w=1)))"),
     ],
 )
-def test_one_spelling_of_a_choice(text, same):
+def test_formatting_is_canonical(text, same):
     if same is None:
         with pytest.raises(UserError, match="not a literal"):
             Call.parse(text)
@@ -83,17 +83,17 @@ def test_one_spelling_of_a_choice(text, same):
         assert str(Call.parse(text)) == same
 
 
-def test_an_infinite_option_stays_a_number():
+def test_infinity_round_trips():
     back = Call.parse(str(Call("clip", {"at": -math.inf})))
     assert back.options["at"] == -math.inf
 
 
-def test_a_call_is_taken_as_it_is():
+def test_parse_returns_call_unchanged():
     call = Call("rms", {"eps": 1e-6})
     assert Call.parse(call) is call
 
 
-def test_equal_calls_have_equal_hashes_whatever_the_order_of_their_options():
+def test_equal_calls_have_equal_hashes():
     one, other = Call("x", {"a": 1, "b": 2.0}), Call("x", {"b": 2, "a": True})
     assert one == other
     assert hash(one) == hash(other)
@@ -126,7 +126,7 @@ NOT_LITERALS = [
 
 
 @pytest.mark.parametrize("text", NOT_LITERALS)
-def test_what_is_no_literal_is_refused(text):
+def test_non_literals_are_rejected(text):
     with pytest.raises(UserError, match=r"is not a literal; options are numbers, words"):
         Call.parse(text)
 
@@ -135,17 +135,17 @@ def test_what_is_no_literal_is_refused(text):
     "text",
     ["os.system('true')", "(lambda: 1)()", "x()()", "x[0]()", "__import__('os').system('true')"],
 )
-def test_only_a_name_is_called(text):
+def test_only_names_can_be_called(text):
     with pytest.raises(UserError, match="is not a literal"):
         Call.parse(text)
 
 
-def test_a_dangerous_name_is_only_a_name():
+def test_names_are_not_evaluated():
     assert Call.parse("__import__('os')") == Call("__import__", {}, ("os",))
 
 
 @pytest.mark.parametrize("text", ["x.y", "1", "'rms'", "None", "a - b", "[rms]", "rms, layer"])
-def test_what_is_no_name_is_refused(text):
+def test_expressions_are_rejected(text):
     with pytest.raises(
         UserError, match=r"expected a name or a call, got .*; write a name with options"
     ):
@@ -171,29 +171,29 @@ def test_what_is_no_name_is_refused(text):
         "x(a=" + "9" * 5000 + ")",
     ],
 )
-def test_what_cannot_be_read_is_refused(text):
+def test_syntax_errors_are_rejected(text):
     with pytest.raises(UserError, match=r"cannot parse the call string"):
         Call.parse(text)
 
 
-def test_an_option_given_twice_is_refused():
+def test_duplicate_option_is_rejected():
     # Python's own parser says so before ours can.
     with pytest.raises(UserError, match=r"cannot parse|passes 'eps' twice"):
         Call.parse("rms(eps=1, eps=2)")
 
 
-def test_two_stars_are_refused():
+def test_double_star_is_rejected():
     with pytest.raises(UserError, match=r"uses \*\*"):
         Call.parse("x(**y)")
 
 
 @pytest.mark.parametrize("value", [None, 3, 1.5, b"rms", ["rms"], {"name": "rms"}])
-def test_what_is_no_text_is_refused_with_its_type(value):
+def test_non_string_is_rejected_with_its_type(value):
     with pytest.raises(UserError, match=f"of type {type(value).__name__}"):
         Call.parse(value)
 
 
-def test_an_odd_escape_warns_nobody():
+def test_invalid_escape_does_not_warn():
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert Call.parse(r"x(a='\d')").options == {"a": r"\d"}

@@ -1,4 +1,4 @@
-"""Cards: what a member's own code says is read from it, and nothing of it can be changed."""
+"""Cards: details read from the code of a member."""
 
 import dataclasses
 import json
@@ -10,8 +10,8 @@ from addnorm.core.cards import Card, Option
 
 
 def card(**rest):
-    said = {"name": "x", "title": "X", "formula": "y = x", "paper": "", "summary": "S."}
-    return Card(**(said | rest))
+    fields = {"name": "x", "title": "X", "formula": "y = x", "paper": "", "summary": "S."}
+    return Card(**(fields | rest))
 
 
 class Member:
@@ -44,14 +44,14 @@ class Child(Member):
     """A member that shares code with another."""
 
 
-def test_options_are_the_keyword_arguments_with_defaults_and_choices():
+def test_options_come_from_keyword_arguments():
     assert card().with_details_from(Member).options == {
         "eps": Option(1e-5, (), float),
         "mode": Option("a", ("a", "b"), Literal["a", "b"]),
     }
 
 
-def test_symbols_are_the_docstrings_paragraph_and_lines_go_on():
+def test_symbols_come_from_docstring_paragraph():
     assert card().with_details_from(Member).symbols == (
         ("x, y", "(..., dim)"),
         ("g", "scalar, starts at 1, not decayed"),
@@ -59,24 +59,24 @@ def test_symbols_are_the_docstrings_paragraph_and_lines_go_on():
     )
 
 
-def test_departures_are_the_tagged_comments():
+def test_departures_come_from_tagged_comments():
     notes = ("the paper has no g, we have one.", "at the end of a line")
     assert card().with_details_from(Member).departures == notes
     assert card().with_details_from(Child).departures == notes
 
 
-def test_departures_of_a_neighbour_in_the_file_are_not_ones_own():
+def test_departures_of_other_classes_are_excluded():
     assert card().with_details_from(Neighbour).departures == ("the neighbour's own.",)
 
 
-def test_a_member_without_docstring_options_or_file_has_none_of_them():
+def test_details_may_be_missing():
     typed = {}
     exec("class Typed:\n    def __init__(self, dim) -> None: ...", {"__name__": "__main__"}, typed)
     read = card().with_details_from(typed["Typed"])
     assert (read.options, read.symbols, read.departures) == ({}, (), ())
 
 
-def test_an_option_without_default_or_type_is_refused():
+def test_option_without_default_or_type_is_rejected():
     class NoDefault:
         def __init__(self, dim, *, eps: float) -> None: ...
 
@@ -99,16 +99,16 @@ def test_an_option_without_default_or_type_is_refused():
         ("", None, None),
     ],
 )
-def test_year_and_number_are_read_from_the_paper(paper, year, arxiv):
+def test_year_and_arxiv_number_come_from_paper(paper, year, arxiv):
     assert (card(paper=paper).year, card(paper=paper).arxiv) == (year, arxiv)
 
 
-def test_a_card_is_frozen():
+def test_card_is_frozen():
     with pytest.raises(dataclasses.FrozenInstanceError):
         card().name = "y"
 
 
-def test_a_card_is_plain_data():
+def test_card_converts_to_json_data():
     plain = json.loads(
         json.dumps(card(reduces_to=(("x", "y"),)).with_details_from(Member).to_dict())
     )

@@ -1,4 +1,4 @@
-"""Errors: nearest names first, and one class to catch them all."""
+"""Errors: suggestions for misspelled names."""
 
 import pytest
 
@@ -25,23 +25,23 @@ KNOWN = ["post_ln", "pre_ln", "b2t", "deepnorm"]
         ("b2", "b2t"),
     ],
 )
-def test_the_nearest_name_is_named_whatever_the_spelling(word, first):
+def test_closest_name_ignores_case_and_separators(word, first):
     assert closest_names(word, KNOWN)[0] == first
 
 
 @pytest.mark.parametrize("word", ["", "zzz", "日本", "-" * 1000])
-def test_a_word_like_nothing_has_no_nearest(word):
+def test_dissimilar_word_has_no_suggestion(word):
     assert closest_names(word, KNOWN) == []
 
 
-def test_the_sentence_says_got_nearest_and_known():
+def test_message_contains_value_suggestion_and_known_names():
     assert unknown_name_message("wiring", "postln", iter(KNOWN)) == (
         "unknown wiring 'postln'; did you mean 'post_ln'? Known: post_ln, pre_ln, b2t, deepnorm"
     )
     assert unknown_name_message("wiring", "zzz", []) == "unknown wiring 'zzz'; Known: none"
 
 
-def test_users_catch_value_error():
+def test_user_error_is_a_value_error():
     assert issubclass(UserError, ValueError)
     assert issubclass(UnknownNameError, UserError)
     assert issubclass(ArrangementMismatchError, UserError)

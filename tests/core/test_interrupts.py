@@ -1,4 +1,4 @@
-"""Ctrl-C is heard, also where Python would drop it."""
+"""Ctrl-C is raised, even where Python would discard the exception."""
 
 import os
 import signal
@@ -17,14 +17,14 @@ from tests.doctor.models.tiny import DIM, vectors
 
 @pytest.fixture
 def pressed():
-    """Ctrl-C as a terminal sends it, with Python's own handler in place."""
+    """Return a function that sends SIGINT, with Python's default handler installed."""
     former = signal.signal(signal.SIGINT, signal.default_int_handler)
     yield lambda: os.kill(os.getpid(), signal.SIGINT)
     signal.signal(signal.SIGINT, former)
 
 
 class Presses(nn.Linear):
-    """Ctrl-C in a finalizer, where an exception goes nowhere."""
+    """Sends SIGINT in a finalizer, where exceptions are discarded."""
 
     def __init__(self, press):
         super().__init__(DIM, DIM)
@@ -40,23 +40,23 @@ class Presses(nn.Linear):
         return x + super().forward(torch.relu(super().forward(x)))
 
 
-def test_a_visit_ends(pressed):
+def test_trace_is_interrupted(pressed):
     with pytest.raises(KeyboardInterrupt):
         addnorm.doctor(Presses(pressed), vectors())
     assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
 
 
-def test_a_stress_run_ends(pressed, monkeypatch):
+def test_stress_test_is_interrupted(pressed, monkeypatch):
     monkeypatch.setattr(Presses, "__deepcopy__", lambda self, memo: self, raising=False)
     with pytest.raises(KeyboardInterrupt):
         list(stress(Presses(pressed), vectors(), lr=1e-3, steps=3))
 
 
-def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, capfd):
+def test_interrupt_is_raised_once_and_at_the_end_at_the_latest(pressed, capfd):
     with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         pressed()
-        said = "addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
-        assert capfd.readouterr().err == said
+        message = "addnorm: stopping at the next operation; Ctrl-C once more to stop at once\n"
+        assert capfd.readouterr().err == message
     raise_if_interrupted()
     with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         pressed()
@@ -64,7 +64,7 @@ def test_what_was_heard_is_raised_once_and_at_the_latest_at_the_end(pressed, cap
         pytest.fail("the second one was not heard")
 
 
-def test_a_handler_of_the_caller_is_left_alone(pressed):
+def test_handler_of_the_caller_is_kept(pressed):
     heard = []
     signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
     with deferred_interrupt():
@@ -94,7 +94,7 @@ def build():
 
 
 @pytest.mark.slow
-def test_the_command_ends_with_130(tmp_path):
+def test_command_exits_with_130(tmp_path):
     (tmp_path / "pressing.py").write_text(SCRIPT)
     command = [sys.executable, "-c", "from addnorm.cli.main import main; raise SystemExit(main())"]
     command += ["doctor", "pressing:build", "--input", "float32[2,3,8]", "--stress"]

@@ -1,4 +1,4 @@
-"""Plans: every sub-layer has its site, every role its depths, every mistake its sentence."""
+"""Plans: sites, depths of each role, error messages."""
 
 import dataclasses
 
@@ -13,7 +13,7 @@ def plan(role="encoder_only", depth=2, other_depth=None, kinds=("self", "ffn"), 
     return Plan(role, depth, other_depth, kinds, dim, Call("layer"), **rest)
 
 
-def test_sites_walk_the_layers_in_order():
+def test_sites_are_in_forward_order():
     sites = plan("decoder", depth=2, other_depth=6, kinds=("self", "cross", "ffn")).sites
     assert sites == (
         Site(0, 0, 0, "self", True, False),
@@ -25,7 +25,7 @@ def test_sites_walk_the_layers_in_order():
     )
 
 
-def test_the_only_sub_layer_of_a_layer_is_first_and_last():
+def test_single_sublayer_is_first_and_last():
     assert all(site.first and site.last for site in plan(kinds=("mix",)).sites)
 
 
@@ -38,20 +38,20 @@ def test_the_only_sub_layer_of_a_layer_is_first_and_last():
         ("decoder", 5, True, 5, 2),
     ],
 )
-def test_a_role_says_causality_and_both_depths(role, other, causal, encoder, decoder):
+def test_role_determines_causality_and_depths(role, other, causal, encoder, decoder):
     made = plan(role, other_depth=other)
     assert (made.causal, made.encoder_depth, made.decoder_depth) == (causal, encoder, decoder)
     assert role in ROLES
 
 
-def test_shapes_are_found_by_site_and_may_be_missing():
+def test_shapes_are_indexed_by_site_and_optional():
     shape = Shape(inner=16, hidden=32)
     made = plan(depth=1, shapes=(None, shape))
     assert [made.shape(site) for site in made.sites] == [None, shape]
     assert plan().shape(plan().sites[0]) is None
 
 
-def test_plans_are_constants():
+def test_plans_are_frozen():
     made = plan()
     assert made == plan()
     assert hash(made) == hash(plan())
@@ -81,6 +81,6 @@ def test_plans_are_constants():
         ({"kinds": ["self"]}, r"kinds: expected .* got \['self'\]"),
     ],
 )
-def test_a_plan_that_cannot_be_is_refused(wrong, message):
+def test_invalid_plan_is_rejected(wrong, message):
     with pytest.raises(UserError, match=message):
         plan(**wrong)

@@ -1,4 +1,4 @@
-"""Registries: one canonical form of every choice, and an answer to every wrong one."""
+"""Registries: canonical calls, construction, error messages."""
 
 import math
 from typing import Literal
@@ -88,7 +88,7 @@ def registry():
         ("around(around(bare), rate=0)", "around(inner=around(inner=bare), rate=0.0)"),
     ],
 )
-def test_the_canonical_form(registry, call, canonical):
+def test_canonical_form(registry, call, canonical):
     if canonical is None:  # `in` is a word of Python's own and wants quotes
         with pytest.raises(UserError, match="cannot parse"):
             registry.resolve(call)
@@ -100,23 +100,23 @@ def test_the_canonical_form(registry, call, canonical):
 
 
 @given(eps=st.floats(min_value=1e-12, max_value=1.0), affine=st.booleans(), count=st.integers(1))
-def test_resolving_twice_changes_nothing(registry, eps, affine, count):
+def test_resolve_is_idempotent(registry, eps, affine, count):
     once = registry.resolve(Call("plain", {"count": count, "affine": affine, "eps": eps}))
     assert registry.resolve(str(once)) == once
 
 
-def test_members_are_made_with_their_options(registry):
+def test_make_passes_options(registry):
     assert registry.make("plain", 8).given == (8, 1e-5, True, "in", 2, 0.5, None, (1, 2))
     assert registry.make("plain(1e-6, count=3)", 8).given[1:5] == (1e-6, True, "in", 3)
     assert registry.make("bare", 8).given == (8,)
 
 
-def test_an_inner_call_reaches_its_member_as_text(registry):
+def test_inner_call_is_passed_as_text(registry):
     assert registry.make("around", 8).given[1] == "plain"
     assert registry.make("around(plain(mode=out))", 8).given[1] == "plain(mode=out)"
 
 
-def test_a_registry_is_a_collection_in_order_of_registration(registry):
+def test_registry_is_ordered_by_registration(registry):
     assert list(registry) == ["plain", "bare", "numbers", "around"]
     assert [card.name for card in registry.cards()] == list(registry)
     assert len(registry) == 4
@@ -138,13 +138,13 @@ def test_a_registry_is_a_collection_in_order_of_registration(registry):
         ("around(plain.x)", r"is not a literal"),
     ],
 )
-def test_an_unknown_name_is_answered_with_the_nearest(registry, call, message):
+def test_unknown_name_gets_a_suggestion(registry, call, message):
     with pytest.raises(UserError, match=message):
         registry.make(call, 8)
 
 
 @pytest.mark.parametrize("ask", ["member", "card"])
-def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
+def test_unknown_member_and_card_give_the_same_error(registry, ask):
     with pytest.raises(UnknownNameError, match="did you mean 'plain'"):
         getattr(registry, ask)("plan")
 
@@ -189,7 +189,7 @@ def test_asking_for_an_unknown_member_or_card_is_answered_alike(registry, ask):
         ),
     ],
 )
-def test_a_wrong_option_is_answered_with_what_is_wanted(registry, call, message):
+def test_invalid_option_is_rejected(registry, call, message):
     with pytest.raises(UserError, match=message):
         registry.make(call, 8)
 
@@ -198,15 +198,15 @@ def test_a_wrong_option_is_answered_with_what_is_wanted(registry, call, message)
 @pytest.mark.parametrize(
     ("name", "option"), [("plain", "eps"), ("plain", "share"), ("numbers", "a"), ("numbers", "b")]
 )
-def test_no_number_that_is_none_gets_in_through_python(registry, name, option, value):
+def test_nonfinite_numbers_are_rejected(registry, name, option, value):
     with pytest.raises(UserError, match=f"option '{option}' of toy '{name}': expected"):
         registry.resolve(Call(name, {option: value}))
 
 
-def test_a_name_is_given_once_and_is_one_word():
+def test_names_are_unique_identifiers():
     registry = Registry("toy")
     registry.register(card("x"))(type("X", (), {}))
     with pytest.raises(ValueError, match="toy 'x' is registered twice"):
         registry.register(card("x"))(type("Y", (), {}))
-    with pytest.raises(ValueError, match="name of a toy: expected letters.* got 'x y'"):
+    with pytest.raises(ValueError, match=r"name of a toy: expected letters.* got 'x y'"):
         registry.register(card("x y"))(type("Z", (), {}))

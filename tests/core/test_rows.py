@@ -1,4 +1,4 @@
-"""Rows: what is written is read again, whatever a kill or a full disk left behind."""
+"""Rows: round trips, incomplete files, full disks."""
 
 import json
 import math
@@ -26,21 +26,21 @@ def same(a, b):
 
 
 @given(rows)
-def test_rows_come_back_as_they_went(tmp_path_factory, rows):
+def test_rows_round_trip(tmp_path_factory, rows):
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     write_rows(path, rows)
     assert same(read_rows(path), rows)
 
 
 @given(rows, rows)
-def test_appended_rows_come_after_the_others(tmp_path_factory, old, new):
+def test_append_adds_rows(tmp_path_factory, old, new):
     path = tmp_path_factory.mktemp("rows") / "rows.jsonl"
     write_rows(path, old, append=True)
     write_rows(path, new, append=True)
     assert same(read_rows(path), [*old, *new])
 
 
-def test_the_file_is_json_to_everybody(tmp_path):
+def test_file_is_standard_json(tmp_path):
     path = tmp_path / "rows.jsonl"
     write_rows(path, [{"loss": math.nan, "norm": -math.inf, "arm": "größer"}, {"step": 1}])
     lines = path.read_text(encoding="utf-8").splitlines()
@@ -51,25 +51,25 @@ def test_the_file_is_json_to_everybody(tmp_path):
     assert first["norm"] == -math.inf
 
 
-def test_text_with_half_a_character_is_kept(tmp_path):
+def test_lone_surrogate_round_trips(tmp_path):
     write_rows(tmp_path / "rows.jsonl", [{"file": "\udcff"}])
     assert next(read_rows(tmp_path / "rows.jsonl")) == {"file": "\udcff"}
 
 
-def test_folders_are_made_and_no_temporary_file_stays(tmp_path):
+def test_write_creates_folders_and_leaves_no_temporary_file(tmp_path):
     path = tmp_path / "a" / "b" / "rows.jsonl"
     write_rows(path, [{"a": 1}])
     assert [file.name for file in path.parent.iterdir()] == ["rows.jsonl"]
 
 
-def test_an_empty_file_holds_no_rows(tmp_path):
+def test_empty_file_has_no_rows(tmp_path):
     write_rows(tmp_path / "rows.jsonl", [])
     assert list(read_rows(tmp_path / "rows.jsonl")) == []
 
 
 @pytest.mark.parametrize("size", range(1, 15))
-def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path, size):
-    """Cut at every byte, in the middle of a character too."""
+def test_incomplete_last_line_is_ignored(tmp_path, size):
+    """Truncated at every byte, including inside a character."""
     path = tmp_path / "rows.jsonl"
     whole, cut = b'{"a": 1}\n', '{"b": "ü日😀"}'.encode()
     path.write_bytes(whole + cut[:size])
@@ -77,21 +77,21 @@ def test_a_line_that_a_kill_cut_short_is_left_out(tmp_path, size):
 
 
 @pytest.mark.parametrize("tail", ['{"b": "ü', "{", '{"b": 1, ', "\xff"])
-def test_appending_after_a_kill_leaves_no_broken_line(tmp_path, tail):
+def test_append_removes_incomplete_last_line(tmp_path, tail):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n' + tail.encode("latin-1"))
     write_rows(path, [{"c": 2}], append=True)
     assert list(read_rows(path)) == [{"a": 1}, {"c": 2}]
 
 
-def test_appending_to_a_whole_row_without_line_feed_keeps_it(tmp_path):
+def test_append_keeps_complete_row_without_line_feed(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}')
     write_rows(path, [{"c": 2}], append=True)
     assert list(read_rows(path)) == [{"a": 1}, {"c": 2}]
 
 
-def test_a_blank_line_is_no_row(tmp_path):
+def test_blank_lines_are_ignored(tmp_path):
     path = tmp_path / "rows.jsonl"
     path.write_text('{"a": 1}\r\n\n{"a": 2}\n\n')
     assert [row["a"] for row in read_rows(path)] == [1, 2]
@@ -106,7 +106,7 @@ def test_a_blank_line_is_no_row(tmp_path):
         (b"3\n", r"line 2: expected a JSON object, got 3"),
     ],
 )
-def test_a_broken_line_in_the_middle_is_named(tmp_path, broken, message):
+def test_invalid_line_is_reported_with_its_number(tmp_path, broken, message):
     path = tmp_path / "rows.jsonl"
     path.write_bytes(b'{"a": 1}\n' + broken + b'{"a": 2}\n')
     found = read_rows(path)
@@ -116,7 +116,7 @@ def test_a_broken_line_in_the_middle_is_named(tmp_path, broken, message):
 
 
 @pytest.mark.parametrize("name", ["nowhere.jsonl", "."])
-def test_a_missing_file_is_named(tmp_path, name):
+def test_missing_file_is_reported(tmp_path, name):
     with pytest.raises(UserError, match=r"no rows at .*: there is no such file"):
         list(read_rows(tmp_path / name))
 
@@ -130,7 +130,7 @@ def test_a_missing_file_is_named(tmp_path, name):
         ({1: 2}, "got 1: 2"),
     ],
 )
-def test_a_row_that_is_not_flat_is_refused_and_nothing_is_written(tmp_path, row, got):
+def test_nested_row_is_rejected_and_nothing_is_written(tmp_path, row, got):
     path = tmp_path / "rows.jsonl"
     write_rows(path, [{"a": 1}])
     for append in (False, True):
@@ -139,8 +139,8 @@ def test_a_row_that_is_not_flat_is_refused_and_nothing_is_written(tmp_path, row,
     assert list(read_rows(path)) == [{"a": 1}]
 
 
-def test_a_full_disk_leaves_the_old_file(tmp_path):
-    """A process that may write 4096 bytes a file and no more fails as a full disk does."""
+def test_full_disk_keeps_old_file(tmp_path):
+    """A process limited to 4096 bytes per file fails like one on a full disk."""
     path = tmp_path / "rows.jsonl"
     write_rows(path, [{"a": 1}])
     code = (

@@ -1,4 +1,4 @@
-"""Seeds: the same on every machine, and unlike each other."""
+"""Seeds: equal on all machines, independent of each other."""
 
 import subprocess
 import sys
@@ -11,7 +11,7 @@ from addnorm.core.seeds import derive_seed
 
 
 def test_seeds_never_change():
-    """A change here makes every published run another run: do not adapt these numbers."""
+    """A change would alter every published run: do not adapt these numbers."""
     assert derive_seed(0) == 3456079177858693020
     assert derive_seed(0, "data") == 8767684250584988593
     assert derive_seed(1, "init", 3) == 5694931104608081410
@@ -24,16 +24,16 @@ def test_seeds_do_not_depend_on_the_process():
 
 
 @given(st.integers(), st.lists(st.one_of(st.text(), st.integers()), max_size=3))
-def test_a_seed_is_one_that_torch_takes(seed, names):
+def test_seeds_are_valid_for_torch(seed, names):
     assert 0 <= derive_seed(seed, *names) < 2**63
 
 
-def test_names_order_and_seed_each_matter():
+def test_names_order_and_seed_all_matter():
     paths = [(0,), (1,), (0, "a"), (0, "b"), (0, "a", "b"), (0, "b", "a"), (0, "ab"), (0, 1), (-1,)]
     assert len({derive_seed(*path) for path in paths}) == len(paths)
 
 
-def test_neighbouring_seeds_share_nothing():
+def test_neighboring_seeds_are_uncorrelated():
     """About half of the bits differ from one seed to the next."""
     seeds = [derive_seed(seed, "init") for seed in range(200)]
     flips = [(a ^ b).bit_count() for a, b in pairwise(seeds)]

@@ -1,4 +1,4 @@
-"""Arguments of `addnorm.doctor`: invalid values raise one-line errors; notes explain blind spots."""
+"""Arguments of `addnorm.doctor`: invalid values raise one-line errors; notes explain gaps."""
 
 import pytest
 import torch

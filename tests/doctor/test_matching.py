@@ -1,4 +1,4 @@
-"""The closest arrangement: what is stored is what is seen, and who else fits."""
+"""Closest arrangement: stored signatures are current, and all fits are listed."""
 
 import pytest
 import torch
@@ -18,14 +18,14 @@ def agrees(kind, depth, names):
         )
 
 
-def test_stored_signatures_are_those_of_a_visit():
+def test_stored_signatures_are_current():
     agrees("lm", 2, sorted(registry)[::3])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("depth", range(1, DEPTH + 1))
 @pytest.mark.parametrize("kind", KINDS)
-def test_all_stored_signatures_are_those_of_a_visit(kind, depth):
+def test_all_stored_signatures_are_current(kind, depth):
     agrees(kind, depth, sorted(registry))
 
 
@@ -37,7 +37,7 @@ def test_every_wiring_is_stored(monkeypatch):
         assert {name for name, _ in known_signatures(kind, DEPTH)} == set(registry)
 
 
-def test_all_that_fit_are_named_the_plain_one_first():
+def test_fits_list_plain_wiring_first():
     torch.manual_seed(0)
     report = addnorm.doctor(Model(stack(PreBlock, 4), nn.LayerNorm(DIM)), ids())
     assert report.arrangement == "pre_ln"

@@ -1,4 +1,4 @@
-"""Where the doctor works, and that it leaves no trace."""
+"""Models, inputs, outputs and modes that the doctor supports."""
 
 import dataclasses
 
@@ -32,7 +32,7 @@ def wirings(model, example=None, **options):
 RIGHT = ["pre_ln"] * 2 * DEPTH
 
 
-def test_the_loss_of_the_caller_is_differentiated():
+def test_loss_argument_is_differentiated():
     model = pre()
     one = addnorm.doctor(model, ids(), lambda out: out.square().mean(), rules=())
     ten = addnorm.doctor(model, ids(), lambda out: 10 * out.square().mean(), rules=())
@@ -40,7 +40,7 @@ def test_the_loss_of_the_caller_is_differentiated():
         assert b.gradient_norm == pytest.approx(10 * a.gradient_norm, rel=1e-4)
 
 
-def test_gradients_and_variances_are_those_of_plain_autograd():
+def test_gradients_and_variances_equal_autograd():
     model = pre()
     kept = []
     hooks = [b.register_forward_hook(lambda m, a, out: (out.retain_grad(), kept.append(out))[1])
@@ -63,7 +63,7 @@ def test_bfloat16_and_autocast():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_quantized_matrices_are_matrices():
+def test_quantized_linear():
     quantized = torch.ao.quantization.quantize_dynamic(pre().eval(), {nn.Linear}, torch.qint8)
     report = addnorm.doctor(quantized, ids(), rules=())
     assert [b.wiring for b in report.blocks] == RIGHT
@@ -76,13 +76,13 @@ def test_tied_weights():
     assert wirings(model) == RIGHT
 
 
-def test_a_wrapped_model():
+def test_wrapped_model():
     assert wirings(nn.DataParallel(pre())) == RIGHT
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*script_method:DeprecationWarning")  # torch's own compiler
-def test_a_compiled_model_is_visited_as_it_was_written():
+def test_compiled_model_runs_eagerly():
     assert wirings(torch.compile(pre())) == RIGHT
     inside = pre()
     inside.blocks[1] = torch.compile(inside.blocks[1])
@@ -106,7 +106,7 @@ def test_activation_checkpointing(reentrant):
         assert all("gradient_norm" in block.measurements for block in report.blocks)
 
 
-def test_a_model_that_runs_only_in_train_mode():
+def test_model_that_runs_in_train_mode_only():
     class Stubborn(Model):
         def forward(self, tokens):
             if not self.training:
@@ -119,7 +119,7 @@ def test_a_model_that_runs_only_in_train_mode():
     assert not model.training
 
 
-def test_frozen_models_are_seen_too():
+def test_frozen_model():
     model = pre().requires_grad_(False)
     report = addnorm.doctor(model, ids())
     assert [block.wiring for block in report.blocks] == RIGHT
@@ -157,14 +157,14 @@ def test_outputs_of_any_shape(wrap):
 def test_inputs_as_tensor_tuple_or_dict():
     for example in (ids(), (ids(),), [ids()], {"tokens": ids()}):
         assert wirings(pre(), example) == RIGHT
-    with pytest.raises(addnorm.UserError, match="example_inputs: expected a tensor, .* got str"):
+    with pytest.raises(addnorm.UserError, match=r"example_inputs: expected a tensor, .* got str"):
         addnorm.doctor(pre(), "ids")
     with pytest.raises(addnorm.UserError, match=r"model: expected a torch\.nn\.Module, got str"):
         addnorm.doctor("model", ids())
 
 
 def test_in_place_and_fused_adds():
-    class Spelt(nn.Module):
+    class Added(nn.Module):
         def __init__(self, way):
             super().__init__()
             self.norm, self.f, self.way = nn.LayerNorm(DIM), FeedForward(), way
@@ -202,17 +202,17 @@ def test_in_place_and_fused_adds():
         "addmm", "baddbmm", "torch.add",
     ):  # fmt: skip
         model = nn.Sequential(
-            nn.Linear(DIM, DIM), *[Spelt(way) for _ in range(3)], nn.LayerNorm(DIM)
+            nn.Linear(DIM, DIM), *[Added(way) for _ in range(3)], nn.LayerNorm(DIM)
         )
         assert wirings(model, vectors()) == ["pre_ln"] * 3, way
 
 
-def test_a_model_without_residuals_says_so():
+def test_model_without_residuals():
     report = addnorm.doctor(nn.Sequential(nn.Linear(DIM, 5), nn.ReLU(), nn.Linear(5, 2)), vectors())
     assert report.blocks == () and report.stacks == () and report.arrangement is None
 
 
-def test_a_recurrent_cell_written_out_is_no_residual():
+def test_handwritten_recurrent_cell_is_not_residual():
     class Cell(nn.Module):
         def __init__(self):
             super().__init__()
@@ -237,8 +237,8 @@ def test_kinds_of_branches():
     assert report.blocks[2].branch == "blocks.1.attention"
 
 
-def test_no_global_hook_stays_behind():
-    """torch's own handle leaves an entry, after which every torch.compile warns."""
+def test_global_hooks_are_removed():
+    """The hook handle of PyTorch leaves an entry, after which torch.compile warns."""
     from torch.nn.modules import module
 
     names = [name for name in dir(module) if name.startswith("_global") and "hooks" in name]
@@ -247,11 +247,11 @@ def test_no_global_hook_stays_behind():
     assert [name for name in names if getattr(module, name)] == []
 
 
-def test_a_wrapped_model_keeps_its_name():
+def test_wrapped_model_keeps_its_name():
     assert addnorm.doctor(nn.DataParallel(pre()), ids()).model == "Model"
 
 
-def test_gradients_of_several_checkpoints_add_up():
+def test_gradients_of_several_checkpoints_accumulate():
     class Twice(nn.Module):
         def __init__(self, thrifty):
             super().__init__()
@@ -269,14 +269,14 @@ def test_gradients_of_several_checkpoints_add_up():
     for thrifty in (False, True):
         torch.manual_seed(0)
         model = nn.Sequential(nn.Linear(DIM, DIM), Twice(thrifty))
-        with trace_model(model, vectors(), lambda out: out.square().sum()) as visit:
-            found.append(visit.weight_gradients)
+        with trace_model(model, vectors(), lambda out: out.square().sum()) as trace:
+            found.append(trace.weight_gradients)
     assert found[1] == pytest.approx(found[0], rel=1e-4)
 
 
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("weights", [False, True])
-def test_an_attention_that_returns_its_weights_too_stands_in_its_block(cross, weights):
+def test_attention_that_returns_weights_belongs_to_its_block(cross, weights):
     class Look(nn.Module):
         def __init__(self):
             super().__init__()

@@ -81,9 +81,9 @@ def test_loss_returned_by_the_model_is_used(kind):
     def own(out):
         return out["loss"] if kind is dict else out.loss
 
-    seen, given = addnorm.doctor(model, x), addnorm.doctor(model, x, own)
-    assert seen.blocks[0].measurements["gradient_norm"] == pytest.approx(
-        given.blocks[0].measurements["gradient_norm"]
+    default, explicit = addnorm.doctor(model, x), addnorm.doctor(model, x, own)
+    assert default.blocks[0].measurements["gradient_norm"] == pytest.approx(
+        explicit.blocks[0].measurements["gradient_norm"]
     )
 
 

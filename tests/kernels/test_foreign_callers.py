@@ -152,7 +152,7 @@ def test_a_cache_of_another_batch_is_refused():
     cache = KVCache(1)
     with torch.no_grad():
         attention(drawn(1, 1, 32), drawn(1, 6, 32), cache=cache[0])
-        with pytest.raises(ValueError, match="the cache holds a batch of 1, got one of 3"):
+        with pytest.raises(ValueError, match="cache: expected a batch of 1, got 3"):
             attention(drawn(3, 1, 32), drawn(3, 6, 32), cache=cache[0])
     q, k = drawn(3, 2, 1, 16), drawn(1, 2, 6, 16)
     assert not decode.can_use_decode_attention(q, k, k, None)

@@ -166,7 +166,7 @@ def test_probe_reads_first_sequences_only():
 
 @pytest.mark.parametrize("options", [{"every": 0}, {"sentences": 0}])
 def test_counts_must_be_positive(options):
-    with pytest.raises(UserError, match="must be a whole number from 1, got 0"):
+    with pytest.raises(UserError, match="expected an integer of at least 1, got 0"):
         Monitor(toy_stack("pre_ln"), **options)
 
 
@@ -254,8 +254,8 @@ def test_two_processes_give_the_rows_of_one(way, tmp_path):
         )
         for rank in range(2)
     ]
-    said = [process.communicate(timeout=600)[1] for process in running]
-    assert [process.returncode for process in running] == [0, 0], said
+    errors = [process.communicate(timeout=600)[1] for process in running]
+    assert [process.returncode for process in running] == [0, 0], errors
 
 
 def test_wrappers_are_removed():

@@ -29,7 +29,7 @@ VALID = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
 
 def make_activations(**changes):
     x = tokens(seed=11)
-    given = {
+    defaults = {
         "before": tokens(seed=5),
         "branch": tokens(seed=6) * 2,
         "stream": x + 1,
@@ -37,7 +37,7 @@ def make_activations(**changes):
         "logits": (),
         "probabilities": (),
     }
-    return SiteActivations(**given | changes)
+    return SiteActivations(**defaults | changes)
 
 
 @pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])

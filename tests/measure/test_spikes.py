@@ -121,7 +121,7 @@ def test_restored_detector_gives_equal_results(seed, cut, window):
 
 @pytest.mark.parametrize("window", [3, 4.0, True])
 def test_window_must_be_an_integer(window):
-    with pytest.raises(UserError, match="window must be a whole number from 4, got"):
+    with pytest.raises(UserError, match="window: expected an integer of at least 4, got"):
         SpikeDetector(window=window)
 
 

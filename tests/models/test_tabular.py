@@ -457,7 +457,7 @@ def test_every_model_takes_every_numeric_embedding(model, name):
         ({"numeric": "linera"}, "unknown numeric embedding 'linera'; did you mean 'linear'?"),
         ({"numeric": "piecewise(bin=3)"}, "has no option 'bin'; did you mean 'bins'?"),
         ({"wiring": "postln"}, "unknown wiring 'postln'"),
-        ({"heads": 3}, "dim 16 cannot be split into 3 heads"),
+        ({"heads": 3}, "heads: expected a divisor of dim=16, got 3"),
     ],
 )
 def test_invalid_configs_are_rejected(changes, message):

@@ -1,4 +1,4 @@
-"""What a user reads who asks for what cannot be: what was got, what was wanted, what to try."""
+"""Error messages for invalid names, options, inputs, masks and conditions."""
 
 import re
 

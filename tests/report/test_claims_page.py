@@ -100,7 +100,7 @@ ROWS = [
 
 
 def test_chart_has_means_and_intervals_of_each_arm():
-    chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_x=True), ROWS, "title")
+    chart = claim_chart(ChartSpec(name="y", x="x", y="value", log_x=True), ROWS, "title")
     values = chart.spec["datasets"]["values"]
     assert [(row["arm"], row["x"], row["value"]) for row in values] == [
         ("a", 1, 1.5),
@@ -114,14 +114,14 @@ def test_chart_has_means_and_intervals_of_each_arm():
 
 def test_log_axis_has_positive_values_only():
     rows = [*ROWS, {"name": "y", "arm": "a", "x": 1, "seed": 2, "value": 0.0}]
-    chart = claim_chart(ChartSpec(name="y", x="x", y="words", log_y=True), rows, "title")
+    chart = claim_chart(ChartSpec(name="y", x="x", y="value", log_y=True), rows, "title")
     assert all(row["low"] > 0 and row["value"] > 0 for row in chart.spec["datasets"]["values"])
 
 
 def test_guides_and_field_labels_are_drawn():
     rows = [row | {"warmup": 0 if row["arm"] == "a" else 9, "depth": 3} for row in ROWS]
     chart_spec = ChartSpec(
-        name="y", x="x", y="words", group_by=("warmup", "depth"), guides=((5.0, "half way"),)
+        name="y", x="x", y="value", group_by=("warmup", "depth"), guides=((5.0, "half way"),)
     )
     chart = claim_chart(chart_spec, rows, "title")
     arms = {row["arm"] for row in chart.spec["datasets"]["values"]}
@@ -131,8 +131,8 @@ def test_guides_and_field_labels_are_drawn():
 
 def test_chart_without_finite_values_is_a_note():
     rows = [{"name": "y", "arm": "a", "x": 1, "seed": 0, "value": math.nan}]
-    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), rows, "title"), Note)
-    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="words"), [], "title"), Note)
+    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="value"), rows, "title"), Note)
+    assert isinstance(claim_chart(ChartSpec(name="y", x="x", y="value"), [], "title"), Note)
 
 
 def test_page_contains_static_images(results, tmp_path):

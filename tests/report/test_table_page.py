@@ -4,17 +4,22 @@ import re
 
 import pytest
 
-from addnorm.report.table_page import render_fit_page
+from addnorm.report.table_page import render_fit_page, write_fit_report
 from addnorm.tabular.fit_run import FitConfig, FitResult
+from tests.report.browser import Browser, needs_browser
 from tests.tabular.sample_tables import FRAME, LABELS, classifier
 
 
-def page_of(model, **scores):
+def fit_result(model, **scores):
     config = FitConfig(
         table="t.csv", target="y", task="classify", holdout=0.0, seed=0, params={"model": model}
     )
     estimator = classifier(model=model, max_epochs=1).fit(FRAME, LABELS)
-    return render_fit_page(FitResult(config, estimator, trained=len(FRAME), **scores))
+    return FitResult(config, estimator, trained=len(FRAME), **scores)
+
+
+def page_of(model, **scores):
+    return render_fit_page(fit_result(model, **scores))
 
 
 @pytest.mark.parametrize(
@@ -47,3 +52,14 @@ def test_failed_gradient_boosting_is_stated():
 def test_headline_compares_with_gradient_boosting(ours, trees, relation):
     scores = {"addnorm": {"accuracy": ours}, "gradient boosting": {"accuracy": trees}}
     assert f"Gradient boosting: {trees:g}, {relation}." in page_of("mlp", tested=3, scores=scores)
+
+
+@pytest.mark.slow
+@needs_browser
+def test_page_is_interactive_without_warnings(tmp_path):
+    path = write_fit_report(tmp_path, fit_result("ft_transformer"))
+    with Browser() as browser:
+        browser.open(path, width=1280, height=4000)
+        browser.wait_for("!document.querySelector('.static')")
+        assert browser.evaluate("document.querySelectorAll('.live svg.marks').length") >= 2
+        assert browser.errors == []

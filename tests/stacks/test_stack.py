@@ -40,7 +40,7 @@ def test_context_that_nobody_names_is_refused():
 def test_context_that_must_be_given_is_asked_for():
     stack = Stack([nn.Tanh(), NeedsMemory(), nn.Tanh()], dim=10, **TRIPLE)
     with pytest.raises(
-        UserError, match=r"sub-layer 1 \(NeedsMemory, kind 'cross'\) needs 'memory'"
+        UserError, match=r"memory: required by sub-layer 1 \(NeedsMemory, kind 'cross'\)"
     ):
         stack(tokens())
     assert stack(tokens(), memory=tokens(3, 4, 10)).shape == (3, 7, 10)
@@ -99,7 +99,7 @@ def test_masks_of_the_wrong_kind_are_refused(mask, message):
         (torch.zeros(3, 7, 11), r"shape \(..., L, 10\), got torch.float32 of shape \(3, 7, 11\)"),
         (torch.zeros(3, 7, 10, dtype=torch.int64), "floating point"),
         (torch.zeros(10), r"shape \(..., L, 10\), got torch.float32 of shape \(10,\)"),
-        ([[1.0]], "wanted a tensor .*, got list"),
+        ([[1.0]], "expected a tensor .*, got list"),
     ],
 )
 def test_tokens_of_the_wrong_kind_are_refused(x, message):
@@ -110,16 +110,22 @@ def test_tokens_of_the_wrong_kind_are_refused(x, message):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"sublayers": []}, "got 0 sub-layers for layers of 2"),
-        ({"sublayers": [Silent()] * 3}, "got 3 sub-layers for layers of 2"),
-        ({"sublayers": [Silent(), lambda x: x]}, "sub-layer 1 is <function"),
+        ({"sublayers": []}, "expected a flat list with 2 sub-layers per layer, .* got 0"),
+        (
+            {"sublayers": [Silent()] * 3},
+            "expected a flat list with 2 sub-layers per layer, .* got 3",
+        ),
+        (
+            {"sublayers": [Silent(), lambda x: x]},
+            "sub-layer 1: expected a torch.nn.Module .* got <function",
+        ),
         ({"sublayers": [[Silent(), Silent()]]}, "in one flat list"),
         ({"dim": 0}, "dim must be a whole number from 1, got 0"),
         ({"dim": 8.0}, "dim must be a whole number from 1, got 8.0"),
-        ({"dropout": 1.0}, "dropout is a share from 0 to below 1, got 1.0"),
-        ({"dropout": -0.1}, "dropout is a share"),
-        ({"dropout": "lots"}, "dropout is a share"),
-        ({"kinds": ()}, "sub-layers for layers of 0"),
+        ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1, got 1.0"),
+        ({"dropout": -0.1}, "dropout: expected a number"),
+        ({"dropout": "lots"}, "dropout: expected a number"),
+        ({"kinds": ()}, "expected a flat list with 0 sub-layers per layer"),
         ({"role": "encodr"}, "unknown role 'encodr'; did you mean 'encoder'"),
         ({"role": "encoder"}, "pass it, or use role 'encoder_only'"),
         ({"other_depth": 3}, "other_depth: expected None for role .*, got 3"),
@@ -153,8 +159,8 @@ def test_unknown_names_can_be_told_apart_and_are_value_errors():
 @pytest.mark.parametrize(
     ("sublayer", "message"),
     [
-        (nn.Linear(10, 12), r"sub-layer 1 \(Linear, kind 'ffn'\) returned \(3, 7, 12\)"),
-        (nn.LSTM(10, 10), r"sub-layer 1 \(LSTM, kind 'ffn'\) returned tuple"),
+        (nn.Linear(10, 12), r"sub-layer 1 \(Linear, kind 'ffn'\): expected .* got \(3, 7, 12\)"),
+        (nn.LSTM(10, 10), r"sub-layer 1 \(LSTM, kind 'ffn'\): expected .* got tuple"),
     ],
 )
 def test_a_sublayer_that_changes_the_shape_is_named(sublayer, message):
@@ -246,7 +252,7 @@ def test_one_forward_does_not_leave_traces_for_the_next():
 
 
 def test_a_condition_that_nothing_takes_is_refused():
-    with pytest.raises(UserError, match="nothing in this stack takes a condition: norm layer"):
+    with pytest.raises(UserError, match="cond: expected None, because norm layer"):
         Encoder(dim=12, depth=1, heads=3)(tokens(2, 5, 12), cond=tokens(2, 12))
 
 
@@ -256,17 +262,20 @@ class TakesNothing(nn.Module):
 
 
 def test_a_sublayer_that_takes_nothing_is_refused():
-    with pytest.raises(UserError, match="the forward of TakesNothing takes nothing"):
+    with pytest.raises(UserError, match=r"TakesNothing.forward: expected a parameter"):
         Stack([TakesNothing(), nn.Tanh()], dim=8)
 
 
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"attention_dropout": "x"}, "attention_dropout is a share from 0 to below 1, got 'x'"),
-        ({"bias": "no"}, "bias is True or False, got 'no'"),
-        ({"ffn_bias": 1}, "ffn_bias is True or False, got 1"),
-        ({"ffn_dim": -1}, "ffn_dim must be a whole number from 1, got -1"),
+        (
+            {"attention_dropout": "x"},
+            "attention_dropout: expected a number from 0 to below 1, got 'x'",
+        ),
+        ({"bias": "no"}, "bias: expected True or False, got 'no'"),
+        ({"ffn_bias": 1}, "ffn_bias: expected True or False, got 1"),
+        ({"ffn_dim": -1}, "ffn_dim: expected an integer of at least 1, got -1"),
     ],
 )
 def test_nonsense_inside_the_usual_sublayers_is_refused_by_its_own_name(options, message):
@@ -276,7 +285,7 @@ def test_nonsense_inside_the_usual_sublayers_is_refused_by_its_own_name(options,
 
 def test_positions_are_counted_from_zero():
     stack = Encoder(dim=12, depth=1, heads=3, positions="learned")
-    with pytest.raises(UserError, match="counts from 0, got negative"):
+    with pytest.raises(UserError, match="expected integers from 0, got negative"):
         stack(tokens(2, 3, 12), position_index=torch.tensor([-1, 0, 1]))
 
 

@@ -380,22 +380,34 @@ def test_plugs_stand_in_their_order():
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: SelfAttention(10, 4), "dim 10 cannot be split into 4 heads"),
-        (lambda: SelfAttention(12, 4, kv_heads=3), "4 heads cannot share 3 key heads"),
-        (lambda: SelfAttention(12, 0), "heads must be a whole number from 1, got 0"),
-        (lambda: SelfAttention(12, 4, kv_heads=0), "kv_heads must be a whole number from 1"),
-        (lambda: SelfAttention(12, 4, head_dim=0), "head_dim must be a whole number from 1"),
-        (lambda: SelfAttention(12, 4, dropout=1.0), "dropout is a share from 0 to below 1"),
-        (lambda: SelfAttention(12, 4, persistent=-1), "persistent must be a whole number from 0"),
+        (lambda: SelfAttention(10, 4), "heads: expected a divisor of dim=10, got 4"),
+        (
+            lambda: SelfAttention(12, 4, kv_heads=3),
+            "kv_heads: expected a divisor of heads=4, got 3",
+        ),
+        (lambda: SelfAttention(12, 0), "heads: expected an integer of at least 1, got 0"),
+        (lambda: SelfAttention(12, 4, kv_heads=0), "kv_heads: expected an integer of at least 1"),
+        (lambda: SelfAttention(12, 4, head_dim=0), "head_dim: expected an integer of at least 1"),
+        (lambda: SelfAttention(12, 4, dropout=1.0), "dropout: expected a number from 0 to below 1"),
+        (
+            lambda: SelfAttention(12, 4, persistent=-1),
+            "persistent: expected an integer of at least 0",
+        ),
         (lambda: SelfAttention(12, 4, qk_norm="rmshead"), "did you mean 'rms_head'"),
         (
             lambda: SelfAttention(12, 4, qk_norm="l2", persistent=2),
-            "no paper says how a query-key norm treats persistent keys",
+            "no paper defines a query-key norm of persistent keys",
         ),
-        (lambda: CrossAttention(12, 4, memory_dim=0), "memory_dim must be a whole number from 1"),
-        (lambda: SelfAttention(12, 4, window=0), "window must be a whole number from 1, got 0"),
-        (lambda: SelfAttention(12, 4, cap=-1.0), "cap must be a positive number, got -1.0"),
-        (lambda: SelfAttention(12, 4, scale=0.0), "scale must be a positive number, got 0.0"),
+        (
+            lambda: CrossAttention(12, 4, memory_dim=0),
+            "memory_dim: expected an integer of at least 1",
+        ),
+        (
+            lambda: SelfAttention(12, 4, window=0),
+            "window: expected an integer of at least 1, got 0",
+        ),
+        (lambda: SelfAttention(12, 4, cap=-1.0), "cap: expected a positive number, got -1.0"),
+        (lambda: SelfAttention(12, 4, scale=0.0), "scale: expected a positive number, got 0.0"),
     ],
 )
 def test_errors_at_construction(build, message):
@@ -407,14 +419,17 @@ def test_errors_at_construction(build, message):
     ("call", "message"),
     [
         (lambda s, x: s(x[0]), r"\(B, L, 12\), got torch.float32 of shape \(7, 12\)"),
-        (lambda s, x: s(x.long()), "must be floating point"),
+        (lambda s, x: s(x.long()), "expected floating point"),
         (lambda s, x: s(x, mask=torch.ones(3, 7)), "torch's key_padding_mask .* pass ~key_pad"),
         (lambda s, x: s(x, mask=torch.ones(3, 8).bool()), "one entry per token"),
-        (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible must be boolean"),
+        (lambda s, x: s(x, visible=torch.ones(7, 7)), "visible: expected boolean"),
         (lambda s, x: s(x, visible=torch.ones(7).bool()), r"got torch.bool of shape \(7,\)"),
         (lambda s, x: s(x, visible=torch.ones(4, 7, 7).bool()), r"attn_mask .* pass ~attn_mask"),
-        (lambda s, x: s(x, bias=torch.ones(7, 7)), r"bias must be .* \(4, 7, 7\) or \(3, 4, 7, 7"),
-        (lambda s, x: s(x, bias=torch.ones(4, 7, 7).int()), "bias must be floating point"),
+        (
+            lambda s, x: s(x, bias=torch.ones(7, 7)),
+            r"bias: expected .* \(4, 7, 7\) or \(3, 4, 7, 7",
+        ),
+        (lambda s, x: s(x, bias=torch.ones(4, 7, 7).int()), "bias: expected floating point"),
     ],
 )
 def test_errors_of_self_attention(call, message):
@@ -425,8 +440,8 @@ def test_errors_of_self_attention(call, message):
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda c, x: c(x, tokens(3, 5, 11)), r"memory must be .* \(B, L, 12\)"),
-        (lambda c, x: c(x, tokens(2, 5, 12)), "memory is a batch of 2 and the input one of 3"),
+        (lambda c, x: c(x, tokens(3, 5, 11)), r"memory: expected .* \(B, L, 12\)"),
+        (lambda c, x: c(x, tokens(2, 5, 12)), "memory: expected a batch of 3, .* got 2"),
         (lambda c, x: c(x, tokens(3, 5, 12), memory_mask=torch.ones(3, 7).bool()), "memory_mask"),
         (lambda c, x: c(x, tokens(3, 5, 12), memory_mask=torch.ones(3, 5)), "memory_mask must be"),
     ],

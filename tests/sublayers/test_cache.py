@@ -257,18 +257,18 @@ def test_a_call_that_failed_leaves_positions_in_step():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda d, c: KVCache(0), "sites must be a whole number from 1"),
-        (lambda d, c: d(x64(3, 1, 16), cache=c), "holds a batch of 2, got one of 3"),
-        (lambda d, c: c.truncate(5), "holds 4 tokens and cannot keep 5"),
+        (lambda d, c: KVCache(0), "sites: expected an integer of at least 1"),
+        (lambda d, c: d(x64(3, 1, 16), cache=c), "expected a batch of 2, got 3"),
+        (lambda d, c: c.truncate(5), "expected 0 to 4, the tokens in the cache, got 5"),
         (
             lambda d, c: d(x64(2, 1, 16), mask=torch.ones(2, 5).bool(), cache=c),
             "one entry per token",
         ),
         (
             lambda d, c: d(x64(2, 1, 16), cache=KVCache(3)),
-            r"must be a KVCache\(4\), .* got one of 3",
+            r"expected KVCache\(4\), .* got one of 3",
         ),
-        (lambda d, c: d(x64(2, 1, 16), cache=[None]), r"must be a KVCache\(4\), .* got \[None\]"),
+        (lambda d, c: d(x64(2, 1, 16), cache=[None]), r"expected KVCache\(4\), .* got \[None\]"),
     ],
 )
 def test_errors(call, message):

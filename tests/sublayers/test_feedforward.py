@@ -158,8 +158,8 @@ def test_state_dict_round_trip():
     [
         (lambda: FeedForward(6, activation="swish"), "unknown activation 'swish'; .*Known: relu"),
         (lambda: FeedForward(6, activation="SwiGLU"), "did you mean 'swiglu'"),
-        (lambda: FeedForward(6, 0), "hidden must be a whole number from 1, got 0"),
-        (lambda: FeedForward(6, dropout=-0.1), "dropout is a share"),
+        (lambda: FeedForward(6, 0), "hidden: expected an integer of at least 1, got 0"),
+        (lambda: FeedForward(6, dropout=-0.1), "dropout: expected a number"),
         (lambda: FeedForward(6)(torch.ones(2, 3, 5)), r"\(B, L, 6\), got .* \(2, 3, 5\)"),
     ],
 )

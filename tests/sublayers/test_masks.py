@@ -55,11 +55,17 @@ def test_torch_says_the_opposite():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: masks.from_torch_padding(torch.ones(2, 3)), "key_padding_mask must be boolean"),
-        (lambda: masks.from_torch_attention(torch.ones(3, 3).int()), "attn_mask must be .* negat"),
-        (lambda: masks.padding_mask(torch.tensor([4]), 3), "4 tokens does not fit into length 3"),
-        (lambda: masks.padding_mask(torch.tensor([0.5])), "lengths must be whole numbers"),
-        (lambda: masks.padding_mask(torch.tensor([[1]])), r"one a sequence, got .* \(1, 1\)"),
+        (lambda: masks.from_torch_padding(torch.ones(2, 3)), "key_padding_mask: expected boolean"),
+        (
+            lambda: masks.from_torch_attention(torch.ones(3, 3).int()),
+            "attn_mask: expected .* negat",
+        ),
+        (
+            lambda: masks.padding_mask(torch.tensor([4]), 3),
+            "length: expected at least 4, the longest sequence, got 3",
+        ),
+        (lambda: masks.padding_mask(torch.tensor([0.5])), "lengths: expected integers"),
+        (lambda: masks.padding_mask(torch.tensor([[1]])), r"of shape \(B,\), got .* \(1, 1\)"),
     ],
 )
 def test_errors(call, message):

@@ -40,7 +40,7 @@ def test_gradients_of_all_orders():
 
 
 def test_refuses_what_is_no_mask_and_another_batch():
-    with pytest.raises(UserError, match="boolean mask"):
+    with pytest.raises(UserError, match="mask: expected boolean"):
         Packing.from_mask(torch.ones(2, 3))
-    with pytest.raises(UserError, match="this packing is of a batch"):
+    with pytest.raises(UserError, match="x: expected a batch of shape"):
         Packing.from_mask(batch([[1, 0]])).pack(torch.ones(2, 1, 3))

@@ -183,19 +183,19 @@ def test_alibi_punishes_distance(causal):
     ("build", "message"),
     [
         (lambda: make("rope"), "unknown position 'rope'"),
-        (lambda: make("rotary", dim=10), "share 1.0 of head_dim 5 is 5; wanted an even number"),
-        (lambda: make("rotary(share=0.1)"), "is 0; wanted an even number from 2"),
+        (lambda: make("rotary", dim=10), "even number of features from 2, got 5"),
+        (lambda: make("rotary(share=0.1)"), "even number of features from 2, got 0"),
         (lambda: make("rotary(layout=gptj)"), "one of half, interleaved"),
-        (lambda: make("t5(buckets=6)"), "buckets that 4 divides"),
+        (lambda: make("t5(buckets=6)"), "buckets divisible by 4"),
         (lambda: make("t5(distance=8)"), "distance above buckets / 4"),
-        (lambda: make("sinusoid", dim=15), "dim 15 cannot be split into 2 heads"),
+        (lambda: make("sinusoid", dim=15), "heads: expected a divisor of dim=15, got 2"),
         (
             lambda: make("learned(length=3)").add(tokens(1, 4, 16), torch.arange(4)),
-            "position 3 is beyond the 3 learned ones",
+            "expected below 3, the learned positions, got 3",
         ),
         (
             lambda: make("rotary").rotation(torch.arange(2))(tokens(1, 1, 2, 4)),
-            "turns 8 features and the heads have 4",
+            "expected heads of at least 8 features, got 4",
         ),
     ],
 )

@@ -1,4 +1,4 @@
-"""A corpus and recipes so small that a run takes a second."""
+"""Corpora and recipes so small that a run takes about a second."""
 
 import hashlib
 import random
@@ -24,9 +24,9 @@ SMALL = {
 
 
 def corpus(folder, task="translate", count=60):
-    """Digits to be written backwards, to be continued, or to be told even from odd."""
-    chance = random.Random(5)
-    numbers = [str(chance.randrange(10, 10 ** chance.randint(2, 6))) for _ in range(count)]
+    """Write a corpus of numbers: reverse them, model them, or classify them as even or odd."""
+    rng = random.Random(5)
+    numbers = [str(rng.randrange(10, 10 ** rng.randint(2, 6))) for _ in range(count)]
     record = {
         "translate": lambda n: {"source": n, "target": n[::-1]},
         "lm": lambda n: {"text": n},
@@ -41,7 +41,7 @@ def recipe(data, task="translate", **changes):
 
 
 def digest(folder, step=None):
-    """What tells the weights of the newest checkpoint, or of one, from all others."""
+    """Return checksums of weights and optimizer state of a checkpoint, the newest by default."""
     steps = sorted(int(path.name[5:]) for path in (folder / "checkpoints").glob("step-*"))
     path = folder / "checkpoints" / f"step-{step or steps[-1]}"
     return [
@@ -50,17 +50,17 @@ def digest(folder, step=None):
     ]
 
 
-class Notes(TrainCallback):
-    """Keeps what was said and measured."""
+class RecordingCallback(TrainCallback):
+    """Records messages, rows and steps."""
 
     def __init__(self):
-        self.words, self.rows, self.steps = [], [], []
+        self.messages, self.rows, self.steps = [], [], []
 
     def on_message(self, text):
-        self.words.append(text)
+        self.messages.append(text)
 
     def on_rows(self, rows):
         self.rows += rows
 
-    def on_step_end(self, progress, loss):
-        self.steps.append((progress.step, loss))
+    def on_step_end(self, state, loss):
+        self.steps.append((state.step, loss))

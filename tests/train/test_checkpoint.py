@@ -1,4 +1,4 @@
-"""Checkpoints: whole or not there, and damage is noticed wherever it is."""
+"""Checkpoints: atomic writes, checksums, pruning."""
 
 import json
 
@@ -19,12 +19,12 @@ from addnorm.train.checkpoint import (
 TENSORS = {"model": {"a": torch.arange(6.0).reshape(2, 3)}, "optimizer": {"a|m": torch.ones(3)}}
 
 
-def kept(folder, step, **state):
+def save_checkpoint(folder, step, **state):
     save(folder, Checkpoint(step, TENSORS, {"note": "x", **state}))
 
 
-def test_what_is_saved_is_loaded(tmp_path):
-    kept(tmp_path, 7, progress={"best": float("inf")})
+def test_load_returns_what_was_saved(tmp_path):
+    save_checkpoint(tmp_path, 7, progress={"best": float("inf")})
     found = load(tmp_path, 7)
     assert found.step == 7
     assert found.state["note"] == "x"
@@ -39,9 +39,9 @@ def test_what_is_saved_is_loaded(tmp_path):
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
 @pytest.mark.parametrize("harm", ["cut", "empty", "flip", "gone"])
-def test_damage_is_noticed_and_the_one_before_is_taken(tmp_path, name, harm):
-    kept(tmp_path, 4)
-    kept(tmp_path, 8)
+def test_damaged_checkpoint_is_skipped(tmp_path, name, harm):
+    save_checkpoint(tmp_path, 4)
+    save_checkpoint(tmp_path, 8)
     path = tmp_path / "step-8" / name
     data = path.read_bytes()
     if harm == "gone":
@@ -56,28 +56,28 @@ def test_damage_is_noticed_and_the_one_before_is_taken(tmp_path, name, harm):
     assert next(iter_valid_checkpoints(tmp_path)).step == 4
 
 
-def test_a_full_disk_leaves_what_was_there(tmp_path, monkeypatch):
-    kept(tmp_path, 4)
+def test_full_disk_keeps_existing_checkpoints(tmp_path, monkeypatch):
+    save_checkpoint(tmp_path, 4)
 
     def full(*_):
         raise SafetensorError("I/O error: No space left on device (os error 28)")
 
     monkeypatch.setattr(base, "save_file", full)
     with pytest.raises(OSError, match="No space left"):
-        kept(tmp_path, 8)
+        save_checkpoint(tmp_path, 8)
     assert [path.name for path in tmp_path.iterdir()] == ["step-4"]
     assert next(iter_valid_checkpoints(tmp_path)).step == 4
 
 
-def test_a_step_is_written_anew(tmp_path):
-    kept(tmp_path, 4)
-    kept(tmp_path, 4, note="y")
+def test_save_replaces_checkpoint_of_same_step(tmp_path):
+    save_checkpoint(tmp_path, 4)
+    save_checkpoint(tmp_path, 4, note="y")
     assert load(tmp_path, 4).state["note"] == "y"
 
 
-def test_only_the_newest_and_the_spared_are_kept(tmp_path):
+def test_prune_keeps_newest_and_protected(tmp_path):
     for step in (2, 4, 10, 12, 30):
-        kept(tmp_path, step)
+        save_checkpoint(tmp_path, step)
     (tmp_path / ".step-40.123").mkdir()
     (tmp_path / "step-odd").mkdir()
     prune(tmp_path, keep=2, protected={4})
@@ -85,6 +85,6 @@ def test_only_the_newest_and_the_spared_are_kept(tmp_path):
     assert not (tmp_path / ".step-40.123").exists()
 
 
-def test_a_folder_without_any_has_none(tmp_path):
+def test_empty_folder_has_no_checkpoints(tmp_path):
     assert list_steps(tmp_path / "nowhere") == []
     assert list(iter_valid_checkpoints(tmp_path / "nowhere")) == []

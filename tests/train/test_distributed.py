@@ -1,4 +1,4 @@
-"""Runs of their own: really killed, and shared by several processes."""
+"""Runs in separate processes: killed, interrupted, distributed."""
 
 import contextlib
 import gc
@@ -30,8 +30,8 @@ def data(tmp_path_factory):
 
 
 def command(made, out, *, processes=1):
-    words = [f"{key}={value}" for key, value in made.to_flat_dict().items() if key != "task"]
-    words = [word for word in words if not word.endswith("=None")]
+    keys = [f"{key}={value}" for key, value in made.to_flat_dict().items() if key != "task"]
+    keys = [key for key in keys if not key.endswith("=None")]
     return [
         sys.executable,
         *(TWO if processes == 2 else []),
@@ -39,7 +39,7 @@ def command(made, out, *, processes=1):
         "addnorm",
         "train",
         made.task,
-        *words,
+        *keys,
         "-o",
         str(out),
     ]
@@ -57,7 +57,7 @@ def run(made, out, *, processes=1):
 
 
 def killed(made, out, *, when, processes=1):
-    """Kill a run with all its processes when a file has come into being and a little later."""
+    """Start a run, and kill all its processes shortly after a file appears."""
     with subprocess.Popen(
         command(made, out, processes=processes),
         stderr=subprocess.DEVNULL,
@@ -77,7 +77,7 @@ def killed(made, out, *, when, processes=1):
 
 
 def children(pid):
-    """Processes that a process has started, and theirs."""
+    """Return the process ids of all descendants."""
     found = []
     for task in Path(f"/proc/{pid}/task").glob("*/children"):
         for child in map(int, task.read_text().split()):
@@ -90,7 +90,7 @@ def losses(folder, split="train"):
     return [r["value"] for r in rows if r["name"] == "loss" and r.get("split") == split]
 
 
-def test_killed_in_the_middle_it_ends_with_the_same_bits(data, tmp_path):
+def test_killed_run_resumes_with_same_bits(data, tmp_path):
     made = recipe(data, steps=60, save_every=5, valid_every=20, dropout=0.1)
     train(made, tmp_path / "whole")
     assert killed(made, tmp_path / "run", when=("checkpoints/step-10", 0.05))
@@ -103,7 +103,7 @@ def test_killed_in_the_middle_it_ends_with_the_same_bits(data, tmp_path):
 @pytest.mark.slow
 @pytest.mark.parametrize("processes", [1, 2])
 @pytest.mark.parametrize("seed", range(3))
-def test_killed_anywhere_it_ends_with_the_same_bits(data, tmp_path, processes, seed):
+def test_run_killed_at_random_times_resumes_with_same_bits(data, tmp_path, processes, seed):
     chance = random.Random(seed)
     made = recipe(data, steps=150, save_every=3, valid_every=9, dropout=0.1, ema=0.9, seed=seed)
     run(made, tmp_path / "whole", processes=processes)
@@ -118,11 +118,11 @@ def test_killed_anywhere_it_ends_with_the_same_bits(data, tmp_path, processes, s
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_two_processes_have_the_losses_of_one(data, tmp_path):
+def test_two_processes_reproduce_losses_of_one(data, tmp_path):
     made = recipe(data, steps=12, wiring="post_ln", dropout=0.0, batch_tokens=200)
     train(made, tmp_path / "one")
-    said = run(made, tmp_path / "two", processes=2)
-    assert "2 processes (ddp)" in said
+    output = run(made, tmp_path / "two", processes=2)
+    assert "2 processes (ddp)" in output
     for split in ("train", "valid"):
         assert losses(tmp_path / "two", split) == pytest.approx(
             losses(tmp_path / "one", split), rel=1e-5
@@ -145,19 +145,19 @@ def test_two_processes_have_the_losses_of_one(data, tmp_path):
     ],
     ids=lambda changes: "-".join(map(str, changes.values())),
 )
-def test_however_they_share_the_work(data, tmp_path, parallel, changes):
+def test_parallel_modes_reproduce_losses_of_one_process(data, tmp_path, parallel, changes):
     base = {"steps": 9, "dropout": 0.0, "batch_tokens": 200}
     made = recipe(data, parallel=parallel, **base | changes)
     refused = {
         "hyper": "parallel=fsdp cannot shard scalar parameters such as",
         "adafactor": "torch's Adafactor",
     }
-    why = [words for name, words in refused.items() if name in changes.values()]
-    if parallel == "fsdp" and why:
-        words = command(made, tmp_path / "two", processes=2)
-        done = subprocess.run(words, capture_output=True, text=True)
+    expected = [text for name, text in refused.items() if name in changes.values()]
+    if parallel == "fsdp" and expected:
+        arguments = command(made, tmp_path / "two", processes=2)
+        done = subprocess.run(arguments, capture_output=True, text=True)
         assert done.returncode != 0
-        assert f"addnorm: {why[0]}" in done.stderr
+        assert f"addnorm: {expected[0]}" in done.stderr
         assert "Traceback" not in done.stderr.split("ChildFailedError")[0].split("torch/")[0]
         return
     train(made, tmp_path / "one")
@@ -170,7 +170,7 @@ def test_however_they_share_the_work(data, tmp_path, parallel, changes):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("parallel", ["ddp", "fsdp"])
-def test_another_number_of_processes_goes_on(data, tmp_path, parallel):
+def test_resume_with_another_number_of_processes(data, tmp_path, parallel):
     made = recipe(data, steps=16, dropout=0.0, parallel=parallel, ema=0.9)
     train(made, tmp_path / "whole")
     for processes, place in ((2, "checkpoints/step-4"), (1, "checkpoints/step-8")):
@@ -181,7 +181,7 @@ def test_another_number_of_processes_goes_on(data, tmp_path, parallel):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_asked_to_end_it_saves_and_says_so(data, tmp_path, number):
+def test_signal_saves_checkpoint_and_prints_message(data, tmp_path, number):
     made = recipe(data, steps=100000, save_every=100000, valid_every=0)
     with subprocess.Popen(
         command(made, tmp_path / "run"),
@@ -193,15 +193,15 @@ def test_asked_to_end_it_saves_and_says_so(data, tmp_path, number):
             assert process.poll() is None
             time.sleep(0.01)
         process.send_signal(number)
-        _, said = process.communicate()
+        _, stderr = process.communicate()
     assert process.returncode == 130
-    assert "rerun the same command to resume" in said
+    assert "rerun the same command to resume" in stderr
     (kept,) = (tmp_path / "run" / "checkpoints").iterdir()
-    assert f"interrupted after step {kept.name[5:]}" in said
+    assert f"interrupted after step {kept.name[5:]}" in stderr
 
 
 @pytest.mark.slow
-def test_two_runs_do_not_share_a_folder(data, tmp_path):
+def test_second_run_in_same_folder_is_rejected(data, tmp_path):
     made = recipe(data, steps=100000, valid_every=0)
     with subprocess.Popen(
         command(made, tmp_path / "run"),
@@ -219,14 +219,14 @@ def test_two_runs_do_not_share_a_folder(data, tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("task", ["lm", "translate"])
-def test_a_large_corpus_is_streamed(tmp_path, task):
-    """Training on 256 MB of text takes hardly more memory than on a hundredth of it."""
-    words = " ".join(f"word{number}" for number in range(14))
-    record = {"lm": {"text": words}, "translate": {"source": words, "target": words}}[task]
+def test_large_corpus_is_streamed(tmp_path, task):
+    """Training on 256 MB of text needs about as much memory as on a hundredth of it."""
+    text = " ".join(f"word{number}" for number in range(14))
+    record = {"lm": {"text": text}, "translate": {"source": text, "target": text}}[task]
 
     def peak(megabytes):
         folder = tmp_path / f"{megabytes}"
-        size = megabytes * 2**20 // (len(words) * len(record))
+        size = megabytes * 2**20 // (len(text) * len(record))
         write_corpus(folder, task, splits={"train": (record for _ in range(size))})
         made = recipe(folder, task, tokenizer="bpe", vocab=300, max_length=128, batch_tokens=256)
         made = made.model_copy(update={"steps": 3, "valid_every": 0})
@@ -243,7 +243,7 @@ def test_a_large_corpus_is_streamed(tmp_path, task):
     assert peak(256) < peak(2) + 400
 
 
-def test_a_wrapped_model_is_never_the_last_to_hold_the_group(monkeypatch):
+def test_process_groups_outlive_wrapped_models(monkeypatch):
     """It was, and with some bad luck the process never ended: torch waits there for its threads
     without letting go of Python's lock."""
     begin = distributed.init_process_group

@@ -1,4 +1,4 @@
-"""Recipes: flat keys, told mistakes, and what is left out filled in."""
+"""Recipes: flat keys, defaults, error messages."""
 
 import pytest
 import yaml
@@ -12,7 +12,7 @@ def of(**values):
     return Recipe.from_dict({"task": "lm", "data": "c", **values})
 
 
-def test_what_is_left_out_is_filled_in():
+def test_defaults_depend_on_task_and_wiring():
     filled = recipe("c", wiring="post_ln")
     assert filled.label_smoothing == 0.1
     assert filled.schedule == "inverse_sqrt(warmup=0.2)"
@@ -21,7 +21,7 @@ def test_what_is_left_out_is_filled_in():
     assert recipe("c", schedule="none").schedule == "none"
 
 
-def test_a_saved_recipe_is_the_same_recipe(tmp_path):
+def test_saved_recipe_round_trips(tmp_path):
     first = recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
     first.save(tmp_path / "config.yaml")
     again = read_recipe(None, tmp_path / "config.yaml", ())
@@ -30,13 +30,13 @@ def test_a_saved_recipe_is_the_same_recipe(tmp_path):
     assert yaml.safe_load(first.to_yaml())["norm"] == "rms(eps=1e-6)"
 
 
-def test_a_preset_is_a_beginning():
+def test_keys_override_preset():
     known = recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
     config = known.build_config(vocab=100)
     assert (config.wiring, config.dim, config.heads) == ("deepnorm", 512, 2)
 
 
-def test_words_win_over_the_file(tmp_path):
+def test_arguments_override_file(tmp_path):
     (tmp_path / "a.yaml").write_text("data: c\ndim: 64\nlr: 1e-4\nwindow: [4, null]\n")
     read = read_recipe("lm", tmp_path / "a.yaml", ["dim=32", "lr=5e-3", "norm=rms(eps=1e-5)"])
     assert read.model["dim"] == 32
@@ -45,13 +45,13 @@ def test_words_win_over_the_file(tmp_path):
     assert read.model["window"] == (4, None)
 
 
-def test_the_corpus_is_found_from_everywhere(monkeypatch, tmp_path):
+def test_data_path_is_absolute(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     assert read_recipe("lm", None, ["data=./c/"]).data == str(tmp_path / "c")
 
 
 def test_every_key_is_described():
-    assert all(words for _, _, words in recipe_keys())
+    assert all(description for _, _, description in recipe_keys())
     assert {"data", "dim", "on_spike", "wiring"} <= {name for name, _, _ in recipe_keys()}
 
 
@@ -62,12 +62,12 @@ def test_every_key_is_described():
         ({"vocabulary_of_mine": 1}, "a recipe has no 'vocabulary_of_mine'"),
         ({"kind": "lm"}, "a recipe has no 'kind'"),
         ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
-        ({"steps": 0}, "steps cannot be 0; wanted greater than or equal to 1"),
-        ({"steps": 2.5}, "steps cannot be 2.5; wanted a valid integer"),
-        ({"lr": "fast"}, "lr cannot be 'fast'; wanted a valid number"),
-        ({"lr": float("inf")}, "lr cannot be inf"),
-        ({"keep": 1}, "keep cannot be 1"),
-        ({"dropout": 1.0}, "dropout cannot be 1.0; wanted less than 1"),
+        ({"steps": 0}, "steps: expected a number greater than or equal to 1, got 0"),
+        ({"steps": 2.5}, "steps: expected a valid integer, got 2.5"),
+        ({"lr": "fast"}, "lr: expected a valid number, got 'fast'"),
+        ({"lr": float("inf")}, "lr: expected a finite number, got inf"),
+        ({"keep": 1}, "keep: expected a number greater than or equal to 2, got 1"),
+        ({"dropout": 1.0}, "dropout: expected a number less than 1, got 1.0"),
         ({"schedule": "cosin"}, "unknown schedule 'cosin'; did you mean 'cosine'?"),
         ({"schedule": "constant(warmup=99)", "steps": 9}, "a warm-up of 99 steps is longer than"),
         ({"optimizer": "adamw(beta=1)"}, "optimizer 'adamw' has no option 'beta'"),
@@ -85,21 +85,21 @@ def test_every_key_is_described():
             {"preset": "transformer-base"},
             "preset: expected a lm for this task, got 'transformer-base'",
         ),
-        ({"encoder_depth": 2}, "encoder_depth is of no use in kind 'lm'"),
+        ({"encoder_depth": 2}, "encoder_depth: expected kind seq2seq, got kind 'lm'"),
         (
             {"stream": "bfloat16"},
             "dtype: expected bfloat16, as stream, got float32",
         ),
     ],
 )
-def test_mistakes_are_told(values, message):
-    with pytest.raises(UserError) as told:
+def test_invalid_values_are_rejected(values, message):
+    with pytest.raises(UserError) as error:
         of(**values)
-    assert message in str(told.value)
+    assert message in str(error.value)
 
 
 @pytest.mark.parametrize(
-    ("text", "words", "message"),
+    ("text", "arguments", "message"),
     [
         (None, ["dim"], "cannot parse 'dim'; expected key=value, such as dim=128"),
         (None, ["data=c", "dim=3", "dim=4"], "dim is passed twice; remove one of them"),
@@ -113,16 +113,16 @@ def test_mistakes_are_told(values, message):
         ("task: lm\ndata: c", [], "expected a recipe for 'translate', got one for 'lm'"),
     ],
 )
-def test_unreadable_recipes_are_told(tmp_path, text, words, message):
+def test_unreadable_recipes_are_rejected(tmp_path, text, arguments, message):
     file = None
     if text is not None:
         file = tmp_path / "a.yaml"
         file.write_text(text)
-    with pytest.raises(UserError) as told:
-        read_recipe("translate", file, words)
-    assert message in str(told.value)
+    with pytest.raises(UserError) as error:
+        read_recipe("translate", file, arguments)
+    assert message in str(error.value)
 
 
-def test_a_file_that_is_not_there_is_told(tmp_path):
-    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; wanted YAML"):
+def test_missing_file_is_rejected(tmp_path):
+    with pytest.raises(UserError, match=r"no recipe at .*: there is no such file; expected a YAML"):
         read_recipe("lm", tmp_path / "a.yaml", ())

@@ -1,4 +1,4 @@
-"""The loop: it learns, goes on with the same bits, and tells what happens."""
+"""Training loop: learning, resuming with the same bits, spikes, messages."""
 
 import json
 import math
@@ -22,23 +22,23 @@ from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
-from tests.train.cases import Notes, corpus, digest, recipe
+from tests.train.cases import RecordingCallback, corpus, digest, recipe
 
 
 class Stop(Exception):
     pass
 
 
-class Killer(Notes):
-    """Ends the process' work in the middle, as if it had been killed."""
+class InterruptAt(RecordingCallback):
+    """Raises an exception after a step, as if the process had been killed."""
 
     def __init__(self, step):
         super().__init__()
         self.step = step
 
-    def on_step_end(self, progress, loss):
-        super().on_step_end(progress, loss)
-        if progress.step == self.step:
+    def on_step_end(self, state, loss):
+        super().on_step_end(state, loss)
+        if state.step == self.step:
             raise Stop
 
 
@@ -51,8 +51,8 @@ def data(tmp_path_factory):
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
-def test_it_learns(data, tmp_path, task):
-    notes = Notes()
+def test_training_reduces_loss(data, tmp_path, task):
+    notes = RecordingCallback()
     made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
@@ -65,7 +65,7 @@ def test_it_learns(data, tmp_path, task):
     assert run.labels == (("even", "odd") if task == "classify" else ())
 
 
-def test_the_same_recipe_gives_the_same_bits(data, tmp_path):
+def test_same_recipe_gives_same_bits(data, tmp_path):
     made = recipe(data["translate"], dropout=0.1)
     for name in ("a", "b"):
         train(made, tmp_path / name)
@@ -86,51 +86,51 @@ def test_the_same_recipe_gives_the_same_bits(data, tmp_path):
     ],
     ids=lambda changes: "-".join(map(str, changes.values())) or "plain",
 )
-def test_interrupted_anywhere_it_ends_with_the_same_bits(data, tmp_path, changes):
+def test_resume_reproduces_uninterrupted_run(data, tmp_path, changes):
     made = recipe(data["translate"], dropout=0.1, **changes)
     train(made, tmp_path / "whole")
     for step in (2, 4, 7, 11):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", callback=Killer(step))
+            train(made, tmp_path / "broken", callback=InterruptAt(step))
     train(made, tmp_path / "broken")
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
     whole, broken = (
         list(read_rows(tmp_path / name / "rows.jsonl")) for name in ("whole", "broken")
     )
-    assert [quiet(row) for row in whole] == [quiet(row) for row in broken]
+    assert [without_speed(row) for row in whole] == [without_speed(row) for row in broken]
 
 
-def quiet(row):
+def without_speed(row):
     return {**row, "value": 0} if row["name"] == "tokens_per_second" else row
 
 
-def test_a_finished_run_is_not_trained_again(data, tmp_path):
+def test_finished_run_is_not_trained_again(data, tmp_path):
     made = recipe(data["lm"], "lm")
     train(made, tmp_path / "run")
-    before, notes = digest(tmp_path / "run"), Notes()
+    before, notes = digest(tmp_path / "run"), RecordingCallback()
     assert train(made, tmp_path / "run", callback=notes).ending == "done"
     assert digest(tmp_path / "run") == before
     assert notes.steps == []
 
 
 @pytest.mark.parametrize("harm", ["cut", "flip", "state"])
-def test_a_damaged_checkpoint_is_left_aside(data, tmp_path, harm):
-    made, notes = recipe(data["lm"], "lm"), Notes()
+def test_damaged_checkpoint_is_ignored(data, tmp_path, harm):
+    made, notes = recipe(data["lm"], "lm"), RecordingCallback()
     train(made, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", callback=Killer(9))
+        train(made, tmp_path / "run", callback=InterruptAt(9))
     newest = tmp_path / "run" / "checkpoints" / "step-8"
     path = newest / ("state.json" if harm == "state" else "model.safetensors")
     data_ = bytearray(path.read_bytes())
     data_[len(data_) // 2] ^= 4
     path.write_bytes(data_[: len(data_) - 9] if harm == "cut" else data_)
     train(made, tmp_path / "run", callback=notes)
-    assert "ignoring the damaged checkpoint of step 8" in notes.words
+    assert "ignoring the damaged checkpoint of step 8" in notes.messages
     assert notes.steps[0][0] == 5
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_a_full_disk_is_told_and_the_last_checkpoint_survives(data, tmp_path, monkeypatch):
+def test_full_disk_is_reported_and_keeps_last_checkpoint(data, tmp_path, monkeypatch):
     made, real = recipe(data["lm"], "lm"), base.save_file
 
     def full(tensors, path):
@@ -139,10 +139,10 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_survives(data, tmp_path, mo
         real(tensors, path)
 
     monkeypatch.setattr(base, "save_file", full)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         train(made, tmp_path / "run")
     assert "No space left on device (os error 28)); the checkpoint of step 4 is intact" in str(
-        told.value
+        error.value
     )
     monkeypatch.undo()
     assert train(made, tmp_path / "run").ending == "done"
@@ -150,7 +150,7 @@ def test_a_full_disk_is_told_and_the_last_checkpoint_survives(data, tmp_path, mo
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
-def test_it_stops_early(data, tmp_path):
+def test_patience_stops_training(data, tmp_path):
     made = recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
     outcome = train(made, tmp_path / "run")
     assert outcome.ending == "stopped"
@@ -158,7 +158,7 @@ def test_it_stops_early(data, tmp_path):
     assert f"no validation loss below that of step {outcome.state.best_step}" in outcome.reason
 
 
-def test_the_best_checkpoint_is_kept(data, tmp_path):
+def test_best_checkpoint_is_kept(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
     best = train(made, tmp_path / "run").state.best_step
     assert best in checkpoints.list_steps(tmp_path / "run" / "checkpoints")
@@ -168,9 +168,12 @@ def test_the_best_checkpoint_is_kept(data, tmp_path):
     assert min(losses, key=losses.get) == best
 
 
-def test_accumulated_batches_are_one_larger_batch(data, tmp_path):
-    """The first update is that of the mean over all tokens of the three batches together."""
-    made, notes = recipe(data["lm"], "lm", accumulate=3, steps=1, dropout=0.0, clip=None), Notes()
+def test_accumulated_batches_equal_one_larger_batch(data, tmp_path):
+    """The first update uses the mean over all tokens of the three batches."""
+    made, notes = (
+        recipe(data["lm"], "lm", accumulate=3, steps=1, dropout=0.0, clip=None),
+        RecordingCallback(),
+    )
     train(made, tmp_path / "run", callback=notes)
     run = TrainedRun.open(tmp_path / "run")
     twin = build(run.model.config, seed=derive_seed(made.seed, "init"))
@@ -195,14 +198,14 @@ def test_accumulated_batches_are_one_larger_batch(data, tmp_path):
             torch.testing.assert_close(weight, twin.get_parameter(name), rtol=1e-4, atol=1e-5)
 
 
-def test_recomputed_activations_change_nothing(data, tmp_path):
+def test_recompute_does_not_change_bits(data, tmp_path):
     for name, recompute in (("kept", False), ("again", True)):
         made = recipe(data["translate"], recompute=recompute, dropout=0.2, depth=2)
         train(made, tmp_path / name)
     assert digest(tmp_path / "kept") == digest(tmp_path / "again")
 
 
-def test_the_monitor_changes_nothing(data, tmp_path):
+def test_monitor_does_not_change_bits(data, tmp_path):
     for name, every in (("watched", 1), ("alone", 0)):
         train(recipe(data["translate"], monitor_every=every, dropout=0.2), tmp_path / name)
     assert digest(tmp_path / "watched") == digest(tmp_path / "alone")
@@ -212,7 +215,7 @@ def test_the_monitor_changes_nothing(data, tmp_path):
     assert names >= {"attention_entropy", "max_logit"}
 
 
-def test_rows_tell_loss_rate_and_speed(data, tmp_path):
+def test_rows_contain_loss_learning_rate_and_speed(data, tmp_path):
     made = recipe(data["lm"], "lm", schedule="linear(warmup=4)")
     train(made, tmp_path / "run")
     rows = list(read_rows(tmp_path / "run" / "rows.jsonl"))
@@ -232,29 +235,29 @@ def test_rows_tell_loss_rate_and_speed(data, tmp_path):
     }
 
 
-class Poison(Notes):
-    """Spoils a weight at one step."""
+class CorruptWeightAt(RecordingCallback):
+    """Overwrites one weight after a step."""
 
     def __init__(self, step, value):
         super().__init__()
         self.at, self.value = step, value
 
-    def on_train_start(self, progress, facts):
-        self.model = facts["model"]
+    def on_train_start(self, state, summary):
+        self.model = summary["model"]
 
-    def on_step_end(self, progress, loss):
-        super().on_step_end(progress, loss)
-        if progress.step == self.at:
+    def on_step_end(self, state, loss):
+        super().on_step_end(state, loss)
+        if state.step == self.at:
             self.at = -1
             with torch.no_grad():
-                self.spoil(self.model)[0, 0] = self.value
+                self.find_weight(self.model)[0, 0] = self.value
 
-    def spoil(self, model):
+    def find_weight(self, model):
         return model.decoder.sublayers[1].out_proj.weight
 
 
-def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
-    notes = Poison(6, math.nan)
+def test_nan_is_located_and_ends_the_run(data, tmp_path):
+    notes = CorruptWeightAt(6, math.nan)
     outcome = train(recipe(data["translate"]), tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
     assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.reason
@@ -266,27 +269,27 @@ def test_nan_names_its_site_and_ends_the_run(data, tmp_path):
     assert "Diverged at step 7 (decoder site 1 cross)." in page
 
 
-def test_rewind_goes_back_and_past_the_batch(data, tmp_path):
-    notes = Poison(6, math.nan)
+def test_rewind_restores_checkpoint_and_skips_batch(data, tmp_path):
+    notes = CorruptWeightAt(6, math.nan)
     made = recipe(data["translate"], on_spike="rewind")
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "done"
     assert outcome.state.rewinds == 1
     assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert "rewound to step 4; the data continue" in notes.words
+    assert "rewound to step 4; the data continue" in notes.messages
     valid = [r["step"] for r in notes.rows if r["name"] == "loss" and r.get("split") == "valid"]
     assert valid == [4, 8, 12]  # step 4 is not validated again
     events = History.from_rows(read_rows(tmp_path / "run" / "rows.jsonl")).events()
     assert [(each.step, each.label) for each in events] == [(7, "spike, rewound")]
 
 
-def test_rewind_without_a_spike_has_the_bits_of_log(data, tmp_path):
+def test_spike_policies_are_equal_without_spikes(data, tmp_path):
     for policy in ("log", "rewind", "skip"):
         train(recipe(data["translate"], on_spike=policy, dropout=0.1), tmp_path / policy)
     assert digest(tmp_path / "log") == digest(tmp_path / "rewind") == digest(tmp_path / "skip")
 
 
-def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_path, monkeypatch):
+def test_resume_reproduces_run_with_rewind(data, tmp_path, monkeypatch):
     real = Objective.forward
 
     def poisoned(self, inputs, targets):
@@ -313,84 +316,84 @@ def test_a_rewound_run_that_is_killed_has_the_bits_of_an_unbroken_one(data, tmp_
     train(made, tmp_path / "whole")
     for step in (6, 5, 9):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", callback=Killer(step))
+            train(made, tmp_path / "broken", callback=InterruptAt(step))
     outcome = train(made, tmp_path / "broken")
     assert outcome.state.rewinds >= 1
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
 
 
-def test_the_best_checkpoint_survives_a_rewind(data, tmp_path):
+def test_best_checkpoint_survives_rewind(data, tmp_path):
     made = recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
-    notes = Poison(15, math.nan)
-    notes.spoil = lambda model: model.decoder.sublayers[0].out_proj.weight
+    notes = CorruptWeightAt(15, math.nan)
+    notes.find_weight = lambda model: model.decoder.sublayers[0].out_proj.weight
     best = train(made, tmp_path / "run", callback=notes).state.best_step
     assert TrainedRun.open(tmp_path / "run").step == best
 
 
-def test_a_validation_of_nothing_is_refused(tmp_path):
+def test_empty_validation_is_rejected(tmp_path):
     pairs = [{"source": str(n), "target": str(n)} for n in range(50)]
     long = [{"source": "1" * 40, "target": "1"}]
     write_corpus(tmp_path / "c", "translate", splits={"train": pairs, "valid": long})
-    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; wanted"):
+    with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; expected"):
         train(recipe(tmp_path / "c"), tmp_path / "run")
 
 
-def test_another_corpus_at_the_same_place_is_refused(tmp_path):
+def test_changed_corpus_is_rejected(tmp_path):
     corpus(tmp_path / "c", "classify")
     made = recipe(tmp_path / "c", "classify")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", callback=Killer(9))
+        train(made, tmp_path / "run", callback=InterruptAt(9))
     corpus(tmp_path / "c", "classify", count=70)
     with pytest.raises(UserError, match=r"has changed since this run started; restore it"):
         train(made, tmp_path / "run")
 
 
-def test_patience_without_validations_is_refused(data, tmp_path):
+def test_patience_without_validation_is_rejected(data, tmp_path):
     with pytest.raises(UserError, match="valid_every: expected 1 or more with patience=2, got 0"):
         recipe(data["lm"], "lm", patience=2, valid_every=0)
     write_corpus(tmp_path / "c", "lm", splits={"train": [{"text": "abc" * 9}] * 9})
-    with pytest.raises(UserError, match=r"patience=2 needs a validation, and .* has no valid part"):
+    with pytest.raises(UserError, match=r"patience=2 requires a validation split, and .* has none"):
         train(recipe(tmp_path / "c", "lm", patience=2), tmp_path / "run")
 
 
-def test_a_run_of_skipped_updates_has_diverged(data, tmp_path):
+def test_too_many_skipped_updates_end_as_diverged(data, tmp_path):
     made = recipe(data["translate"], on_spike="skip", lr=1e30, clip=None, schedule="none")
     outcome = train(made, tmp_path / "run")
     assert outcome.ending == "diverged"
 
 
-def test_looking_at_what_was_held_out_changes_nothing(data, tmp_path):
-    """Dropout is on again after it, with the chance of the step."""
+def test_validation_does_not_change_bits(data, tmp_path):
+    """Dropout is active again after a validation, with the random numbers of the step."""
     for name, every in (("often", 2), ("never", 0)):
         train(recipe(data["lm"], "lm", dropout=0.2, valid_every=every), tmp_path / name)
     assert digest(tmp_path / "often") == digest(tmp_path / "never")
 
 
 @pytest.mark.parametrize(("steps", "log_every"), [(10, 4), (12, 100)])
-def test_the_page_of_a_finished_run_says_nothing_else(data, tmp_path, steps, log_every):
+def test_report_marks_only_unfinished_runs(data, tmp_path, steps, log_every):
     made = recipe(data["lm"], "lm", steps=steps, log_every=log_every, valid_every=0)
     train(made, tmp_path / "run")
     assert "not finished" not in write_training_report(tmp_path / "run").read_text()
     with pytest.raises(Stop):
-        train(made, tmp_path / "cut", callback=Killer(7))
+        train(made, tmp_path / "cut", callback=InterruptAt(7))
     assert "not finished" in write_training_report(tmp_path / "cut").read_text()
 
 
-def test_skipping_for_ever_ends_as_diverged(data, tmp_path):
-    notes = Poison(6, math.nan)
+def test_persistent_nan_ends_as_diverged_under_skip(data, tmp_path):
+    notes = CorruptWeightAt(6, math.nan)
     made = recipe(data["translate"], on_spike="skip", steps=60)
     outcome = train(made, tmp_path / "run", callback=notes)
     assert outcome.ending == "diverged"
     assert outcome.state.step < 60
 
 
-def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
-    class Jump(Poison):
-        """Before step 41 the logits grow, and the update that would follow is not made."""
+def test_loss_spike_is_skipped(data, tmp_path):
+    class ScaleEmbeddingAt40(CorruptWeightAt):
+        """Scales the embeddings before step 41, and restores them after the skipped update."""
 
-        def on_step_end(self, progress, loss):
-            Notes.on_step_end(self, progress, loss)
-            if progress.step == 40:
+        def on_step_end(self, state, loss):
+            RecordingCallback.on_step_end(self, state, loss)
+            if state.step == 40:
                 self.before = self.model.embed.table.detach().clone()
                 with torch.no_grad():
                     self.model.embed.table.mul_(30)
@@ -404,21 +407,21 @@ def test_a_jump_of_the_loss_is_skipped(data, tmp_path):
                 self.model.embed.table.copy_(self.before)
 
     made = recipe(data["translate"], on_spike="skip", steps=48, valid_every=0, dropout=0.0)
-    notes = Jump(0, 0)
+    notes = ScaleEmbeddingAt40(0, 0)
     assert train(made, tmp_path / "run", callback=notes).ending == "done"
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "skip"]
     assert [row["step"] for row in rows] == [41]
     assert 41 not in [step for step, _ in notes.steps]
-    assert notes.words == [f"loss {rows[0]['value']:.4g} at step 41"]
+    assert notes.messages == [f"loss {rows[0]['value']:.4g} at step 41"]
 
 
-def test_what_is_too_long_is_told(data, tmp_path):
-    notes = Notes()
+def test_skipped_records_are_reported(data, tmp_path):
+    notes = RecordingCallback()
     train(recipe(data["translate"], max_length=6), tmp_path / "run", callback=notes)
-    assert any("longer than 6 tokens left out" in words for words in notes.words)
+    assert any("longer than 6 tokens left out" in text for text in notes.messages)
 
 
-def test_the_folder_of_a_run_stands_alone(data, tmp_path):
+def test_run_folder_can_be_moved(data, tmp_path):
     train(recipe(data["classify"], "classify", wiring="b2t"), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names >= {
@@ -439,22 +442,22 @@ def test_the_folder_of_a_run_stands_alone(data, tmp_path):
         ({"window": 3}, "contains another run, with window=None (now 3)"),
     ],
 )
-def test_another_run_is_not_overwritten(data, tmp_path, changes, message):
+def test_run_of_another_recipe_is_not_overwritten(data, tmp_path, changes, message):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
     before = digest(tmp_path / "run")
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         train(recipe(data["lm"], "lm", **changes), tmp_path / "run")
-    assert message in str(told.value)
+    assert message in str(error.value)
     assert digest(tmp_path / "run") == before
 
 
-def test_a_start_that_failed_can_be_corrected(data, tmp_path):
+def test_failed_start_can_be_corrected(data, tmp_path):
     with pytest.raises(UserError, match="vocab: expected at least 260"):
         train(recipe(data["lm"], "lm", tokenizer="bpe", vocab=3), tmp_path / "run")
     assert train(recipe(data["lm"], "lm", vocab=300), tmp_path / "run").ending == "done"
 
 
-def test_a_damaged_best_checkpoint_is_passed_over_but_not_in_silence(data, tmp_path):
+def test_damaged_best_checkpoint_is_passed_over_and_reported(data, tmp_path):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
     first = TrainedRun.open(tmp_path / "run")
     assert first.is_best
@@ -464,20 +467,20 @@ def test_a_damaged_best_checkpoint_is_passed_over_but_not_in_silence(data, tmp_p
     assert again.step != first.step
 
 
-def test_an_arrangement_without_a_model_is_refused(data, tmp_path):
+def test_arrangement_without_model_is_rejected(data, tmp_path):
     train(recipe(data["lm"], "lm"), tmp_path / "run")
     (tmp_path / "run" / "arrangement.json").write_text("{}")
     with pytest.raises(UserError, match="describes no model; rerun the `addnorm train` command"):
         TrainedRun.open(tmp_path / "run")
 
 
-def test_a_run_whose_weights_broke_in_the_last_step_has_diverged(data, tmp_path):
+def test_nonfinite_last_loss_ends_as_diverged(data, tmp_path):
     made = recipe(data["lm"], "lm", steps=1, lr=1e30, clip=None, schedule="none")
     outcome = train(made, tmp_path / "run")
     assert (outcome.ending, outcome.reason) == ("diverged", "the last loss was nan")
 
 
-def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
+def test_folder_with_foreign_files_is_rejected(data, tmp_path):
     (tmp_path / "thesis.tex").write_text("x")
     with pytest.raises(
         UserError,
@@ -486,7 +489,7 @@ def test_a_folder_with_other_things_is_left_alone(data, tmp_path):
         train(recipe(data["lm"], "lm"), tmp_path)
 
 
-def test_another_tokenizer_is_refused(data, tmp_path):
+def test_changed_tokenizer_is_rejected(data, tmp_path):
     made = recipe(data["lm"], "lm")
     for name, folder in (("a", data["lm"]), ("b", data["classify"])):
         task = "lm" if name == "a" else "classify"
@@ -500,8 +503,8 @@ def test_another_tokenizer_is_refused(data, tmp_path):
         train(made, tmp_path / "a")
 
 
-def test_nonsense_is_refused_before_anything_is_read(tmp_path):
-    with pytest.raises(UserError, match=r"dim 16 cannot be split into 3 heads"):
+def test_invalid_recipe_is_rejected_before_corpus_is_read(tmp_path):
+    with pytest.raises(UserError, match=r"heads: expected a divisor of dim=16, got 3"):
         train(recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
     with pytest.raises(UserError, match=r"no corpus at .*nowhere"):
         train(recipe(tmp_path / "nowhere"), tmp_path / "run")
@@ -517,7 +520,7 @@ def test_nonsense_is_refused_before_anything_is_read(tmp_path):
         ("task", "expected a run of task 'translate', got one of 'lm'"),
     ],
 )
-def test_what_is_no_run_cannot_be_opened(data, tmp_path, harm, message):
+def test_invalid_run_folder_cannot_be_opened(data, tmp_path, harm, message):
     if harm != "none":
         train(recipe(data["lm"], "lm"), tmp_path)
     for path in (tmp_path / "checkpoints").glob("step-*/model.safetensors"):
@@ -525,6 +528,6 @@ def test_what_is_no_run_cannot_be_opened(data, tmp_path, harm, message):
             path.write_bytes(b"")
         if harm == "begun":
             (path.parent).rename(tmp_path / path.parent.name)
-    with pytest.raises(UserError) as told:
+    with pytest.raises(UserError) as error:
         TrainedRun.open(tmp_path, task="translate" if harm == "task" else None)
-    assert message in str(told.value)
+    assert message in str(error.value)

@@ -80,11 +80,11 @@ def test_fixup_counts_branches_of_both_stacks():
         make_wiring("fixup", plan("encoder", 6, 6)),
         make_wiring("fixup", plan("decoder", 6, 6)),
     ):
-        assert wiring.branches == 30
+        assert wiring.num_branches == 30
         assert wiring.gain("query") == pytest.approx(0.5673, abs=5e-5)
         assert wiring.gain("ffn_in") == pytest.approx(0.1826, abs=5e-5)
         assert wiring.gain("out") == wiring.gain("ffn_out") == 0.0
-    assert make_wiring("fixup", plan("encoder_only", 6)).branches == 12
+    assert make_wiring("fixup", plan("encoder_only", 6)).num_branches == 12
 
 
 def test_gpt2_init_counts_three_additions_per_decoder_layer():

@@ -157,7 +157,7 @@ def test_every_wiring_supports_grouped_keys(wiring):
 
 @pytest.mark.parametrize("wiring", ["ngpt", "hybrid_norm"])
 def test_second_norm_on_queries_is_rejected(wiring):
-    with pytest.raises(UserError, match=rf"cannot stand in wiring {wiring}"):
+    with pytest.raises(UserError, match=rf"conflicts with wiring {wiring}"):
         Encoder(dim=DIM, depth=2, heads=HEADS, wiring=wiring, qk_norm="rms")
 
 

@@ -22,7 +22,7 @@ def test_stabilized_post_ln_has_the_warm_up_of_its_recipe(wiring):
 
 
 @pytest.mark.parametrize("wiring", ["rezero", "skip_init", "ngpt"])
-@pytest.mark.filterwarnings("ignore::addnorm.core.errors.InnerNormsLeftOut")
+@pytest.mark.filterwarnings("ignore::addnorm.core.errors.InnerNormsIgnoredWarning")
 def test_wirings_without_warm_up(wiring):
     assert schedule_of(wiring) == "cosine(warmup=0)"
 

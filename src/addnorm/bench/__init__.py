@@ -1,4 +1,4 @@
-"""Bench: how fast this machine is with us and with our peers, in one run."""
+"""Benchmarks against torch and other libraries, as ratios measured in one run."""
 
 from addnorm.bench.base import Benchmark, Candidates, Row, retain_freed_memory, run_benchmark
 from addnorm.bench.limits import HardwareLimits, measure_limits

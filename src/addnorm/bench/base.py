@@ -1,4 +1,8 @@
-"""What every benchmark has in common: ways that take turns, and rows of ratios."""
+"""Benchmark runner: candidates take turns, and results are ratios of times of one round.
+
+A ratio of two measurements that follow each other within milliseconds is robust against other work
+on the machine and against changes of the clock frequency; absolute times are not.
+"""
 
 import ctypes
 import statistics
@@ -13,17 +17,17 @@ import torch
 Candidate = Callable[[], Any]
 Candidates = dict[str, Candidate]
 OURS = "addnorm"
-"""The way that is ours; all others are peers."""
+"""Name of our candidate; all others are peers."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """How much faster we are than a peer.
+    """Result of a benchmark against one peer.
 
-    ratio: median over the rounds of the peer's time by ours; above 1 we are faster
-    low, high: its quartiles
-    goal: the ratio that we want; None where there is none
-    taken, peer_taken: medians of a call, in `unit`
+    ratio: median over rounds of the peer's time divided by ours; above 1 we are faster
+    low, high: quartiles of the ratio
+    goal: the ratio to reach; None without a goal
+    taken, peer_taken: medians per call, in `unit`
     """
 
     name: str
@@ -39,18 +43,18 @@ class Row:
     unit: str = "seconds"
 
     def to_dict(self) -> dict[str, Any]:
-        """As plain data."""
+        """Return the fields as a dictionary for JSON."""
         return asdict(self)
 
 
 @dataclass(frozen=True)
 class Benchmark:
-    """One comparison: a way of ours and those of peers that do the same work.
+    """Comparison of our implementation with peers that do the same work.
 
-    make: builds the ways; a peer that is not installed is left out
-    goals: the ratio wanted against each peer
-    rounds: how often the ways take turns
-    counted: whether ways return what they take, in bytes, and are not timed
+    build_candidates: builds the candidates; a peer that is not installed is left out
+    goals: ratio to reach against each peer
+    rounds: how often each candidate runs
+    is_memory: whether candidates return the bytes they use instead of being timed
     """
 
     name: str
@@ -62,10 +66,10 @@ class Benchmark:
 
 
 def retain_freed_memory() -> None:
-    """Have glibc keep what is freed, with the limits that it comes to by itself in a long run.
+    """Make glibc keep freed memory, with the limits that it reaches by itself in a long run.
 
-    Till then a call that gets new pages takes up to five times as long, ours or a peer's as chance
-    has it.
+    Before that, a call that receives new pages from the kernel takes up to five times as long,
+    which affects candidates at random.
     """
     with suppress(AttributeError, OSError):
         library = ctypes.CDLL(None)
@@ -74,26 +78,25 @@ def retain_freed_memory() -> None:
 
 
 def run_benchmark(bench: Benchmark, *, threads: int, rounds: int | None = None) -> Iterator[Row]:
-    """A row for each peer.
+    """Run a benchmark and yield a row for each peer.
 
-    Ways take turns, the order reversed every other round, and a ratio is of one round. With one
-    thread it is processor time that counts, to which other work on the machine matters less; with
-    several it is the clock's.
+    Candidates take turns, in reversed order every other round. With one thread, the processor time
+    is measured, which excludes other processes; with several threads, the wall-clock time.
     """
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        made = bench.build_candidates()
+        candidates = bench.build_candidates()
         times = (
-            {name: [way()] for name, way in made.items()}
+            {name: [candidate()] for name, candidate in candidates.items()}
             if bench.is_memory
-            else _time_candidates(made, rounds or bench.rounds, single_threaded=threads == 1)
+            else _time_candidates(candidates, rounds or bench.rounds, single_threaded=threads == 1)
         )
     finally:
         torch.set_num_threads(before)
     ours = times.pop(OURS)
-    for peer, taken in times.items():
-        ratios = [theirs / own for theirs, own in zip(taken, ours, strict=True)]
+    for peer, theirs in times.items():
+        ratios = [other / own for other, own in zip(theirs, ours, strict=True)]
         low, _, high = statistics.quantiles(ratios, n=4) if len(ratios) > 1 else ratios * 3
         yield Row(
             bench.name,
@@ -105,7 +108,7 @@ def run_benchmark(bench: Benchmark, *, threads: int, rounds: int | None = None) 
             low,
             high,
             statistics.median(ours),
-            statistics.median(taken),
+            statistics.median(theirs),
             "bytes" if bench.is_memory else "seconds",
         )
 
@@ -114,8 +117,8 @@ def _time_candidates(
     candidates: Candidates, rounds: int, *, single_threaded: bool
 ) -> dict[str, list[float]]:
     clock = time.process_time if single_threaded else time.perf_counter
-    for way in candidates.values():
-        way()  # what is done once, such as filling caches, is no part of it
+    for candidate in candidates.values():
+        candidate()  # warm-up: fills caches and compiles
     times: dict[str, list[float]] = {name: [] for name in candidates}
     for number in range(rounds):
         for name in list(candidates) if number % 2 else list(reversed(candidates)):

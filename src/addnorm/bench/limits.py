@@ -1,4 +1,4 @@
-"""What the machine itself can do, measured in the same run."""
+"""Limits of the machine: matrix products and memory bandwidth, measured in the same run."""
 
 import time
 from dataclasses import dataclass
@@ -8,10 +8,10 @@ import torch
 
 @dataclass(frozen=True)
 class HardwareLimits:
-    """Of one machine with a number of threads.
+    """Speed of one machine at a number of threads.
 
-    matmul: GFLOP/s of a product of two square matrices
-    bandwidth: GB/s of a = b + c with tensors larger than the caches, two read and one written
+    matmul, matmul_bf16: GFLOP/s of a product of square matrices in float32 and in bfloat16
+    bandwidth: GB/s of a = b + c with tensors larger than the caches: two reads and one write
     """
 
     threads: int
@@ -27,7 +27,7 @@ class HardwareLimits:
 
 
 def measure_limits(threads: int) -> HardwareLimits:
-    """The best of several tries each, so that other work on the machine matters less."""
+    """Measure the limits as the best of several runs, which excludes most other work."""
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:

@@ -98,7 +98,7 @@ def check_attention_path(path: Path) -> None:
 
 
 def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
-    """Lines to read before the first is answered; one where somebody types them."""
+    """Return the number of lines to read before the first output; 1 if they are typed."""
     from addnorm.tasks.lines import LINES_PER_CHUNK
 
     if chunk is not None:
@@ -185,8 +185,8 @@ def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
         )
     if warnings.num_unmasked:
         print(
-            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; they "
-            "were copied unchanged",
+            f"addnorm: {warnings.num_unmasked} of {warnings.num_lines} lines have no <mask>; "
+            "nothing was filled in",
             file=sys.stderr,
         )
     if invalid:

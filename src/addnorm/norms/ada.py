@@ -43,7 +43,7 @@ class AdaNorm(Norm):
     # ada(var=unbiased, eps_mode=outside). The default is the paper's deviation, with torch's eps
     # inside the root.
     # NOTE[DIFF]: the released code puts AdaNorm only at the end of encoder and decoder, the other
-    # norms stay LayerNorm; here, as in the paper, it stands wherever the wiring has a norm.
+    # norms stay LayerNorm; here, as in the paper, it replaces every norm of the wiring.
     def __init__(
         self,
         dim: int,

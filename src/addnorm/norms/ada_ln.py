@@ -1,4 +1,4 @@
-"""adaLN: LayerNorm whose gain and bias are made from a condition."""
+"""adaLN: LayerNorm whose gain and bias are computed from a condition."""
 
 import torch
 import torch.nn.functional as F
@@ -45,8 +45,8 @@ class AdaLN(Norm):
 
     gain = "bias"
 
-    # NOTE[DIFF]: adaLN-Zero's gates multiply the branch, which is the wiring's business; this is
-    # its modulation alone, with the zero start.
+    # NOTE[DIFF]: adaLN-Zero's gates multiply the branch, which belongs to the wiring; this norm has
+    # only its modulation, starting at zero.
     def __init__(self, dim: int, *, cond_dim: Count | None = None, eps: NonNegative = 1e-6) -> None:
         super().__init__(dim)
         self.cond_dim, self.eps = dim if cond_dim is None else cond_dim, eps

@@ -18,14 +18,14 @@ from addnorm.norms.statistics import l2_normalize
             "arXiv 1710.01329"
         ),
         summary=(
-            "For the rows of embedding tables: rare words compete by direction alone, and logits "
-            "are bounded by the length of what meets them."
+            "For the rows of embedding tables: rare and frequent words differ in direction only, "
+            "and logits are bounded by the length of the hidden state."
         ),
         reduces_to=(("fixnorm", "l2"),),
     )
 )
 class FixNorm(Norm):
-    """Bring each row of a table to a fixed length.
+    """Scale each row of a table to a fixed length.
 
     y = length * x / max(|x|, 1e-12)
 
@@ -33,14 +33,14 @@ class FixNorm(Norm):
     length: scalar, fixed
 
     Nguyen and Chiang 2018, as used by Nguyen and Salazar 2019, arXiv 1910.05895. The
-    gradient of a row stands at right angles to it, so rows of the raw table only ever grow.
+    gradient of a row is orthogonal to it, so the rows of the raw table never shrink.
     """
 
     gain = None
 
     # NOTE[DIFF]: Nguyen and Chiang fix the length of the decoder's vectors as well and choose it on
-    # held-out data; here rows alone, of length 1 as in Nguyen and Salazar. For the decoder's
-    # vectors choose a second fixnorm, or scale.
+    # held-out data; here only rows are normalized, to length 1 as in Nguyen and Salazar. For the
+    # decoder's vectors use a second fixnorm, or scale.
     def __init__(self, dim: int, *, length: Positive = 1.0) -> None:
         super().__init__(dim)
         self.length = length

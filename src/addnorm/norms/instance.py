@@ -19,7 +19,7 @@ from addnorm.norms.statistics import mask_padding, token_mean
             "Ulyanov, Vedaldi and Lempitsky, Instance Normalization: The Missing Ingredient for "
             "Fast Stylization, 2016, arXiv 1607.08022"
         ),
-        summary="Takes away whatever all tokens of a sentence share; not for causal stacks.",
+        summary="Removes the mean over the tokens of a sentence; not for causal stacks.",
         needs=("mask",),
     )
 )

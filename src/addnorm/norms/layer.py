@@ -1,4 +1,4 @@
-"""LayerNorm: each token centred and scaled to unit variance, in every spelling that is in use."""
+"""LayerNorm: each token centered and scaled to unit variance, with the variants in use."""
 
 import torch.nn.functional as F
 from torch import Tensor

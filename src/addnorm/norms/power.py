@@ -1,4 +1,4 @@
-"""PowerNorm: features scaled by a running second moment, with a backward pass made for it."""
+"""PowerNorm: features scaled by a running second moment, with a custom backward pass."""
 
 from typing import Any
 
@@ -81,7 +81,7 @@ class PowerNorm(AffineNorm):
     ) -> None:
         super().__init__(dim, affine=affine, bias=True)
         self.warmup, self.decay, self.eps = warmup, decay, eps
-        self.causal = warmup == 0  # statistics of the batch at hand show the future
+        self.causal = warmup == 0  # statistics of the current batch include later tokens
         self.register_buffer("psi2", torch.empty(dim))
         self.register_buffer("nu", torch.empty(dim))
         self.register_buffer("steps", torch.empty((), dtype=torch.long))

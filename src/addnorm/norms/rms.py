@@ -1,4 +1,4 @@
-"""RMSNorm: each token scaled to unit mean square, its mean left alone."""
+"""RMSNorm: each token scaled to unit mean square, without centering."""
 
 from typing import Literal
 

@@ -34,6 +34,7 @@ from addnorm.wirings.base import registry as wirings
 PAGE_FILE = "report.html"
 MAX_IMPORTANCE_COLUMNS = 30
 """Maximum number of columns in the chart of importances."""
+BAR_HEIGHT_PIXELS = 18
 HIGHER_IS_BETTER = ("accuracy", "auc", "r2")
 METRIC_LABELS = {"auc": "AUC", "r2": "R²"}
 """Display names of metrics whose name is not readable text."""
@@ -193,7 +194,8 @@ def _importance(fitted: FitResult) -> Chart:
     num_omitted = len(names) - len(order)
     notes = [f"{num_omitted} less important columns are omitted."] if num_omitted > 0 else []
     chart = assemble_chart("Importance of columns", [bars], notes=notes, values={VALUES: values})
-    return replace(chart, spec={**chart.spec, "height": {"step": 18}}, wide=True)
+    height = BAR_HEIGHT_PIXELS * len(values)
+    return replace(chart, spec={**chart.spec, "height": height}, wide=True)
 
 
 def _model_parts(fitted: FitResult) -> list[Part]:

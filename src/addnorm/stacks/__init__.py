@@ -1,4 +1,5 @@
-"""Stacks: the loop, the start of the weights, the taps, and the usual encoder and decoder."""
+"""Stacks: the loop over sites, weight initialization, taps, and the standard encoder and
+decoder."""
 
 from addnorm.stacks.stack import Stack
 from addnorm.stacks.taps import Tap, Taps

@@ -1,4 +1,5 @@
-"""Branch: the sub-layer of a site as a wiring calls it, with the dropout behind it."""
+"""Branch of a site: the sub-layer with its arguments and the dropout after it, as a wiring calls
+it."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,29 +19,31 @@ from addnorm.wirings.base import DropoutBranch
 class SublayerBranch(DropoutBranch):
     """branch = dropout(sublayer(h))
 
-    `raw` and `rate` tell the two apart, for a wiring that drops, adds and normalizes in one go.
+    `apply_sublayer` and `rate` give access to the two parts, for a wiring that fuses dropout, add
+    and norm.
     """
 
     sublayer: nn.Module
     kwargs: dict[str, Any]
-    """What the sub-layer gets besides `h`."""
+    """Arguments of the sub-layer besides `h`."""
     dropout: nn.Dropout
     get_name: Callable[[], str]
-    """How messages call the sub-layer."""
+    """Returns the name of the sub-layer for error messages."""
     recompute: bool = False
+    """Whether to recompute the sub-layer in the backward instead of saving its activations."""
 
     @property
     def rate(self) -> float:
-        """Share of the branch that is dropped now."""
+        """Dropout rate of the branch; 0 in evaluation."""
         return self.dropout.p if self.dropout.training else 0.0
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody looks at the dropout."""
+        """Whether the dropout has hooks."""
         return has_hooks(self.dropout)
 
     def apply_sublayer(self, h: Tensor) -> Tensor:
-        """What the sub-layer makes of `h`."""
+        """Return sublayer(h), without dropout; raise a UserError if its shape is not that of h."""
         if self.recompute and torch.is_grad_enabled() and "cache" not in self.kwargs:
             branch = checkpoint(self.sublayer, h, use_reentrant=False, **self.kwargs)
         else:
@@ -48,26 +51,24 @@ class SublayerBranch(DropoutBranch):
         if not isinstance(branch, Tensor) or branch.shape != h.shape:
             got = tuple(branch.shape) if isinstance(branch, Tensor) else type(branch).__name__
             raise UserError(
-                f"{self.get_name()} returned {got}; a sub-layer returns a tensor of its "
-                f"input's shape, {tuple(h.shape)}"
+                f"{self.get_name()}: expected an output of the input's shape {tuple(h.shape)}, got "
+                f"{got}"
             )
         return branch
 
     def __call__(self, h: Tensor) -> Tensor:
-        """The formula."""
         branch = self.apply_sublayer(h)
         return self.dropout(branch) if self.rate else branch
 
 
 @dataclass(frozen=True, slots=True)
 class TappedBranch:
-    """A branch between two taps."""
+    """Branch between two taps; a hook of a tap may replace the tensor."""
 
     branch: SublayerBranch
     before: Tap
     after: Tap
 
     def __call__(self, h: Tensor) -> Tensor:
-        """The same; what a hook returns is used."""
-        seen: Tensor = self.after(self.branch(self.before(h)))
-        return seen
+        y: Tensor = self.after(self.branch(self.before(h)))
+        return y

@@ -1,4 +1,8 @@
-"""What a sub-layer wants besides the tensor it reads: its `forward` says so by naming it."""
+"""Arguments that the `forward` of a sub-layer declares.
+
+A stack is called with a context (mask, memory, cache, ...) and passes to each sub-layer only the
+arguments that its `forward` names.
+"""
 
 import inspect
 from dataclasses import dataclass
@@ -12,29 +16,29 @@ from addnorm.sublayers.base import Sublayer
 
 @dataclass(frozen=True)
 class ForwardSignature:
-    """The names in a sub-layer's forward.
+    """Parameters of a sub-layer's forward, without the input tensor.
 
-    >>> class Gossip(nn.Module):
+    >>> class Mixer(nn.Module):
     ...     def forward(self, x, memory, mask=None): ...
-    >>> Wants.of(Gossip())
-    Wants(names=('memory', 'mask'), needed=('memory',), everything=False)
+    >>> ForwardSignature.from_module(Mixer())
+    ForwardSignature(names=('memory', 'mask'), required=('memory',), accepts_any=False)
     """
 
     names: tuple[str, ...]
-    """All it names, beyond the tensor it reads."""
+    """Names of all parameters after the input tensor."""
     required: tuple[str, ...]
-    """Those without a default."""
+    """Names of parameters without a default."""
     accepts_any: bool
-    """Whether it takes any keyword: then it gets all that the stack is called with."""
+    """Whether it takes **kwargs: it then receives the whole context."""
 
     @classmethod
     def from_module(cls, module: nn.Module) -> "ForwardSignature":
-        """Read from the signature."""
+        """Read the signature of a module; torch.compile wrappers are looked through."""
         parameters = list(inspect.signature(unwrap_compiled(module).forward).parameters.values())
         if not parameters:
             raise UserError(
-                f"the forward of {type(module).__name__} takes nothing; a sub-layer takes the "
-                "tensor it reads"
+                f"{type(module).__name__}.forward: expected a parameter for the input tensor, got "
+                "none"
             )
         named = [
             parameter
@@ -51,18 +55,18 @@ class ForwardSignature:
         return self.accepts_any or name in self.names
 
     def select(self, context: dict[str, Any]) -> dict[str, Any]:
-        """What of the context it gets; what is None is not there."""
+        """Return the part of the context that the sub-layer takes; None counts as absent."""
         return {
             name: value for name, value in context.items() if value is not None and name in self
         }
 
 
 def unwrap_compiled(module: nn.Module) -> nn.Module:
-    """The module inside, where torch.compile has wrapped it and hides what it declares."""
+    """Return the module inside a torch.compile wrapper; other modules unchanged."""
     return dict(module.named_children()).get("_orig_mod", module)
 
 
 def as_sublayer(module: nn.Module) -> Sublayer | None:
-    """The module as one that knows its widths and roles; None for a plain one."""
+    """Return the module if it is a `Sublayer`, compiled or not; None otherwise."""
     inside = unwrap_compiled(module)
     return inside if isinstance(inside, Sublayer) else None

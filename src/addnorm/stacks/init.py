@@ -1,4 +1,4 @@
-"""Initialisation: one table, scheme x role x the wiring's gain."""
+"""Weight initialization: standard deviation by scheme and role, times the wiring's gain."""
 
 import math
 import warnings
@@ -41,14 +41,14 @@ def _std_by_dim(factor: float) -> StdFunction:
     return lambda rows, columns, dim: math.sqrt(factor / dim)
 
 
-# scheme: (how it draws, deviation of an attention matrix, of a feed-forward matrix, of an embedding
-# table), each from rows (features made), columns (features read) and dim (those of them that are
-# the stream's). Biases start at 0 in every scheme.
+# scheme: (distribution, std of an attention matrix, of a feed-forward matrix, of an embedding
+# table). Each std is a function of rows (output features), columns (input features) and dim
+# (whichever of them is the stream's). Biases start at 0 in every scheme.
 SCHEMES: dict[str, tuple[FillFunction, StdFunction, StdFunction, StdFunction]] = {
     "xavier_uniform": (_fill_uniform, _xavier_std, _xavier_std, _std_by_dim(1)),
     "xavier_normal": (_fill_normal, _xavier_std, _xavier_std, _std_by_dim(1)),
     "gpt2": (_fill_normal, *3 * (lambda rows, columns, dim: 0.02,)),
-    # SmallInit of Nguyen and Salazar 2019: attention matrices as if they made 4 times as much.
+    # SmallInit of Nguyen and Salazar 2019: attention matrices as if they had 4 * dim outputs.
     "small": (_fill_normal, _std_by_dim(2 / 5), _xavier_std, _std_by_dim(1)),
     "megatron": (_fill_truncated_normal, *3 * (_std_by_dim(2 / 5),)),
     "unit": (_fill_normal, *3 * (_std_by_dim(1),)),
@@ -66,7 +66,7 @@ ROLES = (*ATTENTION_ROLES, *FEED_FORWARD_ROLES, "embed", "bias")
 
 @torch.no_grad()
 def init_weight_(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -> None:
-    """Fill a weight as the table says. A gain of 0 gives zeros."""
+    """Fill a weight in place by scheme and role. A gain of 0 gives zeros."""
     if scheme not in SCHEMES:
         raise UserError(unknown_name_message("scheme", scheme, SCHEMES))
     if role not in ROLES:
@@ -90,42 +90,42 @@ def init_weight_(weight: Tensor, *, scheme: str, role: str, gain: float = 1.0) -
 
 
 def iter_weight_roles(sublayer: nn.Module, kind: str) -> Iterator[tuple[str, Tensor]]:
-    """Weights of a sub-layer with their roles; a `Sublayer` says them, a plain module is read by
-    this rule.
+    """Yield the weights of a sub-layer with their roles.
 
-    Its last matrix writes to the stream (`out` or, in kind "ffn", `ffn_out`), all before it make
-    features (`value` or `ffn_in`), vectors called "bias" are biases, all other parameters are left
-    alone. torch.nn.MultiheadAttention is taken apart into query, key, value and out.
+    A `Sublayer` declares them. For a plain module this rule applies: the last matrix writes to the
+    stream (`out`, or `ffn_out` in kind "ffn"), all earlier ones are `value` or `ffn_in`, vectors
+    named "bias" are biases, and other parameters are skipped. torch.nn.MultiheadAttention is split
+    into query, key, value and out.
     """
-    known = as_sublayer(sublayer)
-    if known is not None:
-        yield from known.roles()
+    described = as_sublayer(sublayer)
+    if described is not None:
+        yield from described.roles()
         return
     fused = [module for module in sublayer.modules() if isinstance(module, nn.MultiheadAttention)]
     parts = {id(part) for module in fused for part in module.modules()}
     for module in fused:
         yield from _iter_fused_roles(module)
     others = [module for module in sublayer.modules() if id(module) not in parts]
-    strange = [module for module in others if isinstance(module, nn.RNNBase | ParametrizationList)]
-    if strange:
+    unknown = [module for module in others if isinstance(module, nn.RNNBase | ParametrizationList)]
+    if unknown:
         warnings.warn(
-            f"{type(strange[0]).__name__} in {type(sublayer).__name__} has weights whose roles are "
-            "not known; they are left as they are. A sub-layer derived from "
-            "addnorm.sublayers.Sublayer can name them in roles()",
+            f"{type(unknown[0]).__name__} in {type(sublayer).__name__} has weights whose roles are "
+            "not known; they are not initialized. Derive the sub-layer from "
+            "addnorm.sublayers.Sublayer and return them in roles()",
             WeightsNotInitializedWarning,
             stacklevel=2,
         )
     own = [
         (name, parameter)
         for module in others
-        if module not in strange
+        if module not in unknown
         for name, parameter in module.named_parameters(recurse=False)
     ]
     matrices = [parameter for _, parameter in own if parameter.ndim >= 2]
-    makes, writes = ("ffn_in", "ffn_out") if kind == "ffn" else ("value", "out")
-    last = None if fused or strange or not matrices else matrices[-1]
+    inner, output = ("ffn_in", "ffn_out") if kind == "ffn" else ("value", "out")
+    last = None if fused or unknown or not matrices else matrices[-1]
     for parameter in matrices:
-        yield (writes if parameter is last else makes), parameter
+        yield (output if parameter is last else inner), parameter
     yield from (
         ("bias", parameter) for name, parameter in own if name == "bias" and parameter.ndim < 2
     )
@@ -143,7 +143,7 @@ def _iter_fused_roles(attention: nn.MultiheadAttention) -> Iterator[tuple[str, T
 
 
 def reset_all_parameters(module: nn.Module) -> None:
-    """Put norms, wirings, positions and sub-layers at their start, children before parents."""
+    """Reset norms, wirings, positions and sub-layers, children before parents."""
     for child in module.children():
         reset_all_parameters(child)
     if isinstance(module, Norm | WiringModule | Positions | Wiring | Sublayer):

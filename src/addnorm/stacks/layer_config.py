@@ -1,4 +1,4 @@
-"""What stands inside the usual sub-layers."""
+"""Configuration of the sub-layers of `Encoder` and `Decoder`."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -13,42 +13,42 @@ from addnorm.sublayers.base import check_bool, check_dropout, check_positive_int
 
 @dataclass(frozen=True, kw_only=True)
 class LayerConfig:
-    """The choices inside the usual sub-layers; `Encoder` and `Decoder` take them by keyword."""
+    """Options of attention and feed-forward; `Encoder` and `Decoder` take them by keyword."""
 
     ffn_dim: int | None = None
-    """Hidden features of the feed-forward; 4 * dim, or 8 / 3 * dim where it is gated, if None."""
+    """Hidden features of the feed-forward; if None 4 * dim, or 8 / 3 * dim if gated."""
     activation: str = "relu"
-    """Its activation, see `FeedForward`."""
+    """Activation of the feed-forward, see `FeedForward`."""
     kv_heads: int | None = None
     """Heads of keys and values; as many as `heads` if None."""
     head_dim: int | None = None
     """Features of a head; dim / heads if None."""
     qk_norm: str = "none"
-    """Query-key norm of all attention."""
+    """Query-key norm of self-attention and cross-attention."""
     bias: bool = True
-    """Whether query, key and value have bias vectors, and whatever below is None."""
+    """Whether query, key and value have biases; default of the next two options."""
     out_bias: bool | None = None
-    """Whether the attention's output has one."""
+    """Whether the output projection of attention has a bias; `bias` if None."""
     ffn_bias: bool | None = None
-    """Whether the feed-forward has them."""
+    """Whether the feed-forward has biases; `bias` if None."""
     scale: float | None = None
     """Factor of query . key; 1 / sqrt(head_dim) if None."""
     cap: float | None = None
-    """Soft bound of the attention's logits; none if None."""
+    """Soft cap of the attention logits; none if None."""
     window: int | tuple[int | None, ...] | None = None
-    """Tokens that self-attention sees at most; several take turns from layer to layer."""
+    """Tokens that self-attention sees at most; a tuple is cycled through layer by layer."""
     persistent: int = 0
-    """Persistent vectors of self-attention."""
+    """Number of persistent keys and values of self-attention."""
     attention_dropout: float = 0.0
-    """Share of attention probabilities dropped in training."""
+    """Dropout rate of the attention probabilities."""
     activation_dropout: float = 0.0
-    """Share of the feed-forward's hidden features dropped in training."""
+    """Dropout rate of the feed-forward's hidden features."""
 
     def __post_init__(self) -> None:
         if self.ffn_dim is not None:
             check_positive_int("ffn_dim", self.ffn_dim)
         if self.window == ():
-            raise UserError("window is a number, or several that take turns, got none of them")
+            raise UserError("window: expected an integer or a non-empty tuple, got ()")
         if self.ffn_bias is not None:
             check_bool("ffn_bias", self.ffn_bias)
         check_dropout("attention_dropout", self.attention_dropout)
@@ -56,7 +56,7 @@ class LayerConfig:
 
     @classmethod
     def from_options(cls, stack: str, options: dict[str, Any]) -> "LayerConfig":
-        """From keywords; unknown ones are refused with the nearest that exist."""
+        """Build from keyword options; raise a UserError with suggestions for an unknown one."""
         known = [field.name for field in fields(cls)]
         for name in options:
             if name not in known:
@@ -66,7 +66,7 @@ class LayerConfig:
     def build_layer(
         self, number: int, kinds: tuple[str, ...], *, dim: int, heads: int, causal: bool
     ) -> list[nn.Module]:
-        """The sub-layers of one layer, in the order of `kinds`: self, cross, ffn."""
+        """Build the sub-layers of layer `number`, in the order of `kinds`: self, cross, ffn."""
         windows = self.window if isinstance(self.window, tuple) else (self.window,)
         attention: dict[str, Any] = {
             "kv_heads": self.kv_heads,
@@ -79,7 +79,7 @@ class LayerConfig:
             "dropout": self.attention_dropout,
         }
         ffn_bias = self.bias if self.ffn_bias is None else self.ffn_bias
-        made: dict[str, Callable[[], nn.Module]] = {
+        builders: dict[str, Callable[[], nn.Module]] = {
             "self": lambda: SelfAttention(
                 dim,
                 heads,
@@ -97,4 +97,4 @@ class LayerConfig:
                 dropout=self.activation_dropout,
             ),
         }
-        return [made[kind]() for kind in kinds]
+        return [builders[kind]() for kind in kinds]

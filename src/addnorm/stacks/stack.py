@@ -1,4 +1,13 @@
-"""The stack: the one loop that calls the verbs of a wiring."""
+"""Stack: the loop that joins sub-layers by a wiring.
+
+For every site the stack calls `wiring.step(state, site, branch)`, where `branch` is the sub-layer
+with its arguments and dropout. By default a step is
+
+    h, state = wiring.read(state, site)            input of the sub-layer
+    state = wiring.write(state, site, branch(h))   add its output to the stream
+
+between `wiring.open(x)` and `wiring.close(state)`.
+"""
 
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
@@ -23,15 +32,16 @@ Step = Callable[[Wiring, State, Site, Branch], State]
 
 
 class Stack(nn.Module):
-    """Any sub-layers, joined by a wiring.
+    """Arbitrary sub-layers joined by a wiring.
 
-    `sublayers` is a flat list, `len(kinds)` of them a layer. A module from tensor to tensor is
-    enough; one whose `forward` names mask, memory, cache or anything else that the stack is called
-    with gets just that. Nobody's weights are touched before `initialise()` is called.
+    `sublayers` is a flat list with `len(kinds)` sub-layers per layer. Any module from tensor to
+    tensor can be one. The stack passes mask, memory, cache and other arguments of its call only to
+    sub-layers whose `forward` names them. Weights are not changed before `init_weights()` is
+    called.
 
-    Masks are True at valid tokens. With `recompute` set to True, what sub-layers compute inside is
-    not kept for the backward but computed again: less memory, the same numbers. With `stream` set
-    to a dtype, what the wiring hands on from site to site has it, whatever comes in.
+    Masks are True at valid tokens. If the attribute `recompute` is True, activations inside
+    sub-layers are recomputed in the backward instead of saved: less memory, same numbers. If
+    `stream` is a dtype, the state between sites is cast to it.
 
     >>> mixers = [nn.Linear(8, 8) for _ in range(4)]
     >>> stack = Stack(mixers, dim=8, wiring="b2t", norm="rms")
@@ -56,15 +66,15 @@ class Stack(nn.Module):
         sublayers = list(sublayers)
         _check_sublayers(sublayers, kinds)
         if not isinstance(dropout, int | float) or not 0 <= dropout < 1:
-            raise UserError(f"dropout is a share from 0 to below 1, got {dropout!r}")
+            raise UserError(f"dropout: expected a number from 0 to below 1, got {dropout!r}")
         self.wiring_call, norm_call = wirings.resolve(wiring), norms.resolve(norm)
-        known = [as_sublayer(module) for module in sublayers]
-        shapes = tuple(None if module is None else module.shape for module in known)
+        described = [as_sublayer(module) for module in sublayers]
+        shapes = tuple(None if module is None else module.shape for module in described)
         for index, shape in enumerate(shapes):
             if shape is not None and shape.dim not in (0, dim):
                 raise UserError(
-                    f"sub-layer {index} ({type(known[index]).__name__}) was made for a stream of "
-                    f"{shape.dim} features, this stack has dim={dim}; make them equal"
+                    f"sub-layer {index} ({type(described[index]).__name__}): expected dim={dim} as "
+                    f"in the stack, got {shape.dim}"
                 )
         self.plan = Plan(
             role, len(sublayers) // len(kinds), other_depth, kinds, dim, norm_call, shapes
@@ -80,7 +90,7 @@ class Stack(nn.Module):
 
     @property
     def arrangement(self) -> dict[str, Any]:
-        """What was chosen, as plain data; `load_state_dict` refuses weights of another."""
+        """Options of the stack as plain data; `load_state_dict` rejects weights of other ones."""
         return {
             "wiring": str(self.wiring_call),
             "norm": str(self.plan.norm),
@@ -92,20 +102,24 @@ class Stack(nn.Module):
     def forward(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> Tensor:
-        """Run the stack on `x`, (B, L, dim).
+        """Run the stack.
 
-        mask: (B, L), True at valid tokens. cond: condition for norms that take one. All else, such
-        as memory or cache, goes to the sub-layers that name it; what nobody names is refused.
+        Args:
+            x: (B, L, dim) input tokens
+            mask: (B, L), True at valid tokens
+            cond: condition for norms that take one
+            context: further arguments, such as memory or cache, for the sub-layers that name them;
+                an argument that no sub-layer names raises a UserError
         """
         return self._run_sites(x, mask, cond, context, type(self.wiring).step)
 
     def calibrate(
         self, x: Tensor, *, mask: Tensor | None = None, cond: Tensor | None = None, **context: Any
     ) -> None:
-        """Give the wiring its data-dependent start from one batch, where it has one (Admin)."""
+        """Set the data-dependent start values of the wiring, if any (Admin), from one batch."""
 
         def run(observe: Observer) -> None:
-            def watched(wiring: Wiring, state: State, site: Site, branch: Branch) -> State:
+            def observed_step(wiring: Wiring, state: State, site: Site, branch: Branch) -> State:
                 h, state = wiring.read(state, site)
                 returned = branch(h)
                 valid = (
@@ -116,17 +130,17 @@ class Stack(nn.Module):
                 observe(site, valid[:-1], valid[-1])
                 return wiring.write(state, site, returned)
 
-            self._run_sites(x, mask, cond, context, watched)
+            self._run_sites(x, mask, cond, context, observed_step)
 
         with torch.no_grad():
             self.wiring.calibrate(run)
 
     def init_weights(self, *, scheme: str | None = None, seed: int | None = None) -> "Stack":
-        """Start anew: norms and wiring at their start values, weights of the sub-layers drawn for
-        this wiring.
+        """Initialize all weights for this wiring and reset norms and wiring; return the stack.
 
-        scheme: a row of the table in `stacks/init.py`; the wiring's own if None. seed: leaves
-            torch's generator as it was.
+        Args:
+            scheme: a key of `stacks.init.SCHEMES`; the wiring's own if None
+            seed: seed of the draws, which then leave torch's generator unchanged
         """
         with torch.random.fork_rng(enabled=seed is not None):
             if seed is not None:
@@ -144,17 +158,17 @@ class Stack(nn.Module):
         return self
 
     def after_step(self) -> None:
-        """To be called after every step of the optimizer; only some wirings do anything (nGPT)."""
+        """Update the weights after an optimizer step; only some wirings need it (nGPT)."""
         with torch.no_grad():
             self.wiring.after_step(self.weights())
 
     def weights(self) -> Iterator[tuple[str, Tensor]]:
-        """(role, weight) of every sub-layer, in order."""
+        """Yield (role, weight) of every sub-layer, in order."""
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
             yield from init.iter_weight_roles(sublayer, site.kind)
 
     def no_decay(self) -> set[str]:
-        """Parameters that weight decay must leave alone: norms, scales, gates, biases."""
+        """Return the names of parameters without weight decay: norms, scales, gates, biases."""
         small = {
             name
             for name, parameter in self.named_parameters()
@@ -163,16 +177,16 @@ class Stack(nn.Module):
         return small | {f"wiring.{name}" for name in self.wiring.no_decay()}
 
     def get_extra_state(self) -> Tensor:
-        """The arrangement as bytes in a tensor, so that every format of weights can hold it."""
+        """Return the arrangement as bytes in a tensor, which every weight format can store."""
         return torch.tensor(list(_format_arrangement(self.arrangement).encode()), dtype=torch.uint8)
 
     def set_extra_state(self, state: Tensor) -> None:
-        """Refuse weights of another arrangement."""
+        """Raise an ArrangementMismatchError if the weights belong to another arrangement."""
         theirs, ours = bytes(state.tolist()).decode(), _format_arrangement(self.arrangement)
         if theirs != ours:
             raise ArrangementMismatchError(
-                f"these weights belong to another arrangement: [{theirs}], this stack is [{ours}]; "
-                "build the stack as the weights want it"
+                f"state_dict: expected weights of the arrangement [{ours}], got [{theirs}]; build "
+                "the stack with the arrangement of the weights"
             )
 
     def _run_sites(
@@ -187,12 +201,12 @@ class Stack(nn.Module):
         wiring = self.wiring.with_context(mask, cond)
         context = {"mask": mask, "cond": cond} | context
         state = self._cast_state(wiring.open(x))
-        walk = self._tapped_step if self.taps.has_hooks else _plain_step
+        run_step = self._tapped_step if self.taps.has_hooks else _plain_step
         for site, sublayer in zip(self.plan.sites, self.sublayers, strict=True):
-            given = self._sublayer_kwargs(site, wiring, context)
+            kwargs = self._sublayer_kwargs(site, wiring, context)
             name = partial(self._describe_sublayer, site)
-            branch = SublayerBranch(sublayer, given, self.dropout, name, self.recompute)
-            state = self._cast_state(walk(wiring, state, site, branch, step))
+            branch = SublayerBranch(sublayer, kwargs, self.dropout, name, self.recompute)
+            state = self._cast_state(run_step(wiring, state, site, branch, step))
         return wiring.close(state)
 
     def _cast_state(self, state: State) -> State:
@@ -203,22 +217,22 @@ class Stack(nn.Module):
     def _prepare_inputs(
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> tuple[Tensor, dict[str, Any]]:
-        """What the wiring opens and the sub-layers may want; refused here if it makes no sense."""
+        """Validate the inputs; return what the wiring opens and the context of the sub-layers."""
         self._check(x, mask, cond, context)
         return x, context
 
     def _tapped_step(
         self, wiring: Wiring, state: State, site: Site, branch: SublayerBranch, step: Step
     ) -> State:
-        """A step with all its taps; in the verbs, where somebody looks between read and write."""
+        """Run a step with taps; a hook on `skip` requires separate calls of read and write."""
         read, after, stream, skip = self.taps.get_site_taps(site)
-        seen = TappedBranch(branch, read, after)
+        tapped = TappedBranch(branch, read, after)
         if skip.has_hooks:
             h, state = wiring.read(state, site)
             skip(wiring.trunk(state))
-            state = wiring.write(state, site, seen(h))
+            state = wiring.write(state, site, tapped(h))
         else:
-            state = step(wiring, state, site, seen)
+            state = step(wiring, state, site, tapped)
         if stream.has_hooks:
             stream(wiring.trunk(state))
         return state
@@ -226,14 +240,14 @@ class Stack(nn.Module):
     def _sublayer_kwargs(
         self, site: Site, wiring: Wiring, context: dict[str, Any]
     ) -> dict[str, Any]:
-        """What the sub-layer of a site gets of the context, and the wiring's plugs."""
-        wants = self._signatures[site.index]
-        given = wants.select(context)
-        if "cache" in given:
-            given["cache"] = given["cache"][site.index]
-        if "plugs" in wants.names:
-            given["plugs"] = wiring.plugs(site)
-        return given
+        """Return the arguments of a site's sub-layer: its part of the context, and the plugs."""
+        signature = self._signatures[site.index]
+        kwargs = signature.select(context)
+        if "cache" in kwargs:
+            kwargs["cache"] = kwargs["cache"][site.index]
+        if "plugs" in signature.names:
+            kwargs["plugs"] = wiring.plugs(site)
+        return kwargs
 
     def _describe_sublayer(self, site: Site) -> str:
         module = type(self.sublayers[site.index]).__name__
@@ -243,35 +257,38 @@ class Stack(nn.Module):
         self, x: Tensor, mask: Tensor | None, cond: Tensor | None, context: dict[str, Any]
     ) -> None:
         if not isinstance(x, Tensor):
-            raise UserError(f"wanted a tensor (..., L, {self.plan.dim}), got {type(x).__name__}")
+            raise UserError(
+                f"x: expected a tensor (..., L, {self.plan.dim}), got {type(x).__name__}"
+            )
         if x.ndim < 2 or x.shape[-1] != self.plan.dim or not x.is_floating_point():
             raise UserError(
-                f"wanted floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
+                f"x: expected floating point of shape (..., L, {self.plan.dim}), got {x.dtype} of "
                 f"shape {tuple(x.shape)}"
             )
         check_mask(mask, x)
-        heard = "cond" in norms.card(self.plan.norm.name).needs
+        norm_takes_cond = "cond" in norms.card(self.plan.norm.name).needs
         if (
             cond is not None
-            and not heard
-            and not any("cond" in wants for wants in self._signatures)
+            and not norm_takes_cond
+            and not any("cond" in signature for signature in self._signatures)
         ):
             raise UserError(
-                f"nothing in this stack takes a condition: norm {self.plan.norm} has no use for it;"
-                " leave cond out, or choose a norm such as ada_ln"
+                f"cond: expected None, because norm {self.plan.norm} and all sub-layers take no "
+                "condition; choose a norm such as ada_ln"
             )
         for name in context:
-            if name == "plugs" or not any(name in wants for wants in self._signatures):
+            if name == "plugs" or not any(name in each for each in self._signatures):
                 raise UserError(
-                    f"no sub-layer of this stack takes {name!r}; a sub-layer that wants it "
-                    "names it in its forward"
+                    f"{name}: expected an argument that a sub-layer names in its forward; no "
+                    f"sub-layer of this stack takes {name!r}"
                 )
-        given = {"plugs", *(["mask"] if mask is not None else [])}
-        given |= {name for name, value in context.items() if value is not None}
-        for site, wants in zip(self.plan.sites, self._signatures, strict=True):
-            for name in set(wants.required) - given:
+        present = {"plugs", *(["mask"] if mask is not None else [])}
+        present |= {name for name, value in context.items() if value is not None}
+        for site, signature in zip(self.plan.sites, self._signatures, strict=True):
+            for name in set(signature.required) - present:
                 raise UserError(
-                    f"{self._describe_sublayer(site)} needs {name!r}: call the stack with {name}=..."
+                    f"{name}: required by {self._describe_sublayer(site)}; call the stack with "
+                    f"{name}=..."
                 )
 
     def _check_plugs(self) -> None:
@@ -280,14 +297,14 @@ class Stack(nn.Module):
             reason = sublayer and sublayer.find_plug_conflict(self.wiring.plugs(site))
             if reason:
                 raise UserError(
-                    f"{self._describe_sublayer(site)} cannot stand in wiring {self.wiring_call}: {reason}"
+                    f"{self._describe_sublayer(site)} conflicts with wiring {self.wiring_call}: "
+                    f"{reason}"
                 )
 
 
 def _plain_step(
     wiring: Wiring, state: State, site: Site, branch: SublayerBranch, step: Step
 ) -> State:
-    """A step where nobody looks."""
     return step(wiring, state, site, branch)
 
 
@@ -295,12 +312,12 @@ def _check_sublayers(sublayers: list[nn.Module], kinds: tuple[str, ...]) -> None
     for index, module in enumerate(sublayers):
         if not isinstance(module, nn.Module):
             raise UserError(
-                f"sub-layer {index} is {module!r}; wanted torch.nn.Module, in one flat list"
+                f"sub-layer {index}: expected a torch.nn.Module in one flat list, got {module!r}"
             )
     if not sublayers or not kinds or len(sublayers) % len(kinds):
         raise UserError(
-            f"got {len(sublayers)} sub-layers for layers of {len(kinds)}, {kinds}; "
-            "wanted a flat list with that many a layer, at least one layer"
+            f"sublayers: expected a flat list with {len(kinds)} sub-layers per layer, {kinds}, and "
+            f"at least one layer, got {len(sublayers)}"
         )
 
 

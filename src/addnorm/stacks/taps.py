@@ -1,4 +1,4 @@
-"""Taps: the named places of a stack where one may look, and the only hooks there are."""
+"""Taps: named points of a stack where hooks observe or replace tensors."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,13 +15,16 @@ TAP_POINTS = ("read", "branch", "stream")
 
 
 class Taps(nn.Module):
-    """A tap for every site and place.
+    """Four taps for every site.
 
-    read: what the sub-layer sees. branch: what it returns, after dropout. stream: the trunk after
-        the write. skip: the trunk as the write finds it; where somebody looks there, a wiring's
-        fused step gives way to its verbs.
-    A hook on `read` or `branch` may return another tensor, which is then used; one on `stream` or
-    `skip` can only look.
+    read: input of the sub-layer
+    branch: its output, after dropout
+    stream: the trunk after the write
+    skip: the trunk before the write; with a hook here, the stack calls the wiring's `read` and
+        `write` instead of its fused `step`
+
+    A hook on `read` or `branch` may return another tensor, which is then used. Hooks on `stream`
+    and `skip` can only observe.
     """
 
     def __init__(self, sites: int) -> None:
@@ -33,18 +36,18 @@ class Taps(nn.Module):
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody looks anywhere."""
+        """Whether any tap has a hook."""
         return any(tap.has_hooks for place in self.children() for tap in cast(list[Tap], place))
 
     def get_site_taps(self, site: Site) -> tuple[Tap, Tap, Tap, Tap]:
-        """Read, branch, stream and skip of a site."""
+        """Return the taps read, branch, stream and skip of a site."""
         places = (self.read, self.branch, self.stream, self.skip)
         read, branch, stream, skip = (cast(Tap, place[site.index]) for place in places)
         return read, branch, stream, skip
 
     @contextmanager
     def record(self) -> Iterator[TapRecording]:
-        """Keep everything that passes: a list of tensors in the order of the sites for each place.
+        """Record the tensors at read, branch and stream, in the order of the sites.
 
         >>> import torch, addnorm
         >>> stack = addnorm.Stack([nn.Tanh(), nn.Tanh()], dim=4)

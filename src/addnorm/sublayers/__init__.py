@@ -1,4 +1,8 @@
-"""Sub-layers: attention, feed-forward, positions, masks, cache. None of them knows a wiring."""
+"""Sub-layers: attention, feed-forward, positions, masks and the key-value cache.
+
+A sub-layer maps (B, L, dim) to (B, L, dim). It contains no norm, skip or add: those belong to the
+wiring.
+"""
 
 from addnorm.sublayers.attention import CrossAttention, SelfAttention
 from addnorm.sublayers.base import Sublayer

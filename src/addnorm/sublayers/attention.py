@@ -1,4 +1,4 @@
-"""Attention: of a sequence to itself, and to a memory."""
+"""Self-attention and cross-attention."""
 
 from dataclasses import replace
 from typing import Any
@@ -19,16 +19,16 @@ from addnorm.sublayers.positions import Rotation
 
 
 class SelfAttention(MultiHeadAttention):
-    """Attention of a sequence to itself.
+    """Self-attention of a sequence.
 
     y = out(join(softmax(q . k / sqrt(K) + bias) v)),  q, k, v = query(x), key(x), value(x)
 
     x, y: (B, L, dim)
-    q, k, v: (B, heads, L, K); k and v have kv_heads where given
-    causal: whether a token sees only itself and what is before it
-    window: how many tokens one sees at most, itself and those before it; without `causal` as many
-        after it, too
-    options: those of `Heads`, such as kv_heads, bias, scale, cap, qk_norm, persistent
+    q, k, v: (B, heads, L, K); k and v have kv_heads if given
+    causal: whether a token sees only itself and earlier tokens
+    window: number of tokens that a token sees, itself and earlier ones; without `causal` as many
+        later ones, too
+    options: fields of `HeadConfig`, such as kv_heads, bias, scale, cap, qk_norm, persistent
 
     >>> attention = SelfAttention(12, 4, kv_heads=2, causal=True, qk_norm="rms_head")
     >>> y, probabilities = attention(torch.randn(2, 5, 12), weights=True)
@@ -52,7 +52,6 @@ class SelfAttention(MultiHeadAttention):
 
     @property
     def shape(self) -> Shape:
-        """Widths of the heads, and whether later tokens are hidden."""
         return replace(super().shape, causal=self.causal)
 
     def forward(
@@ -68,18 +67,21 @@ class SelfAttention(MultiHeadAttention):
         plugs: Plugs | None = None,
         weights: bool = False,
     ) -> AttentionOutput:
-        """Attend from `x`, (B, L, dim), to all S tokens seen; S = L without a cache.
+        """Attend from x to all S tokens seen so far; S = L without a cache.
 
-        mask: (B, L), True at valid tokens; the cache remembers the mask of earlier ones
-        visible: (L, S), (B, L, S) or (B, 1 or heads, L, S), True where a query may attend; stands
-            in for the causal rule, while padding stays hidden
-        bias: (heads, L, S) or (B, heads, L, S), added to the logits
-        rotation: turns queries and keys; rotary positions make it
-        cache: keys and values of earlier tokens, to which these are appended
-        packing: where the tokens of x, (1, N, dim), stand in a batch (B, L) whose padding was left
-            out; visible, bias and probabilities are of that batch, and there is no mask
-        weights: whether to return also the probabilities, (B, heads, L, P + S), the P persistent
-            slots first
+        Args:
+            x: (B, L, dim) input tokens
+            mask: (B, L), True at valid tokens; the cache stores the mask of earlier ones
+            visible: (L, S), (B, L, S) or (B, 1 or heads, L, S), True where a query may attend;
+                replaces the causal mask, while padding stays hidden
+            bias: (heads, L, S) or (B, heads, L, S), added to the logits rotation: applied to
+            queries and keys; rotary positions build it cache: keys and values of earlier tokens, to
+            which the new ones are appended packing: of a batch (B, L), if x, (1, N, dim), holds its
+            valid tokens only; visible, bias
+                and probabilities are those of the batch, and mask is None
+            plugs: of the wiring
+            weights: whether to return also the probabilities, (B, heads, L, P + S), the P
+                persistent keys first
         """
         check_input("the input of attention", x, self.dim)
         check_mask(mask, x)
@@ -89,21 +91,21 @@ class SelfAttention(MultiHeadAttention):
             q, k = rotation(q), rotation(k)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
-        kin = None
+        groups = None
         if cache is not None:
             k, v, mask = cache.extend(k, v, mask, shared=not weights and not self.has_hooks)
-            kin = cache.beam_groups
+            groups = cache.beam_groups
         batch, length = x.shape[:2] if packing is None else packing.mask.shape
-        past = (k.shape[2] if kin is None else kin.num_tokens) - x.shape[1]
+        past = (k.shape[2] if groups is None else groups.num_tokens) - x.shape[1]
         shape = (batch, self.heads, length, past + length)
         if visible is not None:
             visible = _check_visible(visible, shape)
         bias = None if bias is None else _check_bias(bias, shape)
-        # The kernel's own causal rule where it is all there is; a mask otherwise.
-        ruled = self.causal and visible is None and length > 1
-        alone = mask is None and bias is None and not self.persistent and past == 0
-        alone = alone and self.window is None
-        if ruled and not alone:
+        # The kernel's own causal mask is faster, but cannot be combined with any other mask.
+        is_causal = self.causal and visible is None and length > 1
+        causal_only = mask is None and bias is None and not self.persistent and past == 0
+        causal_only = causal_only and self.window is None
+        if is_causal and not causal_only:
             visible = masks.causal_mask(length, past, device=x.device)
         if self.window is not None:
             near = masks.window_mask(length, self.window, past, device=x.device)
@@ -111,11 +113,13 @@ class SelfAttention(MultiHeadAttention):
         if mask is not None:
             valid = mask[:, None, None, :]
             visible = valid if visible is None else visible & valid
-        if kin is not None:
-            visible, bias = kin.expand_masks(visible, bias)
-            y = self.attend(kin.beams_as_tokens(q), k, v, plugs=plugs, visible=visible, bias=bias)
+        if groups is not None:
+            visible, bias = groups.expand_masks(visible, bias)
+            y = self.attend(
+                groups.beams_as_tokens(q), k, v, plugs=plugs, visible=visible, bias=bias
+            )
             assert isinstance(y, Tensor)
-            return kin.tokens_as_beams(y)
+            return groups.tokens_as_beams(y)
         return self.attend(
             q,
             k,
@@ -123,7 +127,7 @@ class SelfAttention(MultiHeadAttention):
             plugs=plugs,
             visible=visible,
             bias=bias,
-            causal=ruled and alone,
+            causal=is_causal and causal_only,
             packing=packing,
             memory_packing=packing,
             weights=weights,
@@ -131,13 +135,13 @@ class SelfAttention(MultiHeadAttention):
 
 
 class CrossAttention(MultiHeadAttention):
-    """Attention of a sequence to a memory, such as what an encoder returned.
+    """Attention of a sequence to a memory, such as the output of an encoder.
 
     y = out(join(softmax(q . k / sqrt(K)) v)),  q, k, v = query(x), key(memory), value(memory)
 
     x, y: (B, L, dim)
     memory: (B, S, memory_dim), memory_dim = dim unless given
-    options: those of `Heads`
+    options: fields of `HeadConfig`
     q: (B, heads, L, K)
     k, v: (B, kv_heads, S, K)
 
@@ -151,7 +155,6 @@ class CrossAttention(MultiHeadAttention):
 
     @property
     def shape(self) -> Shape:
-        """Widths of the heads."""
         return replace(super().shape, crosses=True)
 
     def forward(
@@ -166,24 +169,28 @@ class CrossAttention(MultiHeadAttention):
         plugs: Plugs | None = None,
         weights: bool = False,
     ) -> AttentionOutput:
-        """Attend from `x`, (B, L, dim), to `memory`, (B, S, memory_dim).
+        """Attend from x to the memory.
 
-        memory_mask: (B, S), True at valid tokens
-        cache: keeps keys, values and mask of the first call's memory; later calls read those
-        packing, memory_packing: where the tokens of x and of memory, (1, N, dim) each, stand in
-            batches whose padding was left out
-        weights: whether to return also the probabilities, (B, heads, L, S)
+        Args:
+            x: (B, L, dim) input tokens
+            memory: (B, S, memory_dim)
+            memory_mask: (B, S), True at valid tokens of the memory
+            cache: stores keys, values and mask of the first call's memory; later calls read those
+            packing: of the batch of x, if x holds its valid tokens only
+            memory_packing: of the batch of the memory, likewise
+            plugs: of the wiring
+            weights: whether to return also the probabilities, (B, heads, L, S)
         """
         check_input("the input of attention", x, self.dim)
         check_input("memory", memory, self.memory_dim)
         check_mask(memory_mask, memory, name="memory_mask")
         if len(memory) != len(x):
             raise UserError(
-                f"memory is a batch of {len(memory)} and the input one of {len(x)}; every sequence"
-                " wants a memory of its own"
+                f"memory: expected a batch of {len(x)}, one memory per input sequence, got "
+                f"{len(memory)}"
             )
         plugs = plugs or Plugs()
-        kin = None
+        groups = None
         if cache is None or cache.keys is None or cache.values is None:
             k, v = self.project_keys_values(memory, plugs)
             if cache is not None:
@@ -192,16 +199,16 @@ class CrossAttention(MultiHeadAttention):
             cache.check_batch_size(len(x))
             if weights or self.has_hooks or x.shape[1] > 1:
                 cache.materialize()
-            k, v, memory_mask, kin = cache.keys, cache.values, cache.valid, cache.beam_groups
+            k, v, memory_mask, groups = cache.keys, cache.values, cache.valid, cache.beam_groups
         q = self.project_queries(x, plugs)
-        q = q if kin is None else kin.beams_as_tokens(q)
+        q = q if groups is None else groups.beams_as_tokens(q)
         if plugs.match is not None:
             q, k = plugs.match(q, k)
         visible = None if memory_mask is None else memory_mask[:, None, None, :]
-        if kin is not None:
+        if groups is not None:
             y = self.attend(q, k, v, plugs=plugs, visible=visible)
             assert isinstance(y, Tensor)
-            return kin.tokens_as_beams(y)
+            return groups.tokens_as_beams(y)
         return self.attend(
             q,
             k,
@@ -218,24 +225,24 @@ AttentionShape = tuple[int, int, int, int]
 
 
 def _check_visible(visible: Tensor, full_shape: AttentionShape) -> Tensor:
-    """As what broadcasts to (B, heads, L, S)."""
-    batch, heads, length, seen = full_shape
-    shapes = ((length, seen), (batch, length, seen), (batch, 1, length, seen), full_shape)
+    """Return the mask in a shape that broadcasts to (B, heads, L, S)."""
+    batch, heads, length, keys = full_shape
+    shapes = ((length, keys), (batch, length, keys), (batch, 1, length, keys), full_shape)
     if visible.dtype != torch.bool or tuple(visible.shape) not in shapes:
         raise UserError(
-            f"visible must be boolean, True where a query may attend, of shape ({length}, {seen}), "
-            f"({batch}, {length}, {seen}) or ({batch}, 1 or {heads}, {length}, {seen}), got "
-            f"{visible.dtype} of shape {tuple(visible.shape)}; for torch's boolean attn_mask (True "
-            "where attention is forbidden) pass ~attn_mask"
+            f"visible: expected boolean, True where a query may attend, of shape ({length}, "
+            f"{keys}), ({batch}, {length}, {keys}) or ({batch}, 1 or {heads}, {length}, {keys}), "
+            f"got {visible.dtype} of shape {tuple(visible.shape)}; for torch's boolean attn_mask "
+            "(True where attention is forbidden) pass ~attn_mask"
         )
     return visible[:, None] if visible.ndim == 3 else visible
 
 
 def _check_bias(bias: Tensor, full_shape: AttentionShape) -> Tensor:
-    batch, heads, length, seen = full_shape
+    batch, heads, length, keys = full_shape
     if not bias.is_floating_point() or tuple(bias.shape) not in (full_shape, full_shape[1:]):
         raise UserError(
-            f"bias must be floating point of shape ({heads}, {length}, {seen}) or ({batch}, "
-            f"{heads}, {length}, {seen}), got {bias.dtype} of shape {tuple(bias.shape)}"
+            f"bias: expected floating point of shape ({heads}, {length}, {keys}) or ({batch}, "
+            f"{heads}, {length}, {keys}), got {bias.dtype} of shape {tuple(bias.shape)}"
         )
     return bias

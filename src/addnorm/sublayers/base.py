@@ -1,6 +1,7 @@
-"""What the usual sub-layers tell a stack.
+"""Interface between sub-layers and a stack.
 
-A plain module from tensor to tensor need not tell anything.
+A sub-layer may be any module from tensor to tensor. One that derives from `Sublayer` also describes
+its widths and the roles of its weights, which wirings and initialization schemes use.
 """
 
 from abc import ABC, abstractmethod
@@ -13,78 +14,73 @@ from addnorm.core.plan import Plugs, Shape
 
 
 class Sublayer(nn.Module, ABC):
-    """A sub-layer that knows its widths and the roles of its weights, and has places for a wiring's
-    plugs.
+    """Base class of sub-layers that describe their widths and weights and accept plugs.
 
-    It knows nothing of norms, skips or adds. Its `forward` takes the tensor it reads and, by name,
-    what it wants of the stack's context: mask, memory, memory_mask, cache, plugs, ... The stack
-    passes what is declared and nothing else.
+    `forward` takes the input tensor and, by keyword, the parts of the stack's context that it uses:
+    mask, memory, memory_mask, cache, plugs, ... The stack passes only the arguments that `forward`
+    declares.
     """
 
     @property
     @abstractmethod
     def shape(self) -> Shape:
-        """Widths inside, for norms and scales that a wiring puts there."""
+        """Inner widths, for norms and scales that a wiring plugs in."""
 
     @abstractmethod
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Every weight with its role: query key value out ffn_in ffn_out bias."""
+        """Yield every weight with its role: query, key, value, out, ffn_in, ffn_out or bias."""
 
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
-        """Why these plugs cannot be obeyed; None if they can."""
+        """Return why these plugs cannot be applied; None if they can."""
         return None
 
     def reset_parameters(self) -> None:
-        """Put parameters that have no role (scales, memory vectors) at their start values."""
+        """Reset parameters without a role (scales, persistent vectors) to their start values."""
 
 
 class Tap(nn.Module):
-    """A place without parameters that hands on what it gets.
-
-    Hook it with `register_forward_hook`.
-    """
+    """Identity module: a named point where `register_forward_hook` observes a tensor."""
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody looks."""
+        """Whether a hook is registered."""
         return bool(self._forward_hooks or self._forward_pre_hooks)
 
     def forward(self, x: Tensor) -> Tensor:
-        """x"""
         return x
 
 
 def init_normal_(weight: Tensor, std: float) -> None:
-    """Fill a weight from N(0, std^2); on the meta device there is nothing to fill.
+    """Fill a weight from N(0, std^2), in place.
 
-    There torch would take more than a second to load what pretends to draw.
+    A weight on the meta device is skipped: torch would import its compiler to draw for it.
     """
     if not weight.is_meta:
         nn.init.normal_(weight, std=std)
 
 
 def check_positive_int(name: str, value: object, *, min_value: int = 1) -> None:
-    """Refuse what is not a whole number from `least`."""
+    """Raise a UserError unless the value is an integer of at least `min_value`."""
     if not isinstance(value, int) or isinstance(value, bool) or value < min_value:
-        raise UserError(f"{name} must be a whole number from {min_value}, got {value!r}")
+        raise UserError(f"{name}: expected an integer of at least {min_value}, got {value!r}")
 
 
 def check_dropout(name: str, value: float) -> None:
-    """Refuse a dropout that is not a share from 0 to below 1."""
+    """Raise a UserError unless the value is a number from 0 to below 1."""
     if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < 1:
-        raise UserError(f"{name} is a share from 0 to below 1, got {value!r}")
+        raise UserError(f"{name}: expected a number from 0 to below 1, got {value!r}")
 
 
 def check_bool(name: str, value: object) -> None:
-    """Refuse what is neither True nor False."""
+    """Raise a UserError unless the value is True or False."""
     if not isinstance(value, bool):
-        raise UserError(f"{name} is True or False, got {value!r}")
+        raise UserError(f"{name}: expected True or False, got {value!r}")
 
 
 def check_input(name: str, x: Tensor, dim: int) -> None:
-    """Refuse a sequence that is not floating point of shape (B, L, dim)."""
+    """Raise a UserError unless x is floating point of shape (B, L, dim)."""
     if x.ndim != 3 or x.shape[-1] != dim or not x.is_floating_point():
         raise UserError(
-            f"{name} must be floating point of shape (B, L, {dim}), got {x.dtype} of shape "
+            f"{name}: expected floating point of shape (B, L, {dim}), got {x.dtype} of shape "
             f"{tuple(x.shape)}"
         )

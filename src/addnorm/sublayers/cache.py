@@ -1,4 +1,9 @@
-"""Cache: keys and values of tokens already seen, for decoding step by step."""
+"""Key-value cache for incremental decoding.
+
+`KVCache` holds one `LayerCache` per site of a stack. Without gradients, a layer cache writes new
+keys into a buffer with spare capacity, which doubles when it is full, so that a step does not copy
+the tokens before it.
+"""
 
 from collections.abc import Callable
 
@@ -11,16 +16,13 @@ from addnorm.sublayers.beams import BeamGroups
 
 
 class LayerCache:
-    """What one attention remembers.
+    """Keys and values of one attention sub-layer.
 
-    keys, values: (B, key heads, S, K), ready for the product, None as long as there are none
+    keys, values: (B, key heads, S, K), after norm and rotation; None while empty
     valid: (B, S), False at padding; None while no token was padding
-    fixed: whether they are an encoder's, kept once, and not tokens of the stack's own
-    kin: how rows share keys and values, if they do; B is then that of the families, while `valid`
-        of tokens of the stack's own has a line for every row
-
-    Without gradients there is room behind the tokens for those to come, which are then written
-    there: no step copies the tokens before it.
+    is_memory: whether they belong to an encoder's output, stored once, not to the stack's tokens
+    beam_groups: how rows share keys and values during beam search; B is then the number of groups,
+        while `valid` of the stack's own tokens has a row for every beam
     """
 
     def __init__(self) -> None:
@@ -29,11 +31,11 @@ class LayerCache:
         self.valid: Tensor | None = None
         self.is_memory = False
         self.beam_groups: BeamGroups | None = None
-        self._buffers: list[Tensor] = []  # (B, key heads, more than S, K): of keys and of values
+        self._buffers: list[Tensor] = []  # (B, key heads, capacity, K) of keys and of values
 
     @property
     def length(self) -> int:
-        """Tokens that a row has seen."""
+        """Number of tokens that a row has seen."""
         if self.keys is None:
             return 0
         return (
@@ -43,22 +45,26 @@ class LayerCache:
         )
 
     def check_batch_size(self, expected: int) -> int:
-        """Rows of the batch it holds, if they are as many as wanted."""
+        """Return the batch size of the cache; raise a UserError if it is not the expected one."""
         assert self.keys is not None
         rows = self.keys.shape[0] * (1 if self.beam_groups is None else self.beam_groups.size)
         if rows != expected:
             raise UserError(
-                f"the cache holds a batch of {rows}, got one of {expected}; reorder the cache, or "
-                "begin with a new one"
+                f"cache: expected a batch of {rows}, got {expected}; reorder the cache or create a "
+                "new one"
             )
         return rows
 
     def extend(
         self, keys: Tensor, values: Tensor, valid: Tensor | None, *, shared: bool = True
     ) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Append new tokens, (B, key heads, L, K) and (B, L); all tokens so far come back.
+        """Append new tokens and return keys, values and mask of all tokens so far.
 
-        shared: whether families may go on sharing keys, which they do for a token at a time
+        Args:
+            keys: (B, key heads, L, K) of the new tokens
+            values: likewise
+            valid: (B, L), False at padding
+            shared: whether beams may keep sharing keys; they can only if L is 1
         """
         if self.keys is None or self.values is None:
             self.keys, self.values, self.valid = keys, values, valid
@@ -84,29 +90,30 @@ class LayerCache:
             held, total = self.keys.shape[2], self.keys.shape[2] + keys.shape[2]
             if self._needs_growth(total):
                 self._copy_to_buffers(self.keys, self.values, size=2 * total)
-            for room, new in zip(self._buffers, (keys, values), strict=True):
-                room[:, :, held:total] = new
-            self.keys, self.values = (room[:, :, :total] for room in self._buffers)
+            for buffer, new in zip(self._buffers, (keys, values), strict=True):
+                buffer[:, :, held:total] = new
+            self.keys, self.values = (buffer[:, :, :total] for buffer in self._buffers)
         return self.keys, self.values, self.valid
 
     def _needs_growth(self, total: int) -> bool:
-        """Whether so many keys cannot be written into the rooms."""
+        """Whether the buffers cannot take `total` keys."""
         if not self._buffers or self._buffers[0].shape[2] < total:
             return True
+        # An inference tensor cannot be written outside inference mode.
         return self._buffers[0].is_inference() and not torch.is_inference_mode_enabled()
 
     def store_memory(self, keys: Tensor, values: Tensor, valid: Tensor | None) -> None:
-        """Keep the keys and values of a memory; later calls read them."""
+        """Store the keys and values of a memory; later calls read them."""
         self.keys, self.values, self.valid, self.is_memory = keys, values, valid, True
 
     def reorder(self, index: Tensor) -> None:
-        """Row i becomes what row index[i] was."""
+        """Replace row i by row index[i]."""
         self.materialize()
         self._select_rows(index)
         self.valid = None if self.valid is None else self.valid.index_select(0, index)
 
     def expand_beams(self, size: int) -> None:
-        """Every row becomes a family of so many, that share all they have seen."""
+        """Turn every row into a group of `size` beams that share its tokens."""
         self.materialize()
         if self.keys is None:
             return
@@ -117,7 +124,7 @@ class LayerCache:
             self.valid = self.valid.repeat_interleave(size, 0)
 
     def reorder_beams(self, parents: Tensor) -> None:
-        """Row i of a family becomes what row parents[i] of it was."""
+        """Let beam i of each group continue from beam parents[i]."""
         if self.beam_groups is not None:
             self.beam_groups = self.beam_groups.reorder(parents)
         else:
@@ -125,7 +132,7 @@ class LayerCache:
             self.reorder((first + parents).flatten())
 
     def select_groups(self, groups: Tensor, size: int) -> None:
-        """Some of the families of so many rows, by their numbers."""
+        """Keep the groups of `size` rows with the given indices."""
         rows = (groups[:, None] * size + torch.arange(size, device=groups.device)).flatten()
         if self.beam_groups is None:
             self.reorder(rows)
@@ -136,16 +143,16 @@ class LayerCache:
             self.valid = self.valid.index_select(0, groups if self.is_memory else rows)
 
     def materialize(self) -> None:
-        """Rows of families get keys and values of their own."""
-        kin, self.beam_groups = self.beam_groups, None
-        if kin is not None and self.keys is not None and self.values is not None:
-            self.keys, self.values = kin.gather_history(self.keys), kin.gather_history(self.values)
+        """Give every beam its own keys and values; afterwards no rows share any."""
+        groups, self.beam_groups = self.beam_groups, None
+        if groups is not None and self.keys is not None and self.values is not None:
+            self.keys = groups.gather_history(self.keys)
+            self.values = groups.gather_history(self.values)
             self._buffers = []
             if self.is_memory and self.valid is not None:
-                self.valid = self.valid.repeat_interleave(kin.size, 0)
+                self.valid = self.valid.repeat_interleave(groups.size, 0)
 
     def _select_rows(self, index: Tensor) -> None:
-        """Some rows of keys and values, with as much room as before."""
         if self.keys is None or self.values is None:
             return
         keys, values = self.keys.index_select(0, index), self.values.index_select(0, index)
@@ -155,16 +162,16 @@ class LayerCache:
             self.keys, self.values = keys, values
 
     def _copy_to_buffers(self, keys: Tensor, values: Tensor, *, size: int) -> None:
-        """Keys and values into rooms for `size` of them."""
+        """Copy keys and values into new buffers with a capacity of `size` tokens."""
         held, self._buffers = keys.shape[2], []
-        for kept in (keys, values):
-            room = kept.new_empty(*kept.shape[:2], size, kept.shape[3])
-            room[:, :, :held] = kept
-            self._buffers.append(room)
-        self.keys, self.values = (room[:, :, :held] for room in self._buffers)
+        for tensor in (keys, values):
+            buffer = tensor.new_empty(*tensor.shape[:2], size, tensor.shape[3])
+            buffer[:, :, :held] = tensor
+            self._buffers.append(buffer)
+        self.keys, self.values = (buffer[:, :, :held] for buffer in self._buffers)
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens but the first `length`; a memory is kept whole."""
+        """Drop all tokens after the first `length`; a memory is not changed."""
         if self.is_memory:
             return
         self.materialize()
@@ -175,16 +182,15 @@ class LayerCache:
 
 
 class KVCache:
-    """What a stack remembers of the tokens it has seen: a slot for each of its sites.
+    """Keys and values of the tokens that a stack has seen, one `LayerCache` per site.
 
-    A stack called with `cache` sees the new tokens only, L of them, and computes what it would have
-    computed for them in one pass over all. Self-attention appends to its slot. Cross-attention
-    fills its slot at the first call, with that call's memory and memory_mask, and from then on
-    reads the slot only. Feed-forwards leave theirs empty.
+    A stack called with `cache` takes only the L new tokens and returns what one pass over all
+    tokens would return for them. Self-attention appends to its layer cache. Cross-attention fills
+    its layer cache at the first call, from that call's memory and memory_mask, and only reads it
+    afterwards. The layer caches of feed-forwards stay empty.
 
-    The `mask` of a call is (B, L), of the new tokens: the cache remembers which of the old ones
-    were padding. Prompts of several lengths are padded on the left and masked once; the tokens that
-    follow need no mask.
+    The `mask` of a call is (B, L), of the new tokens; the cache stores which old ones were padding.
+    Pad prompts of different lengths on the left and pass their mask once; later tokens need none.
 
     >>> from addnorm import Decoder
     >>> decoder, x = Decoder(dim=8, depth=2, heads=2).eval(), torch.randn(1, 5, 8)
@@ -199,7 +205,7 @@ class KVCache:
         check_positive_int("sites", sites)
         self._layer_caches = [LayerCache() for _ in range(sites)]
         self._positions: Tensor | None = None
-        self._beam_size = 1  # rows of a family
+        self._beam_size = 1
 
     def __getitem__(self, site: int) -> LayerCache:
         return self._layer_caches[site]
@@ -209,20 +215,20 @@ class KVCache:
 
     @property
     def length(self) -> int:
-        """Tokens seen."""
-        slot = self._first_used_cache()
-        return 0 if slot is None else slot.length
+        """Number of tokens seen."""
+        layer = self._first_used_cache()
+        return 0 if layer is None else layer.length
 
     @property
     def num_valid(self) -> int | Tensor:
-        """Valid tokens seen: one number, or (B, 1) where some were padding."""
-        slot = self._first_used_cache()
-        if slot is None or slot.valid is None:
+        """Number of valid tokens seen; (B, 1) if some tokens were padding."""
+        layer = self._first_used_cache()
+        if layer is None or layer.valid is None:
             return self.length
-        return slot.valid.sum(1, keepdim=True)
+        return layer.valid.sum(1, keepdim=True)
 
     def append_positions(self, index: Tensor) -> Tensor:
-        """Remember the positions of the tokens to come, (L) or (B, L); those of all come back."""
+        """Store the positions of the new tokens, (L) or (B, L); return those of all tokens."""
         if self.length and self._positions is not None:
             old = self._positions[..., : self.length]
             rows = max(old, index, key=Tensor.dim).shape[:-1]  # one of them may lack a batch
@@ -231,49 +237,49 @@ class KVCache:
         return index
 
     def reorder(self, index: Tensor) -> None:
-        """Row i of the batch becomes what row index[i] was; rows may leave or be doubled."""
-        for slot in self._layer_caches:
-            slot.reorder(index)
-        self._map_positions(lambda lines: lines.index_select(0, index))
+        """Replace row i by row index[i]; rows may be dropped or repeated."""
+        for layer in self._layer_caches:
+            layer.reorder(index)
+        self._map_positions(lambda rows: rows.index_select(0, index))
 
     def expand_beams(self, size: int) -> None:
-        """Every row becomes a family of so many rows next to each other: beams of a sentence.
+        """Turn every row into a group of `size` adjacent rows, the beams of a sentence.
 
-        Nothing is copied, then or when a row goes on from another one of its family.
+        Keys and values are not copied, neither here nor in `reorder_beams`.
         """
         check_positive_int("size", size)
         self._beam_size = size
-        for slot in self._layer_caches:
-            slot.expand_beams(size)
-        self._map_positions(lambda lines: lines.repeat_interleave(size, 0))
+        for layer in self._layer_caches:
+            layer.expand_beams(size)
+        self._map_positions(lambda rows: rows.repeat_interleave(size, 0))
 
     def reorder_beams(self, parents: Tensor) -> None:
-        """Row i of each family goes on from what row parents[i] of it has seen. parents: (B, n)"""
-        for slot in self._layer_caches:
-            slot.reorder_beams(parents)
+        """Let beam i of each group continue from beam parents[i]. parents: (B, n)"""
+        for layer in self._layer_caches:
+            layer.reorder_beams(parents)
 
     def select_groups(self, groups: Tensor) -> None:
-        """Some of the families, by their numbers; the others leave."""
+        """Keep the groups with the given indices and drop the others."""
         size = self._beam_size
-        for slot in self._layer_caches:
-            slot.select_groups(groups, size)
-        self._map_positions(
-            lambda lines: lines.view(-1, size, lines.shape[1])[groups].flatten(0, 1)
-        )
+        for layer in self._layer_caches:
+            layer.select_groups(groups, size)
+        self._map_positions(lambda rows: rows.view(-1, size, rows.shape[1])[groups].flatten(0, 1))
 
     def _map_positions(self, transform: Callable[[Tensor], Tensor]) -> None:
-        """Positions follow their rows, where rows have their own."""
+        """Transform the positions if each row has its own."""
         if self._positions is not None and self._positions.ndim == 2:
             self._positions = transform(self._positions)
 
     def truncate(self, length: int) -> None:
-        """Forget all tokens but the first `length`."""
+        """Drop all tokens after the first `length`."""
         if not 0 <= length <= self.length:
-            raise UserError(f"the cache holds {self.length} tokens and cannot keep {length}")
-        for slot in self._layer_caches:
-            slot.truncate(length)
+            raise UserError(
+                f"length: expected 0 to {self.length}, the tokens in the cache, got {length}"
+            )
+        for layer in self._layer_caches:
+            layer.truncate(length)
 
     def _first_used_cache(self) -> LayerCache | None:
-        """A slot with tokens of the stack's own; they all hold the same ones."""
-        used = (slot for slot in self._layer_caches if slot.keys is not None and not slot.is_memory)
+        """Return a layer cache with the stack's own tokens; all of them hold the same tokens."""
+        used = (each for each in self._layer_caches if each.keys is not None and not each.is_memory)
         return next(used, None)

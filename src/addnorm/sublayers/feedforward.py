@@ -1,4 +1,4 @@
-"""Feed-forward: two matrices and an activation, or three with a gate."""
+"""Feed-forward sub-layer: two matrices and an activation, or three with a gate."""
 
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +17,7 @@ _tanh_gelu = partial(F.gelu, approximate="tanh")
 
 
 def _sigmoid_gelu(x: Tensor) -> Tensor:
-    """x * sigmoid(1.702 x), the approximation that CLIP calls quick."""
+    """x * sigmoid(1.702 x), the "quick GELU" of CLIP."""
     return x * torch.sigmoid(1.702 * x)
 
 
@@ -47,9 +47,9 @@ class FeedForward(Sublayer):
     down: hidden -> dim
     hidden: 4 * dim; gated 8 / 3 * dim, rounded up to a multiple of 8, for as many weights
 
-    Dropout stands after the activation (and the gate). A wiring's plugs: `hidden` sees up(x), or
-    up(x) and gate(x) side by side in this order, 2 * hidden features; `inner` sees what `down`
-    reads.
+    Dropout follows the activation (and the gate). Plugs of a wiring: `hidden` receives up(x), or
+    up(x) and gate(x) concatenated in this order, 2 * hidden features; `inner` receives the input of
+    `down`.
 
     Vaswani et al. 2017, section 3.3; gates: Shazeer, GLU Variants Improve Transformer, 2020, arXiv
     2002.05202. Pitfall: code with one matrix for value and gate splits its product, and not always
@@ -90,12 +90,10 @@ class FeedForward(Sublayer):
 
     @property
     def shape(self) -> Shape:
-        """Width of the middle, and of the first product."""
         hidden = 2 * self.hidden if self.gated else self.hidden
         return Shape(inner=self.hidden, hidden=hidden, dim=self.dim)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """Matrices in, matrix out, biases."""
         into = [self.up_proj] if self.gate_proj is None else [self.up_proj, self.gate_proj]
         yield from (("ffn_in", linear.weight) for linear in into)
         yield "ffn_out", self.down_proj.weight
@@ -103,7 +101,6 @@ class FeedForward(Sublayer):
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
     def forward(self, x: Tensor, *, plugs: Plugs | None = None) -> Tensor:
-        """The formula."""
         check_input("the input of a feed-forward", x, self.dim)
         plugs = plugs or Plugs()
         value = apply_linear(self.up_proj, x)
@@ -118,5 +115,4 @@ class FeedForward(Sublayer):
         return apply_linear(self.down_proj, inner if plugs.inner is None else plugs.inner(inner))
 
     def extra_repr(self) -> str:
-        """The activation, for print()."""
         return f"activation={self.activation}"

@@ -1,4 +1,4 @@
-"""What can be chosen about the heads of attention."""
+"""Configuration of attention heads."""
 
 from dataclasses import dataclass
 
@@ -9,18 +9,18 @@ from addnorm.sublayers.qk_norm import registry as qk_norms
 
 @dataclass(frozen=True, kw_only=True)
 class HeadConfig:
-    """The choices that self-attention and cross-attention share; checked when made."""
+    """Options that self-attention and cross-attention share; validated at construction."""
 
     dim: int
     """Features of the stream."""
     heads: int
     """Heads of the queries."""
     kv_heads: int | None = None
-    """Heads of keys and values, each serving a group of queries; as many as `heads` if None."""
+    """Heads of keys and values, each shared by a group of query heads; `heads` if None."""
     head_dim: int | None = None
     """Features of a head; dim / heads if None."""
     memory_dim: int | None = None
-    """Features of what keys and values are made from; dim if None."""
+    """Features of the tokens that keys and values are projected from; dim if None."""
     bias: bool = True
     """Whether query, key and value have bias vectors."""
     out_bias: bool | None = None
@@ -30,11 +30,11 @@ class HeadConfig:
     cap: float | None = None
     """Bound c of the logits, c * tanh(logit / c); none if None (Gemma 2 has 50)."""
     dropout: float = 0.0
-    """Share of probabilities dropped in training."""
+    """Dropout rate of the attention probabilities."""
     qk_norm: str = "none"
-    """A form of `sublayers/qk_norm.py`: none, l2, cosine, rms, rms_head, layer_head."""
+    """Query-key norm: none, l2, cosine, rms, rms_head or layer_head."""
     persistent: int = 0
-    """Keys and values for each key head that are parameters."""
+    """Number of learned keys and values per key head."""
 
     def __post_init__(self) -> None:
         for name in ("dim", "heads", "kv_heads", "head_dim", "memory_dim"):
@@ -48,25 +48,21 @@ class HeadConfig:
         for name in ("scale", "cap"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
-                raise UserError(f"{name} must be a positive number, got {value!r}")
+                raise UserError(f"{name}: expected a positive number, got {value!r}")
         kv_heads = self.heads if self.kv_heads is None else self.kv_heads
         if self.heads % kv_heads:
-            raise UserError(
-                f"{self.heads} heads cannot share {kv_heads} key heads evenly; wanted kv_heads "
-                "that divides heads"
-            )
+            raise UserError(f"kv_heads: expected a divisor of heads={self.heads}, got {kv_heads}")
         if self.persistent and qk_norms.resolve(self.qk_norm).name != "none":
             raise UserError(
-                f"persistent={self.persistent} with qk_norm={self.qk_norm!r}: no paper says how a "
-                "query-key norm treats persistent keys; leave out one of them"
+                f"persistent: expected 0 with qk_norm={self.qk_norm!r}, got {self.persistent}; no "
+                "paper defines a query-key norm of persistent keys"
             )
 
 
 def split_dim(dim: int, heads: int) -> int:
-    """Features of a head, if `heads` divides `dim`."""
+    """Return dim / heads; raise a UserError unless `heads` divides `dim`."""
     if dim % heads:
         raise UserError(
-            f"dim {dim} cannot be split into {heads} heads; wanted heads that divide dim, or a "
-            "head_dim of its own"
+            f"heads: expected a divisor of dim={dim}, got {heads}; change it or pass head_dim"
         )
     return dim // heads

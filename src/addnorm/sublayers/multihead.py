@@ -1,4 +1,12 @@
-"""Heads: what self-attention and cross-attention have in common."""
+"""Multi-head attention: the common part of self-attention and cross-attention.
+
+`attend` chooses the implementation of the product:
+
+    packed tokens, nothing to show or mask     `varlen_attention`
+    taps, probabilities or a cap requested     explicit softmax in torch
+    few queries without gradient               `decode_attention`
+    otherwise                                  torch's `scaled_dot_product_attention`
+"""
 
 from collections.abc import Callable, Iterator
 
@@ -20,22 +28,22 @@ AttentionOutput = Tensor | tuple[Tensor, Tensor]
 
 
 class MultiHeadAttention(Sublayer):
-    """Four matrices around one product.
+    """Multi-head attention with grouped keys, soft cap and persistent memory.
 
     y = out(join(softmax(cap(scale * q . k) + bias) v)),  cap(a) = c * tanh(a / c) if c is given
 
-    q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each serving heads / kv_heads queries
+    q: (B, heads, L, K); k, v: (B, kv_heads, S, K), each shared by heads / kv_heads query heads
     K: head_dim, dim / heads unless given
     scale: 1 / sqrt(K), unless it is given or the wiring or the qk_norm has its own
-    persistent: P more keys and values for each key head, which are parameters: always visible,
-        without position, before those of the tokens; keys start at N(0, 1 / K) and are used times
+    persistent: P learned keys and values per key head, always visible, without position, before
+        those of the tokens; keys start at N(0, 1 / K) and are used times
         sqrt(K), values at N(0, 1 / P) times sqrt(P)
 
-    A query that sees nothing, as in a sequence of padding, gets zeros and finite gradients.
+    A query without visible keys, as in a sequence of padding, gets zeros and finite gradients.
 
-    Two taps, to look only, both (B, heads, L, P + S): `logits_tap`, cap(scale * q . k) without the
-    bias, -inf where a query may not look; `probabilities_tap`, before dropout. While somebody
-    watches, torch's fused kernel is not used, and dropout draws other numbers than it would.
+    Two taps, both (B, heads, L, P + S), whose hooks may only observe: `logits_tap`, cap(scale * q .
+    k) without the bias, -inf where a query may not attend; `probabilities_tap`, before dropout.
+    With a hook on a tap, torch's fused kernel is not used, and dropout draws other numbers.
 
     Vaswani et al. 2017, section 3.2; kv_heads: Ainslie et al., GQA, 2023, arXiv 2305.13245;
     persistent: Sukhbaatar et al., Augmenting Self-attention with Persistent Memory, 2019, arXiv
@@ -71,24 +79,21 @@ class MultiHeadAttention(Sublayer):
 
     @property
     def has_hooks(self) -> bool:
-        """Whether somebody looks at one of the taps."""
+        """Whether a tap has a hook."""
         return self.logits_tap.has_hooks or self.probabilities_tap.has_hooks
 
     @property
     def shape(self) -> Shape:
-        """Widths of the heads."""
         inner = self.heads * self.head_dim
         return Shape(inner, inner, self.heads, self.kv_heads, self.head_dim, self.dim)
 
     def roles(self) -> Iterator[tuple[str, Tensor]]:
-        """The four matrices and their biases."""
         linears = (self.q_proj, self.k_proj, self.v_proj, self.out_proj)
         for role, linear in zip(("query", "key", "value", "out"), linears, strict=True):
             yield role, linear.weight
         yield from (("bias", linear.bias) for linear in linears if linear.bias is not None)
 
     def find_plug_conflict(self, plugs: Plugs) -> str | None:
-        """A wiring's query-key norm or scale on top of an own one, or past persistent keys."""
         theirs = [name for name in ("query", "key", "match") if getattr(plugs, name) is not None]
         scaled = self.options.scale is not None or self.qk_norm.logit_scale is not None
         if scaled and plugs.logit_scale is not None:
@@ -108,27 +113,25 @@ class MultiHeadAttention(Sublayer):
         return None
 
     def reset_parameters(self) -> None:
-        """Scales of the query-key norm, and persistent vectors."""
         self.qk_norm.reset_parameters()
         if self.persistent_keys is not None and self.persistent_values is not None:
             init_normal_(self.persistent_keys, self.head_dim**-0.5)
             init_normal_(self.persistent_values, self.persistent**-0.5)
 
     def extra_repr(self) -> str:
-        """What the matrices do not show, for print()."""
         return f"heads={self.heads}, kv_heads={self.kv_heads}, persistent={self.persistent}"
 
     def project_queries(self, x: Tensor, plugs: Plugs) -> Tensor:
-        """Queries of (B, L, dim), (B, heads, L, K)."""
+        """Return the queries (B, heads, L, K) of tokens (B, L, dim)."""
         return self._prepare_queries(apply_linear(self.q_proj, x), plugs)
 
     def project_keys_values(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor]:
-        """Keys and values of (B, S, memory_dim), (B, kv_heads, S, K) each."""
+        """Return keys and values, (B, kv_heads, S, K) each, of tokens (B, S, memory_dim)."""
         k, v = apply_linear(self.k_proj, x), apply_linear(self.v_proj, x)
         return self._prepare_keys(k, plugs), self._prepare_values(v, plugs)
 
     def project_qkv(self, x: Tensor, plugs: Plugs) -> tuple[Tensor, Tensor, Tensor]:
-        """All three of the same tokens."""
+        """Return queries, keys and values of the same tokens."""
         q, k, v = (apply_linear(layer, x) for layer in (self.q_proj, self.k_proj, self.v_proj))
         return (
             self._prepare_queries(q, plugs),
@@ -150,50 +153,59 @@ class MultiHeadAttention(Sublayer):
         memory_packing: Packing | None = None,
         weights: bool = False,
     ) -> AttentionOutput:
-        """The product and all that follows it.
+        """Compute softmax attention and the output projection.
 
-        visible, bias: anything that broadcasts to (B, heads, L, S); causal: only without them
-        packing, memory_packing: of queries and of keys and values, where they are packed
+        Args:
+            q: (B, heads, L, K) queries
+            k: (B, kv_heads, S, K) keys
+            v: (B, kv_heads, S, K) values
+            plugs: of the wiring
+            visible: broadcastable to (B, heads, L, S), True where a query may attend
+            bias: broadcastable to (B, heads, L, S), added to the logits
+            causal: whether to mask later keys; only without visible and bias
+            packing: of the queries, if they are packed
+            memory_packing: of keys and values, if they are packed
+            weights: whether to return also the probabilities
         """
-        own = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
-        scale = next((scale for scale in own if scale is not None), self.head_dim**-0.5)
+        scales = (plugs.logit_scale, self.qk_norm.logit_scale, self.options.scale)
+        scale = next((scale for scale in scales if scale is not None), self.head_dim**-0.5)
         dropout = self.dropout if self.training else 0.0
         cap, probabilities = self.options.cap, None
-        # Kernels can neither show nor cap their logits.
-        by_hand = weights or self.has_hooks or cap is not None
+        # Fused kernels neither return nor cap their logits.
+        explicit = weights or self.has_hooks or cap is not None
         if packing is not None and memory_packing is not None:
-            odd = by_hand or dropout or self.persistent
-            if visible is None and bias is None and not odd:
-                bounds = packing.offsets, memory_packing.offsets
-                # not q[0], whose gradient is a copy
+            unsupported = explicit or dropout or self.persistent
+            if visible is None and bias is None and not unsupported:
+                offsets = packing.offsets, memory_packing.offsets
+                # squeeze, not q[0], whose backward would copy
                 q, k, v = q.squeeze(0), k.squeeze(0), v.squeeze(0)
-                heads = varlen_attention(q, k, v, *bounds, causal=causal, scale=scale)
+                heads = varlen_attention(q, k, v, *offsets, causal=causal, scale=scale)
                 return self._project_output(heads[None], plugs)
             q = packing.unpack(q, dim=2)
             k, v = memory_packing.unpack(k, dim=2), memory_packing.unpack(v, dim=2)
             visible, causal = memory_packing.key_visibility(visible, causal)
         k, v, visible, bias = self._prepend_persistent(k, v, visible, bias)
-        limits = visible
+        attn_mask = visible
         if bias is not None:
-            bias = bias.to(q.dtype)  # torch's kernels read one of another dtype wrongly
-            limits = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
-        if by_hand:
-            limits = masks.causal_mask(q.shape[2], device=q.device) if causal else limits
+            bias = bias.to(q.dtype)  # torch's kernels misread a bias of another dtype
+            attn_mask = bias if visible is None else bias.masked_fill(~visible, -torch.inf)
+        if explicit:
+            attn_mask = masks.causal_mask(q.shape[2], device=q.device) if causal else attn_mask
             logits = q @ self._repeat_kv_heads(k).mT * scale
             logits = logits if cap is None else cap * (logits / cap).tanh()
-            probabilities = _masked_softmax(logits, limits).to(q.dtype)
+            probabilities = _masked_softmax(logits, attn_mask).to(q.dtype)
             if self.has_hooks:
-                self.logits_tap(_mask_logits(logits, limits))
+                self.logits_tap(_mask_logits(logits, attn_mask))
                 self.probabilities_tap(probabilities)
             heads = F.dropout(probabilities, dropout) @ self._repeat_kv_heads(v)
-        elif not (dropout or causal) and decode.can_use_decode_attention(q, k, v, limits):
-            heads = decode.decode_attention(q, k, v, limits, scale=scale)
+        elif not (dropout or causal) and decode.can_use_decode_attention(q, k, v, attn_mask):
+            heads = decode.decode_attention(q, k, v, attn_mask, scale=scale)
         else:
             heads = F.scaled_dot_product_attention(
                 q,
                 k,
                 v,
-                attn_mask=limits,
+                attn_mask=attn_mask,
                 dropout_p=dropout,
                 is_causal=causal,
                 scale=scale,
@@ -204,7 +216,7 @@ class MultiHeadAttention(Sublayer):
         return (y, probabilities) if weights and probabilities is not None else y
 
     def _project_output(self, heads: Tensor, plugs: Plugs) -> Tensor:
-        """(B, heads, L, K) to (B, L, dim)."""
+        """Map (B, heads, L, K) to (B, L, dim)."""
         heads = heads if plugs.heads is None else plugs.heads(heads)
         inner = heads.transpose(1, 2).flatten(2)  # (B, L, heads * K)
         return apply_linear(self.out_proj, inner if plugs.inner is None else plugs.inner(inner))
@@ -234,12 +246,12 @@ class MultiHeadAttention(Sublayer):
     def _prepend_persistent(
         self, k: Tensor, v: Tensor, visible: Tensor | None, bias: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Put the persistent slots before the tokens."""
+        """Put the persistent keys and values before those of the tokens."""
         if not self.persistent:
             return k, v, visible, bias
         assert self.persistent_keys is not None and self.persistent_values is not None
         slots = self.persistent
-        # Scaled at use, as in the released code: it is their learning rate that changes.
+        # Scaled at use, as in the released code, which raises their effective learning rate.
         keys = (self.persistent_keys * self.head_dim**0.5).to(k.dtype)
         values = (self.persistent_values * slots**0.5).to(v.dtype)
         return (
@@ -251,11 +263,11 @@ class MultiHeadAttention(Sublayer):
 
 
 def _mask_logits(logits: Tensor, attn_mask: Tensor | None) -> Tensor:
-    """The logits as they are where a query may look, -inf elsewhere."""
+    """Set the logits to -inf where a query may not attend; do not add the bias."""
     if attn_mask is None:
         return logits
-    seen = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
-    return logits.masked_fill(~seen, -torch.inf)
+    visible = attn_mask if attn_mask.dtype == torch.bool else attn_mask != -torch.inf
+    return logits.masked_fill(~visible, -torch.inf)
 
 
 def _masked_softmax(logits: Tensor, attn_mask: Tensor | None) -> Tensor:
@@ -263,5 +275,5 @@ def _masked_softmax(logits: Tensor, attn_mask: Tensor | None) -> Tensor:
         logits = logits.masked_fill(~attn_mask, -torch.inf)
     elif attn_mask is not None:
         logits = logits + attn_mask
-    blind = (logits == -torch.inf).all(-1, keepdim=True)  # sees nothing: softmax would be 0 / 0
+    blind = (logits == -torch.inf).all(-1, keepdim=True)  # no visible key: softmax would be 0 / 0
     return logits.masked_fill(blind, 0.0).softmax(-1).masked_fill(blind, 0.0)

@@ -1,4 +1,7 @@
-"""Packing: the valid tokens of a batch end to end, without the padding between them."""
+"""Packing: the valid tokens of a padded batch as one sequence without padding.
+
+Token-wise layers then process only valid tokens. Attention finds the sequences through `offsets`.
+"""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -14,12 +17,12 @@ from addnorm.sublayers import masks
 
 @dataclass(frozen=True)
 class Packing:
-    """Where the valid tokens of a batch stand, in the order of its rows.
+    """Positions of the N valid tokens of a batch.
 
     mask: (B, L), True at valid tokens
-    index: (N), their places in the batch laid flat
+    index: (N), indices of the valid tokens in the flattened batch
 
-    >>> packing = Packing.of(torch.tensor([[True, False], [True, True]]))
+    >>> packing = Packing.from_mask(torch.tensor([[True, False], [True, True]]))
     >>> packed = packing.pack(torch.tensor([[1, 0], [2, 3]]))
     >>> packed, packing.unpack(packed)
     (tensor([[1, 2, 3]]), tensor([[1, 0],
@@ -31,49 +34,48 @@ class Packing:
 
     @classmethod
     def from_mask(cls, mask: Tensor) -> "Packing":
-        """From a mask, (B, L), True at valid tokens."""
+        """Build the packing of a mask, (B, L), True at valid tokens."""
         if mask.dtype != torch.bool or mask.ndim != 2:
             raise UserError(
-                "packing wants a boolean mask (B, L), True at valid tokens, got "
+                "mask: expected boolean of shape (B, L), True at valid tokens, got "
                 f"{mask.dtype} of shape {tuple(mask.shape)}"
             )
         return cls(mask, mask.flatten().nonzero().squeeze(1))
 
     @property
     def num_tokens(self) -> int:
-        """Valid tokens, N."""
+        """Number of valid tokens, N."""
         return len(self.index)
 
     @cached_property
     def right_padded(self) -> bool:
-        """Whether all padding stands behind its sequence: then a causal rule hides it by itself."""
+        """Whether all padding follows its sequence, so that a causal mask hides it."""
         return masks.is_right_padded(self.mask)
 
     @cached_property
     def offsets(self) -> SequenceOffsets:
-        """Where each sequence begins among the valid tokens."""
+        """Offsets of the sequences among the valid tokens."""
         return SequenceOffsets.from_lengths(self.mask.sum(1).tolist(), device=self.mask.device)
 
     def pack(self, x: Tensor, *, dim: int = 1) -> Tensor:
-        """(B, L, ...) to (1, N, ...): the valid tokens. dim: the axis of the tokens."""
+        """Return the valid tokens: (B, L, ...) to (1, N, ...). dim: the axis of the tokens."""
         x = x.transpose(1, dim)
         if x.shape[:2] != self.mask.shape:
             raise UserError(
-                f"this packing is of a batch {tuple(self.mask.shape)}, got {tuple(x.shape[:2])}"
+                f"x: expected a batch of shape {tuple(self.mask.shape)}, got {tuple(x.shape[:2])}"
             )
         packed: Tensor = _Pack.apply(x.flatten(0, 1), self.index)  # type: ignore[no-untyped-call]
         return packed.unsqueeze(0).transpose(1, dim)
 
     def unpack(self, x: Tensor, *, dim: int = 1) -> Tensor:
-        """(1, N, ...) to (B, L, ...), with zeros at padding. dim: the axis of the tokens."""
+        """Restore the padding, as zeros: (1, N, ...) to (B, L, ...). dim: the axis of the
+        tokens."""
         x = x.transpose(1, dim)
-        spread: Tensor = _Unpack.apply(x.squeeze(0), self.index, self.mask.numel())  # type: ignore[no-untyped-call]
-        return spread.view(*self.mask.shape, *x.shape[2:]).transpose(1, dim)
+        padded: Tensor = _Unpack.apply(x.squeeze(0), self.index, self.mask.numel())  # type: ignore[no-untyped-call]
+        return padded.view(*self.mask.shape, *x.shape[2:]).transpose(1, dim)
 
     def key_visibility(self, visible: Tensor | None, causal: bool) -> tuple[Tensor | None, bool]:
-        """What may be seen of keys that have their padding again, and whether a kernel's own causal
-        rule is all of it.
-        """
+        """Return the mask for unpacked keys, and whether the kernel's own causal mask suffices."""
         if causal and self.right_padded:
             return visible, True
         seen = self.mask[:, None, None, :]
@@ -83,9 +85,7 @@ class Packing:
 
 
 class _Pack(torch.autograd.Function):
-    """Rows of a tensor. torch's index_select adds up its gradient row by row, in case one is
-    chosen twice; here none is.
-    """
+    """index_select with unique indices, whose backward need not accumulate."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor) -> Tensor:
@@ -100,14 +100,14 @@ class _Pack(torch.autograd.Function):
 
 
 class _Unpack(torch.autograd.Function):
-    """Rows put back at their places, zeros elsewhere."""
+    """Inverse of `_Pack`, with zeros at all other rows."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, index: Tensor, size: int) -> Tensor:
         ctx.save_for_backward(index)
-        spread = x.new_zeros(size, *x.shape[1:])
-        spread[index] = x
-        return spread
+        padded = x.new_zeros(size, *x.shape[1:])
+        padded[index] = x
+        return padded
 
     @staticmethod
     def backward(ctx: Any, grad_output: Tensor) -> tuple[Tensor, None, None]:

@@ -1,4 +1,8 @@
-"""Positions: how a token knows where it stands, chosen by call string. Here the absolute ones."""
+"""Base class and registry of position encodings, and the absolute ones.
+
+A position encoding enters at one of three points: it is added to the embeddings (`add`), added to
+the logits (`bias`), or rotates queries and keys (`rotation`).
+"""
 
 from abc import ABC
 from dataclasses import dataclass
@@ -24,7 +28,7 @@ register = registry.register
 def make_positions(
     call: "str | Call", *, dim: int, heads: int, head_dim: int | None = None, causal: bool = False
 ) -> "Positions":
-    """Build the positions a call string names, for attention of those widths.
+    """Build the position encoding that a call string names.
 
     >>> positions = make_positions("sinusoid(base=100.0)", dim=4, heads=2)
     >>> positions.add(torch.zeros(1, 2, 4), torch.arange(2))
@@ -40,10 +44,10 @@ def make_positions(
 
 @dataclass(frozen=True)
 class Rotation:
-    """Turns pairs of features, each pair by its own angle, growing with the token's index.
+    """Rotation of pairs of features by angles that grow with the token's index.
 
-    cos, sin: (L, R / 2) or (B, L, R / 2); the first R features of a head turn, the others stay
-    interleaved: whether pairs are neighbours, (2 i, 2 i + 1), or half the features apart,
+    cos, sin: (L, R / 2) or (B, L, R / 2); the first R features of a head rotate, the others stay
+    interleaved: whether pairs are adjacent, (2 i, 2 i + 1), or half the features apart,
         (i, i + R / 2)
     """
 
@@ -52,28 +56,28 @@ class Rotation:
     interleaved: bool
 
     def __call__(self, x: Tensor) -> Tensor:
-        """Queries or keys, (B, H, L, K), turned."""
-        turning = 2 * self.cos.shape[-1]
-        if turning > x.shape[-1]:
+        """Rotate queries or keys, (B, H, L, K)."""
+        count = 2 * self.cos.shape[-1]
+        if count > x.shape[-1]:
             raise UserError(
-                f"this rotation turns {turning} features and the heads have {x.shape[-1]}; make "
+                f"rotation: expected heads of at least {count} features, got {x.shape[-1]}; build "
                 "the positions with the attention's head_dim"
             )
-        turned, rest = x[..., :turning], x[..., turning:]
+        rotated, rest = x[..., :count], x[..., count:]
         cos, sin = self.cos.unsqueeze(-3), self.sin.unsqueeze(-3)  # the same for all heads
         if self.interleaved:
-            a, b = turned[..., 0::2], turned[..., 1::2]
+            a, b = rotated[..., 0::2], rotated[..., 1::2]
         else:
-            a, b = turned.chunk(2, -1)
+            a, b = rotated.chunk(2, -1)
         pair = (a * cos - b * sin, b * cos + a * sin)
-        turned = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
-        return torch.cat((turned.to(x.dtype), rest), -1)
+        rotated = torch.stack(pair, -1).flatten(-2) if self.interleaved else torch.cat(pair, -1)
+        return torch.cat((rotated.to(x.dtype), rest), -1)
 
 
 class Positions(nn.Module, ABC):
-    """Three doors through which a position can come in; a kind opens the one it needs.
+    """Base class of position encodings; a subclass overrides `add`, `bias` or `rotation`.
 
-    An index says where tokens stand: whole numbers from 0, (L) or, where sequences differ, (B, L).
+    An index holds the positions of tokens, integers from 0: (L), or (B, L) if sequences differ.
     """
 
     def __init__(self, dim: int, heads: int, head_dim: int, causal: bool) -> None:
@@ -81,19 +85,19 @@ class Positions(nn.Module, ABC):
         self.dim, self.heads, self.head_dim, self.causal = dim, heads, head_dim, causal
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
-        """Embeddings, (B, L, dim), that know their position."""
+        """Return the embeddings, (B, L, dim), with positions added."""
         return x
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor | None:
-        """What the logits get on top, (heads, L, S) or (B, heads, L, S)."""
+        """Return the bias of the logits, (heads, L, S) or (B, heads, L, S)."""
         return None
 
     def rotation(self, index: Tensor) -> Rotation | None:
-        """What turns queries and keys."""
+        """Return the rotation of queries and keys."""
         return None
 
     def reset_parameters(self) -> None:
-        """Draw the parameters. Nothing to do where there are none."""
+        """Reset the parameters to their start values."""
 
 
 @register(
@@ -156,12 +160,12 @@ class SinusoidalPositions(Positions):
         super().__init__(dim, heads, head_dim, causal)
         if (layout, steps) != ("interleaved", "open") and (dim % 2 or dim < 4):
             raise UserError(
-                f"sinusoid(layout={layout}, steps={steps}) wants an even dim from 4, got {dim}"
+                f"dim: expected an even number from 4 for sinusoid(layout={layout}, "
+                f"steps={steps}), got {dim}"
             )
         self.base, self.layout, self.steps, self.silent = base, layout, steps, silent
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
-        """The formula."""
         f = frequencies(self.dim, self.base, index, last=self.steps == "closed")
         angle = index.unsqueeze(-1) * f
         pair = (angle.sin(), angle.cos())
@@ -206,22 +210,21 @@ class LearnedPositions(Positions):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Small vectors."""
         init_normal_(self.table, 0.02)
 
     def add(self, x: Tensor, index: Tensor) -> Tensor:
-        """The formula."""
         if not torch.compiler.is_compiling() and index.numel() and index.max() >= self.length:
             raise UserError(
-                f"position {int(index.max())} is beyond the {self.length} learned ones; say "
-                "learned(length=...) with the longest sequence, or choose positions without a limit"
+                f"position_index: expected below {self.length}, the learned positions, got "
+                f"{int(index.max())}; set learned(length=...) to the longest sequence"
             )
         return x + self.table[index].to(x.dtype)
 
 
 def frequencies(features: int, base: float, like: Tensor, *, last: bool = False) -> Tensor:
-    """base ** (-2 j / features) for every pair j of the features, in float32 where `like` is; with
-    `last` the last pair's is 1 / base.
+    """Return base ** (-2 j / features) for every pair j of features, on the device of `like`.
+
+    With `last`, the exponents are spread so that the last frequency is 1 / base.
     """
     even = torch.arange(0, features, 2, device=like.device, dtype=torch.float32)
     return base ** (-even / (features - 2 if last else features))

@@ -1,6 +1,7 @@
-"""Query-key norms: what keeps the logits of attention in bounds, in the forms that were published.
+"""Query-key norms: normalization of queries and keys, which bounds the logits of attention.
 
-They are different functions; `qk_norm="rms"` alone would not say which.
+The published forms are different functions: over all heads or per head, with learned gains or with
+a learned factor of the logits. Each has a name of its own here.
 """
 
 import math
@@ -24,10 +25,10 @@ Length = Annotated[int, Field(ge=2)]
 
 
 class QueryKeyNorm(nn.Module, ABC):
-    """A map of queries and one of keys, each token by itself, before any rotation.
+    """Token-wise maps of queries and of keys, applied before any rotation.
 
-    q: (B, heads, L, K), or (B, L, heads * K) where `whole`
-    k: (B, key heads, L, K), or (B, L, key heads * K) where `whole`
+    q: (B, heads, L, K), or (B, L, heads * K) if `whole`
+    k: (B, key heads, L, K), or (B, L, key heads * K) if `whole`
     """
 
     whole: bool = False
@@ -42,14 +43,14 @@ class QueryKeyNorm(nn.Module, ABC):
 
     @abstractmethod
     def query(self, q: Tensor) -> Tensor:
-        """On the queries."""
+        """Normalize the queries."""
 
     @abstractmethod
     def key(self, k: Tensor) -> Tensor:
-        """On the keys."""
+        """Normalize the keys."""
 
     def reset_parameters(self) -> None:
-        """Put scales at their start values."""
+        """Reset scales and gains to their start values."""
 
 
 @register(
@@ -65,11 +66,9 @@ class NoQueryKeyNorm(QueryKeyNorm):
     """Queries and keys as they are."""
 
     def query(self, q: Tensor) -> Tensor:
-        """q"""
         return q
 
     def key(self, k: Tensor) -> Tensor:
-        """k"""
         return k
 
 
@@ -106,15 +105,13 @@ class L2QueryKeyNorm(QueryKeyNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Sharp enough to choose one token of `length`."""
+        # Large enough to select one token out of `length`.
         nn.init.constant_(self.g, math.log2(self.length**2 - self.length))
 
     def query(self, q: Tensor) -> Tensor:
-        """Unit length, stretched."""
         return (self.g * _l2_normalize(q)).to(q.dtype)
 
     def key(self, k: Tensor) -> Tensor:
-        """Unit length."""
         return _l2_normalize(k).to(k.dtype)
 
 
@@ -152,15 +149,12 @@ class CosineQueryKeyNorm(QueryKeyNorm):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """A factor of 10."""
         nn.init.constant_(self.s, math.log(10))
 
     def query(self, q: Tensor) -> Tensor:
-        """Unit length, stretched."""
         return (self.s.clamp(max=math.log(100)).exp() * _l2_normalize(q)).to(q.dtype)
 
     def key(self, k: Tensor) -> Tensor:
-        """Unit length."""
         return _l2_normalize(k).to(k.dtype)
 
 
@@ -173,15 +167,12 @@ class _PairedNorms(QueryKeyNorm):
         self.key_norm = make_norm(norm, key_dim)
 
     def query(self, q: Tensor) -> Tensor:
-        """Normalized."""
         return self.query_norm(q)
 
     def key(self, k: Tensor) -> Tensor:
-        """Normalized."""
         return self.key_norm(k)
 
     def reset_parameters(self) -> None:
-        """Gains 1."""
         self.query_norm.reset_parameters()
         self.key_norm.reset_parameters()
 

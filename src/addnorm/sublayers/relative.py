@@ -1,4 +1,4 @@
-"""Relative positions: a bias of the logits that depends on the distance of query and key."""
+"""Relative positions: a bias of the logits by the distance of query and key."""
 
 import math
 
@@ -53,26 +53,24 @@ class T5Bias(Positions):
     ) -> None:
         super().__init__(dim, heads, head_dim, causal)
         self.buckets, self.distance = buckets, distance
-        least = 2 if causal else 4
-        if buckets % least or distance <= buckets // least:
+        divisor = 2 if causal else 4
+        if buckets % divisor or distance <= buckets // divisor:
             raise UserError(
-                f"t5 positions {'of a causal stack ' if causal else ''}want a number of buckets "
-                f"that {least} divides and a distance above buckets / {least}, got "
-                f"buckets={buckets}, distance={distance}"
+                f"t5 positions{' of a causal stack' if causal else ''}: expected buckets divisible "
+                f"by {divisor} and distance above buckets / {divisor}, got buckets={buckets}, "
+                f"distance={distance}"
             )
         self.table = nn.Parameter(torch.empty(buckets, heads))
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """As in the released code."""
         init_normal_(self.table, self.dim**-0.5)
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
-        """The formula, (heads, L, S) or (B, heads, L, S)."""
         return self.table[self.bucket(_distance(query_index, key_index))].movedim(-1, -3)
 
     def bucket(self, distance: Tensor) -> Tensor:
-        """Bucket of a distance j - i; those of later keys stand in the upper half."""
+        """Return the bucket of a distance j - i; later keys use the upper half."""
         if self.causal:
             return self._bucket(-distance.clamp(max=0), self.buckets)
         half = self.buckets // 2
@@ -110,16 +108,15 @@ class AlibiBias(Positions):
     """
 
     def bias(self, query_index: Tensor, key_index: Tensor) -> Tensor:
-        """The formula, (heads, L, S) or (B, heads, L, S); causal or not, it is the same."""
         slopes = torch.tensor(alibi_slopes(self.heads), device=query_index.device)
         distance = _distance(query_index, key_index).abs()
         return -slopes[:, None, None] * distance.unsqueeze(-3)
 
 
 def alibi_slopes(heads: int) -> list[float]:
-    """ALiBi's slopes.
+    """Return the slopes of ALiBi's heads.
 
-    >>> slopes_of(4)
+    >>> alibi_slopes(4)
     [0.25, 0.0625, 0.015625, 0.00390625]
     """
     power = 2 ** int(math.log2(heads))
@@ -130,5 +127,5 @@ def alibi_slopes(heads: int) -> list[float]:
 
 
 def _distance(query_index: Tensor, key_index: Tensor) -> Tensor:
-    """key - query, (L, S) or (B, L, S)."""
+    """Return key - query, (L, S) or (B, L, S)."""
     return key_index.unsqueeze(-2) - query_index.unsqueeze(-1)

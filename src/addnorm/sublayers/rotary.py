@@ -65,17 +65,16 @@ class RotaryPositions(Positions):
         self.scaling, self.factor = scaling, factor
         self.low, self.high, self.length = low, high, length
         if scaling == "llama3" and low >= high:
-            raise UserError(f"llama3 scaling wants low below high, got low={low}, high={high}")
+            raise UserError(f"scaling=llama3: expected low below high, got low={low}, high={high}")
         self.rotary_dim = int(share * head_dim)
         if self.rotary_dim % 2 or self.rotary_dim == 0:
             raise UserError(
-                f"rotary positions turn pairs of features, and share {share} of head_dim {head_dim}"
-                f" is {self.rotary_dim}; wanted an even number from 2: change head_dim (dim / heads) "
-                "or share"
+                "rotary positions: expected an even number of features from 2, got "
+                f"{self.rotary_dim} (share={share} of head_dim={head_dim}); change share or "
+                "head_dim (dim / heads)"
             )
 
     def rotation(self, index: Tensor) -> Rotation:
-        """The formula."""
         angle = index.unsqueeze(-1) * self._scale_frequencies(
             frequencies(self.rotary_dim, self.base, index)
         )

@@ -1,4 +1,4 @@
-"""Wirings, one paper a file, chosen by call string."""
+"""Wirings, one paper per module, chosen by call string."""
 
 from addnorm.wirings.admin import Admin
 from addnorm.wirings.attn_res import AttnRes

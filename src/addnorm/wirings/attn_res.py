@@ -50,7 +50,7 @@ class AttnRes(Wiring):
 
     num_state_tensors = None
 
-    # NOTE[DIFF]: the eps inside RMS is 1e-6, whatever the stack's norm has.
+    # NOTE[DIFF]: the eps inside RMS is 1e-6, independent of the stack's norm.
     def __init__(
         self,
         plan: Plan,

@@ -40,8 +40,8 @@ class B2T(Wiring):
     schedule = "inverse_sqrt(warmup=0.1)"
     num_state_tensors = 2
 
-    # NOTE[DIFF]: the division of all start weights by sqrt(depth) stands in the released code; that
-    # the paper has it was not verified. rescale=False leaves it out.
+    # NOTE[DIFF]: all initial weights are divided by sqrt(depth) as in the released code; whether
+    # the paper does so was not verified. rescale=False turns it off.
     def __init__(self, plan: Plan, *, rescale: bool = True) -> None:
         super().__init__(plan)
         self.rescale = rescale

@@ -34,7 +34,7 @@ class DropPath(Decorator):
     keep: (B), 1 with probability 1 - p, else 0, drawn at every site
     p: constant, rate * layer / (depth - 1), layer from 0: lower layers are dropped less
 
-    Huang et al. 2016, section 3. In Post-LN kinds the norm stands behind it. With one mask for all
+    Huang et al. 2016, section 3. In Post-LN wirings the norm follows it. With one mask for all
     sub-layers of a layer it would be LayerDrop.
     """
 

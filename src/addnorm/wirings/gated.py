@@ -54,7 +54,7 @@ class Gated(Wiring):
     Pitfall: z of torch.nn.GRUCell is the complement of this z.
     """
 
-    # NOTE[DIFF]: the paper puts no norm behind the last layer; one stands here as in all Pre-LN.
+    # NOTE[DIFF]: the paper has no final norm; here there is one, as in all Pre-LN wirings.
     def __init__(
         self,
         plan: Plan,

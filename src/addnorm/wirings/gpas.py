@@ -1,4 +1,4 @@
-"""GPAS: shrink the stream in the forward pass, leave its gradient alone."""
+"""GPAS: scale the stream down in the forward pass, but not its gradient."""
 
 from typing import Literal
 

@@ -25,7 +25,7 @@ from addnorm.wirings.decorator import Decorator
     )
 )
 class LayerDrop(Decorator):
-    """One coin per layer and batch decides whether the layer happened.
+    """Skip each layer with a certain probability, drawn once per batch.
 
     state = keep ? Layer(state) : state      in training; in evaluation every layer happens
 
@@ -34,8 +34,8 @@ class LayerDrop(Decorator):
     Fan, Grave and Joulin 2019, section 3.2.
     """
 
-    # NOTE[DIFF]: a dropped layer is computed and then thrown away, so that the graph is the same
-    # for every coin and can be compiled; the released code saves its time.
+    # NOTE[DIFF]: a dropped layer is computed and then discarded, so that the graph does not depend
+    # on the draw and can be compiled; the released code does not compute it.
     def __init__(self, plan: Plan, *, inner: InnerCall = "pre_ln", rate: Fraction = 0.1) -> None:
         super().__init__(plan, inner)
         self.rate = rate

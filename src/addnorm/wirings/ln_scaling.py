@@ -1,4 +1,4 @@
-"""LayerNorm Scaling: Pre-LN whose norms say less the deeper they stand."""
+"""LayerNorm Scaling: Pre-LN whose norms are scaled down with depth."""
 
 from torch import Tensor
 
@@ -13,12 +13,12 @@ from addnorm.wirings.base import State, Wiring, register
         title="LayerNorm Scaling",
         formula="x <- x + f(N(x) / sqrt(layer)), layer from 1; y = N_final(x)",
         paper="Sun et al., The Curse of Depth in Large Language Models, 2025, arXiv 2502.05795",
-        summary="Tames the growth of Pre-LN's variance so that deep layers are no idle ones.",
+        summary="Limits the growth of Pre-LN's variance, so that deep layers stay effective.",
         undefined="The paper has decoder-only models; each stack of a pair counts its own layers.",
     )
 )
 class LNScaling(Wiring):
-    """Pre-LN with a constant behind each norm.
+    """Pre-LN with a constant factor on the output of each norm.
 
     x_next = x + f(N(x) / sqrt(layer))
     y      = N_final(x)      after the last site, not scaled
@@ -31,8 +31,8 @@ class LNScaling(Wiring):
     (pre_ln(init=gpt2)), so weights here start as if there were one layer.
     """
 
-    # NOTE[DIFF]: the release draws all weights N(0, 0.02^2), whatever the width; here Xavier, which
-    # follows it. initialise(scheme="gpt2") draws as the release does.
+    # NOTE[DIFF]: the release initializes all weights with N(0, 0.02^2) at any width; here Xavier,
+    # which depends on the width. init_weights(scheme="gpt2") follows the release.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.norms = self.make_site_norms()

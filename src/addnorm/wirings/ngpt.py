@@ -54,13 +54,13 @@ class NGPT(Wiring):
     schedule = "cosine(warmup=0)"
     scheme = "unit"
 
-    # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core takes it as it
-    # is: skip=raw.
-    # NOTE[DIFF]: sqrt(dim) stands on both halves of a gated feed-forward as in the released code,
-    # in the paper on the gate only (root=gate); the other half's factor is taken out by n(f(x)).
-    # NOTE[DIFF]: the released n(0) is not a number; here a zero vector stays zero.
-    # NOTE[DIFF]: what the first site reads is as long as the embedding; in the released model that
-    # is 1, since its table is normalized after every step (Model.after_step does so here too).
+    # NOTE[DIFF]: x is normalized before the step as in the released code; OLMo-core uses the raw x
+    # (skip=raw).
+    # NOTE[DIFF]: sqrt(dim) scales both halves of a gated feed-forward as in the released code, and
+    # only the gate in the paper (root=gate); n(f(x)) cancels the factor of the other half.
+    # NOTE[DIFF]: n(0) is NaN in the released code; here a zero vector stays zero.
+    # NOTE[DIFF]: the first site reads the embedding with its own length. In the released model that
+    # is 1, because the table is normalized after every step (here by Model.after_step).
     def __init__(
         self,
         plan: Plan,

@@ -1,4 +1,4 @@
-"""NormFormer: Pre-LN with norms behind attention and inside the feed-forward, and scaled heads."""
+"""NormFormer: Pre-LN with norms after attention and inside the feed-forward, and scaled heads."""
 
 from functools import partial
 from typing import Literal
@@ -42,7 +42,7 @@ class NormFormer(Wiring):
     larger learning rate than for Pre-LN.
     """
 
-    # The released recipe falls linearly behind a short warm-up (fairseq, train_lm.sh).
+    # The released recipe decays linearly after a short warm-up (fairseq, train_lm.sh).
     schedule = "linear(warmup=0.05)"
 
     # NOTE[DIFF]: dropout acts on what attention returns, before N_a; behind it in fairseq.
@@ -90,8 +90,8 @@ class NormFormer(Wiring):
         self.reset_parameters()
 
     def _sites_with_heads(self, inside: dict[Site, Shape]) -> list[tuple[Site, Shape]]:
-        wanted = self.head_scale != "none"
-        return [item for item in inside.items() if wanted and item[1].heads]
+        has_scale = self.head_scale != "none"
+        return [item for item in inside.items() if has_scale and item[1].heads]
 
     def reset_parameters(self) -> None:
         for scale in (*self.g.values(), *self.res.values()):

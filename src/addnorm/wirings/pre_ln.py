@@ -1,4 +1,4 @@
-"""Pre-LN: normalize what the sub-layer reads, leave the stream alone."""
+"""Pre-LN: normalize the input of each sub-layer, not the stream."""
 
 from typing import Literal
 
@@ -65,8 +65,8 @@ class PreLN(Wiring):
         h, (x,) = self.read(state, site)
         after = site.index + 1
         norm = self.norms[after] if after < len(self.norms) else self.final_norm
-        made = self.add_and_norm(x, h, branch, norm=norm)
-        return self.write((x,), site, branch(h)) if made is None else made
+        fused = self.add_and_norm(x, h, branch, norm=norm)
+        return self.write((x,), site, branch(h)) if fused is None else fused
 
     def close(self, state: State) -> Tensor:
         x, *ready = state

@@ -34,14 +34,14 @@ class ResPost(Wiring):
     N: one norm per site, its gain starting at `start` (0 in Swin V2, 1 in OLMo 2), and N_final
 
     Liu et al. 2021, section 3.2; also the formula of Tay et al., Efficient Transformers: A Survey,
-    2020, arXiv 2009.06732, where it stands as if it were Post-LN. Pitfall: never start the output
-    matrix at zero here, the gradient would be amplified by 1 / sqrt(eps); start the gain at zero.
+    2020, arXiv 2009.06732, which presents it as Post-LN. Pitfall: never initialize the output
+    matrix with zeros, which amplifies the gradient by 1 / sqrt(eps); start the gain at zero.
     """
 
-    # NOTE[DIFF]: dropout acts on what the sub-layer returns, before N; behind N in OLMo 2.
-    # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks begin as the
-    # identity. Swin V2's extra norm on the stream every six layers of its largest model is left
-    # out.
+    # NOTE[DIFF]: dropout acts on the output of the sub-layer, before N; in OLMo 2, after N.
+    # NOTE[DIFF]: the gain starts at 1 as in OLMo 2; start=0.0 is Swin V2, whose blocks start as the
+    # identity. Swin V2's largest model has an extra norm on the stream every six layers, which is
+    # omitted here.
     def __init__(self, plan: Plan, *, start: NonNegative = 1.0) -> None:
         super().__init__(plan)
         self.start = start

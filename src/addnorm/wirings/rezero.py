@@ -31,7 +31,7 @@ class ReZero(Wiring):
     alpha: scalar, starts at 0, not decayed; one per layer, or per site with per=site
 
     Bachlechner et al. 2020, eq. 1. At the first step only alpha has a gradient. Pitfall: the
-    relative step of Adafactor makes a parameter that starts at 0 crawl.
+    relative step of Adafactor is tiny for a parameter that starts at 0.
     """
 
     # No warm-up (methods 1, 3.11). The decay is the usual one, as the paper asks for none.

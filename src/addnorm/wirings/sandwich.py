@@ -35,10 +35,10 @@ class Sandwich(Wiring):
     Ding et al. 2021, section 2.4; Kim et al., Peri-LN, 2025, arXiv 2502.02732.
     """
 
-    # NOTE[DIFF]: CogView divides by the largest entry before it normalizes and draws output
-    # matrices smaller; the first is numerics, the second has no effect behind N_out. Both are left
-    # out.
-    # NOTE[DIFF]: Peri-LN may normalize the embedding as well; that is the model's.
+    # NOTE[DIFF]: CogView divides by the largest entry before it normalizes, which only concerns
+    # numerics, and initializes output matrices smaller, which has no effect before N_out. Both are
+    # omitted.
+    # NOTE[DIFF]: Peri-LN may also normalize the embedding; here this is a setting of the model.
     def __init__(self, plan: Plan, *, start: NonNegative = 1.0) -> None:
         super().__init__(plan)
         self.start = start

@@ -29,7 +29,7 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     )
 )
 class USkips(Wiring):
-    """Pre-LN whose upper layers get back what the lower ones made.
+    """Pre-LN whose upper layers also read the outputs of the lower layers.
 
     x_next = x + f(N(x))                              inside every layer
     x      = x + w_i * x_i                            mix=add, before layer depth - 1 - i
@@ -48,9 +48,9 @@ class USkips(Wiring):
 
     num_state_tensors = None
 
-    # NOTE[DIFF]: U-ViT's released form is mix=concat; its matrices at 0.02 all but erase the stream
-    # at small widths, so that the additive form of modded-nanogpt is the default, without the
-    # mixture of the embedding that its record has in every layer.
+    # NOTE[DIFF]: U-ViT's released form is mix=concat. Its matrices, initialized at 0.02, almost
+    # erase the stream at small widths, so the additive form of modded-nanogpt is the default,
+    # without its mixture of the embedding into every layer.
     def __init__(
         self, plan: Plan, *, mix: Literal["add", "concat"] = "add", start: Finite | None = None
     ) -> None:

@@ -33,7 +33,7 @@ class Alone(nn.Module):
     def forward(self):
         return self.out(self.latent)
 
-def sick():
+def faulty():
     torch.manual_seed(0)
     return Model(stack(PreBlock, fault="skip"))
 
@@ -51,10 +51,10 @@ def broken():
 
 model = healthy()
 
-def decaying(model):
+def with_decay(model):
     return torch.optim.AdamW(model.parameters(), weight_decay=0.1)
 
-def careful(model):
+def without_decay(model):
     gains = [w for w in model.parameters() if w.dim() < 2]
     others = [w for w in model.parameters() if w.dim() > 1]
     groups = [{"params": gains, "weight_decay": 0.0}, {"params": others}]
@@ -119,9 +119,9 @@ print("imported")
 from user_models import *
 
 class Loud(Model):
-    def forward(self, *given):
+    def forward(self, *args):
         print("run")
-        return super().forward(*given)
+        return super().forward(*args)
 
 def build():
     print("built")
@@ -181,7 +181,7 @@ def test_forward_without_inputs(capsys):
 
 @pytest.mark.parametrize(("level", "code"), [("warning", 1), ("error", 1), ("never", 0)])
 def test_exit_code_is_1_from_the_chosen_severity(level, code, capsys):
-    arguments = ["doctor", "user_models:sick", "--input", IDS, "--fail-on", level]
+    arguments = ["doctor", "user_models:faulty", "--input", IDS, "--fail-on", level]
     assert main(arguments) == code
     assert (
         "error skip_after_norm at blocks.0: the skip connection carries" in capsys.readouterr().out
@@ -190,7 +190,7 @@ def test_exit_code_is_1_from_the_chosen_severity(level, code, capsys):
 
 def test_json_and_html_page(tmp_path, capsys):
     page = tmp_path / "report.html"
-    code = main(["doctor", "user_models:sick", "--input", IDS, "--json", "--html", str(page)])
+    code = main(["doctor", "user_models:faulty", "--input", IDS, "--json", "--html", str(page)])
     assert code == 1
     found = json.loads(capsys.readouterr().out)
     assert found["blocks"][0]["wiring"] == "false_pre_ln"
@@ -225,9 +225,9 @@ def rules(capsys):
 
 def test_optimizer_is_checked(capsys):
     arguments = ["doctor", "user_models:healthy", "--input", IDS, "--json", "--optimizer"]
-    assert main([*arguments, "user_models:decaying"]) == 1
+    assert main([*arguments, "user_models:with_decay"]) == 1
     assert rules(capsys) == {"decayed_gain"}
-    assert main([*arguments, "user_models:careful"]) == 0
+    assert main([*arguments, "user_models:without_decay"]) == 0
     assert rules(capsys) == set()
 
 
@@ -337,7 +337,7 @@ def test_help_warns_that_user_code_runs(capsys):
 
 
 def test_text_shows_evidence_and_stream_metrics(capsys):
-    main(["doctor", "user_models:sick", "--input", IDS])
+    main(["doctor", "user_models:faulty", "--input", IDS])
     out = capsys.readouterr().out
     assert "  evidence: " in out
     for metric in ("dependency sum", "growth", "similarity rise", "max logit", "attention entropy"):

@@ -48,7 +48,7 @@ def test_json_has_all_candidates(ask):
 def test_lines_without_a_mask_are_copied_and_counted(ask):
     done = ask("fill-mask", "mlm", lines=b"a [MASK]\n" + LINES)
     assert done.code == 0 and done.out.splitlines()[0] == "a [MASK]"
-    assert done.err == "addnorm: 1 of 4 lines have no <mask>; they were copied unchanged\n"
+    assert done.err == "addnorm: 1 of 4 lines have no <mask>; nothing was filled in\n"
 
 
 def test_long_and_invalid_lines_are_reported(ask):

@@ -145,7 +145,7 @@ def test_regression_has_no_scores(addnorm, folder, tmp_path):
         (("data.csv", "-t", "answer", "wiring=postln"), "unknown wiring 'postln'"),
         (("holes.csv", "-t", "a"), "Input y contains NaN: target 'a' is missing in 1 of 3"),
         (("none.csv", "-t", "x"), "none.csv"),
-        (("data.doc", "-t", "x"), "the name does not tell the format"),
+        (("data.doc", "-t", "x"), "expected a name that ends in .tsv"),
         (("text.csv", "-t", "x"), "expected a table with a header and rows"),
         (("empty.csv", "-t", "x"), "expected a table with a header and rows"),
         (("duplicate.csv", "-t", "a"), "expected unique column names, got 'a' more than once"),

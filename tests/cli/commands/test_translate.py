@@ -90,8 +90,8 @@ def test_prefixes_for_other_lines_are_refused_before_the_run_is_opened(
     done = addnorm("translate", *paths, "--prefix", str(tmp_path / "begins"))
     assert (done.code, done.out) == (2, "")
     assert done.err == (
-        f"addnorm: there are {count} prefixes for 4 lines; wanted one a line, empty where nothing "
-        "is to be forced\n"
+        f"addnorm: prefixes: expected one per line, 4 in all, got {count}; use empty lines where "
+        "no prefix is forced\n"
     )
 
 

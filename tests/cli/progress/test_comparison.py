@@ -1,4 +1,4 @@
-"""What is seen while a comparison runs: counts, the best loss so far, the time left."""
+"""Progress of a comparison: counts, best loss, remaining time."""
 
 import io
 from pathlib import Path
@@ -27,82 +27,82 @@ def study(tmp_path):
     return Study.open(made_up(tmp_path / "a", SPEC, lambda cell: "waiting", inside=False))
 
 
-def begun(kind, study, width=80):
-    talk = kind()
-    talk.console = Console(file=io.StringIO(), width=width, height=20, soft_wrap=True)
-    comparison.ComparisonReporter.on_comparison_start(talk, study, 2)
-    return talk
+def start_reporter(kind, study, width=80):
+    reporter = kind()
+    reporter.console = Console(file=io.StringIO(), width=width, height=20, soft_wrap=True)
+    comparison.ComparisonReporter.on_comparison_start(reporter, study, 2)
+    return reporter
 
 
-def end(talk, cell, loss, ending="done", why=""):
-    talk.on_cell_event(Event(job(cell), "began"))
-    talk.on_cell_event(Event(job(cell), "ended", 200, loss, CellResult(ending, why, loss=loss)))
+def end(reporter, cell, loss, ending="done", why=""):
+    reporter.on_cell_event(Event(job(cell), "began"))
+    reporter.on_cell_event(Event(job(cell), "ended", 200, loss, CellResult(ending, why, loss=loss)))
 
 
-def test_a_new_best_shows_that_others_are_stuck(study):
-    talk = begun(comparison.LogLines, study)
+def test_new_best_loss_marks_earlier_cells_as_failed(study):
+    reporter = start_reporter(comparison.LogLines, study)
     first, second = SPEC.cells()[:2]
-    end(talk, first, BASELINE - 0.3)
-    row = talk.tallies[("post_ln", 2)]
+    end(reporter, first, BASELINE - 0.3)
+    row = reporter.tallies[("post_ln", 2)]
     assert (row.done, row.total, row.failed, row.losses) == (1, 2, 0, [BASELINE - 0.3])
-    end(talk, second, 0.1)
-    row = talk.tallies[("post_ln", 2)]
+    end(reporter, second, 0.1)
+    row = reporter.tallies[("post_ln", 2)]
     assert (row.done, row.failed, row.losses) == (2, 1, [0.1])
 
 
-def test_what_crashed_or_diverged_has_failed_before_any_loss_is_known(study):
-    talk = begun(comparison.LogLines, study)
+def test_crashed_and_diverged_cells_count_as_failed(study):
+    reporter = start_reporter(comparison.LogLines, study)
     for cell, ending in zip(SPEC.cells(), ("crashed", "diverged"), strict=False):
-        end(talk, cell, float("nan"), ending, "out of memory")
-    assert talk.tallies[("post_ln", 2)].failed == 2
-    assert "crashed (out of memory)" in talk.console.file.getvalue()
+        end(reporter, cell, float("nan"), ending, "out of memory")
+    assert reporter.tallies[("post_ln", 2)].failed == 2
+    assert "crashed (out of memory)" in reporter.console.file.getvalue()
 
 
-def test_the_time_left_counts_layers_and_steps(study, monkeypatch):
+def test_remaining_time_counts_layers_and_steps(study, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(comparison.time, "monotonic", lambda: now[0])
-    talk = begun(comparison.LogLines, study)
-    assert format_duration(talk.remaining_seconds()) == "?"
+    reporter = start_reporter(comparison.LogLines, study)
+    assert format_duration(reporter.remaining_seconds()) == "?"
     cell = next(cell for cell in SPEC.cells() if cell.depth == 2)
-    talk.on_cell_event(Event(job(cell), "began"))
-    talk.on_cell_event(Event(job(cell), "stepped", 1, 3.0))
+    reporter.on_cell_event(Event(job(cell), "began"))
+    reporter.on_cell_event(Event(job(cell), "stepped", 1, 3.0))
     now[0] += 99.0
-    talk.on_cell_event(Event(job(cell), "stepped", 100, 3.0))
+    reporter.on_cell_event(Event(job(cell), "stepped", 100, 3.0))
     # 99 steps of 2 layers took 99 seconds; 4 cells of 2 layers and 4 of 4 are left, less 100 steps
-    assert talk.remaining_seconds() == pytest.approx(
+    assert reporter.remaining_seconds() == pytest.approx(
         (4 * 200 * 2 + 4 * 200 * 4 - 100 * 2) * 99 / (99 * 2)
     )
 
 
 @pytest.mark.parametrize("width", [40, 80, 120])
-def test_the_table_fits_the_terminal(study, width):
-    talk = begun(comparison.LiveTable, study, width)
-    end(talk, SPEC.cells()[0], 0.5)
-    sheet = Console(file=io.StringIO(), width=width)
-    sheet.print(talk._render_table())
-    lines = sheet.file.getvalue().splitlines()
+def test_table_fits_the_terminal(study, width):
+    reporter = start_reporter(comparison.LiveTable, study, width)
+    end(reporter, SPEC.cells()[0], 0.5)
+    console = Console(file=io.StringIO(), width=width)
+    console.print(reporter._render_table())
+    lines = console.file.getvalue().splitlines()
     assert all(len(line) <= width for line in lines)
     assert any("post_ln" in line and "1/2" in line and "0.500" in line for line in lines)
     assert "1 of 8 cells" in " ".join(lines)
 
 
-def test_a_long_table_shows_the_rows_that_are_still_at_work(tmp_path):
+def test_long_table_shows_unfinished_rows(tmp_path):
     many = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
-    talk = begun(comparison.LiveTable, study)
+    reporter = start_reporter(comparison.LiveTable, study)
     for cell in many.cells()[:2]:
-        end(talk, cell, 0.5)
-    sheet = Console(file=io.StringIO(), width=80)
-    sheet.print(talk._render_table())
-    lines = sheet.file.getvalue().splitlines()
+        end(reporter, cell, 0.5)
+    console = Console(file=io.StringIO(), width=80)
+    console.print(reporter._render_table())
+    lines = console.file.getvalue().splitlines()
     assert len(lines) <= 20
-    assert "more rows" in sheet.file.getvalue()
+    assert "more rows" in console.file.getvalue()
 
 
-def test_what_is_done_already_is_counted(tmp_path):
+def test_finished_cells_are_counted_at_the_start(tmp_path):
     folder = made_up(
         tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
     )
-    talk = begun(comparison.LogLines, Study.open(folder))
-    assert "resuming: 4 of 8 cells are already done" in talk.console.file.getvalue()
-    assert all(tally.done == 1 for tally in talk.tallies.values())
+    reporter = start_reporter(comparison.LogLines, Study.open(folder))
+    assert "resuming: 4 of 8 cells are already done" in reporter.console.file.getvalue()
+    assert all(tally.done == 1 for tally in reporter.tallies.values())

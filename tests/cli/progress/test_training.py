@@ -1,4 +1,4 @@
-"""What `addnorm train` shows: nothing cut at any width, and no silent moment at the end."""
+"""Progress of `addnorm train`: complete columns at any width, messages before slow steps."""
 
 import io
 import math
@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from addnorm.cli.progress import training as shown
+from addnorm.cli.progress import training as training
 from addnorm.train.train_state import Outcome, TrainState
 from tests.train.cases import recipe
 
@@ -16,16 +16,16 @@ FACTS = {"parameters": 1234, "device": "cpu", "recommended": ""}
 
 @pytest.fixture(name="bar")
 def bar_fixture(tmp_path, monkeypatch):
-    """A bar at step 450 of some, on a terminal of so many columns."""
+    """Return a function that makes a progress bar at step 450 for a terminal width."""
     bars = []
 
     def make(columns, *, steps=1500, loss=3.25, rate=12_345.0):
         screen = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
         monkeypatch.setattr("addnorm.cli.progress.base.Console", lambda **options: screen)
-        bars.append(shown.ProgressBarReporter(recipe("corpus", steps=steps), tmp_path))
+        bars.append(training.ProgressBarReporter(recipe("corpus", steps=steps), tmp_path))
         bars[-1].on_train_start(TrainState(), FACTS)
         bars[-1].on_step_end(TrainState(step=450, tokens=10), loss)
-        bars[-1].bar.update(bars[-1].task_id, rate=rate)  # else a clock would decide
+        bars[-1].bar.update(bars[-1].task_id, rate=rate)  # independent of the clock
         return bars[-1]
 
     yield make
@@ -34,7 +34,7 @@ def bar_fixture(tmp_path, monkeypatch):
 
 
 def line_of(bar):
-    """The one line of a bar, as drawn."""
+    """Return the rendered line of a bar."""
     console = Console(file=io.StringIO(), width=bar.console.width, color_system=None)
     with console.capture() as capture:
         console.print(bar.bar.get_renderable())
@@ -53,53 +53,53 @@ def line_of(bar):
         (12, ["450/1500"]),
     ],
 )
-def test_columns_go_by_importance_and_none_is_cut(bar, columns, numbers):
+def test_columns_are_dropped_by_priority_and_never_truncated(bar, columns, numbers):
     line = line_of(bar(columns))
     assert re.sub("[━╸╺]+", "", line).split() == " ".join(numbers).split()
     assert len(line) <= columns
 
 
 @pytest.mark.parametrize("columns", range(9, 90))
-def test_at_every_width_what_is_there_is_whole(bar, columns):
-    """Larger numbers, too; a bar is at least eight columns, or not there."""
+def test_visible_columns_are_complete_at_every_width(bar, columns):
+    """Also with large numbers; a bar has at least eight columns or is absent."""
     line = line_of(bar(columns, steps=2000, loss=1234.5678, rate=1_234_567.0))
     whole = {"450/2000", "loss 1234.568", "1,234,567 tok/s", "0:00:00", "-:--:--"}
     place = line.index(" 450/2000")  # behind the bar and a blank
     rest = re.sub("[━╸╺]+", " ", line)
-    for words in sorted(whole, key=len, reverse=True):
-        rest = rest.replace(words, "", 1)
+    for text in sorted(whole, key=len, reverse=True):
+        rest = rest.replace(text, "", 1)
     assert rest.strip() == ""
-    assert place == 0 or (place >= shown.MIN_BAR_WIDTH + 1 and len(line) == columns)
+    assert place == 0 or (place >= training.MIN_BAR_WIDTH + 1 and len(line) == columns)
 
 
-def test_a_narrow_window_that_grows_shows_more(bar):
+def test_wider_terminal_shows_more_columns(bar):
     made = bar(25)
     assert "tok/s" not in line_of(made)
     made.console.width = 80
     assert "12,345 tok/s" in line_of(made)
 
 
-@pytest.mark.parametrize("kind", [shown.ProgressBarReporter, shown.LogLines])
-def test_the_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatch, capsys):
-    said = []
+@pytest.mark.parametrize("kind", [training.ProgressBarReporter, training.LogLines])
+def test_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatch, capsys):
+    messages = []
 
     def write(folder):
-        said.append(capsys.readouterr().err)
+        messages.append(capsys.readouterr().err)
         return folder / "report.html"
 
     monkeypatch.setattr("addnorm.report.run_page.write_training_report", write)
-    talk = kind(recipe("corpus"), tmp_path)
-    talk.on_train_end(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
-    talk.close()
-    assert [words.strip() for words in said] == [f"addnorm: writing {tmp_path / 'report.html'}"]
+    reporter = kind(recipe("corpus"), tmp_path)
+    reporter.on_train_end(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
+    reporter.close()
+    assert [text.strip() for text in messages] == [f"addnorm: writing {tmp_path / 'report.html'}"]
     assert "ended" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", [shown.ProgressBarReporter, shown.LogLines])
-def test_words_can_be_said_before_it_begins(kind, tmp_path, capsys):
-    """A tokenizer is trained before there is a model."""
-    talk = kind(recipe("corpus"), tmp_path)
-    talk.on_message("training a tokenizer")
-    talk.close()
+@pytest.mark.parametrize("kind", [training.ProgressBarReporter, training.LogLines])
+def test_messages_are_printed_before_training_starts(kind, tmp_path, capsys):
+    """The tokenizer is trained before the model exists."""
+    reporter = kind(recipe("corpus"), tmp_path)
+    reporter.on_message("training a tokenizer")
+    reporter.close()
     assert capsys.readouterr().err.strip() == "addnorm: training a tokenizer"
-    assert math.isnan(talk.loss)
+    assert math.isnan(reporter.loss)

@@ -1,4 +1,4 @@
-"""Kinds: whether, and how, a token of a branch depends on other tokens."""
+"""Branch kinds: whether and how a token depends on other tokens."""
 
 import pytest
 import torch
@@ -16,7 +16,7 @@ def seed():
 
 
 class Branch(nn.Module):
-    """Four matrices and a kernel, and a function that puts them together."""
+    """Four matrices and a kernel, combined by a function."""
 
     def __init__(self, way, tokens=TOKENS):
         super().__init__()
@@ -69,7 +69,7 @@ def parts(s, x, memory=None):
 
 
 def scored(weigh):
-    """Attention with other weights than those of a softmax."""
+    """Attention whose weights are not a softmax."""
 
     def way(s, x, memory=None):
         q, k, v = parts(s, x, memory)
@@ -148,12 +148,12 @@ ATTENTIONS = {
 
 
 @pytest.mark.parametrize("name", ATTENTIONS)
-def test_tokens_that_are_mixed_by_a_product_of_activations_attend(name):
+def test_product_of_activations_along_tokens_is_attention(name):
     assert kinds(ATTENTIONS[name]) == {"self-attention"}
 
 
 @pytest.mark.parametrize("name", ["retention", "sigmoid", "exp over sum", "softmax", "top two"])
-def test_a_memory_makes_it_cross_attention(name):
+def test_memory_makes_cross_attention(name):
     example = torch.randn(EXAMPLES, TOKENS, DIM), torch.randn(EXAMPLES, 5, DIM)
     assert kinds(ATTENTIONS[name], *example) == {"cross-attention"}
 
@@ -169,7 +169,7 @@ def short_kernel(s, x):
 
 
 @pytest.mark.parametrize("way", [glu_then_kernel, short_kernel])
-def test_a_kernel_over_tokens_is_a_convolution_wherever_it_stands(way):
+def test_kernel_along_tokens_is_convolution(way):
     assert kinds(way) == {"convolution"}
 
 
@@ -194,7 +194,7 @@ MIXERS = {
 
 
 @pytest.mark.parametrize("name", MIXERS)
-def test_tokens_that_are_mixed_by_weights_or_sums_make_a_mixer(name):
+def test_weights_or_sums_along_tokens_are_mixer(name):
     assert kinds(MIXERS[name]) == {"mixer"}
 
 
@@ -210,14 +210,14 @@ def test_tokens_that_are_mixed_by_weights_or_sums_make_a_mixer(name):
         lambda x: torch.einsum("btd->bdt", x),
     ],
 )
-def test_a_matrix_mixes_tokens_however_they_are_turned(turn, tokens):
+def test_matrix_along_transposed_tokens_is_mixer(turn, tokens):
     assert kinds(lambda s, x: turn(s.across(turn(x)).relu()), tokens=tokens) == {"mixer"}
     twice = kinds(lambda s, x: s.o(turn(turn(s.q(x))).relu()), tokens=tokens)
     assert twice == {"feed-forward"}
 
 
 class Columns(nn.Module):
-    """Kernels of one over a stream of (examples, features, tokens), each with its norm."""
+    """Pointwise kernels on (batch, features, tokens), each with a norm."""
 
     def __init__(self, way):
         super().__init__()
@@ -236,13 +236,13 @@ class Columns(nn.Module):
 
 
 @pytest.mark.parametrize("way", ["tokens", "features"])
-def test_kernels_say_where_features_stand_and_a_wrong_norm_does_not(way):
+def test_kernels_determine_feature_axis(way):
     report = addnorm.doctor(Columns(way), torch.randn(EXAMPLES, TOKENS, DIM))
     assert {b.kind for b in report.blocks} == {"feed-forward"}
     assert ("wrong_axis" in {f.rule for f in report.findings}) is (way == "tokens")
 
 
-def test_kernels_of_one_over_tokens_mix_them_where_other_matrices_take_the_features():
+def test_pointwise_kernel_over_tokens_is_mixer():
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -259,7 +259,7 @@ def test_kernels_of_one_over_tokens_mix_them_where_other_matrices_take_the_featu
 
 
 def experts(s, x):
-    """Each token to two of three experts, its copies put back and added up."""
+    """Mixture of experts: each token goes to two of three experts."""
     flat = x.flatten(0, 1)
     weights, chosen = s.gate(flat).softmax(-1).topk(2, -1)
     order = chosen.flatten().argsort()
@@ -291,12 +291,12 @@ LOOK_ALIKES = {
 
 
 @pytest.mark.parametrize("name", LOOK_ALIKES)
-def test_tokens_by_themselves_are_fed_forward(name):
+def test_independent_tokens_are_feed_forward(name):
     assert kinds(LOOK_ALIKES[name]) == {"feed-forward"}
 
 
 @pytest.mark.parametrize("name", ["relu", "softmax", "linear", "summed later", "top two"])
-def test_matrices_of_an_attention_have_their_roles(name):
+def test_roles_of_attention_matrices(name):
     report = addnorm.doctor(Stack(ATTENTIONS[name]), torch.randn(EXAMPLES, TOKENS, DIM), rules=())
     rows = [row for row in report.rows if row["measure"] == "role_gradient_norm"]
     assert {row["role"] for row in rows} == {"query", "key", "value", "out"}

@@ -1,4 +1,4 @@
-"""Norms written out by hand, in all the spellings that are copied around."""
+"""Handwritten norms in common forms."""
 
 import pytest
 import torch
@@ -153,7 +153,7 @@ class Norm(nn.Module):
 
 
 class Stack(nn.Module):
-    """Three feed-forwards; norms as modules, or in the same forward as everything else."""
+    """Three feed-forwards, with norms as modules or inline."""
 
     def __init__(self, function, place, inline):
         super().__init__()
@@ -180,7 +180,7 @@ class Stack(nn.Module):
 @pytest.mark.parametrize("inline", [False, True], ids=["module", "inline"])
 @pytest.mark.parametrize("place", ["pre_ln", "post_ln", "res_post"])
 @pytest.mark.parametrize("function", LAYER + RMS, ids=lambda f: f.__name__)
-def test_a_norm_in_any_spelling_is_a_norm(function, place, inline):
+def test_every_form_of_norm_is_found(function, place, inline):
     torch.manual_seed(0)
     report = addnorm.doctor(Stack(function, place, inline), vectors(), rules=())
     assert [block.wiring for block in report.blocks] == [place] * 3
@@ -190,13 +190,13 @@ def test_a_norm_in_any_spelling_is_a_norm(function, place, inline):
 
 
 @pytest.mark.parametrize("function", LAYER + RMS, ids=lambda f: f.__name__)
-def test_no_spelling_alarms_anybody(function):
+def test_no_form_of_norm_causes_findings(function):
     torch.manual_seed(0)
     rules = ["double_norm", "wrong_axis", "inert_norm", "missing_final_norm", "eps_too_small"]
     assert addnorm.doctor(Stack(function, "pre_ln", False), vectors(), rules=rules).findings == ()
 
 
-def test_a_softmax_by_hand_is_no_norm():
+def test_handwritten_softmax_is_not_a_norm():
     class Net(nn.Module):
         def __init__(self):
             super().__init__()
@@ -220,7 +220,7 @@ def test_epsilon_is_read_from_the_formula():
 
 
 class Turned(nn.Module):
-    """Batch norm of features that stand last, with as many points as features."""
+    """Batch norm of last-axis features, with as many points as features."""
 
     def __init__(self):
         super().__init__()
@@ -231,7 +231,7 @@ class Turned(nn.Module):
 
 
 @pytest.mark.parametrize("points", [DIM, DIM + 3])
-def test_batch_norm_of_turned_features_stands_over_the_right_axis(points):
+def test_batch_norm_of_last_axis_features_has_right_axis(points):
     torch.manual_seed(0)
     model = nn.Sequential(Turned(), Turned()).eval()
     report = addnorm.doctor(model, torch.randn(4, points, DIM), rules=["wrong_axis"])

@@ -1,4 +1,4 @@
-"""What stands behind each sum, however the same arithmetic is nested."""
+"""Norms after each sum, for the same arithmetic in different modules."""
 
 import pytest
 import torch
@@ -24,7 +24,7 @@ def seed():
 
 
 class OneSkip(PreBlock):
-    """Only the attention's skip stands behind its norm."""
+    """Only the skip of the attention carries the normalized stream."""
 
     def forward(self, x, mask=None):
         h = self.one(x)
@@ -33,7 +33,7 @@ class OneSkip(PreBlock):
 
 
 @pytest.mark.parametrize("final", [True, False])
-def test_one_skip_behind_its_norm_keeps_the_final_norm(final):
+def test_one_false_pre_norm_keeps_final_norm(final):
     report = addnorm.doctor(Model(stack(OneSkip), nn.LayerNorm(DIM) if final else None), ids())
     assert [b.wiring for b in report.blocks] == ["false_pre_ln", "pre_ln"] * DEPTH
     (line,) = report.stacks
@@ -45,7 +45,7 @@ def test_one_skip_behind_its_norm_keeps_the_final_norm(final):
 
 
 @pytest.mark.parametrize(("block", "wiring"), [(PreBlock, "pre_ln"), (PostBlock, "post_ln")])
-def test_a_branch_fed_by_another_is_no_parallel_attention(block, wiring):
+def test_branch_fed_by_another_is_not_parallel(block, wiring):
     final = nn.LayerNorm(DIM) if block is PreBlock else None
     report = addnorm.doctor(Model(stack(block, fault="unadded"), final), ids())
     assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * DEPTH
@@ -56,7 +56,7 @@ def test_a_branch_fed_by_another_is_no_parallel_attention(block, wiring):
 
 
 class Held(nn.Module):
-    """A part inside a module of its own."""
+    """A module inside another one."""
 
     def __init__(self, part):
         super().__init__()
@@ -67,7 +67,7 @@ class Held(nn.Module):
 
 
 class Flat(nn.Module):
-    """Layers of one sub-layer in one forward, parts in modules of their own or not."""
+    """All layers in one forward, with or without nested modules."""
 
     def __init__(self, way, nested, depth=3):
         super().__init__()
@@ -99,7 +99,7 @@ def step(way, x, f, one, two):
 
 
 class Layer(nn.Module):
-    """The same step as a module, norms with it, or with the one before."""
+    """The same step as a module; its norm belongs to it or to the one before."""
 
     def __init__(self, way):
         super().__init__()
@@ -115,7 +115,7 @@ WAYS = ("pre_ln", "post_ln", "res_post", "sandwich", "pre_post", "false_pre_ln")
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_the_same_arithmetic_has_the_same_class_flat_or_nested(way):
+def test_wiring_does_not_depend_on_module_nesting(way):
     last = [nn.LayerNorm(DIM)] if way in ENDS else []
     layers = nn.Sequential(nn.Linear(DIM, DIM), *[Layer(way) for _ in range(3)], *last)
     for model in (Flat(way, False), Flat(way, True), layers, Held(Held(layers))):
@@ -146,7 +146,7 @@ class Activated(nn.Module):
 
 @pytest.mark.parametrize("nested", [False, True])
 @pytest.mark.parametrize("way", ["pre_ln", "res_post"])
-def test_a_norm_before_branch_and_projection_is_the_entry_wherever_it_lives(way, nested):
+def test_norm_before_branch_and_projection_is_entry_norm(way, nested):
     block = Activated(way, 16)
     if nested:
         block.norm, block.end = Held(Held(block.norm)), Held(block.end)

@@ -1,4 +1,4 @@
-"""Streams that begin, cross and nest in unusual ways."""
+"""Streams that start, cross and nest in unusual ways."""
 
 import pytest
 import torch
@@ -14,7 +14,7 @@ def attention():
 
 
 class Latents(nn.Module):
-    """Learned latents look at the input, as in Perceiver."""
+    """Learned latents attend to the input, as in Perceiver."""
 
     def __init__(self):
         super().__init__()
@@ -77,7 +77,7 @@ class Group(nn.Module):
         return x + self.last(self.blocks(x))
 
 
-def test_blocks_in_groups():
+def test_residual_groups():
     report = addnorm.doctor(nn.Sequential(Group(), Group(), nn.LayerNorm(DIM)), vectors())
     outer = [b for b in report.blocks if "long-skip" in b.tags]
     inner = [b for b in report.blocks if "long-skip" not in b.tags]
@@ -86,7 +86,7 @@ def test_blocks_in_groups():
 
 
 class Looked(Model):
-    """Rows of a table by an index, or by a product with ones and zeros."""
+    """Embedding by indexing, or by a product with one-hot rows."""
 
     def __init__(self, way):
         super().__init__(stack(PreBlock), nn.LayerNorm(DIM))
@@ -103,13 +103,13 @@ class Looked(Model):
 
 
 @pytest.mark.parametrize("way", ["index", "one hot"])
-def test_embeddings_of_other_spellings(way):
+def test_other_forms_of_embedding(way):
     report = addnorm.doctor(Looked(way), ids())
     assert [b.wiring for b in report.blocks] == ["pre_ln"] * 6
 
 
 class Experts(nn.Module):
-    """A router with softmax, experts, and one expert for all tokens."""
+    """A softmax router, experts, and a shared expert."""
 
     def __init__(self):
         super().__init__()
@@ -124,7 +124,7 @@ class Experts(nn.Module):
         return x + found + self.shared(h)
 
 
-def test_a_shared_expert_is_not_called_attention():
+def test_shared_expert_is_not_attention():
     model = nn.Sequential(Experts(), Experts(), nn.LayerNorm(DIM))
     report = addnorm.doctor(model, vectors())
     assert {b.kind for b in report.blocks} == {"feed-forward"}
@@ -132,7 +132,7 @@ def test_a_shared_expert_is_not_called_attention():
 
 
 class Sinks(nn.Module):
-    """Attention with a learned place to look at when there is nothing to see."""
+    """Attention with a learned sink."""
 
     def __init__(self):
         super().__init__()
@@ -155,7 +155,7 @@ def test_attention_with_sinks_is_attention():
 
 
 @pytest.mark.slow
-def test_a_very_deep_model():
+def test_very_deep_model():
     torch.manual_seed(0)
     report = addnorm.doctor(Model(stack(PreBlock, 96), nn.LayerNorm(DIM)), ids(), rules=())
     assert len(report.blocks) == 192

@@ -1,4 +1,4 @@
-"""A typical layer, drawn from what was recorded."""
+"""Typical layers and their diagram."""
 
 import pytest
 import torch
@@ -31,13 +31,13 @@ def pieces(model):
         (Model(stack(PreBlock, fault="skip")), [NORM, LOOK, ADD, NORM, MLP, ADD]),
     ],
 )
-def test_every_piece_stands_where_it_was_recorded(model, wanted):
+def test_elements_of_typical_layer(model, wanted):
     sketch, found = pieces(model)
     assert found == wanted
     assert sketch.repeats == 3
 
 
-def test_a_skip_after_the_norm_is_drawn_behind_it():
+def test_false_pre_norm_skip_starts_after_norm():
     sketch, _ = pieces(Model(stack(PreBlock, fault="skip")))
     norm, look, add = 1, 2, 3
     assert sketch.elements[add].inputs == (norm, look)
@@ -46,7 +46,7 @@ def test_a_skip_after_the_norm_is_drawn_behind_it():
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_the_picture_has_every_piece(theme):
+def test_diagram_contains_every_element(theme):
     report = addnorm.doctor(Model(stack(PostBlock, alpha=1.5)), ids(), rules=())
     text = doctor_diagram(report, theme=theme)
     assert text.startswith("<svg") and text.rstrip().endswith("</svg>")
@@ -54,7 +54,7 @@ def test_the_picture_has_every_piece(theme):
         assert word in text
 
 
-def test_the_layer_that_is_drawn_is_a_usual_one():
+def test_most_frequent_layer_is_drawn():
     torch.manual_seed(0)
     blocks = stack(PreBlock)
     blocks[1] = PreBlock(fault="half skip")

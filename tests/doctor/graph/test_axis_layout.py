@@ -1,4 +1,4 @@
-"""Layouts: where axes come from, against what indices say."""
+"""Axis layouts, checked against the indices of reshaped tensors."""
 
 import math
 
@@ -20,7 +20,7 @@ from addnorm.doctor.graph.contractions import to_einsum
 
 
 def moved(before, after):
-    """For each axis of a reshaped tensor, the old axes along which one moves with it."""
+    """Return the old axes that vary along each axis of a reshaped tensor."""
     places = np.stack(np.unravel_index(np.arange(math.prod(before)), before)).reshape(-1, *after)
     found = []
     for axis in range(len(after)):
@@ -31,7 +31,7 @@ def moved(before, after):
 
 @given(st.data())
 @settings(deadline=None, max_examples=60)
-def test_a_reshape_takes_axes_where_their_entries_go(data):
+def test_reshape_moves_factors_with_their_entries(data):
     before = tuple(data.draw(st.lists(st.integers(1, 6), min_size=1, max_size=4)))
     left, after = math.prod(before), []
     while left > 1 and len(after) < 5:
@@ -44,7 +44,7 @@ def test_a_reshape_takes_axes_where_their_entries_go(data):
         assert wanted <= collect_origins([axis])
 
 
-def test_a_reshape_and_its_way_back_are_exact():
+def test_reshape_and_inverse_are_exact():
     before = (2, 6, 12)
     there = reshape_layout(identity_layout(before), (2, 3, 2, 4, 3))
     assert [sorted(collect_origins([axis])) for axis in there] == [[-3], [-2], [-2], [-1], [-1]]
@@ -52,7 +52,7 @@ def test_a_reshape_and_its_way_back_are_exact():
     assert [collect_origins([a]) for a in reshape_layout(flat, before)] == [{-3}, {-2}, {-1}]
 
 
-def test_more_entries_by_a_multiple_are_copies():
+def test_multiple_of_size_means_copies():
     copied = resize_axis(make_axis({-2}, 6), 12)
     assert copied == (AxisFactor(frozenset({-2}), 6), AxisFactor(frozenset(), 2))
     assert resize_axis(make_axis({-2}, 6), 5) == make_axis({-2}, 5)
@@ -75,7 +75,7 @@ def test_more_entries_by_a_multiple_are_copies():
         ("tensordot", torch.tensordot, [(2, 3, 4), (5, 3)], {"dims": ([1], [-1])}),
     ],
 )
-def test_a_product_is_the_einsum_that_it_is_spelt_as(op, call, shapes, detail):
+def test_product_equals_its_einsum(op, call, shapes, detail):
     torch.manual_seed(0)
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     terms, out = to_einsum(op, shapes, detail=detail)
@@ -83,7 +83,7 @@ def test_a_product_is_the_einsum_that_it_is_spelt_as(op, call, shapes, detail):
     torch.testing.assert_close(spelt, call(*tensors, **detail))
 
 
-def test_dots_and_a_result_that_is_not_told_are_spelt_out():
+def test_ellipsis_and_implicit_output_are_expanded():
     assert to_einsum("einsum", [(2, 3, 4), (4, 5)], detail={"equation": "...d, df -> ...f"}) == (
         ["21d", "df"], "21f"
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""How far the doctor walks: long models written out step by step stay affordable."""
+"""Cost of graph walks: long unrolled models stay within the budget."""
 
 import pytest
 import torch
@@ -10,7 +10,7 @@ from tests.doctor.models.tiny import DIM
 
 
 class Scan(nn.Module):
-    """h = a h + b x, one step after another."""
+    """Unrolled scan, h = a h + b x."""
 
     def __init__(self):
         super().__init__()
@@ -27,7 +27,7 @@ class Scan(nn.Module):
 
 
 class Cell(nn.Module):
-    """h = tanh(W x + U h): every step has a matrix of its own in the way."""
+    """Unrolled recurrent cell, h = tanh(W x + U h), with a matrix in each step."""
 
     def __init__(self):
         super().__init__()
@@ -45,17 +45,17 @@ def walked(block, length):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(DIM, DIM), block(), nn.LayerNorm(DIM))
     x = torch.randn(2, length, DIM)
-    with trace_model(model, x) as visit:
-        return visit.recorder.graph, [r.has_pre_norm for r in visit.analysis.blocks()]
+    with trace_model(model, x) as trace:
+        return trace.recorder.graph, [r.has_pre_norm for r in trace.analysis.blocks()]
 
 
-def test_a_scan_is_walked_in_proportion_to_its_length():
+def test_walk_steps_grow_linearly_with_scan_length():
     short, long = walked(Scan, 30), walked(Scan, 120)
     assert short[1] == long[1] == [True]
     assert long[0].walk_steps < 6 * short[0].walk_steps
 
 
-def test_walks_are_cut_short_when_they_were_too_many_and_that_is_noted(monkeypatch):
+def test_exhausted_walk_budget_is_noted(monkeypatch):
     monkeypatch.setattr("addnorm.doctor.graph.graph.MAX_WALK_STEPS", 2000)
     graph, _ = walked(Cell, 80)
     assert graph.over_budget
@@ -65,7 +65,7 @@ def test_walks_are_cut_short_when_they_were_too_many_and_that_is_noted(monkeypat
 
 
 @pytest.mark.parametrize("way", ["W @ x", "matmul", "einsum", "transposed", "linear"])
-def test_a_matrix_across_tokens_is_a_mixer(way):
+def test_matrix_along_tokens_is_mixer(way):
     class Mixer(nn.Module):
         def __init__(self):
             super().__init__()
@@ -90,7 +90,7 @@ def test_a_matrix_across_tokens_is_a_mixer(way):
 
 
 @pytest.mark.parametrize("way", ["x @ W", "einsum", "W x"])
-def test_a_matrix_across_features_is_a_feed_forward(way):
+def test_matrix_along_features_is_feed_forward(way):
     class Feed(nn.Module):
         def __init__(self):
             super().__init__()

@@ -1,4 +1,4 @@
-"""Additions in every spelling, and what merely looks like one."""
+"""Additions in every form, and operations that only resemble one."""
 
 import functools
 import operator
@@ -13,7 +13,7 @@ import addnorm
 DIM, LAYERS = 24, 3
 
 
-class Spelt(nn.Module):
+class Added(nn.Module):
     """x = add(x, f(norm(x))), three times, and a final norm."""
 
     def __init__(self, add):
@@ -88,27 +88,27 @@ ADDS = {
 
 
 @pytest.mark.parametrize("name", ADDS)
-def test_an_addition_is_an_addition_however_it_is_spelt(name):
+def test_every_form_of_addition_is_found(name):
     torch.manual_seed(0)
-    report = addnorm.doctor(Spelt(ADDS[name]), torch.randn(2, 5, DIM))
+    report = addnorm.doctor(Added(ADDS[name]), torch.randn(2, 5, DIM))
     assert [(b.wiring, b.tags) for b in report.blocks] == [("pre_ln", ())] * LAYERS
     assert {b.stream for b in report.blocks} == {0}
     assert report.findings == ()
 
 
-def test_a_mean_of_both_halves_the_stream():
+def test_mean_of_shortcut_and_branch_scales_stream():
     report = addnorm.doctor(
-        Spelt(lambda m, x, f: torch.stack([x, f]).mean(0)), torch.randn(2, 5, DIM)
+        Added(lambda m, x, f: torch.stack([x, f]).mean(0)), torch.randn(2, 5, DIM)
     )
     assert {b.wiring for b in report.blocks} == {"pre_ln"}
     assert [b.tags for b in report.blocks] == [(), ("scaled-stream",), ("scaled-stream",)]
 
 
-def test_a_weighted_sum_of_stream_and_branch_is_one_too():
+def test_weighted_sum_of_stream_and_branch_is_residual():
     def mixed(m, x, f):
         return torch.einsum("s,sbtd->btd", m.weights, torch.stack([x, f]))
 
-    report = addnorm.doctor(Spelt(mixed), torch.randn(2, 5, DIM))
+    report = addnorm.doctor(Added(mixed), torch.randn(2, 5, DIM))
     assert [b.wiring for b in report.blocks] == ["pre_ln"] * LAYERS
 
 
@@ -120,14 +120,14 @@ def test_a_weighted_sum_of_stream_and_branch_is_one_too():
         lambda m, x, f: f - x.roll(1, 1),
     ],
 )
-def test_what_is_no_addition(add):
-    assert addnorm.doctor(Spelt(add), torch.randn(2, 5, DIM)).blocks == ()
+def test_other_combinations_are_not_residual(add):
+    assert addnorm.doctor(Added(add), torch.randn(2, 5, DIM)).blocks == ()
 
 
-def test_signs_of_a_stacked_sum_are_those_of_a_plain_one():
+def test_stacked_sum_has_statistics_of_plain_sum():
     torch.manual_seed(0)
-    plain = Spelt(lambda m, x, f: x + f)
-    stacked = Spelt(ADDS["stack and sum"])
+    plain = Added(lambda m, x, f: x + f)
+    stacked = Added(ADDS["stack and sum"])
     stacked.load_state_dict(plain.state_dict())
     x = torch.randn(2, 5, DIM)
     one, other = addnorm.doctor(plain, x), addnorm.doctor(stacked, x)

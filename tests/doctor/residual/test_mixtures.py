@@ -1,4 +1,4 @@
-"""Parallel streams: found in every layout and spelling, and nothing else is taken for them."""
+"""Hyper-connections in every axis order and form; other models are not mistaken for them."""
 
 import pytest
 import torch
@@ -28,13 +28,13 @@ def test_streams_on_any_axis(layout, way):
 
 
 @pytest.mark.parametrize("way", WAYS)
-def test_streams_that_are_kept_as_they_are_and_read_for_good(way):
+def test_unmixed_streams_and_learned_readout(way):
     assert seen(Hyper("bntd", way, keep=True, last="read"), ids()) == WANTED
     assert seen(Hyper("btdn", way, last="read", streams=2), ids()) == WANTED
 
 
 class Smallest(nn.Module):
-    """Three lines."""
+    """A hyper-connection in three lines."""
 
     def __init__(self):
         super().__init__()
@@ -52,7 +52,7 @@ class Smallest(nn.Module):
         return self.last(streams.mean(1))
 
 
-def test_the_variance_of_streams_is_over_features():
+def test_mixed_streams_have_all_measurements():
     report = addnorm.doctor(Smallest(), vectors(), rules=())
     assert [(b.wiring, b.tags) for b in report.blocks] == [("pre_ln", ("hyper-connections",))] * 3
     turned = addnorm.doctor(Hyper("btdn", "einsum"), ids(), rules=())
@@ -71,7 +71,7 @@ def test_variances_do_not_depend_on_the_layout():
 
 
 class Twice(nn.Module):
-    """Two streams of one branch, of which it reads only the first (ResiDual)."""
+    """A branch that reads one stream and is added to two (ResiDual)."""
 
     def __init__(self):
         super().__init__()
@@ -86,7 +86,7 @@ class Twice(nn.Module):
         return x + self.norms[-1](y)
 
 
-def test_a_branch_on_two_streams_is_no_mixture():
+def test_branch_added_to_two_streams_is_not_a_mixture():
     report = addnorm.doctor(Twice(), vectors(), rules=())
     assert not any("hyper-connections" in b.tags for b in report.blocks)
     assert [b.wiring for b in report.blocks if "dual" not in b.tags] == ["post_ln"] * 3
@@ -96,7 +96,7 @@ def test_a_branch_on_two_streams_is_no_mixture():
 
 
 class Far(nn.Module):
-    """Two ways that share nothing but the input, and are added."""
+    """A sum of two branches with different inputs."""
 
     def __init__(self):
         super().__init__()
@@ -118,12 +118,12 @@ class Far(nn.Module):
         ),
     ],
 )
-def test_a_model_without_blocks_is_told_why(model, example, why):
+def test_note_explains_missing_blocks(model, example, why):
     (note,) = [n for n in addnorm.doctor(model, example).notes if n.startswith("a residual add")]
     assert why in note
 
 
-def test_an_attention_without_an_add_is_told():
+def test_note_names_attention_without_residual():
     class Pooled(nn.Module):
         def __init__(self):
             super().__init__()

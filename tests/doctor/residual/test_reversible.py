@@ -37,7 +37,7 @@ class Layers(nn.Module):
 
 
 class Streams(Layers):
-    """Both streams begin with the same, as in the Reformer."""
+    """Both streams start with the same tensor, as in the Reformer."""
 
     def __init__(self, end, final=True):
         super().__init__(2 * DIM if end == "side by side" else DIM, final)
@@ -52,7 +52,7 @@ class Streams(Layers):
 
 
 class Halves(Layers):
-    """Cut in two and put together in every layer, as in RevNet."""
+    """Split and concatenated in every layer, as in RevNet."""
 
     def __init__(self, cut):
         super().__init__(2 * DIM)
@@ -119,6 +119,6 @@ class Nested(Layers):
 
 
 @pytest.mark.parametrize("shown", [False, True])
-def test_a_sum_inside_a_branch_is_no_stream_of_its_own(shown):
+def test_sum_inside_branch_is_not_reversible(shown):
     report = addnorm.doctor(Nested(shown), ids())
     assert not any("reversible" in b.tags for b in (*report.blocks, *report.inner))

@@ -1,4 +1,4 @@
-"""Masks of the future that are wrong in every layer are found; other patterns are no such masks."""
+"""Causal masks: wrong masks are found, and other patterns are not mistaken for them."""
 
 import math
 
@@ -19,7 +19,7 @@ def later(offset=1):
 
 
 class Look(nn.Module):
-    """Attention written out; `weigh` makes weights of scores."""
+    """Handwritten attention; `weigh` turns scores into weights."""
 
     def __init__(self, weigh):
         super().__init__()
@@ -34,7 +34,7 @@ class Look(nn.Module):
 
 
 class Whole(nn.Module):
-    """torch's own attention with a mask."""
+    """`nn.MultiheadAttention` with a mask."""
 
     def __init__(self, mask):
         super().__init__()
@@ -61,7 +61,7 @@ def model(look):
 
 
 def relative(m, scores):
-    """T5's buckets: a learned bias for each distance, both ways."""
+    """Learned bias per distance, as in T5, in both directions."""
     place = torch.arange(T)
     return scores + m.table[:, place[None] - place[:, None] + T]
 
@@ -84,7 +84,7 @@ def prefix(many):
 
 
 def chunks(size=2):
-    """Block by block causal: inside its block every token sees every other."""
+    """Causal between blocks; tokens of one block attend to each other."""
     block = torch.arange(T) // size
     return block[None] > block[:, None]
 
@@ -111,7 +111,7 @@ WRONG = {
 
 
 @pytest.mark.parametrize("name", WRONG)
-def test_a_mask_that_is_wrong_in_every_layer_is_found(name):
+def test_wrong_mask_in_every_layer_is_found(name):
     report = addnorm.doctor(model(lambda: Look(WRONG[name])), ids())
     (finding,) = (f for f in report.findings if f.rule == "future_leak")
     assert finding.severity == "error"
@@ -123,7 +123,7 @@ def test_a_mask_that_is_wrong_in_every_layer_is_found(name):
 
 
 @pytest.mark.parametrize("mask", [later(2), later(2).float() * -1e9, later().float() * -1])
-def test_in_torchs_own_attention_too(mask):
+def test_wrong_mask_in_multihead_attention_is_found(mask):
     assert rules(model(lambda: Whole(mask))) == {"future_leak"}
 
 
@@ -146,14 +146,14 @@ HEALTHY = {
 
 
 @pytest.mark.parametrize("name", HEALTHY)
-def test_other_patterns_are_left_in_peace(name):
+def test_other_patterns_are_not_reported(name):
     report = addnorm.doctor(model(lambda: Look(HEALTHY[name])), ids())
     assert report.findings == ()
     assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * 2
 
 
 def test_windows_of_shifted_rows():
-    """Swin: windows of their own, some cut by a mask of their own."""
+    """Shifted windows of Swin, some with a mask."""
 
     class Windows(Look):
         def forward(self, x):
@@ -170,7 +170,7 @@ def test_windows_of_shifted_rows():
     assert rules(model(lambda: Windows(masked(mask, -100.0)))) == set()
 
 
-def test_a_triangle_of_features_is_no_mask_of_tokens():
+def test_triangle_over_features_is_not_a_mask():
     class Sums(nn.Module):
         def __init__(self):
             super().__init__()
@@ -183,7 +183,7 @@ def test_a_triangle_of_features_is_no_mask_of_tokens():
     assert "future_leak" not in rules(model(Sums))
 
 
-def test_where_a_mask_begins():
+def test_causal_offset():
     assert causal_offset(later()) == causal_offset(~later()) == 1
     assert causal_offset(later(2).float() * -1e9) == 2
     assert causal_offset(torch.full((T, T), -math.inf).triu(1)) == 1

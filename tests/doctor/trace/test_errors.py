@@ -1,4 +1,4 @@
-"""Strangers' code that leaves, and outputs that are no numbers."""
+"""User code that exits, and outputs that are not finite."""
 
 import sys
 
@@ -21,7 +21,7 @@ class Leaves(nn.Module):
 
 
 class Block(nn.Module):
-    """A Pre-LN block behind a matrix that may hold what is no number."""
+    """A Pre-LN block after a matrix that may contain NaN."""
 
     def __init__(self, value=0.0):
         super().__init__()
@@ -38,7 +38,7 @@ class Block(nn.Module):
         return self.head(self.final(x + self.linear(self.norm(x))))
 
 
-def test_a_forward_that_leaves_the_program_is_a_mistake():
+def test_system_exit_in_forward_is_user_error():
     with pytest.raises(UserError, match="SystemExit"):
         addnorm.doctor(Leaves(), torch.ones(2, 4))
     with pytest.raises(UserError, match="SystemExit"):
@@ -46,7 +46,7 @@ def test_a_forward_that_leaves_the_program_is_a_mistake():
 
 
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
-def test_outputs_that_are_not_finite_are_noted_and_convict_nobody(value):
+def test_non_finite_outputs_are_noted_without_findings(value):
     torch.manual_seed(0)
     report = addnorm.doctor(Block(value), torch.randn(3, 6, 8))
     assert any("are NaN or infinite" in note for note in report.notes)

@@ -1,11 +1,11 @@
-"""A fused sum is read as the plain steps that it stands for, with the same names and numbers."""
+"""Fused additions are reported like the plain steps that they are equal to."""
 
 import pytest
 import torch
 from torch import nn
 
 import addnorm
-from tests.doctor.residual.test_add_patterns import DIM, LAYERS, Spelt
+from tests.doctor.residual.test_add_patterns import DIM, LAYERS, Added
 
 
 def gate(m, x):
@@ -72,12 +72,12 @@ PAIRS = {
 
 
 @pytest.mark.parametrize("name", PAIRS)
-def test_a_fused_sum_is_what_it_stands_for(name):
+def test_fused_addition_equals_its_steps(name):
     fused, plain, tags = PAIRS[name]
     reports = []
     for add in (fused, plain):
         torch.manual_seed(0)
-        reports.append(addnorm.doctor(Spelt(add), torch.randn(2, 5, DIM)))
+        reports.append(addnorm.doctor(Added(add), torch.randn(2, 5, DIM)))
     assert [b.tags for b in reports[0].blocks] == [tags] * LAYERS
     for one, other in zip(*(report.blocks for report in reports), strict=True):
         assert (one.wiring, one.kind, one.tags) == (other.wiring, other.kind, other.tags)
@@ -86,7 +86,7 @@ def test_a_fused_sum_is_what_it_stands_for(name):
     assert {f.rule for f in reports[0].findings} == {f.rule for f in reports[1].findings}
 
 
-def test_a_gate_of_another_input_through_addcmul():
+def test_gate_from_other_input_through_addcmul():
     class Conditioned(nn.Module):
         def __init__(self):
             super().__init__()
@@ -103,7 +103,7 @@ def test_a_gate_of_another_input_through_addcmul():
     ]
 
 
-def test_a_shift_and_a_moving_average_are_no_branches():
+def test_shift_and_moving_average_are_not_branches():
     class Shifted(nn.Module):
         def __init__(self):
             super().__init__()

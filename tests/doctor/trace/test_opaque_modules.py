@@ -1,4 +1,4 @@
-"""Norms known by how they behave."""
+"""Norms that are recognized by their behavior."""
 
 import torch
 from torch import nn
@@ -8,7 +8,7 @@ from tests.doctor.models.tiny import DIM, LENGTH, Model, PreBlock, ids, stack
 
 
 class OwnBatchNorm(nn.Module):
-    """A batch norm written out, with running statistics for use."""
+    """Handwritten batch norm with running statistics."""
 
     def __init__(self, dim):
         super().__init__()
@@ -25,7 +25,7 @@ class OwnBatchNorm(nn.Module):
         return (x - mean) / torch.sqrt(square + 1e-5) * self.gain + self.bias
 
 
-def test_a_batch_norm_by_hand_is_seen_as_it_trains():
+def test_handwritten_batch_norm_runs_in_train_mode():
     torch.manual_seed(0)
     model = Model(stack(PreBlock, norm=OwnBatchNorm), OwnBatchNorm(DIM))
     kept = [b.clone() for b in model.buffers()]
@@ -36,7 +36,7 @@ def test_a_batch_norm_by_hand_is_seen_as_it_trains():
     assert all(torch.equal(a, b) for a, b in zip(kept, model.buffers(), strict=True))
 
 
-def test_a_batch_norm_over_places_of_tokens_is_told_in_its_own_words():
+def test_batch_norm_over_positions_has_its_own_message():
     torch.manual_seed(0)
     norm = lambda d: nn.BatchNorm1d(LENGTH)  # noqa: E731
     report = addnorm.doctor(Model(stack(PreBlock, norm=norm), nn.LayerNorm(DIM)), ids())

@@ -1,4 +1,4 @@
-"""A visit leaves no trace, and whatever fails is named."""
+"""The model is restored, and failures are reported."""
 
 import random
 import warnings
@@ -14,7 +14,7 @@ from tests.doctor.state_checksum import pre, state
 
 
 class Restless(nn.Module):
-    """Writes to buffers and weights, draws numbers, drops."""
+    """Writes to buffers and weights, draws random numbers, uses dropout."""
 
     def __init__(self, fails=False):
         super().__init__()
@@ -37,7 +37,7 @@ class Restless(nn.Module):
 
 
 @pytest.mark.parametrize("training", [True, False])
-def test_a_visit_leaves_no_trace(training):
+def test_model_is_restored(training):
     torch.manual_seed(0)
     model = Restless().train(training)
     model.body[0].weight.requires_grad_(False)
@@ -48,7 +48,7 @@ def test_a_visit_leaves_no_trace(training):
     assert state(model) == before
 
 
-def test_a_visit_that_fails_half_way_leaves_no_trace():
+def test_model_is_restored_after_failing_forward():
     model = Restless(fails=True)
     before = state(model)
     x = torch.randn(6, DIM, generator=torch.Generator().manual_seed(0))
@@ -59,7 +59,7 @@ def test_a_visit_that_fails_half_way_leaves_no_trace():
     assert state(model) == before
 
 
-def test_a_loss_that_fails_leaves_no_trace():
+def test_model_is_restored_after_failing_loss():
     model = pre()
     before = state(model)
 
@@ -72,7 +72,7 @@ def test_a_loss_that_fails_leaves_no_trace():
 
 
 class Looked(nn.Module):
-    """A table whose rows are shortened when they are looked up."""
+    """An embedding with max_norm, which rescales rows in place."""
 
     def __init__(self, table):
         super().__init__()
@@ -83,7 +83,7 @@ class Looked(nn.Module):
         return self.norm(x + self.f(x))
 
 
-def test_rows_that_a_lookup_shortens_are_given_back():
+def test_embedding_with_max_norm_is_restored():
     torch.manual_seed(0)
     model = Looked(nn.Embedding(40, DIM, max_norm=0.1))
     before = state(model)
@@ -91,7 +91,7 @@ def test_rows_that_a_lookup_shortens_are_given_back():
     assert state(model) == before
 
 
-def test_weights_that_are_views_of_one_buffer_are_given_back():
+def test_weights_that_share_storage_are_restored():
     class Flat(nn.Module):
         def __init__(self):
             super().__init__()
@@ -122,14 +122,14 @@ def scripted():
     return model
 
 
-def test_a_scripted_part_leaves_no_trace():
+def test_scripted_module_is_restored():
     model = scripted()
     before = state(model)
     addnorm.doctor(model, vectors())
     assert state(model) == before
 
 
-def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
+def test_everything_else_is_restored_if_one_restore_fails(monkeypatch):
     from addnorm.doctor.trace.state_guard import StateGuard
 
     def broken(self):
@@ -146,14 +146,14 @@ def test_everything_is_given_back_even_if_something_cannot_be(monkeypatch):
     assert model.head.weight.grad is not None and model.head.weight.requires_grad
 
 
-def test_a_lazy_module_is_refused():
+def test_lazy_module_raises():
     with pytest.raises(
         addnorm.UserError, match=r"expected initialized weights, got 0\.weight of a lazy"
     ):
         addnorm.doctor(nn.Sequential(nn.LazyLinear(3)), vectors())
 
 
-def test_inputs_are_left_as_they_were():
+def test_inputs_are_unchanged():
     class Writes(nn.Module):
         def __init__(self):
             super().__init__()
@@ -170,7 +170,7 @@ def test_inputs_are_left_as_they_were():
     assert report.findings == () or "leak" not in report.findings[0].rule
 
 
-def test_what_fails_is_named():
+def test_failing_loss_and_backward_are_reported():
     class Wrong(nn.Module):
         def __init__(self):
             super().__init__()
@@ -182,7 +182,7 @@ def test_what_fails_is_named():
     def silly(out):
         return out["loss"]
 
-    with pytest.raises(addnorm.UserError, match="loss: expected a function .* but it raised"):
+    with pytest.raises(addnorm.UserError, match=r"loss: expected a function .* but it raised"):
         addnorm.doctor(Wrong(), vectors(), silly)
     with pytest.raises(
         addnorm.UserError, match=r"loss: expected a scalar tensor, got shape \(2, 7, 24\)"
@@ -194,7 +194,7 @@ def test_what_fails_is_named():
     assert report.notes[0].startswith("gradients: the backward pass failed")
 
 
-def test_a_graph_that_cannot_be_read_is_no_fault_of_the_inputs(monkeypatch):
+def test_internal_error_is_reported_as_such(monkeypatch):
     def broken(graph, adds):
         raise KeyError("lost")
 
@@ -203,7 +203,7 @@ def test_a_graph_that_cannot_be_read_is_no_fault_of_the_inputs(monkeypatch):
         addnorm.doctor(pre(), ids())
 
 
-def test_a_rule_that_fails_costs_only_itself(monkeypatch):
+def test_failing_rule_becomes_note(monkeypatch):
     from addnorm.doctor.rules import RULES
 
     def broken(case):
@@ -216,7 +216,7 @@ def test_a_rule_that_fails_costs_only_itself(monkeypatch):
 
 
 class Acting(nn.Module):
-    """A block that does something to its model on the way."""
+    """A block whose forward runs a side effect."""
 
     def __init__(self, act):
         super().__init__()
@@ -259,7 +259,7 @@ def by_numpy(model):
 
 
 @pytest.mark.parametrize("act", [resized, longer, rebound, hooked, drawn, remembered, by_numpy])
-def test_what_a_forward_does_to_its_model_is_undone(act):
+def test_side_effects_of_forward_are_undone(act):
     torch.manual_seed(0)
     model = Acting(act)
     before = (state(model), set(vars(model)), model.seen.tolist(), model.own.get_state().tolist())
@@ -270,7 +270,7 @@ def test_what_a_forward_does_to_its_model_is_undone(act):
 
 
 class Counting(nn.Module):
-    """A leaf that resizes what it keeps, as torch's own spectral norm does."""
+    """A module that resizes its buffer, as the spectral norm of PyTorch does."""
 
     def __init__(self):
         super().__init__()
@@ -284,7 +284,7 @@ class Counting(nn.Module):
         return x
 
 
-def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
+def test_module_tested_with_random_inputs_is_restored():
     from addnorm.doctor.trace.opaque_modules import behaves_as_norm
 
     part, heard = Counting(), []
@@ -294,7 +294,7 @@ def test_a_part_that_is_tried_with_invented_inputs_is_as_it_was():
     assert (state(part), part.calls, heard) == (before, 0, [])
 
 
-def test_a_spectral_norm_keeps_its_vectors():
+def test_spectral_norm_buffers_are_restored():
     torch.manual_seed(0)
     model = Acting(lambda _: None)
     nn.utils.parametrizations.spectral_norm(model.f)
@@ -304,7 +304,7 @@ def test_a_spectral_norm_keeps_its_vectors():
 
 
 def stepping(model, how):
-    """An optimizer that steps as soon as a gradient is there, and what it steps."""
+    """Return a model and a hook that steps as soon as a gradient is accumulated."""
     momentum = {w: torch.optim.SGD([w], lr=0.1, momentum=0.9) for w in model.parameters()}
 
     def step(weight):
@@ -324,7 +324,7 @@ def stepping(model, how):
 
 
 @pytest.mark.parametrize("how", ["weight", "module"])
-def test_a_model_that_learns_in_its_backward_pass_learns_nothing(how):
+def test_optimizer_step_in_backward_hook_is_disabled(how):
     torch.manual_seed(0)
     model = Acting(lambda _: None)
     momentum = stepping(model, how)
@@ -337,7 +337,7 @@ def test_a_model_that_learns_in_its_backward_pass_learns_nothing(how):
     assert state(model) != before and bool(momentum[model.f.bias].state) is (how == "weight")
 
 
-def test_guessing_inputs_leaves_no_trace():
+def test_model_is_restored_after_guessing_inputs():
     from addnorm.doctor.loading.example_inputs import guess_inputs
 
     model = Restless()
@@ -346,7 +346,7 @@ def test_guessing_inputs_leaves_no_trace():
     assert state(model) == before
 
 
-def test_a_caller_in_inference_mode_is_served():
+def test_caller_in_inference_mode():
     model = Acting(lambda _: None)
     with torch.inference_mode():
         report = addnorm.doctor(model, vectors())

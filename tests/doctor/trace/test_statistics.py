@@ -1,4 +1,4 @@
-"""Vital signs by what weights do, and how flat squashed norms are."""
+"""Statistics: gradients by role, saturation, attention logits, token similarity."""
 
 import pytest
 import torch
@@ -19,7 +19,7 @@ def by_role(report):
 
 
 class Apart(nn.Module):
-    """Queries, keys and values of matrices of their own; the names say nothing."""
+    """Separate query, key and value matrices with meaningless names."""
 
     def __init__(self):
         super().__init__()
@@ -34,7 +34,7 @@ class Apart(nn.Module):
 
 
 @pytest.mark.parametrize("fused", [False, True])
-def test_gradients_by_role_are_those_of_autograd(fused):
+def test_gradients_by_role_equal_autograd(fused):
     torch.manual_seed(0)
     block = Apart()
     if fused:
@@ -56,7 +56,7 @@ def look(block, x):
     )
 
 
-def test_roles_of_one_matrix_for_all_and_of_the_feed_forward():
+def test_roles_of_fused_qkv_and_feed_forward():
     report = addnorm.doctor(Model(stack(PreBlock), nn.LayerNorm(DIM)), ids())
     assert set(by_role(report)) == {"qkv", "out", "ffn_in", "ffn_out"}
     sites = [r for r in report.rows if r["measure"] == "role_gradient_norm" and "site" in r]
@@ -64,7 +64,7 @@ def test_roles_of_one_matrix_for_all_and_of_the_feed_forward():
     assert first == {(0, "qkv"), (0, "out"), (1, "ffn_in"), (1, "ffn_out")}
 
 
-def test_torchs_own_attention_has_roles_too():
+def test_roles_in_multihead_attention():
     layer = nn.TransformerEncoderLayer(DIM, 3, 48, batch_first=True, norm_first=True)
     report = addnorm.doctor(nn.Sequential(layer, nn.LayerNorm(DIM)), vectors())
     assert set(by_role(report)) == {"qkv", "out", "ffn_in", "ffn_out"}
@@ -81,7 +81,7 @@ class Squashed(nn.Module):
 
 
 @pytest.mark.parametrize(("squash", "point"), [(torch.tanh, 1.818), (torch.erf, 1.517)])
-def test_saturation_is_the_share_beyond_a_tenth_of_the_slope(squash, point):
+def test_saturation_is_fraction_with_small_slope(squash, point):
     x = vectors()
     z = torch.tensor(point, requires_grad=True)
     (slope,) = torch.autograd.grad(squash(z), z)
@@ -102,7 +102,7 @@ def test_saturation_is_the_share_beyond_a_tenth_of_the_slope(squash, point):
     assert row["value"] == pytest.approx(float(((2 * x).abs() > point).float().mean()))
 
 
-def test_a_tanh_that_is_no_norm_has_no_saturation():
+def test_tanh_that_is_not_a_norm_has_no_saturation():
     model = nn.Sequential(nn.Linear(DIM, DIM), nn.Tanh(), nn.Linear(DIM, DIM))
     assert not [r for r in addnorm.doctor(model, vectors()).rows if r["measure"] == "saturation"]
 
@@ -112,7 +112,7 @@ def values(report, measure):
 
 
 class Masked(nn.Module):
-    """Attention by hand with an additive mask."""
+    """Handwritten attention with an additive mask."""
 
     def __init__(self, low):
         super().__init__()
@@ -131,24 +131,24 @@ def linear(seed):
 
 
 @pytest.mark.parametrize("low", [-1e4, -1e9])
-def test_a_mask_is_what_lies_far_below_the_rest_of_its_row(low):
+def test_logits_far_below_their_row_are_masked(low):
     model = Masked(low)
-    with trace_model(model, vectors()) as visit:
-        (found,) = visit.recorder.stats.attentions
+    with trace_model(model, vectors()) as trace:
+        (found,) = trace.recorder.stats.attentions
         seen = model.logits.detach().tril()[:1].abs().max()
     assert found.is_causal and found.max_logit == pytest.approx(float(seen), rel=1e-5)
 
 
-def test_no_mask_is_not_causal_and_rows_without_a_key_are_masked():
-    with trace_model(Masked(0.0), vectors()) as visit:
-        assert not visit.recorder.stats.attentions[0].is_causal
+def test_causal_mask_detection():
+    with trace_model(Masked(0.0), vectors()) as trace:
+        assert not trace.recorder.stats.attentions[0].is_causal
     mask = torch.full((4, 4), -1e9).triu(1)
     mask[0] = -1e9
     assert _is_causal_mask(mask) and not _is_causal_mask(torch.zeros(4, 4))
 
 
 @pytest.mark.parametrize("first", [True, False])
-def test_likeness_is_that_of_tokens_wherever_they_stand(first):
+def test_token_similarity_for_both_token_axes(first):
     torch.manual_seed(0)
     layer = nn.TransformerEncoderLayer(DIM, 3, 48, batch_first=not first, dropout=0.0)
     one = torch.randn(5, 1, DIM).expand(5, 9, DIM)  # in each example all tokens are the same
@@ -158,7 +158,7 @@ def test_likeness_is_that_of_tokens_wherever_they_stand(first):
 
 @pytest.mark.parametrize("sides", [(6, 6), (4, 8)])
 @pytest.mark.parametrize("last", [True, False])
-def test_images_of_any_shape_and_either_layout(sides, last):
+def test_statistics_of_images_in_both_layouts(sides, last):
     class Block(nn.Module):
         def __init__(self):
             super().__init__()
@@ -182,7 +182,7 @@ def test_images_of_any_shape_and_either_layout(sides, last):
 
 @pytest.mark.parametrize("padded", [0, 20])
 @pytest.mark.parametrize("kdim", [None, DIM + 3])
-def test_entropy_and_largest_logit_of_torchs_own_attention(padded, kdim):
+def test_entropy_and_max_logit_of_multihead_attention(padded, kdim):
     class Looking(nn.Module):
         def __init__(self):
             super().__init__()
@@ -204,7 +204,7 @@ def test_entropy_and_largest_logit_of_torchs_own_attention(padded, kdim):
     assert values(report, "max_logit")[0] > 0
 
 
-def test_a_softmax_over_another_axis_is_read_along_it():
+def test_softmax_over_another_axis():
     class Slots(nn.Module):
         def forward(self, x):
             weights = (x @ x.mT[:, :, :3]).softmax(dim=1)
@@ -220,7 +220,7 @@ def test_a_softmax_over_another_axis_is_read_along_it():
     assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)
 
 
-def test_a_softmax_over_experts_is_no_attention():
+def test_softmax_over_experts_is_not_attention():
     class Router(nn.Module):
         def __init__(self):
             super().__init__()

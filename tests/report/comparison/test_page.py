@@ -178,7 +178,9 @@ def test_one_arm_with_one_seed_at_one_rate(tmp_path, no_vega, task):
 
 
 def test_folder_without_comparison_is_user_error(tmp_path):
-    with pytest.raises(UserError, match=r"no comparison at .*: it has no comparison\.yaml"):
+    with pytest.raises(
+        UserError, match=r"expected the output folder of `addnorm compare`, got .*comparison\.yaml"
+    ):
         write_comparison_report(tmp_path)
 
 

@@ -40,7 +40,7 @@ def overlap(a: Box, b: Box) -> bool:
 
 def crossed(diagram: Diagram) -> list[tuple[str, str]]:
     """Return the boxes that a line crosses, other than the two it connects."""
-    found = []
+    crossings = []
     for line in diagram.lines:
         ends = {line.route.source, line.route.target}
         for (ax, ay), (bx, by) in zip(line.points, line.points[1:], strict=False):
@@ -52,8 +52,8 @@ def crossed(diagram: Diagram) -> list[tuple[str, str]]:
                     and max(ay, by) > box.top + 1
                 )
                 if inside and box.node.id not in ends:
-                    found.append((str(line.route), box.node.label))
-    return found
+                    crossings.append((str(line.route), box.node.label))
+    return crossings
 
 
 @EITHER
@@ -82,20 +82,20 @@ def test_boxes_and_lines_do_not_overlap_and_fit(name, decoder):
 
 def text_spans(root: ElementTree.Element) -> list[tuple[str, float, float, float]]:
     """Return every text of an SVG with its estimated left and right end and its y."""
-    found = []
+    spans = []
     groups = [(root, (0.0, 0.0))]
     for group in root.findall(f"{SVG}g"):
         x, y = (float(n) for n in re.findall(r"-?[\d.]+", group.get("transform", "")))
         groups.append((group, (x, y)))
     for group, (dx, dy) in groups:
         for text in group.findall(f"{SVG}text"):
-            words = "".join(text.itertext())
+            content = "".join(text.itertext())
             bold = text.get("font-weight") is not None
-            wide = text_width(words, float(text.get("font-size", 14)), bold=bold)
+            wide = text_width(content, float(text.get("font-size", 14)), bold=bold)
             start = {"middle": wide / 2, "end": wide}[text.get("text-anchor", "")]
             left = float(text.get("x", 0)) + dx - start
-            found.append((words, left, left + wide, float(text.get("y", 0)) + dy))
-    return found
+            spans.append((content, left, left + wide, float(text.get("y", 0)) + dy))
+    return spans
 
 
 @EITHER
@@ -103,16 +103,16 @@ def text_spans(root: ElementTree.Element) -> list[tuple[str, float, float, float
 def test_texts_are_inside_the_canvas(name, decoder):
     root = ElementTree.fromstring(render_svg([drawn(name, decoder)]))
     wide, high = float(root.get("width", 0)), float(root.get("height", 0))
-    words = text_spans(root)
-    assert len(words) == len(list(root.iter(f"{SVG}text")))
-    assert [w for w in words if w[1] < 0 or w[2] > wide or not 0 < w[3] < high] == []
+    spans = text_spans(root)
+    assert len(spans) == len(list(root.iter(f"{SVG}text")))
+    assert [s for s in spans if s[1] < 0 or s[2] > wide or not 0 < s[3] < high] == []
 
 
 def test_texts_of_neighbors_do_not_overlap():
     root = ElementTree.fromstring(render_svg([drawn(name, False) for name in registry]))
     rows: dict[float, list[tuple[float, float, str]]] = {}
-    for words, left, right, y in text_spans(root):
-        rows.setdefault(round(y), []).append((left, right, words))
+    for content, left, right, y in text_spans(root):
+        rows.setdefault(round(y), []).append((left, right, content))
     for row in rows.values():
         row.sort()
         assert [(a, b) for a, b in pairwise(row) if a[1] > b[0]] == []
@@ -123,9 +123,9 @@ def test_svg_has_title_and_description():
     title, desc = root.find(f"{SVG}title"), root.find(f"{SVG}desc")
     assert title is not None and title.text == "Block diagrams: Post-LN, B2T connection"
     assert desc is not None and format_formula(registry.card("b2t").formula) in (desc.text or "")
-    words = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
-    assert words.count("Norm") == 4
-    assert words.count("Self-attention") == 2
+    texts = ["".join(text.itertext()) for text in root.iter(f"{SVG}text")]
+    assert texts.count("Norm") == 4
+    assert texts.count("Self-attention") == 2
 
 
 def test_inputs_of_diagrams_are_aligned():

@@ -80,7 +80,7 @@ def test_types_of_one_file_apply_to_another(tmp_path):
         ("Größe,b\n1,2\n".encode("latin-1"), "expected UTF-8 text, got other bytes; convert"),
         ("a,b\nGröße,2\n".encode("latin-1"), "expected UTF-8 text, got other bytes"),
         ("a,a\n1,2\n", "expected unique column names, got 'a' more than once"),
-        ("a,b\n1,2\n".encode("utf-16"), "in UTF-16; wanted UTF-8"),
+        ("a,b\n1,2\n".encode("utf-16"), "in UTF-16; expected UTF-8"),
     ],
 )
 def test_invalid_files_are_rejected(tmp_path, data, message):

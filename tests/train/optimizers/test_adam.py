@@ -1,4 +1,4 @@
-"""Adam, AdamW and RAdam: torch's own with our options, the same for all three."""
+"""Adam, AdamW and RAdam: torch optimizers with shared options."""
 
 import pytest
 import torch
@@ -20,7 +20,7 @@ def language_model():
 
 
 @pytest.mark.parametrize("name", THEIRS)
-def test_each_is_torchs_with_the_options_given(name):
+def test_options_are_passed_to_torch(name):
     call = f"{name}(beta1=0.7, beta2=0.9, eps=1e-5)"
     (made,) = make_optimizer(call, language_model(), lr=0.5, weight_decay=0.1).optimizers
     kind, settings = THEIRS[name]
@@ -31,7 +31,7 @@ def test_each_is_torchs_with_the_options_given(name):
     assert [group["weight_decay"] for group in made.param_groups] == [0.1, 0.0]
 
 
-def test_all_three_have_the_same_options_and_defaults():
+def test_variants_share_options_and_defaults():
     for name in THEIRS:
         options = registry.card(name).options
         assert {key: option.default for key, option in options.items()} == {
@@ -41,9 +41,9 @@ def test_all_three_have_the_same_options_and_defaults():
         }
 
 
-def test_the_departure_from_the_paper_is_that_of_radam_alone():
-    told = {name: registry.card(name).departures for name in THEIRS}
-    assert told["adam"] == told["adamw"] == ()
-    assert [words.partition(";")[0] for words in told["radam"]] == [
+def test_only_radam_has_a_departure():
+    departures = {name: registry.card(name).departures for name in THEIRS}
+    assert departures["adam"] == departures["adamw"] == ()
+    assert [text.partition(";")[0] for text in departures["radam"]] == [
         "the paper adapts as soon as rho > 4"
     ]

@@ -1,4 +1,4 @@
-"""Optimizers: who decays, who moves how, and that a state put back goes on with the same bits."""
+"""Optimizers: parameter groups, update formulas, restored state."""
 
 import copy
 import math
@@ -64,7 +64,7 @@ def all_groups(optimizer):
 
 @pytest.mark.parametrize("wiring", ["pre_ln", "layer_scale", "dlcl", "ngpt", "hyper", "rezero"])
 @pytest.mark.parametrize("call", registry)
-def test_every_parameter_is_in_one_group_and_only_those_that_may_decay_do(call, wiring):
+def test_each_parameter_is_in_one_group_with_the_right_decay(call, wiring):
     model = language_model(wiring)
     groups = all_groups(make_optimizer(call, model, lr=1e-3, weight_decay=0.1))
     listed = [parameter for group in groups for parameter in group["params"]]
@@ -78,7 +78,7 @@ def test_every_parameter_is_in_one_group_and_only_those_that_may_decay_do(call, 
 
 
 @pytest.mark.parametrize("call", registry)
-def test_with_gradients_of_zero_only_the_decayed_move(call):
+def test_zero_gradients_move_only_decayed_parameters(call):
     model = language_model("rezero")
     before = bits(model)
     optimizer = make_optimizer(call, model, lr=0.1, weight_decay=0.5)
@@ -93,7 +93,7 @@ def test_with_gradients_of_zero_only_the_decayed_move(call):
         torch.testing.assert_close(table, 0.95 * before["embed.table"])
 
 
-def test_frozen_parameters_are_left_out():
+def test_frozen_parameters_are_excluded():
     model = language_model()
     model.embed.table.requires_grad_(False)
     groups = all_groups(make_optimizer("adamw", model, lr=1e-3))
@@ -101,8 +101,8 @@ def test_frozen_parameters_are_left_out():
 
 
 @pytest.mark.parametrize("wiring", ["pre_ln", "layer_scale", "dlcl", "attn_res", "ngpt", "hyper"])
-def test_muon_has_the_matrices_of_sublayers_and_nothing_else(wiring):
-    """Neither tables and heads, nor vectors that are stacked to a matrix."""
+def test_muon_updates_only_matrices_of_sublayers(wiring):
+    """Embedding tables, heads and stacked vectors are excluded."""
     model = language_model(wiring, tied=False, positions="learned(length=16)")
     muon, adamw = make_optimizer("muon", model, lr=1e-3, weight_decay=0.1).optimizers
     own = set().union(*(names_of(model, group) for group in muon.param_groups))
@@ -113,7 +113,7 @@ def test_muon_has_the_matrices_of_sublayers_and_nothing_else(wiring):
     assert own | others == {name for name, _ in model.named_parameters()}
 
 
-def test_muon_knows_the_matrices_of_both_stacks():
+def test_muon_updates_matrices_of_both_stacks():
     model = Seq2Seq(Config.from_kwargs(kind="seq2seq", **SIZES))
     muon, _ = make_optimizer("muon", model, lr=1e-3).optimizers
     own = set().union(*(names_of(model, group) for group in muon.param_groups))
@@ -124,14 +124,14 @@ def test_muon_knows_the_matrices_of_both_stacks():
 # What a step does.
 
 
-def twin_adamw(p, g, m, v, t, *, lr, decay, betas, eps):
+def reference_adamw(p, g, m, v, t, *, lr, decay, betas, eps):
     m = betas[0] * m + (1 - betas[0]) * g
     v = betas[1] * v + (1 - betas[1]) * g * g
     unbiased = m / (1 - betas[0] ** t), v / (1 - betas[1] ** t)
     return p - lr * (unbiased[0] / (unbiased[1].sqrt() + eps) + decay * p), m, v
 
 
-def test_adamw_is_the_formula():
+def test_adamw_matches_formula():
     model = language_model()
     optimizer = make_optimizer("adamw(beta1=0.8, eps=1e-6)", model, lr=0.01, weight_decay=0.1)
     p = model.embed.table.detach().double()
@@ -139,13 +139,13 @@ def test_adamw_is_the_formula():
     for step in (1, 2, 3):
         set_gradients(model, step)
         rest = {"lr": 0.01 / step, "decay": 0.1, "betas": (0.8, 0.98), "eps": 1e-6}
-        p, m, v = twin_adamw(p, model.embed.table.grad.double(), m, v, step, **rest)
+        p, m, v = reference_adamw(p, model.embed.table.grad.double(), m, v, step, **rest)
         assert optimizer.set_lr(1 / step) == pytest.approx(0.01 / step)
         optimizer.step()
     torch.testing.assert_close(model.embed.table.detach().double(), p, rtol=1e-5, atol=1e-6)
 
 
-def test_adam_without_decay_is_adamw():
+def test_adam_without_decay_equals_adamw():
     one, other = language_model(), language_model()
     train(one, make_optimizer("adam", one, lr=0.01), range(3))
     train(other, make_optimizer("adamw", other, lr=0.01), range(3))
@@ -153,7 +153,7 @@ def test_adam_without_decay_is_adamw():
         torch.testing.assert_close(value, bits(other)[name])
 
 
-def test_radam_holds_back_until_the_sixth_step():
+def test_radam_adapts_from_the_sixth_step():
     """rho is 4.919 at step 5 and 5.882 at step 6, where r is 0.1155 (beta2 = 0.98)."""
     model = language_model()
     optimizer = make_optimizer("radam(beta1=0.0, eps=1e-12)", model, lr=1.0)
@@ -168,8 +168,8 @@ def test_radam_holds_back_until_the_sixth_step():
     assert moves[5] == pytest.approx(0.1155, rel=1e-2)
 
 
-def test_adafactor_makes_what_starts_at_zero_crawl():
-    """At most floor * lr a step: a hundred steps of 0.01 bring ReZero's alpha to about 1e-3."""
+def test_adafactor_moves_zero_initialized_parameters_slowly():
+    """At most floor * lr per step: 100 steps of 0.01 move ReZero's alpha to about 1e-3."""
     reached = {}
     for call in ("adafactor", "adamw"):
         model = language_model("rezero")
@@ -184,7 +184,7 @@ def test_adafactor_makes_what_starts_at_zero_crawl():
 
 
 @pytest.mark.parametrize("adjust", ["match_rms_adamw", "original"])
-def test_muon_is_torchs_up_to_its_bfloat16(adjust):
+def test_muon_matches_torch_up_to_bfloat16(adjust):
     model = language_model()
     call = f"muon(adjust={adjust}, momentum=0.9)"
     mine, _ = make_optimizer(call, model, lr=0.02, weight_decay=0.1).optimizers
@@ -200,7 +200,7 @@ def test_muon_is_torchs_up_to_its_bfloat16(adjust):
         torch.testing.assert_close(parameter, twin, rtol=0.02, atol=5e-3)
 
 
-def test_a_muon_step_is_almost_orthogonal():
+def test_muon_update_is_nearly_orthogonal():
     model = language_model(dim=16)
     (weight, *_) = make_optimizer("muon", model, lr=1.0).optimizers[0].param_groups[0]["params"]
     optimizer = make_optimizer("muon(adjust=original)", model, lr=1.0)
@@ -211,7 +211,7 @@ def test_a_muon_step_is_almost_orthogonal():
     assert values.min() > 0.3 and values.max() < 1.3
 
 
-def test_zero_grad_forgets_all_gradients():
+def test_zero_grad_clears_all_gradients():
     model = language_model()
     for call in registry:
         set_gradients(model, 0)
@@ -219,7 +219,7 @@ def test_zero_grad_forgets_all_gradients():
         assert all(parameter.grad is None for parameter in model.parameters())
 
 
-def test_a_factor_of_zero_moves_nothing():
+def test_zero_learning_rate_changes_nothing():
     for call in registry:
         model = language_model()
         before = bits(model)
@@ -235,8 +235,8 @@ def test_a_factor_of_zero_moves_nothing():
 
 @pytest.mark.parametrize("call", registry)
 @pytest.mark.parametrize("wiring", ["pre_ln", "hyper"])
-def test_a_state_put_back_goes_on_with_the_same_bits(call, wiring):
-    """By name and whole, as a checkpoint holds it; nothing but tensors of it is needed."""
+def test_restored_state_reproduces_bits(call, wiring):
+    """The state is stored by parameter name as full tensors, as in a checkpoint."""
     options = StateDictOptions(full_state_dict=True, cpu_offload=True)
     model = language_model(wiring, depth=1)
     optimizer = make_optimizer(call, model, lr=0.01, weight_decay=0.1)
@@ -265,7 +265,7 @@ def test_a_state_put_back_goes_on_with_the_same_bits(call, wiring):
 
 
 @pytest.mark.parametrize("call", registry)
-def test_the_number_of_threads_changes_no_bit(call):
+def test_number_of_threads_does_not_change_bits(call):
     threads = torch.get_num_threads()
     results = []
     try:
@@ -283,13 +283,13 @@ def test_the_number_of_threads_changes_no_bit(call):
 
 
 @pytest.mark.parametrize("lr", [0, -1e-3, math.nan, math.inf, "fast"])
-def test_an_lr_that_is_no_positive_number_is_refused(lr):
+def test_invalid_lr_is_rejected(lr):
     with pytest.raises(UserError, match="lr: expected a positive number, got"):
         make_optimizer("adamw", language_model(), lr=lr)
 
 
 @pytest.mark.parametrize("decay", [-0.1, math.nan, math.inf])
-def test_a_decay_that_is_no_number_from_0_is_refused(decay):
+def test_invalid_weight_decay_is_rejected(decay):
     with pytest.raises(UserError, match="weight_decay: expected a number of at least 0, got"):
         make_optimizer("adamw", language_model(), lr=1e-3, weight_decay=decay)
 
@@ -307,13 +307,13 @@ def test_a_decay_that_is_no_number_from_0_is_refused(decay):
         ("muon(adjust=no)", "expected one of match_rms_adamw, original, got 'no'"),
     ],
 )
-def test_wrong_calls_are_answered(call, message):
+def test_invalid_calls_are_rejected(call, message):
     with pytest.raises(UserError) as refusal:
         make_optimizer(call, language_model(), lr=1e-3)
     assert message in str(refusal.value)
 
 
-def test_nothing_to_train_is_refused():
+def test_model_without_trainable_parameters_is_rejected():
     model = language_model().requires_grad_(False)
     with pytest.raises(
         UserError, match="model: expected a parameter with requires_grad=True, got none"
@@ -326,7 +326,7 @@ def test_nothing_to_train_is_refused():
 
 @pytest.fixture
 def process_group():
-    """A group of one process."""
+    """Process group with one process."""
     torch.distributed.init_process_group(
         "gloo", store=torch.distributed.HashStore(), rank=0, world_size=1
     )
@@ -335,7 +335,7 @@ def process_group():
 
 
 @pytest.mark.usefixtures("process_group")
-def test_shards_are_refused_by_adafactor_and_taken_by_the_others():
+def test_only_adafactor_rejects_sharded_parameters():
     model = language_model()
     fully_shard(model, mesh=init_device_mesh("cpu", (1,)))
     with pytest.raises(UserError, match="torch's Adafactor does not support sharded matrices"):

@@ -1,4 +1,4 @@
-"""Schedules: pure functions of the step, with an exact peak, no jumps and no division by zero."""
+"""Schedules: formulas, exact peak, continuity, short runs."""
 
 import math
 from itertools import pairwise
@@ -55,23 +55,23 @@ TWINS = {
 
 
 @pytest.mark.parametrize("call", TWINS)
-def test_every_step_is_that_of_the_formula(call):
+def test_factors_match_formula(call):
     wanted = [TWINS[call](step, 7, 40) for step in range(1, 41)]
     assert factors(call, 40) == pytest.approx(wanted, abs=1e-12)
 
 
-def test_every_schedule_has_a_twin():
+def test_every_schedule_has_a_reference():
     assert {call.partition("(")[0] for call in TWINS} == set(registry)
 
 
 @pytest.mark.parametrize(("k", "warmup", "peak"), [(1, 4000, 6.988e-4), (2, 8000, 9.882e-4)])
-def test_the_peak_of_noam_is_that_of_the_papers(k, warmup, peak):
+def test_noam_peak_matches_papers(k, warmup, peak):
     """Vaswani et al. 2017, and tensor2tensor's base v2, at dim 512."""
     assert noam_peak(512, warmup=warmup, k=k) == pytest.approx(peak, rel=1e-4)
 
 
 @given(warmup=st.integers(1, 500), steps=st.integers(501, 2000), dim=st.integers(1, 4096))
-def test_inverse_sqrt_with_that_peak_is_noam(warmup, steps, dim):
+def test_inverse_sqrt_with_noam_peak_equals_noam(warmup, steps, dim):
     schedule = make_schedule(f"inverse_sqrt(warmup={warmup})")
     for step in (1, warmup, warmup + 1, steps):
         lr = noam_peak(dim, warmup=warmup, k=2.0) * schedule.factor(step, steps)
@@ -79,7 +79,7 @@ def test_inverse_sqrt_with_that_peak_is_noam(warmup, steps, dim):
 
 
 @given(call=st.sampled_from(WARMED), share=shares, steps=runs)
-def test_warm_up_is_linear_ends_at_the_exact_peak_and_goes_on_without_a_jump(call, share, steps):
+def test_warmup_is_linear_reaches_peak_exactly_and_is_continuous(call, share, steps):
     schedule = make_schedule(f"{call}(warmup={share})")
     start = max(1, schedule.warmup_steps(steps))
     rise = [schedule.factor(step, steps) for step in range(1, start + 1)]
@@ -90,13 +90,13 @@ def test_warm_up_is_linear_ends_at_the_exact_peak_and_goes_on_without_a_jump(cal
 
 
 @given(call=st.sampled_from(sorted(registry)), steps=runs)
-def test_a_factor_is_between_0_and_1_for_runs_of_any_length(call, steps):
+def test_factor_is_between_0_and_1(call, steps):
     assert all(0 <= factor <= 1 for factor in factors(call, min(steps, 200)))
     assert make_schedule(call).factor(steps, steps) <= 1
 
 
 @pytest.mark.parametrize("call", FALLING)
-def test_after_the_peak_it_only_falls(call):
+def test_factor_never_increases_after_peak(call):
     values = factors(f"{call}({'pace' if call == 'decay_sqrt' else 'warmup'}=0.2)", 100)
     top = values.index(1.0)
     fall = values[top:]
@@ -106,36 +106,36 @@ def test_after_the_peak_it_only_falls(call):
 
 @pytest.mark.parametrize("call", sorted(registry))
 @pytest.mark.parametrize("steps", [1, 2, 3])
-def test_the_shortest_runs_work(call, steps):
+def test_shortest_runs_work(call, steps):
     values = factors(call, steps)
     assert max(values) == 1.0
 
 
 @pytest.mark.parametrize("call", WARMED)
 @pytest.mark.parametrize("warmup", ["0", "1", "0.0"])
-def test_a_warm_up_of_0_or_1_is_none(call, warmup):
+def test_warmup_of_0_or_1_steps_is_none(call, warmup):
     assert make_schedule(f"{call}(warmup={warmup})").factor(1, 50) == 1.0
 
 
 @pytest.mark.parametrize("call", ["linear", "cosine", "wsd"])
-def test_the_last_step_reaches_the_floor_and_later_ones_stay_there(call):
+def test_last_step_reaches_floor_and_stays_there(call):
     assert make_schedule(call).factor(80, 80) == pytest.approx(0, abs=1e-15)
     schedule = make_schedule(f"{call}(floor=0.25)")
     assert schedule.factor(80, 80) == pytest.approx(0.25)
     assert schedule.factor(1000, 80) == schedule.factor(80, 80)
 
 
-def test_a_share_and_the_steps_it_makes_are_the_same():
+def test_fraction_equals_its_number_of_steps():
     assert factors("cosine(warmup=0.29)", 100) == factors("cosine(warmup=29)", 100)
     assert factors("wsd(decay=0.3)", 30) == factors("wsd(warmup=3, decay=9)", 30)
 
 
 @given(first=st.floats(0, 1, exclude_max=True), steps=runs)
-def test_shares_that_make_up_a_run_fit_into_it(first, steps):
+def test_fractions_that_sum_to_1_fit_into_a_run(first, steps):
     assert resolve_steps(first, steps) + resolve_steps(1 - first if first else 0.0, steps) <= steps
 
 
-def test_it_depends_on_nothing_but_the_step():
+def test_factor_depends_only_on_step():
     schedule = make_schedule("cosine")
     backwards = [schedule.factor(step, 50) for step in range(50, 0, -1)]
     assert backwards[::-1] == factors("cosine", 50)
@@ -149,18 +149,18 @@ def test_it_depends_on_nothing_but_the_step():
         ("none", 0, "steps: expected 1 or more, got 0"),
     ],
 )
-def test_a_run_that_is_too_short_is_refused(call, steps, message):
+def test_too_short_run_is_rejected(call, steps, message):
     with pytest.raises(UserError, match=message):
         make_schedule(call).check(steps)
     with pytest.raises(UserError, match=message):
         make_schedule(call).factor(1, steps)
 
 
-def test_a_warm_up_as_long_as_the_run_is_none_too_long():
+def test_warmup_may_take_the_whole_run():
     assert factors("cosine(warmup=4)", 4) == [0.25, 0.5, 0.75, 1.0]
 
 
-def test_step_0_is_refused():
+def test_step_0_is_rejected():
     with pytest.raises(
         UserError, match="step: expected 1 or more, got 0; steps are counted from 1"
     ):
@@ -179,7 +179,7 @@ def test_step_0_is_refused():
         ("none(warmup=5)", "schedule 'none' has no option 'warmup'"),
     ],
 )
-def test_wrong_calls_are_answered(call, message):
+def test_invalid_calls_are_rejected(call, message):
     with pytest.raises(UserError) as refusal:
         make_schedule(call)
     assert message in str(refusal.value)
@@ -190,18 +190,18 @@ def test_wrong_calls_are_answered(call, message):
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_every_wiring_recommends_a_schedule_that_exists(wiring):
+def test_every_wiring_recommends_a_valid_schedule(wiring):
     answer = recommended_schedule(wiring)
     assert str(registry.resolve(answer)) in (answer, answer.partition("(")[0])
     for steps in (1, 10, 5000):
         assert make_schedule(answer).factor(1, steps) > 0
 
 
-def test_of_two_wirings_the_longer_warm_up_decides():
+def test_longer_warmup_of_two_wirings_decides():
     assert recommended_schedule("pre_ln", "post_ln") == recommended_schedule("post_ln")
     assert recommended_schedule("post_ln", "rezero") == recommended_schedule("post_ln")
 
 
-def test_an_unknown_wiring_is_refused():
+def test_unknown_wiring_is_rejected():
     with pytest.raises(UnknownNameError, match="unknown wiring 'postln'; did you mean 'post_ln'"):
         recommended_schedule("postln")

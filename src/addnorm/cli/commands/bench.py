@@ -1,4 +1,4 @@
-"""`addnorm bench`: how fast this machine is with us, and with our peers."""
+"""`addnorm bench`: measure speed against torch and other libraries."""
 
 import os
 import sys
@@ -19,31 +19,32 @@ PARTS = ("kernels", "train", "decode", "tabular", "doctor", "depth")
 def bench(
     parts: Annotated[
         list[str] | None,
-        typer.Argument(metavar="PART...", help=f"Of {', '.join(PARTS)}; all if left out."),
+        typer.Argument(metavar="PART...", help=f"Parts to run: {', '.join(PARTS)}; default: all"),
     ] = None,
     threads: Annotated[
         list[int] | None,
-        typer.Option(min=1, help="Threads, once or more often; one, and two if there are cores."),
+        typer.Option(min=1, help="Number of threads, may be repeated; default: 1 and 2"),
     ] = None,
     rounds: Annotated[
-        int | None, typer.Option(min=1, help="How often the ways take turns.")
+        int | None,
+        typer.Option(min=1, help="Measurements per candidate; default: that of each benchmark"),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="The rows as a JSON list.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print the rows as a JSON list")] = False,
 ) -> None:
-    """Measure speed against peers, in ratios of one run."""
+    """Measure speed against torch and other libraries, as ratios of one run."""
     from addnorm.bench import measure_limits, retain_freed_memory
     from addnorm.cli.output import make_console, write_json, write_page
 
-    chosen, counts = _select_parts(parts), threads or [1, 2][: os.cpu_count()]
+    selected, counts = _select_parts(parts), threads or [1, 2][: os.cpu_count()]
     retain_freed_memory()
-    floor = [measure_limits(count) for count in counts]
-    rows = list(_measure_rows(chosen, counts, rounds))
+    limits = [measure_limits(count) for count in counts]
+    rows = list(_measure_rows(selected, counts, rounds))
     if json:
-        for line in _describe_machine(floor):
+        for line in _describe_machine(limits):
             _print_status(line)
         write_json([row.to_dict() for row in rows])
         return
-    write_page(make_console(), *_render_results(floor, rows))
+    write_page(make_console(), *_render_results(limits, rows))
 
 
 def _select_parts(parts: "list[str] | None") -> list[str]:
@@ -60,13 +61,15 @@ def _measure_rows(parts: list[str], threads: list[int], rounds: int | None) -> "
     from addnorm.core.errors import UserError
 
     for part in parts:
-        for made in _load_benches(part):
+        for benchmark in _load_benches(part):
             for count in threads:
-                _print_status(f"{made.name}, {made.dtype}, {count} thread{'s' * (count > 1)}")
+                _print_status(
+                    f"{benchmark.name}, {benchmark.dtype}, {count} thread{'s' * (count > 1)}"
+                )
                 try:
-                    yield from run_benchmark(made, threads=count, rounds=rounds)
-                except UserError as problem:  # a peer that is not there
-                    _print_status(f"left out: {problem}")
+                    yield from run_benchmark(benchmark, threads=count, rounds=rounds)
+                except UserError as error:  # a peer that is not installed
+                    _print_status(f"skipped {benchmark.name}: {error}")
 
 
 def _print_status(text: str) -> None:
@@ -102,5 +105,5 @@ def _render_results(
 def _describe_machine(hardware_limits: "list[HardwareLimits]") -> "Iterator[str]":
     from addnorm.kernels import library
 
-    yield "The machine itself: " + "; ".join(map(str, hardware_limits))
+    yield "Machine: " + "; ".join(map(str, hardware_limits))
     yield f"Kernels: {library.get_availability().reason}"

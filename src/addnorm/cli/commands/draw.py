@@ -11,22 +11,22 @@ def draw(
     names: Annotated[
         list[str],
         typer.Argument(
-            metavar="NAME", help="wirings, such as b2t or 'mix_ln(0.5)', or presets, such as gpt2"
+            metavar="NAME", help="Wirings, such as b2t or 'mix_ln(0.5)', or presets, such as gpt2"
         ),
     ],
     out: Annotated[
-        Path, typer.Option("--out", "-o", metavar="FILE", help="output file ending in .svg or .png")
+        Path, typer.Option("--out", "-o", metavar="FILE", help="Output file ending in .svg or .png")
     ] = Path("blocks.svg"),
-    theme: Annotated[str, typer.Option("--theme", help="light or dark")] = "light",
+    theme: Annotated[str, typer.Option("--theme", help="Color theme: light or dark")] = "light",
     decoder: Annotated[
-        bool, typer.Option("--decoder", help="draw layers with cross-attention")
+        bool, typer.Option("--decoder", help="Draw layers with cross-attention")
     ] = False,
     depth: Annotated[
-        int, typer.Option("--depth", min=1, help="number of layers; equal ones are drawn once")
+        int, typer.Option("--depth", min=1, help="Number of layers; equal ones are drawn once")
     ] = 6,
     unroll: Annotated[
         int,
-        typer.Option("--unroll", min=0, help="draw each layer of a stack of this many layers"),
+        typer.Option("--unroll", min=0, help="Draw each layer of a stack of this many layers"),
     ] = 0,
 ) -> None:
     """Draw block diagrams of wirings and presets, side by side."""

@@ -19,10 +19,10 @@ def list_members(
     family: Annotated[
         str | None,
         typer.Argument(
-            metavar="FAMILY", help=f"one of {', '.join(FAMILIES)}; without it, count each"
+            metavar="FAMILY", help=f"One of {', '.join(FAMILIES)}; without it, count each"
         ),
     ] = None,
-    json: Annotated[bool, typer.Option("--json", help="print a JSON list of cards")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list of cards")] = False,
 ) -> None:
     """List norms, wirings and other families with formula and paper."""
     from addnorm.cli.output import make_console, write_json, write_page

@@ -8,16 +8,16 @@ import typer
 
 Png = Annotated[
     Path | None,
-    typer.Option("--png", metavar="DIR", help="folder for the charts as PNG (comparisons only)"),
+    typer.Option("--png", metavar="DIR", help="Folder for the charts as PNG (comparisons only)"),
 ]
 Csv = Annotated[
-    bool, typer.Option("--csv", help="also write cells, summary and rows as CSV (comparisons only)")
+    bool, typer.Option("--csv", help="Also write cells, summary and rows as CSV (comparisons only)")
 ]
 
 
 def report(
     folder: Annotated[
-        Path, typer.Argument(metavar="DIR", help="output folder of a comparison, a run or claims")
+        Path, typer.Argument(metavar="DIR", help="Output folder of a comparison, a run or claims")
     ],
     png: Png = None,
     csv: Csv = False,

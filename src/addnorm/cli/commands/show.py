@@ -20,10 +20,10 @@ def show(
     name: Annotated[
         str,
         typer.Argument(
-            metavar="NAME", help="name or call string, such as b2t or 'layer(eps=1e-6)'"
+            metavar="NAME", help="Name or call string, such as b2t or 'layer(eps=1e-6)'"
         ),
     ],
-    json: Annotated[bool, typer.Option("--json", help="print a JSON list of cards")] = False,
+    json: Annotated[bool, typer.Option("--json", help="Print a JSON list of cards")] = False,
 ) -> None:
     """Show formula, paper, options and diagram of one member."""
     from addnorm.cli.output import make_console, write_json, write_page

@@ -1,5 +1,6 @@
 """Progress of `addnorm train`: a progress bar on a terminal, log lines elsewhere."""
 
+import itertools
 import math
 import sys
 import time
@@ -41,7 +42,7 @@ class TrainingReporter(ProgressReporter, TrainCallback):
     def __init__(self, recipe: Recipe, folder: Path) -> None:
         super().__init__()
         self.recipe, self.folder = recipe, folder
-        self.loss, self.valid_loss = math.nan, math.nan
+        self.loss = math.nan
         self.tensorboard: Any = None
         # Imported before training starts, so that a missing package is reported at once.
         self.writer = _load_summary_writer() if recipe.tensorboard else None
@@ -63,9 +64,8 @@ class TrainingReporter(ProgressReporter, TrainCallback):
         self.loss = LOSS_SMOOTHING * previous + (1 - LOSS_SMOOTHING) * loss
 
     def on_rows(self, rows: list[Row]) -> None:
+        self._report_validations([row for row in rows if row.get("split") == "valid"])
         for row in rows:
-            if row.get("split") == "valid":
-                self._report_validation(row)
             if self.tensorboard is not None:
                 fields = [str(row[key]) for key in ("stack", "site", "split") if key in row]
                 tag = "/".join([str(row["name"]), *fields])
@@ -86,15 +86,12 @@ class TrainingReporter(ProgressReporter, TrainCallback):
         if self.tensorboard is not None:
             self.tensorboard.close()
 
-    def _report_validation(self, row: Row) -> None:
-        """Print one line per validation, which has two rows: the loss, then the metric."""
-        if row["name"] == "loss":
-            self.valid_loss = float(row["value"])
-        else:
-            self.on_message(
-                f"step {row['step']}: validation loss {self.valid_loss:.4f}, "
-                f"{row['name']} {float(row['value']):.4g}"
-            )
+    def _report_validations(self, rows: list[Row]) -> None:
+        """Print one line per validation: its loss and the metrics of the task."""
+        for step, group in itertools.groupby(rows, key=lambda row: row["step"]):
+            loss, *metrics = group
+            values = "".join(f", {row['name']} {float(row['value']):.4g}" for row in metrics)
+            self.on_message(f"step {step}: validation loss {float(loss['value']):.4f}{values}")
 
 
 class ProgressBarReporter(TrainingReporter):

@@ -98,7 +98,7 @@ def _find_entry(
     start = add.fork if fed_by is None else max(add.fork, fed_by)
     visited: set[int] = set()
     waiting = [i for i in graph[start].users if i in add.path]
-    found: list[int] = []
+    first_norms: list[int] = []
     has_bare_path = False
     while waiting:
         index = waiting.pop()
@@ -106,15 +106,15 @@ def _find_entry(
             continue
         visited.add(index)
         if index in norms:
-            found.append(index)
+            first_norms.append(index)
         elif index == add.branch or _is_branch_start(graph, norms, add=add, index=index):
             has_bare_path = True
         else:
             waiting += [i for i in graph[index].users if i in add.path]
     # Gates and mixing coefficients may read the stream without a norm.
-    if found and (not has_bare_path or add.is_gated or add.is_mixed):
-        return _BranchEntry(tuple(found), ())
-    return _BranchEntry((), tuple(found))
+    if first_norms and (not has_bare_path or add.is_gated or add.is_mixed):
+        return _BranchEntry(tuple(first_norms), ())
+    return _BranchEntry((), tuple(first_norms))
 
 
 def _is_branch_start(

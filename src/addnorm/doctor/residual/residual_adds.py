@@ -348,8 +348,8 @@ def _find_indirect_add(graph: Graph, adds: Adds, *, shortcut: int, branch: int) 
             index = step[0]
         elif "norm" in crossed and earlier_add is None and index in adds and ends_in_sublayer:
             index, earlier_add = adds[index].fork, index  # N(x + f(x)) + g(f(x))
-        elif (found := _step_along_shortcut(graph, index)) is not None:
-            index, what = found
+        elif (crossing := _step_along_shortcut(graph, index)) is not None:
+            index, what = crossing
             crossed.add(what)
         else:
             return None

@@ -29,9 +29,9 @@ def parameter_symbol(name: str) -> str:
     >>> parameter_symbol("mixers.2.lam_out")
     'λ_out'
     """
-    words = [part for part in name.split(".") if not part.isdigit()]
-    kept = [word for word in words if word not in ("weight", "bias")] or words or [""]
-    return to_greek(kept[-1])
+    parts = [part for part in name.split(".") if not part.isdigit()]
+    descriptive = [part for part in parts if part not in ("weight", "bias")]
+    return to_greek((descriptive or parts or [""])[-1])
 
 
 def to_greek(text: str) -> str:

@@ -5,7 +5,7 @@ with the examples moved to the first axis, the leak rules then read two things: 
 examples changed (`batch_leak`), and whether earlier tokens changed (`future_leak`).
 
 The axes of the inputs are not known. Inputs of shape (L, B) or (L) would look like a leak between
-examples, so that a first probe with a leak is followed by tests for these layouts.
+examples. If the first probe shows a leak, the probe therefore tests these layouts too.
 """
 
 import math
