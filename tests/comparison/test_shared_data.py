@@ -85,5 +85,5 @@ def test_dates_are_deterministic_and_splits_disjoint():
 
 
 def test_locales_with_equal_dates_are_rejected():
-    with pytest.raises(UserError, match="write dates alike"):
+    with pytest.raises(UserError, match="expected locales with different dates"):
         make_dates(0, ("en_US", "en"))

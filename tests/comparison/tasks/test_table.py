@@ -195,7 +195,7 @@ def test_invalid_table_specs_are_rejected(table, more, told):
     [
         (frame(19), "expected at least 20 rows, got 19"),
         (frame().assign(y="yes"), "target 'y': expected at least two values, got yes in every row"),
-        (frame()[["y"]], "'y' is the only column"),
+        (frame()[["y"]], "expected feature columns beside the target, got only 'y'"),
         (frame().assign(a=np.nan), "columns without any value: 'a'"),
         (frame().assign(y=[None, *["yes"] * 79]), "Input y contains NaN"),
         (frame().assign(y=[np.inf, *np.arange(79)]), "Input y contains infinity"),
