@@ -242,14 +242,14 @@ class GraphRecorder(TorchFunctionMode):
         inplace: bool,
         detail: dict[str, Any],
     ) -> None:
-        """Append the nodes of a call.
+        """Append the nodes of a call; outputs of equal shape share one node.
 
-        Activations of equal shape share one node, as the parts of a split do: they are one stream.
-        Weights and constants do not, because their values differ.
+        The parts of a split stream thus stay one stream. Parts of a weight share the value of the
+        first one, which is wrong if they differ (the mixing weights of DenseFormer).
         """
         node: Node | None = None
         for tensor in outputs:
-            if node is None or not node.active or node.shape != tuple(tensor.shape):
+            if node is None or node.shape != tuple(tensor.shape):
                 node = self._add_node(op, operands, tensor=tensor, detail=detail)
             else:
                 self._tensor_nodes[tensor] = node.index
