@@ -32,9 +32,6 @@ WRONG_NORMS = {
     "attn_res": "the norm of the last mixture's keys is reported as the final norm",
     "mhc": "the norm of the mixing coefficients is reported as a norm in front of the branch",
 }
-WRONG_SCALES = {
-    "denseformer": "every result of torch.unbind gets the value of the first one",
-}
 
 
 @functools.cache
@@ -129,7 +126,7 @@ def test_adds_follow_the_formula(wiring):
     check_adds(wiring, "lm", 4)
 
 
-@pytest.mark.parametrize("wiring", wirings_with_defects(WRONG_SCALES))
+@pytest.mark.parametrize("wiring", sorted(registry))
 def test_scales_follow_the_formula(wiring):
     check_scales(wiring, "lm", 4)
 
@@ -145,8 +142,7 @@ def test_norms_follow_the_formula(wiring):
 @pytest.mark.parametrize("wiring", sorted(registry))
 def test_expectations_hold_at_every_depth(wiring, kind, depth):
     check_adds(wiring, kind, depth)
-    if wiring not in WRONG_SCALES:
-        check_scales(wiring, kind, depth)
+    check_scales(wiring, kind, depth)
     if wiring not in WRONG_NORMS:
         check_norms(wiring, kind, depth)
     diagnose_wiring.cache_clear()  # reports of deep models are large

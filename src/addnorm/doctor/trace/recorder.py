@@ -242,14 +242,14 @@ class GraphRecorder(TorchFunctionMode):
         inplace: bool,
         detail: dict[str, Any],
     ) -> None:
-        """Append the nodes of a call; outputs of equal shape share one node.
+        """Append the nodes of a call; outputs of equal shape that depend on the input share one.
 
-        The parts of a split stream thus stay one stream. Parts of a weight share the value of the
-        first one, which is wrong if they differ (the mixing weights of DenseFormer).
+        The parts of a split stream thus stay one stream. Parts of a weight get a node each, since
+        their values differ (the mixing weights of DenseFormer).
         """
         node: Node | None = None
         for tensor in outputs:
-            if node is None or node.shape != tuple(tensor.shape):
+            if node is None or not node.active or node.shape != tuple(tensor.shape):
                 node = self._add_node(op, operands, tensor=tensor, detail=detail)
             else:
                 self._tensor_nodes[tensor] = node.index
