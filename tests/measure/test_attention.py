@@ -4,12 +4,12 @@ import torch
 
 from addnorm import SelfAttention, Stack
 from addnorm.measure import attention_maps
-from tests.helpers import shaken, tanh_sublayers, tokens
+from tests.helpers import perturb, tanh_sublayers, tokens
 from tests.measure.cases import pair, translator
 
 
 def test_maps_equal_the_attention_of_the_sublayers():
-    model, (args, masks) = shaken(translator(qk_norm="rms_head")).eval(), pair()
+    model, (args, masks) = perturb(translator(qk_norm="rms_head")).eval(), pair()
     maps = attention_maps(model, *args, **masks)
     assert {name: len(layers) for name, layers in maps.items()} == {
         "encoder": 2,
