@@ -33,9 +33,9 @@ def test_single_value_has_no_interval():
 
 @given(values, st.floats(0.1, 50))
 def test_common_shift_cancels_in_paired_difference(numbers, shift):
-    ours = dict(enumerate(numbers))
-    theirs = {seed: value - shift for seed, value in ours.items()}
-    estimate = paired_difference(ours, theirs)
+    first = dict(enumerate(numbers))
+    second = {seed: value - shift for seed, value in first.items()}
+    estimate = paired_difference(first, second)
     assert estimate.mean == pytest.approx(shift, rel=1e-6)
     assert estimate.half == pytest.approx(0, abs=1e-6)
     assert estimate.excludes_zero

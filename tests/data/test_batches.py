@@ -70,11 +70,11 @@ def test_language_model_blocks_cover_the_text_once(tmp_path):
     texts = [
         [START, *ids] for ids in tokenizer.encode([r["text"] for r in corpus.records("train")])
     ]
-    whole = [number for text in texts for number in text]
+    tokens = [number for text in texts for number in text]
     pairs = rows(stream.epoch())
-    assert sum(len(targets) for _, targets in pairs) == len(whole) - 1
-    pieces = {tuple(whole[start : start + 17]) for start in range(0, len(whole) - 1, 17)}
-    assert {inputs for inputs, _ in pairs} <= pieces | {tuple(whole[len(whole) // 17 * 17 : -1])}
+    assert sum(len(targets) for _, targets in pairs) == len(tokens) - 1
+    pieces = {tuple(tokens[start : start + 17]) for start in range(0, len(tokens) - 1, 17)}
+    assert {inputs for inputs, _ in pairs} <= pieces | {tuple(tokens[len(tokens) // 17 * 17 : -1])}
 
 
 def test_batches_respect_size_limit_with_little_padding(stream):
@@ -131,12 +131,12 @@ def test_shards_cover_the_batch(stream, world):
 def test_pool_size_does_not_change_records(tmp_path_factory, pool, count):
     corpus = make_corpus(tmp_path_factory.mktemp("c"), count=count)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    whole = make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
+    reference = make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "POOL_BYTES", pool)
         pooled = make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
-        assert rows(pooled.epoch()) == rows(whole.epoch())
-        assert rows(pooled.epoch(DataPosition(5))) == rows(whole.epoch())
+        assert rows(pooled.epoch()) == rows(reference.epoch())
+        assert rows(pooled.epoch(DataPosition(5))) == rows(reference.epoch())
 
 
 def test_skipped_records_are_counted(tmp_path):

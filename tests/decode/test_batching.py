@@ -56,8 +56,10 @@ def test_scores_equal_model_log_probabilities(kind, positions, wiring):
 def test_results_do_not_depend_on_batching(kind, seed, search, tokens):
     model, rows = make_model(kind, seed % 3), make_sentences(kind, seed)
     options = DecodingOptions(**{**SEARCHES[search].__dict__, "batch_tokens": tokens})
-    alone = [tokens_with_end(decode(model, [sentence], SEARCHES[search])[0]) for sentence in rows]
-    assert [tokens_with_end(hypotheses) for hypotheses in decode(model, rows, options)] == alone
+    expected = [
+        tokens_with_end(decode(model, [sentence], SEARCHES[search])[0]) for sentence in rows
+    ]
+    assert [tokens_with_end(hypotheses) for hypotheses in decode(model, rows, options)] == expected
 
 
 @settings(deadline=None, max_examples=8)
@@ -90,9 +92,9 @@ def test_best_continuation_of_prefix_is_found():
     model, source = make_model("seq2seq", seed=2), (4, 6, END)
     options = DecodingOptions(beam=60, length_penalty=0)
     [[hypothesis]] = decode(model, [Sentence((1, 6), 3, source)], options)
-    whole = Sentence((1,), 4, source)
-    candidates = [tokens for tokens in all_outputs(whole, 7) if tokens[0] == 6]
-    best = max(candidates, key=lambda tokens: sequence_score(model, whole, tokens))
+    unprefixed = Sentence((1,), 4, source)
+    candidates = [tokens for tokens in all_outputs(unprefixed, 7) if tokens[0] == 6]
+    best = max(candidates, key=lambda tokens: sequence_score(model, unprefixed, tokens))
     assert [(6, *tokens) for tokens in tokens_with_end([hypothesis])] == [best]
 
 

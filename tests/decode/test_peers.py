@@ -64,14 +64,14 @@ def with_end(hypothesis, end):
 
 
 def prepare(case, seed):
-    """Return their model, ours, sentences and an end token that the models generate sometimes.
+    """Return the peer's model, ours, sentences and an end token that both generate sometimes.
 
     A model with random weights repeats itself and would not generate the end token of its config.
     """
     model = case.build(seed).double()
     ours, rows = from_hf(model).model, make_sentences(case, seed)
-    free = decode(ours, rows, DecodingOptions(beam=4, nbest=4))
-    counts = Counter(token for best in free for each in best for token in set(each.tokens))
+    outputs = decode(ours, rows, DecodingOptions(beam=4, nbest=4))
+    counts = Counter(token for best in outputs for each in best for token in set(each.tokens))
     end = counts.most_common()[len(counts) // 2][0]
     model.generation_config.eos_token_id = end
     model.generation_config.forced_eos_token_id = None

@@ -44,9 +44,9 @@ def test_each_line_has_one_output_and_empty_lines_an_empty_one(runs, task):
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
 def test_outputs_do_not_depend_on_chunk_size(runs, task):
     lines = LINES * 3
-    whole = run_task(runs[task], lines)
-    assert run_task(runs[task], lines, chunk=1) == whole
-    assert run_task(runs[task], lines, chunk=4) == whole
+    expected = run_task(runs[task], lines)
+    assert run_task(runs[task], lines, chunk=1) == expected
+    assert run_task(runs[task], lines, chunk=4) == expected
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])

@@ -24,7 +24,7 @@ SENTENCES = [("cat", "sees", "dog"), ("dog", "hears", "cow"), ("cow", "eats", "h
 
 
 def write_sentences(folder, task="lm"):
-    """Sentences in which one noun determines the verb and the other noun."""
+    """Write a corpus of sentences in which one noun determines the verb and the other noun."""
     rng = random.Random(0)
     texts = ["the {} {} the {}".format(*rng.choice(SENTENCES)) for _ in range(300)]
     records = [{"text": text} for text in texts]
@@ -90,8 +90,8 @@ def test_long_document_is_split_into_rows_completely(tmp_path):
         ids = torch.where(batch.targets == IGNORE_INDEX, batch.inputs, batch.targets)
         for row in ids:
             pieces[tuple(row[row != PAD].tolist()[1:-1])] += 1
-    (whole,) = tokenizer.encode([text])
-    expected = Counter(tuple(whole[start : start + 14]) for start in range(0, len(whole), 14))
+    (document,) = tokenizer.encode([text])
+    expected = Counter(tuple(document[start : start + 14]) for start in range(0, len(document), 14))
     assert pieces == expected
     assert batches.describe_skipped() == "1 empty left out"
 
@@ -264,9 +264,9 @@ def test_empty_long_and_unusual_lines(tmp_path, kind):
     assert [results[1].text, results[2].text, results[5].text] == ["", "dad", "  "]
     assert results[7].text == lines[7], "a mask beyond the length limit stays"
     assert (warnings.num_lines, warnings.num_truncated, warnings.num_unmasked) == (8, 1, 1)
-    whole = [result.text for result in fill_mask(run, lines)]
-    assert whole == [result.text for result in results]
-    assert not any(special in whole[4] for special in SPECIALS)
+    texts = [result.text for result in fill_mask(run, lines)]
+    assert texts == [result.text for result in results]
+    assert not any(special in texts[4] for special in SPECIALS)
 
 
 def test_fill_probabilities_equal_model_softmax(tmp_path):

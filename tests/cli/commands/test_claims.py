@@ -51,9 +51,9 @@ def test_run_prints_verdicts_and_writes_report(addnorm, tmp_path):
     assert f"report: {out / 'claims.html'}" in result.err
     assert "<html" in (out / "claims.html").read_text()
     assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
-    again = addnorm("claims", *QUICK, "-o", str(out), "--json")
-    assert "layer_norm_length: held, already done" in again.err
-    first, second = json.loads(again.out)
+    repeated = addnorm("claims", *QUICK, "-o", str(out), "--json")
+    assert "layer_norm_length: held, already done" in repeated.err
+    first, second = json.loads(repeated.out)
     assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
     assert second["checks"][0]["found"]["count"] == 2
 

@@ -22,10 +22,10 @@ def test_compare_end_to_end(addnorm, tmp_path):
     assert "<html" in (out / "report.html").read_text()
     assert len((out / "cells.csv").read_text().splitlines()) == 3
     assert Study.open(out).complete
-    again = addnorm(*arguments, "-o", str(out), "--json")
-    assert again.code == 0
-    assert json.loads(again.out)["complete"]
-    assert "2 of 2 cells are already done" in again.err
+    repeated = addnorm(*arguments, "-o", str(out), "--json")
+    assert repeated.code == 0
+    assert json.loads(repeated.out)["complete"]
+    assert "2 of 2 cells are already done" in repeated.err
     other = addnorm(*arguments, "dropout=0.2", "-o", str(out))
     assert other.code == 2
     assert "dropout was left out, now 0.2" in other.err
@@ -36,8 +36,8 @@ def test_dry_run_prints_readable_spec(addnorm, tmp_path):
     assert result.code == 0
     path = tmp_path / "study.yaml"
     path.write_text(result.out)
-    again = addnorm("compare", "-c", str(path), "--dry-run")
-    assert again.out == result.out
+    repeated = addnorm("compare", "-c", str(path), "--dry-run")
+    assert repeated.out == result.out
     assert yaml.safe_load(result.out)["wiring"] == ["b2t", "mix_ln(post=0.5)"]
     shorter = addnorm("compare", "-c", str(path), "--steps", "9", "--dry-run")
     assert yaml.safe_load(shorter.out)["steps"] == 9

@@ -73,11 +73,11 @@ def test_given_splits_and_compressed_files(data, pair_options, tmp_path):
 
 
 def test_equal_commands_write_equal_bytes(data, pair_options, tmp_path):
-    written = []
+    contents = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
         data("files", *pair_options, "--seed", seed, "-o", name)
-        written.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
-    assert written[0] == written[1] != written[2]
+        contents.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
+    assert contents[0] == contents[1] != contents[2]
 
 
 def test_texts_by_line_and_by_paragraph(data, tmp_path):

@@ -239,7 +239,7 @@ def test_options_are_passed_and_checked(tmp_path, text, capsys):
     arguments = ["doctor", "user_models:optioned", "--input", IDS, "--json", "--config"]
     assert main([*arguments, str(path)]) == 1
     report = json.loads(capsys.readouterr().out)
-    assert len(report["blocks"]) == 6  # three layers, as the file says
+    assert len(report["blocks"]) == 6  # two per layer; the file sets depth 3
     assert [(f["rule"], f["path"]) for f in report["findings"]] == [
         ("ineffective_option", "pre_norm")
     ]

@@ -24,10 +24,10 @@ def test_one_line_out_for_each_line_in(run_command, runs):
 
 @pytest.mark.parametrize("chunk", [1, 2, 100])
 def test_outputs_do_not_depend_on_chunk_size(run_command, chunk):
-    whole = run_command("translate", "translate", *SHORT, lines=LINES).out
+    expected = run_command("translate", "translate", *SHORT, lines=LINES).out
     assert (
         run_command("translate", "translate", *SHORT, "--chunk-lines", chunk, lines=LINES).out
-        == whole
+        == expected
     )
 
 

@@ -89,12 +89,12 @@ def test_table_fits_the_terminal(study, width):
 
 
 def test_long_table_shows_unfinished_rows(tmp_path):
-    many = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
+    spec = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
     study = Study.open(
-        write_synthetic_study(tmp_path / "a", many, lambda cell: "waiting", site_rows=False)
+        write_synthetic_study(tmp_path / "a", spec, lambda cell: "waiting", site_rows=False)
     )
     reporter = start_reporter(comparison.LiveTable, study)
-    for cell in many.cells()[:2]:
+    for cell in spec.cells()[:2]:
         end(reporter, cell, 0.5)
     console = Console(file=io.StringIO(), width=80)
     console.print(reporter._render_table())

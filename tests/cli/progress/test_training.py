@@ -63,10 +63,10 @@ def test_columns_are_dropped_by_priority_and_never_truncated(bar, columns, numbe
 def test_visible_columns_are_complete_at_every_width(bar, columns):
     """Also with large numbers; a bar has at least eight columns or is absent."""
     line = line_of(bar(columns, steps=2000, loss=1234.5678, rate=1_234_567.0))
-    whole = {"450/2000", "loss 1234.568", "1,234,567 tok/s", "0:00:00", "-:--:--"}
+    texts = {"450/2000", "loss 1234.568", "1,234,567 tok/s", "0:00:00", "-:--:--"}
     bar_end = line.index(" 450/2000")  # after the bar and a space
     rest = re.sub("[━╸╺]+", " ", line)
-    for text in sorted(whole, key=len, reverse=True):
+    for text in sorted(texts, key=len, reverse=True):
         rest = rest.replace(text, "", 1)
     assert rest.strip() == ""
     assert bar_end == 0 or (bar_end >= training.MIN_BAR_WIDTH + 1 and len(line) == columns)

@@ -52,7 +52,7 @@ def test_stable_range_with_gap(tmp_path):
 
 
 def test_best_setting_prefers_trained_seeds_over_lower_loss(tmp_path):
-    """The lower loss of a setting in which one seed of three failed does not win."""
+    """A setting in which one of three seeds failed is not the best, despite its lower loss."""
 
     def outcome(cell):
         if cell.lr == 1e-3:
@@ -188,7 +188,7 @@ def test_nan_loss_round_trip(tmp_path):
 
 
 def test_best_arm_without_common_seeds(tmp_path):
-    """Seeds 0 of one and 1 of the other trained: no pair, but still one of them is better."""
+    """Only seed 0 of one arm and seed 1 of the other trained: no pair, but one arm leads."""
 
     def outcome(cell):
         good = cell.seed == (0 if cell.arm.wiring == "pre_ln" else 1)

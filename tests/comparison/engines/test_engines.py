@@ -96,8 +96,8 @@ def test_killed_process_is_a_crash_and_is_retried(tmp_path):
     first, second = study.cells
     assert (first.state, second.end.ending) == ("crashed", "done")
     assert "SIGKILL" in first.end.why
-    again = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
-    assert [each.end.ending for each in again.cells] == ["done", "done"]
+    retried = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
+    assert [each.end.ending for each in retried.cells] == ["done", "done"]
 
 
 @pytest.mark.slow
@@ -113,19 +113,21 @@ def test_hung_cell_is_killed_after_timeout(tmp_path):
 @pytest.mark.slow
 def test_resume_reproduces_uninterrupted_comparison(tmp_path):
     spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
-    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    uninterrupted = run_comparison(spec, tmp_path / "uninterrupted", engine=LocalEngine(workers=2))
     hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
-    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
+    resumed = run_comparison(
+        spec, tmp_path / "resumed", engine=LocalEngine(workers=2), callback=hook
+    )
     assert hook.acted
-    assert not broken.complete
-    run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
-    expected, actual = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
+    assert not resumed.complete
+    run_comparison(spec, tmp_path / "resumed", engine=LocalEngine(workers=2))
+    expected, actual = rows_of(tmp_path / "uninterrupted"), rows_of(tmp_path / "resumed")
     pauses = [row for rows in actual.values() for row in rows if row.get("ending") == "interrupted"]
-    assert pauses or any(each.end for each in broken.cells)
+    assert pauses or any(each.end for each in resumed.cells)
     for name, rows in actual.items():
         assert [row for row in rows if row.get("ending") != "interrupted"] == expected[name]
-    assert [each.loss for each in whole.cells] == [
-        each.loss for each in run_comparison(spec, tmp_path / "broken").cells
+    assert [each.loss for each in uninterrupted.cells] == [
+        each.loss for each in run_comparison(spec, tmp_path / "resumed").cells
     ]
 
 
@@ -191,7 +193,7 @@ def test_halving_trains_the_better_settings_to_the_end(tmp_path):
 @pytest.mark.slow
 def test_resumed_halving_stops_the_same_cells(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
-    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+    uninterrupted = run_comparison(spec, tmp_path / "uninterrupted", engine=LocalEngine(workers=1))
 
     class InterruptAfterHalving(ComparisonCallback):
         """Callback that interrupts after the first halving."""
@@ -203,11 +205,11 @@ def test_resumed_halving_stops_the_same_cells(tmp_path):
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert not run_comparison(spec, tmp_path / "broken", callback=InterruptAfterHalving()).complete
-    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    assert not run_comparison(spec, tmp_path / "resumed", callback=InterruptAfterHalving()).complete
+    resumed = run_comparison(spec, tmp_path / "resumed", engine=LocalEngine(workers=1))
     ends = [
         [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
-        for study in (whole, broken)
+        for study in (uninterrupted, resumed)
     ]
     assert ends[0] == ends[1]
     assert sorted(step for _, _, step in ends[0]) == [10, 10, 20, 40]
@@ -255,8 +257,8 @@ def test_cell_waits_for_other_process_and_returns_its_result(tmp_path, monkeypat
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
-    with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
-        assert ours
+    with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
+        assert acquired
         assert run_cell(job, lambda step, loss: None) is None  # locked by this process
         CellResult("done", loss=1.0).save(job.folder)
         assert run_cell(job, lambda step, loss: None).loss == 1.0

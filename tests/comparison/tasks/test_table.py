@@ -57,10 +57,10 @@ def test_task_option_with_table():
 def test_splits_are_disjoint_and_complete(table):
     table_splits = TableSplits.from_spec(spec_of(table))
     assert table_splits.counts == {"train": 56, "valid": 12, "test": 12}
-    whole = pd.concat(table_splits.splits.values())
-    assert sorted(whole.index) == list(range(80))
-    again = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
-    assert all(again.splits[name].equals(part) for name, part in table_splits.splits.items())
+    all_rows = pd.concat(table_splits.splits.values())
+    assert sorted(all_rows.index) == list(range(80))
+    repeated = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
+    assert all(repeated.splits[name].equals(part) for name, part in table_splits.splits.items())
     share = frame()["y"].eq("yes").mean()
     assert table_splits.splits["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
 
@@ -133,7 +133,7 @@ def cell_of(spec, folder, **changes):
 
 def test_interrupted_table_cell_reproduces_result(table, tmp_path):
     spec, task = spec_of(table, wiring="pre_ln"), get_task("table")
-    whole = task.train_and_score(
+    uninterrupted = task.train_and_score(
         cell_of(spec, tmp_path / "one"), Heartbeat(lambda step, loss: None)
     )
     job = cell_of(spec, tmp_path / "two")
@@ -146,8 +146,12 @@ def test_interrupted_table_cell_reproduces_result(table, tmp_path):
         task.train_and_score(job, Heartbeat(stop_after_two_steps)) is None
         and CellResult.read(job.folder) is None
     )
-    again = task.train_and_score(job, Heartbeat(lambda step, loss: None))
-    assert (again.loss, again.scores, again.step) == (whole.loss, whole.scores, whole.step)
+    resumed = task.train_and_score(job, Heartbeat(lambda step, loss: None))
+    assert (resumed.loss, resumed.scores, resumed.step) == (
+        uninterrupted.loss,
+        uninterrupted.scores,
+        uninterrupted.step,
+    )
 
 
 def test_table_cell_pauses_for_halving(table, tmp_path):
@@ -242,6 +246,6 @@ def test_baseline_uses_scale_of_the_loss(tmp_path):
 
 
 def test_rare_classes_can_be_split(tmp_path):
-    many = frame().assign(y=[f"c{n // 2}" for n in range(80)])
-    many.to_csv(tmp_path / "t.csv", index=False)
+    table = frame().assign(y=[f"c{n // 2}" for n in range(80)])
+    table.to_csv(tmp_path / "t.csv", index=False)
     assert sum(TableSplits.from_spec(spec_of(tmp_path / "t.csv")).counts.values()) == 80
