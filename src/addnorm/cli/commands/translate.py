@@ -73,7 +73,7 @@ def translate(
             trained, texts, options, prefixes=prefixes, chunk=chunk, warnings=warnings
         ),
     )
-    write = partial(cli.write_answers, form=form)
+    write = partial(cli.write_outputs, form=form)
     try:
         cli.run_lines(trained, outputs, write, description="translating", attention=attention)
     finally:
