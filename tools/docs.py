@@ -1,7 +1,9 @@
-"""Generate the tables of README.md and the pages of docs/catalogue: python tools/docs.py
+"""Generated tables of README.md and pages of docs/catalogue.
 
-`make docs` runs it and tests/test_docs.py fails if its output is out of date. A generated table
-stands between `<!-- generated: NAME -->` and `<!-- end -->`.
+python tools/docs.py   write them
+
+`make docs` runs this script, and tests/test_docs.py fails if its output is out of date. Generated
+tables are enclosed by `<!-- generated: NAME -->` and `<!-- end -->`.
 """
 
 import inspect
@@ -51,7 +53,8 @@ def _table_line(cells: Iterable[str]) -> str:
     return "| " + " | ".join(" ".join(cell.split()).replace("|", r"\|") for cell in cells) + " |"
 
 
-def first_line(text: str | None) -> str:
+def first_paragraph(text: str | None) -> str:
+    """Return the first paragraph of a docstring or help text."""
     return (text or "").strip().split("\n\n")[0]
 
 
@@ -63,12 +66,12 @@ def command_table() -> str:
     rows = []
     for verb, command in COMMANDS.items():
         text = str(command.info.help) if isinstance(command, Typer) else inspect.getdoc(command)
-        rows.append((f"`addnorm {verb}`", first_line(text)))
+        rows.append((f"`addnorm {verb}`", first_paragraph(text)))
     return markdown_table(("command", "what it does"), rows)
 
 
 def count_table() -> str:
-    """Return how many members each registry has, with a link to its page."""
+    """Return the table of the number of members of each registry, with links to their pages."""
     pages = {
         "wirings": "index.md#wirings",
         "norms": "index.md#norms",
@@ -86,7 +89,7 @@ def count_table() -> str:
 
 
 def verdict_table() -> str:
-    """Return how many claims have which verdict."""
+    """Return the table of the number of claims with each verdict."""
     results = read_results(ROOT / "docs" / "claims")
     counts = Counter(result.verdict.answer for result in results.values() if result.verdict)
     rows = [(verdict, str(counts[verdict])) for verdict in ("held", "not held", "undecided")]
@@ -185,7 +188,7 @@ def norm_page(card: Card) -> str:
     presets = [
         row.name
         for row in map(PRESETS.__getitem__, PRESETS)
-        if name_of(row.config.norm) == card.name
+        if get_member_name(row.config.norm) == card.name
     ]
     if presets:
         parts.append(f"Presets: {', '.join(f'`{each}`' for each in presets)}.")
@@ -233,8 +236,8 @@ def member_parts(card: Card, level: int = 1) -> list[str]:
 
 def claim_parts(name: str) -> list[str]:
     """Return the list of claims whose experiment uses a wiring or norm, with their verdicts."""
-    word = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])")
-    lines = [line for settings, line in describe_claims() if word.search(settings)]
+    pattern = re.compile(rf"(?<![\w.]){re.escape(name)}(?![\w.])")
+    lines = [line for settings, line in describe_claims() if pattern.search(settings)]
     if not lines:
         return []
     heading = "## Claims measured with it"
@@ -255,12 +258,13 @@ def describe_claims() -> list[tuple[str, str]]:
     ]
 
 
-def name_of(call: str) -> str:
+def get_member_name(call: str) -> str:
+    """Return the name in a call string, without its options."""
     return call.partition("(")[0]
 
 
 def config_wirings(config) -> set[str]:
-    return {name_of(call) for call in (config.wiring, config.encoder_wiring) if call}
+    return {get_member_name(call) for call in (config.wiring, config.encoder_wiring) if call}
 
 
 def preset_page() -> str:
@@ -291,7 +295,9 @@ def position_page() -> str:
 
 
 def rule_page() -> str:
-    rows = [(f"`{name}`", first_line(inspect.getdoc(rule))) for name, rule in sorted(RULES.items())]
+    rows = [
+        (f"`{name}`", first_paragraph(inspect.getdoc(rule))) for name, rule in sorted(RULES.items())
+    ]
     intro = "Each rule reports findings with a severity, a module path and its evidence."
     return "\n\n".join(
         ["# Rules of `addnorm doctor`", intro, markdown_table(("rule", "what it finds"), rows)]
@@ -310,7 +316,7 @@ def recipe_page() -> str:
 
 
 def command_page() -> str:
-    """Return every command with its arguments and options, read from the command line itself."""
+    """Return the page of all commands with their arguments and options."""
     parts = ["# Commands"]
     for verb, command in COMMANDS.items():
         if not isinstance(command, Typer):
@@ -323,7 +329,7 @@ def command_page() -> str:
 
 def command_parts(command: click.Command, name: str) -> list[str]:
     if isinstance(command, click.Group):
-        parts = [f"## `{name}`", first_line(command.help)]
+        parts = [f"## `{name}`", first_paragraph(command.help)]
         for verb, inner in command.commands.items():
             parts += command_parts(inner, f"{name} {verb}")
         return parts
@@ -333,14 +339,14 @@ def command_parts(command: click.Command, name: str) -> list[str]:
             parameter.opts if parameter.param_type_name == "option" else [parameter.metavar or ""]
         )
         rows.append((f"`{', '.join(names)}`", getattr(parameter, "help", None) or ""))
-    parts = [f"## `{name}`", first_line(command.help)]
+    parts = [f"## `{name}`", first_paragraph(command.help)]
     if rows:
         parts.append(markdown_table(("argument or option", "meaning"), rows))
     return parts
 
 
 def write_pages() -> None:
-    """Write README.md and docs/catalogue; pages of members that no longer exist are removed."""
+    """Write README.md and docs/catalogue, and delete pages of members that no longer exist."""
     README.write_text(fill_tables(README.read_text(encoding="utf-8")), encoding="utf-8")
     pages = generate_pages()
     for path in CATALOGUE.rglob("*.md"):
