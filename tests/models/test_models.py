@@ -71,7 +71,7 @@ def test_prefix_is_bidirectional_and_the_rest_causal():
     inside[:, 3] = (inside[:, 3] + 1) % 31
     behind[:, 5] = (behind[:, 5] + 1) % 31
     base = model(x, prefix)
-    assert not torch.allclose(base[:, 0], model(inside, prefix)[:, 0])  # later, in the prefix
+    assert not torch.allclose(base[:, 0], model(inside, prefix)[:, 0])  # the first sees the fourth
     torch.testing.assert_close(base[:, :5], model(behind, prefix)[:, :5], rtol=0, atol=1e-6)
 
 
@@ -369,8 +369,10 @@ def test_meta_models_can_be_initialized_later():
     model = build("gpt2", depth=2, vocab=100, device="meta")
     assert all(parameter.is_meta for parameter in model.parameters())
     real = model.to_empty(device="cpu").init_weights(seed=1)
-    twin = build("gpt2", depth=2, vocab=100, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(real.parameters(), twin.parameters(), strict=True))
+    direct = build("gpt2", depth=2, vocab=100, seed=1)
+    assert all(
+        torch.equal(a, b) for a, b in zip(real.parameters(), direct.parameters(), strict=True)
+    )
 
 
 def test_language_model_learns_to_count():

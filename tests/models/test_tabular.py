@@ -77,27 +77,27 @@ def build_ours_and_rtdl(depth=3):
         attention, ffn = ours.encoder.sublayers[2 * number : 2 * number + 2]
         theirs_in = block["ffn"].linear1
         pairs += [
-            *_linear(attention.q_proj, block["attention"].W_q),
-            *_linear(attention.k_proj, block["attention"].W_k),
-            *_linear(attention.v_proj, block["attention"].W_v),
-            *_linear(attention.out_proj, block["attention"].W_out),
+            *_pair_weights(attention.q_proj, block["attention"].W_q),
+            *_pair_weights(attention.k_proj, block["attention"].W_k),
+            *_pair_weights(attention.v_proj, block["attention"].W_v),
+            *_pair_weights(attention.out_proj, block["attention"].W_out),
             (ffn.up_proj.weight, theirs_in.weight[:32]),
             (ffn.gate_proj.weight, theirs_in.weight[32:]),
             (ffn.up_proj.bias, theirs_in.bias[:32]),
             (ffn.gate_proj.bias, theirs_in.bias[32:]),
-            *_linear(ffn.down_proj, block["ffn"].linear2),
-            *_linear(ours.encoder.wiring.norms[2 * number + 1], block["ffn_normalization"]),
+            *_pair_weights(ffn.down_proj, block["ffn"].linear2),
+            *_pair_weights(ours.encoder.wiring.norms[2 * number + 1], block["ffn_normalization"]),
         ]
         if number:
             norm = ours.encoder.wiring.norms[2 * number]
-            pairs += _linear(norm, block["attention_normalization"])
+            pairs += _pair_weights(norm, block["attention_normalization"])
     with torch.no_grad():
         for mine, other in pairs:
             mine.copy_(other)
     return ours, theirs
 
 
-def _linear(mine, other):
+def _pair_weights(mine, other):
     return [(mine.weight, other.weight), (mine.bias, other.bias)]
 
 
@@ -182,11 +182,11 @@ def torch_encoder_layer(ours, norms, *, dim, heads):
     pairs = [
         (theirs.self_attn.in_proj_weight, torch.cat([part.weight for part in qkv])),
         (theirs.self_attn.in_proj_bias, torch.cat([part.bias for part in qkv])),
-        *_linear(theirs.self_attn.out_proj, attention.out_proj),
-        *_linear(theirs.linear1, ffn.up_proj),
-        *_linear(theirs.linear2, ffn.down_proj),
-        *_linear(theirs.norm1, norms[0]),
-        *_linear(theirs.norm2, norms[1]),
+        *_pair_weights(theirs.self_attn.out_proj, attention.out_proj),
+        *_pair_weights(theirs.linear1, ffn.up_proj),
+        *_pair_weights(theirs.linear2, ffn.down_proj),
+        *_pair_weights(theirs.norm1, norms[0]),
+        *_pair_weights(theirs.norm2, norms[1]),
     ]
     with torch.no_grad():
         for mine, other in pairs:

@@ -15,18 +15,18 @@ REDUCTIONS = [pair for card in registry.cards() for pair in card.reduces_to]
 
 @pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(("call", "equal"), REDUCTIONS)
-def test_reductions_of_the_cards(call, equal, layer):
+def test_reductions_listed_on_cards_hold_at_initialization(call, equal, layer):
     """Compare both sides at initialization, with equal sub-layers and a negligible eps."""
     exact = {"layer": layer, "norm": "layer(eps=1e-14)", "dtype": torch.float64}
     one, other = (toy_stack(name, **exact).eval() for name in (call, equal))
     x = tokens(dtype=torch.float64).requires_grad_()
     y, z = one(x), other(x)
-    near = 1e-4 if "mhc" in call else 1e-8  # Sinkhorn has an eps of its own
-    torch.testing.assert_close(y, z, rtol=near, atol=near)
+    tolerance = 1e-4 if "mhc" in call else 1e-8  # Sinkhorn has an eps of its own
+    torch.testing.assert_close(y, z, rtol=tolerance, atol=tolerance)
     inputs = [x, *one.sublayers.parameters()]
     others = [x, *other.sublayers.parameters()]
     for a, b in zip(gradients(y, inputs), gradients(z, others), strict=True):
-        torch.testing.assert_close(a, b, rtol=10 * near, atol=10 * near)
+        torch.testing.assert_close(a, b, rtol=10 * tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def b2t_zero_branches(x):
 
 
 def dlcl_zero_branches(x):
-    first = x  # one source
+    first = x  # a single source
     second = (x + norm(first)) / 2
     return norm((x + norm(first) + norm(second)) / 3)
 
 
-# What two layers return when every branch is zero, at start.
-SILENT = {
+# Output of two layers at initialization when every branch returns zero.
+ZERO_BRANCH_OUTPUTS = {
     "post_ln": norm,
     "pre_ln": norm,
     "res_post": norm,
@@ -97,14 +97,14 @@ SILENT = {
 
 def test_zero_branches_cover_every_wiring_but_gated():
     """GTrXL's gate changes the stream even if the branch is zero."""
-    assert set(registry) - set(SILENT) == {"gated"}
+    assert set(registry) - set(ZERO_BRANCH_OUTPUTS) == {"gated"}
 
 
-@pytest.mark.parametrize("name", SILENT)
-def test_zero_branches(name):
+@pytest.mark.parametrize("name", ZERO_BRANCH_OUTPUTS)
+def test_zero_branches_give_the_stated_output(name):
     stack = Stack([ZeroBranch() for _ in range(4)], dim=10, wiring=name).eval()
     x = 3 * tokens() + 1
-    torch.testing.assert_close(stack(x), SILENT[name](x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(stack(x), ZERO_BRANCH_OUTPUTS[name](x), rtol=1e-3, atol=1e-4)
 
 
 def test_false_pre_ln_is_detected_by_zero_branches():
@@ -173,7 +173,7 @@ def test_keel_without_its_inner_norm_at_alpha_one_is_post_ln():
     torch.testing.assert_close(keel(tokens()), post(tokens()))
 
 
-def test_sandwich_without_one_of_its_norms():
+def test_sandwich_without_one_norm_is_pre_ln_or_res_post():
     x = tokens()
     for family, equal in (("outer_norms", "pre_ln"), ("norms", "res_post")):
         sandwich = toy_stack("sandwich")
@@ -294,8 +294,8 @@ def test_large_bias_makes_the_gate_the_identity():
 def test_hyper_streams_differ_after_one_step():
     stack = toy_stack("hyper")
     optimizer = torch.optim.SGD(stack.parameters(), lr=0.1)
-    gradients_of = (stack(tokens()) * tokens(seed=9)).sum()
-    gradients_of.backward()
+    loss = (stack(tokens()) * tokens(seed=9)).sum()
+    loss.backward()
     optimizer.step()
     with torch.no_grad():
         state = stack.wiring.open(tokens())
@@ -374,7 +374,6 @@ def test_number_of_norms():
     assert count(Decoder(wiring="post_ln", **pair)) == 3 * 4
     assert count(Decoder(wiring="pre_ln", **pair)) == 3 * 4 + 1
     assert count(Decoder(wiring="rezero", **pair)) == 0
-    assert (
-        count(Decoder(wiring="sub_ln", **pair)) == 3 * 4 + 2 * 4 + 1
-    )  # none inside cross-attention
+    # sub_ln has no norm inside cross-attention.
+    assert count(Decoder(wiring="sub_ln", **pair)) == 3 * 4 + 2 * 4 + 1
     assert count(Decoder(wiring="siamese", **pair)) == 3 * 3 * 4 + 3
