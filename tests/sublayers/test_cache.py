@@ -81,7 +81,7 @@ def test_left_padded_prompts_equal_unpadded_prompts(positions):
     mask=st.lists(st.lists(st.booleans(), min_size=7, max_size=7), min_size=2, max_size=2),
     chunks=st.sampled_from(CHUNKS),
 )
-def test_any_mask_may_come_in_chunks(positions, mask, chunks):
+def test_chunks_equal_one_pass_for_any_mask(positions, mask, chunks):
     decoder, x, mask = make_decoder(positions), x64(2, 7, 16), torch.tensor(mask)
     full = decoder(x, mask=mask)
     torch.testing.assert_close(decode_in_chunks(decoder, x, chunks, mask=mask)[mask], full[mask])
