@@ -1,8 +1,8 @@
-"""Measure the time to build and initialize a model of 12 layers and 768 features.
+"""Time to build and initialize a model of 12 layers and 768 features.
 
     OMP_NUM_THREADS=1 python benchmarks/build_time.py
 
-The peer is the same architecture from Hugging Face transformers, built from its config, in one run.
+The reference is the same architecture from Hugging Face transformers, built in the same run.
 """
 
 import statistics
@@ -14,25 +14,27 @@ import transformers
 from addnorm.models import build
 
 
-def seconds(make: Callable[[], object]) -> float:
+def measure_seconds(build_model: Callable[[], object]) -> float:
     start = time.perf_counter()
-    make()
+    build_model()
     return time.perf_counter() - start
 
 
 def main() -> None:
     config = transformers.GPT2Config()
-    makers: dict[str, Callable[[], object]] = {
+    builders: dict[str, Callable[[], object]] = {
         "addnorm": lambda: build("gpt2"),
         "transformers": lambda: transformers.GPT2LMHeadModel(config),
     }
-    first = {name: seconds(make) for name, make in makers.items()}
-    rounds = [{name: seconds(make) for name, make in makers.items()} for _ in range(7)]
+    first = {name: measure_seconds(builder) for name, builder in builders.items()}
+    rounds = [
+        {name: measure_seconds(builder) for name, builder in builders.items()} for _ in range(7)
+    ]
     print("| GPT-2 small by | first s | median of 7 s | / transformers |\n|---|---|---|---|")
-    peer = statistics.median(each["transformers"] for each in rounds)
-    for name in makers:
-        middle = statistics.median(each[name] for each in rounds)
-        print(f"| {name} | {first[name]:.2f} | {middle:.2f} | {middle / peer:.2f} |")
+    reference = statistics.median(each["transformers"] for each in rounds)
+    for name in builders:
+        median = statistics.median(each[name] for each in rounds)
+        print(f"| {name} | {first[name]:.2f} | {median:.2f} | {median / reference:.2f} |")
 
 
 if __name__ == "__main__":

@@ -1,12 +1,12 @@
-"""Measure the overhead of a comparison beyond training its cells, and the start-up time of a cell.
+"""Overhead of a comparison beyond training its cells, and the start-up time of a cell.
 
     OMP_NUM_THREADS=1 python benchmarks/compare_overhead.py [CELLS]
 
-The same recipes are trained three times: one after the other with `train` alone, in a process that
-has imported everything; by a loop over `addnorm train`, as one would write it in a shell; and by
-`compare` with one worker, which also scores and samples each cell. Time is processor time of all
-processes, so that neighbours on the machine count little. The start of a cell runs from the fork to
-its first update.
+The same recipes are trained three times: sequentially with `train` in this process, where all
+modules are imported; by a shell-like loop over `addnorm train`; and by `compare` with one worker,
+which also scores and samples each cell. Times are processor times of all processes, which other
+programs on the machine hardly change. The start-up time of a cell lasts from the fork to its first
+update.
 """
 
 import resource
@@ -29,71 +29,71 @@ from addnorm.report.comparison.page import write_comparison_report
 from addnorm.train.trainer import train
 
 
-class Starts(ComparisonCallback):
-    """Callback that records the time from start to first step of each cell."""
+class StartupTimer(ComparisonCallback):
+    """Callback that records the seconds from the start to the first step of each cell."""
 
     def __init__(self) -> None:
-        self.forked: dict[str, float] = {}
-        self.took: list[float] = []
+        self.started: dict[str, float] = {}
+        self.seconds: list[float] = []
 
     def on_cell_event(self, event) -> None:
         if event.kind == "began":
-            self.forked[event.job.name] = time.monotonic()
-        elif event.kind == "stepped" and event.step and event.job.name in self.forked:
-            self.took.append(time.monotonic() - self.forked.pop(event.job.name))
+            self.started[event.job.name] = time.monotonic()
+        elif event.kind == "stepped" and event.step and event.job.name in self.started:
+            self.seconds.append(time.monotonic() - self.started.pop(event.job.name))
 
 
-def spent() -> float:
+def cpu_seconds() -> float:
     """Return the processor seconds of this process and its finished children."""
-    used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    return sum(each.ru_utime + each.ru_stime for each in used)
+    usages = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
+    return sum(each.ru_utime + each.ru_stime for each in usages)
 
 
 def main(cells: int) -> None:
-    """Print both costs and their ratio."""
+    """Print the processor times and their ratios."""
     torch.set_num_threads(1)
     spec = parse_comparison({"wiring": "pre_ln", "depth": 6, "lr": 1e-3, "seeds": cells})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        ground = get_task(spec.task).prepare(spec, folder / "bare")
-        bare = []
+        prepared = get_task(spec.task).prepare(spec, folder / "bare")
+        train_seconds = []
         for cell in spec.cells():
             tokenizer = folder / "bare" / "tokenizer.json"
-            recipe = get_task(spec.task).recipe(spec, cell, data=ground.data, tokenizer=tokenizer)
-            start = spent()
+            recipe = get_task(spec.task).recipe(spec, cell, data=prepared.data, tokenizer=tokenizer)
+            start = cpu_seconds()
             train(recipe, folder / "bare" / cell.name)
-            bare.append(spent() - start)
-        bare_cost = sum(bare[1:]) * cells / (cells - 1)  # the first cell also warms up
-        begun = spent()
+            train_seconds.append(cpu_seconds() - start)
+        bare_cost = sum(train_seconds[1:]) * cells / (cells - 1)  # the first is a warm-up
+        start = cpu_seconds()
         for cell in spec.cells():
             config = folder / "bare" / cell.name / "config.yaml"
             command = [sys.executable, "-m", "addnorm", "train", spec.task, "-c", str(config)]
             subprocess.run(
                 [*command, "-o", str(folder / "loop" / cell.name)], check=True, capture_output=True
             )
-        loop = spent() - begun
-        starts, begun = Starts(), spent()
-        run_comparison(spec, folder / "runs", engine=LocalEngine(workers=1), callback=starts)
+        loop_cost = cpu_seconds() - start
+        timer, start = StartupTimer(), cpu_seconds()
+        run_comparison(spec, folder / "runs", engine=LocalEngine(workers=1), callback=timer)
         _stop_server()
-        cost = spent() - begun
+        cost = cpu_seconds() - start
         ends = [each.end for each in Study.open(folder / "runs").cells]
         start = time.monotonic()
         page = write_comparison_report(folder / "runs")
         print(f"{cells} cells of {spec.steps} steps, pre_ln 6+6, dim 64, one worker")
         print(f"bare training      {bare_cost:7.1f} s of processor time")
         print(f"compare            {cost:7.1f} s, imports of its server and scores included")
-        print(f"loop in a shell    {loop:7.1f} s, without any score")
+        print(f"loop in a shell    {loop_cost:7.1f} s, without any score")
         print(f"compare / bare     {cost / bare_cost:7.2f}")
-        print(f"compare / loop     {cost / loop:7.2f}")
+        print(f"compare / loop     {cost / loop_cost:7.2f}")
         print(f"inside the cells   {sum(end.seconds for end in ends):7.1f} s of time in training")
-        first, *others = starts.took
+        first, *others = timer.seconds
         print(f"start of a cell    {statistics.median(others):7.2f} s, the first {first:.2f} s")
         size = page.stat().st_size / 2**20
         print(f"page               {time.monotonic() - start:7.2f} s, {size:.1f} MB")
 
 
 def _stop_server() -> None:
-    """Stop the fork server, so that its time and that of its cells are counted."""
+    """Stop the fork server so that RUSAGE_CHILDREN includes it and its cells."""
     from multiprocessing.forkserver import _forkserver
 
     _forkserver._stop()

@@ -1,9 +1,9 @@
-"""Measure the time of `import addnorm` as a ratio to `import torch`, each in a new process.
+"""Time of `import addnorm` relative to `import torch`, each in a new process.
 
     python benchmarks/import_time.py [ROUNDS]
 
-The statements take turns, so that a busy moment of the machine hits all of them; medians are
-compared. The time is that of the statement, without the start of the interpreter.
+The statements alternate, so that load on the machine affects all of them; medians are compared. The
+time excludes the start of the interpreter.
 """
 
 import statistics
@@ -14,25 +14,27 @@ STATEMENTS = {
     "import torch": "import torch",
     "import addnorm": "import addnorm",
     "import addnorm.core": "import addnorm.core",
-    "addnorm.Stack and all it needs": "import addnorm; addnorm.Stack",
+    "addnorm.Stack and its imports": "import addnorm; addnorm.Stack",
 }
 
 
-def seconds(statement: str) -> float:
+def measure_seconds(statement: str) -> float:
     """Return the seconds that one statement takes in a new process."""
     code = f"import time; t = time.perf_counter()\n{statement}\nprint(time.perf_counter() - t)"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    return float(done.stdout)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
+    return float(result.stdout)
 
 
 def main(rounds: int) -> None:
     """Print the table."""
     for statement in STATEMENTS.values():
-        seconds(statement)  # warms the disk cache
+        measure_seconds(statement)  # warm the disk cache
     times: dict[str, list[float]] = {name: [] for name in STATEMENTS}
     for _ in range(rounds):
         for name, statement in STATEMENTS.items():
-            times[name].append(seconds(statement))
+            times[name].append(measure_seconds(statement))
     base = statistics.median(times["import torch"])
     print(f"{'statement':32} {'median s':>9} {'min s':>7} {'max s':>7} {'/ torch':>8}   n={rounds}")
     for name, values in times.items():

@@ -1,10 +1,10 @@
-"""Measure the overhead of a `Monitor`: training time with it against training without it.
+"""Overhead of a `Monitor`: training time with and without it.
 
-    OMP_NUM_THREADS=1 python benchmarks/monitor_overhead.py [blocks]
+    OMP_NUM_THREADS=1 python benchmarks/monitor_overhead.py [BLOCKS]
 
-Two translation models: one of Multi30k size on batches of about 2,000 tokens, and one so small that
-all fixed costs show. Plain and watched steps alternate, so that all meet the same machine; the cost
-of a due step is spread over the default interval.
+There are two translation models: one of Multi30k size on batches of about 2,000 tokens, and one so
+small that fixed costs dominate. Plain and monitored steps alternate, so that load on the machine
+affects both; the cost of a measured step is divided by the default interval.
 """
 
 import inspect
@@ -26,11 +26,12 @@ SIZES = {
 
 def main(blocks: int) -> None:
     print("| model | step | median ms | / plain |\n|---|---|---|---|")
-    shares = [measured(name, blocks, *SIZES[name]) for name in SIZES]
-    print("\n".join(shares))
+    summaries = [measure_overhead(name, blocks, *SIZES[name]) for name in SIZES]
+    print("\n".join(summaries))
 
 
-def measured(title: str, blocks: int, sentences: int, size: dict[str, int]) -> str:
+def measure_overhead(title: str, blocks: int, sentences: int, size: dict[str, int]) -> str:
+    """Print the median times of one model's steps; return a line with the overhead."""
     torch.manual_seed(0)
     model = build(kind="seq2seq", heads=4, dropout=0.3, seed=0, **size)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-3)
@@ -66,8 +67,8 @@ def measured(title: str, blocks: int, sentences: int, size: dict[str, int]) -> s
             times[name].append(step(kinds[name]))
     plain = statistics.median(times["plain"])
     for name, each in times.items():
-        middle = statistics.median(each)
-        print(f"| {title} | {name} | {1e3 * middle:.1f} | {middle / plain:.3f} |")
+        median = statistics.median(each)
+        print(f"| {title} | {name} | {1e3 * median:.1f} | {median / plain:.3f} |")
     extra = statistics.median(
         due - other for due, other in zip(times["due"], times["plain"], strict=True)
     )

@@ -1,11 +1,11 @@
-"""Memory of predictions: the peak must not grow with the rows.
+"""Peak memory of predictions, which must not grow with the number of rows.
 
     OMP_NUM_THREADS=1 python benchmarks/tabular_memory.py 10000 100000 --model saint
 
-For each number of rows, in a process of its own: a table of 14 columns (8 numeric, 6 categorical)
-is made and predicted by an estimator of default size; printed are the megabytes that prediction
-added to the peak, beyond the table itself and ten rows of it, and the rows a second of processor
-time.
+For each number of rows, a new process predicts a random table of 14 columns (8 numeric, 6
+categorical) with an estimator of default size. It prints the megabytes by which the prediction
+raised the peak, and the predicted rows per second of processor time. The table itself and a
+prediction of ten rows are not counted.
 """
 
 import argparse
@@ -18,30 +18,30 @@ import numpy as np
 import pandas as pd
 
 
-def table(rows, seed=0):
-    chance = np.random.default_rng(seed)
-    numbers = {f"n{place}": chance.normal(size=rows) for place in range(8)}
-    texts = {f"c{place}": chance.choice(list("abcdefgh"), rows) for place in range(6)}
+def make_table(rows, seed=0):
+    rng = np.random.default_rng(seed)
+    numbers = {f"n{index}": rng.normal(size=rows) for index in range(8)}
+    texts = {f"c{index}": rng.choice(list("abcdefgh"), rows) for index in range(6)}
     return pd.DataFrame(numbers | texts)
 
 
-def peak():
+def peak_megabytes():
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
-def one(rows, model):
+def measure(rows, model):
     from addnorm.tabular import TabularTransformerClassifier
 
-    train = table(2000)
-    made = TabularTransformerClassifier(model=model, max_epochs=1, random_state=0)
-    made.fit(train, train["n0"] > 0)
-    X = table(rows, 1)
-    made.predict(X.head(10))
-    before, started = peak(), time.process_time()
-    made.predict(X)
-    spent = time.process_time() - started
-    more = f"{peak() - before:6.1f} MB more, {rows / spent:6.0f} rows/s"
-    print(f"{model}, {rows:8,} rows: {more}", flush=True)
+    train = make_table(2000)
+    estimator = TabularTransformerClassifier(model=model, max_epochs=1, random_state=0)
+    estimator.fit(train, train["n0"] > 0)
+    X = make_table(rows, 1)
+    estimator.predict(X.head(10))
+    before, start = peak_megabytes(), time.process_time()
+    estimator.predict(X)
+    seconds = time.process_time() - start
+    result = f"{peak_megabytes() - before:6.1f} MB more, {rows / seconds:6.0f} rows/s"
+    print(f"{model}, {rows:8,} rows: {result}", flush=True)
 
 
 if __name__ == "__main__":
@@ -50,10 +50,10 @@ if __name__ == "__main__":
     )
     parser.add_argument("rows", type=int, nargs="+")
     parser.add_argument("--model", default="ft_transformer")
-    given = parser.parse_args()
-    if len(given.rows) == 1:
-        one(given.rows[0], given.model)
+    arguments = parser.parse_args()
+    if len(arguments.rows) == 1:
+        measure(arguments.rows[0], arguments.model)
     else:
-        for rows in map(str, given.rows):
-            command = [sys.executable, __file__, rows, "--model", given.model]
+        for rows in map(str, arguments.rows):
+            command = [sys.executable, __file__, rows, "--model", arguments.model]
             subprocess.run(command, check=True)

@@ -1,9 +1,10 @@
-"""Train a deep stack of each wiring on a small fixed task without warm-up or tuning.
+"""Final loss of a deep stack of each wiring on a small fixed task, without warm-up or tuning.
 
     OMP_NUM_THREADS=1 python benchmarks/trainability.py --task copy --depth 12 --steps 100 --seeds 2
 
-copy: every token predicts itself, which asks only that signal and gradient come through.
-reverse: it predicts its mirror image, which attention has to learn. Chance is a loss of ln(16).
+copy: every token predicts itself, which only requires that signal and gradient reach all layers.
+reverse: every token predicts its mirror image, which requires attention. The loss of a uniform
+prediction is ln(16).
 """
 
 import argparse
@@ -21,7 +22,7 @@ from addnorm.wirings import registry
 VOCAB, LENGTH, BATCH = 16, 12, 32
 
 
-def final_loss(wiring: str, options: argparse.Namespace, seed: int) -> float:
+def train_and_measure_loss(wiring: str, options: argparse.Namespace, seed: int) -> float:
     """Return the mean loss of the last ten steps; infinity if a loss was not finite."""
     model = build(
         kind="masked_lm",
@@ -66,12 +67,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=2)
     options = parser.parse_args()
     warnings.simplefilter("ignore")
-    print("| wiring | loss, one number a seed | seconds |\n|---|---|---|")
+    print("| wiring | loss, one number per seed | seconds |\n|---|---|---|")
     for wiring in options.wiring:
         start = time.perf_counter()
-        losses = [final_loss(wiring, options, seed) for seed in range(options.seeds)]
-        shown = ", ".join(f"{loss:.2f}" for loss in losses)
-        print(f"| `{wiring}` | {shown} | {time.perf_counter() - start:.0f} |", flush=True)
+        losses = [train_and_measure_loss(wiring, options, seed) for seed in range(options.seeds)]
+        text = ", ".join(f"{loss:.2f}" for loss in losses)
+        print(f"| `{wiring}` | {text} | {time.perf_counter() - start:.0f} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -9,7 +9,8 @@ import pytest
 
 from addnorm.cli.main import COMMANDS
 from tests.source_tree import ROOT, SOURCE
-from tools.docs import README_TABLES, fill_tables, generate_pages
+from tools.docs import generate_pages
+from tools.pages.readme import README_TABLES, fill_tables
 
 GUIDES = sorted((ROOT / "docs" / "guides").glob("*.md"))
 ARCHITECTURE = sorted((ROOT / "docs" / "architecture").glob("*.md"))

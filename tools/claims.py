@@ -1,6 +1,6 @@
-"""Copy the results of claims to docs/claims and regenerate its table.
+"""Results of claims in docs/claims and the table made from them.
 
-addnorm claims run --all -o claims && python -m tools.claims claims
+addnorm claims run --all -o claims && python -m tools.claims claims   copy and regenerate them
 """
 
 import shutil

@@ -1,6 +1,9 @@
-"""Write what the doctor sees in each of our wirings: python tools/signatures.py
+"""Signatures of all wirings, with which the doctor recognizes the wiring of a model.
 
-To be run again when a wiring or the doctor's names change; tests/doctor/test_matching.py says so.
+python tools/signatures.py   write them
+
+Run it again when a wiring or a name used by the doctor changes; tests/doctor/test_matching.py fails
+otherwise.
 """
 
 import json
@@ -12,8 +15,8 @@ from addnorm.wirings.base import registry
 PATH = Path(__file__).parent.parent / "src" / "addnorm" / "doctor" / SIGNATURES_FILE
 
 
-def signatures() -> dict[str, dict[str, object]]:
-    """By kind of model and depth, then by wiring."""
+def compute_signatures() -> dict[str, dict[str, object]]:
+    """Return the signatures by kind of model and depth, then by wiring."""
     return {
         f"{kind} {depth}": {name: wiring_signature(name, kind, depth) for name in sorted(registry)}
         for kind in KINDS
@@ -24,9 +27,11 @@ def signatures() -> dict[str, dict[str, object]]:
 if __name__ == "__main__":
     import addnorm.wirings
 
-    assert addnorm.wirings.registry is registry  # all of them are registered
+    assert addnorm.wirings.registry is registry  # importing the package registers all wirings
     groups = []
-    for group, found in sorted(signatures().items()):
-        lines = ",\n".join(f"  {json.dumps(n)}: {json.dumps(found[n])}" for n in sorted(found))
+    for group, signatures in sorted(compute_signatures().items()):
+        lines = ",\n".join(
+            f"  {json.dumps(n)}: {json.dumps(signatures[n])}" for n in sorted(signatures)
+        )
         groups.append(f" {json.dumps(group)}: {{\n{lines}\n }}")
     PATH.write_text("{\n" + ",\n".join(groups) + "\n}\n", encoding="utf-8")

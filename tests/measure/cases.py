@@ -7,15 +7,17 @@ from addnorm.models import build
 from addnorm.wirings import registry as wirings
 
 WIRINGS = tuple(wirings)
-SOME = ("pre_ln", "post_ln", "b2t", "hyper", "layer_drop", "drop_path", "ngpt", "attn_res", "fixup")
+SELECTED_WIRINGS = (
+    "pre_ln", "post_ln", "b2t", "hyper", "layer_drop", "drop_path", "ngpt", "attn_res", "fixup",
+)  # fmt: skip
 
 
-def translator(wiring: str = "pre_ln", **options: object) -> nn.Module:
+def make_translator(wiring: str = "pre_ln", **options: object) -> nn.Module:
     options = {"dropout": 0.2, "depth": 2, "dim": 12, "heads": 3, **options}
     return build(kind="seq2seq", vocab=17, wiring=wiring, seed=0, **options)
 
 
-def pair(seed: int = 1) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
+def make_batch(seed: int = 1) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
     """Return a padded batch of five pairs with at most 7 and 6 tokens."""
     generator = torch.Generator().manual_seed(seed)
     source = torch.randint(4, 17, (5, 7), generator=generator)
@@ -28,7 +30,7 @@ def pair(seed: int = 1) -> tuple[tuple[Tensor, Tensor], dict[str, Tensor]]:
     }
 
 
-def loss_of(model: nn.Module, seed: int = 1) -> Tensor:
-    args, masks = pair(seed)
+def compute_loss(model: nn.Module, seed: int = 1) -> Tensor:
+    args, masks = make_batch(seed)
     logits = model(*args, **masks)
     return nn.functional.cross_entropy(logits[:, :-1].flatten(0, 1), args[1][:, 1:].flatten())

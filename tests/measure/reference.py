@@ -6,11 +6,11 @@ from itertools import chain
 
 def variance(numbers):
     numbers = [float(number) for number in numbers]
-    middle = math.fsum(numbers) / len(numbers)
-    return math.fsum((number - middle) ** 2 for number in numbers) / len(numbers)
+    mean = math.fsum(numbers) / len(numbers)
+    return math.fsum((number - mean) ** 2 for number in numbers) / len(numbers)
 
 
-def tokens_of(x, valid):
+def list_valid_tokens(x, valid):
     """Return the valid tokens of (B, L, D) as lists."""
     return [
         x[b, t].double().tolist()
@@ -21,23 +21,24 @@ def tokens_of(x, valid):
 
 
 def stream_variance(stream, valid):
-    each = [variance(token) for token in tokens_of(stream, valid)]
+    each = [variance(token) for token in list_valid_tokens(stream, valid)]
     return sum(each) / len(each)
 
 
 def residual_dependency(before, branch, valid):
-    f, total = tokens_of(branch, valid), tokens_of(before.double() + branch.double(), valid)
-    return variance(chain(*f)) / variance(chain(*total))
+    branches = list_valid_tokens(branch, valid)
+    sums = list_valid_tokens(before.double() + branch.double(), valid)
+    return variance(chain(*branches)) / variance(chain(*sums))
 
 
 def attention_entropy(p, valid):
-    found = []
+    entropies = []
     for b, heads in enumerate(p.double().tolist()):
         for rows in heads:
             for t, row in enumerate(rows):
                 if (valid is None or valid[b, t]) and sum(row) > 0:
-                    found.append(-sum(each * math.log(each) for each in row if each > 0))
-    return sum(found) / len(found)
+                    entropies.append(-sum(each * math.log(each) for each in row if each > 0))
+    return sum(entropies) / len(entropies)
 
 
 def max_logit(logits, valid, visible):

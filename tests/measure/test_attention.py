@@ -4,12 +4,12 @@ import torch
 
 from addnorm import SelfAttention, Stack
 from addnorm.measure import attention_maps
-from tests.helpers import shaken, tanh_sublayers, tokens
-from tests.measure.cases import pair, translator
+from tests.helpers import perturb, tanh_sublayers, tokens
+from tests.measure.cases import make_batch, make_translator
 
 
 def test_maps_equal_the_attention_of_the_sublayers():
-    model, (args, masks) = shaken(translator(qk_norm="rms_head")).eval(), pair()
+    model, (args, masks) = perturb(make_translator(qk_norm="rms_head")).eval(), make_batch()
     maps = attention_maps(model, *args, **masks)
     assert {name: len(layers) for name, layers in maps.items()} == {
         "encoder": 2,
@@ -39,8 +39,8 @@ def test_maps_equal_the_attention_of_the_sublayers():
 
 
 def test_rows_sum_to_one_and_padding_gets_zero():
-    args, masks = pair()
-    maps = attention_maps(translator(heads=2), *args, **masks)
+    args, masks = make_batch()
+    maps = attention_maps(make_translator(heads=2), *args, **masks)
     for layers in maps.values():
         for each in layers:
             torch.testing.assert_close(each.sum(-1), torch.ones(each.shape[:-1]))
@@ -51,7 +51,7 @@ def test_rows_sum_to_one_and_padding_gets_zero():
 
 
 def test_mode_generator_and_gradients_are_unchanged():
-    model, (args, masks) = translator(), pair()
+    model, (args, masks) = make_translator(), make_batch()
     model.decoder.eval()  # only a part of the model
     flags = [module.training for module in model.modules()]
     state = torch.get_rng_state()

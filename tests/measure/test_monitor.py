@@ -15,10 +15,10 @@ from addnorm.measure import SITE_METRICS, Monitor, forward_rows, site_parameters
 from addnorm.measure.monitor import first_sequences
 from tests.helpers import toy_stack
 from tests.measure import reference
-from tests.measure.cases import SOME, loss_of, pair, translator
+from tests.measure.cases import SELECTED_WIRINGS, compute_loss, make_batch, make_translator
 
 
-def steps(model, monitor=None, *, count=4, run=None, accumulate=2):
+def train_steps(model, monitor=None, *, count=4, run=None, accumulate=2):
     """Train a few steps and return the rows."""
     run = model if run is None else run
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
@@ -27,9 +27,9 @@ def steps(model, monitor=None, *, count=4, run=None, accumulate=2):
     for step in range(1, count + 1):
         optimizer.zero_grad()
         for batch in range(accumulate):
-            loss_of(run, seed=10 * step + batch).backward()
+            compute_loss(run, seed=10 * step + batch).backward()
         if monitor is not None:
-            args, masks = pair(10 * step)
+            args, masks = make_batch(10 * step)
             monitor.before_update(step, *args, **masks)
         nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -39,35 +39,35 @@ def steps(model, monitor=None, *, count=4, run=None, accumulate=2):
 
 
 @pytest.mark.parametrize("recompute", [False, True], ids=["kept", "recomputed"])
-@pytest.mark.parametrize("wiring", SOME)
+@pytest.mark.parametrize("wiring", SELECTED_WIRINGS)
 def test_training_is_bitwise_equal_with_and_without_monitor(wiring, recompute):
-    plain, watched = translator(wiring), translator(wiring)
-    for stack in (*plain.stacks, *watched.stacks):
+    plain, monitored = make_translator(wiring), make_translator(wiring)
+    for stack in (*plain.stacks, *monitored.stacks):
         stack.recompute = recompute
-    steps(plain)
+    train_steps(plain)
     state = torch.get_rng_state()
-    rows = steps(watched, Monitor(watched, every=2))
+    rows = train_steps(monitored, Monitor(monitored, every=2))
     assert rows
     assert torch.equal(torch.get_rng_state(), state)
     for (name, one), other in zip(
-        plain.state_dict().items(), watched.state_dict().values(), strict=True
+        plain.state_dict().items(), monitored.state_dict().values(), strict=True
     ):
         assert torch.equal(one, other), name
 
 
 @pytest.mark.parametrize("norm", ["batch", "power"])
 def test_running_statistics_ignore_the_probe(norm):
-    plain, watched = (translator(encoder_norm=norm) for _ in range(2))
-    steps(plain)
-    steps(watched, Monitor(watched, every=1))
-    for one, other in zip(plain.buffers(), watched.buffers(), strict=True):
+    plain, monitored = (make_translator(encoder_norm=norm) for _ in range(2))
+    train_steps(plain)
+    train_steps(monitored, Monitor(monitored, every=1))
+    for one, other in zip(plain.buffers(), monitored.buffers(), strict=True):
         assert torch.equal(one, other)
 
 
 def test_rows_equal_the_reference():
-    model, (args, masks) = translator("post_ln", dropout=0.0), pair()
+    model, (args, masks) = make_translator("post_ln", dropout=0.0), make_batch()
     monitor = Monitor(model, every=1, sentences=5)
-    loss_of(model).backward()
+    compute_loss(model).backward()
     before = deepcopy(model)
     expected = forward_rows(model, *args, **masks)
     monitor.before_update(3, *args, **masks)
@@ -152,7 +152,7 @@ def test_shared_sublayer_counts_at_both_sites_and_once_in_total():
 
 
 def test_probe_reads_first_sequences_only():
-    args, masks = pair()
+    args, masks = make_batch()
     cut, named = first_sequences(args, masks | {"visible": torch.ones(5, 5), "flag": None}, 2)
     assert [each.shape for each in cut] == [(2, 7), (2, 6)]
     assert torch.equal(named["source_mask"], masks["source_mask"][:2])
@@ -171,25 +171,25 @@ def test_counts_must_be_positive(options):
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["wrapped", "in place"])
-def test_compiled_model_is_measured_without_recompilation(way):
-    plain, watched = translator(dropout=0.0), translator(dropout=0.0)
+@pytest.mark.parametrize("mode", ["wrapped", "in place"])
+def test_compiled_model_is_measured_without_recompilation(mode):
+    plain, monitored = make_translator(dropout=0.0), make_translator(dropout=0.0)
     compiled = []
 
     def backend(graph, _inputs):
         compiled.append(graph)
         return graph.forward
 
-    run = watched
-    if way == "wrapped":
-        run = torch.compile(watched, backend=backend)
+    run = monitored
+    if mode == "wrapped":
+        run = torch.compile(monitored, backend=backend)
     else:
-        watched.compile(backend=backend)
-    expected = steps(plain, Monitor(plain, every=1), count=3)
-    loss_of(run, seed=10).backward()  # compile
+        monitored.compile(backend=backend)
+    expected = train_steps(plain, Monitor(plain, every=1), count=3)
+    compute_loss(run, seed=10).backward()  # compile
     count = len(compiled)
     assert count > 0
-    rows = steps(watched, Monitor(run, every=1), count=3, run=run)
+    rows = train_steps(monitored, Monitor(run, every=1), count=3, run=run)
     assert len(compiled) == count
     assert [{**row, "value": 0} for row in rows] == [{**row, "value": 0} for row in expected]
     assert [row["value"] for row in rows] == pytest.approx(
@@ -198,28 +198,28 @@ def test_compiled_model_is_measured_without_recompilation(way):
     torch._dynamo.reset()
 
 
-SEVERAL = """
+DISTRIBUTED_SCRIPT = """
 import sys
 import torch
 from torch import distributed
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 from addnorm.measure import Monitor
-from tests.measure.cases import translator
-from tests.measure.test_monitor import steps
+from tests.measure.cases import make_translator
+from tests.measure.test_monitor import train_steps
 
-way, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
+mode, rank, store = sys.argv[1], int(sys.argv[2]), sys.argv[3]
 torch.set_num_threads(1)
 distributed.init_process_group(
     "gloo", store=distributed.FileStore(store, 2), rank=rank, world_size=2
 )
-alone = translator("gated", dropout=0.0)
-expected = steps(alone, Monitor(alone, every=2))
+alone = make_translator("gated", dropout=0.0)
+expected = train_steps(alone, Monitor(alone, every=2))
 
 
-def spread():
-    model = translator("gated", dropout=0.0)
-    if way == "ddp":
+def parallelize():
+    model = make_translator("gated", dropout=0.0)
+    if mode == "ddp":
         return model, DistributedDataParallel(model)
     for stack in model.stacks:
         for sublayer in stack.sublayers:
@@ -227,15 +227,15 @@ def spread():
     return model, fully_shard(model)
 
 
-plain, run = spread()
-steps(plain, run=run)
-model, run = spread()
-rows = steps(model, Monitor(run, every=2), run=run)
+plain, run = parallelize()
+train_steps(plain, run=run)
+model, run = parallelize()
+rows = train_steps(model, Monitor(run, every=2), run=run)
 assert [{**row, "value": 0} for row in rows] == [{**row, "value": 0} for row in expected]
 for row, other in zip(rows, expected):
     assert abs(row["value"] - other["value"]) <= 1e-3 * abs(other["value"]) + 1e-5, (row, other)
 for one, other in zip(model.parameters(), plain.parameters()):
-    one, other = (each.to_local() if way == "fsdp" else each for each in (one, other))
+    one, other = (each.to_local() if mode == "fsdp" else each for each in (one, other))
     assert torch.equal(one, other)
 distributed.barrier()
 distributed.destroy_process_group()
@@ -243,11 +243,11 @@ distributed.destroy_process_group()
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("way", ["ddp", "fsdp"])
-def test_two_processes_give_the_rows_of_one(way, tmp_path):
+@pytest.mark.parametrize("mode", ["ddp", "fsdp"])
+def test_two_processes_give_the_rows_of_one(mode, tmp_path):
     running = [
         subprocess.Popen(
-            [sys.executable, "-c", SEVERAL, way, str(rank), str(tmp_path / "store")],
+            [sys.executable, "-c", DISTRIBUTED_SCRIPT, mode, str(rank), str(tmp_path / "store")],
             env=os.environ | {"OMP_NUM_THREADS": "1"},
             stderr=subprocess.PIPE,
             text=True,

@@ -20,9 +20,9 @@ from addnorm.measure import (
     stream_variance,
 )
 from addnorm.measure.probe import visit_sites
-from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
+from tests.helpers import perturb, tanh_sublayers, tokens, toy_stack
 from tests.measure import reference
-from tests.measure.cases import SOME, WIRINGS, pair, translator
+from tests.measure.cases import SELECTED_WIRINGS, WIRINGS, make_batch, make_translator
 
 VALID = torch.arange(7) < torch.tensor([7, 3, 1])[:, None]
 
@@ -43,29 +43,29 @@ def make_activations(**changes):
 @pytest.mark.parametrize("valid", [VALID, None], ids=["padded", "whole"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float64])
 def test_variance_and_dependency_equal_the_reference(valid, dtype):
-    seen = make_activations(
+    activations = make_activations(
         valid=valid,
         **{
             name: getattr(make_activations(), name).to(dtype)
             for name in ("before", "branch", "stream")
         },
     )
-    assert float(stream_variance(seen)) == pytest.approx(
-        reference.stream_variance(seen.stream, valid), rel=1e-5
+    assert float(stream_variance(activations)) == pytest.approx(
+        reference.stream_variance(activations.stream, valid), rel=1e-5
     )
-    assert float(residual_dependency(seen)) == pytest.approx(
-        reference.residual_dependency(seen.before, seen.branch, valid), rel=1e-5
+    assert float(residual_dependency(activations)) == pytest.approx(
+        reference.residual_dependency(activations.before, activations.branch, valid), rel=1e-5
     )
 
 
 def test_padding_is_ignored_even_if_nan():
     clean = make_activations()
-    spoilt = {
+    with_nan = {
         name: getattr(clean, name).masked_fill(~VALID.unsqueeze(-1), math.nan)
         for name in ("before", "branch", "stream")
     }
-    for question in (stream_variance, residual_dependency):
-        assert question(make_activations(**spoilt)) == question(clean)
+    for metric in (stream_variance, residual_dependency):
+        assert metric(make_activations(**with_nan)) == metric(clean)
 
 
 def test_dependency_of_zero_branch_and_zero_stream():
@@ -85,8 +85,8 @@ def test_entropy_equals_the_reference_and_its_bounds():
     p = p / p.sum(-1, keepdim=True)
     p[0, :, 2] = 0  # a query without visible keys
     for valid in (VALID, None):
-        seen = make_activations(probabilities=(p,), valid=valid)
-        assert float(attention_entropy(seen)) == pytest.approx(
+        activations = make_activations(probabilities=(p,), valid=valid)
+        assert float(attention_entropy(activations)) == pytest.approx(
             reference.attention_entropy(p, valid), rel=1e-5
         )
     even = make_activations(probabilities=(torch.full((3, 2, 7, 5), 0.2),))
@@ -100,15 +100,15 @@ def test_entropy_equals_the_reference_and_its_bounds():
 def test_several_attentions_per_site():
     even, sharp = torch.full((3, 2, 7, 4), 0.25), torch.zeros(3, 2, 7, 4)
     sharp[..., 1] = 1
-    seen = make_activations(probabilities=(even, sharp), logits=(even, sharp))
-    assert float(attention_entropy(seen)) == pytest.approx(math.log(4) / 2)
-    assert max_logit(seen) == 1
+    activations = make_activations(probabilities=(even, sharp), logits=(even, sharp))
+    assert float(attention_entropy(activations)) == pytest.approx(math.log(4) / 2)
+    assert max_logit(activations) == 1
 
 
 @pytest.mark.parametrize("cap", [None, 0.5])
 def test_rows_equal_values_computed_by_hand(cap):
     """Queries and keys of a one-layer decoder are computed from the recorded taps."""
-    model = shaken(
+    model = perturb(
         build(kind="lm", vocab=17, dim=12, depth=1, heads=3, wiring="post_ln", cap=cap, seed=1)
     ).eval()
     ids = torch.randint(4, 17, (3, 7), generator=torch.Generator().manual_seed(0))
@@ -124,8 +124,8 @@ def test_rows_equal_values_computed_by_hand(cap):
     )
     logits = torch.einsum("bhtk,bhsk->bhts", q, k) / 2.0
     logits = logits if cap is None else cap * torch.tanh(logits / cap)
-    seen = torch.ones(7, 7).tril().bool() & VALID[:, None, None, :]
-    p = logits.masked_fill(~seen, -1e9).softmax(-1)
+    visible = torch.ones(7, 7).tril().bool() & VALID[:, None, None, :]
+    p = logits.masked_fill(~visible, -1e9).softmax(-1)
     # In post_ln the sub-layer reads the stream itself.
     expected = {
         ("attention_entropy", 0): reference.attention_entropy(p, VALID),
@@ -141,8 +141,8 @@ def test_rows_equal_values_computed_by_hand(cap):
 
 
 def test_rows_identify_the_site():
-    args, masks = pair()
-    rows = forward_rows(translator(), *args, **masks)
+    args, masks = make_batch()
+    rows = forward_rows(make_translator(), *args, **masks)
     assert all(isinstance(row["value"], float) for row in rows)
     crossing = [row for row in rows if row["name"] == "max_logit" and row["kind"] == "cross"]
     assert [(row["stack"], row["site"], row["layer"]) for row in crossing] == [
@@ -160,7 +160,7 @@ def test_rows_identify_the_site():
 
 @pytest.mark.parametrize("wiring", WIRINGS)
 def test_every_wiring_can_be_measured_and_is_unchanged(wiring):
-    model, (args, masks) = translator(wiring), pair()
+    model, (args, masks) = make_translator(wiring), make_batch()
     kinds = [type(stack.wiring) for stack in model.stacks]
     before = model.eval()(*args, **masks)
     rows = forward_rows(model, *args, **masks)
@@ -174,29 +174,29 @@ def test_every_wiring_can_be_measured_and_is_unchanged(wiring):
 @pytest.mark.parametrize("wiring", ["none", "pre_ln", "hyper", "false_pre_ln", "u_skips"])
 def test_before_is_the_stream_before_the_write(wiring):
     """If the write is a plain sum at initialization, the stream after it is before + branch."""
-    found = []
+    visited = []
     visit_sites(
         toy_stack(wiring),
-        lambda name, site, make_activations: found.append(make_activations),
+        lambda name, site, activations: visited.append(activations),
         tokens(),
     )
-    assert len(found) == 8
-    for each in found:
+    assert len(visited) == 8
+    for each in visited:
         torch.testing.assert_close(each.stream, each.before + each.branch)
-    rewritten = [not torch.equal(one.stream, two.before) for one, two in pairwise(found)]
+    rewritten = [not torch.equal(one.stream, two.before) for one, two in pairwise(visited)]
     assert any(rewritten) == (wiring in ("false_pre_ln", "u_skips"))
 
 
 def test_masked_norms_get_the_mask():
-    model, (args, masks) = shaken(translator(encoder_norm="instance")).eval(), pair()
+    model, (args, masks) = perturb(make_translator(encoder_norm="instance")).eval(), make_batch()
     with model.encoder.taps.record() as tape:
         model(*args, **masks)
     rows = forward_rows(model, *args, **masks)
-    found = [row["value"] for row in rows if row["name"] == "stream_variance"]
+    actual = [row["value"] for row in rows if row["name"] == "stream_variance"]
     expected = [
         reference.stream_variance(stream, masks["source_mask"]) for stream in tape["stream"]
     ]
-    assert found[:4] == pytest.approx(expected, rel=1e-4)
+    assert actual[:4] == pytest.approx(expected, rel=1e-4)
 
 
 def test_bare_stack_and_several_stacks():
@@ -206,7 +206,7 @@ def test_bare_stack_and_several_stacks():
         "dependency",
     ] * 2
 
-    class Twins(nn.Module):
+    class TwoStacks(nn.Module):
         def __init__(self):
             super().__init__()
             self.left, self.right = toy_stack("pre_ln", depth=1), toy_stack("post_ln", depth=1)
@@ -214,8 +214,8 @@ def test_bare_stack_and_several_stacks():
         def forward(self, x):
             return self.right(self.left(x))
 
-    assert list(find_stacks(Twins())) == ["left", "right"]
-    assert {row["stack"] for row in forward_rows(Twins(), tokens())} == {"left", "right"}
+    assert list(find_stacks(TwoStacks())) == ["left", "right"]
+    assert {row["stack"] for row in forward_rows(TwoStacks(), tokens())} == {"left", "right"}
 
 
 def test_attention_inside_custom_module_is_found():
@@ -237,17 +237,17 @@ def test_model_without_stack_is_rejected():
         forward_rows(nn.Linear(2, 2), torch.zeros(1, 2))
 
 
-@pytest.mark.parametrize("wiring", SOME)
+@pytest.mark.parametrize("wiring", SELECTED_WIRINGS)
 def test_site_parameters_are_sublayer_and_wiring_modules(wiring):
-    model = translator(wiring)
+    model = make_translator(wiring)
     names = {id(parameter): name for name, parameter in model.named_parameters()}
     for stack in model.stacks:
-        found = [
+        names_by_site = [
             [names[id(each)] for each in site_parameters(stack, site)] for site in stack.plan.sites
         ]
-        together = list(chain(*found))
+        together = list(chain(*names_by_site))
         assert len(set(together)) == len(together)  # no parameter belongs to two sites
-        for index, own in enumerate(found):
+        for index, own in enumerate(names_by_site):
             assert all(f".{index}." in name for name in own)
             inside = {name for name in own if ".sublayers." in name}
             assert len(inside) == len(list(stack.sublayers[index].parameters()))
@@ -257,11 +257,11 @@ def test_site_parameters_are_sublayer_and_wiring_modules(wiring):
 
 def test_max_logit_ignores_padding_of_the_memory():
     attention = CrossAttention(8, 2)
-    memory, seen = tokens(2, 5, 8), []
+    memory, logits = tokens(2, 5, 8), []
     memory[:, 3:] *= 1e4
-    hook = attention.logits_tap.register_forward_hook(lambda *each: seen.append(each[-1]))
+    hook = attention.logits_tap.register_forward_hook(lambda *each: logits.append(each[-1]))
     valid = (torch.arange(5) < 3).expand(2, 5)
     attention(tokens(2, 3, 8), memory, memory_mask=valid)
     hook.remove()
-    assert seen[0].max() < 1e3
-    assert (seen[0][..., 3:] == -torch.inf).all()
+    assert logits[0].max() < 1e3
+    assert (logits[0][..., 3:] == -torch.inf).all()

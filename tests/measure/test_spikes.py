@@ -21,8 +21,8 @@ def classify(losses, **options):
 
 
 def noisy(curve, *, seed, noise):
-    draw = random.Random(seed)
-    return [loss + draw.gauss(0, noise) for loss in curve]
+    rng = random.Random(seed)
+    return [loss + rng.gauss(0, noise) for loss in curve]
 
 
 def falling_curve(seed, noise=0.05, count=400):
@@ -107,15 +107,15 @@ def test_new_level_is_accepted():
 @few
 @given(seeds, st.integers(0, 120), st.integers(4, 40))
 def test_restored_detector_gives_equal_results(seed, cut, window):
-    draw = random.Random(seed)
-    losses = [draw.choice((1.0, 1.1, 1.2, 9.0, math.nan)) for _ in range(200)]
+    rng = random.Random(seed)
+    losses = [rng.choice((1.0, 1.1, 1.2, 9.0, math.nan)) for _ in range(200)]
     whole, first = SpikeDetector(window=window, sigmas=3.0), SpikeDetector(window=window, sigmas=3)
     expected = [whole.update(loss) for loss in losses]
-    found = [first.update(loss) for loss in losses[:cut]]
+    actual = [first.update(loss) for loss in losses[:cut]]
     text = json.dumps(first.to_dict(), allow_nan=False)
     second = SpikeDetector.from_dict(json.loads(text))
-    found += [second.update(loss) for loss in losses[cut:]]
-    assert found == expected
+    actual += [second.update(loss) for loss in losses[cut:]]
+    assert actual == expected
     assert second.to_dict() == whole.to_dict()
 
 
@@ -133,9 +133,9 @@ def test_sigmas_must_be_positive(sigmas):
 
 def test_regular_hard_batches_are_not_spikes():
     """One batch in twenty has four times the loss; only higher losses are spikes."""
-    detector, chance = SpikeDetector(), random.Random(0)
+    detector, rng = SpikeDetector(), random.Random(0)
     for step in range(2000):
         level = 2.0 * 0.999**step
-        loss = level * (4 if step % 20 == 7 else 1) * (1 + 0.1 * chance.random())
+        loss = level * (4 if step % 20 == 7 else 1) * (1 + 0.1 * rng.random())
         assert detector.update(loss) == "fine", step
     assert detector.update(level * 8) == "spike"

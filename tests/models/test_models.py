@@ -17,7 +17,7 @@ from addnorm.models import (
     load,
 )
 from addnorm.wirings import registry as wirings
-from tests.helpers import shaken
+from tests.helpers import perturb
 
 SMALL = {"vocab": 31, "dim": 16, "depth": 2, "heads": 2, "ffn_dim": 24}
 
@@ -27,7 +27,7 @@ def ids(batch=3, length=7, vocab=31, seed=0):
 
 
 def small_model(kind, **overrides):
-    return shaken(build(kind=kind, seed=0, **SMALL | overrides)).eval()
+    return perturb(build(kind=kind, seed=0, **SMALL | overrides)).eval()
 
 
 def right_padded(batch=3, length=7):
@@ -71,7 +71,7 @@ def test_prefix_is_bidirectional_and_the_rest_causal():
     inside[:, 3] = (inside[:, 3] + 1) % 31
     behind[:, 5] = (behind[:, 5] + 1) % 31
     base = model(x, prefix)
-    assert not torch.allclose(base[:, 0], model(inside, prefix)[:, 0])  # later, in the prefix
+    assert not torch.allclose(base[:, 0], model(inside, prefix)[:, 0])  # the first sees the fourth
     torch.testing.assert_close(base[:, :5], model(behind, prefix)[:, :5], rtol=0, atol=1e-6)
 
 
@@ -165,7 +165,7 @@ def test_encoder_and_decoder_with_different_wirings():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_save_and_load_round_trip(name, tmp_path):
-    model = shaken(build(PRESETS[name].tiny, seed=0)).eval()
+    model = perturb(build(PRESETS[name].tiny, seed=0)).eval()
     model.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     loaded = load(tmp_path).eval()
@@ -369,8 +369,10 @@ def test_meta_models_can_be_initialized_later():
     model = build("gpt2", depth=2, vocab=100, device="meta")
     assert all(parameter.is_meta for parameter in model.parameters())
     real = model.to_empty(device="cpu").init_weights(seed=1)
-    twin = build("gpt2", depth=2, vocab=100, seed=1)
-    assert all(torch.equal(a, b) for a, b in zip(real.parameters(), twin.parameters(), strict=True))
+    direct = build("gpt2", depth=2, vocab=100, seed=1)
+    assert all(
+        torch.equal(a, b) for a, b in zip(real.parameters(), direct.parameters(), strict=True)
+    )
 
 
 def test_language_model_learns_to_count():

@@ -35,7 +35,7 @@ VARIANTS = [
     "derf(affine=False)",
     "ada_ln(cond_dim=3)",
 ]
-CASES = [*registry, *VARIANTS]  # a norm that is registered is tested
+CASES = [*registry, *VARIANTS]  # new norms are tested automatically
 DIM = 10
 SHAPE = (3, 7, DIM)
 
@@ -44,8 +44,8 @@ def name_of(call: str) -> str:
     return call.partition("(")[0]
 
 
-def needs(call: str, what: str) -> bool:
-    return what in registry.card(name_of(call)).needs
+def needs(call: str, argument: str) -> bool:
+    return argument in registry.card(name_of(call)).needs
 
 
 def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> torch.Tensor:
@@ -54,7 +54,7 @@ def randn(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float32) -> tor
     return torch.randn(shape, generator=generator, dtype=torch.float64).to(dtype)
 
 
-def ragged(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
+def ragged_mask(shape: tuple[int, ...] = SHAPE) -> torch.Tensor:
     """Return a mask of sentences with decreasing lengths."""
     batch, length = shape[:2]
     lengths = torch.tensor([max(1, length - 2 * row) for row in range(batch)])
@@ -77,12 +77,12 @@ def build(
     if not start:
         generator = torch.Generator().manual_seed(7)
         for tensor in norm.state_dict().values():
-            if tensor.is_floating_point():  # positive, for among them are variances
+            if tensor.is_floating_point():  # positive, because some are variances
                 tensor.copy_(torch.rand(tensor.shape, generator=generator) + 0.5)
     return norm
 
 
-# For laws, which are told in float64.
+# Helpers for tests of closed forms, in float64.
 
 F64 = torch.float64
 
@@ -93,6 +93,7 @@ def double(call, dim=DIM):
 
 
 def fresh(call, dim=DIM):
+    """Build a norm in float64 with initial parameters."""
     return build(call, dim, dtype=F64, start=True)
 
 

@@ -1,7 +1,7 @@
-"""Independent references: every norm written from its paper, without addnorm.
+"""Reference implementations: every norm written from its paper, without addnorm.
 
-Parameters and buffers come by name, options by keyword, and whatever a norm has no use for is
-dropped. Masked norms gather the valid tokens, where ours weigh all of them.
+Each function takes parameters, buffers and options by keyword and ignores those it does not need.
+Masked norms gather the valid tokens; the library weights all tokens by the mask instead.
 """
 
 import math
@@ -14,14 +14,14 @@ def affine(y, weight, bias):
     return y if bias is None else y + bias
 
 
-def standardized(x, eps, var, eps_mode):
+def standardize(x, eps, var, eps_mode):
     variance = x.var(-1, correction=1 if var == "unbiased" else 0, keepdim=True)
     spread = (variance + eps) ** 0.5 if eps_mode == "inside" else variance**0.5 + eps
     return (x - x.mean(-1, keepdim=True)) / spread
 
 
 def layer(x, weight=None, bias=None, eps=1e-5, var="biased", eps_mode="inside", **_):
-    return affine(standardized(x, eps, var, eps_mode), weight, bias)
+    return affine(standardize(x, eps, var, eps_mode), weight, bias)
 
 
 def rms(x, weight=None, bias=None, eps=1e-6, gain="plain", share=1.0, eps_mode="inside", **_):
@@ -49,7 +49,7 @@ def none(x, **_):
 
 def detach(x, which="both", eps=1e-5, var="biased", eps_mode="inside", **_):
     centred = x - x.mean(-1, keepdim=True)
-    spread = centred / standardized(x, eps, var, eps_mode)
+    spread = centred / standardize(x, eps, var, eps_mode)
     if which == "std":
         return centred / spread.detach()
     fixed = x - x.detach().mean(-1, keepdim=True)
@@ -57,13 +57,13 @@ def detach(x, which="both", eps=1e-5, var="biased", eps_mode="inside", **_):
 
 
 def ada(x, scale=1.0, k=0.1, eps=1e-5, var="biased", eps_mode="inside", **_):
-    y = standardized(x, eps, var, eps_mode)
+    y = standardize(x, eps, var, eps_mode)
     factor = scale * (1 - k * y.detach())
     return factor * y
 
 
 def group(x, weight=None, bias=None, groups=2, eps=1e-5, **_):
-    parts = [standardized(part, eps, "biased", "inside") for part in x.chunk(groups, dim=-1)]
+    parts = [standardize(part, eps, "biased", "inside") for part in x.chunk(groups, dim=-1)]
     return affine(torch.cat(parts, dim=-1), weight, bias)
 
 
@@ -79,7 +79,7 @@ def batch(x, mask, training, running_mean, running_var, weight=None, bias=None, 
 def instance(x, mask, weight=None, bias=None, eps=1e-5, **_):
     y = torch.zeros_like(x)
     for sentence, valid in enumerate(mask):
-        columns = standardized(x[sentence][valid].T, eps, "biased", "inside")
+        columns = standardize(x[sentence][valid].T, eps, "biased", "inside")
         y[sentence, valid] = affine(columns.T, weight, bias)
     return y
 
@@ -109,10 +109,10 @@ def ada_ln(x, weight, bias, cond, eps=1e-6, **_):
     signal = cond * torch.sigmoid(cond)
     both = torch.einsum("bc,oc->bo", signal, weight) + bias
     shift, scale = both[:, None, : x.shape[-1]], both[:, None, x.shape[-1] :]
-    return standardized(x, eps, "biased", "inside") * (1 + scale) + shift
+    return standardize(x, eps, "biased", "inside") * (1 + scale) + shift
 
 
-TWINS = {
+REFERENCES = {
     "ada": ada,
     "ada_ln": ada_ln,
     "batch": batch,

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from addnorm.norms import make_norm
-from tests.norms.cases import DIM, F64, SHAPE, double, fresh, ragged, randn, tokens
+from tests.norms.cases import DIM, F64, SHAPE, double, fresh, ragged_mask, randn, tokens
 
 close = torch.testing.assert_close
 
@@ -15,7 +15,7 @@ close = torch.testing.assert_close
 
 
 def test_batch_standardizes_every_feature_over_valid_tokens():
-    x, mask = tokens(*SHAPE), ragged()
+    x, mask = tokens(*SHAPE), ragged_mask()
     y = fresh("batch(eps=0.1)")(x, mask)[mask]
     v = x[mask].var(0, correction=0)
     close(y.mean(0), torch.zeros(DIM, dtype=F64))
@@ -23,7 +23,7 @@ def test_batch_standardizes_every_feature_over_valid_tokens():
 
 
 def test_batch_updates_running_statistics_with_unbiased_variance():
-    norm, mask = fresh("batch(momentum=0.3)"), ragged()
+    norm, mask = fresh("batch(momentum=0.3)"), ragged_mask()
     running_mean, running_var = torch.zeros(DIM, dtype=F64), torch.ones(DIM, dtype=F64)
     for step in range(4):
         x = tokens(*SHAPE, seed=step)
@@ -55,7 +55,7 @@ def test_batch_mixes_sentences_in_training_only():
 
 
 def test_instance_standardizes_every_sentence_separately():
-    x, mask = tokens(*SHAPE), ragged()
+    x, mask = tokens(*SHAPE), ragged_mask()
     norm = fresh("instance(eps=0.1)")
     for sentence, valid in zip(range(len(x)), mask, strict=True):
         y = norm(x, mask)[sentence, valid]
@@ -66,7 +66,7 @@ def test_instance_standardizes_every_sentence_separately():
 
 
 def test_instance_removes_the_mean_of_a_sentence():
-    norm, x, mask = double("instance"), tokens(*SHAPE), ragged()
+    norm, x, mask = double("instance"), tokens(*SHAPE), ragged_mask()
     shared = 5 * randn(SHAPE[0], 1, DIM, seed=4, dtype=F64)
     close(norm(x + shared, mask), norm(x, mask))
 
@@ -81,14 +81,15 @@ def test_instance_of_one_token_is_the_bias():
 # PowerNorm
 
 
-def train(norm, x, mask, g):
+def run_step(norm, x, mask, g):
+    """Return the output and the gradient of the input for an output gradient g."""
     y = norm(x, mask)
     return y, torch.autograd.grad((y * g).sum(), x)[0]
 
 
 def test_power_equals_a_reference_loop_during_and_after_warm_up():
     """Three steps with statistics of the batch, then three with running statistics."""
-    norm, mask = fresh("power(warmup=3, decay=0.8)"), ragged()
+    norm, mask = fresh("power(warmup=3, decay=0.8)"), ragged_mask()
     weight, bias = (randn(DIM, seed=s, dtype=F64) for s in (11, 12))
     with torch.no_grad():
         norm.weight.copy_(weight)
@@ -96,7 +97,7 @@ def test_power_equals_a_reference_loop_during_and_after_warm_up():
     psi2, nu = torch.ones(DIM, dtype=F64), torch.zeros(DIM, dtype=F64)
     for step in range(6):
         x, g = tokens(*SHAPE, seed=step), randn(*SHAPE, seed=20 + step, dtype=F64)
-        y, dx = train(norm, x, mask, g)
+        y, dx = run_step(norm, x, mask, g)
         valid, upstream = x[mask].detach(), weight * g[mask]
         second = valid.square().mean(0)
         psi = ((second if step < 3 else psi2) + 1e-5).sqrt()
@@ -120,13 +121,13 @@ def test_power_updates_nu_like_the_released_code():
     for step in range(4):
         x, g = tokens(5, DIM, seed=step), randn(5, DIM, seed=20 + step, dtype=F64)
         h = (x / (norm.psi2 + 1e-5).sqrt()).detach()
-        train(norm, x, None, g)
+        run_step(norm, x, None, g)
         e = e + ((g - 0.1 * e * h) * h).mean(0)
         close(norm.nu, 0.1 * e)
 
 
 def test_power_in_warm_up_has_mean_square_one_per_feature():
-    x, mask = tokens(*SHAPE), ragged()
+    x, mask = tokens(*SHAPE), ragged_mask()
     y = fresh("power(eps=1e-12)")(x, mask)[mask]
     close(y.square().mean(0), torch.ones(DIM, dtype=F64))
 
@@ -135,7 +136,7 @@ def test_power_without_warm_up_scales_by_running_statistics_first():
     norm, x, g = double("power(warmup=0)"), tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     norm.nu.zero_()
     psi = (norm.psi2 + 1e-5).sqrt()
-    _, dx = train(norm, x, None, g)
+    _, dx = run_step(norm, x, None, g)
     close(dx, norm.weight.detach() * g / psi)
 
 
@@ -143,7 +144,7 @@ def test_power_without_warm_up_scales_by_running_statistics_first():
 def test_power_ignores_a_batch_of_padding(warmup):
     norm = double(f"power(warmup={warmup})")
     before = copy.deepcopy(norm.state_dict())
-    y, dx = train(norm, tokens(*SHAPE), torch.zeros(SHAPE[:-1], dtype=torch.bool), 1.0)
+    y, dx = run_step(norm, tokens(*SHAPE), torch.zeros(SHAPE[:-1], dtype=torch.bool), 1.0)
     assert not y.any() and not dx.any()
     assert all(torch.equal(norm.state_dict()[name], before[name]) for name in before)
 

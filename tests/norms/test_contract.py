@@ -18,7 +18,7 @@ from tests.norms.cases import (
     cond_for,
     name_of,
     needs,
-    ragged,
+    ragged_mask,
     randn,
 )
 
@@ -31,11 +31,11 @@ STOPS_GRADIENT = ("ada", "detach")
 
 
 def has_same_state(norm, other):
-    mine, theirs = norm.state_dict(), other.state_dict()
-    return mine.keys() == theirs.keys() and all(torch.equal(mine[k], theirs[k]) for k in mine)
+    one, two = norm.state_dict(), other.state_dict()
+    return one.keys() == two.keys() and all(torch.equal(one[key], two[key]) for key in one)
 
 
-def train_a_step(norm):
+def run_training_step(norm):
     x = randn(*SHAPE).requires_grad_()
     norm(x).sum().backward()
 
@@ -79,14 +79,14 @@ def test_call_string_round_trip(call):
 @every_name
 def test_call_string_omits_default_options(name):
     options = registry.card(name).options
-    written = ", ".join(f"{key}={option.default!r}" for key, option in options.items())
-    assert str(registry.resolve(f"{name}({written})")) == name
+    explicit = ", ".join(f"{key}={option.default!r}" for key, option in options.items())
+    assert str(registry.resolve(f"{name}({explicit})")) == name
 
 
 @pytest.mark.parametrize(
     ("one", "other"), [pair for card in registry.cards() for pair in card.reduces_to]
 )
-def test_reduction_named_on_a_card_holds_at_start(one, other):
+def test_reduction_listed_on_a_card_holds_at_initialization(one, other):
     x = 2 * randn(*SHAPE, dtype=torch.float64) + 0.5
     first, second = (build(call, dtype=torch.float64, start=True) for call in (one, other))
     torch.testing.assert_close(first(x), second(x), rtol=1e-4, atol=1e-4)  # eps may differ
@@ -109,7 +109,7 @@ def test_shape_and_dtype_are_kept_and_the_input_is_unchanged(call, dtype):
 
 @every_case
 def test_single_vector_is_a_token(call):
-    if name_of(call) == "instance":  # a sentence is what it is about
+    if name_of(call) == "instance":  # requires a sequence of tokens
         with pytest.raises(UserError, match=r"InstanceNorm: expected a sequence of tokens"):
             build(call)(randn(DIM))
         return
@@ -119,7 +119,7 @@ def test_single_vector_is_a_token(call):
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 7, 13])
 @every_name
-def test_any_dim(name, dim):
+def test_any_dim_gives_finite_values_and_gradients(name, dim):
     x = randn(3, 7, dim).requires_grad_()
     y = build(name, dim)(x)
     (gradient,) = torch.autograd.grad(y.sum(), x)
@@ -130,8 +130,8 @@ def test_any_dim(name, dim):
 @every_case
 def test_bfloat16_statistics_are_precise_far_from_zero(call, training):
     x = (1000 + 20 * randn(*SHAPE)).bfloat16()
-    ours = build(call).train(training)(x, ragged())
-    exact = build(call, dtype=torch.float64).train(training)(x.double(), ragged())
+    ours = build(call).train(training)(x, ragged_mask())
+    exact = build(call, dtype=torch.float64).train(training)(x.double(), ragged_mask())
     size = exact.abs().max().clamp_min(1)
     torch.testing.assert_close(ours.double() / size, exact / size, rtol=1e-2, atol=1e-2)
 
@@ -140,11 +140,11 @@ def test_bfloat16_statistics_are_precise_far_from_zero(call, training):
 def test_autocast_changes_neither_dtype_nor_result(call):
     norm, x = build(call), randn(*SHAPE)
     cond = cond_for(norm, SHAPE[0])
-    plain = copy.deepcopy(norm)(x, ragged(), cond)
+    plain = copy.deepcopy(norm)(x, ragged_mask(), cond)
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        y = norm(x, ragged(), cond)
+        y = norm(x, ragged_mask(), cond)
     assert y.dtype == torch.float32
-    tolerance = 5e-2 if needs(call, "cond") else 1e-6  # its matrix product is autocast's business
+    tolerance = 5e-2 if needs(call, "cond") else 1e-6  # autocast rounds its matrix product
     torch.testing.assert_close(y, plain, rtol=tolerance, atol=tolerance)
 
 
@@ -152,9 +152,11 @@ def test_autocast_changes_neither_dtype_nor_result(call):
 def test_parameters_of_another_precision_than_the_input(call):
     """Weights in bfloat16 with a float32 input, and vice versa."""
     x = randn(*SHAPE)
-    y = build(call, dtype=torch.bfloat16)(x, ragged())
-    torch.testing.assert_close(y, build(call)(x, ragged()), rtol=2e-2, atol=2e-2)
-    torch.testing.assert_close(build(call)(x.double(), ragged()).float(), build(call)(x, ragged()))
+    y = build(call, dtype=torch.bfloat16)(x, ragged_mask())
+    torch.testing.assert_close(y, build(call)(x, ragged_mask()), rtol=2e-2, atol=2e-2)
+    torch.testing.assert_close(
+        build(call)(x.double(), ragged_mask()).float(), build(call)(x, ragged_mask())
+    )
 
 
 # Gradients.
@@ -179,10 +181,10 @@ def passes_gradcheck(norm, x, mask, cond):
 def test_gradient_is_the_derivative_unless_documented(call, training):
     norm = build(call, 6, dtype=torch.float64).train(training)
     x = randn(2, 3, 6, dtype=torch.float64).requires_grad_()
-    mask = ragged((2, 3))
+    mask = ragged_mask((2, 3))
     approximate = name_of(call) in STOPS_GRADIENT or (training and call.startswith("power(warmup"))
-    true = passes_gradcheck(norm, x, mask, cond_for(norm, 2))
-    assert true is not approximate
+    exact = passes_gradcheck(norm, x, mask, cond_for(norm, 2))
+    assert exact is not approximate
 
 
 @both_modes
@@ -207,7 +209,7 @@ def test_degenerate_rows_give_finite_values_and_gradients(call, training):
         assert all(tensor.isfinite().all() for tensor in norm.state_dict().values())
 
 
-# Padding and the future.
+# Padding and causality.
 
 
 @both_modes
@@ -216,7 +218,7 @@ def test_padded_equals_trimmed(call, training):
     x, lengths = randn(2, 7, DIM), (5, 3)
     trimmed = torch.arange(5) < torch.tensor(lengths)[:, None]
     mask = torch.arange(7) < torch.tensor(lengths)[:, None]
-    x[~mask] = 1e4  # what a careless caller left there
+    x[~mask] = 1e4  # arbitrary values in the padding
     short, long = (build(call).train(training) for _ in range(2))
     cond = cond_for(short, 2)
     y, padded = short(x[:, :5], trimmed, cond)[trimmed], long(x, mask, cond)[mask]
@@ -230,7 +232,7 @@ def test_padded_equals_trimmed(call, training):
 @both_modes
 @pytest.mark.parametrize("call", [call for call in CASES if needs(call, "mask")])
 def test_masked_norms_ignore_padding_and_return_zero_there(call, training):
-    norm, mask = build(call).train(training), ragged()
+    norm, mask = build(call).train(training), ragged_mask()
     x = randn(*SHAPE).masked_fill(~mask[..., None], torch.nan).requires_grad_()
     y = norm(x, mask)
     assert y.isfinite().all() and not y[~mask].any()
@@ -243,7 +245,7 @@ def test_masked_norms_ignore_padding_and_return_zero_there(call, training):
 def test_card_needs_match_the_inputs_that_matter(call):
     norm, x = build(call), randn(*SHAPE)
     plain = copy.deepcopy(norm)(x)
-    masked = copy.deepcopy(norm)(x, ragged())
+    masked = copy.deepcopy(norm)(x, ragged_mask())
     conditional = copy.deepcopy(norm)(x, cond=randn(SHAPE[0], getattr(norm, "cond_dim", DIM)))
     assert torch.equal(plain, masked) is not needs(call, "mask")
     assert torch.equal(plain, conditional) is not needs(call, "cond")
@@ -266,20 +268,20 @@ def test_causal_norms_do_not_depend_on_later_tokens(call):
 def test_evaluation_changes_no_state(call):
     norm, x = build(call).eval(), randn(*SHAPE).requires_grad_()
     before = copy.deepcopy(norm)
-    y = norm(x, ragged())
+    y = norm(x, ragged_mask())
     y.sum().backward()
-    assert torch.equal(y, norm(x, ragged()))
+    assert torch.equal(y, norm(x, ragged_mask()))
     assert has_same_state(norm, before)
 
 
 @every_case
 def test_state_dict_is_complete(call):
     norm, fresh, x = build(call), make_norm(call, DIM), randn(*SHAPE)
-    train_a_step(norm)
+    run_training_step(norm)
     fresh.load_state_dict(norm.state_dict())
     cond = cond_for(norm, SHAPE[0])
     for training in (True, False):
-        results = [each.train(training)(x, ragged(), cond) for each in (norm, fresh)]
+        results = [each.train(training)(x, ragged_mask(), cond) for each in (norm, fresh)]
         assert torch.equal(*results)
     assert has_same_state(norm, fresh)
 
@@ -289,7 +291,7 @@ def test_deepcopy_is_equal_and_independent(call):
     norm, x = build(call), randn(*SHAPE)
     before = copy.deepcopy(norm)
     other = copy.deepcopy(norm)
-    train_a_step(other)
+    run_training_step(other)
     with torch.no_grad():
         for parameter in other.parameters():
             parameter += 1
@@ -300,7 +302,7 @@ def test_deepcopy_is_equal_and_independent(call):
 @every_case
 def test_reset_parameters_restores_the_initial_state(call):
     norm, fresh = build(call), make_norm(call, DIM)
-    train_a_step(norm)
+    run_training_step(norm)
     norm.reset_parameters()
     assert has_same_state(norm, fresh)
 
@@ -353,7 +355,7 @@ def test_compiles_to_one_graph(call):
     for _ in range(2):
         pairs = [
             (y, *torch.autograd.grad(y.square().sum(), x))
-            for y in (compiled(x, ragged()), plain(x, ragged()))
+            for y in (compiled(x, ragged_mask()), plain(x, ragged_mask()))
         ]
         torch.testing.assert_close(*pairs)
     torch.testing.assert_close(norm.state_dict(), plain.state_dict())

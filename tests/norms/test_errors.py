@@ -11,19 +11,19 @@ from tests.norms.cases import DIM, SHAPE, randn
 
 
 def raises_error(*parts, error=UserError):
-    """The error's message holds these parts, in this order."""
+    """Expect an error whose message contains these parts in this order."""
     return pytest.raises(error, match=".*".join(re.escape(part) for part in parts))
 
 
 @pytest.mark.parametrize(
-    ("typed", "meant"),
+    ("name", "suggestion"),
     [("layr", "layer"), ("RMS", "rms"), ("batchnorm", "batch"), ("adaln", "ada_ln")],
 )
-def test_unknown_norm_suggests_similar_names(typed, meant):
+def test_unknown_norm_suggests_similar_names(name, suggestion):
     with raises_error(
-        f"unknown norm {typed!r}", f"did you mean {meant!r}", "Known:", error=UnknownNameError
+        f"unknown norm {name!r}", f"did you mean {suggestion!r}", "Known:", error=UnknownNameError
     ):
-        make_norm(typed, DIM)
+        make_norm(name, DIM)
 
 
 def test_unknown_norm_lists_all_names():
@@ -43,7 +43,7 @@ def test_unknown_option_suggests_similar_ones():
 
 
 @pytest.mark.parametrize(
-    ("call", "option", "wanted"),
+    ("call", "option", "expected"),
     [
         ("layer(eps=-1.0)", "eps", "greater than or equal to 0"),
         ("layer(eps=big)", "eps", "number"),
@@ -70,9 +70,9 @@ def test_unknown_option_suggests_similar_ones():
         ("ada_ln(cond_dim=0)", "cond_dim", "greater than or equal to 1"),
     ],
 )
-def test_invalid_option_value_names_the_expected_one(call, option, wanted):
+def test_invalid_option_value_names_the_expected_one(call, option, expected):
     name = call.partition("(")[0]
-    with raises_error(f"option {option!r} of norm {name!r}: expected", wanted, "default"):
+    with raises_error(f"option {option!r} of norm {name!r}: expected", expected, "default"):
         make_norm(call, DIM)
 
 
@@ -153,8 +153,8 @@ def test_instance_norm_requires_a_sequence():
 )
 def test_invalid_condition_is_rejected(cond):
     norm = make_norm("ada_ln(cond_dim=4)", DIM)
-    got = f"got {tuple(cond.shape)} of {cond.dtype}"
+    actual = f"got {tuple(cond.shape)} of {cond.dtype}"
     with raises_error(
-        "AdaLN(cond_dim=4): expected a floating-point", "(..., 4)", "(3, 7, 10)", got
+        "AdaLN(cond_dim=4): expected a floating-point", "(..., 4)", "(3, 7, 10)", actual
     ):
         norm(randn(*SHAPE), cond=cond)

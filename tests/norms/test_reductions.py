@@ -40,7 +40,7 @@ close = torch.testing.assert_close
         ("none", [1.0, 2.0, 3.0, 4.0]),
     ],
 )
-def test_golden_vector(call, expected):
+def test_values_computed_by_hand(call, expected):
     y = fresh(call, 4)(torch.tensor([1.0, 2.0, 3.0, 4.0], dtype=F64))
     close(y, torch.tensor(expected, dtype=F64), rtol=0, atol=6e-8)
 
@@ -134,7 +134,7 @@ def test_rms_is_layer_exactly_on_centred_tokens():
     x = tokens(*SHAPE)
     rms, layer = fresh("rms(eps=0.1)"), fresh("layer(eps=0.1, affine=False)")
     close(rms(x - mean(x)), layer(x))
-    assert (rms(x) - layer(x)).abs().max() > 0.1  # shifts are not taken out
+    assert (rms(x) - layer(x)).abs().max() > 0.1  # rms does not subtract the mean
 
 
 @pytest.mark.parametrize(("mode", "slope"), [("inside", 1e4), ("outside", 1e8)])
@@ -314,7 +314,7 @@ def test_squashing_is_odd_at_start_and_monotone(call):
     assert (norm(x).diff(dim=0) > 0).all()
 
 
-def test_slopes_at_zero():
+def test_dyt_and_derf_slopes_at_zero():
     zero = torch.zeros(DIM, dtype=F64)
     dyt, derf = double("dyt"), double("derf")
     close(jacobian(dyt, zero).diag(), dyt.weight.detach() * dyt.alpha.detach())

@@ -1,4 +1,4 @@
-"""Corpora and recipes so small that a run takes about a second."""
+"""Tiny corpora and recipes; a run takes about a second."""
 
 import hashlib
 import random
@@ -23,7 +23,7 @@ SMALL = {
 }
 
 
-def corpus(folder, task="translate", count=60):
+def write_number_corpus(folder, task="translate", count=60):
     """Write a corpus of numbers: reverse them, model them, or classify them as even or odd."""
     rng = random.Random(5)
     numbers = [str(rng.randrange(10, 10 ** rng.randint(2, 6))) for _ in range(count)]
@@ -36,7 +36,7 @@ def corpus(folder, task="translate", count=60):
     return write_corpus(folder, task, splits=splits)
 
 
-def recipe(data, task="translate", **changes):
+def make_recipe(data, task="translate", **changes):
     return Recipe.from_dict({"task": task, "data": str(data), **SMALL, **changes})
 
 
@@ -51,7 +51,7 @@ def digest(folder, step=None):
 
 
 class RecordingCallback(TrainCallback):
-    """Records messages, rows and steps."""
+    """Callback that records messages, rows and steps."""
 
     def __init__(self):
         self.messages, self.rows, self.steps = [], [], []

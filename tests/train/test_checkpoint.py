@@ -23,35 +23,35 @@ def save_checkpoint(folder, step, **state):
     save(folder, Checkpoint(step, TENSORS, {"note": "x", **state}))
 
 
-def test_load_returns_what_was_saved(tmp_path):
+def test_saved_checkpoint_round_trips(tmp_path):
     save_checkpoint(tmp_path, 7, progress={"best": float("inf")})
-    found = load(tmp_path, 7)
-    assert found.step == 7
-    assert found.state["note"] == "x"
-    assert found.state["progress"] == {"best": float("inf")}
+    checkpoint = load(tmp_path, 7)
+    assert checkpoint.step == 7
+    assert checkpoint.state["note"] == "x"
+    assert checkpoint.state["progress"] == {"best": float("inf")}
     for group, tensors in TENSORS.items():
-        assert found.tensors[group].keys() == tensors.keys()
+        assert checkpoint.tensors[group].keys() == tensors.keys()
         for name, value in tensors.items():
-            assert found.tensors[group][name].equal(value)
+            assert checkpoint.tensors[group][name].equal(value)
     assert [path.name for path in tmp_path.iterdir()] == ["step-7"]
     json.loads((tmp_path / "step-7" / "state.json").read_text())
 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "optimizer.safetensors", "state.json"])
-@pytest.mark.parametrize("harm", ["cut", "empty", "flip", "gone"])
-def test_damaged_checkpoint_is_skipped(tmp_path, name, harm):
+@pytest.mark.parametrize("damage", ["cut", "empty", "flip", "gone"])
+def test_damaged_checkpoint_is_skipped(tmp_path, name, damage):
     save_checkpoint(tmp_path, 4)
     save_checkpoint(tmp_path, 8)
     path = tmp_path / "step-8" / name
     data = path.read_bytes()
-    if harm == "gone":
+    if damage == "gone":
         path.unlink()
-    elif harm == "flip":
-        for place in range(0, len(data), 7):  # every seventh byte, one at a time
-            path.write_bytes(data[:place] + bytes([data[place] ^ 1]) + data[place + 1 :])
-            assert load(tmp_path, 8) is None, place
+    elif damage == "flip":
+        for offset in range(0, len(data), 7):  # every seventh byte, one at a time
+            path.write_bytes(data[:offset] + bytes([data[offset] ^ 1]) + data[offset + 1 :])
+            assert load(tmp_path, 8) is None, offset
     else:
-        path.write_bytes(data[: len(data) // 2] if harm == "cut" else b"")
+        path.write_bytes(data[: len(data) // 2] if damage == "cut" else b"")
     assert load(tmp_path, 8) is None
     assert next(iter_valid_checkpoints(tmp_path)).step == 4
 

@@ -5,44 +5,44 @@ import yaml
 
 from addnorm.core.errors import UserError
 from addnorm.train.recipe import Recipe, read_recipe, recipe_keys
-from tests.train.cases import recipe
+from tests.train.cases import make_recipe
 
 
-def of(**values):
+def make_lm_recipe(**values):
     return Recipe.from_dict({"task": "lm", "data": "c", **values})
 
 
 def test_defaults_depend_on_task_and_wiring():
-    filled = recipe("c", wiring="post_ln")
-    assert filled.label_smoothing == 0.1
-    assert filled.schedule == "inverse_sqrt(warmup=0.2)"
-    assert recipe("c", "lm").label_smoothing == 0.0
-    assert recipe("c", wiring="pre_ln", encoder_wiring="post_ln").schedule == filled.schedule
-    assert recipe("c", schedule="none").schedule == "none"
+    defaults = make_recipe("c", wiring="post_ln")
+    assert defaults.label_smoothing == 0.1
+    assert defaults.schedule == "inverse_sqrt(warmup=0.2)"
+    assert make_recipe("c", "lm").label_smoothing == 0.0
+    assert make_recipe("c", wiring="pre_ln", encoder_wiring="post_ln").schedule == defaults.schedule
+    assert make_recipe("c", schedule="none").schedule == "none"
 
 
 def test_saved_recipe_round_trips(tmp_path):
-    first = recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
+    first = make_recipe("c", "lm", window=(3, None), preset="gpt2", norm="rms(eps=1e-6)")
     first.save(tmp_path / "config.yaml")
-    again = read_recipe(None, tmp_path / "config.yaml", ())
-    assert again.to_flat_dict() == first.to_flat_dict()
-    assert again.build_config(vocab=9) == first.build_config(vocab=9)
+    restored = read_recipe(None, tmp_path / "config.yaml", ())
+    assert restored.to_flat_dict() == first.to_flat_dict()
+    assert restored.build_config(vocab=9) == first.build_config(vocab=9)
     assert yaml.safe_load(first.to_yaml())["norm"] == "rms(eps=1e-6)"
 
 
 def test_keys_override_preset():
-    known = recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
-    config = known.build_config(vocab=100)
+    preset_recipe = make_recipe("c", preset="transformer-base", wiring="deepnorm", dim=512)
+    config = preset_recipe.build_config(vocab=100)
     assert (config.wiring, config.dim, config.heads) == ("deepnorm", 512, 2)
 
 
 def test_arguments_override_file(tmp_path):
     (tmp_path / "a.yaml").write_text("data: c\ndim: 64\nlr: 1e-4\nwindow: [4, null]\n")
-    read = read_recipe("lm", tmp_path / "a.yaml", ["dim=32", "lr=5e-3", "norm=rms(eps=1e-5)"])
-    assert read.model["dim"] == 32
-    assert read.lr == 0.005
-    assert read.model["norm"] == "rms(eps=1e-5)"
-    assert read.model["window"] == (4, None)
+    recipe = read_recipe("lm", tmp_path / "a.yaml", ["dim=32", "lr=5e-3", "norm=rms(eps=1e-5)"])
+    assert recipe.model["dim"] == 32
+    assert recipe.lr == 0.005
+    assert recipe.model["norm"] == "rms(eps=1e-5)"
+    assert recipe.model["window"] == (4, None)
 
 
 def test_data_path_is_absolute(monkeypatch, tmp_path):
@@ -94,7 +94,7 @@ def test_every_key_is_described():
 )
 def test_invalid_values_are_rejected(values, message):
     with pytest.raises(UserError) as error:
-        of(**values)
+        make_lm_recipe(**values)
     assert message in str(error.value)
 
 

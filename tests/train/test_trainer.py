@@ -22,7 +22,7 @@ from addnorm.train import checkpoint as checkpoints
 from addnorm.train import make_optimizer, make_schedule
 from addnorm.train.trained_run import TrainedRun
 from addnorm.train.trainer import train
-from tests.train.cases import RecordingCallback, corpus, digest, recipe
+from tests.train.cases import RecordingCallback, digest, make_recipe, write_number_corpus
 
 
 class Stop(Exception):
@@ -30,7 +30,7 @@ class Stop(Exception):
 
 
 class InterruptAt(RecordingCallback):
-    """Raises an exception after a step, as if the process had been killed."""
+    """Callback that raises an exception after a step, as if the process had been killed."""
 
     def __init__(self, step):
         super().__init__()
@@ -45,19 +45,19 @@ class InterruptAt(RecordingCallback):
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     return {
-        task: corpus(tmp_path_factory.mktemp(task), task).folder
+        task: write_number_corpus(tmp_path_factory.mktemp(task), task).folder
         for task in ("translate", "lm", "classify")
     }
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
 def test_training_reduces_loss(data, tmp_path, task):
-    notes = RecordingCallback()
-    made = recipe(data[task], task, steps=60, valid_every=20, save_every=20)
-    outcome = train(made, tmp_path / "run", callback=notes)
+    callback = RecordingCallback()
+    recipe = make_recipe(data[task], task, steps=60, valid_every=20, save_every=20)
+    outcome = train(recipe, tmp_path / "run", callback=callback)
     assert outcome.ending == "done"
     assert outcome.state.step == 60
-    losses = [loss for _, loss in notes.steps]
+    losses = [loss for _, loss in callback.steps]
     assert sum(losses[-5:]) < 0.9 * sum(losses[:5])
     run = TrainedRun.open(tmp_path / "run", task=task)
     assert run.step == outcome.state.best_step
@@ -66,11 +66,11 @@ def test_training_reduces_loss(data, tmp_path, task):
 
 
 def test_same_recipe_gives_same_bits(data, tmp_path):
-    made = recipe(data["translate"], dropout=0.1)
+    recipe = make_recipe(data["translate"], dropout=0.1)
     for name in ("a", "b"):
-        train(made, tmp_path / name)
+        train(recipe, tmp_path / name)
     assert digest(tmp_path / "a") == digest(tmp_path / "b")
-    train(recipe(data["translate"], dropout=0.1, seed=1), tmp_path / "c")
+    train(make_recipe(data["translate"], dropout=0.1, seed=1), tmp_path / "c")
     assert digest(tmp_path / "a") != digest(tmp_path / "c")
 
 
@@ -87,12 +87,12 @@ def test_same_recipe_gives_same_bits(data, tmp_path):
     ids=lambda changes: "-".join(map(str, changes.values())) or "plain",
 )
 def test_resume_reproduces_uninterrupted_run(data, tmp_path, changes):
-    made = recipe(data["translate"], dropout=0.1, **changes)
-    train(made, tmp_path / "whole")
+    recipe = make_recipe(data["translate"], dropout=0.1, **changes)
+    train(recipe, tmp_path / "whole")
     for step in (2, 4, 7, 11):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", callback=InterruptAt(step))
-    train(made, tmp_path / "broken")
+            train(recipe, tmp_path / "broken", callback=InterruptAt(step))
+    train(recipe, tmp_path / "broken")
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
     whole, broken = (
         list(read_rows(tmp_path / name / "rows.jsonl")) for name in ("whole", "broken")
@@ -105,62 +105,62 @@ def without_speed(row):
 
 
 def test_finished_run_is_not_trained_again(data, tmp_path):
-    made = recipe(data["lm"], "lm")
-    train(made, tmp_path / "run")
-    before, notes = digest(tmp_path / "run"), RecordingCallback()
-    assert train(made, tmp_path / "run", callback=notes).ending == "done"
+    recipe = make_recipe(data["lm"], "lm")
+    train(recipe, tmp_path / "run")
+    before, callback = digest(tmp_path / "run"), RecordingCallback()
+    assert train(recipe, tmp_path / "run", callback=callback).ending == "done"
     assert digest(tmp_path / "run") == before
-    assert notes.steps == []
+    assert callback.steps == []
 
 
-@pytest.mark.parametrize("harm", ["cut", "flip", "state"])
-def test_damaged_checkpoint_is_ignored(data, tmp_path, harm):
-    made, notes = recipe(data["lm"], "lm"), RecordingCallback()
-    train(made, tmp_path / "whole")
+@pytest.mark.parametrize("damage", ["cut", "flip", "state"])
+def test_damaged_checkpoint_is_ignored(data, tmp_path, damage):
+    recipe, callback = make_recipe(data["lm"], "lm"), RecordingCallback()
+    train(recipe, tmp_path / "whole")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", callback=InterruptAt(9))
+        train(recipe, tmp_path / "run", callback=InterruptAt(9))
     newest = tmp_path / "run" / "checkpoints" / "step-8"
-    path = newest / ("state.json" if harm == "state" else "model.safetensors")
-    data_ = bytearray(path.read_bytes())
-    data_[len(data_) // 2] ^= 4
-    path.write_bytes(data_[: len(data_) - 9] if harm == "cut" else data_)
-    train(made, tmp_path / "run", callback=notes)
-    assert "ignoring the damaged checkpoint of step 8" in notes.messages
-    assert notes.steps[0][0] == 5
+    path = newest / ("state.json" if damage == "state" else "model.safetensors")
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 4
+    path.write_bytes(content[: len(content) - 9] if damage == "cut" else content)
+    train(recipe, tmp_path / "run", callback=callback)
+    assert "ignoring the damaged checkpoint of step 8" in callback.messages
+    assert callback.steps[0][0] == 5
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
 def test_full_disk_is_reported_and_keeps_last_checkpoint(data, tmp_path, monkeypatch):
-    made, real = recipe(data["lm"], "lm"), base.save_file
+    recipe, real = make_recipe(data["lm"], "lm"), base.save_file
 
-    def full(tensors, path):
+    def save_until_full(tensors, path):
         if "step-8" in str(path):
             raise SafetensorError("I/O error: No space left on device (os error 28)")
         real(tensors, path)
 
-    monkeypatch.setattr(base, "save_file", full)
+    monkeypatch.setattr(base, "save_file", save_until_full)
     with pytest.raises(UserError) as error:
-        train(made, tmp_path / "run")
+        train(recipe, tmp_path / "run")
     assert "No space left on device (os error 28)); the checkpoint of step 4 is intact" in str(
         error.value
     )
     monkeypatch.undo()
-    assert train(made, tmp_path / "run").ending == "done"
-    train(made, tmp_path / "whole")
+    assert train(recipe, tmp_path / "run").ending == "done"
+    train(recipe, tmp_path / "whole")
     assert digest(tmp_path / "run") == digest(tmp_path / "whole")
 
 
 def test_patience_stops_training(data, tmp_path):
-    made = recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
-    outcome = train(made, tmp_path / "run")
+    recipe = make_recipe(data["lm"], "lm", lr=1e-9, patience=2, ema=0.99, steps=400, valid_every=1)
+    outcome = train(recipe, tmp_path / "run")
     assert outcome.ending == "stopped"
     assert outcome.state.step < 400
     assert f"no validation loss below that of step {outcome.state.best_step}" in outcome.reason
 
 
 def test_best_checkpoint_is_kept(data, tmp_path):
-    made = recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
-    best = train(made, tmp_path / "run").state.best_step
+    recipe = make_recipe(data["lm"], "lm", steps=40, lr=0.3, valid_every=2, save_every=20)
+    best = train(recipe, tmp_path / "run").state.best_step
     assert best in checkpoints.list_steps(tmp_path / "run" / "checkpoints")
     assert TrainedRun.open(tmp_path / "run").step == best
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r.get("split") == "valid"]
@@ -170,54 +170,56 @@ def test_best_checkpoint_is_kept(data, tmp_path):
 
 def test_accumulated_batches_equal_one_larger_batch(data, tmp_path):
     """The first update uses the mean over all tokens of the three batches."""
-    made, notes = (
-        recipe(data["lm"], "lm", accumulate=3, steps=1, dropout=0.0, clip=None),
+    recipe, callback = (
+        make_recipe(data["lm"], "lm", accumulate=3, steps=1, dropout=0.0, clip=None),
         RecordingCallback(),
     )
-    train(made, tmp_path / "run", callback=notes)
+    train(recipe, tmp_path / "run", callback=callback)
     run = TrainedRun.open(tmp_path / "run")
-    twin = build(run.model.config, seed=derive_seed(made.seed, "init"))
-    corpus_ = Corpus.open(data["lm"])
-    seed = derive_seed(made.seed, "data")
+    model = build(run.model.config, seed=derive_seed(recipe.seed, "init"))
+    corpus = Corpus.open(data["lm"])
+    seed = derive_seed(recipe.seed, "data")
     stream = (
         get_task("lm")
-        .make_batches(corpus_, run.tokenizer, batch_tokens=96, max_length=16, seed=seed)
+        .make_batches(corpus, run.tokenizer, batch_tokens=96, max_length=16, seed=seed)
         .stream()
     )
-    drawn = [next(stream)[0] for _ in range(3)]
-    logits = [twin(batch.inputs).flatten(0, 1) for batch in drawn]
-    targets = torch.cat([batch.targets.flatten() for batch in drawn])
+    batches = [next(stream)[0] for _ in range(3)]
+    logits = [model(batch.inputs).flatten(0, 1) for batch in batches]
+    targets = torch.cat([batch.targets.flatten() for batch in batches])
     loss = F.cross_entropy(torch.cat(logits), targets)
-    assert notes.steps[0][1] == pytest.approx(loss.item(), rel=1e-6)
+    assert callback.steps[0][1] == pytest.approx(loss.item(), rel=1e-6)
     loss.backward()
-    optimizer = make_optimizer(made.optimizer, twin, lr=made.lr, weight_decay=made.weight_decay)
-    optimizer.set_lr(make_schedule(made.schedule).factor(1, 1))
+    optimizer = make_optimizer(
+        recipe.optimizer, model, lr=recipe.lr, weight_decay=recipe.weight_decay
+    )
+    optimizer.set_lr(make_schedule(recipe.schedule).factor(1, 1))
     optimizer.step()
     for name, weight in run.model.named_parameters():
-        if not name.endswith("k_proj.bias"):  # has no gradient but rounding, which Adam blows up
-            torch.testing.assert_close(weight, twin.get_parameter(name), rtol=1e-4, atol=1e-5)
+        if not name.endswith("k_proj.bias"):  # its gradient is rounding error, which Adam scales up
+            torch.testing.assert_close(weight, model.get_parameter(name), rtol=1e-4, atol=1e-5)
 
 
 def test_recompute_does_not_change_bits(data, tmp_path):
-    for name, recompute in (("kept", False), ("again", True)):
-        made = recipe(data["translate"], recompute=recompute, dropout=0.2, depth=2)
-        train(made, tmp_path / name)
-    assert digest(tmp_path / "kept") == digest(tmp_path / "again")
+    for name, recompute in (("kept", False), ("recomputed", True)):
+        recipe = make_recipe(data["translate"], recompute=recompute, dropout=0.2, depth=2)
+        train(recipe, tmp_path / name)
+    assert digest(tmp_path / "kept") == digest(tmp_path / "recomputed")
 
 
 def test_monitor_does_not_change_bits(data, tmp_path):
-    for name, every in (("watched", 1), ("alone", 0)):
-        train(recipe(data["translate"], monitor_every=every, dropout=0.2), tmp_path / name)
-    assert digest(tmp_path / "watched") == digest(tmp_path / "alone")
-    rows = list(read_rows(tmp_path / "watched" / "rows.jsonl"))
+    for name, every in (("monitored", 1), ("plain", 0)):
+        train(make_recipe(data["translate"], monitor_every=every, dropout=0.2), tmp_path / name)
+    assert digest(tmp_path / "monitored") == digest(tmp_path / "plain")
+    rows = list(read_rows(tmp_path / "monitored" / "rows.jsonl"))
     names = {row["name"] for row in rows if "site" in row}
     assert names >= {"gradient_norm", "stream_variance", "dependency", "update_ratio"}
     assert names >= {"attention_entropy", "max_logit"}
 
 
 def test_rows_contain_loss_learning_rate_and_speed(data, tmp_path):
-    made = recipe(data["lm"], "lm", schedule="linear(warmup=4)")
-    train(made, tmp_path / "run")
+    recipe = make_recipe(data["lm"], "lm", schedule="linear(warmup=4)")
+    train(recipe, tmp_path / "run")
     rows = list(read_rows(tmp_path / "run" / "rows.jsonl"))
     for name in ("loss", "gradient_norm", "lr", "tokens_per_second"):
         steps = [r["step"] for r in rows if r["name"] == name and r.get("split") != "valid"]
@@ -236,7 +238,7 @@ def test_rows_contain_loss_learning_rate_and_speed(data, tmp_path):
 
 
 class CorruptWeightAt(RecordingCallback):
-    """Overwrites one weight after a step."""
+    """Callback that overwrites one weight after a step."""
 
     def __init__(self, step, value):
         super().__init__()
@@ -257,8 +259,8 @@ class CorruptWeightAt(RecordingCallback):
 
 
 def test_nan_is_located_and_ends_the_run(data, tmp_path):
-    notes = CorruptWeightAt(6, math.nan)
-    outcome = train(recipe(data["translate"]), tmp_path / "run", callback=notes)
+    callback = CorruptWeightAt(6, math.nan)
+    outcome = train(make_recipe(data["translate"]), tmp_path / "run", callback=callback)
     assert outcome.ending == "diverged"
     assert "the first NaN arose in decoder layer 0, cross-attention (branch)" in outcome.reason
     assert outcome.state.step == 6
@@ -270,14 +272,14 @@ def test_nan_is_located_and_ends_the_run(data, tmp_path):
 
 
 def test_rewind_restores_checkpoint_and_skips_batch(data, tmp_path):
-    notes = CorruptWeightAt(6, math.nan)
-    made = recipe(data["translate"], on_spike="rewind")
-    outcome = train(made, tmp_path / "run", callback=notes)
+    callback = CorruptWeightAt(6, math.nan)
+    recipe = make_recipe(data["translate"], on_spike="rewind")
+    outcome = train(recipe, tmp_path / "run", callback=callback)
     assert outcome.ending == "done"
     assert outcome.state.rewinds == 1
-    assert [step for step, _ in notes.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
-    assert "rewound to step 4; the data continue" in notes.messages
-    valid = [r["step"] for r in notes.rows if r["name"] == "loss" and r.get("split") == "valid"]
+    assert [step for step, _ in callback.steps] == [1, 2, 3, 4, 5, 6, 5, 6, 7, 8, 9, 10, 11, 12]
+    assert "rewound to step 4; the data continue" in callback.messages
+    valid = [r["step"] for r in callback.rows if r["name"] == "loss" and r.get("split") == "valid"]
     assert valid == [4, 8, 12]  # step 4 is not validated again
     events = History.from_rows(read_rows(tmp_path / "run" / "rows.jsonl")).events()
     assert [(each.step, each.label) for each in events] == [(7, "spike, rewound")]
@@ -285,19 +287,19 @@ def test_rewind_restores_checkpoint_and_skips_batch(data, tmp_path):
 
 def test_spike_policies_are_equal_without_spikes(data, tmp_path):
     for policy in ("log", "rewind", "skip"):
-        train(recipe(data["translate"], on_spike=policy, dropout=0.1), tmp_path / policy)
+        train(make_recipe(data["translate"], on_spike=policy, dropout=0.1), tmp_path / policy)
     assert digest(tmp_path / "log") == digest(tmp_path / "rewind") == digest(tmp_path / "skip")
 
 
 def test_resume_reproduces_run_with_rewind(data, tmp_path, monkeypatch):
     real = Objective.forward
 
-    def poisoned(self, inputs, targets):
+    def forward_with_nan(self, inputs, targets):
         loss, sums = real(self, inputs, targets)
         bad = self.training and int(inputs.sum()) == bad_sum
         return loss * math.nan if bad else loss, sums
 
-    made = recipe(data["translate"], on_spike="rewind", dropout=0.1)
+    recipe = make_recipe(data["translate"], on_spike="rewind", dropout=0.1)
     stream = (
         get_task("translate")
         .make_batches(
@@ -305,28 +307,28 @@ def test_resume_reproduces_run_with_rewind(data, tmp_path, monkeypatch):
             Tokenizer.train(Corpus.open(data["translate"]), "char"),
             batch_tokens=96,
             max_length=16,
-            seed=derive_seed(made.seed, "data"),
+            seed=derive_seed(recipe.seed, "data"),
         )
         .stream()
     )
-    drawn = [next(stream)[0] for _ in range(7)]
-    bad_sum = int(drawn[6].inputs.sum())
-    assert bad_sum not in [int(batch.inputs.sum()) for batch in drawn[:6]]
-    monkeypatch.setattr(Objective, "forward", poisoned)
-    train(made, tmp_path / "whole")
+    batches = [next(stream)[0] for _ in range(7)]
+    bad_sum = int(batches[6].inputs.sum())
+    assert bad_sum not in [int(batch.inputs.sum()) for batch in batches[:6]]
+    monkeypatch.setattr(Objective, "forward", forward_with_nan)
+    train(recipe, tmp_path / "whole")
     for step in (6, 5, 9):
         with pytest.raises(Stop):
-            train(made, tmp_path / "broken", callback=InterruptAt(step))
-    outcome = train(made, tmp_path / "broken")
+            train(recipe, tmp_path / "broken", callback=InterruptAt(step))
+    outcome = train(recipe, tmp_path / "broken")
     assert outcome.state.rewinds >= 1
     assert digest(tmp_path / "whole") == digest(tmp_path / "broken")
 
 
 def test_best_checkpoint_survives_rewind(data, tmp_path):
-    made = recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
-    notes = CorruptWeightAt(15, math.nan)
-    notes.find_weight = lambda model: model.decoder.sublayers[0].out_proj.weight
-    best = train(made, tmp_path / "run", callback=notes).state.best_step
+    recipe = make_recipe(data["lm"], "lm", on_spike="rewind", steps=24, save_every=6, valid_every=2)
+    callback = CorruptWeightAt(15, math.nan)
+    callback.find_weight = lambda model: model.decoder.sublayers[0].out_proj.weight
+    best = train(recipe, tmp_path / "run", callback=callback).state.best_step
     assert TrainedRun.open(tmp_path / "run").step == best
 
 
@@ -335,54 +337,54 @@ def test_empty_validation_is_rejected(tmp_path):
     long = [{"source": "1" * 40, "target": "1"}]
     write_corpus(tmp_path / "c", "translate", splits={"train": pairs, "valid": long})
     with pytest.raises(UserError, match=r"can be used: 1 longer than 16 tokens left out; expected"):
-        train(recipe(tmp_path / "c"), tmp_path / "run")
+        train(make_recipe(tmp_path / "c"), tmp_path / "run")
 
 
 def test_changed_corpus_is_rejected(tmp_path):
-    corpus(tmp_path / "c", "classify")
-    made = recipe(tmp_path / "c", "classify")
+    write_number_corpus(tmp_path / "c", "classify")
+    recipe = make_recipe(tmp_path / "c", "classify")
     with pytest.raises(Stop):
-        train(made, tmp_path / "run", callback=InterruptAt(9))
-    corpus(tmp_path / "c", "classify", count=70)
+        train(recipe, tmp_path / "run", callback=InterruptAt(9))
+    write_number_corpus(tmp_path / "c", "classify", count=70)
     with pytest.raises(UserError, match=r"has changed since this run started; restore it"):
-        train(made, tmp_path / "run")
+        train(recipe, tmp_path / "run")
 
 
 def test_patience_without_validation_is_rejected(data, tmp_path):
     with pytest.raises(UserError, match="valid_every: expected 1 or more with patience=2, got 0"):
-        recipe(data["lm"], "lm", patience=2, valid_every=0)
+        make_recipe(data["lm"], "lm", patience=2, valid_every=0)
     write_corpus(tmp_path / "c", "lm", splits={"train": [{"text": "abc" * 9}] * 9})
     with pytest.raises(UserError, match=r"patience=2 requires a validation split, and .* has none"):
-        train(recipe(tmp_path / "c", "lm", patience=2), tmp_path / "run")
+        train(make_recipe(tmp_path / "c", "lm", patience=2), tmp_path / "run")
 
 
 def test_too_many_skipped_updates_end_as_diverged(data, tmp_path):
-    made = recipe(data["translate"], on_spike="skip", lr=1e30, clip=None, schedule="none")
-    outcome = train(made, tmp_path / "run")
+    recipe = make_recipe(data["translate"], on_spike="skip", lr=1e30, clip=None, schedule="none")
+    outcome = train(recipe, tmp_path / "run")
     assert outcome.ending == "diverged"
 
 
 def test_validation_does_not_change_bits(data, tmp_path):
     """Dropout is active again after a validation, with the random numbers of the step."""
     for name, every in (("often", 2), ("never", 0)):
-        train(recipe(data["lm"], "lm", dropout=0.2, valid_every=every), tmp_path / name)
+        train(make_recipe(data["lm"], "lm", dropout=0.2, valid_every=every), tmp_path / name)
     assert digest(tmp_path / "often") == digest(tmp_path / "never")
 
 
 @pytest.mark.parametrize(("steps", "log_every"), [(10, 4), (12, 100)])
 def test_report_marks_only_unfinished_runs(data, tmp_path, steps, log_every):
-    made = recipe(data["lm"], "lm", steps=steps, log_every=log_every, valid_every=0)
-    train(made, tmp_path / "run")
+    recipe = make_recipe(data["lm"], "lm", steps=steps, log_every=log_every, valid_every=0)
+    train(recipe, tmp_path / "run")
     assert "not finished" not in write_training_report(tmp_path / "run").read_text()
     with pytest.raises(Stop):
-        train(made, tmp_path / "cut", callback=InterruptAt(7))
+        train(recipe, tmp_path / "cut", callback=InterruptAt(7))
     assert "not finished" in write_training_report(tmp_path / "cut").read_text()
 
 
 def test_persistent_nan_ends_as_diverged_under_skip(data, tmp_path):
-    notes = CorruptWeightAt(6, math.nan)
-    made = recipe(data["translate"], on_spike="skip", steps=60)
-    outcome = train(made, tmp_path / "run", callback=notes)
+    callback = CorruptWeightAt(6, math.nan)
+    recipe = make_recipe(data["translate"], on_spike="skip", steps=60)
+    outcome = train(recipe, tmp_path / "run", callback=callback)
     assert outcome.ending == "diverged"
     assert outcome.state.step < 60
 
@@ -406,23 +408,23 @@ def test_loss_spike_is_skipped(data, tmp_path):
             with torch.no_grad():
                 self.model.embed.table.copy_(self.before)
 
-    made = recipe(data["translate"], on_spike="skip", steps=48, valid_every=0, dropout=0.0)
-    notes = ScaleEmbeddingAt40(0, 0)
-    assert train(made, tmp_path / "run", callback=notes).ending == "done"
+    recipe = make_recipe(data["translate"], on_spike="skip", steps=48, valid_every=0, dropout=0.0)
+    callback = ScaleEmbeddingAt40(0, 0)
+    assert train(recipe, tmp_path / "run", callback=callback).ending == "done"
     rows = [r for r in read_rows(tmp_path / "run" / "rows.jsonl") if r["name"] == "skip"]
     assert [row["step"] for row in rows] == [41]
-    assert 41 not in [step for step, _ in notes.steps]
-    assert notes.messages == [f"loss {rows[0]['value']:.4g} at step 41"]
+    assert 41 not in [step for step, _ in callback.steps]
+    assert callback.messages == [f"loss {rows[0]['value']:.4g} at step 41"]
 
 
 def test_skipped_records_are_reported(data, tmp_path):
-    notes = RecordingCallback()
-    train(recipe(data["translate"], max_length=6), tmp_path / "run", callback=notes)
-    assert any("longer than 6 tokens left out" in text for text in notes.messages)
+    callback = RecordingCallback()
+    train(make_recipe(data["translate"], max_length=6), tmp_path / "run", callback=callback)
+    assert any("longer than 6 tokens left out" in text for text in callback.messages)
 
 
 def test_run_folder_can_be_moved(data, tmp_path):
-    train(recipe(data["classify"], "classify", wiring="b2t"), tmp_path / "run")
+    train(make_recipe(data["classify"], "classify", wiring="b2t"), tmp_path / "run")
     names = {path.name for path in (tmp_path / "run").iterdir()}
     assert names >= {
         "config.yaml", "arrangement.json", "tokenizer.json", "rows.jsonl", "checkpoints",
@@ -443,40 +445,40 @@ def test_run_folder_can_be_moved(data, tmp_path):
     ],
 )
 def test_run_of_another_recipe_is_not_overwritten(data, tmp_path, changes, message):
-    train(recipe(data["lm"], "lm"), tmp_path / "run")
+    train(make_recipe(data["lm"], "lm"), tmp_path / "run")
     before = digest(tmp_path / "run")
     with pytest.raises(UserError) as error:
-        train(recipe(data["lm"], "lm", **changes), tmp_path / "run")
+        train(make_recipe(data["lm"], "lm", **changes), tmp_path / "run")
     assert message in str(error.value)
     assert digest(tmp_path / "run") == before
 
 
 def test_failed_start_can_be_corrected(data, tmp_path):
     with pytest.raises(UserError, match="vocab: expected at least 260"):
-        train(recipe(data["lm"], "lm", tokenizer="bpe", vocab=3), tmp_path / "run")
-    assert train(recipe(data["lm"], "lm", vocab=300), tmp_path / "run").ending == "done"
+        train(make_recipe(data["lm"], "lm", tokenizer="bpe", vocab=3), tmp_path / "run")
+    assert train(make_recipe(data["lm"], "lm", vocab=300), tmp_path / "run").ending == "done"
 
 
-def test_damaged_best_checkpoint_is_passed_over_and_reported(data, tmp_path):
-    train(recipe(data["lm"], "lm"), tmp_path / "run")
+def test_damaged_best_checkpoint_is_skipped_and_reported(data, tmp_path):
+    train(make_recipe(data["lm"], "lm"), tmp_path / "run")
     first = TrainedRun.open(tmp_path / "run")
     assert first.is_best
     (tmp_path / "run" / "checkpoints" / f"step-{first.step}" / "model.safetensors").write_bytes(b"")
-    again = TrainedRun.open(tmp_path / "run")
-    assert not again.is_best
-    assert again.step != first.step
+    second = TrainedRun.open(tmp_path / "run")
+    assert not second.is_best
+    assert second.step != first.step
 
 
 def test_arrangement_without_model_is_rejected(data, tmp_path):
-    train(recipe(data["lm"], "lm"), tmp_path / "run")
+    train(make_recipe(data["lm"], "lm"), tmp_path / "run")
     (tmp_path / "run" / "arrangement.json").write_text("{}")
     with pytest.raises(UserError, match="describes no model; rerun the `addnorm train` command"):
         TrainedRun.open(tmp_path / "run")
 
 
 def test_nonfinite_last_loss_ends_as_diverged(data, tmp_path):
-    made = recipe(data["lm"], "lm", steps=1, lr=1e30, clip=None, schedule="none")
-    outcome = train(made, tmp_path / "run")
+    recipe = make_recipe(data["lm"], "lm", steps=1, lr=1e30, clip=None, schedule="none")
+    outcome = train(recipe, tmp_path / "run")
     assert (outcome.ending, outcome.reason) == ("diverged", "the last loss was nan")
 
 
@@ -486,33 +488,35 @@ def test_folder_with_foreign_files_is_rejected(data, tmp_path):
         UserError,
         match=r"expected a new or empty folder for -o, got .* contains thesis.tex, ... and no run",
     ):
-        train(recipe(data["lm"], "lm"), tmp_path)
+        train(make_recipe(data["lm"], "lm"), tmp_path)
 
 
 def test_changed_tokenizer_is_rejected(data, tmp_path):
-    made = recipe(data["lm"], "lm")
+    recipe = make_recipe(data["lm"], "lm")
     for name, folder in (("a", data["lm"]), ("b", data["classify"])):
         task = "lm" if name == "a" else "classify"
-        train(recipe(folder, task, tokenizer="char" if name == "a" else "bpe"), tmp_path / name)
+        train(
+            make_recipe(folder, task, tokenizer="char" if name == "a" else "bpe"), tmp_path / name
+        )
     (tmp_path / "a" / "tokenizer.json").write_bytes(
         (tmp_path / "b" / "tokenizer.json").read_bytes()
     )
     with pytest.raises(UserError, match=r"is the tokenizer of another run; restore the tokenizer"):
         TrainedRun.open(tmp_path / "a")
     with pytest.raises(UserError, match=r"tokenizer of another run"):
-        train(made, tmp_path / "a")
+        train(recipe, tmp_path / "a")
 
 
 def test_invalid_recipe_is_rejected_before_corpus_is_read(tmp_path):
     with pytest.raises(UserError, match=r"heads: expected a divisor of dim=16, got 3"):
-        train(recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
+        train(make_recipe(tmp_path / "nowhere", heads=3), tmp_path / "run")
     with pytest.raises(UserError, match=r"no corpus at .*nowhere"):
-        train(recipe(tmp_path / "nowhere"), tmp_path / "run")
+        train(make_recipe(tmp_path / "nowhere"), tmp_path / "run")
     assert not (tmp_path / "run").exists() or not list((tmp_path / "run").glob("[!.]*"))
 
 
 @pytest.mark.parametrize(
-    ("harm", "message"),
+    ("damage", "message"),
     [
         ("none", ": it has no config.yaml; expected the -o folder"),
         ("begun", "has no valid checkpoint (training has not started)"),
@@ -520,14 +524,14 @@ def test_invalid_recipe_is_rejected_before_corpus_is_read(tmp_path):
         ("task", "expected a run of task 'translate', got one of 'lm'"),
     ],
 )
-def test_invalid_run_folder_cannot_be_opened(data, tmp_path, harm, message):
-    if harm != "none":
-        train(recipe(data["lm"], "lm"), tmp_path)
+def test_invalid_run_folder_cannot_be_opened(data, tmp_path, damage, message):
+    if damage != "none":
+        train(make_recipe(data["lm"], "lm"), tmp_path)
     for path in (tmp_path / "checkpoints").glob("step-*/model.safetensors"):
-        if harm == "damaged":
+        if damage == "damaged":
             path.write_bytes(b"")
-        if harm == "begun":
+        if damage == "begun":
             (path.parent).rename(tmp_path / path.parent.name)
     with pytest.raises(UserError) as error:
-        TrainedRun.open(tmp_path, task="translate" if harm == "task" else None)
+        TrainedRun.open(tmp_path, task="translate" if damage == "task" else None)
     assert message in str(error.value)

@@ -1,7 +1,8 @@
-"""Independent references: each wiring as a plain loop written from its paper.
+"""Reference implementations: each wiring as a plain loop written from its paper.
 
-A twin gets the tokens x, the list f of sub-layers, the wiring w (for its parameters only) and the
-number of sub-layers per layer. What happens inside sub-layers has its twins in `test_inside.py`.
+Each function takes the tokens x, the list f of sub-layers, the wiring w (for its parameters only)
+and the number of sub-layers per layer. `test_plugs.py` has references for norms and scales inside
+sub-layers.
 """
 
 import torch
@@ -210,7 +211,7 @@ def mhc(x, f, w, per):
         post = 2 * torch.sigmoid(m.a[1] * v[..., n : 2 * n] + m.b[n : 2 * n])
         res = (m.a[2] * v[..., 2 * n :] + m.b[2 * n :]).unflatten(-1, (n, n)).softmax(-1) + 1e-6
         for _ in range(20):
-            last = res / (res.sum(-2, keepdim=True) + 1e-6)  # columns have the last word
+            last = res / (res.sum(-2, keepdim=True) + 1e-6)  # columns, also the last normalization
             res = last / (last.sum(-1, keepdim=True) + 1e-6)  # rows
         y = sublayer(w.norms[k](torch.einsum("...i,...id->...d", pre, streams)))
         streams = torch.einsum("...ij,...id->...jd", last, streams)
@@ -273,7 +274,7 @@ def layer_drop(x, f, w, per):
     return pre_ln(x, f, w.inner, per)
 
 
-# Variants behind options: call string -> twin.
+# References for call strings with options, collected in VARIANTS.
 
 
 def dlcl_post(x, f, w, per):

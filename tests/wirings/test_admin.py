@@ -1,4 +1,4 @@
-"""Admin's start from data."""
+"""Calibration of Admin: its omegas computed from a batch."""
 
 import copy
 
@@ -7,11 +7,11 @@ import torch
 from torch import nn
 
 from addnorm import Decoder, Encoder
-from tests.helpers import gradients, shaken, tokens, toy_stack
+from tests.helpers import gradients, perturb, tokens, toy_stack
 
 
 def released_profile(x, f, norms):
-    """The loop of the released code: omegas are in place while the pass goes on."""
+    """Compute the omegas as the released code does: each is set before its sub-layer runs."""
     running, omegas = 1.0, []
     for sublayer, norm in zip(f, norms, strict=True):
         omegas.append(running**0.5)
@@ -42,7 +42,7 @@ def test_paper_rule_sums_the_variances_of_branches_measured_at_one():
 
 
 @pytest.mark.parametrize("start", ["profile", "paper"])
-def test_calibration_touches_nothing_else_and_is_remembered(start):
+def test_calibration_changes_only_omega_and_is_saved(start):
     stack = Encoder(dim=12, depth=3, heads=3, wiring=f"admin(start={start})")
     before = {key: value.clone() for key, value in stack.state_dict().items()}
     assert not stack.wiring.calibrated
@@ -51,19 +51,19 @@ def test_calibration_touches_nothing_else_and_is_remembered(start):
         key for key, value in stack.state_dict().items() if not torch.equal(value, before[key])
     }
     assert changed == {"wiring.omega", "wiring.calibrated"}
-    twin = Encoder(dim=12, depth=3, heads=3, wiring=f"admin(start={start})")
-    twin.load_state_dict(stack.state_dict())
-    assert twin.wiring.calibrated and torch.equal(twin.wiring.omega, stack.wiring.omega)
+    restored = Encoder(dim=12, depth=3, heads=3, wiring=f"admin(start={start})")
+    restored.load_state_dict(stack.state_dict())
+    assert restored.wiring.calibrated and torch.equal(restored.wiring.omega, stack.wiring.omega)
     stack.init_weights()
     assert not stack.wiring.calibrated and (stack.wiring.omega == 1).all()
 
 
-def test_calibration_twice_on_the_same_batch_gives_the_same():
+def test_repeated_calibration_gives_equal_omegas():
     stack = toy_stack("admin")
     stack.calibrate(tokens())
-    once = stack.wiring.omega.clone()
+    first = stack.wiring.omega.clone()
     stack.calibrate(tokens())
-    assert torch.equal(stack.wiring.omega, once)
+    assert torch.equal(stack.wiring.omega, first)
 
 
 def test_padding_does_not_change_the_profile():
@@ -91,11 +91,11 @@ def test_dependency_on_branches_falls_with_depth_unlike_post_ln():
     assert post[-1] == pytest.approx(post[1], rel=0.3)
 
 
-def test_a_calibrated_stack_folds_into_post_ln():
-    """omega goes into the norm before, and out of the branch's input: the same function."""
+def test_calibrated_stack_folds_into_post_ln():
+    """Multiply each omega into the previous norm and divide the branch's first matrix by it."""
     stack = toy_stack("admin")
     stack.calibrate(tokens())
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     folded = toy_stack("post_ln")
     folded.load_state_dict(
         {k: v for k, v in stack.state_dict().items() if "omega" not in k and "calib" not in k}
@@ -120,14 +120,14 @@ def test_decoder_calibrates_with_its_memory():
     assert len(stack.wiring.omega) == 6
 
 
-def test_other_wirings_have_nothing_to_calibrate():
+def test_calibration_does_not_change_other_wirings():
     stack = toy_stack("pre_ln")
     before = [parameter.clone() for parameter in stack.parameters()]
     stack.calibrate(tokens())
     assert all(torch.equal(a, b) for a, b in zip(before, stack.parameters(), strict=True))
 
 
-def test_decorated_admin_is_calibrated_too():
+def test_decorated_admin_is_calibrated():
     stack = toy_stack("drop_path(inner=admin)")
     stack.calibrate(tokens())
     assert stack.wiring.inner.calibrated

@@ -7,10 +7,10 @@ import torch
 from torch import nn
 
 from addnorm import Stack
-from tests.helpers import Constant, shaken, tokens, toy_stack
+from tests.helpers import Constant, perturb, tokens, toy_stack
 
 
-def ones(batch: int = 4000) -> torch.Tensor:
+def zero_tokens(batch: int = 4000) -> torch.Tensor:
     return torch.zeros(batch, 1, 10)
 
 
@@ -18,22 +18,21 @@ def test_dropped_branches_are_dropped_per_sample_and_rescaled():
     torch.manual_seed(0)
     branch = Constant(10)
     stack = Stack([branch] * 2, dim=10, wiring="drop_path(inner=none, rate=0.25)", kinds=("ffn",))
-    y = (
-        stack(ones())[:, 0] / branch.value
-    )  # the first layer is always kept, the second dropped at 0.25
-    kinds = {round(value, 4) for value in y[:, 0].tolist()}
-    assert kinds == {1.0, round(1 + 1 / 0.75, 4)}
+    # The first layer is always kept; the second is dropped at a rate of 0.25.
+    y = stack(zero_tokens())[:, 0] / branch.value
+    values = {round(value, 4) for value in y[:, 0].tolist()}
+    assert values == {1.0, round(1 + 1 / 0.75, 4)}
     assert y[:, 0].mean().item() == pytest.approx(2.0, abs=0.05)  # as in evaluation
-    assert torch.equal(stack.eval()(ones(1))[0, 0], 2 * branch.value)
+    assert torch.equal(stack.eval()(zero_tokens(1))[0, 0], 2 * branch.value)
 
 
-def test_the_rate_grows_linearly_with_the_layer():
+def test_rate_grows_linearly_with_the_layer():
     torch.manual_seed(0)
     branches = [Constant(10, seed=k) for k in range(5)]
     stack = Stack(branches, dim=10, wiring="drop_path(inner=none, rate=0.4)", kinds=("ffn",))
     with stack.taps.record() as tape:
-        stack(ones())
-    streams = [ones(), *tape["stream"]]
+        stack(zero_tokens())
+    streams = [zero_tokens(), *tape["stream"]]
     dropped = [
         (after == before).all(-1).float().mean().item() for before, after in pairwise(streams)
     ]
@@ -54,7 +53,7 @@ def test_layers_are_dropped_for_the_whole_batch():
     stack = Stack([branch] * 2, dim=10, wiring="layer_drop(inner=none, rate=0.5)")
     counts = []
     for _ in range(400):
-        y = stack(ones(3))[:, 0] / branch.value
+        y = stack(zero_tokens(3))[:, 0] / branch.value
         assert (y == y[0, 0]).all()
         counts.append(round(y[0, 0].item()))
     assert set(counts) == {0, 2}
@@ -64,7 +63,7 @@ def test_layers_are_dropped_for_the_whole_batch():
 @pytest.mark.parametrize("inner", ["post_ln", "b2t", "resi_dual", "hyper", "siamese", "parallel"])
 def test_dropped_layer_keeps_the_state(inner):
     stack = toy_stack(f"layer_drop(inner={inner}, rate=1.0)", depth=2)
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     state = stack.wiring.open(tokens())
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
         state = stack.wiring.step(state, site, sublayer)

@@ -96,7 +96,7 @@ def test_gpt2_init_counts_three_additions_per_decoder_layer():
     assert make_wiring("pre_ln", plan("decoder_only", 12)).gain("out") == 1.0
 
 
-def test_keel_counts_sub_layers():
+def test_keel_alpha_counts_sublayers():
     assert make_wiring("keel", plan("decoder_only", 6)).alpha == 12
     assert make_wiring("keel", plan("decoder", 6, 2)).alpha == 18
 
@@ -144,7 +144,7 @@ def test_schemes_by_width_use_the_width_of_the_stream(scheme):
 
 
 @pytest.mark.parametrize(("count", "omega"), [(12, 2.017), (24, 2.601), (36, 3.041), (100, 4.570)])
-def test_admin_without_a_batch(count, omega):
+def test_admin_log_start_needs_no_calibration(count, omega):
     wiring = make_wiring("admin(start=log)", plan("encoder_only", count // 2))
     assert wiring.omega.shape == (count, 8)
     torch.testing.assert_close(wiring.omega, torch.full((count, 8), omega), rtol=1e-3, atol=0)
@@ -235,9 +235,9 @@ def test_plain_modules_are_scaled_in_their_last_matrix():
 
 def test_torch_attention_is_initialized_by_role():
     attention = nn.MultiheadAttention(8, 2)
-    found = dict(list(init.iter_weight_roles(attention, "self"))[:4])
-    assert list(found) == ["query", "key", "value", "out"]
-    assert found["value"].data_ptr() == attention.in_proj_weight[16:].data_ptr()
+    weights = dict(list(init.iter_weight_roles(attention, "self"))[:4])
+    assert list(weights) == ["query", "key", "value", "out"]
+    assert weights["value"].data_ptr() == attention.in_proj_weight[16:].data_ptr()
 
     class Wrapped(nn.Module):
         def __init__(self):

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from addnorm import Decoder, Encoder, UserError
-from tests.helpers import gradients, shaken, tokens
+from tests.helpers import gradients, perturb, tokens
 
 DIM, HEADS = 12, 3
 
@@ -16,13 +16,13 @@ def attention(a, x, *, q=None, k=None, v=None, match=None, heads=None, inner=Non
     def split(linear):
         return F.linear(x, linear.weight, linear.bias).unflatten(-1, (HEADS, -1)).transpose(1, 2)
 
-    nothing = lambda t: t  # noqa: E731
-    query, key = (q or nothing)(split(a.q_proj)), (k or nothing)(split(a.k_proj))
+    identity = lambda t: t  # noqa: E731
+    query, key = (q or identity)(split(a.q_proj)), (k or identity)(split(a.k_proj))
     query, key = match(query, key) if match else (query, key)
     scale = DIM**-0.5 * HEADS**0.5 if scale is None else scale
-    chances = (query @ key.transpose(-1, -2) * scale).softmax(-1)
-    y = (heads or nothing)(chances @ (v or nothing)(split(a.v_proj)))
-    y = (inner or nothing)(y.transpose(1, 2).flatten(-2))
+    probabilities = (query @ key.transpose(-1, -2) * scale).softmax(-1)
+    y = (heads or identity)(probabilities @ (v or identity)(split(a.v_proj)))
+    y = (inner or identity)(y.transpose(1, 2).flatten(-2))
     return F.linear(y, a.out_proj.weight, a.out_proj.bias)
 
 
@@ -84,7 +84,7 @@ def ngpt(x, a, f, w):
     return step(x, y, w.a[1])
 
 
-TWINS = {
+REFERENCES = {
     "sub_ln": sub_ln,
     "normformer": normformer,
     "normformer(head_scale=post)": normformer_after,
@@ -94,15 +94,15 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("call", TWINS)
+@pytest.mark.parametrize("call", REFERENCES)
 def test_plugs_equal_the_reference_forward_and_backward(call):
     torch.manual_seed(0)
-    stack = shaken(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
+    stack = perturb(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
     x = tokens(2, 5, DIM, dtype=torch.float64).requires_grad_()
-    ours, twin = stack(x), TWINS[call](x, *stack.sublayers, stack.wiring)
-    torch.testing.assert_close(ours, twin)
+    actual, expected = stack(x), REFERENCES[call](x, *stack.sublayers, stack.wiring)
+    torch.testing.assert_close(actual, expected)
     inputs = [x, *stack.parameters()]
-    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+    for a, b in zip(gradients(actual, inputs), gradients(expected, inputs), strict=True):
         torch.testing.assert_close(a, b)
 
 
@@ -151,7 +151,7 @@ def test_every_wiring_supports_grouped_keys(wiring):
     stack = Encoder(
         dim=DIM, depth=2, heads=6, kv_heads=2, wiring=wiring, activation="swiglu", ffn_dim=20
     )
-    shaken(stack)
+    perturb(stack)
     assert stack(tokens(2, 5, DIM)).isfinite().all()
 
 

@@ -7,7 +7,7 @@ from torch import nn
 from addnorm import Decoder, Encoder, Stack
 from addnorm.wirings import registry
 from addnorm.wirings.mhc import sinkhorn
-from tests.helpers import PAIR, TRIPLE, Constant, Silent, gradients, shaken, tokens, toy_stack
+from tests.helpers import PAIR, TRIPLE, Constant, ZeroBranch, gradients, perturb, tokens, toy_stack
 from tests.wirings import reference
 
 REDUCTIONS = [pair for card in registry.cards() for pair in card.reduces_to]
@@ -15,18 +15,18 @@ REDUCTIONS = [pair for card in registry.cards() for pair in card.reduces_to]
 
 @pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
 @pytest.mark.parametrize(("call", "equal"), REDUCTIONS)
-def test_reductions_of_the_cards(call, equal, layer):
+def test_reductions_listed_on_cards_hold_at_initialization(call, equal, layer):
     """Compare both sides at initialization, with equal sub-layers and a negligible eps."""
     exact = {"layer": layer, "norm": "layer(eps=1e-14)", "dtype": torch.float64}
     one, other = (toy_stack(name, **exact).eval() for name in (call, equal))
     x = tokens(dtype=torch.float64).requires_grad_()
     y, z = one(x), other(x)
-    near = 1e-4 if "mhc" in call else 1e-8  # Sinkhorn has an eps of its own
-    torch.testing.assert_close(y, z, rtol=near, atol=near)
+    tolerance = 1e-4 if "mhc" in call else 1e-8  # Sinkhorn has an eps of its own
+    torch.testing.assert_close(y, z, rtol=tolerance, atol=tolerance)
     inputs = [x, *one.sublayers.parameters()]
     others = [x, *other.sublayers.parameters()]
     for a, b in zip(gradients(y, inputs), gradients(z, others), strict=True):
-        torch.testing.assert_close(a, b, rtol=10 * near, atol=10 * near)
+        torch.testing.assert_close(a, b, rtol=10 * tolerance, atol=10 * tolerance)
 
 
 @pytest.mark.parametrize(
@@ -52,13 +52,13 @@ def b2t_zero_branches(x):
 
 
 def dlcl_zero_branches(x):
-    first = x  # one source
+    first = x  # a single source
     second = (x + norm(first)) / 2
     return norm((x + norm(first) + norm(second)) / 3)
 
 
-# What two layers return when every branch is zero, at start.
-SILENT = {
+# Output of two layers at initialization when every branch returns zero.
+ZERO_BRANCH_OUTPUTS = {
     "post_ln": norm,
     "pre_ln": norm,
     "res_post": norm,
@@ -97,20 +97,20 @@ SILENT = {
 
 def test_zero_branches_cover_every_wiring_but_gated():
     """GTrXL's gate changes the stream even if the branch is zero."""
-    assert set(registry) - set(SILENT) == {"gated"}
+    assert set(registry) - set(ZERO_BRANCH_OUTPUTS) == {"gated"}
 
 
-@pytest.mark.parametrize("name", SILENT)
-def test_zero_branches(name):
-    stack = Stack([Silent() for _ in range(4)], dim=10, wiring=name).eval()
+@pytest.mark.parametrize("name", ZERO_BRANCH_OUTPUTS)
+def test_zero_branches_give_the_stated_output(name):
+    stack = Stack([ZeroBranch() for _ in range(4)], dim=10, wiring=name).eval()
     x = 3 * tokens() + 1
-    torch.testing.assert_close(stack(x), SILENT[name](x), rtol=1e-3, atol=1e-4)
+    torch.testing.assert_close(stack(x), ZERO_BRANCH_OUTPUTS[name](x), rtol=1e-3, atol=1e-4)
 
 
 def test_false_pre_ln_is_detected_by_zero_branches():
     x = 5 * tokens()
-    right = Stack([Silent(), Silent()], dim=10, wiring="pre_ln")
-    wrong = Stack([Silent(), Silent()], dim=10, wiring="false_pre_ln")
+    right = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="pre_ln")
+    wrong = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="false_pre_ln")
     right.wiring.final_norm = None
     torch.testing.assert_close(right(x), x)
     lengths = wrong(x).square().sum(-1)
@@ -119,7 +119,7 @@ def test_false_pre_ln_is_detected_by_zero_branches():
 
 def test_false_pre_ln_equals_shifted_post_ln():
     false, post = toy_stack("false_pre_ln"), toy_stack("post_ln")
-    shaken(false.wiring)
+    perturb(false.wiring)
     for k in range(len(false.sublayers) - 1):
         post.wiring.norms[k].load_state_dict(false.wiring.norms[k + 1].state_dict())
     post.wiring.norms[-1] = nn.Identity()
@@ -128,7 +128,7 @@ def test_false_pre_ln_equals_shifted_post_ln():
 
 
 def test_b2t_skip_starts_at_the_layer_not_at_the_stack():
-    stack = Stack([Silent() for _ in range(4)], dim=10, wiring="b2t")
+    stack = Stack([ZeroBranch() for _ in range(4)], dim=10, wiring="b2t")
     x = tokens()
     layer_one = norm(norm(x) + x)
     torch.testing.assert_close(stack(x), norm(norm(layer_one) + layer_one))
@@ -173,7 +173,7 @@ def test_keel_without_its_inner_norm_at_alpha_one_is_post_ln():
     torch.testing.assert_close(keel(tokens()), post(tokens()))
 
 
-def test_sandwich_without_one_of_its_norms():
+def test_sandwich_without_one_norm_is_pre_ln_or_res_post():
     x = tokens()
     for family, equal in (("outer_norms", "pre_ln"), ("norms", "res_post")):
         sandwich = toy_stack("sandwich")
@@ -230,7 +230,7 @@ def test_dlcl_rows_sum_to_one_and_ignore_the_upper_triangle():
 
 
 def test_gpas_scales_the_forward_but_not_the_gradient():
-    stack = Stack([Silent(), Silent()], dim=10, wiring="gpas(per=site)")
+    stack = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="gpas(per=site)")
     stack.wiring.inner.final_norm = None
     with torch.no_grad():
         stack.wiring.g.copy_(torch.tensor([0.7, -0.4]))
@@ -267,7 +267,7 @@ def test_fixup_starts_as_the_identity_and_only_last_matrices_have_a_gradient():
 
 def test_ngpt_stream_stays_on_the_unit_sphere():
     torch.manual_seed(0)
-    stack = shaken(Encoder(dim=12, depth=3, heads=3, wiring="ngpt"))
+    stack = perturb(Encoder(dim=12, depth=3, heads=3, wiring="ngpt"))
     with stack.taps.record() as tape:
         stack(tokens(2, 5, 12))
     for stream in tape["stream"]:
@@ -294,8 +294,8 @@ def test_large_bias_makes_the_gate_the_identity():
 def test_hyper_streams_differ_after_one_step():
     stack = toy_stack("hyper")
     optimizer = torch.optim.SGD(stack.parameters(), lr=0.1)
-    gradients_of = (stack(tokens()) * tokens(seed=9)).sum()
-    gradients_of.backward()
+    loss = (stack(tokens()) * tokens(seed=9)).sum()
+    loss.backward()
     optimizer.step()
     with torch.no_grad():
         state = stack.wiring.open(tokens())
@@ -328,7 +328,7 @@ def test_mhc_one_hot_keeps_streams_nearly_apart():
 def test_attention_residual_weights_sum_to_one_over_sources():
     """With equal sources, a softmax over sources, and over no other axis, returns the source."""
     stack = toy_stack("attn_res(form=full)")
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens()
     torch.testing.assert_close(stack.wiring._mix_sources((x, x, x), 2), x)
 
@@ -337,7 +337,7 @@ def test_attention_residual_in_blocks_of_one_sublayer_is_the_full_form():
     layer = {"kinds": ("mixer",), "role": "encoder_only", "other_depth": None}
     block = toy_stack("attn_res(block=1)", layer=layer, depth=6)
     full = toy_stack("attn_res(form=full)", layer=layer, depth=6)
-    shaken(block.wiring), shaken(full.wiring)
+    perturb(block.wiring), perturb(full.wiring)
     torch.testing.assert_close(block(tokens()), full(tokens()))
 
 
@@ -355,7 +355,7 @@ def test_references_distinguish_wirings():
     """No two of these references agree on the same weights."""
     x = tokens()
     stack = toy_stack("sandwich")
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     f, w = list(stack.sublayers), stack.wiring
     names = ("post_ln", "pre_ln", "res_post", "false_pre_ln", "b2t", "sandwich", "ln_scaling")
     results = [getattr(reference, name)(x, f, w, 2) for name in names]
@@ -374,7 +374,6 @@ def test_number_of_norms():
     assert count(Decoder(wiring="post_ln", **pair)) == 3 * 4
     assert count(Decoder(wiring="pre_ln", **pair)) == 3 * 4 + 1
     assert count(Decoder(wiring="rezero", **pair)) == 0
-    assert (
-        count(Decoder(wiring="sub_ln", **pair)) == 3 * 4 + 2 * 4 + 1
-    )  # none inside cross-attention
+    # sub_ln has no norm inside cross-attention.
+    assert count(Decoder(wiring="sub_ln", **pair)) == 3 * 4 + 2 * 4 + 1
     assert count(Decoder(wiring="siamese", **pair)) == 3 * 3 * 4 + 3

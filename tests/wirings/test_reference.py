@@ -1,4 +1,4 @@
-"""Every wiring equals the loop a textbook would print, forward and backward."""
+"""Outputs and gradients of every wiring against reference implementations."""
 
 import copy
 
@@ -6,23 +6,23 @@ import pytest
 import torch
 
 from addnorm.wirings import registry
-from tests.helpers import PAIR, TRIPLE, gradients, shaken, tokens, toy_stack
+from tests.helpers import PAIR, TRIPLE, gradients, perturb, tokens, toy_stack
 from tests.rounding import assert_bfloat16_close
 from tests.wirings import reference
 
-TWINS = {name: getattr(reference, name, None) for name in registry} | reference.VARIANTS
+REFERENCES = {name: getattr(reference, name, None) for name in registry} | reference.VARIANTS
 TOLERANCE = {
     torch.float64: {"rtol": 1e-9, "atol": 1e-10},
     torch.float32: {"rtol": 1e-4, "atol": 1e-5},
 }
 
 
-def test_every_wiring_has_a_twin():
-    assert [name for name, twin in TWINS.items() if twin is None] == []
+def test_every_wiring_has_a_reference():
+    assert [name for name, loop in REFERENCES.items() if loop is None] == []
 
 
-# Options whose other values change the start of weights only, or random draws: tested elsewhere.
-ELSEWHERE = {
+# Options that change only initial weights or random draws; other modules test them.
+TESTED_ELSEWHERE = {
     *(("pre_ln", "init"), ("b2t", "rescale"), ("admin", "start"), ("skip_init", "start")),
     *(("deepnorm", "alpha"), ("deepnorm", "beta"), ("mix_ln", "post"), ("u_skips", "start")),
     *(("gated", "bias"), ("normformer", "head_scale"), ("ngpt", "root")),
@@ -35,38 +35,38 @@ ELSEWHERE = {
 }
 
 
-def test_every_option_of_every_wiring_has_a_twin_or_a_test():
-    tried = {
+def test_every_option_of_every_wiring_has_a_reference_or_a_test():
+    covered = {
         (call.name, option)
         for call in map(registry.resolve, reference.VARIANTS)
         for option in call.options
     }
     options = {(name, option) for name in registry for option in registry.card(name).options}
-    assert options - tried == ELSEWHERE
+    assert options - covered == TESTED_ELSEWHERE
 
 
 @pytest.mark.parametrize("dtype", TOLERANCE, ids=str)
 @pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
-@pytest.mark.parametrize("call", TWINS)
-def test_wiring_equals_its_twin_forward_and_backward(call, layer, dtype):
+@pytest.mark.parametrize("call", REFERENCES)
+def test_wiring_equals_its_reference_forward_and_backward(call, layer, dtype):
     stack = toy_stack(call, layer=layer, dtype=dtype).eval()
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens(dtype=dtype).requires_grad_()
     inputs = [x, *stack.parameters()]
-    ours = stack(x)
-    twin = TWINS[call](x, list(stack.sublayers), stack.wiring, len(layer["kinds"]))
+    actual = stack(x)
+    expected = REFERENCES[call](x, list(stack.sublayers), stack.wiring, len(layer["kinds"]))
     tolerance = TOLERANCE[dtype]
-    torch.testing.assert_close(ours, twin, **tolerance)
-    for ours_grad, twin_grad in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
-        torch.testing.assert_close(ours_grad, twin_grad, **tolerance)
+    torch.testing.assert_close(actual, expected, **tolerance)
+    for one, other in zip(gradients(actual, inputs), gradients(expected, inputs), strict=True):
+        torch.testing.assert_close(one, other, **tolerance)
 
 
 @pytest.mark.parametrize("layer", [PAIR, TRIPLE], ids=["encoder", "decoder"])
-@pytest.mark.parametrize("call", TWINS)
+@pytest.mark.parametrize("call", REFERENCES)
 def test_bfloat16_equals_the_float32_reference_up_to_rounding(call, layer):
     """Output and all gradients; the reference has the rounded inputs and weights."""
     stack = toy_stack(call, layer=layer, dtype=torch.bfloat16).eval()
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens(dtype=torch.bfloat16).requires_grad_()
     y = stack(x)
     actual = [y, *gradients(y, [x, *stack.parameters()])]
@@ -74,7 +74,7 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(call, layer):
 
     def run_reference():
         per_layer = len(layer["kinds"])
-        y = TWINS[call](exact_x, list(exact.sublayers), exact.wiring, per_layer)
+        y = REFERENCES[call](exact_x, list(exact.sublayers), exact.wiring, per_layer)
         return [y, *gradients(y, [exact_x, *exact.parameters()])]
 
     assert_bfloat16_close(actual, run_reference)
@@ -82,9 +82,9 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(call, layer):
 
 @pytest.mark.parametrize("depth", [1, 3, 5])
 @pytest.mark.parametrize("call", ["dlcl", "denseformer", "u_skips", "attn_res", "b2t", "parallel"])
-def test_wirings_that_count_layers_do_so_at_odd_depths(call, depth):
+def test_wirings_that_count_layers_support_odd_depths(call, depth):
     stack = toy_stack(call, depth=depth)
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens()
-    twin = TWINS[call](x, list(stack.sublayers), stack.wiring, 2)
-    torch.testing.assert_close(stack(x), twin, **TOLERANCE[torch.float32])
+    expected = REFERENCES[call](x, list(stack.sublayers), stack.wiring, 2)
+    torch.testing.assert_close(stack(x), expected, **TOLERANCE[torch.float32])

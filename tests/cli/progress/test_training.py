@@ -9,7 +9,7 @@ from rich.console import Console
 
 from addnorm.cli.progress import training
 from addnorm.train.train_state import Outcome, TrainState
-from tests.train.cases import recipe
+from tests.train.cases import make_recipe
 
 FACTS = {"parameters": 1234, "device": "cpu", "recommended": ""}
 
@@ -22,7 +22,7 @@ def bar_fixture(tmp_path, monkeypatch):
     def make(columns, *, steps=1500, loss=3.25, rate=12_345.0):
         screen = Console(file=io.StringIO(), width=columns, force_terminal=True, color_system=None)
         monkeypatch.setattr("addnorm.cli.progress.base.Console", lambda **options: screen)
-        bars.append(training.ProgressBarReporter(recipe("corpus", steps=steps), tmp_path))
+        bars.append(training.ProgressBarReporter(make_recipe("corpus", steps=steps), tmp_path))
         bars[-1].on_train_start(TrainState(), FACTS)
         bars[-1].on_step_end(TrainState(step=450, tokens=10), loss)
         bars[-1].bar.update(bars[-1].task_id, rate=rate)  # independent of the clock
@@ -88,7 +88,7 @@ def test_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatch, c
         return folder / "report.html"
 
     monkeypatch.setattr("addnorm.report.run_page.write_training_report", write)
-    reporter = kind(recipe("corpus"), tmp_path)
+    reporter = kind(make_recipe("corpus"), tmp_path)
     reporter.on_train_end(Outcome("done", TrainState(step=12, tokens=100, seconds=1.0)))
     reporter.close()
     assert [text.strip() for text in messages] == [f"addnorm: writing {tmp_path / 'report.html'}"]
@@ -98,7 +98,7 @@ def test_report_is_announced_before_it_is_written(kind, tmp_path, monkeypatch, c
 @pytest.mark.parametrize("kind", [training.ProgressBarReporter, training.LogLines])
 def test_messages_are_printed_before_training_starts(kind, tmp_path, capsys):
     """The tokenizer is trained before the model exists."""
-    reporter = kind(recipe("corpus"), tmp_path)
+    reporter = kind(make_recipe("corpus"), tmp_path)
     reporter.on_message("training a tokenizer")
     reporter.close()
     assert capsys.readouterr().err.strip() == "addnorm: training a tokenizer"

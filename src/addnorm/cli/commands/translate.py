@@ -48,7 +48,7 @@ def translate(
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Translate lines: one line out for each line in, in the same order."""
+    """Translate each line of the input."""
     from addnorm.cli import line_io as cli
     from addnorm.decode.options import DecodingOptions
     from addnorm.tasks import InputWarnings, translate_texts

@@ -1,0 +1,1 @@
+"""Sections of tests/pins.json and the checksums of `python tools/pins.py --bits`."""
