@@ -172,5 +172,7 @@ def test_cards_are_complete(card):
 
 
 def test_l2_with_length_1_raises():
-    with pytest.raises(UserError, match=r"'length' .* cannot be 1"):
+    with pytest.raises(
+        UserError, match=r"'length' .* expected a number greater than or equal to 2, got 1"
+    ):
         SelfAttention(12, 4, qk_norm="l2(length=1)")

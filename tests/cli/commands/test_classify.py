@@ -59,7 +59,7 @@ def test_unwritable_attention_report_is_rejected_before_output(run_command, tmp_
 
 def test_attention_report_without_outputs_is_rejected(run_command, tmp_path):
     result = run_command("classify", "classify", "--attention", tmp_path / "page.html", lines=b"\n")
-    assert result.code == 2 and "examples: expected at least one, got none" in result.err
+    assert result.code == 2 and "expected at least one example, got none" in result.err
 
 
 def test_run_of_another_task_is_rejected(run_command):
