@@ -194,9 +194,18 @@ def test_recipe_keys_of_the_task(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mask_rate": 0.0}, "option 'mask_rate' of task 'mlm': expected a number greater than 0"),
-        ({"mask_rate": 1.0}, "option 'mask_rate' of task 'mlm': expected a number less than 1"),
-        ({"mask_rate": "much"}, "option 'mask_rate' of task 'mlm': expected a valid number"),
+        (
+            {"mask_rate": 0.0},
+            "option 'mask_rate' of task 'mlm': expected a number greater than 0, got 0.0",
+        ),
+        (
+            {"mask_rate": 1.0},
+            "option 'mask_rate' of task 'mlm': expected a number less than 1, got 1.0",
+        ),
+        (
+            {"mask_rate": "much"},
+            "option 'mask_rate' of task 'mlm': expected a valid number, got 'much'",
+        ),
         ({"mask_rat": 0.1}, "a recipe has no 'mask_rat'; did you mean 'mask_rate'"),
         ({"mask_replace_rate": 0.95}, "expected at most 1, got 0.95"),
         ({"task": "lm", "mask_rate": 0.1}, "mask_rate is a key of task 'mlm' only"),
