@@ -9,7 +9,7 @@ PAIR = {"kinds": ("self", "ffn"), "role": "encoder_only", "other_depth": None}
 TRIPLE = {"kinds": ("self", "cross", "ffn"), "role": "decoder", "other_depth": 5}
 
 
-class Silent(nn.Module):
+class ZeroBranch(nn.Module):
     """Branch that returns zeros."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -34,8 +34,8 @@ def tanh_sublayers(count: int, dim: int, dtype: torch.dtype = torch.float32) -> 
         return [nn.Sequential(nn.Linear(dim, dim), nn.Tanh()).to(dtype) for _ in range(count)]
 
 
-def shaken(module: nn.Module, seed: int = 2) -> nn.Module:
-    """Perturb every parameter in place, so that a wrong reference cannot match by accident."""
+def perturb(module: nn.Module, seed: int = 2) -> nn.Module:
+    """Add noise to every parameter in place, so that no test depends on initial values."""
     generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
         for parameter in module.parameters():
@@ -68,8 +68,8 @@ def tokens(*shape: int, seed: int = 4, dtype: torch.dtype = torch.float32) -> Te
 
 
 def gradients(y: Tensor, inputs: list[Tensor]) -> list[Tensor]:
-    """Return gradients of a loss that weights all features differently; zeros without a path."""
+    """Return the gradients of a weighted sum of y; zeros for inputs that y does not depend on."""
     weights = torch.linspace(-1, 1, y.numel(), dtype=y.dtype, device=y.device).view_as(y)
-    found = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
-    pairs = zip(found, inputs, strict=True)
+    grads = torch.autograd.grad((y * weights).sum(), inputs, retain_graph=True, allow_unused=True)
+    pairs = zip(grads, inputs, strict=True)
     return [torch.zeros_like(x) if grad is None else grad for grad, x in pairs]

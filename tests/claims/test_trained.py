@@ -30,7 +30,7 @@ from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.data.corpus import Corpus
 from tests.claims.synthetic_rows import cells
-from tests.comparison.synthetic_study import BASELINE, made_up
+from tests.comparison.synthetic_study import BASELINE, write_synthetic_study
 
 SPEC = {"wiring": "post_ln,pre_ln", "lr": "1e-3,1e-2", "depth": 2, "seeds": 2, "steps": 50}
 
@@ -57,7 +57,7 @@ def test_other_rows_use_setting_with_most_progress():
 
 
 def test_every_cell_becomes_rows(tmp_path):
-    study = Study.open(made_up(tmp_path, parse_comparison(SPEC), inside=False))
+    study = Study.open(write_synthetic_study(tmp_path, parse_comparison(SPEC), site_rows=False))
     best = min(each.loss for each in study.cells if math.isfinite(each.loss))
     rows = list(cell_rows(study, "one", ("progress", "valid"), best=best))
     final = [row for row in rows if row["name"] == "progress"]
@@ -69,10 +69,12 @@ def test_every_cell_becomes_rows(tmp_path):
 
 
 def test_finished_cells_are_copied_from_other_studies(tmp_path):
-    def fate(cell):
+    def outcome(cell):
         return "crashed" if (cell.lr, cell.seed) == (1e-3, 1) else "trained"
 
-    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), fate, inside=False)
+    theirs = write_synthetic_study(
+        tmp_path / "theirs", parse_comparison(SPEC), outcome, site_rows=False
+    )
     (theirs / "tokenizer.json").write_text("{}")
     ours = parse_comparison(SPEC | {"wiring": "pre_ln,b2t"})
     assert copy_finished_cells(ours, tmp_path / "ours") == 3
@@ -89,7 +91,7 @@ def test_finished_cells_are_copied_from_other_studies(tmp_path):
 
 
 def test_cells_with_other_settings_are_not_copied(tmp_path):
-    made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
+    write_synthetic_study(tmp_path / "theirs", parse_comparison(SPEC), site_rows=False)
     assert copy_finished_cells(parse_comparison(SPEC | {"steps": 60}), tmp_path / "ours") == 0
     assert copy_finished_cells(parse_comparison(SPEC | {"dim": 16}), tmp_path / "ours") == 0
     assert not (tmp_path / "ours").exists()
@@ -111,7 +113,9 @@ def test_crashed_cells_raise(tmp_path, monkeypatch):
     claim = RmsNormEqualsLayerNorm()
 
     def run(spec, folder, **rest):
-        return Study.open(made_up(folder, spec, lambda cell: "crashed", inside=False))
+        return Study.open(
+            write_synthetic_study(folder, spec, lambda cell: "crashed", site_rows=False)
+        )
 
     monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(RuntimeError, match=r"2 of 2 cells crashed, pre_ln-d1-.* out of memory"):
@@ -120,7 +124,9 @@ def test_crashed_cells_raise(tmp_path, monkeypatch):
 
 def test_interrupted_comparison_raises_keyboard_interrupt(tmp_path, monkeypatch):
     def run(spec, folder, **rest):
-        study = Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
+        study = Study.open(
+            write_synthetic_study(folder, spec, lambda cell: "waiting", site_rows=False)
+        )
         return replace(study, interrupted=True)
 
     monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
@@ -132,7 +138,9 @@ def test_interrupted_comparison_raises_keyboard_interrupt(tmp_path, monkeypatch)
 
 def test_unfinished_cells_raise_user_error(tmp_path, monkeypatch):
     def run(spec, folder, **rest):
-        return Study.open(made_up(folder, spec, lambda cell: "waiting", inside=False))
+        return Study.open(
+            write_synthetic_study(folder, spec, lambda cell: "waiting", site_rows=False)
+        )
 
     monkeypatch.setattr("addnorm.claims.trained.run_comparison", run)
     with pytest.raises(
@@ -172,7 +180,7 @@ def test_small_corpus_study_moves_with_folder(tmp_path):
     spec = parse_comparison(SPEC)
     here = spec.model_copy(update={"data": str(tmp_path / "here" / "translate-7")})
     there = spec.model_copy(update={"data": str(tmp_path / "there" / "translate-7")})
-    made_up(tmp_path / "study", here, inside=False)
+    write_synthetic_study(tmp_path / "study", here, site_rows=False)
     relocate_data(there, tmp_path / "study")
     assert read_comparison(tmp_path / "study") == there
     assert shared_settings(here) == shared_settings(there) != shared_settings(spec)
@@ -181,7 +189,7 @@ def test_small_corpus_study_moves_with_folder(tmp_path):
 
 
 def test_copied_cells_keep_their_commit(tmp_path, monkeypatch):
-    theirs = made_up(tmp_path / "theirs", parse_comparison(SPEC), inside=False)
+    theirs = write_synthetic_study(tmp_path / "theirs", parse_comparison(SPEC), site_rows=False)
     (theirs / "tokenizer.json").write_text("{}")
     monkeypatch.setattr("addnorm.claims.cell_cache.current_commit", lambda: "old")
     record_commits(Study.open(theirs))

@@ -11,7 +11,7 @@ from addnorm.cli.main import main
 
 
 @dataclass
-class Done:
+class CommandResult:
     """Exit code and output of a command."""
 
     code: int
@@ -25,7 +25,7 @@ def addnorm(capsys):
 
     def run(*arguments):
         code = main(arguments)
-        return Done(code, *capsys.readouterr())
+        return CommandResult(code, *capsys.readouterr())
 
     return run
 
@@ -39,9 +39,9 @@ def terminal(monkeypatch, addnorm):
         monkeypatch.setenv("NO_COLOR", "1")
         monkeypatch.setenv("TERM", "xterm")
         monkeypatch.setenv("COLUMNS", str(columns))
-        done = addnorm(*arguments)
-        done.out = re.sub(r"\x1b\[[0-9;]*m", "", done.out)  # bold is not a color
-        return done
+        result = addnorm(*arguments)
+        result.out = re.sub(r"\x1b\[[0-9;]*m", "", result.out)  # bold is not a color
+        return result
 
     return run
 
@@ -52,7 +52,7 @@ def program():
 
     def run(*arguments, stdout=subprocess.PIPE, **rest):
         command = [sys.executable, "-m", "addnorm", *arguments]
-        done = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, **rest)
-        return Done(done.returncode, done.stdout or "", done.stderr)
+        result = subprocess.run(command, stdout=stdout, stderr=subprocess.PIPE, text=True, **rest)
+        return CommandResult(result.returncode, result.stdout or "", result.stderr)
 
     return run

@@ -6,21 +6,21 @@ import sys
 import pytest
 
 from addnorm.cli import line_io as cli
-from tests.tasks.sample_runs import run_of
+from tests.tasks.sample_runs import make_run
 
 
 @pytest.fixture(scope="module", name="runs")
 def runs_fixture(tmp_path_factory):
     """Untrained runs by task."""
     return {
-        task: run_of(task, tmp_path_factory.mktemp(task))
+        task: make_run(task, tmp_path_factory.mktemp(task))
         for task in ("translate", "lm", "classify", "mlm")
     }
 
 
-@pytest.fixture(name="ask")
-def ask_fixture(addnorm, monkeypatch, runs):
-    """Run a command on the run of a task, with some bytes on standard input."""
+@pytest.fixture(name="run_command")
+def run_command_fixture(addnorm, monkeypatch, runs):
+    """Return a function that runs a command on the run of a task, with lines on standard input."""
 
     def run(verb, task, *arguments, lines=b""):
         monkeypatch.setattr(cli, "open_run", lambda folder, device: runs[task])

@@ -27,16 +27,16 @@ def command(monkeypatch):
 
 @pytest.mark.parametrize("arguments", [["--help"], ["-h"], []])
 def test_help_lists_every_command(addnorm, arguments):
-    done = addnorm(*arguments)
-    assert (done.code, done.err) == (0, "")
-    assert all(f"\n  {verb} " in done.out for verb in cli.COMMANDS)
+    result = addnorm(*arguments)
+    assert (result.code, result.err) == (0, "")
+    assert all(f"\n  {verb} " in result.out for verb in cli.COMMANDS)
 
 
 @pytest.mark.parametrize("verb", cli.COMMANDS)
 def test_every_command_has_help(addnorm, verb):
-    done = addnorm(verb, "--help")
-    assert (done.code, done.err) == (0, "")
-    assert f"Usage: addnorm {verb}" in done.out
+    result = addnorm(verb, "--help")
+    assert (result.code, result.err) == (0, "")
+    assert f"Usage: addnorm {verb}" in result.out
     assert "..." not in addnorm("--help").out.split("Commands:")[1], "too long for one line"
 
 
@@ -73,11 +73,11 @@ def test_help_is_fast(program):
     ],
 )
 def test_usage_error_prints_one_line_and_exits_with_2(addnorm, arguments, message):
-    done = addnorm(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err
-    assert done.err.startswith("addnorm: ")
-    assert done.err.count("\n") == 1
+    result = addnorm(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err
+    assert result.err.startswith("addnorm: ")
+    assert result.err.count("\n") == 1
 
 
 def test_user_error_prints_one_line_and_exits_with_2(addnorm, command):
@@ -85,15 +85,15 @@ def test_user_error_prints_one_line_and_exits_with_2(addnorm, command):
         raise UserError("expected this;\n  got that")
 
     command(extra)
-    done = addnorm("extra")
-    assert (done.code, done.err) == (2, "addnorm: expected this; got that\n")
+    result = addnorm("extra")
+    assert (result.code, result.err) == (2, "addnorm: expected this; got that\n")
 
 
 def test_os_error_prints_one_line_and_exits_with_2(addnorm, command, tmp_path):
     command(lambda: (tmp_path / "nowhere").read_text())
-    done = addnorm("extra")
-    assert done.code == 2
-    assert done.err == f"addnorm: {tmp_path / 'nowhere'}: No such file or directory\n"
+    result = addnorm("extra")
+    assert result.code == 2
+    assert result.err == f"addnorm: {tmp_path / 'nowhere'}: No such file or directory\n"
 
 
 def test_exit_code_of_command_is_returned(addnorm, command):
@@ -122,7 +122,7 @@ def test_interrupt_exits_with_130_without_traceback():
         "cli.COMMANDS['wait'] = wait\n"
         "sys.exit(cli.main(['wait']))"
     )
-    running = subprocess.Popen(
+    process = subprocess.Popen(
         [sys.executable, "-c", code],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
@@ -130,40 +130,40 @@ def test_interrupt_exits_with_130_without_traceback():
         # Background jobs are started with SIGINT ignored.
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     )
-    assert running.stdout.readline() == "ready\n"
-    running.send_signal(signal.SIGINT)
-    _, err = running.communicate(timeout=30)
-    assert running.returncode == 130
+    assert process.stdout.readline() == "ready\n"
+    process.send_signal(signal.SIGINT)
+    _, err = process.communicate(timeout=30)
+    assert process.returncode == 130
     assert err == "addnorm: interrupted\n"
 
 
 def test_closed_pipe_is_not_an_error(program):
     reading, writing = os.pipe()
     os.close(reading)
-    done = program("list", "--help", stdout=writing)
+    result = program("list", "--help", stdout=writing)
     os.close(writing)
-    assert (done.code, done.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="no /dev/full here")
 @pytest.mark.parametrize("arguments", [["--help"], ["--version"]])
 def test_full_disk_prints_one_line_and_exits_with_2(program, arguments):
     with open("/dev/full", "w") as full:
-        done = program(*arguments, stdout=full)
-    assert done.code == 2
-    assert done.err == "addnorm: cannot write the output: No space left on device\n"
+        result = program(*arguments, stdout=full)
+    assert result.code == 2
+    assert result.err == "addnorm: cannot write the output: No space left on device\n"
 
 
 def test_closed_stdout_prints_one_line_and_exits_with_2():
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "addnorm", "--version"],
         stderr=subprocess.PIPE,
         text=True,
         preexec_fn=lambda: os.close(1),
     )
-    assert done.returncode == 2
-    assert done.stderr.count("\n") == 1
-    assert "standard output is closed" in done.stderr
+    assert result.returncode == 2
+    assert result.stderr.count("\n") == 1
+    assert "standard output is closed" in result.stderr
 
 
 def test_unencodable_characters_are_escaped(program):
@@ -173,35 +173,35 @@ def test_unencodable_characters_are_escaped(program):
         "def say() -> None: print('größer')\n"
         "cli.COMMANDS['say'] = say; sys.exit(cli.main(['say']))"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", code],
         capture_output=True,
         env=os.environ | {"PYTHONIOENCODING": "ascii"},
     )
-    assert (done.returncode, done.stdout) == (0, b"gr\\xf6\\xdfer\n")
+    assert (result.returncode, result.stdout) == (0, b"gr\\xf6\\xdfer\n")
 
 
 def on_a_terminal(*arguments, **env):
     """Return the output of a command on a pseudo-terminal."""
-    ours, theirs = pty.openpty()
-    running = subprocess.Popen(
+    reader, writer = pty.openpty()
+    process = subprocess.Popen(
         [sys.executable, "-m", "addnorm", *arguments],
-        stdout=theirs,
-        stderr=theirs,
+        stdout=writer,
+        stderr=writer,
         stdin=subprocess.DEVNULL,
         env={key: value for key, value in os.environ.items() if key != "NO_COLOR"}
         | {"TERM": "xterm-256color", "COLUMNS": "60"}
         | env,
     )
-    os.close(theirs)
+    os.close(writer)
     output = b""
     try:
-        while piece := os.read(ours, 65536):
+        while piece := os.read(reader, 65536):
             output += piece
     except OSError:
         pass  # Linux signals the closed end this way
-    os.close(ours)
-    assert running.wait() == 0
+    os.close(reader)
+    assert process.wait() == 0
     return output.decode()
 
 

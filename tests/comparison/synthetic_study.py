@@ -1,4 +1,4 @@
-"""Synthetic comparisons: folders with curves of known outcome."""
+"""Synthetic comparisons: study folders with loss curves of known outcome."""
 
 import math
 import random
@@ -17,40 +17,51 @@ from addnorm.core.rows import write_rows
 BASELINE = 3.0
 
 
-def made_up(folder: Path, spec: Comparison, fate=None, *, inside: bool = True) -> Path:
-    """Fill `folder` as `addnorm compare` would.
+def write_synthetic_study(
+    folder: Path, spec: Comparison, outcome=None, *, site_rows: bool = True
+) -> Path:
+    """Write a folder as `addnorm compare` does, without training.
 
-    fate: (cell) -> trained, slow, stuck, diverged, lost, crashed, cut or waiting; by default
-    post_ln without warm-up is stuck, lr from 1e-2 on diverges, and all else trains.
-    inside: whether there are rows of sites, which are many.
+    Args:
+        folder: the folder of the study
+        spec: the comparison
+        outcome: function from cell to trained, slow, stuck, diverged, lost, crashed, cut or
+            waiting; `typical_outcome` by default
+        site_rows: whether to write the rows of each site, which are many
     """
     folder.mkdir(parents=True, exist_ok=True)
     (folder / files.SPEC).write_text(spec.to_yaml(), encoding="utf-8")
-    ground = SharedData(
+    shared_data = SharedData(
         data=str(folder / "data"), corpus="c0ffee", tokenizer="7ea", vocab=50, baseline=BASELINE,
         counts={"train": 5000, "valid": 200, "test": 200},
         machine={"system": "Linux", "processor": "a <b>processor</b>", "device": "CPU"},
         versions={"addnorm": "0", "torch": "2.13.0", "python": "3.11"},
     )  # fmt: skip
-    write_json(folder / files.FACTS, asdict(ground))
+    write_json(folder / files.FACTS, asdict(shared_data))
     records = [{"source": f"May {n}, 2001 <i>", "target": f"{n:02}.05.2001"} for n in range(1, 9)]
     if spec.task == "translate":
         from addnorm.data.corpus import write_corpus
 
         write_corpus(folder / files.SCORE, "translate", splits={"train": records, "test": records})
     for cell in spec.cells():
-        _fill(folder / files.CELLS / cell.name, cell, spec, (fate or usual_fate)(cell), inside)
+        _write_cell(
+            folder / files.CELLS / cell.name,
+            cell,
+            spec,
+            (outcome or typical_outcome)(cell),
+            site_rows,
+        )
     return folder
 
 
-def usual_fate(cell) -> str:
-    """Return the outcome that the literature predicts."""
+def typical_outcome(cell) -> str:
+    """Return diverged for lr >= 1e-2, stuck for post_ln without warm-up, otherwise trained."""
     if cell.lr >= 1e-2:
         return "diverged"
     return "stuck" if cell.arm.wiring == "post_ln" and cell.warmup == 0 else "trained"
 
 
-def curve(fate: str, steps: int, level: float = 0.4, seed: int = 0, noise: float = 0.03):
+def curve(outcome: str, steps: int, level: float = 0.4, seed: int = 0, noise: float = 0.03):
     """Return the loss curve of an outcome as (step, value) pairs."""
     rng = random.Random(seed)
     points = []
@@ -64,34 +75,34 @@ def curve(fate: str, steps: int, level: float = 0.4, seed: int = 0, noise: float
             "diverged": falling if share < 0.6 else math.nan,
             "lost": falling if share < 0.6 else BASELINE * 1.05,
             "crashed": falling,
-        }[fate]
+        }[outcome]
         points.append((step, value * (1 + noise * rng.gauss(0, 1))))
         if math.isnan(value):
             break
     return points
 
 
-def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
-    if fate == "waiting":
+def _write_cell(folder: Path, cell, spec, outcome: str, site_rows: bool) -> None:
+    if outcome == "waiting":
         return
     folder.mkdir(parents=True)
-    if fate == "cut":
+    if outcome == "cut":
         CellResult("cut", "in the worse half of its arm's settings", step=spec.steps // 4).save(
             folder
         )
-        fate, steps, ending = "slow", spec.steps // 4, ""
+        outcome, steps, ending = "slow", spec.steps // 4, ""
     else:
         steps, ending = spec.steps, "done"
     level = 0.3 + 0.02 * cell.depth + 0.05 * (len(cell.arm.name) % 4) + 0.01 * cell.seed
-    points = curve(fate, steps, level, seed=hash_of(cell))
-    clean = curve(fate, steps, level * (1 + (hash_of(cell) % 100) / 2000), noise=0)
+    points = curve(outcome, steps, level, seed=hash_of(cell))
+    clean = curve(outcome, steps, level * (1 + (hash_of(cell) % 100) / 2000), noise=0)
     rows = [{"step": s, "name": "loss", "value": v, "split": "train"} for s, v in points]
     checks = sorted({max(1, steps * n // 5) for n in range(1, 6)} & {step for step, _ in points})
     rows += [
         {"step": s, "name": "loss", "value": clean[s - 1][1], "split": "valid"} for s in checks
     ]
-    for step in [1, *checks] if inside else []:
-        rows += list(_inside(cell, spec, step))
+    for step in [1, *checks] if site_rows else []:
+        rows += list(_site_rows(cell, spec, step))
     rows += [{"step": s, "name": "lr", "value": cell.lr} for s in (1, *checks)]
     rows += [{"step": s, "name": "tokens_per_second", "value": 3000 / cell.depth} for s in checks]
     rows.sort(key=lambda row: row["step"])
@@ -100,9 +111,9 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
     recipe.save(folder / "config.yaml")
     if not ending:
         return
-    if fate == "crashed":
+    if outcome == "crashed":
         CellResult("crashed", "out of memory").save(folder)
-    elif fate == "diverged":
+    elif outcome == "diverged":
         CellResult(
             "diverged",
             "loss nan: first in decoder site 3",
@@ -111,14 +122,14 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
         ).save(folder)
     else:
         last = clean[-1][1]
-        right = fate == "trained"
+        is_correct = outcome == "trained"
         CellResult(
             "done",
             step=steps,
             loss=last,
             lowest=LossSummary.from_rows(rows).lowest,
             scores={"chrf": max(0.0, 90 - 20 * last), "bleu": 0.0},
-            samples=tuple(f"{n:02}.05.2001" if right else "0.0.0 <b>" for n in range(1, 7)),
+            samples=tuple(f"{n:02}.05.2001" if is_correct else "0.0.0 <b>" for n in range(1, 7)),
             tokens=512 * steps,
             seconds=steps / 6,
             rate=3000 / cell.depth * (1 + 0.01 * len(cell.arm.name)),
@@ -127,7 +138,7 @@ def _fill(folder: Path, cell, spec, fate: str, inside: bool) -> None:
         ).save(folder)
 
 
-def _inside(cell, spec, step: int):
+def _site_rows(cell, spec, step: int):
     """Yield rows by site that grow or shrink with depth as the wiring predicts."""
     slots = {"encoder": ("self", "ffn"), "decoder": ("self", "cross", "ffn")}
     if spec.task != "translate":

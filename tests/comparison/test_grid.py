@@ -57,7 +57,7 @@ def test_cell_names_are_unique():
 
 
 @pytest.mark.parametrize(
-    ("axes", "words"),
+    ("axes", "message"),
     [
         ({"depth": 0}, "depth: expected a number greater than or equal to 1, got 0"),
         ({"depth": "six"}, "depth: expected a valid integer, got 'six'"),
@@ -93,13 +93,13 @@ def test_cell_names_are_unique():
         ({"lr": [i / 1e5 for i in range(1, 3000)], "seeds": 9}, "expected at most 5,000 cells"),
     ],
 )
-def test_invalid_keys_raise_user_error(axes, words):
-    with pytest.raises(UserError, match=words.replace("(", r"\(")):
+def test_invalid_keys_raise_user_error(axes, message):
+    with pytest.raises(UserError, match=message.replace("(", r"\(")):
         parse_comparison(axes)
 
 
 @pytest.mark.parametrize(
-    ("values", "words"),
+    ("values", "message"),
     [
         ({"warmup": 300, "steps": 200}, "300"),
         ({"schedule": "none", "warmup": 5}, "has no warm-up"),
@@ -110,7 +110,7 @@ def test_invalid_keys_raise_user_error(axes, words):
         ({"task": "lm", "norm": "batch"}, "later tokens"),
     ],
 )
-def test_invalid_cells_are_rejected_by_check(values, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_cells_are_rejected_by_check(values, message):
+    with pytest.raises(UserError, match=message):
         spec = parse_comparison(values)
         get_task(spec.task).check(spec)

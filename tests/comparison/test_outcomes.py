@@ -10,7 +10,7 @@ from addnorm.comparison.outcomes import LossSummary, classify_outcome, progress
 from tests.comparison.synthetic_study import BASELINE, curve
 
 
-def course(kind, *, broken=False, steps=200):
+def summarize_curve(kind, *, broken=False, steps=200):
     points = curve(kind, steps)
     rows = [{"step": s, "name": "loss", "value": v, "split": "train"} for s, v in points]
     for step, value in points[:: steps // 5] + points[-1:]:
@@ -20,7 +20,7 @@ def course(kind, *, broken=False, steps=200):
 
 
 @pytest.mark.parametrize(
-    ("kind", "wanted"),
+    ("kind", "expected"),
     [
         ("trained", "trained"),
         ("slow", "trained"),
@@ -29,13 +29,14 @@ def course(kind, *, broken=False, steps=200):
         ("lost", "diverged"),
     ],
 )
-def test_outcome_of_known_curves(kind, wanted):
-    assert classify_outcome(course(kind), baseline=BASELINE, best=0.4) == wanted
+def test_outcome_of_known_curves(kind, expected):
+    assert classify_outcome(summarize_curve(kind), baseline=BASELINE, best=0.4) == expected
 
 
 def test_nonfinite_run_has_diverged():
     assert (
-        classify_outcome(course("trained", broken=True), baseline=BASELINE, best=0.4) == "diverged"
+        classify_outcome(summarize_curve("trained", broken=True), baseline=BASELINE, best=0.4)
+        == "diverged"
     )
 
 
@@ -50,8 +51,8 @@ def test_falling_loss_has_not_diverged():
 
 
 def test_overfitted_run_is_stuck():
-    by_heart = LossSummary(last=0.9 * BASELINE, lowest=0.3, recent=0.3)
-    assert classify_outcome(by_heart, baseline=BASELINE, best=0.4) == "stuck"
+    overfitted = LossSummary(last=0.9 * BASELINE, lowest=0.3, recent=0.3)
+    assert classify_outcome(overfitted, baseline=BASELINE, best=0.4) == "stuck"
 
 
 def test_run_without_validation_has_diverged():
@@ -59,8 +60,8 @@ def test_run_without_validation_has_diverged():
 
 
 def test_all_cells_are_stuck_if_none_learned():
-    best = course("stuck").last
-    assert classify_outcome(course("stuck"), baseline=BASELINE, best=best) == "stuck"
+    best = summarize_curve("stuck").last
+    assert classify_outcome(summarize_curve("stuck"), baseline=BASELINE, best=best) == "stuck"
 
 
 def test_outcome_depends_on_best_loss():

@@ -19,7 +19,7 @@ TINY = {"wiring": "pre_ln", "depth": 1, "lr": 1e-3, "seeds": 1, "dim": 8, "heads
 
 
 def overfitting_study(tmp_path):
-    """A language model that memorizes four texts: the high learning rate over-fits."""
+    """Return a study of a language model on four texts; the high learning rate overfits."""
     rng = random.Random(0)
 
     def texts(count):

@@ -33,8 +33,8 @@ def test_text_baseline_is_unigram_loss(tmp_path):
     tokenizer = Tokenizer.train(corpus, "char", vocab=50)
     recipe = recipe_of(Comparison(), tmp_path)
     counts, total = Counter({"a": 3, "b": 1, "end": 2}), 6 + tokenizer.vocab
-    wanted = -sum(math.log((counts[t] + 1) / total) for t in ("a", "b", "end")) / 3
-    assert unigram_loss(corpus, tokenizer, recipe) == pytest.approx(wanted)
+    expected = -sum(math.log((counts[t] + 1) / total) for t in ("a", "b", "end")) / 3
+    assert unigram_loss(corpus, tokenizer, recipe) == pytest.approx(expected)
 
 
 def test_label_baseline_is_class_frequency(tmp_path):
@@ -45,18 +45,18 @@ def test_label_baseline_is_class_frequency(tmp_path):
     corpus = write_corpus(tmp_path, "classify", splits=records)
     spec = Comparison(task="classify")
     recipe = recipe_of(spec, tmp_path)
-    found = unigram_loss(corpus, Tokenizer.train(corpus, "char", vocab=50), recipe)
-    assert found == pytest.approx(-math.log(8 / 12))
+    loss = unigram_loss(corpus, Tokenizer.train(corpus, "char", vocab=50), recipe)
+    assert loss == pytest.approx(-math.log(8 / 12))
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify"])
 def test_demo_data_can_be_prepared(task, tmp_path):
     spec = parse_comparison({"task": task, "wiring": "pre_ln", "lr": 1e-3, "score": 7})
-    ground = prepare(spec, tmp_path)
-    assert 0.5 < ground.baseline < 6
-    assert Corpus.open(ground.data).counts["valid"] <= 100
+    shared_data = prepare(spec, tmp_path)
+    assert 0.5 < shared_data.baseline < 6
+    assert Corpus.open(shared_data.data).counts["valid"] <= 100
     assert 1 <= Corpus.open(tmp_path / "score").counts["test"] <= 7
-    assert SharedData.read(tmp_path) == ground == prepare(spec, tmp_path)
+    assert SharedData.read(tmp_path) == shared_data == prepare(spec, tmp_path)
 
 
 def test_changed_corpus_is_rejected(tmp_path):

@@ -29,10 +29,10 @@ SPECS = [
 def test_yaml_round_trip(spec, tmp_path):
     path = tmp_path / "study.yaml"
     path.write_text(spec.to_yaml(), encoding="utf-8")
-    again = parse_comparison(read_spec(path))
-    assert again == spec
-    assert again.digest == spec.digest
-    assert again.cells() == spec.cells()
+    parsed = parse_comparison(read_spec(path))
+    assert parsed == spec
+    assert parsed.digest == spec.digest
+    assert parsed.cells() == spec.cells()
 
 
 def test_digest_depends_on_every_field():

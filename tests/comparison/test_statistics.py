@@ -15,14 +15,14 @@ values = st.lists(st.floats(-100, 100), min_size=2, max_size=12)
 
 @given(values)
 def test_interval_matches_scipy(numbers):
-    found = Estimate.from_values(numbers)
+    estimate = Estimate.from_values(numbers)
     spread = stats.sem(numbers)
     if spread == 0:
-        assert found.half == pytest.approx(0, abs=1e-9)
+        assert estimate.half == pytest.approx(0, abs=1e-9)
         return
     low, high = stats.t.interval(0.95, len(numbers) - 1, loc=np.mean(numbers), scale=spread)
-    assert found.mean - found.half == pytest.approx(low, rel=1e-6, abs=1e-6)
-    assert found.mean + found.half == pytest.approx(high, rel=1e-6, abs=1e-6)
+    assert estimate.mean - estimate.half == pytest.approx(low, rel=1e-6, abs=1e-6)
+    assert estimate.mean + estimate.half == pytest.approx(high, rel=1e-6, abs=1e-6)
 
 
 def test_single_value_has_no_interval():
@@ -33,12 +33,12 @@ def test_single_value_has_no_interval():
 
 @given(values, st.floats(0.1, 50))
 def test_common_shift_cancels_in_paired_difference(numbers, shift):
-    ours = dict(enumerate(numbers))
-    theirs = {seed: value - shift for seed, value in ours.items()}
-    found = paired_difference(ours, theirs)
-    assert found.mean == pytest.approx(shift, rel=1e-6)
-    assert found.half == pytest.approx(0, abs=1e-6)
-    assert found.excludes_zero
+    first = dict(enumerate(numbers))
+    second = {seed: value - shift for seed, value in first.items()}
+    estimate = paired_difference(first, second)
+    assert estimate.mean == pytest.approx(shift, rel=1e-6)
+    assert estimate.half == pytest.approx(0, abs=1e-6)
+    assert estimate.excludes_zero
 
 
 def test_paired_difference_uses_common_seeds():
@@ -49,7 +49,7 @@ def test_paired_difference_uses_common_seeds():
 def test_interval_coverage():
     rng = np.random.default_rng(0)
     hits = sum(
-        abs(found.mean) <= found.half
-        for found in (Estimate.from_values(list(rng.normal(size=4))) for _ in range(2000))
+        abs(estimate.mean) <= estimate.half
+        for estimate in (Estimate.from_values(list(rng.normal(size=4))) for _ in range(2000))
     )
     assert math.isclose(hits / 2000, 0.95, abs_tol=0.015)

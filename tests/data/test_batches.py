@@ -1,4 +1,4 @@
-"""Batches: every sentence once an epoch, little padding, the same order again, bounded memory."""
+"""Batches: epochs, padding, order, resume positions and memory-bounded pools."""
 
 from itertools import islice
 
@@ -18,7 +18,7 @@ from addnorm.tasks import get_task
 WORDS = ["a", "bb", "ccc", "dddd", "eeeee", "f", "gg", "hhh"]
 
 
-def corpus_of(folder, task="translate", count=200):
+def make_corpus(folder, task="translate", count=200):
     records = {
         "translate": lambda i: {
             "source": " ".join(WORDS[: 1 + i % 7]) + f" {i}",
@@ -35,17 +35,17 @@ def corpus_of(folder, task="translate", count=200):
 
 @pytest.fixture(scope="module", params=["translate", "lm", "classify"])
 def stream(request, tmp_path_factory):
-    corpus = corpus_of(tmp_path_factory.mktemp("c"), request.param)
+    corpus = make_corpus(tmp_path_factory.mktemp("c"), request.param)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    return batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=3)
+    return make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=3)
 
 
-def batches_of(corpus, tokenizer, **options):
+def make_batches(corpus, tokenizer, **options):
     return get_task(corpus.task).make_batches(corpus, tokenizer, **options)
 
 
 def rows(batches):
-    """(inputs, targets) without padding, as a sorted list."""
+    """Return (inputs, targets) of all rows without padding, sorted."""
     return sorted(
         (tuple(i[i != PAD].tolist()), tuple(t[t != IGNORE_INDEX].tolist()))
         for batch, _ in batches
@@ -53,7 +53,7 @@ def rows(batches):
     )
 
 
-def test_every_sentence_comes_once_an_epoch(stream):
+def test_every_sentence_occurs_once_per_epoch(stream):
     first, second = list(stream.epoch()), list(stream.epoch(DataPosition(1)))
     assert rows(first) == rows(second)
     if stream.corpus.task != "lm":
@@ -61,23 +61,23 @@ def test_every_sentence_comes_once_an_epoch(stream):
     assert [b.inputs.tolist() for b, _ in first] != [b.inputs.tolist() for b, _ in second]
 
 
-def test_running_text_is_whole_and_each_token_is_asked_once(tmp_path):
-    corpus = corpus_of(tmp_path, "lm", 30)
+def test_language_model_blocks_cover_the_text_once(tmp_path):
+    corpus = make_corpus(tmp_path, "lm", 30)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    stream = batches_of(
+    stream = make_batches(
         corpus, tokenizer, batch_tokens=64, max_length=17
     )  # no seed: in order of length
     texts = [
         [START, *ids] for ids in tokenizer.encode([r["text"] for r in corpus.records("train")])
     ]
-    whole = [number for text in texts for number in text]
-    asked = [pair for pair in rows(stream.epoch())]
-    assert sum(len(targets) for _, targets in asked) == len(whole) - 1
-    pieces = {tuple(whole[at : at + 17]) for at in range(0, len(whole) - 1, 17)}
-    assert {inputs for inputs, _ in asked} <= pieces | {tuple(whole[len(whole) // 17 * 17 : -1])}
+    tokens = [number for text in texts for number in text]
+    pairs = rows(stream.epoch())
+    assert sum(len(targets) for _, targets in pairs) == len(tokens) - 1
+    pieces = {tuple(tokens[start : start + 17]) for start in range(0, len(tokens) - 1, 17)}
+    assert {inputs for inputs, _ in pairs} <= pieces | {tuple(tokens[len(tokens) // 17 * 17 : -1])}
 
 
-def test_no_batch_is_larger_than_wanted_and_padding_is_small(stream):
+def test_batches_respect_size_limit_with_little_padding(stream):
     size = real = 0
     for batch, _ in stream.epoch():
         for side in batch.inputs_and_targets:
@@ -87,22 +87,22 @@ def test_no_batch_is_larger_than_wanted_and_padding_is_small(stream):
     assert real > 0.85 * size
 
 
-def test_count_is_what_there_is_to_predict(stream):
+def test_count_equals_number_of_predicted_tokens(stream):
     for batch, _ in stream.epoch():
-        given = len(batch.targets) if stream.corpus.task == "translate" else 0
-        assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) - given
+        num_start_tokens = len(batch.targets) if stream.corpus.task == "translate" else 0
+        assert batch.count == int((batch.targets != IGNORE_INDEX).sum()) - num_start_tokens
 
 
-def test_a_position_continues(stream):
-    both = list(islice(stream.stream(), 2 * sum(1 for _ in stream.epoch())))
-    for number in range(len(both) - 1):
-        batch, after = next(stream.stream(both[number][1]))
-        assert batch.inputs.equal(both[number + 1][0].inputs)
-        assert after == both[number + 1][1]
+def test_stream_resumes_at_position(stream):
+    steps = list(islice(stream.stream(), 2 * sum(1 for _ in stream.epoch())))
+    for number in range(len(steps) - 1):
+        batch, after = next(stream.stream(steps[number][1]))
+        assert batch.inputs.equal(steps[number + 1][0].inputs)
+        assert after == steps[number + 1][1]
 
 
-def test_another_seed_is_another_order(stream):
-    other = batches_of(stream.corpus, stream.tokenizer, batch_tokens=256, max_length=64, seed=4)
+def test_seed_changes_order(stream):
+    other = make_batches(stream.corpus, stream.tokenizer, batch_tokens=256, max_length=64, seed=4)
     assert rows(other.epoch()) == rows(stream.epoch())
     assert [p.inputs.tolist() for p, _ in other.epoch()] != [
         p.inputs.tolist() for p, _ in stream.epoch()
@@ -110,39 +110,39 @@ def test_another_seed_is_another_order(stream):
 
 
 def test_translation_has_start_and_end(tmp_path):
-    corpus = corpus_of(tmp_path, count=3)
-    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=256, max_length=64)
+    corpus = make_corpus(tmp_path, count=3)
+    stream = make_batches(corpus, Tokenizer.train(corpus, "char"), batch_tokens=256, max_length=64)
     for inputs, targets in rows(stream.epoch()):
         assert inputs[-1] == END and START not in inputs
         assert targets[0] == START and targets[-1] == END
 
 
 @pytest.mark.parametrize("world", [1, 2, 3, 300])
-def test_parts_make_up_the_whole(stream, world):
+def test_shards_cover_the_batch(stream, world):
     batch, _ = next(stream.stream())
-    parts = [batch.shard(rank, world) for rank in range(world)]
-    given = [(part, None) for part in parts if (part.targets != IGNORE_INDEX).any()]
-    assert rows(given) == rows([(batch, None)])
-    assert all(part.count == batch.count and len(part.inputs) for part in parts)
+    shards = [batch.shard(rank, world) for rank in range(world)]
+    nonempty = [(shard, None) for shard in shards if (shard.targets != IGNORE_INDEX).any()]
+    assert rows(nonempty) == rows([(batch, None)])
+    assert all(shard.count == batch.count and len(shard.inputs) for shard in shards)
 
 
 @settings(max_examples=20, deadline=None)
 @given(pool=st.integers(40, 4000), count=st.integers(1, 40))
-def test_pools_cut_no_record_and_lose_none(tmp_path_factory, pool, count):
-    corpus = corpus_of(tmp_path_factory.mktemp("c"), count=count)
+def test_pool_size_does_not_change_records(tmp_path_factory, pool, count):
+    corpus = make_corpus(tmp_path_factory.mktemp("c"), count=count)
     tokenizer = Tokenizer.train(corpus, "char", vocab=100)
-    whole = batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
+    reference = make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "POOL_BYTES", pool)
-        cut = batches_of(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
-        assert rows(cut.epoch()) == rows(whole.epoch())
-        assert rows(cut.epoch(DataPosition(5))) == rows(whole.epoch())
+        pooled = make_batches(corpus, tokenizer, batch_tokens=256, max_length=64, seed=0)
+        assert rows(pooled.epoch()) == rows(reference.epoch())
+        assert rows(pooled.epoch(DataPosition(5))) == rows(reference.epoch())
 
 
-def test_what_is_left_out_is_counted(tmp_path):
+def test_skipped_records_are_counted(tmp_path):
     pairs = [{"source": "a" * n, "target": "b"} for n in (0, 1, 5, 30, 31)]
     corpus = write_corpus(tmp_path, "translate", splits={"train": pairs})
-    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=31)
+    stream = make_batches(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=31)
     assert len(rows(stream.epoch())) == 3
     list(stream.epoch())
     assert (
@@ -151,46 +151,46 @@ def test_what_is_left_out_is_counted(tmp_path):
     )
 
 
-def test_a_long_text_is_cut_and_counted(tmp_path):
+def test_long_texts_are_truncated_and_counted(tmp_path):
     texts = [{"text": "x" * n, "label": str(n)} for n in (3, 9)]
     corpus = write_corpus(tmp_path, "classify", splits={"train": texts})
-    stream = batches_of(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=5)
+    stream = make_batches(corpus, Tokenizer.train(corpus, "char"), batch_tokens=64, max_length=5)
     assert sorted(len(inputs) for inputs, _ in rows(stream.epoch())) == [4, 5]
     assert stream.describe_skipped() == "1 cut to 5 tokens"
 
 
-def test_a_corpus_of_which_nothing_is_left_is_refused(tmp_path):
+def test_corpus_without_usable_records_is_rejected(tmp_path):
     corpus = write_corpus(tmp_path, "translate", splits={"train": [{"source": "a", "target": ""}]})
-    stream = batches_of(corpus, Tokenizer.train(corpus, "bpe"), batch_tokens=64, max_length=31)
+    stream = make_batches(corpus, Tokenizer.train(corpus, "bpe"), batch_tokens=64, max_length=31)
     with pytest.raises(
         UserError, match=r"no usable record: 1 with an empty side left out; expected s"
     ):
         next(stream.stream())
 
 
-def test_a_batch_must_hold_the_longest_sentence(stream):
+def test_batch_smaller_than_max_length_is_rejected(stream):
     with pytest.raises(UserError, match=r"batch_tokens: expected at least max_length=9, got 8"):
-        batches_of(stream.corpus, stream.tokenizer, batch_tokens=8, max_length=9)
+        make_batches(stream.corpus, stream.tokenizer, batch_tokens=8, max_length=9)
 
 
-def test_one_process_alone_has_it_all(stream):
+def test_single_shard_is_the_batch(stream):
     batch, _ = next(stream.stream())
     assert batch.shard(0, 1) is batch
     assert batch.to(torch.device("cpu")).inputs.equal(batch.inputs)
 
 
-def test_in_random_order_any_lengths_meet_and_padding_does_not_count(stream):
-    order = batches_of(
+def test_random_order_mixes_lengths_and_ignores_padding(stream):
+    order = make_batches(
         stream.corpus, stream.tokenizer, batch_tokens=256, max_length=64, seed=3, order="random"
     )
-    found = list(order.epoch())
-    assert rows(found) == rows(stream.epoch())
-    for batch, _ in found:
+    batches = list(order.epoch())
+    assert rows(batches) == rows(stream.epoch())
+    for batch, _ in batches:
         sides = int((batch.inputs != PAD).sum()), int((batch.targets != IGNORE_INDEX).sum())
         assert max(sides) <= 256
-    again = [batch.inputs.tolist() for batch, _ in order.epoch()]
-    assert again == [batch.inputs.tolist() for batch, _ in found]
+    repeated = [batch.inputs.tolist() for batch, _ in order.epoch()]
+    assert repeated == [batch.inputs.tolist() for batch, _ in batches]
     if stream.corpus.task == "translate":
-        spans = [(batch.inputs != PAD).sum(1) for batch, _ in found[:-1]]
+        spans = [(batch.inputs != PAD).sum(1) for batch, _ in batches[:-1]]
         assert all(int(span.max() - span.min()) > 5 for span in spans)
-        assert len(found) <= len(list(stream.epoch()))  # as full, since padding does not count
+        assert len(batches) <= len(list(stream.epoch()))  # equally full: padding does not count

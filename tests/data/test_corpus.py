@@ -1,4 +1,4 @@
-"""Corpora on disk: whole or not there, streamed, refused in one line."""
+"""Corpora on disk: round trips, atomic writes and rejected folders."""
 
 import json
 
@@ -12,7 +12,7 @@ from addnorm.data import Corpus, write_corpus
 PAIR = {"source": "one", "target": "eins"}
 
 
-def test_what_is_written_is_read_again(tmp_path):
+def test_write_and_open_round_trip(tmp_path):
     splits = {"train": [PAIR, {"source": "two\u2028", "target": "zwei\x00"}], "valid": [PAIR]}
     written = write_corpus(tmp_path / "c", "translate", splits=splits, about={"from": "en"})
     read = Corpus.open(tmp_path / "c", "translate")
@@ -27,13 +27,13 @@ def test_what_is_written_is_read_again(tmp_path):
 
 
 @given(st.lists(st.text(), min_size=1))
-def test_any_text_survives(tmp_path_factory, texts):
+def test_any_text_round_trips(tmp_path_factory, texts):
     folder = tmp_path_factory.mktemp("c")
     corpus = write_corpus(folder, "lm", splits={"train": ({"text": text} for text in texts)})
     assert [record["text"] for record in corpus.records("train")] == texts
 
 
-def test_labels_are_sorted_and_of_all_splits(tmp_path):
+def test_labels_are_sorted_over_all_splits(tmp_path):
     splits = {
         "train": [{"text": "x", "label": "b"}, {"text": "y", "label": "a"}],
         "test": [{"text": "z", "label": "c"}],
@@ -41,7 +41,7 @@ def test_labels_are_sorted_and_of_all_splits(tmp_path):
     assert write_corpus(tmp_path, "classify", splits=splits).labels == ("a", "b", "c")
 
 
-def test_a_writer_that_fails_leaves_no_corpus(tmp_path):
+def test_failed_write_leaves_no_files(tmp_path):
     def broken():
         yield PAIR
         raise RuntimeError
@@ -51,7 +51,7 @@ def test_a_writer_that_fails_leaves_no_corpus(tmp_path):
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_empty_corpus_is_refused(tmp_path):
+def test_empty_corpus_is_rejected(tmp_path):
     with pytest.raises(UserError, match=r"an empty corpus: no record is left for training"):
         write_corpus(tmp_path, "lm", splits={"train": [], "valid": [{"text": "a"}]})
     assert list(tmp_path.iterdir()) == []
@@ -71,26 +71,26 @@ def test_an_empty_corpus_is_refused(tmp_path):
         ),
     ],
 )
-def test_what_is_no_corpus_is_refused(tmp_path, card, message):
+def test_invalid_corpus_folders_are_rejected(tmp_path, card, message):
     if card is not None:
         (tmp_path / "corpus.json").write_text(card)
     with pytest.raises(UserError, match=message):
         Corpus.open(tmp_path, "translate")
 
 
-def test_a_folder_that_is_not_there_is_refused(tmp_path):
+def test_missing_folder_is_rejected(tmp_path):
     with pytest.raises(UserError, match=r"no corpus at .*: there is no such folder; make one with"):
         Corpus.open(tmp_path / "nowhere")
 
 
-def test_a_split_that_is_not_there_is_refused(tmp_path):
+def test_missing_split_is_rejected(tmp_path):
     corpus = write_corpus(tmp_path, "lm", splits={"train": [{"text": "a"}]})
     with pytest.raises(UserError, match=r"has no 'test' part; it has train"):
         list(corpus.records("test"))
 
 
 @pytest.mark.parametrize("line", ["", "x", "[]", '{"source": "a"}', '{"source": 1, "target": ""}'])
-def test_a_broken_record_is_named(tmp_path, line):
+def test_invalid_record_is_reported_by_number(tmp_path, line):
     corpus = write_corpus(tmp_path, "translate", splits={"train": [PAIR]})
     good = json.dumps(PAIR)
     (tmp_path / "train.jsonl").write_text(f"{good}\n{line}\n{good}\n")

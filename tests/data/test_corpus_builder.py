@@ -1,4 +1,4 @@
-"""From records to a corpus: what is written, what is not, and what is left behind."""
+"""Corpus builder: splits, duplicates, output folders and interrupted builds."""
 
 import json
 
@@ -17,7 +17,7 @@ def pairs(*numbers):
     return [{"source": f"source {n}", "target": f"Ziel {n}\u2028\u00e4"} for n in numbers]
 
 
-def made(folder, parts, *, task="translate", **plan):
+def build(folder, parts, *, task="translate", **plan):
     counts = RecordCounts()
     counts.add_read(sum(map(len, parts.values())))
     plan = SplitPlan(**{"valid": NONE, "test": NONE, **plan})
@@ -27,9 +27,9 @@ def made(folder, parts, *, task="translate", **plan):
     ), counts
 
 
-def test_parts_that_are_given_stay_as_they_are(tmp_path):
+def test_given_splits_are_kept(tmp_path):
     parts = {"train": pairs(1, 2, 3), "valid": pairs(4), "test": pairs(5, 6)}
-    corpus, counts = made(tmp_path / "corpus", parts)
+    corpus, counts = build(tmp_path / "corpus", parts)
     opened = Corpus.open(tmp_path / "corpus")
     assert {split: list(opened.records(split)) for split in parts} == parts
     assert corpus.counts == opened.counts == {"train": 3, "valid": 1, "test": 2}
@@ -40,12 +40,12 @@ def test_parts_that_are_given_stay_as_they_are(tmp_path):
     ]
 
 
-def test_what_is_missing_is_split_off_by_sentence_in_the_given_order(tmp_path):
+def test_missing_splits_are_held_out_by_sentence_in_order(tmp_path):
     records = [{"source": f"S {n // 2}", "target": str(n)} for n in range(400)]
     records = [
         r | {"source": r["source"].upper() if n % 2 else r["source"]} for n, r in enumerate(records)
     ]
-    corpus, _ = made(
+    corpus, _ = build(
         tmp_path, {"train": records}, valid=HoldoutSize(count=20), test=HoldoutSize(count=40)
     )
     splits = {split: list(corpus.records(split)) for split in corpus.counts}
@@ -56,9 +56,9 @@ def test_what_is_missing_is_split_off_by_sentence_in_the_given_order(tmp_path):
         assert [int(r["target"]) for r in split] == sorted(int(r["target"]) for r in split)
 
 
-def test_equal_input_and_seed_give_equal_bytes_and_another_seed_others(tmp_path):
+def test_files_depend_on_input_and_seed_only(tmp_path):
     for name, seed in (("a", 3), ("b", 3), ("c", 4)):
-        made(
+        build(
             tmp_path / name,
             {"train": pairs(*range(100))},
             valid=HoldoutSize(),
@@ -73,28 +73,28 @@ def test_equal_input_and_seed_give_equal_bytes_and_another_seed_others(tmp_path)
     assert files["a"][0] != files["c"][0]
 
 
-def test_records_that_come_twice_go_if_asked_across_parts(tmp_path):
+def test_unique_drops_duplicates_across_splits(tmp_path):
     parts = {"train": pairs(1, 2, 1, 3), "test": pairs(3)}
-    corpus, counts = made(tmp_path, parts, unique=True)
+    corpus, counts = build(tmp_path, parts, unique=True)
     assert corpus.counts == {"train": 2, "test": 1}
     assert counts.dropped == {"duplicate": 2}
 
 
-def test_sentences_of_train_that_are_held_out_too_are_told(tmp_path):
-    _, counts = made(tmp_path, {"train": pairs(1, 2, 1), "valid": pairs(1)})
+def test_train_sentences_in_held_out_splits_are_counted(tmp_path):
+    _, counts = build(tmp_path, {"train": pairs(1, 2, 1), "valid": pairs(1)})
     assert counts.notes == {"train records whose sentence is in the given valid or test": 2}
 
 
-def test_nothing_to_train_on_is_refused_and_leaves_nothing(tmp_path):
+def test_empty_training_split_is_rejected_without_output(tmp_path):
     with pytest.raises(UserError, match=r"an empty corpus: expected .* got none of 0 \(no text\)"):
-        made(tmp_path / "new", {"train": []})
+        build(tmp_path / "new", {"train": []})
     with pytest.raises(UserError, match="all 9 are held out, because records with the same sent"):
-        made(tmp_path / "new", {"train": pairs(*[1] * 9)}, valid=HoldoutSize(), test=HoldoutSize())
+        build(tmp_path / "new", {"train": pairs(*[1] * 9)}, valid=HoldoutSize(), test=HoldoutSize())
     assert list(tmp_path.iterdir()) == []
 
 
-def test_an_error_on_the_way_leaves_the_old_corpus_alone(tmp_path):
-    made(tmp_path, {"train": pairs(1, 2)})
+def test_failed_build_keeps_previous_corpus(tmp_path):
+    build(tmp_path, {"train": pairs(1, 2)})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}
 
     def broken():
@@ -112,19 +112,19 @@ def test_an_error_on_the_way_leaves_the_old_corpus_alone(tmp_path):
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
-def test_a_part_of_the_corpus_before_does_not_survive(tmp_path):
-    made(tmp_path, {"train": pairs(1), "test": pairs(2)})
-    made(tmp_path, {"train": pairs(3)})
+def test_rebuild_removes_splits_of_previous_corpus(tmp_path):
+    build(tmp_path, {"train": pairs(1), "test": pairs(2)})
+    build(tmp_path, {"train": pairs(3)})
     assert not (tmp_path / "test.jsonl").exists()
     assert json.loads((tmp_path / "corpus.json").read_text())["counts"] == {"train": 1}
 
 
-def test_only_new_and_empty_folders_are_written_to_and_corpora_by_force(tmp_path):
+def test_output_folder_must_be_new_or_empty_unless_forced(tmp_path):
     check_output_folder(tmp_path / "new")
     check_output_folder(tmp_path)
     (tmp_path / SPOOL_FOLDER).mkdir()  # left by a killed run
     check_output_folder(tmp_path)
-    made(tmp_path, {"train": pairs(1)})
+    build(tmp_path, {"train": pairs(1)})
     with pytest.raises(UserError, match="already contains a corpus; use --force to replace it"):
         check_output_folder(tmp_path)
     check_output_folder(tmp_path, force=True)
@@ -146,27 +146,25 @@ def test_leftovers_of_an_interrupted_build_are_accepted(tmp_path):
         check_output_folder(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_to_is_refused_before_anything_is_read(
-    tmp_path, monkeypatch
-):
+def test_unwritable_output_folder_is_rejected(tmp_path, monkeypatch):
     (tmp_path / "file").write_text("")
-    words = "got .*deep, which cannot be made, .*file is a file"
-    with pytest.raises(UserError, match=words):
+    message = "got .*deep, which cannot be made, .*file is a file"
+    with pytest.raises(UserError, match=message):
         check_output_folder(tmp_path / "file" / "deep")
-    asked = []
-    monkeypatch.setattr("os.access", lambda path, mode: asked.append(path))
+    checked_paths = []
+    monkeypatch.setattr("os.access", lambda path, mode: checked_paths.append(path))
     with pytest.raises(UserError, match=r"expected a writable folder, got .*b; .* is read-only"):
         check_output_folder(tmp_path / "a" / "b")
-    assert asked == [tmp_path]  # the nearest that is there
+    assert checked_paths == [tmp_path]  # the nearest existing ancestor
 
 
-def test_a_given_part_without_a_record_is_refused_and_leaves_nothing(tmp_path):
+def test_empty_given_split_is_rejected_without_output(tmp_path):
     with pytest.raises(UserError, match=r"test: expected at least one usable record .* --test 0"):
-        made(tmp_path / "corpus", {"train": pairs(1), "test": []})
+        build(tmp_path / "corpus", {"train": pairs(1), "test": []})
     assert not (tmp_path / "corpus").exists()
 
 
-def test_a_tally_that_does_not_add_up_is_a_bug():
+def test_inconsistent_counts_raise_assertion_error():
     counts = RecordCounts()
     counts.add_read(3)
     counts.drop("empty", number=2)

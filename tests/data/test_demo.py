@@ -1,3 +1,5 @@
+"""Demo corpora: phrase pairs, Python's help topics and docstrings of the standard library."""
+
 import hashlib
 import json
 import os
@@ -34,24 +36,24 @@ def sources(splits, part):
 
 
 @pytest.mark.parametrize("languages", PAIRS, ids="-".join)
-def test_pairs_of_phrases(languages):
+def test_phrase_pairs(languages):
     splits, about = translate.make(0, languages, sizes=SMALL)
     records = [record for part in splits.values() for record in part]
     assert [len(splits["valid"]), len(splits["test"])] == [60, 60]
     assert len(splits["train"]) >= 1400
-    assert len({record["source"] for record in records}) == len(records)  # so: no overlap
+    assert len({record["source"] for record in records}) == len(records)  # splits do not overlap
     for record in records:
         for text in record.values():
             assert text and text == normalize_spaces(text) and len(text.splitlines()) == 1
     assert about["languages"] == list(languages)
-    counted = sum((Counter(parts) for parts in about["phrases"].values()), Counter())
-    assert counted == {part: len(chosen) for part, chosen in splits.items()}
+    totals = sum((Counter(parts) for parts in about["phrases"].values()), Counter())
+    assert totals == {part: len(chosen) for part, chosen in splits.items()}
     assert {"date", "time", "number", "currency", "unit", "name", "list"} <= set(about["phrases"])
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("languages", PAIRS, ids="-".join)
-def test_a_source_has_one_target_over_all_seeds(languages):
+def test_source_has_one_target_across_seeds(languages):
     target = {}
     for seed in range(3):
         splits, _ = translate.make(seed, languages, sizes=SMALL)
@@ -73,18 +75,18 @@ def test_known_translations():
     moment = kinds["date"].sample(random.Random(0), ())
     moment = moment.replace(year=2024, month=5, day=5, hour=15, minute=5)
 
-    def written(kind, form, value):
+    def render(kind, form, value):
         phrase = kinds[kind].render_phrase(form, value, pair)
         return phrase.source, phrase.target
 
-    assert written("date", ("length", "long"), moment) == ("May 5, 2024", "5. Mai 2024")
-    assert written("time", ("short",), moment) == ("3:05 PM", "15:05")
-    assert written("relative", ("day", "long"), -3) == ("3 days ago", "vor 3 Tagen")
-    assert written("number", ("long",), 1_200_000) == ("1.2 million", "1,2 Millionen")
-    assert written("currency", ("EUR", "name"), 3) == ("3 euros", "3 Euro")
-    assert written("unit", ("length-mile", "long"), 1) == ("1 mile", "1 Meile")
-    both = moment, moment.replace(hour=18)
-    assert written("interval", ("hm",), both) == (
+    assert render("date", ("length", "long"), moment) == ("May 5, 2024", "5. Mai 2024")
+    assert render("time", ("short",), moment) == ("3:05 PM", "15:05")
+    assert render("relative", ("day", "long"), -3) == ("3 days ago", "vor 3 Tagen")
+    assert render("number", ("long",), 1_200_000) == ("1.2 million", "1,2 Millionen")
+    assert render("currency", ("EUR", "name"), 3) == ("3 euros", "3 Euro")
+    assert render("unit", ("length-mile", "long"), 1) == ("1 mile", "1 Meile")
+    interval = moment, moment.replace(hour=18)
+    assert render("interval", ("hm",), interval) == (
         "3:05 \u2013 6:05 PM",
         "15:05\u201318:05 Uhr",
     )
@@ -92,25 +94,27 @@ def test_known_translations():
     assert names["Austria"] == "Österreich" and names["Tuesday"] == "Dienstag"
 
 
-def test_what_is_held_out_is_made_of_parts_seen_in_training():
+def test_held_out_phrases_consist_of_parts_seen_in_training():
     phrases = [Phrase(f"s{n}", f"t{n}", "k", ("often", f"group {n % 7}")) for n in range(400)]
     phrases[3] = Phrase("rare", "r", "k", ("often", "once"))
     parts = translate.split_phrases(phrases, valid=20, test=20)
     seen = Counter(part for phrase in parts["train"] for part in phrase.parts)
-    held = parts["valid"] + parts["test"]
-    assert len(held) == 40 and phrases[3] in parts["train"]
+    held_out = parts["valid"] + parts["test"]
+    assert len(held_out) == 40 and phrases[3] in parts["train"]
     assert all(
-        seen[part] >= translate.MIN_TRAIN_OCCURRENCES for phrase in held for part in phrase.parts
+        seen[part] >= translate.MIN_TRAIN_OCCURRENCES
+        for phrase in held_out
+        for part in phrase.parts
     )
-    assert sorted(p.source for p in held + parts["train"]) == sorted(p.source for p in phrases)
+    assert sorted(p.source for p in held_out + parts["train"]) == sorted(p.source for p in phrases)
 
 
-def test_a_source_with_two_targets_goes():
+def test_source_with_two_targets_is_dropped():
     one, two, other = (Phrase(s, t, "k", ()) for s, t in (("a", "x"), ("a", "y"), ("b", "z")))
     assert translate._drop_ambiguous({"k": [one, two, other]}, []) == [other]
 
 
-def test_forms_that_contradict_or_lose_something_go():
+def test_ambiguous_and_lossy_forms_are_dropped():
     pair = (Locale("en"), Locale("es"))
 
     def render(form, value, locale):
@@ -124,32 +128,32 @@ def test_forms_that_contradict_or_lose_something_go():
     assert unambiguous_forms(pair, render, forms=forms, probes=[10, 11]) == [("first",)]
 
 
-def test_spanish_months_are_not_abbreviated_when_english_may_is_not():
+def test_abbreviated_spanish_months_are_dropped():
     kinds = {kind.name: kind for kind in build_datetime_kinds((Locale("en"), Locale("es")))}
     assert ("length", "long") in kinds["date"].forms
     assert ("skeleton", "yMMMd") not in kinds["date"].forms
 
 
-def test_both_sides_tell_the_same_fields(monkeypatch):
+def test_both_sides_have_the_same_fields(monkeypatch):
     patterns = {"en": "MMMM d, y", "de": "EEEE, d. MMMM y", "fr": "d LLLL y G"}
     monkeypatch.setattr(
         "addnorm.data.demo.datetimes.get_date_format",
         lambda length, locale: SimpleNamespace(pattern=patterns[locale.language]),
     )
     form = ("length", "long")
-    assert not _has_same_fields((Locale("en"), Locale("de")), form)  # no weekday by arithmetic
+    assert not _has_same_fields((Locale("en"), Locale("de")), form)  # weekday on one side only
     assert _has_same_fields((Locale("en"), Locale("fr")), form)
     assert not _has_same_fields((Locale("en"), Locale("fr")), ("skeleton", "no such skeleton"))
 
 
-def test_lists_have_as_many_items_on_both_sides():
+def test_lists_have_equal_length_on_both_sides():
     pair = (Locale("en"), Locale("de"))
     kinds = {kind.name: kind for kind in build_datetime_kinds(pair)}
     lists = build_listing("list", [(kinds["date"], 1), (kinds["time"], 1)], pair)
     rng = random.Random(0)
-    drawn = [phrase for _ in range(300) if (phrase := lists.sample_phrase(rng, pair))]
-    assert len(drawn) > 50
-    for phrase in drawn:
+    phrases = [phrase for _ in range(300) if (phrase := lists.sample_phrase(rng, pair))]
+    assert len(phrases) > 50
+    for phrase in phrases:
         english = re.split(", and |, or | and | or |, ", phrase.source)
         german = re.split(" und | oder |, ", phrase.target)
         assert 2 <= len(english) == len(german) <= 4
@@ -167,24 +171,24 @@ def test_lists_have_as_many_items_on_both_sides():
         ("en", "languages: expected two locales, got 'en'; try languages=('en', 'de')"),
     ],
 )
-def test_wrong_languages(languages, message):
+def test_invalid_languages_are_rejected(languages, message):
     with pytest.raises(UserError) as problem:
         get_task("translate").make_demo(languages=languages)
     assert message in str(problem.value) and "\n" not in str(problem.value)
 
 
-def test_locales_with_too_little(monkeypatch):
+def test_locales_with_too_few_phrases_are_rejected(monkeypatch):
     monkeypatch.setattr(translate, "build_phrase_kinds", lambda pair: [])
     with pytest.raises(UserError, match="1000 common phrases, got 177 for en and de"):
         get_task("translate").make_demo()
 
 
-def test_unknown_task():
+def test_unknown_task_is_rejected():
     with pytest.raises(UnknownNameError, match="unknown task 'translat'; did you mean 'translate'"):
         get_task("translat").make_demo()
 
 
-def test_topics_stand_whole_and_share_no_paragraph():
+def test_topics_are_complete_and_splits_share_no_paragraph():
     splits, about = get_task("lm").make_demo()
     texts = {part: [record["text"] for record in splits[part]] for part in splits}
     paragraphs = {
@@ -208,14 +212,14 @@ def test_topics_stand_whole_and_share_no_paragraph():
     assert about["python"] == ".".join(map(str, sys.version_info[:3]))
 
 
-def test_a_python_without_topics(monkeypatch):
+def test_missing_topics_module_is_rejected(monkeypatch):
     monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
     with pytest.raises(UserError, match=r"no pydoc_data\.topics, the text of the lm demo; try"):
         get_task("lm").make_demo()
 
 
-def library(folder, packages):
-    """A standard library of so many docstrings a package, and things to stay away from."""
+def write_library(folder, packages):
+    """Write packages with the given numbers of docstrings, and files that the reader ignores."""
     for name, count in packages.items():
         (folder / name).mkdir(parents=True)
         body = "".join(
@@ -237,7 +241,7 @@ def library(folder, packages):
 
 
 def test_docstrings_by_package(tmp_path):
-    folder = library(tmp_path, {"email": 120, "json": 100, "small": 99})
+    folder = write_library(tmp_path, {"email": 120, "json": 100, "small": 99})
     splits, about = classify.make(0, folder=folder)
     assert {part: len(records) for part, records in splits.items()} == {
         "train": 176,
@@ -254,9 +258,9 @@ def test_docstrings_by_package(tmp_path):
     assert about["shared_texts_left_out"] == 1
 
 
-def test_a_library_without_sources(tmp_path, monkeypatch):
-    found = SimpleNamespace(get_path=lambda name: str(tmp_path / "python311.zip"))
-    monkeypatch.setattr(classify, "sysconfig", found)
+def test_library_without_sources_is_rejected(tmp_path, monkeypatch):
+    stub = SimpleNamespace(get_path=lambda name: str(tmp_path / "python311.zip"))
+    monkeypatch.setattr(classify, "sysconfig", stub)
     with pytest.raises(UserError) as problem:
         get_task("classify").make_demo()
     assert "expected at least 2 packages with 100 or more docstrings, got 0" in str(problem.value)
@@ -264,7 +268,7 @@ def test_a_library_without_sources(tmp_path, monkeypatch):
 
 
 @pytest.mark.slow
-def test_docstrings_of_the_running_python():
+def test_docstrings_of_running_python():
     splits, about = get_task("classify").make_demo()
     assert len(about["classes"]) >= 10 and sum(about["classes"].values()) >= 2500
     assert about["majority"]["share"] < 0.3
@@ -274,15 +278,15 @@ def test_docstrings_of_the_running_python():
         assert all(len(record["text"].splitlines()) == 1 for record in records)
 
 
-def test_another_seed_is_another_selection(tmp_path):
-    folder = library(tmp_path, {"email": 120, "json": 100})
+def test_seed_changes_selection(tmp_path):
+    folder = write_library(tmp_path, {"email": 120, "json": 100})
     for make in (lm.make, lambda seed: classify.make(seed, folder=folder)):
         assert make(1) == make(1)
         assert make(1)[0]["test"] != make(2)[0]["test"]
 
 
 @pytest.mark.slow
-def test_another_seed_is_another_choice_of_phrases():
+def test_seed_changes_phrases():
     one, two = (translate.make(seed, ("en", "de"), sizes=SMALL)[0] for seed in (1, 2))
     assert len(set(sources(one, "train")) & set(sources(two, "train"))) < 800
 
@@ -290,20 +294,21 @@ def test_another_seed_is_another_choice_of_phrases():
 SCRIPT = """
 import hashlib, json
 from addnorm.data.demo import lm, translate
-made = [translate.make(3, ("en", "de"), sizes={"train": 1500, "valid": 60, "test": 60}), lm.make(3)]
-print(hashlib.sha256(json.dumps(made).encode()).hexdigest())
+sizes = {"train": 1500, "valid": 60, "test": 60}
+corpora = [translate.make(3, ("en", "de"), sizes=sizes), lm.make(3)]
+print(hashlib.sha256(json.dumps(corpora).encode()).hexdigest())
 """
 
 
 @pytest.mark.slow
-def test_same_bytes_in_any_surroundings():
-    made = [translate.make(3, ("en", "de"), sizes=SMALL), lm.make(3)]
-    wanted = hashlib.sha256(json.dumps(made).encode()).hexdigest()
+def test_corpora_do_not_depend_on_environment():
+    corpora = [translate.make(3, ("en", "de"), sizes=SMALL), lm.make(3)]
+    expected = hashlib.sha256(json.dumps(corpora).encode()).hexdigest()
     for hashseed, zone, language in (
         ("1", "Asia/Tokyo", "C"),
         ("77", "America/Lima", "de_DE.UTF-8"),
     ):
-        found = subprocess.run(
+        process = subprocess.run(
             [sys.executable, "-c", SCRIPT],
             env=os.environ
             | {"PYTHONHASHSEED": hashseed, "TZ": zone, "LC_ALL": language, "LANG": language},
@@ -311,4 +316,4 @@ def test_same_bytes_in_any_surroundings():
             text=True,
             check=True,
         )
-        assert found.stdout.strip() == wanted
+        assert process.stdout.strip() == expected

@@ -1,4 +1,4 @@
-"""Splitting: by sentence, repeatable, and of the size asked for."""
+"""Splitting by sentence hash: reproducibility and sizes of the held-out splits."""
 
 import random
 
@@ -27,20 +27,20 @@ def sizes(keys, edges):
 KEYS = [split_key(f"sentence {number}") for number in range(10_000)]
 
 
-def test_the_key_is_of_the_normal_form_and_the_seed():
+def test_split_key_depends_on_normalized_text_and_seed():
     assert split_key("The Cat") == split_key(" the  cat\u00a0") == split_key("the cat")
     assert split_key("Straße") == split_key("STRASSE") and split_key("ﬁsh") == split_key("fish")
     assert split_key("the cat", 1) != split_key("the cat") != split_key("the cats")
-    assert split_key("\ud800") != split_key("\ud801")  # whatever comes
+    assert split_key("\ud800") != split_key("\ud801")  # lone surrogates are accepted
 
 
-def test_numbers_are_met_exactly_where_sentences_differ():
+def test_counts_are_exact_for_distinct_sentences():
     assert sizes(KEYS, edges(KEYS, "300", "77")) == (300, 77)
     assert sizes(KEYS, edges(KEYS, "0", "77")) == (0, 77)
     assert sizes(KEYS, edges(KEYS, "300", "0")) == (300, 0)
 
 
-def test_shares_are_met_nearly():
+def test_fractions_are_met_approximately():
     valid, test = sizes(KEYS, edges(KEYS, "0.1", "0.3"))
     assert abs(valid - 1000) < 120 and abs(test - 3000) < 180  # four standard deviations
     valid, test = sizes(KEYS, edges(KEYS, "0.1", "55"))
@@ -50,20 +50,19 @@ def test_shares_are_met_nearly():
 
 
 @pytest.mark.parametrize(
-    ("total", "held"), [(0, 0), (1, 0), (2, 0), (3, 1), (40, 2), (200, 10), (60_000, 2000)]
+    ("total", "expected"), [(0, 0), (1, 0), (2, 0), (3, 1), (40, 2), (200, 10), (60_000, 2000)]
 )
-def test_unless_told_one_in_twenty_is_held_out_and_never_all(total, held):
+def test_default_holdout_size(total, expected):
     keys = [split_key(str(number)) for number in range(total)]
-    assert sizes(keys, edges(keys)) == (held, held)
+    assert sizes(keys, edges(keys)) == (expected, expected)
 
 
-def test_a_share_does_not_depend_on_the_other_sentences():
-    few, all = edges(KEYS[:100], "0.1", "0.1"), edges(KEYS, "0.1", "0.1")
-    assert few == all
+def test_fraction_does_not_depend_on_other_sentences():
+    assert edges(KEYS[:100], "0.1", "0.1") == edges(KEYS, "0.1", "0.1")
 
 
 @given(st.lists(st.integers(0, 30), min_size=11, max_size=60), st.integers(1, 5))
-def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words, number):
+def test_equal_sentences_share_a_split_and_count_is_a_minimum(words, number):
     keys = [split_key(str(word)) for word in words]
     random.Random(0).shuffle(keys)
     first, second = edges(keys, str(number), str(number))
@@ -75,19 +74,19 @@ def test_equal_sentences_stay_together_and_at_least_the_number_is_held_out(words
 
 
 @pytest.mark.parametrize("text", ["-1", "1.5", "many", "nan", "inf", ""])
-def test_what_is_no_size_is_refused(text):
+def test_invalid_sizes_are_rejected(text):
     with pytest.raises(UserError, match="--valid: expected a number of records such as 500"):
         HoldoutSize.parse(text, "--valid")
 
 
-def test_more_than_all_is_refused():
+def test_holding_out_all_records_is_rejected():
     with pytest.raises(UserError, match="expected fewer than 100 records, got 200; none is left"):
         edges(KEYS[:100], "100", "100")
     with pytest.raises(UserError, match=r"a sum below 1, got .*; try 0\.05 each"):
         edges(KEYS[:100], "0.5", "0.5")
 
 
-def test_the_heap_holds_no_more_than_is_held_out():
+def test_heap_size_is_bounded_by_holdout_size():
     splitter = Splitter(valid=HoldoutSize(count=5), test=HoldoutSize(count=7))
     for key in KEYS:
         splitter.observe(key)
@@ -95,17 +94,17 @@ def test_the_heap_holds_no_more_than_is_held_out():
 
 
 @given(st.lists(st.integers(0, 40) | st.integers(0, HASH_RANGE - 1), max_size=200))
-def test_seen_is_a_set(keys):
-    seen, twin = HashSet64(), set()
+def test_hash_set_matches_python_set(keys):
+    hash_set, reference = HashSet64(), set()
     for key in keys:
         key = key or 1
-        assert (key in seen) == (key in twin)
-        assert seen.add(key) == (key not in twin)
-        twin.add(key)
-    assert len(seen) == len(twin)
+        assert (key in hash_set) == (key in reference)
+        assert hash_set.add(key) == (key not in reference)
+        reference.add(key)
+    assert len(hash_set) == len(reference)
 
 
-def test_seen_grows_and_stays_small():
-    seen = HashSet64()
-    assert all(seen.add(key) for key in KEYS) and not any(seen.add(key) for key in KEYS)
-    assert seen.table.itemsize * len(seen.table) <= 32 * len(KEYS)
+def test_hash_set_grows_with_bounded_memory():
+    hash_set = HashSet64()
+    assert all(hash_set.add(key) for key in KEYS) and not any(hash_set.add(key) for key in KEYS)
+    assert hash_set.table.itemsize * len(hash_set.table) <= 32 * len(KEYS)

@@ -1,4 +1,4 @@
-"""Tokenizers: nothing crashes them, and what they encode they decode."""
+"""Tokenizers: round trips, special tokens, arbitrary text and invalid arguments."""
 
 import pytest
 from hypothesis import given, settings
@@ -22,18 +22,18 @@ def tokenizer(request, corpus):
     return Tokenizer.train(corpus, request.param, vocab=300)
 
 
-def test_the_special_tokens_have_their_numbers(tokenizer):
+def test_special_tokens_have_fixed_ids(tokenizer):
     assert [tokenizer.engine.token_to_id(name) for name in SPECIALS] == [PAD, START, END, UNKNOWN]
 
 
-def test_what_it_knows_comes_back(tokenizer):
+def test_training_texts_round_trip(tokenizer):
     assert tokenizer.decode(tokenizer.encode(TEXTS)) == TEXTS
     assert tokenizer.decode([[START, *tokenizer.encode(TEXTS[:1])[0], END, PAD]]) == TEXTS[:1]
 
 
 @settings(max_examples=50, deadline=None)
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]), max_size=30), max_size=4))
-def test_bytes_know_every_text(corpus, texts):
+def test_byte_level_bpe_round_trips_any_text(corpus, texts):
     tokenizer = Tokenizer.train(corpus, "bpe", vocab=270)
     encoded = tokenizer.encode(texts)
     assert tokenizer.decode(encoded) == [text.strip(" ") for text in texts]
@@ -41,32 +41,32 @@ def test_bytes_know_every_text(corpus, texts):
 
 
 @given(st.lists(st.text(max_size=30), max_size=4))
-def test_nothing_crashes(tokenizer, texts):
+def test_any_text_can_be_encoded(tokenizer, texts):
     encoded = tokenizer.encode(texts)
     assert len(tokenizer.decode(encoded)) == len(texts)
     assert all(0 <= number < tokenizer.vocab for ids in encoded for number in ids)
     assert PAD not in [number for ids in encoded for number in ids]
 
 
-def test_special_tokens_written_in_a_text_are_text(tokenizer):
+def test_special_tokens_in_text_are_encoded_as_text(tokenizer):
     (ids,) = tokenizer.encode(["a <pad> </s> b"])
     assert not {PAD, START, END} & set(ids)
 
 
-def test_it_is_read_as_it_was_written(tokenizer, tmp_path):
+def test_save_and_load_round_trip(tokenizer, tmp_path):
     tokenizer.save(tmp_path / "tokenizer.json")
-    again = Tokenizer.load(tmp_path / "tokenizer.json")
-    assert again.digest == tokenizer.digest
-    assert again.encode(TEXTS) == tokenizer.encode(TEXTS)
+    loaded = Tokenizer.load(tmp_path / "tokenizer.json")
+    assert loaded.digest == tokenizer.digest
+    assert loaded.encode(TEXTS) == tokenizer.encode(TEXTS)
 
 
-def test_tokens_can_be_read(tokenizer):
+def test_ids_to_tokens_returns_readable_tokens(tokenizer):
     (ids,) = tokenizer.encode(["the cat"])
     assert "".join(tokenizer.ids_to_tokens(ids)).strip() == "the cat"
     assert tokenizer.ids_to_tokens([START, END]) == ["<s>", "</s>"]
 
 
-def test_it_is_no_larger_than_wanted(corpus):
+def test_vocabulary_size_is_bounded(corpus):
     assert Tokenizer.train(corpus, "bpe", vocab=280).vocab <= 280
 
 
@@ -78,12 +78,12 @@ def test_it_is_no_larger_than_wanted(corpus):
         ("char", 4, "vocab: expected at least 5 for tokenizer 'char', got 4; try vocab=5 or"),
     ],
 )
-def test_mistakes_are_told(corpus, kind, vocab, message):
+def test_invalid_arguments_are_rejected(corpus, kind, vocab, message):
     with pytest.raises(UserError, match=message):
         Tokenizer.train(corpus, kind, vocab=vocab)
 
 
-def test_files_that_are_no_tokenizer_are_refused(tmp_path):
+def test_invalid_tokenizer_files_are_rejected(tmp_path):
     with pytest.raises(UserError, match=r"tokenizer: expected the path of a tokenizer.json, got "):
         Tokenizer.load(tmp_path / "tokenizer.json")
     (tmp_path / "tokenizer.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""Options of decoding: what they mean, and what is refused."""
+"""Decoding options: derived values and rejected combinations."""
 
 import pytest
 
@@ -36,18 +36,18 @@ from addnorm.decode import DecodingOptions
         ({"nbest": 2}, "nbest: expected at most beam=1, got 2; try beam=2, or a temperature"),
     ],
 )
-def test_what_makes_no_sense_is_refused(settings, message):
+def test_invalid_options_are_rejected(settings, message):
     with pytest.raises(UserError, match=message):
         DecodingOptions(**settings)
 
 
-def test_the_penalty_is_that_of_gnmt_or_the_mean():
+def test_length_penalty_formulas():
     assert DecodingOptions(length_penalty=0.6).penalty(7) == pytest.approx(2**0.6)
     assert DecodingOptions(length_penalty=0).penalty(7) == 1
     assert DecodingOptions(length_penalty="mean").penalty(7) == 7
 
 
-def test_several_answers_are_of_a_beam_or_drawn():
+def test_temperature_selects_sampling():
     assert not DecodingOptions(beam=4, nbest=4).is_sampling
     assert (
         DecodingOptions(temperature=1.0, nbest=3).is_sampling

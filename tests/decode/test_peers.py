@@ -1,4 +1,4 @@
-"""Greedy and beam search beside `generate` of transformers, on the same weights."""
+"""Greedy and beam search against `generate` of transformers, on the same weights."""
 
 from collections import Counter
 
@@ -31,8 +31,8 @@ LENGTHS = (9, 4, 7, 1, 6)
 NEW = 14
 
 
-def sentences(case, seed):
-    """Sources that end with 2, or prompts that begin with 1."""
+def make_sentences(case, seed):
+    """Return sources that end with token 2, or prompts that start with token 1."""
     torch.manual_seed(seed)
     rows = [torch.randint(4, VOCAB, (length,)).tolist() for length in LENGTHS]
     if case is GPT2:
@@ -40,10 +40,10 @@ def sentences(case, seed):
     return [Sentence((1,), NEW, (*row, 2)) for row in rows]
 
 
-def theirs(model, sentence, end, **settings):
-    """(tokens with the end, if it came; score / penalty) of each answer to one sentence."""
+def generate_with_transformers(model, sentence, end, **settings):
+    """Return (tokens up to the end token, score / penalty) of each output for one sentence."""
     ids = torch.tensor([sentence.source or sentence.prefix])
-    made = model.generate(
+    output = model.generate(
         ids,
         do_sample=False,
         max_new_tokens=NEW,
@@ -53,9 +53,9 @@ def theirs(model, sentence, end, **settings):
         **settings,
     )
     start = len(sentence.prefix)
-    rows = [row[start:].tolist() for row in made.sequences]
+    rows = [row[start:].tolist() for row in output.sequences]
     rows = [row[: row.index(end) + 1] if end in row else row for row in rows]
-    ranks = made.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else [None]
+    ranks = output.sequences_scores.tolist() if settings.get("num_beams", 1) > 1 else [None]
     return list(zip(rows, ranks, strict=True))
 
 
@@ -63,15 +63,15 @@ def with_end(hypothesis, end):
     return [*hypothesis.tokens, *([end] if hypothesis.ended else [])]
 
 
-def prepared(case, seed):
-    """Their model, ours, sentences, and the token that ends them: one that does come now and then.
+def prepare(case, seed):
+    """Return the peer's model, ours, sentences and an end token that both generate sometimes.
 
-    A model of random weights repeats itself and would never write the end that its config names.
+    A model with random weights repeats itself and would not generate the end token of its config.
     """
     model = case.build(seed).double()
-    ours, rows = from_hf(model).model, sentences(case, seed)
-    free = decode(ours, rows, DecodingOptions(beam=4, nbest=4))
-    counts = Counter(token for best in free for each in best for token in set(each.tokens))
+    ours, rows = from_hf(model).model, make_sentences(case, seed)
+    outputs = decode(ours, rows, DecodingOptions(beam=4, nbest=4))
+    counts = Counter(token for best in outputs for each in best for token in set(each.tokens))
     end = counts.most_common()[len(counts) // 2][0]
     model.generation_config.eos_token_id = end
     model.generation_config.forced_eos_token_id = None
@@ -80,22 +80,22 @@ def prepared(case, seed):
 
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", [MARIAN, T5, GPT2], ids=str)
-def test_greedy(case, seed):
-    model, ours, rows, end = prepared(case, seed)
-    found = decode(ours, rows, end=end)
-    for sentence, [best] in zip(rows, found, strict=True):
-        assert with_end(best, end) == theirs(model, sentence, end)[0][0]
+def test_greedy_matches_transformers(case, seed):
+    model, ours, rows, end = prepare(case, seed)
+    results = decode(ours, rows, end=end)
+    for sentence, [best] in zip(rows, results, strict=True):
+        assert with_end(best, end) == generate_with_transformers(model, sentence, end)[0][0]
 
 
 @pytest.mark.parametrize(("penalty", "power"), [(0.0, 0.0), ("mean", 1.0)], ids=["plain", "mean"])
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("case", [MARIAN, T5, GPT2], ids=str)
-def test_beam(case, seed, penalty, power):
-    model, ours, rows, end = prepared(case, seed)
+def test_beam_matches_transformers(case, seed, penalty, power):
+    model, ours, rows, end = prepare(case, seed)
     options = DecodingOptions(beam=4, nbest=4, length_penalty=penalty)
-    found = decode(ours, rows, options, end=end)
-    for sentence, hypotheses in zip(rows, found, strict=True):
-        wanted = theirs(
+    results = decode(ours, rows, options, end=end)
+    for sentence, hypotheses in zip(rows, results, strict=True):
+        expected = generate_with_transformers(
             model,
             sentence,
             end,
@@ -104,18 +104,18 @@ def test_beam(case, seed, penalty, power):
             length_penalty=power,
             early_stopping=False,
         )
-        assert [with_end(each, end) for each in hypotheses] == [tokens for tokens, _ in wanted]
+        assert [with_end(each, end) for each in hypotheses] == [tokens for tokens, _ in expected]
         ranks = [each.score / options.penalty(each.length) for each in hypotheses]
-        assert ranks == pytest.approx([rank for _, rank in wanted], abs=1e-5)
+        assert ranks == pytest.approx([rank for _, rank in expected], abs=1e-5)
 
 
-def test_these_sentences_end_now_and_then():
-    """Otherwise the comparisons above would leave half of the search untested."""
-    found = []
+def test_some_sentences_end_before_the_limit():
+    """Finished and unfinished hypotheses both occur, so the tests above cover the whole search."""
+    hypotheses = []
     for case in (MARIAN, T5, GPT2):
         for seed in range(3):
-            _, ours, rows, end = prepared(case, seed)
+            _, ours, rows, end = prepare(case, seed)
             for best in decode(ours, rows, DecodingOptions(beam=4, nbest=4), end=end):
-                found += best
-    assert 0.2 < sum(each.ended for each in found) / len(found) < 0.8
-    assert len({each.length for each in found}) > 5
+                hypotheses += best
+    assert 0.2 < sum(each.ended for each in hypotheses) / len(hypotheses) < 0.8
+    assert len({each.length for each in hypotheses}) > 5

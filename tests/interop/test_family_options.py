@@ -32,7 +32,10 @@ def test_silent_position_is_zero():
 
 
 def test_sinusoids_reject_odd_dims():
-    with pytest.raises(UserError, match=r"layout=half, steps=open\) wants an even dim from 4, got"):
+    with pytest.raises(
+        UserError,
+        match=r"expected an even number from 4 for sinusoid\(layout=half, steps=open\), got",
+    ):
         make_positions("sinusoid(layout=half)", dim=5, heads=1)
 
 
@@ -59,7 +62,7 @@ def test_llama3_scaling_divides_low_frequencies():
 
 
 def test_llama3_scaling_rejects_invalid_bounds():
-    with pytest.raises(UserError, match=r"wants low below high, got low=4.0, high=4.0"):
+    with pytest.raises(UserError, match=r"expected low below high, got low=4.0, high=4.0"):
         make_positions("rotary(scaling=llama3, low=4.0)", dim=8, heads=1)
 
 
@@ -73,7 +76,9 @@ def test_several_class_tokens():
     first = model.embed(torch.randn(2, 3, 8, 8))[:, :3]
     assert torch.equal(first[0], torch.cat((model.embed.cls[None], model.embed.more)))
     assert model.embed.more.std() > 0.05, "not initialized"
-    with pytest.raises(UserError, match="class_tokens=2 is of no use without images"):
+    with pytest.raises(
+        UserError, match="class_tokens: expected 1 for a model without images, got 2"
+    ):
         build(kind="classifier", vocab=9, dim=8, depth=1, heads=2, class_tokens=2)
 
 

@@ -1,4 +1,4 @@
-"""What tests of kernels share."""
+"""Fixtures shared by the kernel tests."""
 
 import pytest
 
@@ -7,12 +7,12 @@ from addnorm.kernels import library
 
 @pytest.fixture
 def calls(monkeypatch):
-    """Names of the functions of the native library that were called."""
-    made = []
+    """Record the names of the native functions that are called."""
+    names = []
 
-    def run(name, given, inner=library.call_native):
-        made.append(name)
-        return inner(name, given)
+    def run(name, args, inner=library.call_native):
+        names.append(name)
+        return inner(name, args)
 
     monkeypatch.setattr(library, "call_native", run)
-    return made
+    return names

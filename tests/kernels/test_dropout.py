@@ -1,4 +1,4 @@
-"""Dropout: the rate, the mean, the gradient, and the chance that a seed fixes."""
+"""Rate, scaling, gradient and reproducibility of dropout."""
 
 import math
 
@@ -11,51 +11,51 @@ from torch import nn
 from addnorm.kernels.dropout import Dropout
 
 
-def drawn(rate, *shape, seed=0, dtype=torch.float32):
+def drop_ones(rate, *shape, seed=0, dtype=torch.float32):
     torch.manual_seed(seed)
     return Dropout(rate)(torch.ones(shape, dtype=dtype))
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 1 / 3, 0.5, 0.9, 0.999])
-def test_the_rate_is_met(rate):
+def test_share_of_zeros_equals_rate(rate):
     count = 400_000
-    dropped = int((drawn(rate, count) == 0).sum())
+    dropped = int((drop_ones(rate, count) == 0).sum())
     assert abs(dropped - rate * count) < 5 * math.sqrt(count * rate * (1 - rate))
 
 
 @pytest.mark.parametrize("rate", [1e-9, 7e-6, 1e-5])
-def test_tiny_rates_keep_nearly_all(rate):
-    """Of 65,536 draws none is dropped below a half of one."""
-    y = drawn(rate, 200, 200)
+def test_tiny_rates_keep_nearly_all_features(rate):
+    """A rate below half of 1 / 65,536 rounds to zero."""
+    y = drop_ones(rate, 200, 200)
     assert (y != 0).double().mean() > 0.99
     y[y == 0] = 1
     torch.testing.assert_close(y, torch.ones(200, 200), rtol=1e-4, atol=0)
 
 
-def test_many_gradients_at_once():
+def test_batched_gradients():
     x = torch.randn(70, 70, requires_grad=True)
     y = Dropout(0.5)(x)
-    (found,) = torch.autograd.grad(y, x, torch.ones(3, 70, 70), is_grads_batched=True)
-    torch.testing.assert_close(found * x, y.expand(3, -1, -1))
+    (grads,) = torch.autograd.grad(y, x, torch.ones(3, 70, 70), is_grads_batched=True)
+    torch.testing.assert_close(grads * x, y.expand(3, -1, -1))
 
 
 @pytest.mark.parametrize("rate", [0.1, 0.5, 0.9])
-def test_what_is_kept_is_scaled_as_in_torch(rate):
-    y = drawn(rate, 1000, dtype=torch.float64)
+def test_kept_features_are_scaled_as_in_torch(rate):
+    y = drop_ones(rate, 1000, dtype=torch.float64)
     kept = y[y != 0]
     assert kept.unique().numel() == 1
     assert float(kept[0]) == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
-def test_neighbours_do_not_know_each_other():
-    """Four features share a draw; the pairs among them are as independent as all others."""
-    y = (drawn(0.5, 100_000, 4) != 0).double() - 0.5
+def test_neighbouring_features_are_uncorrelated():
+    """Four features share a random word; its four parts are independent."""
+    y = (drop_ones(0.5, 100_000, 4) != 0).double() - 0.5
     correlation = y.T @ y / len(y) / 0.25
-    off = correlation - torch.diag(correlation.diag())
-    assert off.abs().max() < 5 / math.sqrt(len(y))
+    off_diagonal = correlation - torch.diag(correlation.diag())
+    assert off_diagonal.abs().max() < 5 / math.sqrt(len(y))
 
 
-def test_the_gradient_is_that_of_the_same_mask():
+def test_gradient_uses_the_forward_mask():
     x = torch.randn(3, 7, 10, requires_grad=True, generator=torch.Generator().manual_seed(1))
     torch.manual_seed(2)
     y = Dropout(0.3)(x)
@@ -67,23 +67,23 @@ def test_the_gradient_is_that_of_the_same_mask():
     st.lists(st.integers(0, 5), min_size=0, max_size=4),
     st.sampled_from([torch.float32, torch.float64, torch.bfloat16]),
 )
-def test_any_shape_and_type(shape, dtype):
-    y = drawn(0.5, *shape, dtype=dtype)
+def test_any_shape_and_dtype(shape, dtype):
+    y = drop_ones(0.5, *shape, dtype=dtype)
     assert y.shape == tuple(shape)
     assert y.dtype == dtype
     assert set(y.flatten().tolist()) <= {0.0, 2.0}
 
 
-def test_a_tensor_that_is_not_contiguous():
+def test_non_contiguous_input():
     x = torch.arange(1.0, 13.0).reshape(3, 4).T
     torch.manual_seed(0)
     y = Dropout(0.5)(x)
     assert ((y == 0) | (y == 2 * x)).all()
 
 
-def test_a_seed_fixes_it_and_another_changes_it():
-    assert drawn(0.5, 999, seed=1).equal(drawn(0.5, 999, seed=1))
-    assert not drawn(0.5, 999, seed=1).equal(drawn(0.5, 999, seed=2))
+def test_seed_determines_mask():
+    assert drop_ones(0.5, 999, seed=1).equal(drop_ones(0.5, 999, seed=1))
+    assert not drop_ones(0.5, 999, seed=1).equal(drop_ones(0.5, 999, seed=2))
 
 
 @pytest.mark.parametrize("rate", [0.0, 0.4, 1.0])
@@ -94,11 +94,11 @@ def test_evaluation_drops_nothing(rate):
     assert not Dropout(1.0)(x).any()
 
 
-def test_a_rate_just_below_one_is_finite():
-    assert drawn(1 - 1e-9, 100_000).isfinite().all()
+def test_rate_just_below_one_gives_finite_output():
+    assert drop_ones(1 - 1e-9, 100_000).isfinite().all()
 
 
-def test_mistakes_are_torchs():
+def test_invalid_rate_raises_as_in_torch():
     with pytest.raises(ValueError, match="dropout probability has to be between 0 and 1"):
         Dropout(1.5)
     assert isinstance(Dropout(0.1), nn.Dropout)

@@ -1,4 +1,4 @@
-"""The draws of dropout: published numbers, the rate, independence, and the same bits everywhere."""
+"""Random numbers of dropout: published values, rate, independence and reproducibility."""
 
 import math
 
@@ -12,46 +12,48 @@ from addnorm.kernels.dropout_rng import drop_threshold, dropout_factors, sample_
 WORD = 2**64
 
 
-def words(seed, count):
-    """SplitMix64 in whole numbers of Python."""
-    made = []
+def splitmix64(seed, count):
+    """Return the first `count` outputs of SplitMix64, in Python integers."""
+    outputs = []
     for n in range(1, count + 1):
         z = (seed + n * 0x9E3779B97F4A7C15) % WORD
         z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
         z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
-        made.append(z ^ (z >> 31))
-    return made
+        outputs.append(z ^ (z >> 31))
+    return outputs
 
 
-def twin(seed, rows, dim, rate):
-    """Row by row, feature by feature."""
-    per = math.ceil(dim / 4)
-    stream = iter(words(seed % WORD, rows * per))
+def reference_factors(seed, rows, dim, rate):
+    """Compute the factors one feature at a time."""
+    words_per_row = math.ceil(dim / 4)
+    stream = iter(splitmix64(seed % WORD, rows * words_per_row))
     dropped, kept = drop_threshold(rate)
-    made = []
+    rows_of_factors = []
     for _ in range(rows):
         row = []
-        for word in [next(stream) for _ in range(per)]:
+        for word in [next(stream) for _ in range(words_per_row)]:
             row += [word >> shift & 0xFFFF for shift in (0, 16, 32, 48)]
-        # As a signed number a draw of the upper half is negative, so that it is below the others.
+        # The kernel compares signed numbers: draws of the upper half are negative.
         signed = [each - 0x10000 if each >= 0x8000 else each for each in row[:dim]]
-        made.append([kept if each >= dropped - 0x8000 else 0.0 for each in signed])
-    return torch.tensor(made)
+        rows_of_factors.append([kept if each >= dropped - 0x8000 else 0.0 for each in signed])
+    return torch.tensor(rows_of_factors)
 
 
-def test_the_words_are_the_published_ones():
-    assert words(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
+def test_splitmix64_gives_published_numbers():
+    assert splitmix64(1234567, 3) == [6457827717110365317, 3203168211198807973, 9817491932198370423]
 
 
 @pytest.mark.parametrize("seed", [0, 1234567, -1, 2**63 - 1, -(2**63)])
 @pytest.mark.parametrize(("rows", "dim"), [(1, 1), (3, 4), (5, 7), (2, 33)])
-def test_factors_are_those_of_the_words(seed, rows, dim):
+def test_factors_match_reference(seed, rows, dim):
     x = torch.empty(rows, dim)
-    assert dropout_factors(x, torch.tensor(seed), 0.3).equal(twin(seed, rows, dim, 0.3))
+    assert dropout_factors(x, torch.tensor(seed), 0.3).equal(
+        reference_factors(seed, rows, dim, 0.3)
+    )
 
 
 @pytest.mark.parametrize("rate", [0.001, 0.1, 0.5, 0.9, 0.999])
-def test_the_rate_is_met_in_every_column_and_row(rate):
+def test_rate_holds_in_every_column_and_row(rate):
     kept = dropout_factors(torch.empty(1000, 600), torch.tensor(7), rate) != 0
     for count, means in ((1000, kept.double().mean(0)), (600, kept.double().mean(1))):
         worst = (means - (1 - rate)).abs().max()
@@ -59,22 +61,22 @@ def test_the_rate_is_met_in_every_column_and_row(rate):
 
 
 @pytest.mark.parametrize("shift", [(0, 1), (0, 4), (1, 0), (1, 1)])
-def test_neighbours_do_not_know_each_other(shift):
+def test_neighbouring_features_are_uncorrelated(shift):
     kept = (dropout_factors(torch.empty(500, 400), torch.tensor(3), 0.5) != 0).double() - 0.5
     down, right = shift
-    here, there = kept[: 500 - down, : 400 - right], kept[down:, right:]
-    correlation = (here * there).mean() / 0.25
-    assert abs(float(correlation)) < 5 / math.sqrt(here.numel())
+    features, neighbours = kept[: 500 - down, : 400 - right], kept[down:, right:]
+    correlation = (features * neighbours).mean() / 0.25
+    assert abs(float(correlation)) < 5 / math.sqrt(features.numel())
 
 
-def test_seeds_do_not_know_each_other():
+def test_masks_of_different_seeds_are_independent():
     torch.manual_seed(0)
     one, two = ((dropout_factors(torch.empty(300, 300), sample_seed(), 0.5) != 0) for _ in range(2))
     share = float((one == two).double().mean())
     assert abs(share - 0.5) < 5 * 0.5 / 300
 
 
-def test_a_seed_is_a_number_of_torchs_generator():
+def test_seed_is_drawn_from_torch_generator():
     torch.manual_seed(5)
     one, two = sample_seed(), sample_seed()
     torch.manual_seed(5)
@@ -82,11 +84,11 @@ def test_a_seed_is_a_number_of_torchs_generator():
 
 
 @pytest.mark.parametrize("shape", [(), (0,), (3, 0), (0, 3), (2, 3, 5)])
-def test_any_shape(shape):
+def test_factors_have_shape_of_input(shape):
     assert dropout_factors(torch.empty(shape), torch.tensor(1), 0.5).shape == shape
 
 
-def test_a_rate_just_below_one_keeps_something_finite():
+def test_rate_just_below_one_has_finite_scale():
     dropped, kept = drop_threshold(1 - 1e-12)
     assert dropped < 1 << 16 and math.isfinite(kept)
     assert drop_threshold(0.0) == (0, 1.0)
@@ -95,14 +97,14 @@ def test_a_rate_just_below_one_keeps_something_finite():
 @pytest.mark.parametrize("level", library.levels() or [pytest.param("", marks=pytest.mark.skip)])
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize(("rows", "dim"), [(1, 1), (131, 7), (200, 64), (70, 99), (3, 1000)])
-def test_every_level_and_thread_draws_the_same_bits(level, threads, rows, dim):
+def test_levels_and_threads_draw_same_bits(level, threads, rows, dim):
     x, seed = torch.randn(rows, dim, generator=torch.Generator().manual_seed(0)), sample_seed()
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
         with library.use_level(level):
             for each in (x, x.bfloat16()):
-                wanted = (each * dropout_factors(x, seed, 0.3)).to(each.dtype)
-                assert native.dropout_native(each, seed, 0.3).equal(wanted)
+                expected = (each * dropout_factors(x, seed, 0.3)).to(each.dtype)
+                assert native.dropout_native(each, seed, 0.3).equal(expected)
     finally:
         torch.set_num_threads(before)

@@ -1,4 +1,4 @@
-"""The native kernels among those who trace, export, differentiate forward, hook or set defaults."""
+"""Native kernels under tracing, export, forward-mode gradients, hooks and default dtypes."""
 
 from contextlib import contextmanager
 
@@ -20,12 +20,12 @@ from addnorm.sublayers import CrossAttention, KVCache, SelfAttention
 pytestmark = pytest.mark.skipif(not library.levels(), reason="the native library was not built")
 
 
-def drawn(*shape, seed=0):
+def randn(*shape, seed=0):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float32)
 
 
 @contextmanager
-def default(dtype):
+def default_dtype(dtype):
     before = torch.get_default_dtype()
     torch.set_default_dtype(dtype)
     try:
@@ -34,8 +34,8 @@ def default(dtype):
         torch.set_default_dtype(before)
 
 
-def summed(x, f, weight):
-    """Statistics and gradients of an RMSNorm that the library takes."""
+def rms_weight_gradient(x, f, weight):
+    """Return the weight gradient of an RMSNorm that runs natively."""
     weight = weight.clone().requires_grad_()
     y = add_norm(x, f, NormParams(True, weight, None, 1e-6), rate=0.1)
     y.square().sum().backward()
@@ -43,31 +43,31 @@ def summed(x, f, weight):
 
 
 @pytest.mark.parametrize("dtype", [torch.float64, torch.bfloat16, torch.float16])
-def test_the_default_type_of_torch_changes_no_number(dtype):
-    x, f, weight = drawn(64, 256), drawn(64, 256, seed=1), drawn(256, seed=2)
-    q = drawn(2, 40, 16)
+def test_default_dtype_does_not_change_results(dtype):
+    x, f, weight = randn(64, 256), randn(64, 256, seed=1), randn(256, seed=2)
+    q = randn(2, 40, 16)
     bounds = SequenceOffsets.from_lengths([30, 10])
 
-    def everything():
+    def run_all():
         torch.manual_seed(0)
-        own = q.clone().requires_grad_()
-        varlen_attention(own, own, own, bounds, bounds, scale=0.3).square().sum().backward()
-        return summed(x, f, weight), own.grad
+        leaf = q.clone().requires_grad_()
+        varlen_attention(leaf, leaf, leaf, bounds, bounds, scale=0.3).square().sum().backward()
+        return rms_weight_gradient(x, f, weight), leaf.grad
 
-    wanted = everything()
-    with default(dtype):
-        found = everything()
-    for one, other in zip(found, wanted, strict=True):
+    expected = run_all()
+    with default_dtype(dtype):
+        actual = run_all()
+    for one, other in zip(actual, expected, strict=True):
         assert one.dtype == other.dtype
         torch.testing.assert_close(one, other)
 
 
 @pytest.mark.parametrize("share", ["one", "through"])
-def test_gradients_of_gradients_of_attention_know_what_q_k_and_v_share(share):
+def test_second_order_gradients_when_q_k_and_v_share_a_tensor(share):
     bounds = SequenceOffsets.from_lengths([3, 4])
 
-    def answer(level):
-        q = drawn(2, 7, 8).requires_grad_()
+    def run_attention(level):
+        q = randn(2, 7, 8).requires_grad_()
         k = q if share == "one" else q.tanh()
         with library.use_level(level), sdpa_kernel(SDPBackend.MATH):
             out = varlen_attention(q, k, k, bounds, bounds, scale=0.4)
@@ -75,44 +75,44 @@ def test_gradients_of_gradients_of_attention_know_what_q_k_and_v_share(share):
             (second,) = torch.autograd.grad(first.square().sum(), q)
         return first.detach(), second
 
-    for one, other in zip(answer(library.levels()[-1]), answer("off"), strict=True):
+    for one, other in zip(run_attention(library.levels()[-1]), run_attention("off"), strict=True):
         torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_a_trace_holds_operations_of_torch():
+def test_jit_trace_matches_eager():
     stack = Encoder(dim=32, depth=2, heads=2, norm="rms", wiring="post_ln").eval()
-    x = drawn(4, 40, 32)
+    x = randn(4, 40, 32)
     traced = torch.jit.trace(stack, (x,), check_trace=False)
-    for each in (x, drawn(4, 40, 32, seed=5)):
+    for each in (x, randn(4, 40, 32, seed=5)):
         torch.testing.assert_close(traced(each), stack(each))
 
 
 @pytest.mark.parametrize("norm", ["layer", "rms"])
-def test_a_stack_is_exported_for_any_length(norm):
+def test_stack_exports_with_dynamic_length(norm):
     stack = Encoder(dim=32, depth=1, heads=2, norm=norm, wiring="post_ln").eval()
     length = torch.export.Dim("length", min=2, max=512)
     shapes = {"x": {1: length}}
-    program = torch.export.export(stack, (), {"x": drawn(2, 20, 32)}, dynamic_shapes=shapes)
+    program = torch.export.export(stack, (), {"x": randn(2, 20, 32)}, dynamic_shapes=shapes)
     for tokens in (5, 30):
-        x = drawn(2, tokens, 32, seed=tokens)
+        x = randn(2, tokens, 32, seed=tokens)
         torch.testing.assert_close(program.module()(x=x), stack(x))
 
 
-def test_attention_is_exported_for_any_length():
+def test_attention_exports_with_dynamic_length():
     attention = SelfAttention(32, 2).eval()
     length = torch.export.Dim("length", min=2, max=512)
-    program = torch.export.export(attention, (drawn(2, 20, 32),), dynamic_shapes=({1: length},))
+    program = torch.export.export(attention, (randn(2, 20, 32),), dynamic_shapes=({1: length},))
     for tokens in (5, 30):
-        x = drawn(2, tokens, 32, seed=tokens)
+        x = randn(2, tokens, 32, seed=tokens)
         torch.testing.assert_close(program.module()(x), attention(x))
 
 
 @pytest.mark.filterwarnings("ignore:.torch.jit:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
-def test_tangents_go_through():
-    x, f = drawn(64, 256), drawn(64, 256, seed=1)
+def test_forward_mode_tangents_propagate():
+    x, f = randn(64, 256), randn(64, 256, seed=1)
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, torch.ones_like(x))
         y = add_norm(dual, f, NormParams(True, None, None, 1e-6), rate=0.0)
@@ -121,46 +121,46 @@ def test_tangents_go_through():
         assert not decode.can_use_decode_attention(dual[None, None, :1], *[x[None, None]] * 2, None)
 
 
-def test_whoever_hooks_a_norm_or_the_dropout_is_heard():
+def test_backward_hooks_of_norms_and_dropout_run():
     stack = Encoder(dim=256, depth=1, heads=2, norm="rms", wiring="post_ln", dropout=0.1)
-    heard = []
+    hooked = []
     for name, module in stack.named_modules():
         if name.endswith(("norms.0", "norms.1")) or isinstance(module, torch.nn.Dropout):
-            module.register_full_backward_hook(lambda *_, name=name: heard.append(name))
-    stack(drawn(4, 40, 256)).sum().backward()
+            module.register_full_backward_hook(lambda *_, name=name: hooked.append(name))
+    stack(randn(4, 40, 256)).sum().backward()
     with library.use_level("off"):
-        native_heard, heard[:] = list(heard), []
-        stack(drawn(4, 40, 256)).sum().backward()
-    assert native_heard == heard and heard
+        native_hooked, hooked[:] = list(hooked), []
+        stack(randn(4, 40, 256)).sum().backward()
+    assert native_hooked == hooked and hooked
 
 
-def test_targets_of_any_whole_number_type_will_do():
-    h, table, targets = drawn(40, 8), drawn(300, 8, seed=1), torch.arange(40) % 300
-    wanted = linear_cross_entropy(h, table, targets).loss
-    torch.testing.assert_close(linear_cross_entropy(h, table, targets.int()).loss, wanted)
+def test_integer_targets_of_other_dtype():
+    h, table, targets = randn(40, 8), randn(300, 8, seed=1), torch.arange(40) % 300
+    expected = linear_cross_entropy(h, table, targets).loss
+    torch.testing.assert_close(linear_cross_entropy(h, table, targets.int()).loss, expected)
 
 
-def test_what_is_frozen_costs_no_gradient():
-    h, table = drawn(40, 8).requires_grad_(), drawn(300, 8, seed=1)
+def test_frozen_table_saves_no_gradient():
+    h, table = randn(40, 8).requires_grad_(), randn(300, 8, seed=1)
     loss = linear_cross_entropy(h, table, torch.arange(40)).loss
-    kept = [each for each in loss.grad_fn.saved_tensors if each is not None]
-    assert [each.shape for each in kept] == [h.shape]
+    saved = [each for each in loss.grad_fn.saved_tensors if each is not None]
+    assert [each.shape for each in saved] == [h.shape]
 
 
-def test_a_cache_of_another_batch_is_refused():
+def test_cache_of_other_batch_size_raises():
     attention = CrossAttention(32, 2).eval()
     cache = KVCache(1)
     with torch.no_grad():
-        attention(drawn(1, 1, 32), drawn(1, 6, 32), cache=cache[0])
+        attention(randn(1, 1, 32), randn(1, 6, 32), cache=cache[0])
         with pytest.raises(ValueError, match="cache: expected a batch of 1, got 3"):
-            attention(drawn(3, 1, 32), drawn(3, 6, 32), cache=cache[0])
-    q, k = drawn(3, 2, 1, 16), drawn(1, 2, 6, 16)
+            attention(randn(3, 1, 32), randn(3, 6, 32), cache=cache[0])
+    q, k = randn(3, 2, 1, 16), randn(1, 2, 6, 16)
     assert not decode.can_use_decode_attention(q, k, k, None)
 
 
-def test_a_value_that_is_no_number_comes_out_even_with_no_weight():
-    q, k, v = torch.full((1, 1, 1, 16), 30.0), torch.zeros(1, 1, 2, 16), drawn(1, 1, 2, 16)
+def test_nan_value_propagates_with_zero_probability():
+    q, k, v = torch.full((1, 1, 1, 16), 30.0), torch.zeros(1, 1, 2, 16), randn(1, 1, 2, 16)
     k[0, 0, 0] = 1
     v[0, 0, 1, 3] = torch.nan
-    found = decode.decode_attention(q, k, v, None, scale=1.0)
-    assert found[..., 3].isnan().all() and found[..., :3].isfinite().all()
+    actual = decode.decode_attention(q, k, v, None, scale=1.0)
+    assert actual[..., 3].isnan().all() and actual[..., :3].isfinite().all()

@@ -1,4 +1,4 @@
-"""The loader: what it finds, what it says, what it survives."""
+"""Loading of the native library: availability, levels, versions, forks and threads."""
 
 import os
 import re
@@ -13,18 +13,18 @@ from addnorm.core.errors import UserError
 from addnorm.kernels import library
 from addnorm.kernels.add_norm import native
 
-built = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
+needs_native = pytest.mark.skipif(not library.levels(), reason=library.get_availability().reason)
 
 
 @pytest.fixture
-def fresh(monkeypatch):
-    """As in a process that has not looked for the library yet."""
+def unloaded_library(monkeypatch):
+    """Reset the loader to the state of a new process."""
     monkeypatch.setattr(library._State, "library", None)
     monkeypatch.setattr(library._State, "availability", None)
 
 
-@pytest.mark.usefixtures("fresh")
-def test_without_a_library_it_says_so_and_what_to_do(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("unloaded_library")
+def test_missing_library_is_reported_with_remedy(monkeypatch, tmp_path):
     monkeypatch.setattr(library, "LIBRARY_PATH", tmp_path / "none.so")
     with library.use_level(""):
         assert not library.get_availability()
@@ -34,28 +34,29 @@ def test_without_a_library_it_says_so_and_what_to_do(monkeypatch, tmp_path):
         assert not library.can_use_native(1, torch.randn(100, 100))
 
 
-@pytest.mark.usefixtures("fresh")
-def test_a_library_that_is_none_is_no_disaster(monkeypatch, tmp_path):
+@pytest.mark.usefixtures("unloaded_library")
+def test_unloadable_library_is_reported(monkeypatch, tmp_path):
     path = tmp_path / "broken.so"
     path.write_bytes(b"no library")
     monkeypatch.setattr(library, "LIBRARY_PATH", path)
     with library.use_level(""):
         assert re.search(
-            "cannot be loaded, kernels run in plain torch: .+", library.get_availability().reason
+            "cannot be loaded, kernels run in plain torch: .+",
+            library.get_availability().reason,
         )
 
 
-@built
-@pytest.mark.usefixtures("fresh")
-def test_a_library_of_another_version_is_refused(monkeypatch):
-    own = library.VERSION
+@needs_native
+@pytest.mark.usefixtures("unloaded_library")
+def test_library_of_other_version_is_rejected(monkeypatch):
+    version = library.VERSION
     monkeypatch.setattr(library, "VERSION", 999)
     with library.use_level(""):
-        assert f"has version {own}, expected 999" in library.get_availability().reason
+        assert f"has version {version}, expected 999" in library.get_availability().reason
 
 
-@built
-def test_the_best_level_is_taken_and_named():
+@needs_native
+def test_best_level_is_chosen_and_reported():
     with library.use_level(""):
         assert library.get_availability().level == library.levels()[-1]
         assert (
@@ -64,18 +65,18 @@ def test_the_best_level_is_taken_and_named():
         )
 
 
-def test_the_version_is_that_of_the_header():
+def test_version_matches_header():
     header = Path(__file__).parents[2] / "native" / "common" / "addnorm.h"
     assert f"#define ADDNORM_VERSION {library.VERSION}\n" in header.read_text()
 
 
-def test_it_can_be_switched_off():
+def test_native_kernels_can_be_switched_off():
     with library.use_level("off"):
         assert not library.get_availability()
         assert "ADDNORM_NATIVE=off" in library.get_availability().reason
 
 
-def test_levels_that_are_none_or_not_here_are_refused(monkeypatch):
+def test_unknown_and_unavailable_levels_raise(monkeypatch):
     with (
         pytest.raises(UserError, match="unknown level of ADDNORM_NATIVE 'avx'; did you mean"),
         library.use_level("avx"),
@@ -90,7 +91,7 @@ def test_levels_that_are_none_or_not_here_are_refused(monkeypatch):
         pass
 
 
-def run(code, **environment):
+def run_python(code, **environment):
     return subprocess.run(
         [sys.executable, "-W", "error", "-c", code],
         capture_output=True,
@@ -100,56 +101,57 @@ def run(code, **environment):
     )
 
 
-@built
+@needs_native
 @pytest.mark.slow
-def test_the_environment_chooses():
+def test_environment_variable_selects_level():
     code = "from addnorm.kernels import library; print(library.get_availability().level)"
-    assert run(code, ADDNORM_NATIVE="portable").stdout == "portable\n"
+    assert run_python(code, ADDNORM_NATIVE="portable").stdout == "portable\n"
 
 
-@built
-def test_there_is_one_openmp_for_torch_and_the_library():
-    """Others, such as scikit-learn, bring their own."""
+@needs_native
+def test_torch_and_library_share_one_openmp():
+    """Other packages, such as scikit-learn, bring their own copy."""
     code = """
 import re
 from addnorm.kernels import library
 assert library.get_availability()
 with open("/proc/self/maps") as maps:
-    found = set(re.findall(r"\\S*libgomp\\S*", maps.read()))
-assert len(found) == 1, found
+    libraries = set(re.findall(r"\\S*libgomp\\S*", maps.read()))
+assert len(libraries) == 1, libraries
 """
-    done = run(code)
-    assert done.returncode == 0, done.stderr
+    process = run_python(code)
+    assert process.returncode == 0, process.stderr
 
 
-@built
+@needs_native
 @pytest.mark.slow
-def test_a_child_of_a_fork_goes_on_alone():
+def test_kernels_run_in_forked_child():
     code = """
 import os, signal, torch
 from addnorm.kernels.add_norm.native import dropout_native
 torch.set_num_threads(2)
 x, seed = torch.randn(1024, 64), torch.tensor(1)
-wanted = dropout_native(x, seed, 0.5).numpy().tobytes()
+expected = dropout_native(x, seed, 0.5).numpy().tobytes()
 child = os.fork()
 if child == 0:
-    signal.alarm(30)  # a child that hangs dies of it
-    made = dropout_native(x, seed, 0.5).numpy().tobytes()  # torch itself does not survive a fork
-    os._exit(0 if made == wanted else 1)
+    signal.alarm(30)  # ends the child if it hangs
+    # no torch operation here: its thread pool does not survive a fork
+    actual = dropout_native(x, seed, 0.5).numpy().tobytes()
+    os._exit(0 if actual == expected else 1)
 _, status = os.waitpid(child, 0)
 assert status == 0, status
 """
-    done = run(code)
-    assert done.returncode == 0, done.stderr
+    process = run_python(code)
+    assert process.returncode == 0, process.stderr
 
 
-@built
-def test_two_threads_at_once_do_not_disturb_each_other():
-    """Python's threads share the library; a call keeps nothing between calls."""
+@needs_native
+def test_concurrent_calls_are_independent():
+    """Python threads share the library, which keeps no state between calls."""
     from concurrent.futures import ThreadPoolExecutor
 
     x, seeds = torch.randn(512, 64), [torch.tensor(seed) for seed in range(8)]
-    wanted = [native.dropout_native(x, seed, 0.5) for seed in seeds]
+    expected = [native.dropout_native(x, seed, 0.5) for seed in seeds]
     with ThreadPoolExecutor(4) as pool:
-        made = list(pool.map(lambda seed: native.dropout_native(x, seed, 0.5), seeds))
-    assert all(torch.equal(*pair) for pair in zip(made, wanted, strict=True))
+        actual = list(pool.map(lambda seed: native.dropout_native(x, seed, 0.5), seeds))
+    assert all(torch.equal(*pair) for pair in zip(actual, expected, strict=True))

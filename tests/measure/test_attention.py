@@ -4,12 +4,12 @@ import torch
 
 from addnorm import SelfAttention, Stack
 from addnorm.measure import attention_maps
-from tests.helpers import shaken, tanh_sublayers, tokens
+from tests.helpers import perturb, tanh_sublayers, tokens
 from tests.measure.cases import make_batch, make_translator
 
 
 def test_maps_equal_the_attention_of_the_sublayers():
-    model, (args, masks) = shaken(make_translator(qk_norm="rms_head")).eval(), make_batch()
+    model, (args, masks) = perturb(make_translator(qk_norm="rms_head")).eval(), make_batch()
     maps = attention_maps(model, *args, **masks)
     assert {name: len(layers) for name, layers in maps.items()} == {
         "encoder": 2,

@@ -20,7 +20,7 @@ from addnorm.measure import (
     stream_variance,
 )
 from addnorm.measure.probe import visit_sites
-from tests.helpers import shaken, tanh_sublayers, tokens, toy_stack
+from tests.helpers import perturb, tanh_sublayers, tokens, toy_stack
 from tests.measure import reference
 from tests.measure.cases import SELECTED_WIRINGS, WIRINGS, make_batch, make_translator
 
@@ -108,7 +108,7 @@ def test_several_attentions_per_site():
 @pytest.mark.parametrize("cap", [None, 0.5])
 def test_rows_equal_values_computed_by_hand(cap):
     """Queries and keys of a one-layer decoder are computed from the recorded taps."""
-    model = shaken(
+    model = perturb(
         build(kind="lm", vocab=17, dim=12, depth=1, heads=3, wiring="post_ln", cap=cap, seed=1)
     ).eval()
     ids = torch.randint(4, 17, (3, 7), generator=torch.Generator().manual_seed(0))
@@ -188,7 +188,7 @@ def test_before_is_the_stream_before_the_write(wiring):
 
 
 def test_masked_norms_get_the_mask():
-    model, (args, masks) = shaken(make_translator(encoder_norm="instance")).eval(), make_batch()
+    model, (args, masks) = perturb(make_translator(encoder_norm="instance")).eval(), make_batch()
     with model.encoder.taps.record() as tape:
         model(*args, **masks)
     rows = forward_rows(model, *args, **masks)

@@ -17,7 +17,7 @@ from addnorm.models import (
     load,
 )
 from addnorm.wirings import registry as wirings
-from tests.helpers import shaken
+from tests.helpers import perturb
 
 SMALL = {"vocab": 31, "dim": 16, "depth": 2, "heads": 2, "ffn_dim": 24}
 
@@ -27,7 +27,7 @@ def ids(batch=3, length=7, vocab=31, seed=0):
 
 
 def small_model(kind, **overrides):
-    return shaken(build(kind=kind, seed=0, **SMALL | overrides)).eval()
+    return perturb(build(kind=kind, seed=0, **SMALL | overrides)).eval()
 
 
 def right_padded(batch=3, length=7):
@@ -165,7 +165,7 @@ def test_encoder_and_decoder_with_different_wirings():
 
 @pytest.mark.parametrize("name", PRESETS)
 def test_save_and_load_round_trip(name, tmp_path):
-    model = shaken(build(PRESETS[name].tiny, seed=0)).eval()
+    model = perturb(build(PRESETS[name].tiny, seed=0)).eval()
     model.save(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["config.json", "model.safetensors"]
     loaded = load(tmp_path).eval()

@@ -14,7 +14,7 @@ from addnorm.models.tabular.numeric_embeddings import registry as numeric_embedd
 from addnorm.models.tabular.table_batch import ABSENT, NO_TEXT, PADDING
 from addnorm.stacks import Encoder
 from addnorm.wirings import registry as wirings
-from tests.helpers import shaken
+from tests.helpers import perturb
 
 CARDS = (5, 4)
 TABLE = {"numbers": 3, "categories": tuple(size + 2 for size in CARDS), "outputs": 2}
@@ -35,7 +35,9 @@ def make_cells(rows=5, *, numbers=3, texts=0, seed=0):
 
 def small_model(model, **changes):
     options = MODELS[model].defaults | {"numeric": "linear"} | QUIET | SMALL | TABLE | changes
-    return shaken(build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)).eval()
+    return perturb(
+        build_table_model(TableConfig.from_kwargs(model=model, **options), seed=0)
+    ).eval()
 
 
 # FT-Transformer and rtdl's code
@@ -54,7 +56,7 @@ def build_ours_and_rtdl(depth=3):
         "ffn_dropout": 0.0,
         "residual_dropout": 0.0,
     }
-    theirs = shaken(Rtdl(n_cont_features=3, cat_cardinalities=list(CARDS), d_out=2, **options))
+    theirs = perturb(Rtdl(n_cont_features=3, cat_cardinalities=list(CARDS), d_out=2, **options))
     theirs = theirs.eval()
     ours = small_model("ft_transformer", dim=24, depth=depth, heads=4)
     t, blocks = ours.tokens, theirs.backbone.blocks
@@ -413,7 +415,7 @@ def test_piecewise_embedding_of_a_constant_column():
 
 
 def test_periodic_embedding_equals_its_formula():
-    module = shaken(make_numeric_embedding("periodic(waves=3)", 2, 5))
+    module = perturb(make_numeric_embedding("periodic(waves=3)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
         angle = 2 * math.pi * x[:, column, None] * module.frequencies[column]
@@ -423,7 +425,7 @@ def test_periodic_embedding_equals_its_formula():
 
 
 def test_column_mlp_equals_torch_layers():
-    module = shaken(make_numeric_embedding("mlp(hidden=7)", 2, 5))
+    module = perturb(make_numeric_embedding("mlp(hidden=7)", 2, 5))
     x = torch.randn(4, 2, generator=torch.Generator().manual_seed(0))
     for column in range(2):
         theirs = torch.nn.Sequential(torch.nn.Linear(1, 7), torch.nn.ReLU(), torch.nn.Linear(7, 5))

@@ -84,7 +84,7 @@ def test_fully_masked_queries_are_drawn_as_zeros():
 @pytest.mark.parametrize(
     "examples, message",
     [
-        ([], "examples: expected at least one, got none"),
+        ([], "expected at least one example, got none"),
         ([example(None, ["a"])], "example 0: expected maps of encoder, decoder, cross, got none"),
         ([example(None, ["a"], crss=maps(1, 1))], "unknown kind of attention 'crss'; did you mean"),
         (

@@ -1,11 +1,11 @@
-"""Steps by one kernel: the same numbers as by the verbs, in every arrangement that has one."""
+"""Fused kernel steps against separate steps, in every arrangement that has a fused kernel."""
 
 import pytest
 import torch
 
 from addnorm import Decoder, Encoder
 from addnorm.kernels import library
-from tests.helpers import gradients, shaken, tokens
+from tests.helpers import gradients, perturb, tokens
 
 pytestmark = pytest.mark.skipif(
     not library.get_availability(), reason=library.get_availability().reason
@@ -17,14 +17,14 @@ ARRANGEMENTS = [
 ] + [("deepnorm", "layer"), ("admin", "layer"), ("admin", "rms"), ("deepnorm", "rms")]
 
 
-def make(kind=Encoder, **options):
+def make_stack(kind=Encoder, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return shaken(kind(**{"dim": 48, "depth": 2, "heads": 2, "activation": "gelu"} | options))
+        return perturb(kind(**{"dim": 48, "depth": 2, "heads": 2, "activation": "gelu"} | options))
 
 
-def ways(stack, x, **context):
-    """Output and gradients, by kernels and without."""
+def run_with_and_without_kernels(stack, x, **context):
+    """Yield output and gradients with native kernels, then without."""
     inputs = [x, *stack.parameters()]
     for level in (library.get_availability().level, "off"):
         with library.use_level(level):
@@ -33,50 +33,50 @@ def ways(stack, x, **context):
             yield y, gradients(y, inputs)
 
 
-def same(stack, x, **context):
-    ours, theirs = ways(stack, x, **context)
-    # Each of them is up to 3e-4 away from what float64 gives.
-    torch.testing.assert_close(ours, theirs, rtol=5e-4, atol=5e-4)
+def assert_kernels_change_nothing(stack, x, **context):
+    fused, plain = run_with_and_without_kernels(stack, x, **context)
+    # Each differs from the float64 result by up to 3e-4.
+    torch.testing.assert_close(fused, plain, rtol=5e-4, atol=5e-4)
 
 
 @pytest.mark.parametrize(("wiring", "norm"), ARRANGEMENTS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
-def test_the_same_with_and_without_kernels(wiring, norm, dropout):
-    stack = make(wiring=wiring, norm=norm, dropout=dropout)
-    same(stack, tokens(8, 60, 48).requires_grad_())
-    same(stack.eval(), tokens(8, 60, 48).requires_grad_())
+def test_fused_steps_match_separate_steps(wiring, norm, dropout):
+    stack = make_stack(wiring=wiring, norm=norm, dropout=dropout)
+    assert_kernels_change_nothing(stack, tokens(8, 60, 48).requires_grad_())
+    assert_kernels_change_nothing(stack.eval(), tokens(8, 60, 48).requires_grad_())
 
 
-def test_in_a_decoder_of_a_pair_packed_and_recomputed():
-    stack = make(Decoder, other_depth=2, dropout=0.2)
+def test_decoder_with_memory_packed_and_recomputed():
+    stack = make_stack(Decoder, other_depth=2, dropout=0.2)
     mask = torch.arange(60) < torch.tensor([[60], [41], [11], [28], [60], [3], [25], [50]])
     context = {"memory": tokens(8, 7, 48, seed=6), "mask": mask}
     for stack.packed in (False, True):
         for stack.recompute in (False, True):
-            same(stack, tokens(8, 60, 48).requires_grad_(), **context)
+            assert_kernels_change_nothing(stack, tokens(8, 60, 48).requires_grad_(), **context)
 
 
 @pytest.mark.parametrize("wiring", ["post_ln", "pre_ln", "deepnorm", "admin"])
-def test_a_kernel_is_used_and_gives_way_to_whoever_looks(wiring, monkeypatch):
-    stack, x = make(wiring=wiring, norm="rms"), tokens(8, 60, 48)
+def test_hooks_and_taps_disable_the_fused_kernel(wiring, monkeypatch):
+    stack, x = make_stack(wiring=wiring, norm="rms"), tokens(8, 60, 48)
     calls = []
-    real = library.call_rows
+    call_rows = library.call_rows
     monkeypatch.setattr(
-        library, "call_rows", lambda name, *rest: (calls.append(name), real(name, *rest))
+        library, "call_rows", lambda name, *rest: (calls.append(name), call_rows(name, *rest))
     )
-    wanted = stack(x)
+    expected = stack(x)
     assert calls.count("add_norm_forward") == 4
     calls.clear()
-    seen = []
+    hooked = []
     norms = [
         norm for norm in stack.wiring.modules() if isinstance(norm, type(stack.wiring.norms[0]))
     ]
-    hooks = [norm.register_forward_hook(lambda *given: seen.append(given[0])) for norm in norms]
-    torch.testing.assert_close(stack(x), wanted)
-    assert len(seen) == len(norms) and not calls
+    hooks = [norm.register_forward_hook(lambda *args: hooked.append(args[0])) for norm in norms]
+    torch.testing.assert_close(stack(x), expected)
+    assert len(hooked) == len(norms) and not calls
     for hook in hooks:
         hook.remove()
     with stack.taps.record() as tape:
-        torch.testing.assert_close(stack(x), wanted)
+        torch.testing.assert_close(stack(x), expected)
     streams = torch.stack(tape["stream"])
     assert streams.shape == (4, 8, 60, 48)

@@ -1,4 +1,4 @@
-"""The loop: what it takes, what it hands on, what it refuses."""
+"""Stacks: context, taps, and errors for invalid arguments and sub-layers."""
 
 import pytest
 import torch
@@ -6,14 +6,14 @@ from torch import nn
 
 from addnorm import Decoder, Encoder, Stack, UserError
 from addnorm.core import UnknownNameError
-from tests.helpers import TRIPLE, Silent, tokens, toy_stack
+from tests.helpers import TRIPLE, ZeroBranch, tokens, toy_stack
 
 
-class Wants(nn.Module):
-    """Remembers what it was given."""
+class RecordsContext(nn.Module):
+    """Sub-layer that records its context."""
 
     def forward(self, x, mask=None, memory=None, *, graph=None):
-        self.given = {"mask": mask, "memory": memory, "graph": graph}
+        self.context = {"mask": mask, "memory": memory, "graph": graph}
         return x
 
 
@@ -22,22 +22,22 @@ class NeedsMemory(nn.Module):
         return x + memory.mean(1, keepdim=True)
 
 
-def test_context_reaches_only_those_that_name_it():
-    curious = Wants()
-    stack = Stack([curious, nn.Tanh()], dim=10)
+def test_context_reaches_sublayers_that_declare_it():
+    recorder = RecordsContext()
+    stack = Stack([recorder, nn.Tanh()], dim=10)
     memory, mask = tokens(3, 4, 10, seed=5), torch.ones(3, 7, dtype=torch.bool)
     stack(tokens(), mask=mask, memory=memory, graph="anything")
-    assert curious.given == {"mask": mask, "memory": memory, "graph": "anything"}
+    assert recorder.context == {"mask": mask, "memory": memory, "graph": "anything"}
 
 
-def test_context_that_nobody_names_is_refused():
+def test_unused_context_raises():
     with pytest.raises(UserError, match="no sub-layer of this stack takes 'memory'"):
         Stack([nn.Tanh(), nn.Tanh()], dim=10)(tokens(), memory=tokens())
     with pytest.raises(UserError, match="no sub-layer of this stack takes 'memroy'"):
-        Stack([Wants(), nn.Tanh()], dim=10)(tokens(), memroy=tokens())
+        Stack([RecordsContext(), nn.Tanh()], dim=10)(tokens(), memroy=tokens())
 
 
-def test_context_that_must_be_given_is_asked_for():
+def test_missing_required_context_raises():
     stack = Stack([nn.Tanh(), NeedsMemory(), nn.Tanh()], dim=10, **TRIPLE)
     with pytest.raises(
         UserError, match=r"memory: required by sub-layer 1 \(NeedsMemory, kind 'cross'\)"
@@ -46,20 +46,20 @@ def test_context_that_must_be_given_is_asked_for():
     assert stack(tokens(), memory=tokens(3, 4, 10)).shape == (3, 7, 10)
 
 
-class TakesAnything(nn.Module):
+class AcceptsAnyKeyword(nn.Module):
     def forward(self, x, **context):
-        self.given = context
+        self.context = context
         return x
 
 
-def test_a_sublayer_that_takes_any_keyword_gets_all_there_are():
-    greedy = TakesAnything()
+def test_sublayer_with_kwargs_receives_all_context():
+    recorder = AcceptsAnyKeyword()
     mask = torch.ones(3, 7, dtype=torch.bool)
-    Stack([greedy, nn.Tanh()], dim=10)(tokens(), mask=mask, graph="anything")
-    assert greedy.given == {"mask": mask, "graph": "anything"}
+    Stack([recorder, nn.Tanh()], dim=10)(tokens(), mask=mask, graph="anything")
+    assert recorder.context == {"mask": mask, "graph": "anything"}
 
 
-def test_a_compiled_sublayer_still_gets_its_context_and_its_start():
+def test_compiled_sublayers_keep_context_and_weight_roles():
     torch.manual_seed(0)
     plain = Encoder(dim=12, depth=1, heads=3, wiring="sub_ln").eval()
     compiled = [torch.compile(module, backend="eager") for module in plain.sublayers]
@@ -67,12 +67,12 @@ def test_a_compiled_sublayer_still_gets_its_context_and_its_start():
     mask = torch.ones(2, 5, dtype=torch.bool)
     mask[0, 3:] = False
     x = tokens(2, 5, 12)
-    with torch.no_grad():  # dynamo itself warns of gradients of what it traces
+    with torch.no_grad():  # dynamo warns when it traces with gradients
         torch.testing.assert_close(stack(x, mask=mask), plain(x, mask=mask))
     assert [role for role, _ in stack.weights()] == [role for role, _ in plain.weights()]
 
 
-def test_a_mask_is_welcome_though_no_sublayer_wants_it():
+def test_mask_is_accepted_when_no_sublayer_uses_it():
     stack = toy_stack("pre_ln")
     mask = torch.ones(3, 7, dtype=torch.bool)
     torch.testing.assert_close(stack(tokens(), mask=mask), stack(tokens()))
@@ -88,7 +88,7 @@ def test_a_mask_is_welcome_though_no_sublayer_wants_it():
         ([[True] * 7] * 3, "got list"),
     ],
 )
-def test_masks_of_the_wrong_kind_are_refused(mask, message):
+def test_invalid_masks_raise(mask, message):
     with pytest.raises(UserError, match=message):
         toy_stack("pre_ln")(tokens(), mask=mask)
 
@@ -102,7 +102,7 @@ def test_masks_of_the_wrong_kind_are_refused(mask, message):
         ([[1.0]], "expected a tensor .*, got list"),
     ],
 )
-def test_tokens_of_the_wrong_kind_are_refused(x, message):
+def test_invalid_inputs_raise(x, message):
     with pytest.raises(UserError, match=message):
         toy_stack("pre_ln")(x)
 
@@ -112,14 +112,14 @@ def test_tokens_of_the_wrong_kind_are_refused(x, message):
     [
         ({"sublayers": []}, "expected a flat list with 2 sub-layers per layer, .* got 0"),
         (
-            {"sublayers": [Silent()] * 3},
+            {"sublayers": [ZeroBranch()] * 3},
             "expected a flat list with 2 sub-layers per layer, .* got 3",
         ),
         (
-            {"sublayers": [Silent(), lambda x: x]},
+            {"sublayers": [ZeroBranch(), lambda x: x]},
             "sub-layer 1: expected a torch.nn.Module .* got <function",
         ),
-        ({"sublayers": [[Silent(), Silent()]]}, "in one flat list"),
+        ({"sublayers": [[ZeroBranch(), ZeroBranch()]]}, "in one flat list"),
         ({"dim": 0}, "dim must be a whole number from 1, got 0"),
         ({"dim": 8.0}, "dim must be a whole number from 1, got 8.0"),
         ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1, got 1.0"),
@@ -144,15 +144,15 @@ def test_tokens_of_the_wrong_kind_are_refused(x, message):
         ({"wiring": "res_post(start=0.0)", "norm": "layer(affine=False)"}, "has no gain"),
     ],
 )
-def test_nonsense_is_refused_at_construction(arguments, message):
-    arguments = {"sublayers": [Silent(), Silent()], "dim": 8} | arguments
+def test_invalid_constructor_arguments_raise(arguments, message):
+    arguments = {"sublayers": [ZeroBranch(), ZeroBranch()], "dim": 8} | arguments
     with pytest.raises(UserError, match=message):
         Stack(arguments.pop("sublayers"), **arguments)
 
 
-def test_unknown_names_can_be_told_apart_and_are_value_errors():
+def test_unknown_names_raise_a_value_error_subclass():
     with pytest.raises(UnknownNameError):
-        Stack([Silent()], dim=8, kinds=("ffn",), wiring="nope")
+        Stack([ZeroBranch()], dim=8, kinds=("ffn",), wiring="nope")
     assert issubclass(UnknownNameError, ValueError)
 
 
@@ -163,7 +163,7 @@ def test_unknown_names_can_be_told_apart_and_are_value_errors():
         (nn.LSTM(10, 10), r"sub-layer 1 \(LSTM, kind 'ffn'\): expected .* got tuple"),
     ],
 )
-def test_a_sublayer_that_changes_the_shape_is_named(sublayer, message):
+def test_sublayer_that_changes_shape_is_named_in_error(sublayer, message):
     with pytest.raises(UserError, match=message):
         Stack([nn.Tanh(), sublayer], dim=10)(tokens())
 
@@ -179,7 +179,7 @@ def test_dropout_acts_on_branches_and_only_in_training():
     assert torch.equal(stack.eval()(tokens()), plain(tokens()))
 
 
-def test_taps_see_what_is_read_returned_and_carried():
+def test_taps_record_read_branch_and_stream():
     stack = toy_stack("pre_ln")
     with stack.taps.record() as tape:
         y = stack(tokens())
@@ -193,46 +193,46 @@ def test_taps_see_what_is_read_returned_and_carried():
     assert not any(tap.has_hooks for tap in stack.taps.stream)  # nothing stays hooked
 
 
-def test_a_hook_on_a_tap_may_replace_what_passes():
+def test_tap_hook_can_replace_output():
     stack = toy_stack("pre_ln")
     hook = stack.taps.branch[3].register_forward_hook(lambda _t, _i, out: torch.zeros_like(out))
     changed = stack(tokens())
     hook.remove()
-    stack.sublayers[3] = Silent()
+    stack.sublayers[3] = ZeroBranch()
     torch.testing.assert_close(changed, stack(tokens()))
 
 
 @pytest.mark.parametrize("wiring", ["pre_ln", "post_ln", "false_pre_ln", "hyper", "dlcl"])
-def test_a_look_at_the_skip_changes_nothing_and_sees_what_the_write_finds(wiring):
+def test_skip_tap_records_trunk_and_changes_nothing(wiring):
     torch.manual_seed(0)
     stack = Stack([nn.Linear(8, 8) for _ in range(4)], dim=8, wiring=wiring)
-    x, seen, found = torch.randn(2, 5, 8), [], []
+    x, skips, trunks = torch.randn(2, 5, 8), [], []
     y = stack(x)
     hooks = [
-        tap.register_forward_hook(lambda _t, _i, out: seen.append(out)) for tap in stack.taps.skip
+        tap.register_forward_hook(lambda _t, _i, out: skips.append(out)) for tap in stack.taps.skip
     ]
     write = stack.wiring.write
 
-    def noted(state, site, branch):
-        found.append(stack.wiring.trunk(state))
+    def record_write(state, site, branch):
+        trunks.append(stack.wiring.trunk(state))
         return write(state, site, branch)
 
-    stack.wiring.write = noted
+    stack.wiring.write = record_write
     assert stack(x).equal(y)
-    assert len(seen) == len(found) == 4
-    assert all(one.equal(other) for one, other in zip(seen, found, strict=True))
+    assert len(skips) == len(trunks) == 4
+    assert all(one.equal(other) for one, other in zip(skips, trunks, strict=True))
     for hook in hooks:
         hook.remove()
 
 
-def test_taps_are_released_when_the_forward_fails():
+def test_taps_are_released_after_failed_forward():
     stack = Stack([nn.Tanh(), nn.Linear(10, 12)], dim=10)
     with pytest.raises(UserError), stack.taps.record():
         stack(tokens())
     assert not any(tap.has_hooks for tap in stack.taps.modules() if hasattr(tap, "watched"))
 
 
-def test_weights_may_be_shared_between_layers():
+def test_layers_can_share_weights():
     shared = nn.Linear(10, 10)
     stack = Stack([shared, nn.Tanh()] * 3, dim=10, wiring="post_ln")
     assert len(list(stack.sublayers.parameters())) == 2
@@ -240,7 +240,7 @@ def test_weights_may_be_shared_between_layers():
     stack(tokens())
 
 
-def test_one_forward_does_not_leave_traces_for_the_next():
+def test_forward_leaves_no_state():
     stack = Encoder(dim=12, depth=2, heads=3, norm="instance", wiring="dlcl")
     x = tokens(2, 5, 12)
     mask = torch.ones(2, 5, dtype=torch.bool)
@@ -251,19 +251,19 @@ def test_one_forward_does_not_leave_traces_for_the_next():
     assert stack.wiring._mask is None
 
 
-def test_a_condition_that_nothing_takes_is_refused():
+def test_unused_condition_raises():
     with pytest.raises(UserError, match="cond: expected None, because norm layer"):
         Encoder(dim=12, depth=1, heads=3)(tokens(2, 5, 12), cond=tokens(2, 12))
 
 
-class TakesNothing(nn.Module):
+class AcceptsNothing(nn.Module):
     def forward(self):
         return None
 
 
-def test_a_sublayer_that_takes_nothing_is_refused():
-    with pytest.raises(UserError, match=r"TakesNothing.forward: expected a parameter"):
-        Stack([TakesNothing(), nn.Tanh()], dim=8)
+def test_sublayer_whose_forward_has_no_parameter_raises():
+    with pytest.raises(UserError, match=r"AcceptsNothing.forward: expected a parameter"):
+        Stack([AcceptsNothing(), nn.Tanh()], dim=8)
 
 
 @pytest.mark.parametrize(
@@ -278,18 +278,18 @@ def test_a_sublayer_that_takes_nothing_is_refused():
         ({"ffn_dim": -1}, "ffn_dim: expected an integer of at least 1, got -1"),
     ],
 )
-def test_nonsense_inside_the_usual_sublayers_is_refused_by_its_own_name(options, message):
+def test_invalid_encoder_options_raise_with_option_name(options, message):
     with pytest.raises(UserError, match=message):
         Encoder(dim=12, depth=1, heads=3, **options)
 
 
-def test_positions_are_counted_from_zero():
+def test_negative_position_index_raises():
     stack = Encoder(dim=12, depth=1, heads=3, positions="learned")
     with pytest.raises(UserError, match="expected integers from 0, got negative"):
         stack(tokens(2, 3, 12), position_index=torch.tensor([-1, 0, 1]))
 
 
-def test_conditions_reach_the_norms():
+def test_condition_reaches_norms():
     stack = Encoder(dim=12, depth=2, heads=3, norm="ada_ln", wiring="sandwich")
     x, cond = tokens(2, 5, 12), tokens(2, 12, seed=6)
     assert torch.equal(stack(x, cond=cond), stack(x))  # modulation starts at zero
@@ -299,7 +299,7 @@ def test_conditions_reach_the_norms():
     assert not torch.allclose(stack(x, cond=cond), stack(x))
 
 
-def test_encoder_and_decoder_may_be_wired_differently():
+def test_encoder_and_decoder_with_different_wirings():
     encoder = Encoder(dim=12, depth=3, heads=3, wiring="deepnorm", other_depth=2)
     decoder = Decoder(dim=12, depth=2, heads=3, wiring="b2t", norm="rms", other_depth=3)
     memory = encoder(tokens(2, 6, 12))
@@ -307,7 +307,7 @@ def test_encoder_and_decoder_may_be_wired_differently():
     assert encoder.plan.role == "encoder" and decoder.plan.kinds == ("self", "cross", "ffn")
 
 
-def test_autocast_keeps_the_stream_and_runs_every_wiring():
+def test_every_wiring_under_autocast():
     from addnorm.wirings import registry
 
     for name in registry:

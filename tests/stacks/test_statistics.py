@@ -1,4 +1,4 @@
-"""Statistics at the start that the literature derives, measured on real stacks."""
+"""Statistics at initialization, as derived in the literature, measured on stacks."""
 
 import math
 
@@ -11,8 +11,8 @@ from addnorm import Stack
 DIM = 256
 
 
-class Value(nn.Module):
-    """Attention of Xiong et al.'s model: queries and keys at zero, so that it averages values."""
+class ValueAttention(nn.Module):
+    """Attention in the model of Xiong et al.: zero queries and keys, so it averages values."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -22,8 +22,8 @@ class Value(nn.Module):
         return (x @ self.weight).mean(1, keepdim=True).expand_as(x)
 
 
-class Relu(nn.Module):
-    """Their feed-forward: both matrices dim x dim, entries N(0, 1 / dim)."""
+class ReluFeedForward(nn.Module):
+    """Feed-forward in the model of Xiong et al.: dim x dim matrices, entries N(0, 1 / dim)."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -36,12 +36,12 @@ class Relu(nn.Module):
 
 def xiong_stack(wiring: str, depth: int, seed: int = 0) -> Stack:
     torch.manual_seed(seed)
-    sublayers = [module for _ in range(depth) for module in (Value(), Relu())]
+    sublayers = [module for _ in range(depth) for module in (ValueAttention(), ReluFeedForward())]
     return Stack(sublayers, dim=DIM, wiring=wiring)
 
 
 def streams(wiring: str, depth: int, length: int = 1) -> list[torch.Tensor]:
-    """The stream behind every sub-layer; one token, for which attention is its value matrix."""
+    """Return the stream after every sub-layer; with one token, attention is its value matrix."""
     stack = xiong_stack(wiring, depth)
     torch.manual_seed(1)
     with torch.no_grad(), stack.taps.record() as tape:
@@ -76,7 +76,7 @@ def test_post_ln_stream_keeps_its_size_and_its_sum_is_three_halves():
 
 
 def last_ffn_gradient(wiring: str, depth: int) -> float:
-    """Gradient of the last output matrix for a softmax head, mean over 4 models and 12 tokens."""
+    """Return the mean gradient norm of the last matrix, over 4 models and 12 tokens."""
     norms = []
     for seed in range(4):
         stack = xiong_stack(wiring, depth, seed)
@@ -89,8 +89,8 @@ def last_ffn_gradient(wiring: str, depth: int) -> float:
     return sum(norms) / len(norms)
 
 
-def test_last_gradient_is_flat_in_depth_for_post_ln_and_falls_as_its_root_for_pre_ln():
-    """Xiong et al. 2020, theorem 1; the model's own law for Pre-LN is 1 / sqrt(1 + depth / 2)."""
+def test_last_gradient_is_constant_in_post_ln_and_falls_with_depth_in_pre_ln():
+    """Xiong et al. 2020, theorem 1; here Pre-LN gradients scale as 1 / sqrt(1 + depth / 2)."""
     depths = (4, 16)
     post = [last_ffn_gradient("post_ln", depth) for depth in depths]
     pre = [last_ffn_gradient("pre_ln", depth) for depth in depths]
@@ -98,8 +98,8 @@ def test_last_gradient_is_flat_in_depth_for_post_ln_and_falls_as_its_root_for_pr
     assert pre[0] / pre[1] == pytest.approx(math.sqrt((1 + 16) / (1 + 4)), rel=0.2)
 
 
-def dependency(wiring: str, depth: int) -> list[float]:
-    """Var[f] / Var[x + f] at every site: Liu et al. 2020."""
+def branch_variance_shares(wiring: str, depth: int) -> list[float]:
+    """Return Var[f] / Var[x + f] at every site: Liu et al. 2020."""
     torch.manual_seed(0)
     sublayers = [nn.Linear(DIM, DIM, bias=False) for _ in range(2 * depth)]
     for module in sublayers:
@@ -114,14 +114,14 @@ def dependency(wiring: str, depth: int) -> list[float]:
     return shares
 
 
-def test_dependency_falls_as_the_harmonic_series_in_pre_ln_and_is_constant_in_post_ln():
-    pre, post = dependency("pre_ln", 10), dependency("post_ln", 10)
+def test_branch_share_is_harmonic_in_pre_ln_and_constant_in_post_ln():
+    pre, post = branch_variance_shares("pre_ln", 10), branch_variance_shares("post_ln", 10)
     expected = [1 / (i + 1) for i in range(1, 21)]
     assert pre == pytest.approx(expected, rel=0.2)
     assert post == pytest.approx([0.5] * 20, rel=0.1)
 
 
-def test_sandwich_and_res_post_grow_by_one_a_sublayer_whatever_the_weights():
+def test_sandwich_and_res_post_grow_by_one_per_sublayer_for_any_weights():
     for wiring in ("sandwich", "res_post"):
         torch.manual_seed(0)
         sublayers = [nn.Linear(DIM, DIM) for _ in range(16)]
@@ -134,7 +134,7 @@ def test_sandwich_and_res_post_grow_by_one_a_sublayer_whatever_the_weights():
         assert sizes == pytest.approx([2 + k for k in range(16)], rel=0.15)
 
 
-def test_gpt2_start_keeps_the_variance_of_the_stream_whatever_the_depth():
+def test_gpt2_init_keeps_stream_variance_at_any_depth():
     from addnorm import Encoder
 
     def growth(init: str, depth: int) -> float:
@@ -152,8 +152,8 @@ def test_gpt2_start_keeps_the_variance_of_the_stream_whatever_the_depth():
     assert growth("xavier", 16) > 3 * growth("xavier", 4)
 
 
-def reached(wiring: str, depth: int) -> float:
-    """Gradient that reaches the embedding through saturating sub-layers."""
+def input_gradient_norm(wiring: str, depth: int) -> float:
+    """Return the norm of the gradient of the input, through saturating sub-layers."""
     torch.manual_seed(0)
     sublayers = [nn.Sequential(nn.Linear(64, 64), nn.Tanh()) for _ in range(2 * depth)]
     for module in sublayers:
@@ -165,6 +165,8 @@ def reached(wiring: str, depth: int) -> float:
     return grad.norm().item()
 
 
-def test_keel_passes_gradients_through_256_sublayers_where_those_of_post_ln_explode():
-    assert reached("keel", 128) == pytest.approx(reached("keel", 1), rel=0.8)
-    assert reached("post_ln", 128) > 1e3 * reached("post_ln", 1)
+def test_keel_gradients_stay_bounded_where_post_ln_gradients_explode():
+    assert input_gradient_norm("keel", 128) == pytest.approx(
+        input_gradient_norm("keel", 1), rel=0.8
+    )
+    assert input_gradient_norm("post_ln", 128) > 1e3 * input_gradient_norm("post_ln", 1)

@@ -1,4 +1,4 @@
-"""Encoder and decoder: against torch.nn, and what every wiring must keep."""
+"""Encoder and decoder: comparison with torch.nn, and properties of every wiring."""
 
 import copy
 import warnings
@@ -14,18 +14,18 @@ from addnorm.core.errors import ArrangementMismatchError, UserError
 from addnorm.sublayers import KVCache, masks
 from addnorm.sublayers.positions import registry as positions
 from addnorm.wirings import registry as wirings
-from tests.helpers import gradients, shaken, tokens
+from tests.helpers import gradients, perturb, tokens
 from tests.rounding import assert_bfloat16_close
 
 
-def make(kind=Encoder, *, dtype=torch.float32, move=True, **options):
+def make_stack(kind=Encoder, *, dtype=torch.float32, perturbed=True, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
         stack = kind(**{"dim": 12, "depth": 3, "heads": 2} | options)
-        return (shaken(stack) if move else stack).to(dtype)
+        return (perturb(stack) if perturbed else stack).to(dtype)
 
 
-# Strangers: torch.nn on copied weights.
+# Comparison with torch.nn on copied weights.
 
 
 def copy_attention(theirs, ours):
@@ -37,7 +37,7 @@ def copy_attention(theirs, ours):
 
 
 def copy_stack(theirs, ours):
-    """Weights of a UsualStack into torch.nn.TransformerEncoder or TransformerDecoder."""
+    """Copy the weights of a stack to torch.nn.TransformerEncoder or TransformerDecoder."""
     for site, sublayer in zip(ours.plan.sites, ours.sublayers, strict=True):
         layer = theirs.layers[site.layer]
         if site.kind == "ffn":
@@ -68,17 +68,17 @@ def torch_encoder(ours, **layer):
     return copy_stack(encoder, ours)
 
 
-ORDERS = [("post_ln", False), ("pre_ln", True)]
+NORM_ORDERS = [("post_ln", False), ("pre_ln", True)]
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize(("wiring", "norm_first"), ORDERS)
+@pytest.mark.parametrize(("wiring", "norm_first"), NORM_ORDERS)
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("activation", ["relu", "gelu"])
 def test_equals_torch_transformer_encoder_in_both_orders(wiring, norm_first, masked, activation):
     """norm_first=False is post_ln and has no final norm; norm_first=True is pre_ln only together
     with norm=LayerNorm, which torch does not add by itself."""
-    ours = make(wiring=wiring, activation=activation)
+    ours = make_stack(wiring=wiring, activation=activation)
     theirs = torch_encoder(ours, norm_first=norm_first, activation=activation)
     x = tokens(3, 7, 12).requires_grad_()
     mask = masks.padding_mask(torch.tensor([7, 4, 1])) if masked else None
@@ -90,10 +90,10 @@ def test_equals_torch_transformer_encoder_in_both_orders(wiring, norm_first, mas
 
 
 @pytest.mark.peer
-@pytest.mark.parametrize(("wiring", "norm_first"), ORDERS)
+@pytest.mark.parametrize(("wiring", "norm_first"), NORM_ORDERS)
 @pytest.mark.parametrize("masked", [False, True])
-def test_equals_torch_transformer_decoder_of_three_sublayers(wiring, norm_first, masked):
-    ours = make(Decoder, wiring=wiring, other_depth=2)
+def test_equals_torch_transformer_decoder(wiring, norm_first, masked):
+    ours = make_stack(Decoder, wiring=wiring, other_depth=2)
     layer = nn.TransformerDecoderLayer(
         12, 2, dim_feedforward=48, dropout=0.0, batch_first=True, norm_first=norm_first
     )
@@ -115,14 +115,14 @@ def test_equals_torch_transformer_decoder_of_three_sublayers(wiring, norm_first,
 
 
 @pytest.mark.peer
-def test_the_trap_of_torch_transformer_is_its_doubled_final_norm():
+def test_torch_transformer_adds_second_final_norm_to_post_ln():
     """torch.nn.Transformer with norm_first=False, its default, adds a final norm to encoder and
     decoder although the last layer has normalized already (pytorch issue 24930)."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of nested tensors
+        warnings.simplefilter("ignore")  # about nested tensors
         theirs = nn.Transformer(12, 2, 3, 3, 48, dropout=0.0, batch_first=True)
     shared = {"wiring": "post_ln(final_norm=True)", "other_depth": 3}
-    encoder, decoder = make(**shared), make(Decoder, **shared)
+    encoder, decoder = make_stack(**shared), make_stack(Decoder, **shared)
     copy_stack(theirs.encoder, encoder)
     copy_stack(theirs.decoder, decoder)
     x, y = tokens(3, 7, 12), tokens(3, 5, 12, seed=9)
@@ -131,43 +131,45 @@ def test_the_trap_of_torch_transformer_is_its_doubled_final_norm():
         ours, theirs(x, y, tgt_mask=~masks.causal_mask(5)), rtol=0, atol=1e-5
     )
 
-    plain = make(wiring="post_ln", other_depth=3)
+    plain = make_stack(wiring="post_ln", other_depth=3)
     state = {
         name: value
         for name, value in encoder.state_dict().items()
         if "final_norm" not in name and "extra_state" not in name
     }
     plain.load_state_dict(state, strict=False)
-    assert not torch.allclose(plain(x), encoder(x), atol=1e-2)  # what the published Post-LN is
+    assert not torch.allclose(plain(x), encoder(x), atol=1e-2)  # plain is the published Post-LN
 
 
 @pytest.mark.peer
-def test_torch_starts_all_layers_as_copies_and_we_do_not():
+def test_layers_have_different_initial_weights_unlike_torch():
     layer = nn.TransformerEncoderLayer(12, 2, batch_first=True)
     theirs = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False).layers
     assert torch.equal(theirs[0].linear1.weight, theirs[1].linear1.weight)
-    ours = make(move=False).sublayers
+    ours = make_stack(perturbed=False).sublayers
     assert not torch.equal(ours[1].up_proj.weight, ours[3].up_proj.weight)
 
 
-# What every wiring must keep.
+# Properties of every wiring.
 
 
-def stacks(wiring, **options):
-    """Encoder, decoder alone, decoder of a pair, with what each is called with besides x."""
+def make_all_roles(wiring, **options):
+    """Yield encoder, decoder-only and decoder with memory, each with its context."""
     memory = tokens(2, 5, 12, seed=9, dtype=torch.float64)
     for kind, other, context in (
         (Encoder, None, {}),
         (Decoder, None, {}),
         (Decoder, 4, {"memory": memory}),
     ):
-        made = make(kind, wiring=wiring, other_depth=other, depth=4, dtype=torch.float64, **options)
-        yield made.eval(), context
+        stack = make_stack(
+            kind, wiring=wiring, other_depth=other, depth=4, dtype=torch.float64, **options
+        )
+        yield stack.eval(), context
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_every_wiring_decodes_step_by_step(wiring):
-    for stack, context in stacks(wiring, positions="rotary"):
+def test_every_wiring_decodes_incrementally(wiring):
+    for stack, context in make_all_roles(wiring, positions="rotary"):
         if not stack.plan.causal:
             continue
         x, cache = tokens(2, 6, 12, dtype=torch.float64), KVCache(len(stack.plan.sites))
@@ -177,12 +179,12 @@ def test_every_wiring_decodes_step_by_step(wiring):
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_every_wiring_leaves_later_tokens_unseen(wiring):
-    for stack, context in stacks(wiring, positions="alibi"):
+def test_every_causal_wiring_ignores_later_tokens(wiring):
+    for stack, context in make_all_roles(wiring, positions="alibi"):
         x = tokens(2, 6, 12, dtype=torch.float64)
-        moved = x.clone()
-        moved[:, 3] += 1
-        difference = (stack(moved, **context) - stack(x, **context)).abs().amax(-1)
+        changed = x.clone()
+        changed[:, 3] += 1
+        difference = (stack(changed, **context) - stack(x, **context)).abs().amax(-1)
         assert (difference[:, 3] > 0).all()
         if stack.plan.causal:
             assert (difference[:, :3] == 0).all()
@@ -190,7 +192,7 @@ def test_every_wiring_leaves_later_tokens_unseen(wiring):
 
 @pytest.mark.parametrize("wiring", wirings)
 def test_every_wiring_ignores_padding(wiring):
-    for stack, context in stacks(wiring, positions="sinusoid"):
+    for stack, context in make_all_roles(wiring, positions="sinusoid"):
         x = tokens(2, 6, 12, dtype=torch.float64)
         mask = torch.ones(2, 6, dtype=torch.bool)
         mask[:, 4:] = False
@@ -199,30 +201,30 @@ def test_every_wiring_ignores_padding(wiring):
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_every_wiring_survives_a_sequence_of_padding(wiring):
-    for stack, context in stacks(wiring, positions="t5"):
+def test_every_wiring_is_finite_for_all_padding_sequence(wiring):
+    for stack, context in make_all_roles(wiring, positions="t5"):
         x = tokens(2, 6, 12, dtype=torch.float64)
         x[0] = 0
         x.requires_grad_()
         mask = torch.tensor([[False] * 6, [True] * 6])
         y = stack(x, mask=mask, **context)
         assert y.isfinite().all()
-        found = gradients(y[1], [x, *stack.parameters()])
-        assert all(gradient.isfinite().all() for gradient in found)
+        grads = gradients(y[1], [x, *stack.parameters()])
+        assert all(gradient.isfinite().all() for gradient in grads)
 
 
 @pytest.mark.parametrize("wiring", wirings)
-def test_no_layer_starts_as_a_copy(wiring):
+def test_every_wiring_starts_layers_with_different_weights(wiring):
     for stack in (
-        make(wiring=wiring, move=False),
-        make(Decoder, wiring=wiring, other_depth=2, move=False),
+        make_stack(wiring=wiring, perturbed=False),
+        make_stack(Decoder, wiring=wiring, other_depth=2, perturbed=False),
     ):
-        seen = set()
+        starts = set()
         for role, weight in stack.weights():
             if role != "bias" and weight.any():  # some wirings start matrices at zero
-                seen.add(weight.flatten()[:4].detach().numpy().tobytes())
-        alive = [role for role, weight in stack.weights() if role != "bias" and weight.any()]
-        assert len(seen) == len(alive) > 0
+                starts.add(weight.flatten()[:4].detach().numpy().tobytes())
+        nonzero = [role for role, weight in stack.weights() if role != "bias" and weight.any()]
+        assert len(starts) == len(nonzero) > 0
 
 
 # Positions.
@@ -233,8 +235,8 @@ def test_no_layer_starts_as_a_copy(wiring):
 @settings(max_examples=15, deadline=None)
 @given(rows=st.lists(st.lists(st.booleans(), min_size=6, max_size=6), min_size=1, max_size=3))
 def test_padded_equals_trimmed_for_any_mask_and_position(call, kind, rows):
-    """Padding on the left, on the right or between moves nobody."""
-    stack, mask = make(kind, positions=call, dtype=torch.float64), torch.tensor(rows)
+    """Padding on the left, on the right or between tokens does not shift positions."""
+    stack, mask = make_stack(kind, positions=call, dtype=torch.float64), torch.tensor(rows)
     x = tokens(len(rows), 6, 12, dtype=torch.float64)
     padded = stack(x, mask=mask)
     for row, keep in enumerate(mask):
@@ -243,67 +245,68 @@ def test_padded_equals_trimmed_for_any_mask_and_position(call, kind, rows):
 
 
 @pytest.mark.parametrize("call", positions)
-def test_only_positions_tell_the_order_of_an_encoder(call):
-    encoder, x = make(positions=call, dtype=torch.float64), tokens(2, 6, 12, dtype=torch.float64)
+def test_encoder_depends_on_token_order_only_through_positions(call):
+    encoder = make_stack(positions=call, dtype=torch.float64)
+    x = tokens(2, 6, 12, dtype=torch.float64)
     order = torch.tensor([3, 0, 5, 1, 4, 2])
-    same = torch.allclose(encoder(x[:, order]), encoder(x)[:, order])
-    assert same == (call == "none")
-    moved = encoder(x[:, order], position_index=order)
-    torch.testing.assert_close(moved, encoder(x)[:, order])
+    order_is_ignored = torch.allclose(encoder(x[:, order]), encoder(x)[:, order])
+    assert order_is_ignored == (call == "none")
+    reordered = encoder(x[:, order], position_index=order)
+    torch.testing.assert_close(reordered, encoder(x)[:, order])
 
 
 @pytest.mark.parametrize("call", ["rotary", "t5", "alibi"])
-def test_relative_positions_see_only_differences(call):
-    decoder, x = make(Decoder, positions=call), tokens(2, 6, 12)
+def test_relative_positions_depend_only_on_differences(call):
+    decoder, x = make_stack(Decoder, positions=call), tokens(2, 6, 12)
     shifted = decoder(x, position_index=torch.arange(6) + 50)
     torch.testing.assert_close(shifted, decoder(x), rtol=1e-4, atol=1e-4)
 
 
 def test_absolute_positions_are_added_once_before_the_stack():
-    placed, plain = make(positions="sinusoid"), make()
+    with_positions, plain = make_stack(positions="sinusoid"), make_stack()
     x = tokens(2, 6, 12)
     plain.load_state_dict(
-        {k: v for k, v in placed.state_dict().items() if k != "_extra_state"}, strict=False
+        {k: v for k, v in with_positions.state_dict().items() if k != "_extra_state"}, strict=False
     )
-    expected = plain(placed.positions.add(x, torch.arange(6)))
-    torch.testing.assert_close(placed(x), expected)
+    expected = plain(with_positions.positions.add(x, torch.arange(6)))
+    torch.testing.assert_close(with_positions(x), expected)
 
 
-def test_one_table_serves_all_layers():
-    encoder = make(positions="t5")
+def test_layers_share_one_position_table():
+    encoder = make_stack(positions="t5")
     assert [name for name in encoder.state_dict() if "table" in name] == ["positions.table"]
-    found = gradients(encoder(tokens(2, 6, 12)), [encoder.positions.table])[0]
-    assert found.abs().sum() > 0
+    grad = gradients(encoder(tokens(2, 6, 12)), [encoder.positions.table])[0]
+    assert grad.abs().sum() > 0
 
 
-def test_calibration_places_positions_too():
-    """A forward that is watched sees the same streams as one that is not."""
-    encoder, x = make(positions="learned"), tokens(2, 6, 12)
+def test_calibration_adds_positions():
+    """The calibration forward records the same branches as a normal forward."""
+    encoder, x = make_stack(positions="learned"), tokens(2, 6, 12)
     with encoder.taps.record() as tape:
         encoder(x)
-    seen = []
-    encoder.wiring.calibrate = lambda run: run(lambda site, state, branch: seen.append(branch))
+    branches = []
+    encoder.wiring.calibrate = lambda run: run(lambda site, state, branch: branches.append(branch))
     encoder.calibrate(x)
-    torch.testing.assert_close(seen, tape["branch"])
+    torch.testing.assert_close(branches, tape["branch"])
 
 
-# Building.
+# Construction.
 
 
 def test_roles_and_kinds():
     for stack, role, kinds in (
-        (make(), "encoder_only", ("self", "ffn")),
-        (make(other_depth=2), "encoder", ("self", "ffn")),
-        (make(Decoder), "decoder_only", ("self", "ffn")),
-        (make(Decoder, other_depth=2), "decoder", ("self", "cross", "ffn")),
+        (make_stack(), "encoder_only", ("self", "ffn")),
+        (make_stack(other_depth=2), "encoder", ("self", "ffn")),
+        (make_stack(Decoder), "decoder_only", ("self", "ffn")),
+        (make_stack(Decoder, other_depth=2), "decoder", ("self", "cross", "ffn")),
     ):
         assert (stack.plan.role, stack.plan.kinds) == (role, kinds)
         assert stack.plan.depth == 3
         assert len(stack.sublayers) == 3 * len(kinds)
 
 
-def test_blocks_reach_their_sublayers():
-    stack = make(
+def test_options_reach_their_sublayers():
+    stack = make_stack(
         Decoder,
         other_depth=2,
         heads=4,
@@ -324,13 +327,13 @@ def test_blocks_reach_their_sublayers():
     assert attention.causal
     assert (ffn.hidden, ffn.activation, ffn.dropout.p) == (20, "swiglu", 0.2)
     assert ffn.up_proj.bias is None
-    persistent = make(Decoder, other_depth=2, persistent=5).sublayers
+    persistent = make_stack(Decoder, other_depth=2, persistent=5).sublayers
     assert (persistent[0].persistent, persistent[1].persistent) == (5, 0)
 
 
-def test_a_seed_decides_all_parameters_and_leaves_the_generator():
+def test_seed_determines_parameters_and_keeps_global_generator():
     options = {"positions": "learned", "qk_norm": "l2"}
-    one, two = make(Decoder, **options), make(Decoder, **options)
+    one, two = make_stack(Decoder, **options), make_stack(Decoder, **options)
     torch.manual_seed(5)
     one.init_weights(seed=7)
     after = torch.rand(())
@@ -345,8 +348,8 @@ def test_a_seed_decides_all_parameters_and_leaves_the_generator():
 
 @pytest.mark.parametrize("call", positions)
 def test_state_dict_round_trip(call):
-    one = make(Decoder, positions=call, qk_norm="cosine", kv_heads=1)
-    two = make(Decoder, positions=call, qk_norm="cosine", kv_heads=1, move=False)
+    one = make_stack(Decoder, positions=call, qk_norm="cosine", kv_heads=1)
+    two = make_stack(Decoder, positions=call, qk_norm="cosine", kv_heads=1, perturbed=False)
     two.load_state_dict(one.state_dict())
     assert torch.equal(one(tokens(2, 6, 12)), two(tokens(2, 6, 12)))
 
@@ -356,9 +359,9 @@ def test_state_dict_round_trip(call):
     [{"positions": "rotary"}, {"heads": 3}, {"activation": "gelu"}, {"wiring": "post_ln"}],
     ids=str,
 )
-def test_weights_of_another_arrangement_are_refused_though_shapes_agree(other):
+def test_weights_of_other_arrangement_with_same_shapes_raise(other):
     with pytest.raises(ArrangementMismatchError, match="expected weights of the arrangement"):
-        make(**other).load_state_dict(make().state_dict(), strict=False)
+        make_stack(**other).load_state_dict(make_stack().state_dict(), strict=False)
 
 
 @pytest.mark.parametrize("call", positions)
@@ -373,16 +376,16 @@ def test_construction_on_the_meta_device(call):
 @pytest.mark.parametrize("call", positions)
 def test_float64_equals_float32_up_to_rounding(call):
     x = tokens(2, 6, 12)
-    y = make(Decoder, positions=call, dtype=torch.float64)(x.double())
+    y = make_stack(Decoder, positions=call, dtype=torch.float64)(x.double())
     assert y.dtype == torch.float64
-    expected = make(Decoder, positions=call)(x)
+    expected = make_stack(Decoder, positions=call)(x)
     torch.testing.assert_close(y.float(), expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.parametrize("call", positions)
 def test_bfloat16_equals_float32_up_to_rounding(call):
     """Output and all gradients, with the same rounded inputs and weights."""
-    stack = make(Decoder, positions=call, dtype=torch.bfloat16)
+    stack = make_stack(Decoder, positions=call, dtype=torch.bfloat16)
     x = tokens(2, 6, 12, dtype=torch.bfloat16).requires_grad_()
     y = stack(x)
     actual = [y, *gradients(y, [x, *stack.parameters()])]
@@ -397,55 +400,61 @@ def test_bfloat16_equals_float32_up_to_rounding(call):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("call", positions)
-def test_traces_into_one_graph(call):
+def test_compiles_into_one_graph(call):
     torch._dynamo.reset()
-    stack, x = make(Decoder, positions=call, kv_heads=1, qk_norm="rms_head"), tokens(2, 6, 12)
+    stack, x = make_stack(Decoder, positions=call, kv_heads=1, qk_norm="rms_head"), tokens(2, 6, 12)
     mask = masks.padding_mask(torch.tensor([6, 3]))
     compiled = torch.compile(stack, backend="eager", fullgraph=True)
     torch.testing.assert_close(compiled(x, mask=mask), stack(x, mask=mask))
 
 
-def test_eval_twice_is_the_same_bits_and_dropout_acts_in_training():
+def test_eval_is_deterministic_and_dropout_acts_in_training():
     options = {"dropout": 0.2, "attention_dropout": 0.2, "activation_dropout": 0.2}
-    stack, x = make(**options), tokens(2, 6, 12)
+    stack, x = make_stack(**options), tokens(2, 6, 12)
     assert not torch.equal(stack(x), stack(x))
     stack.eval()
     assert torch.equal(stack(x), stack(x))
-    torch.testing.assert_close(stack(x), make()(x))
+    torch.testing.assert_close(stack(x), make_stack()(x))
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: make(ffn_dims=3), "unknown option of Encoder 'ffn_dims'; did you mean 'ffn_dim'"),
-        (lambda: make(Decoder, causal=False), "unknown option of Decoder 'causal'"),
-        (lambda: make(depth=0), "depth: expected an integer of at least 1"),
-        (lambda: make(heads=5), "heads: expected a divisor of dim=12, got 5"),
-        (lambda: make(positions="rope"), "unknown position 'rope'"),
-        (lambda: make(positions="rotary", heads=4), "expected an even number"),
-        (lambda: make(Decoder, other_depth=2)(tokens(2, 6, 12)), "memory: required by"),
-        (lambda: make(Decoder)(tokens(2, 6, 12), memory=tokens(2, 6, 12)), "takes 'memory'"),
-        (lambda: make(positions="learned")(tokens(2, 6, 11)), r"\(B, L, 12\), got .*11\)"),
-        (lambda: make(positions="sinusoid")(tokens(6, 12)), r"\(B, L, 12\), got .*\(6, 12\)"),
         (
-            lambda: make()(tokens(2, 6, 12), mask=torch.ones(2, 6)),
+            lambda: make_stack(ffn_dims=3),
+            "unknown option of Encoder 'ffn_dims'; did you mean 'ffn_dim'",
+        ),
+        (lambda: make_stack(Decoder, causal=False), "unknown option of Decoder 'causal'"),
+        (lambda: make_stack(depth=0), "depth: expected an integer of at least 1"),
+        (lambda: make_stack(heads=5), "heads: expected a divisor of dim=12, got 5"),
+        (lambda: make_stack(positions="rope"), "unknown position 'rope'"),
+        (lambda: make_stack(positions="rotary", heads=4), "expected an even number"),
+        (lambda: make_stack(Decoder, other_depth=2)(tokens(2, 6, 12)), "memory: required by"),
+        (lambda: make_stack(Decoder)(tokens(2, 6, 12), memory=tokens(2, 6, 12)), "takes 'memory'"),
+        (lambda: make_stack(positions="learned")(tokens(2, 6, 11)), r"\(B, L, 12\), got .*11\)"),
+        (lambda: make_stack(positions="sinusoid")(tokens(6, 12)), r"\(B, L, 12\), got .*\(6, 12\)"),
+        (
+            lambda: make_stack()(tokens(2, 6, 12), mask=torch.ones(2, 6)),
             "torch's key_padding_mask .* pass ~key_padding_mask",
         ),
-        (lambda: make()(tokens(2, 6, 12), cache=KVCache(6)), "cache: expected None in an encoder"),
         (
-            lambda: make(positions="alibi")(tokens(2, 6, 12), bias=torch.zeros(2, 6, 6)),
+            lambda: make_stack()(tokens(2, 6, 12), cache=KVCache(6)),
+            "cache: expected None in an encoder",
+        ),
+        (
+            lambda: make_stack(positions="alibi")(tokens(2, 6, 12), bias=torch.zeros(2, 6, 6)),
             "bias: expected None, because positions alibi provide it",
         ),
         (
-            lambda: make()(tokens(2, 6, 12), position_index=torch.zeros(6)),
+            lambda: make_stack()(tokens(2, 6, 12), position_index=torch.zeros(6)),
             r"position_index: expected integers of shape \(6,\) or \(2, 6\), got torch.float32",
         ),
         (
-            lambda: make()(tokens(2, 6, 12), position_index=torch.arange(5)),
+            lambda: make_stack()(tokens(2, 6, 12), position_index=torch.arange(5)),
             r"got torch.int64 of shape \(5,\)",
         ),
         (
-            lambda: make(positions="learned(length=4)")(tokens(2, 6, 12)),
+            lambda: make_stack(positions="learned(length=4)")(tokens(2, 6, 12)),
             "expected below 4, the learned positions, got 5",
         ),
     ],
@@ -455,38 +464,38 @@ def test_errors(call, message):
         call()
 
 
-# What stands before the first layer, and what changes from layer to layer.
+# Embedding norm, windows and biases.
 
 
-def test_the_embedding_norm_stands_behind_the_positions():
-    stack = make(positions="sinusoid", embed_norm="rms(eps=1e-5)")
-    bare = make(positions="none")
+def test_embedding_norm_follows_positions():
+    stack = make_stack(positions="sinusoid", embed_norm="rms(eps=1e-5)")
+    bare = make_stack(positions="none")
     bare.load_state_dict(
         {key: value for key, value in stack.state_dict().items() if not key.startswith("embed")}
         | {"_extra_state": bare.get_extra_state()}
     )
     x = tokens(2, 5, 12)
-    placed = stack.positions.add(x, torch.arange(5))
-    torch.testing.assert_close(stack(x), bare(stack.embed_norm(placed)))
+    with_positions = stack.positions.add(x, torch.arange(5))
+    torch.testing.assert_close(stack(x), bare(stack.embed_norm(with_positions)))
     assert "embed_norm=rms(eps=1e-05)" in bytes(stack.get_extra_state().tolist()).decode()
 
 
-def test_windows_take_turns():
-    stack = make(Decoder, depth=5, window=(4, None, 2))
+def test_windows_alternate_between_layers():
+    stack = make_stack(Decoder, depth=5, window=(4, None, 2))
     assert [stack.sublayers[2 * layer].window for layer in range(5)] == [4, None, 2, 4, None]
-    assert all(module.window == 3 for module in make(Decoder, window=3).sublayers[::2])
+    assert all(module.window == 3 for module in make_stack(Decoder, window=3).sublayers[::2])
 
 
-def test_biases_of_attention_and_feed_forward_are_chosen_apart():
-    stack = make(bias=False, ffn_bias=True)
+def test_attention_and_feed_forward_biases_are_independent():
+    stack = make_stack(bias=False, ffn_bias=True)
     attention, ffn = stack.sublayers[:2]
     assert attention.q_proj.bias is None and attention.out_proj.bias is None
     assert ffn.up_proj.bias is not None
 
 
-def test_an_embedding_norm_that_looks_ahead_is_refused_in_a_decoder():
+def test_embedding_norm_over_several_tokens_in_decoder_raises():
     with pytest.raises(
         UserError, match="embed_norm: expected a token-wise norm in a decoder, got batch"
     ):
-        make(Decoder, embed_norm="batch")
-    make(Encoder, embed_norm="batch")
+        make_stack(Decoder, embed_norm="batch")
+    make_stack(Encoder, embed_norm="batch")

@@ -1,4 +1,4 @@
-"""Feed-forward against three-line twins."""
+"""Feed-forward sub-layers against textbook formulas."""
 
 import copy
 import math
@@ -10,7 +10,7 @@ from addnorm.core.errors import UserError
 from addnorm.core.plan import Plugs
 from addnorm.sublayers import FeedForward
 from addnorm.sublayers.feedforward import GATED_ACTIVATIONS, PLAIN_ACTIVATIONS
-from tests.helpers import gradients, shaken, tokens
+from tests.helpers import gradients, perturb, tokens
 from tests.rounding import assert_bfloat16_close
 
 
@@ -34,7 +34,7 @@ def relu(x):
     return x * (x > 0)
 
 
-TWINS = {
+REFERENCE_ACTIVATIONS = {
     "relu": relu,
     "gelu": gelu,
     "gelu_tanh": gelu_tanh,
@@ -47,40 +47,41 @@ TWINS = {
 }
 
 
-def make(activation, dtype=torch.float64, **options):
+def make_feedforward(activation, dtype=torch.float64, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return shaken(FeedForward(10, 13, activation=activation, **options)).to(dtype)
+        return perturb(FeedForward(10, 13, activation=activation, **options)).to(dtype)
 
 
-def test_every_activation_has_a_twin():
-    assert set(TWINS) == set(PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)
+def test_every_activation_has_a_reference():
+    assert set(REFERENCE_ACTIVATIONS) == set(PLAIN_ACTIVATIONS | GATED_ACTIVATIONS)
 
 
 def textbook(module, activation, x):
-    """The formula with a module's weights: gated forms multiply the value by the activated gate."""
-    act = TWINS[activation]
+    """Apply the formula with the weights of a module; gated forms multiply value and gate."""
+    act = REFERENCE_ACTIVATIONS[activation]
     if activation in GATED_ACTIVATIONS:
         return module.down_proj(module.up_proj(x) * act(module.gate_proj(x)))
     return module.down_proj(act(module.up_proj(x)))
 
 
-@pytest.mark.parametrize("activation", TWINS)
+@pytest.mark.parametrize("activation", REFERENCE_ACTIVATIONS)
 @pytest.mark.parametrize("bias", [True, False])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
-def test_equals_its_twin(activation, bias, dtype):
-    module, x = make(activation, dtype, bias=bias), tokens(3, 7, 10, dtype=dtype).requires_grad_()
-    ours, twin = module(x), textbook(module, activation, x)
-    torch.testing.assert_close(ours, twin)
+def test_matches_reference(activation, bias, dtype):
+    module = make_feedforward(activation, dtype, bias=bias)
+    x = tokens(3, 7, 10, dtype=dtype).requires_grad_()
+    ours, expected = module(x), textbook(module, activation, x)
+    torch.testing.assert_close(ours, expected)
     inputs = [x, *module.parameters()]
-    for a, b in zip(gradients(ours, inputs), gradients(twin, inputs), strict=True):
+    for a, b in zip(gradients(ours, inputs), gradients(expected, inputs), strict=True):
         torch.testing.assert_close(a, b)
 
 
-@pytest.mark.parametrize("activation", TWINS)
-def test_bfloat16_equals_the_float32_reference_up_to_rounding(activation):
-    """Output and all gradients; the reference has the rounded inputs and weights."""
-    module = make(activation, torch.bfloat16)
+@pytest.mark.parametrize("activation", REFERENCE_ACTIVATIONS)
+def test_bfloat16_matches_float32_reference(activation):
+    """Compare output and gradients; the reference uses the rounded inputs and weights."""
+    module = make_feedforward(activation, torch.bfloat16)
     x = tokens(3, 7, 10, dtype=torch.bfloat16).requires_grad_()
     y = module(x)
     actual = [y, *gradients(y, [x, *module.parameters()])]
@@ -93,44 +94,44 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(activation):
     assert_bfloat16_close(actual, run_reference)
 
 
-def test_the_order_of_value_and_gate_matters():
-    module, x = make("reglu"), tokens(3, 7, 10, dtype=torch.float64)
-    swapped = make("reglu")
+def test_value_and_gate_are_not_interchangeable():
+    module, x = make_feedforward("reglu"), tokens(3, 7, 10, dtype=torch.float64)
+    swapped = make_feedforward("reglu")
     swapped.up_proj, swapped.gate_proj = swapped.gate_proj, swapped.up_proj
     assert not torch.allclose(module(x), swapped(x))
 
 
-@pytest.mark.parametrize("activation", TWINS)
-def test_plugs_stand_before_the_activation_and_before_the_last_matrix(activation):
-    module, x = make(activation), tokens(3, 7, 10, dtype=torch.float64)
+@pytest.mark.parametrize("activation", REFERENCE_ACTIVATIONS)
+def test_plugs_act_before_activation_and_before_last_matrix(activation):
+    module, x = make_feedforward(activation), tokens(3, 7, 10, dtype=torch.float64)
     width = module.shape.hidden
     assert width == (26 if activation in GATED_ACTIVATIONS else 13)
     scales = torch.linspace(0.5, 2, width, dtype=torch.float64)
     gains = torch.linspace(-1, 1, module.shape.inner, dtype=torch.float64)
     ours = module(x, plugs=Plugs(hidden=lambda h: h * scales, inner=lambda h: h * gains))
-    act, up = TWINS[activation], module.up_proj(x) * scales[:13]
+    act, up = REFERENCE_ACTIVATIONS[activation], module.up_proj(x) * scales[:13]
     inner = (
         up * act(module.gate_proj(x) * scales[13:]) if activation in GATED_ACTIVATIONS else act(up)
     )
     torch.testing.assert_close(ours, module.down_proj(inner * gains))
 
 
-def test_inner_plug_stands_after_dropout():
-    module, x = make("relu", dropout=0.5), tokens(3, 7, 10, dtype=torch.float64)
-    seen = []
-    module(x, plugs=Plugs(inner=lambda h: seen.append(h) or h))
-    clean = TWINS["relu"](module.up_proj(x))
-    kept = seen[0] != 0
-    torch.testing.assert_close(seen[0][kept], 2 * clean[kept])
+def test_inner_plug_acts_after_dropout():
+    module, x = make_feedforward("relu", dropout=0.5), tokens(3, 7, 10, dtype=torch.float64)
+    inner_inputs = []
+    module(x, plugs=Plugs(inner=lambda h: inner_inputs.append(h) or h))
+    clean = REFERENCE_ACTIVATIONS["relu"](module.up_proj(x))
+    kept = inner_inputs[0] != 0
+    torch.testing.assert_close(inner_inputs[0][kept], 2 * clean[kept])
     assert 0.3 < kept.sum() / (clean != 0).sum() < 0.7
     module.eval()
     assert torch.equal(module(x), module(x))
-    torch.testing.assert_close(module(x), make("relu")(x))
+    torch.testing.assert_close(module(x), make_feedforward("relu")(x))
 
 
 @pytest.mark.parametrize(("dim", "plain", "gated"), [(6, 24, 16), (10, 40, 32), (192, 768, 512)])
-def test_widths_by_default(dim, plain, gated):
-    """A gated one has a third matrix and two thirds of the width, up to a multiple of 8."""
+def test_default_width(dim, plain, gated):
+    """Gated forms have two thirds of the width, rounded up to a multiple of 8."""
     assert FeedForward(dim).hidden == plain
     assert FeedForward(dim, activation="swiglu").hidden == gated
 
@@ -142,11 +143,11 @@ def test_roles():
 
 
 def test_state_dict_round_trip():
-    module, x = make("swiglu"), tokens(3, 7, 10, dtype=torch.float64)
-    twin = FeedForward(10, 13, activation="swiglu").double()
-    twin.load_state_dict(module.state_dict())
-    assert torch.equal(module(x), twin(x))
-    assert [name.split(".")[0] for name in twin.state_dict()][::2] == [
+    module, x = make_feedforward("swiglu"), tokens(3, 7, 10, dtype=torch.float64)
+    other = FeedForward(10, 13, activation="swiglu").double()
+    other.load_state_dict(module.state_dict())
+    assert torch.equal(module(x), other(x))
+    assert [name.split(".")[0] for name in other.state_dict()][::2] == [
         "up_proj",
         "gate_proj",
         "down_proj",

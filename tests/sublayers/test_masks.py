@@ -1,4 +1,4 @@
-"""Masks: True at valid tokens, True where a query may attend."""
+"""Masks, which are True at valid tokens and where a query may attend."""
 
 import pytest
 import torch
@@ -10,21 +10,21 @@ from addnorm.sublayers import masks
 
 
 @given(lengths=st.lists(st.integers(0, 6), min_size=1, max_size=4), extra=st.integers(0, 3))
-def test_padding_and_prefix_by_their_definition(lengths, extra):
+def test_padding_and_prefix_masks(lengths, extra):
     length = max(lengths) + extra
     valid = masks.padding_mask(torch.tensor(lengths), length)
     visible = masks.prefix_mask(torch.tensor(lengths), length)
     assert valid.shape == (len(lengths), length)
     assert visible.shape == (len(lengths), length, length)
-    for row, own in enumerate(lengths):
+    for row, count in enumerate(lengths):
         for key in range(length):
-            assert valid[row, key] == (key < own)
+            assert valid[row, key] == (key < count)
             for query in range(length):
-                assert visible[row, query, key] == (key <= query or key < own)
+                assert visible[row, query, key] == (key <= query or key < count)
 
 
 @given(length=st.integers(1, 6), past=st.integers(0, 4))
-def test_causal_by_its_definition(length, past):
+def test_causal_mask(length, past):
     visible = masks.causal_mask(length, past)
     assert visible.shape == (length, past + length)
     for query in range(length):
@@ -32,17 +32,17 @@ def test_causal_by_its_definition(length, past):
             assert visible[query, key] == (key <= past + query)
 
 
-def test_the_longest_decides_where_no_length_is_given():
+def test_default_length_is_the_longest():
     assert masks.padding_mask(torch.tensor([2, 5])).shape == (2, 5)
     assert masks.prefix_mask(torch.tensor([2, 5])).shape == (2, 5, 5)
 
 
-def test_extremes_of_prefix():
+def test_empty_and_full_prefix():
     assert torch.equal(masks.prefix_mask(torch.tensor([0]), 4)[0], masks.causal_mask(4))
     assert torch.equal(masks.prefix_mask(torch.tensor([4]), 4)[0], masks.full_mask(4))
 
 
-def test_torch_says_the_opposite():
+def test_torch_masks_are_negated():
     padding = torch.tensor([[False, False, True]])
     assert masks.from_torch_padding(padding).tolist() == [[True, True, False]]
     added = torch.tensor([[0.0, 0.0, -torch.inf]])

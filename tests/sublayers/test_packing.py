@@ -1,4 +1,4 @@
-"""Packing: valid tokens end to end, and back."""
+"""Packing and unpacking of the valid tokens of a padded batch."""
 
 import pytest
 import torch
@@ -9,7 +9,7 @@ from addnorm.core.errors import UserError
 from addnorm.sublayers.packing import Packing
 
 
-def batch(rows):
+def make_mask(rows):
     return torch.tensor(rows, dtype=torch.bool).reshape(len(rows), -1)
 
 
@@ -18,8 +18,8 @@ def batch(rows):
         lambda n: st.lists(st.lists(st.booleans(), min_size=n, max_size=n), min_size=1)
     )
 )
-def test_packs_what_a_mask_selects_and_puts_it_back(rows):
-    mask = batch(rows)
+def test_pack_and_unpack_any_mask(rows):
+    mask = make_mask(rows)
     x = torch.arange(1.0, mask.numel() * 2 + 1).view(*mask.shape, 2)
     packing = Packing.from_mask(mask)
     packed = packing.pack(x)
@@ -30,8 +30,8 @@ def test_packs_what_a_mask_selects_and_puts_it_back(rows):
     assert packing.right_padded is expected
 
 
-def test_gradients_of_all_orders():
-    packing = Packing.from_mask(batch([[1, 0, 1], [0, 1, 0]]))
+def test_first_and_second_order_gradients():
+    packing = Packing.from_mask(make_mask([[1, 0, 1], [0, 1, 0]]))
     x = torch.randn(2, 3, 2, dtype=torch.float64, requires_grad=True)
     y = torch.randn(1, 3, 2, dtype=torch.float64, requires_grad=True)
     for check in (torch.autograd.gradcheck, torch.autograd.gradgradcheck):
@@ -39,8 +39,8 @@ def test_gradients_of_all_orders():
         assert check(lambda y: packing.unpack(y).square(), y)
 
 
-def test_refuses_what_is_no_mask_and_another_batch():
+def test_invalid_mask_and_other_batch_raise():
     with pytest.raises(UserError, match="mask: expected boolean"):
         Packing.from_mask(torch.ones(2, 3))
     with pytest.raises(UserError, match="x: expected a batch of shape"):
-        Packing.from_mask(batch([[1, 0]])).pack(torch.ones(2, 1, 3))
+        Packing.from_mask(make_mask([[1, 0]])).pack(torch.ones(2, 1, 3))

@@ -1,4 +1,4 @@
-"""Positions against independent formulas and published numbers."""
+"""Positions against independent formulas and published values."""
 
 import math
 
@@ -10,24 +10,24 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.sublayers.positions import make_positions, registry
 from addnorm.sublayers.relative import alibi_slopes
-from tests.helpers import shaken, tokens
+from tests.helpers import perturb, tokens
 from tests.sublayers import reference
 
 
-def make(call, dim=16, heads=2, **options):
+def make_test_positions(call, dim=16, heads=2, **options):
     with torch.random.fork_rng():
         torch.manual_seed(0)
-        return shaken(make_positions(call, dim=dim, heads=heads, **options))
+        return perturb(make_positions(call, dim=dim, heads=heads, **options))
 
 
 @pytest.mark.parametrize("name", registry)
-def test_every_kind_opens_at_most_one_door_and_says_shapes(name):
-    positions, x, index = make(name), tokens(3, 5, 16), torch.arange(5)
+def test_every_kind_uses_at_most_one_mechanism(name):
+    positions, x, index = make_test_positions(name), tokens(3, 5, 16), torch.arange(5)
     rows = index.expand(3, 5)
     added, bias = positions.add(x, index), positions.bias(index, torch.arange(7))
     rotation = positions.rotation(index)
-    doors = [not torch.equal(added, x), bias is not None, rotation is not None]
-    assert sum(doors) == (name != "none")
+    active = [not torch.equal(added, x), bias is not None, rotation is not None]
+    assert sum(active) == (name != "none")
     assert added.shape == x.shape
     torch.testing.assert_close(positions.add(x, rows), added)
     if bias is not None:
@@ -40,21 +40,21 @@ def test_every_kind_opens_at_most_one_door_and_says_shapes(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_half_precision_does_not_move_a_position(name):
-    """Nothing that indices are multiplied with is a buffer, which .bfloat16() would round."""
-    positions, index = make(name), torch.arange(300, 305)
-    low = make(name).bfloat16()
+def test_half_precision_does_not_round_frequencies(name):
+    """Frequencies are not buffers, because .bfloat16() would round them."""
+    positions, index = make_test_positions(name), torch.arange(300, 305)
+    low = make_test_positions(name).bfloat16()
     assert not list(low.buffers())
     x, q = tokens(3, 5, 16), tokens(3, 2, 5, 8)
-    close = {"rtol": 2e-2, "atol": 2e-2}
+    tolerance = {"rtol": 2e-2, "atol": 2e-2}
     added = low.add(x.bfloat16(), index)
     assert added.dtype == torch.bfloat16
-    torch.testing.assert_close(added.float(), positions.add(x, index), **close)
+    torch.testing.assert_close(added.float(), positions.add(x, index), **tolerance)
     rotation = low.rotation(index)
     if rotation is not None:
-        turned = rotation(q.bfloat16())
-        assert turned.dtype == torch.bfloat16
-        torch.testing.assert_close(turned.float(), positions.rotation(index)(q), **close)
+        rotated = rotation(q.bfloat16())
+        assert rotated.dtype == torch.bfloat16
+        torch.testing.assert_close(rotated.float(), positions.rotation(index)(q), **tolerance)
 
 
 @pytest.mark.parametrize("card", registry.cards(), ids=lambda card: card.name)
@@ -63,103 +63,103 @@ def test_cards_are_complete(card):
 
 
 @pytest.mark.parametrize("dim", [16, 7])
-def test_sinusoid_is_the_formula_of_the_paper(dim):
-    positions, x = make("sinusoid", dim=dim, heads=1), torch.zeros(1, 4, dim)
+def test_sinusoid_matches_paper(dim):
+    positions, x = make_test_positions("sinusoid", dim=dim, heads=1), torch.zeros(1, 4, dim)
     added = positions.add(x, torch.tensor([0, 1, 17, 300]))
-    for row, place in enumerate((0, 1, 17, 300)):
+    for row, position in enumerate((0, 1, 17, 300)):
         for feature in range(dim):
-            angle = place / 10000 ** (2 * (feature // 2) / dim)
+            angle = position / 10000 ** (2 * (feature // 2) / dim)
             wave = math.sin(angle) if feature % 2 == 0 else math.cos(angle)
             assert added[0, row, feature].item() == pytest.approx(wave, abs=1e-4)
 
 
-def test_learned_is_a_table():
-    positions, x = make("learned(length=6)"), tokens(2, 3, 16)
+def test_learned_positions_are_looked_up():
+    positions, x = make_test_positions("learned(length=6)"), tokens(2, 3, 16)
     index = torch.tensor([[0, 5, 1], [2, 2, 3]])
     torch.testing.assert_close(positions.add(x, index), x + positions.table[index])
 
 
 @pytest.mark.parametrize("base", [10000.0, 100.0])
-def test_rotary_is_a_product_of_complex_numbers(base):
-    positions, q = make(f"rotary(base={base})"), tokens(3, 2, 5, 8)
-    places = [0, 1, 2, 7, 40]
-    turned = positions.rotation(torch.tensor(places))(q)
-    twin = reference.rotate(q, places, base)
-    torch.testing.assert_close(turned, twin, rtol=1e-4, atol=1e-5)
+def test_rotary_matches_complex_multiplication(base):
+    positions, q = make_test_positions(f"rotary(base={base})"), tokens(3, 2, 5, 8)
+    indices = [0, 1, 2, 7, 40]
+    rotated = positions.rotation(torch.tensor(indices))(q)
+    expected = reference.rotate(q, indices, base)
+    torch.testing.assert_close(rotated, expected, rtol=1e-4, atol=1e-5)
 
 
-def test_rotary_layouts_differ_by_a_permutation_of_features():
-    half, mixed = make("rotary"), make("rotary(layout=interleaved)")
+def test_rotary_layouts_are_permutations_of_each_other():
+    half, mixed = make_test_positions("rotary"), make_test_positions("rotary(layout=interleaved)")
     q, index = tokens(3, 2, 5, 8), torch.arange(5)
     order = torch.arange(8).view(2, 4).T.flatten()  # 0 4 1 5 2 6 3 7
-    turned = half.rotation(index)(q)[..., order]
-    torch.testing.assert_close(mixed.rotation(index)(q[..., order]), turned)
+    rotated = half.rotation(index)(q)[..., order]
+    torch.testing.assert_close(mixed.rotation(index)(q[..., order]), rotated)
     assert not torch.allclose(mixed.rotation(index)(q), half.rotation(index)(q))
 
 
-def test_rotary_share_leaves_the_last_features_alone():
-    positions, q = make("rotary(share=0.5)"), tokens(3, 2, 5, 8)
-    turned = positions.rotation(torch.arange(5))(q)
-    assert torch.equal(turned[..., 4:], q[..., 4:])
-    torch.testing.assert_close(turned[..., :4], reference.rotate(q[..., :4], list(range(5))))
+def test_rotary_share_keeps_last_features():
+    positions, q = make_test_positions("rotary(share=0.5)"), tokens(3, 2, 5, 8)
+    rotated = positions.rotation(torch.arange(5))(q)
+    assert torch.equal(rotated[..., 4:], q[..., 4:])
+    torch.testing.assert_close(rotated[..., :4], reference.rotate(q[..., :4], list(range(5))))
 
 
 @settings(max_examples=25, deadline=None)
 @given(i=st.integers(0, 200), j=st.integers(0, 200), shift=st.integers(0, 200))
-def test_rotary_sees_only_differences(i, j, shift):
-    positions, q, k = make("rotary"), tokens(1, 1, 1, 8), tokens(1, 1, 1, 8, seed=9)
+def test_rotary_depends_only_on_differences(i, j, shift):
+    positions, q, k = make_test_positions("rotary"), tokens(1, 1, 1, 8), tokens(1, 1, 1, 8, seed=9)
 
     def product(a, b):
-        turned_q = positions.rotation(torch.tensor([a]))(q)
-        return (turned_q * positions.rotation(torch.tensor([b]))(k)).sum()
+        rotated_q = positions.rotation(torch.tensor([a]))(q)
+        return (rotated_q * positions.rotation(torch.tensor([b]))(k)).sum()
 
     torch.testing.assert_close(product(i, j), product(i + shift, j + shift), rtol=0, atol=5e-4)
-    turned = positions.rotation(torch.tensor([i]))(q)
-    torch.testing.assert_close(turned.norm(), q.norm())
+    rotated = positions.rotation(torch.tensor([i]))(q)
+    torch.testing.assert_close(rotated.norm(), q.norm())
 
 
 @pytest.mark.parametrize("causal", [False, True])
 @pytest.mark.parametrize("shape", [(32, 128), (8, 20)])
-def test_t5_buckets_one_by_one(causal, shape):
+def test_t5_buckets_match_reference(causal, shape):
     buckets, limit = shape
     call = f"t5(buckets={buckets}, distance={limit})"
-    positions = make(call, causal=causal)
+    positions = make_test_positions(call, causal=causal)
     distances = torch.arange(-300, 301)
-    found = positions.bucket(distances).tolist()
-    assert found == [
+    actual = positions.bucket(distances).tolist()
+    assert actual == [
         reference.t5_bucket(d, causal=causal, buckets=buckets, limit=limit)
         for d in distances.tolist()
     ]
-    assert set(found) == set(range(buckets)) - (set() if causal else {buckets // 2})
+    assert set(actual) == set(range(buckets)) - (set() if causal else {buckets // 2})
     bias = positions.bias(torch.tensor([3]), torch.tensor([1, 3, 4]))
-    for place, distance in enumerate((-2, 0, 1)):
+    for key, distance in enumerate((-2, 0, 1)):
         bucket = reference.t5_bucket(distance, causal=causal, buckets=buckets, limit=limit)
-        assert torch.equal(bias[:, 0, place], positions.table[bucket])
+        assert torch.equal(bias[:, 0, key], positions.table[bucket])
 
 
 @pytest.mark.peer
-@pytest.mark.slow  # the import of transformers
+@pytest.mark.slow  # imports transformers
 @pytest.mark.parametrize("causal", [False, True])
-def test_t5_buckets_equal_those_of_transformers(causal):
+def test_t5_buckets_equal_transformers(causal):
     modeling = pytest.importorskip("transformers.models.t5.modeling_t5")
     distances = torch.arange(-500, 501)
     theirs = modeling.T5Attention._relative_position_bucket(distances, bidirectional=not causal)
-    assert torch.equal(make("t5", causal=causal).bucket(distances), theirs)
+    assert torch.equal(make_test_positions("t5", causal=causal).bucket(distances), theirs)
 
 
 @pytest.mark.peer
-@pytest.mark.slow  # the import of transformers
-def test_rotary_equals_that_of_llama_in_transformers():
+@pytest.mark.slow  # imports transformers
+def test_rotary_equals_llama_in_transformers():
     modeling = pytest.importorskip("transformers.models.llama.modeling_llama")
     q, k, index = tokens(3, 2, 5, 8), tokens(3, 2, 5, 8, seed=9), torch.arange(5)
     angle = index[:, None] * 10000.0 ** (-torch.arange(0, 8, 2) / 8)
     wide = torch.cat((angle, angle), -1)[None]
     theirs = modeling.apply_rotary_pos_emb(q, k, wide.cos(), wide.sin())
-    rotation = make("rotary").rotation(index)
+    rotation = make_test_positions("rotary").rotation(index)
     torch.testing.assert_close((rotation(q), rotation(k)), theirs)
 
 
-def test_alibi_slopes_are_those_of_the_paper():
+def test_alibi_slopes_match_paper():
     assert alibi_slopes(8) == [2.0**-i for i in range(1, 9)]  # section 3: 1/2, 1/4, ..., 1/256
     sixteen = [2 ** (-i / 2) for i in range(1, 17)]  # section 3: 1/sqrt(2), 1/2, ...
     assert alibi_slopes(16) == pytest.approx(sixteen)
@@ -170,9 +170,9 @@ def test_alibi_slopes_are_those_of_the_paper():
 
 
 @pytest.mark.parametrize("causal", [False, True])
-def test_alibi_punishes_distance(causal):
-    """Equal to the published slope * (j - i) wherever a causal query may look."""
-    positions = make("alibi", dim=8, heads=4, causal=causal)
+def test_alibi_bias_is_proportional_to_distance(causal):
+    """Where a causal query may attend, the bias is the published slope * (j - i)."""
+    positions = make_test_positions("alibi", dim=8, heads=4, causal=causal)
     bias = positions.bias(torch.tensor([2, 3]), torch.arange(5))
     for head, slope in enumerate((1 / 4, 1 / 16, 1 / 64, 1 / 256)):
         expected = torch.tensor([[-2.0, -1, 0, -1, -2], [-3, -2, -1, 0, -1]]) * slope
@@ -182,19 +182,22 @@ def test_alibi_punishes_distance(causal):
 @pytest.mark.parametrize(
     ("build", "message"),
     [
-        (lambda: make("rope"), "unknown position 'rope'"),
-        (lambda: make("rotary", dim=10), "even number of features from 2, got 5"),
-        (lambda: make("rotary(share=0.1)"), "even number of features from 2, got 0"),
-        (lambda: make("rotary(layout=gptj)"), "one of half, interleaved"),
-        (lambda: make("t5(buckets=6)"), "buckets divisible by 4"),
-        (lambda: make("t5(distance=8)"), "distance above buckets / 4"),
-        (lambda: make("sinusoid", dim=15), "heads: expected a divisor of dim=15, got 2"),
+        (lambda: make_test_positions("rope"), "unknown position 'rope'"),
+        (lambda: make_test_positions("rotary", dim=10), "even number of features from 2, got 5"),
+        (lambda: make_test_positions("rotary(share=0.1)"), "even number of features from 2, got 0"),
+        (lambda: make_test_positions("rotary(layout=gptj)"), "one of half, interleaved"),
+        (lambda: make_test_positions("t5(buckets=6)"), "buckets divisible by 4"),
+        (lambda: make_test_positions("t5(distance=8)"), "distance above buckets / 4"),
         (
-            lambda: make("learned(length=3)").add(tokens(1, 4, 16), torch.arange(4)),
+            lambda: make_test_positions("sinusoid", dim=15),
+            "heads: expected a divisor of dim=15, got 2",
+        ),
+        (
+            lambda: make_test_positions("learned(length=3)").add(tokens(1, 4, 16), torch.arange(4)),
             "expected below 3, the learned positions, got 3",
         ),
         (
-            lambda: make("rotary").rotation(torch.arange(2))(tokens(1, 1, 2, 4)),
+            lambda: make_test_positions("rotary").rotation(torch.arange(2))(tokens(1, 1, 2, 4)),
             "expected heads of at least 8 features, got 4",
         ),
     ],

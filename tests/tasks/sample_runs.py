@@ -35,18 +35,18 @@ class FakeRun:
 
 
 def records(task, count, seed):
-    chance = random.Random(seed)
+    rng = random.Random(seed)
     for _ in range(count):
-        text = " ".join(chance.choices(TEXTS, k=2))
+        text = " ".join(rng.choices(TEXTS, k=2))
         yield {
             "translate": {"source": text, "target": text[::-1]},
             "lm": {"text": text},
             "mlm": {"text": text},
-            "classify": {"text": text, "label": chance.choice(("dull", "grand", "new"))},
+            "classify": {"text": text, "label": rng.choice(("dull", "grand", "new"))},
         }[task]
 
 
-def run_of(task, folder, *, kind="char", seed=0, **changes):
+def make_run(task, folder, *, kind="char", seed=0, **changes):
     """Return an untrained run and write its corpus to a folder."""
     splits = {"train": 60, "valid": 5, "test": 23}
     corpus = write_corpus(

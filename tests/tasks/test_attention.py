@@ -1,4 +1,4 @@
-"""Attention maps of answers: the tokens that were read and written, and rows that sum to one."""
+"""Attention maps of outputs: axes match the tokens and rows sum to one."""
 
 import pytest
 
@@ -6,7 +6,7 @@ from addnorm.decode import DecodingOptions
 from addnorm.report.attention_page import write_attention_page
 from addnorm.tasks import classify_texts, fill_mask, generate_texts, translate_texts
 from addnorm.tasks.attention import attention_examples
-from tests.tasks.sample_runs import run_of
+from tests.tasks.sample_runs import make_run
 
 
 @pytest.mark.parametrize(
@@ -18,21 +18,21 @@ from tests.tasks.sample_runs import run_of
         ("mlm", {"encoder": ("s", "s")}),
     ],
 )
-def test_maps_fit_their_tokens(tmp_path, task, kinds):
-    run, lines = run_of(task, tmp_path / "corpus"), ["ab cab", "", "dad"]
+def test_map_axes_match_tokens(tmp_path, task, kinds):
+    run, lines = make_run(task, tmp_path / "corpus"), ["ab cab", "", "dad"]
     if task == "classify":
-        answers = list(classify_texts(run, lines))
+        outputs = list(classify_texts(run, lines))
     elif task == "mlm":
-        answers = list(fill_mask(run, ["ab c<mask>b", "", "d<mask>d"]))
+        outputs = list(fill_mask(run, ["ab c<mask>b", "", "d<mask>d"]))
     elif task == "lm":
-        answers = [each[0] for each in generate_texts(run, lines, DecodingOptions(max_new=4))]
+        outputs = [each[0] for each in generate_texts(run, lines, DecodingOptions(max_new=4))]
     else:
         prefixes = ["ba", "", "d"]
-        answers = [
+        outputs = [
             each[0]
             for each in translate_texts(run, lines, DecodingOptions(beam=2), prefixes=prefixes)
         ]
-    examples = attention_examples(run, answers)
+    examples = attention_examples(run, outputs)
     assert len(examples) == 2
     for example, line in zip(examples, ("ab cab", "dad"), strict=True):
         sizes = {"s": len(example["source"] or ()), "t": len(example["target"])}

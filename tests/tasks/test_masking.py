@@ -1,4 +1,4 @@
-"""Masking: which tokens are selected and what they become."""
+"""Masking: selected positions and their replacements."""
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ def mask(ids, seed=0, rate=0.15, mask_replace_rate=0.8, random_replace_rate=0.1)
     rate=st.floats(0.01, 0.99),
     split=st.tuples(st.floats(0, 0.5), st.floats(0, 0.5)),
 )
-def test_every_row_obeys_the_definition(ids, seed, rate, split):
+def test_masking_follows_its_definition(ids, seed, rate, split):
     inputs, targets = mask(ids, seed, rate, *split)
     ordinary = [index for index, token in enumerate(ids) if token >= SPECIALS]
     selected = [index for index in range(len(ids)) if targets[index] != IGNORE_INDEX]
@@ -72,7 +72,7 @@ def test_positions_are_selected_uniformly():
     assert (abs(counts - expected) < 5 * expected**0.5).all()
 
 
-def test_the_input_array_is_not_changed():
+def test_input_array_is_not_changed():
     ids = np.arange(SPECIALS, SPECIALS + 20)
     mask(ids)
     assert ids.tolist() == list(range(SPECIALS, SPECIALS + 20))

@@ -1,4 +1,4 @@
-"""Masked language modeling: batches, loss, resume, what is learned, and filled masks."""
+"""Masked language modeling: batches, loss, resume, training and mask filling."""
 
 import math
 import random
@@ -17,14 +17,14 @@ from addnorm.kernels.cross_entropy import IGNORE_INDEX
 from addnorm.models import MaskedLM
 from addnorm.tasks import InputWarnings, Objective, evaluate, fill_mask, get_task
 from addnorm.train import Recipe, TrainedRun, train
-from tests.tasks.sample_runs import run_of
+from tests.tasks.sample_runs import make_run
 from tests.train.cases import SMALL, digest
 
 SENTENCES = [("cat", "sees", "dog"), ("dog", "hears", "cow"), ("cow", "eats", "hay")]
 
 
 def write_sentences(folder, task="lm"):
-    """Sentences in which one noun determines the verb and the other noun."""
+    """Write a corpus of sentences in which one noun determines the verb and the other noun."""
     rng = random.Random(0)
     texts = ["the {} {} the {}".format(*rng.choice(SENTENCES)) for _ in range(300)]
     records = [{"text": text} for text in texts]
@@ -60,7 +60,7 @@ def make_batches(corpus, tokenizer, task="mlm", **options):
     return get_task(task).make_batches(corpus, tokenizer, **sizes | options)
 
 
-def test_the_mask_token_is_the_fifth_special_one(corpus, tokenizer):
+def test_mask_token_is_the_fifth_special_token(corpus, tokenizer):
     assert tokenizer.mask_id == len(SPECIALS)
     assert tokenizer.ids_to_tokens([4]) == [MASK]
     plain = Tokenizer.train(corpus, "bpe", vocab=300)
@@ -80,7 +80,7 @@ def test_rows_are_documents_with_start_and_end(corpus, tokenizer):
         assert batch.tokens == int((batch.inputs != PAD).sum())
 
 
-def test_a_long_document_makes_several_rows_without_loss(tmp_path):
+def test_long_document_is_split_into_rows_completely(tmp_path):
     text = " ".join(f"word{number}" for number in range(60))
     corpus = write_corpus(tmp_path, "mlm", splits={"train": [{"text": text}, {"text": ""}]})
     tokenizer = Tokenizer.train(corpus, "char", vocab=100, special_tokens=(MASK,))
@@ -90,13 +90,13 @@ def test_a_long_document_makes_several_rows_without_loss(tmp_path):
         ids = torch.where(batch.targets == IGNORE_INDEX, batch.inputs, batch.targets)
         for row in ids:
             pieces[tuple(row[row != PAD].tolist()[1:-1])] += 1
-    (whole,) = tokenizer.encode([text])
-    expected = Counter(tuple(whole[start : start + 14]) for start in range(0, len(whole), 14))
+    (document,) = tokenizer.encode([text])
+    expected = Counter(tuple(document[start : start + 14]) for start in range(0, len(document), 14))
     assert pieces == expected
     assert batches.describe_skipped() == "1 empty left out"
 
 
-def test_masks_change_with_epoch_and_seed_and_are_fixed_without_one(corpus, tokenizer):
+def test_masks_depend_on_epoch_and_seed_only(corpus, tokenizer):
     def masked(batches, epoch=0):
         return sorted(
             (tuple(row.tolist()), tuple(target.tolist()))
@@ -124,9 +124,9 @@ def test_positions_and_shards_keep_the_masks(corpus, tokenizer):
     assert sum(int((shard.targets != IGNORE_INDEX).sum()) for shard in shards) == resumed.count
 
 
-def test_loss_equals_that_of_plain_pytorch(corpus, tokenizer):
+def test_loss_equals_pytorch_cross_entropy(corpus, tokenizer):
     """The reference follows BertForMaskedLM: cross entropy of all logits with ignore_index."""
-    model = run_of("mlm", corpus.folder.parent / "reference", kind="char").model
+    model = make_run("mlm", corpus.folder.parent / "reference", kind="char").model
     batch, _ = next(make_batches(corpus, tokenizer, seed=1).stream())
     inputs = batch.inputs % model.config.vocab
     targets = torch.where(batch.targets < 0, batch.targets, batch.targets % model.config.vocab)
@@ -194,21 +194,21 @@ def test_recipe_keys_of_the_task(tmp_path):
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"mask_rate": 0.0}, "option 'mask_rate' of task 'mlm' cannot be 0.0"),
-        ({"mask_rate": 1.0}, "option 'mask_rate' of task 'mlm' cannot be 1.0"),
-        ({"mask_rate": "much"}, "option 'mask_rate' of task 'mlm' cannot be 'much'"),
+        ({"mask_rate": 0.0}, "option 'mask_rate' of task 'mlm': expected a number greater than 0"),
+        ({"mask_rate": 1.0}, "option 'mask_rate' of task 'mlm': expected a number less than 1"),
+        ({"mask_rate": "much"}, "option 'mask_rate' of task 'mlm': expected a valid number"),
         ({"mask_rat": 0.1}, "a recipe has no 'mask_rat'; did you mean 'mask_rate'"),
         ({"mask_replace_rate": 0.95}, "expected at most 1, got 0.95"),
         ({"task": "lm", "mask_rate": 0.1}, "mask_rate is a key of task 'mlm' only"),
         ({"preset": "gpt2"}, "preset: expected a masked_lm for this task, got 'gpt2'"),
     ],
 )
-def test_wrong_recipes_are_refused(values, message):
+def test_invalid_recipes_are_rejected(values, message):
     with pytest.raises(UserError, match=message):
         Recipe.from_dict({"task": "mlm", "data": "corpus"} | values)
 
 
-def test_other_corpora_and_tokenizers_are_refused(corpus, tmp_path):
+def test_incompatible_corpora_and_tokenizers_are_rejected(corpus, tmp_path):
     pairs = [{"source": "a", "target": "b"}] * 3
     write_corpus(tmp_path / "pairs", "translate", splits={"train": pairs})
     with pytest.raises(UserError, match="expected a corpus for 'mlm' or 'lm', got one for 'trans"):
@@ -246,8 +246,8 @@ def test_masked_text_is_tokenized_as_in_training(trained):
 
 
 @pytest.mark.parametrize("kind", ["char", "bpe", "unigram"])
-def test_odd_lines(tmp_path, kind):
-    run = run_of("mlm", tmp_path, kind=kind)
+def test_empty_long_and_unusual_lines(tmp_path, kind):
+    run = make_run("mlm", tmp_path, kind=kind)
     warnings = InputWarnings()
     lines = [
         "a<mask>d",
@@ -264,13 +264,13 @@ def test_odd_lines(tmp_path, kind):
     assert [results[1].text, results[2].text, results[5].text] == ["", "dad", "  "]
     assert results[7].text == lines[7], "a mask beyond the length limit stays"
     assert (warnings.num_lines, warnings.num_truncated, warnings.num_unmasked) == (8, 1, 1)
-    whole = [result.text for result in fill_mask(run, lines)]
-    assert whole == [result.text for result in results]
-    assert not any(special in whole[4] for special in SPECIALS)
+    texts = [result.text for result in fill_mask(run, lines)]
+    assert texts == [result.text for result in results]
+    assert not any(special in texts[4] for special in SPECIALS)
 
 
-def test_probabilities_are_those_of_the_model(tmp_path):
-    run = run_of("mlm", tmp_path)
+def test_fill_probabilities_equal_model_softmax(tmp_path):
+    run = make_run("mlm", tmp_path)
     [result] = fill_mask(run, ["a<mask>d"], top_k=1)
     ids = torch.tensor([[START, *run.tokenizer.encode_masked("a<mask>d"), END]])
     probabilities = run.model(ids).softmax(-1)[0, 2]
@@ -278,9 +278,9 @@ def test_probabilities_are_those_of_the_model(tmp_path):
     assert result.tokens == tuple(ids[0].tolist())
 
 
-def test_wrong_calls_are_refused(tmp_path):
-    run = run_of("mlm", tmp_path / "mlm")
+def test_invalid_calls_are_rejected(tmp_path):
+    run = make_run("mlm", tmp_path / "mlm")
     with pytest.raises(UserError, match="top_k: expected a whole number from 1, got 0"):
         fill_mask(run, [], top_k=0)
     with pytest.raises(UserError, match=r"trained for 'mlm', got one .* 'lm'; try `addnorm gener"):
-        fill_mask(run_of("lm", tmp_path / "lm"), [])
+        fill_mask(make_run("lm", tmp_path / "lm"), [])

@@ -10,7 +10,7 @@ from addnorm.data.corpus import Corpus
 from addnorm.models.build import MODELS
 from addnorm.tasks import find_task, get_task, registry
 from addnorm.train.recipe import recipe_keys
-from tests.tasks.sample_runs import records, run_of
+from tests.tasks.sample_runs import make_run, records
 
 
 @pytest.mark.parametrize("name", registry)
@@ -28,24 +28,24 @@ def test_every_task_is_complete(name):
 
 
 @pytest.mark.parametrize("name", registry)
-def test_examples_and_samples_of_a_comparison(tmp_path, name):
-    task, run = get_task(name), run_of(name, tmp_path)
-    some = list(records(name, 3, seed=4))
-    samples = task.generate_samples(run, some)
+def test_comparison_examples_and_samples(tmp_path, name):
+    task, run = get_task(name), make_run(name, tmp_path)
+    sample_records = list(records(name, 3, seed=4))
+    samples = task.generate_samples(run, sample_records)
     assert len(samples) == 3 and all(isinstance(sample, str) for sample in samples)
-    examples = [task.to_example(record) for record in some]
+    examples = [task.to_example(record) for record in sample_records]
     assert all(example.input for example in examples)
     assert not task.is_correct("something else entirely", examples[0].target or "x")
 
 
 @pytest.mark.parametrize("name", registry)
-def test_a_corpus_with_other_columns_is_refused(tmp_path, name):
+def test_corpus_with_other_columns_is_rejected(tmp_path, name):
     write_corpus(tmp_path, name, splits={"train": [{"other": "a"}]})
     with pytest.raises(UserError, match=r"expected records with .*, got other"):
         get_task(name).check_corpus(Corpus.open(tmp_path))
 
 
-def test_tasks_by_columns():
+def test_find_task_by_columns():
     assert find_task(("label", "text")) == "classify"
     assert find_task(["source", "target"]) == "translate"
     assert find_task({"text"}) == "lm"
@@ -54,7 +54,7 @@ def test_tasks_by_columns():
             find_task(columns)
 
 
-def test_unknown_names_and_options():
+def test_unknown_names_and_options_are_rejected():
     with pytest.raises(UnknownNameError, match="unknown task 'translat'; did you mean 'translate'"):
         get_task("translat")
     with pytest.raises(UserError, match="task 'lm' has no option 'mask_rate'"):

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from addnorm import Decoder, Encoder
-from tests.helpers import gradients, shaken, tokens, toy_stack
+from tests.helpers import gradients, perturb, tokens, toy_stack
 
 
 def released_profile(x, f, norms):
@@ -95,7 +95,7 @@ def test_calibrated_stack_folds_into_post_ln():
     """Multiply each omega into the previous norm and divide the branch's first matrix by it."""
     stack = toy_stack("admin")
     stack.calibrate(tokens())
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     folded = toy_stack("post_ln")
     folded.load_state_dict(
         {k: v for k, v in stack.state_dict().items() if "omega" not in k and "calib" not in k}

@@ -13,7 +13,7 @@ from addnorm import Decoder, Encoder, Stack, UserError
 from addnorm.core import ArrangementMismatchError, Call
 from addnorm.sublayers import FeedForward, KVCache, SelfAttention
 from addnorm.wirings import Wiring, registry
-from tests.helpers import PAIR, TRIPLE, Silent, gradients, shaken, tokens, toy_stack
+from tests.helpers import PAIR, TRIPLE, ZeroBranch, gradients, perturb, tokens, toy_stack
 
 WIRINGS = list(registry)
 STOPS_GRADIENTS = {"gpas"}  # its backward is not the derivative of its forward, by design
@@ -65,7 +65,7 @@ def test_shape_and_dtype_are_kept(name, dtype, layer):
 def test_gradients_are_the_derivatives_of_the_forward(name):
     stack = toy_stack(name, dim=4, depth=2, dtype=torch.float64).eval()
     if name not in STOPS_GRADIENTS:
-        shaken(stack.wiring)
+        perturb(stack.wiring)
     own = dict(stack.wiring.named_parameters())
 
     def run(x, *values):
@@ -79,7 +79,7 @@ def test_gradients_are_the_derivatives_of_the_forward(name):
 @pytest.mark.parametrize("name", WIRINGS)
 def test_wirings_act_on_each_token_separately(name):
     stack = toy_stack(name, depth=5).eval()
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens()
     changed = x.clone()
     changed[1, 3] = tokens(10, seed=12)
@@ -94,7 +94,7 @@ def test_wirings_act_on_each_token_separately(name):
 @pytest.mark.parametrize("name", WIRINGS)
 def test_padding_does_not_change_outputs(name, norm):
     stack = encoder(name, norm=norm, positions="sinusoid")
-    shaken(stack)
+    perturb(stack)
     if norm != "batch":
         stack.eval()  # batch statistics are tested in training, where only valid tokens may count
     elif name in ("drop_path", "layer_drop"):
@@ -109,7 +109,7 @@ def test_padding_does_not_change_outputs(name, norm):
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_decoders_are_causal(name):
-    stack = shaken(decoder(name)).eval()
+    stack = perturb(decoder(name)).eval()
     x = tokens(2, 6, DIM)
     changed = torch.cat([x[:, :4], tokens(2, 2, DIM, seed=12)], 1)
     torch.testing.assert_close(stack(x)[:, :4], stack(changed)[:, :4], rtol=0, atol=1e-6)
@@ -118,7 +118,7 @@ def test_decoders_are_causal(name):
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_decoding_with_a_cache_equals_the_full_forward(name):
-    stack = shaken(decoder(name, other_depth=2, positions="rotary")).eval()
+    stack = perturb(decoder(name, other_depth=2, positions="rotary")).eval()
     x, memory = tokens(2, 9, DIM), tokens(2, 4, DIM, seed=7)
     full = stack(x, memory=memory)
     cache = KVCache(len(stack.plan.sites))
@@ -152,7 +152,7 @@ def test_degenerate_tokens_stay_finite(name):
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_every_parameter_of_a_wiring_is_used(name):
-    stack = shaken(encoder(name, other_depth=2))
+    stack = perturb(encoder(name, other_depth=2))
     y = stack.eval()(tokens(2, 5, DIM))
     named = dict(stack.wiring.named_parameters())
     grads = gradients(y, list(named.values())) if named else []
@@ -162,7 +162,7 @@ def test_every_parameter_of_a_wiring_is_used(name):
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_state_dict_round_trip(name):
-    stack = shaken(encoder(name))
+    stack = perturb(encoder(name))
     restored = encoder(name)
     buffer = io.BytesIO()
     torch.save(stack.state_dict(), buffer)
@@ -187,7 +187,7 @@ def test_state_dict_round_trip(name):
 def test_weights_of_another_arrangement_are_rejected_even_if_shapes_match(saved, loaded):
     target = Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **loaded)
     before = {key: value.clone() for key, value in target.state_dict().items()}
-    weights = shaken(Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **saved)).state_dict()
+    weights = perturb(Stack([nn.Linear(4, 4), nn.Linear(4, 4)], dim=4, **saved)).state_dict()
     with pytest.raises(ArrangementMismatchError, match="weights of the arrangement") as caught:
         target.load_state_dict(weights)
     assert saved["wiring"] in str(caught.value) and loaded["wiring"] in str(caught.value)
@@ -197,7 +197,7 @@ def test_weights_of_another_arrangement_are_rejected_even_if_shapes_match(saved,
 @pytest.mark.parametrize("name", WIRINGS)
 def test_init_weights_overwrites_all_state(name):
     fresh = encoder(name).init_weights(seed=5)
-    used = shaken(encoder(name), seed=8).init_weights(seed=5)
+    used = perturb(encoder(name), seed=8).init_weights(seed=5)
     for (key, one), (_, other) in zip(
         fresh.state_dict().items(), used.state_dict().items(), strict=True
     ):
@@ -238,7 +238,7 @@ def test_construction_keeps_the_weights_of_sublayers(name):
 @pytest.mark.parametrize("name", WIRINGS)
 def test_step_equals_read_sublayer_write(name):
     stack = toy_stack(name).eval()
-    wiring, x = shaken(stack.wiring), tokens()
+    wiring, x = perturb(stack.wiring), tokens()
     one = other = wiring.open(x)
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
         one = wiring.step(one, site, sublayer)
@@ -267,7 +267,7 @@ def test_deepcopy_is_independent(name):
     duplicate = copy.deepcopy(stack)
     x = tokens(2, 5, DIM)
     before = stack(x)
-    shaken(duplicate)
+    perturb(duplicate)
     assert torch.equal(stack(x), before) and not torch.equal(duplicate(x), before)
 
 
@@ -307,7 +307,7 @@ COMPILED = ("post_ln", "pre_ln", "deepnorm", "dlcl", "hyper")
 
 @pytest.mark.parametrize("name", WIRINGS)
 def test_compiles_to_one_graph(name):
-    stack = shaken(encoder(name)).eval()
+    stack = perturb(encoder(name)).eval()
     x = tokens(2, 5, DIM)
     torch._dynamo.reset()
     compiled = torch.compile(stack, backend="eager", fullgraph=True)
@@ -316,7 +316,7 @@ def test_compiles_to_one_graph(name):
 
 @pytest.mark.parametrize("norm", ["batch", "instance", "power", "ada_ln"])
 def test_norms_with_mask_or_condition_compile_to_one_graph(norm):
-    stack = shaken(encoder("drop_path(inner=sandwich)", norm=norm)).eval()
+    stack = perturb(encoder("drop_path(inner=sandwich)", norm=norm)).eval()
     mask = torch.ones(2, 5, dtype=torch.bool)
     mask[0, 3:] = False
     arguments = {"cond": tokens(2, DIM)} if norm == "ada_ln" else {"mask": mask}
@@ -333,7 +333,7 @@ def test_norms_with_mask_or_condition_compile_to_one_graph(norm):
 @pytest.mark.skipif(shutil.which("g++") is None, reason="inductor needs a C++ compiler")
 @pytest.mark.parametrize("name", COMPILED)
 def test_compiled_stack_gives_the_same_outputs(name):
-    stack = shaken(encoder(name))
+    stack = perturb(encoder(name))
     x = tokens(2, 5, DIM).requires_grad_()
     torch._dynamo.reset()
     compiled = torch.compile(stack, fullgraph=True)
@@ -415,7 +415,7 @@ def test_sublayer_kind_is_detected_from_the_module(name):
 
 @pytest.mark.parametrize("name", ["pre_ln", "hybrid_norm", "sub_ln", "normformer", "hyper"])
 def test_condition_per_token_reaches_the_norms(name):
-    stack = shaken(encoder(name, norm="ada_ln"))
+    stack = perturb(encoder(name, norm="ada_ln"))
     # The length equals the number of heads, so a wrong broadcast changes values, not shapes.
     x, cond = tokens(2, HEADS, DIM), tokens(2, HEADS, DIM, seed=6)
     order = torch.tensor([2, 0, 1])
@@ -478,7 +478,7 @@ def test_inner_norms_of_plain_modules_are_ignored_with_a_warning():
     from addnorm.core import InnerNormsIgnoredWarning
 
     with pytest.warns(InnerNormsIgnoredWarning, match="SubLN has norms or scales inside"):
-        Stack([Silent(), Silent()], dim=4, wiring="sub_ln")
+        Stack([ZeroBranch(), ZeroBranch()], dim=4, wiring="sub_ln")
 
 
 @pytest.mark.parametrize("name", ["batch", "instance", "power"])

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 from addnorm import Stack
-from tests.helpers import Constant, shaken, tokens, toy_stack
+from tests.helpers import Constant, perturb, tokens, toy_stack
 
 
 def zero_tokens(batch: int = 4000) -> torch.Tensor:
@@ -63,7 +63,7 @@ def test_layers_are_dropped_for_the_whole_batch():
 @pytest.mark.parametrize("inner", ["post_ln", "b2t", "resi_dual", "hyper", "siamese", "parallel"])
 def test_dropped_layer_keeps_the_state(inner):
     stack = toy_stack(f"layer_drop(inner={inner}, rate=1.0)", depth=2)
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     state = stack.wiring.open(tokens())
     for site, sublayer in zip(stack.plan.sites, stack.sublayers, strict=True):
         state = stack.wiring.step(state, site, sublayer)

@@ -5,7 +5,7 @@ import torch
 import torch.nn.functional as F
 
 from addnorm import Decoder, Encoder, UserError
-from tests.helpers import gradients, shaken, tokens
+from tests.helpers import gradients, perturb, tokens
 
 DIM, HEADS = 12, 3
 
@@ -97,7 +97,7 @@ REFERENCES = {
 @pytest.mark.parametrize("call", REFERENCES)
 def test_plugs_equal_the_reference_forward_and_backward(call):
     torch.manual_seed(0)
-    stack = shaken(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
+    stack = perturb(Encoder(dim=DIM, depth=1, heads=HEADS, wiring=call).double())
     x = tokens(2, 5, DIM, dtype=torch.float64).requires_grad_()
     actual, expected = stack(x), REFERENCES[call](x, *stack.sublayers, stack.wiring)
     torch.testing.assert_close(actual, expected)
@@ -151,7 +151,7 @@ def test_every_wiring_supports_grouped_keys(wiring):
     stack = Encoder(
         dim=DIM, depth=2, heads=6, kv_heads=2, wiring=wiring, activation="swiglu", ffn_dim=20
     )
-    shaken(stack)
+    perturb(stack)
     assert stack(tokens(2, 5, DIM)).isfinite().all()
 
 

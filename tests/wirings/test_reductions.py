@@ -7,7 +7,7 @@ from torch import nn
 from addnorm import Decoder, Encoder, Stack
 from addnorm.wirings import registry
 from addnorm.wirings.mhc import sinkhorn
-from tests.helpers import PAIR, TRIPLE, Constant, Silent, gradients, shaken, tokens, toy_stack
+from tests.helpers import PAIR, TRIPLE, Constant, ZeroBranch, gradients, perturb, tokens, toy_stack
 from tests.wirings import reference
 
 REDUCTIONS = [pair for card in registry.cards() for pair in card.reduces_to]
@@ -102,15 +102,15 @@ def test_zero_branches_cover_every_wiring_but_gated():
 
 @pytest.mark.parametrize("name", ZERO_BRANCH_OUTPUTS)
 def test_zero_branches_give_the_stated_output(name):
-    stack = Stack([Silent() for _ in range(4)], dim=10, wiring=name).eval()
+    stack = Stack([ZeroBranch() for _ in range(4)], dim=10, wiring=name).eval()
     x = 3 * tokens() + 1
     torch.testing.assert_close(stack(x), ZERO_BRANCH_OUTPUTS[name](x), rtol=1e-3, atol=1e-4)
 
 
 def test_false_pre_ln_is_detected_by_zero_branches():
     x = 5 * tokens()
-    right = Stack([Silent(), Silent()], dim=10, wiring="pre_ln")
-    wrong = Stack([Silent(), Silent()], dim=10, wiring="false_pre_ln")
+    right = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="pre_ln")
+    wrong = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="false_pre_ln")
     right.wiring.final_norm = None
     torch.testing.assert_close(right(x), x)
     lengths = wrong(x).square().sum(-1)
@@ -119,7 +119,7 @@ def test_false_pre_ln_is_detected_by_zero_branches():
 
 def test_false_pre_ln_equals_shifted_post_ln():
     false, post = toy_stack("false_pre_ln"), toy_stack("post_ln")
-    shaken(false.wiring)
+    perturb(false.wiring)
     for k in range(len(false.sublayers) - 1):
         post.wiring.norms[k].load_state_dict(false.wiring.norms[k + 1].state_dict())
     post.wiring.norms[-1] = nn.Identity()
@@ -128,7 +128,7 @@ def test_false_pre_ln_equals_shifted_post_ln():
 
 
 def test_b2t_skip_starts_at_the_layer_not_at_the_stack():
-    stack = Stack([Silent() for _ in range(4)], dim=10, wiring="b2t")
+    stack = Stack([ZeroBranch() for _ in range(4)], dim=10, wiring="b2t")
     x = tokens()
     layer_one = norm(norm(x) + x)
     torch.testing.assert_close(stack(x), norm(norm(layer_one) + layer_one))
@@ -230,7 +230,7 @@ def test_dlcl_rows_sum_to_one_and_ignore_the_upper_triangle():
 
 
 def test_gpas_scales_the_forward_but_not_the_gradient():
-    stack = Stack([Silent(), Silent()], dim=10, wiring="gpas(per=site)")
+    stack = Stack([ZeroBranch(), ZeroBranch()], dim=10, wiring="gpas(per=site)")
     stack.wiring.inner.final_norm = None
     with torch.no_grad():
         stack.wiring.g.copy_(torch.tensor([0.7, -0.4]))
@@ -267,7 +267,7 @@ def test_fixup_starts_as_the_identity_and_only_last_matrices_have_a_gradient():
 
 def test_ngpt_stream_stays_on_the_unit_sphere():
     torch.manual_seed(0)
-    stack = shaken(Encoder(dim=12, depth=3, heads=3, wiring="ngpt"))
+    stack = perturb(Encoder(dim=12, depth=3, heads=3, wiring="ngpt"))
     with stack.taps.record() as tape:
         stack(tokens(2, 5, 12))
     for stream in tape["stream"]:
@@ -328,7 +328,7 @@ def test_mhc_one_hot_keeps_streams_nearly_apart():
 def test_attention_residual_weights_sum_to_one_over_sources():
     """With equal sources, a softmax over sources, and over no other axis, returns the source."""
     stack = toy_stack("attn_res(form=full)")
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens()
     torch.testing.assert_close(stack.wiring._mix_sources((x, x, x), 2), x)
 
@@ -337,7 +337,7 @@ def test_attention_residual_in_blocks_of_one_sublayer_is_the_full_form():
     layer = {"kinds": ("mixer",), "role": "encoder_only", "other_depth": None}
     block = toy_stack("attn_res(block=1)", layer=layer, depth=6)
     full = toy_stack("attn_res(form=full)", layer=layer, depth=6)
-    shaken(block.wiring), shaken(full.wiring)
+    perturb(block.wiring), perturb(full.wiring)
     torch.testing.assert_close(block(tokens()), full(tokens()))
 
 
@@ -355,7 +355,7 @@ def test_references_distinguish_wirings():
     """No two of these references agree on the same weights."""
     x = tokens()
     stack = toy_stack("sandwich")
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     f, w = list(stack.sublayers), stack.wiring
     names = ("post_ln", "pre_ln", "res_post", "false_pre_ln", "b2t", "sandwich", "ln_scaling")
     results = [getattr(reference, name)(x, f, w, 2) for name in names]

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from addnorm.wirings import registry
-from tests.helpers import PAIR, TRIPLE, gradients, shaken, tokens, toy_stack
+from tests.helpers import PAIR, TRIPLE, gradients, perturb, tokens, toy_stack
 from tests.rounding import assert_bfloat16_close
 from tests.wirings import reference
 
@@ -50,7 +50,7 @@ def test_every_option_of_every_wiring_has_a_reference_or_a_test():
 @pytest.mark.parametrize("call", REFERENCES)
 def test_wiring_equals_its_reference_forward_and_backward(call, layer, dtype):
     stack = toy_stack(call, layer=layer, dtype=dtype).eval()
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens(dtype=dtype).requires_grad_()
     inputs = [x, *stack.parameters()]
     actual = stack(x)
@@ -66,7 +66,7 @@ def test_wiring_equals_its_reference_forward_and_backward(call, layer, dtype):
 def test_bfloat16_equals_the_float32_reference_up_to_rounding(call, layer):
     """Output and all gradients; the reference has the rounded inputs and weights."""
     stack = toy_stack(call, layer=layer, dtype=torch.bfloat16).eval()
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens(dtype=torch.bfloat16).requires_grad_()
     y = stack(x)
     actual = [y, *gradients(y, [x, *stack.parameters()])]
@@ -84,7 +84,7 @@ def test_bfloat16_equals_the_float32_reference_up_to_rounding(call, layer):
 @pytest.mark.parametrize("call", ["dlcl", "denseformer", "u_skips", "attn_res", "b2t", "parallel"])
 def test_wirings_that_count_layers_support_odd_depths(call, depth):
     stack = toy_stack(call, depth=depth)
-    shaken(stack.wiring)
+    perturb(stack.wiring)
     x = tokens()
     expected = REFERENCES[call](x, list(stack.sublayers), stack.wiring, 2)
     torch.testing.assert_close(stack(x), expected, **TOLERANCE[torch.float32])

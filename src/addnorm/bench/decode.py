@@ -1,4 +1,4 @@
-"""Translating with a cache: the same weights, the same tokens, ours and Hugging Face's."""
+"""Decoding benchmarks with a cache against Hugging Face, with equal weights and tokens."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -17,13 +17,20 @@ PEER = "HF generate"
 
 
 def benches() -> Iterator[Benchmark]:
-    """Greedy and with five beams."""
+    """Yield benchmarks of greedy decoding and of beam search with five beams."""
     for name, beam in (("greedy", 1), ("beam 5", 5)):
         yield Benchmark(f"decode {name}", partial(build_candidates, beam), {PEER: 1.4}, rounds=9)
 
 
 def build_candidates(beam: int) -> Candidates:
-    """A Marian of 6+6 layers and d=256 writes 40 tokens for each of 32 sentences; no token ends."""
+    """Build candidates that decode 40 tokens for each of 32 sentences with a 6+6-layer Marian.
+
+    The end token is suppressed, so that all sentences have the same length.
+
+    Raises:
+        UserError: transformers is not installed.
+        RuntimeError: The two candidates decode different tokens.
+    """
     if not importlib.util.find_spec("transformers"):
         raise UserError("decoding is measured beside Hugging Face; try pip install transformers")
     from addnorm.decode.batching import decode
@@ -35,15 +42,15 @@ def build_candidates(beam: int) -> Candidates:
     ours = from_hf(theirs).model.eval()
     for stack in ours.stacks:
         stack.packed = True
-    chance = torch.Generator().manual_seed(1)
-    source = torch.randint(4, VOCAB, (NUM_SENTENCES, SOURCE_LENGTH), generator=chance)
+    generator = torch.Generator().manual_seed(1)
+    source = torch.randint(4, VOCAB, (NUM_SENTENCES, SOURCE_LENGTH), generator=generator)
     sentences = [Sentence((START,), NUM_NEW_TOKENS, tuple(row)) for row in source.tolist()]
     options = DecodingOptions(beam=beam, batch_tokens=1 << 20)
 
-    def own() -> list[tuple[int, ...]]:
+    def run_ours() -> list[tuple[int, ...]]:
         return [best[0].tokens for best in decode(ours, sentences, options, end=END)]
 
-    def peer() -> Any:
+    def run_peer() -> Any:
         with torch.inference_mode():
             return theirs.generate(
                 source,
@@ -54,15 +61,15 @@ def build_candidates(beam: int) -> Candidates:
                 do_sample=False,
             )
 
-    same = peer()[:, 1:] == torch.tensor(own())
+    same = run_peer()[:, 1:] == torch.tensor(run_ours())
     if not bool(same.all()):
         share = float(same.float().mean())
-        raise RuntimeError(f"{PEER} and addnorm agree on {share:.1%} of the tokens; wanted all")
-    return {OURS: own, PEER: peer}
+        raise RuntimeError(f"{PEER} and addnorm agree on {share:.1%} of the tokens; expected all")
+    return {OURS: run_ours, PEER: run_peer}
 
 
 def _build_marian() -> Any:
-    transformers: Any = import_module("transformers")  # has no types
+    transformers: Any = import_module("transformers")  # untyped
 
     transformers.logging.set_verbosity_error()
     with torch.random.fork_rng():
@@ -87,10 +94,10 @@ def _build_marian() -> Any:
                 attn_implementation="sdpa",
             )
         ).eval()
-        with torch.no_grad():  # its own start is so small that all tokens are as likely
+        with torch.no_grad():  # default weights are so small that all tokens are equally likely
             for name, weight in model.named_parameters():
                 if weight.ndim > 1 and "embed_positions" not in name:
                     weight.copy_(torch.randn(weight.shape) * weight.shape[-1] ** -0.5)
-    model.final_logits_bias[0, :4] = -1e4  # neither padding nor an end
+    model.final_logits_bias[0, :4] = -1e4  # suppress padding and end tokens
     model.generation_config.forced_eos_token_id = None
     return model

@@ -1,9 +1,8 @@
-"""What a layer costs in a deep stack, beside what it costs in a shallow one.
+"""Cost of a layer in a deep stack relative to a shallow stack.
 
-A stack of 96 layers does the work of sixteen of 6. Where it takes as long, and keeps as much for
-the backward, cost is linear in depth. Wirings that look back at all earlier layers cannot be:
-
-DLCL, DenseFormer, AttnRes: layer l reads l tensors of the stream; in all D^2 / 2 for D layers
+One stack of 96 layers does the work of sixteen stacks of 6 layers. If both take the same time and
+save the same memory for the backward, the cost is linear in depth. Wirings that read all earlier
+layers (DLCL, DenseFormer, AttnRes) are quadratic: layer l reads l tensors, D^2 / 2 in D layers.
 """
 
 from collections.abc import Iterator
@@ -19,13 +18,13 @@ from addnorm.wirings import registry
 SHALLOW, DEEP, DIM, TOKENS = 6, 96, 64, (4, 32)
 PEER = f"{DEEP // SHALLOW} stacks of {SHALLOW} layers"
 QUADRATIC = {"dlcl", "denseformer", "attn_res"}
-"""Have no goal: their law is another one."""
+"""Wirings whose cost is quadratic in depth; they have no goal."""
 LINEAR_GOAL = 1 / 1.1
-"""A layer costs at most a tenth more."""
+"""A layer of the deep stack costs at most a tenth more."""
 
 
 def benches() -> Iterator[Benchmark]:
-    """Time and memory of every wiring."""
+    """Yield a time and a memory benchmark for every wiring."""
     for name in registry:
         goals = {} if name in QUADRATIC else {PEER: LINEAR_GOAL}
         yield Benchmark(f"depth {name}, time", partial(build_candidates, name), goals, rounds=5)
@@ -38,7 +37,7 @@ def benches() -> Iterator[Benchmark]:
 
 
 def build_candidates(wiring: str, *, memory: bool = False) -> Candidates:
-    """A forward and backward of as many layers; kept: the bytes that wait for the backward."""
+    """Build candidates that run, or measure the saved bytes of, the same number of layers."""
     deep, shallow = (_build_stack(wiring, depth) for depth in (DEEP, SHALLOW))
     x = torch.randn(*TOKENS, DIM)
     if memory:
@@ -47,26 +46,26 @@ def build_candidates(wiring: str, *, memory: bool = False) -> Candidates:
             PEER: lambda: DEEP // SHALLOW * saved_bytes(shallow, x),
         }
 
-    def many() -> None:
+    def run_shallow() -> None:
         for _ in range(DEEP // SHALLOW):
             _forward_backward(shallow, x)
 
-    return {OURS: partial(_forward_backward, deep, x), PEER: many}
+    return {OURS: partial(_forward_backward, deep, x), PEER: run_shallow}
 
 
 def saved_bytes(stack: Encoder, x: Tensor) -> int:
-    """Bytes of the storages that a forward keeps for the backward, but for weights and input."""
-    known = {each.untyped_storage().data_ptr() for each in (x, *stack.parameters())}
-    found: dict[int, int] = {}
+    """Return the bytes that a forward saves for the backward, without weights and input."""
+    excluded = {each.untyped_storage().data_ptr() for each in (x, *stack.parameters())}
+    sizes: dict[int, int] = {}
 
-    def keep(tensor: Tensor) -> Tensor:
+    def record(tensor: Tensor) -> Tensor:
         storage = tensor.untyped_storage()
-        found[storage.data_ptr()] = storage.nbytes()
+        sizes[storage.data_ptr()] = storage.nbytes()
         return tensor
 
-    with torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
-        out = stack(x)  # alive until all is counted, so that no address is used twice
-    total = sum(size for place, size in found.items() if place not in known)
+    with torch.autograd.graph.saved_tensors_hooks(record, lambda tensor: tensor):
+        out = stack(x)  # keep the graph alive while counting, so that no address is reused
+    total = sum(size for address, size in sizes.items() if address not in excluded)
     del out
     return total
 

@@ -1,4 +1,4 @@
-"""Training steps of an FT-Transformer, ours and that of the authors' package."""
+"""Training-step benchmark of FT-Transformer against the package of its authors."""
 
 import importlib.util
 from collections.abc import Iterator
@@ -17,12 +17,16 @@ PEER = "rtdl_revisiting_models"
 
 
 def benches() -> Iterator[Benchmark]:
-    """One size, the published dropout."""
+    """Yield one benchmark, with the published size and dropout."""
     yield Benchmark("train FT-Transformer", build_candidates, {PEER: 1.2}, rounds=15)
 
 
 def build_candidates() -> Candidates:
-    """An update on a batch of rows, as wide as Adult's."""
+    """Build candidates that update on one batch of rows with the columns of the Adult data set.
+
+    Raises:
+        UserError: The package of the authors is not installed.
+    """
     if not importlib.util.find_spec("rtdl_revisiting_models"):
         raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
     from addnorm.models.tabular import TableBatch
@@ -31,20 +35,20 @@ def build_candidates() -> Candidates:
     theirs, ours = _build_models(DEPTH)
     numbers = torch.randn(BATCH_SIZE, NUMBERS)
     codes = torch.stack([torch.randint(size, (BATCH_SIZE,)) for size in CATEGORIES], 1)
-    asked = torch.randint(2, (BATCH_SIZE,)).float()
-    holes = torch.zeros(BATCH_SIZE, NUMBERS, dtype=torch.bool)
-    cells = TableBatch(numbers, holes, codes + 2, codes[:, :0, None])
-    adam = theirs.make_default_optimizer()
-    own = make_optimizer("adamw(beta2=0.999)", ours, lr=1e-4, weight_decay=1e-5)
+    targets = torch.randint(2, (BATCH_SIZE,)).float()
+    missing = torch.zeros(BATCH_SIZE, NUMBERS, dtype=torch.bool)
+    cells = TableBatch(numbers, missing, codes + 2, codes[:, :0, None])
+    their_optimizer = theirs.make_default_optimizer()
+    our_optimizer = make_optimizer("adamw(beta2=0.999)", ours, lr=1e-4, weight_decay=1e-5)
     return {
-        OURS: _make_train_step(lambda: ours(cells), own, asked),
-        PEER: _make_train_step(lambda: theirs(numbers, codes), adam, asked),
+        OURS: _make_train_step(lambda: ours(cells), our_optimizer, targets),
+        PEER: _make_train_step(lambda: theirs(numbers, codes), their_optimizer, targets),
     }
 
 
 def _build_models(depth: int) -> tuple[Any, Any]:
-    """The authors' model and ours, of their default size."""
-    FTTransformer: Any = import_module(PEER).FTTransformer  # has no types
+    """Return the model of the authors and ours, both with their default size."""
+    FTTransformer: Any = import_module(PEER).FTTransformer  # untyped
     from addnorm.models.tabular import TableConfig, build_table_model
 
     options = FTTransformer.get_default_kwargs(depth)

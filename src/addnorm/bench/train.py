@@ -1,4 +1,4 @@
-"""Training steps of translation models, all of one size, with one dropout and one optimizer."""
+"""Training-step benchmarks of translation models with equal size, dropout and optimizer."""
 
 import importlib.util
 import math
@@ -24,18 +24,18 @@ from addnorm.tasks import Objective, get_task
 VOCAB, MAX_LENGTH, SMOOTHING, DROPOUT_RATE = 8000, 120, 0.1, 0.1
 OURS_BY_LENGTH = f"{OURS}, by length"
 SORT_POOL_FACTOR = 20
-"""How much more sentences are sorted than are used."""
+"""Ratio of sorted sentences to sentences in the batches."""
 TORCH, HF, MATMUL_LIMIT = "nn.Transformer", "HF Marian", "its products alone, as one"
 MATMUL_SIZE = 768
-"""Of the square matrices whose product is the machine's limit."""
+"""Size of the square matrices whose product estimates the peak speed of the machine."""
 
 Batch = tuple[Tensor, Tensor]
-"""Source and target, as in `Objective`."""
+"""Source and target ids, (B, S) and (B, T), as in `Objective`."""
 
 
 @dataclass(frozen=True)
 class ModelSize:
-    """Of a model: layers on each side, features, heads, and target tokens of a batch."""
+    """Layers per side, features and heads of a model, and target tokens of its batches."""
 
     depth: int
     dim: int
@@ -47,7 +47,7 @@ WIDE, DEEP = ModelSize(6, 256, 4), ModelSize(18, 64, 4)
 
 
 def benches() -> Iterator[Benchmark]:
-    """Ours in random order against peers in random order and with sentences of like length."""
+    """Yield benchmarks against peers, with random batches and with batches sorted by length."""
     for size, goals in (
         (
             WIDE,
@@ -69,44 +69,46 @@ def benches() -> Iterator[Benchmark]:
 
 
 def build_candidates(size: ModelSize, *, bf16: bool = False) -> Candidates:
-    """A pass over as many tokens each."""
+    """Build the candidates; each trains on batches with the same number of tokens."""
     if bf16 and not has_bfloat16():
         raise UserError("this CPU has no instructions for bfloat16; a step would take minutes")
     random, sorted_ = make_batches(size.tokens), make_batches(size.tokens, by_length=True)
-    made: Candidates = {
+    candidates: Candidates = {
         OURS: make_trainer(_build_addnorm(size), random, bf16=bf16),
         OURS_BY_LENGTH: make_trainer(_build_addnorm(size), sorted_, bf16=bf16),
     }
     if not bf16:
-        made[MATMUL_LIMIT] = partial(run_matmuls, count_matmul_flops(made[OURS]))
-        made[f"{TORCH}, random"] = make_trainer(_build_torch(size), random)
-    made[f"{TORCH}, by length"] = make_trainer(_build_torch(size), sorted_, bf16=bf16)
+        candidates[MATMUL_LIMIT] = partial(run_matmuls, count_matmul_flops(candidates[OURS]))
+        candidates[f"{TORCH}, random"] = make_trainer(_build_torch(size), random)
+    candidates[f"{TORCH}, by length"] = make_trainer(_build_torch(size), sorted_, bf16=bf16)
     if importlib.util.find_spec("transformers"):
-        made[f"{HF}, by length"] = make_trainer(_build_marian(size), sorted_, bf16=bf16)
-    return made
+        candidates[f"{HF}, by length"] = make_trainer(_build_marian(size), sorted_, bf16=bf16)
+    return candidates
 
 
 def has_bfloat16() -> bool:
-    """Whether the CPU multiplies in bfloat16 rather than imitating it."""
+    """Return whether the CPU has bfloat16 instructions; otherwise torch emulates them."""
     return torch.cpu._is_avx512_bf16_supported() or torch.cpu._is_amx_tile_supported()
 
 
 def make_batches(tokens: int, *, by_length: bool = False, count: int = 6) -> list[Batch]:
-    """Sentences whose lengths are spread like those of real ones, in batches of about so many
-    target tokens: log-normal, 24 in the middle, both sides alike but for a tenth.
+    """Make batches of random sentences with realistic lengths.
 
-    by_length: sorted, as from a large corpus, of which some batches are taken at even distances
+    Lengths are log-normal with median 24; source and target differ by about a tenth.
+
+    Args:
+        tokens: upper limit of target tokens in a batch.
+        by_length: sort a larger pool of sentences by length, and take evenly spaced batches of it.
+        count: number of batches.
     """
-    chance = torch.Generator().manual_seed(0)
+    generator = torch.Generator().manual_seed(0)
     rows: list[Batch] = []
     total = 0
     while total < count * tokens * (SORT_POOL_FACTOR if by_length else 1):
-        middle = math.exp(math.log(24) + 0.5 * float(torch.randn((), generator=chance)))
-        lengths = [
-            int(min(max(4.0, middle * (1 + 0.1 * float(torch.randn((), generator=chance)))), 117.0))
-            for _ in range(2)
-        ]
-        ids = [torch.randint(4, VOCAB, (length,), generator=chance) for length in lengths]
+        center = math.exp(math.log(24) + 0.5 * float(torch.randn((), generator=generator)))
+        noise = [0.1 * float(torch.randn((), generator=generator)) for _ in range(2)]
+        lengths = [int(min(max(4.0, center * (1 + each)), 117.0)) for each in noise]
+        ids = [torch.randint(4, VOCAB, (length,), generator=generator) for length in lengths]
         rows.append((_add_end(ids[0]), _add_end(ids[1], START)))
         total += len(rows[-1][1])
     if by_length:
@@ -116,18 +118,18 @@ def make_batches(tokens: int, *, by_length: bool = False, count: int = 6) -> lis
         if groups[-1] and sum(len(each[1]) for each in groups[-1]) + len(row[1]) > tokens:
             groups.append([])
         groups[-1].append(row)
-    apart = len(groups) // count if by_length else 1
+    step = len(groups) // count if by_length else 1
     return [
         (
             _pad_rows([row[0] for row in group], PAD),
             _pad_rows([row[1] for row in group], IGNORE_INDEX),
         )
-        for group in groups[apart // 2 :: apart][:count]
+        for group in groups[step // 2 :: step][:count]
     ]
 
 
 def make_trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> Candidate:
-    """An update on each batch; `model` is from (source, target) to the summed loss."""
+    """Return a function that updates a model, (source, target) to summed loss, on each batch."""
     model.train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
 
@@ -143,28 +145,28 @@ def make_trainer(model: nn.Module, data: list[Batch], *, bf16: bool = False) -> 
 
 
 def count_matmul_flops(candidate: Candidate) -> int:
-    """Operations in matrix products of a call."""
-    with FlopCounterMode(display=False) as counted:
+    """Return the floating-point operations in matrix products of one call."""
+    with FlopCounterMode(display=False) as counter:
         candidate()
-    return counted.get_total_flops()
+    return counter.get_total_flops()
 
 
 def run_matmuls(flops: int) -> None:
-    """Large products of as many operations: what the machine can do at best."""
+    """Run large matrix products with `flops` operations, as a lower bound of the time."""
     x = torch.ones(MATMUL_SIZE, MATMUL_SIZE)
     for _ in range(round(flops / (2 * MATMUL_SIZE**3))):
         x @ x
 
 
 class _Loss(nn.Module):
-    """A peer: logits from (source, target), and torch's loss of them."""
+    """Summed torch loss of a peer that maps (source, target) to logits."""
 
-    def __init__(self, answer: nn.Module) -> None:
+    def __init__(self, model: nn.Module) -> None:
         super().__init__()
-        self.answer = answer
+        self.model = model
 
     def forward(self, source: Tensor, target: Tensor) -> Tensor:
-        logits = self.answer(source, target[:, :-1].clamp(min=PAD))
+        logits = self.model(source, target[:, :-1].clamp(min=PAD))
         return F.cross_entropy(
             logits.flatten(0, 1).float(),
             target[:, 1:].flatten(),
@@ -205,8 +207,9 @@ def _build_torch(size: ModelSize) -> nn.Module:
 
 
 class _Transformer(nn.Module):
-    """torch's Transformer with a tied table and sinusoidal positions; it drops branches only, as
-    the others do.
+    """torch.nn.Transformer with tied embeddings and sinusoidal positions.
+
+    Dropout acts on the branches only, as in the other candidates.
     """
 
     positions: Tensor
@@ -245,14 +248,12 @@ class _Transformer(nn.Module):
         return F.linear(h, self.table.weight)
 
     def _embed(self, ids: Tensor) -> Tensor:
-        dropped: Tensor = self.dropout(
-            self.table(ids) * self.scale + self.positions[: ids.shape[1]]
-        )
-        return dropped
+        x: Tensor = self.dropout(self.table(ids) * self.scale + self.positions[: ids.shape[1]])
+        return x
 
 
 def _build_marian(size: ModelSize) -> nn.Module:
-    transformers: Any = import_module("transformers")  # has no types
+    transformers: Any = import_module("transformers")  # untyped
     config = transformers.MarianConfig(
         vocab_size=VOCAB,
         d_model=size.dim,

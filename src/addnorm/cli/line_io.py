@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 Output = TypeVar("Output")
 
 MAX_ATTENTION_EXAMPLES = 20
-"""Maximum number of outputs in the attention report."""
+"""Maximum number of lines in the attention report."""
 
 
 class InputLines:
@@ -52,11 +52,11 @@ class InputLines:
         """Return the number of lines of the files; standard input cannot be counted."""
         from addnorm.data.readers.streams import open_text
 
-        number = 0
+        total = 0
         for path in self.files:
             with open_text(path) as file:
-                number += sum(1 for _ in file)
-        return number
+                total += sum(1 for _ in file)
+        return total
 
     def _decode_lines(self, raw: Iterable[bytes]) -> Iterator[str]:
         for line in raw:
@@ -98,7 +98,7 @@ def check_attention_path(path: Path) -> None:
 
 
 def resolve_chunk(chunk: int | None, files: Iterable[Path]) -> int:
-    """Return the number of lines to read before the first output; 1 if they are typed."""
+    """Return the number of lines per chunk; by default, 1 for interactive input."""
     from addnorm.tasks.lines import LINES_PER_CHUNK
 
     if chunk is not None:
@@ -120,7 +120,7 @@ def open_run(folder: Path, device: str) -> "RunProtocol":
 
 
 def write_line(*cells: object) -> None:
-    """Write cells separated by tabs as one line, and flush. Line breaks inside become `\\n`."""
+    """Write cells separated by tabs as one line, and flush; line breaks and tabs are escaped."""
     sys.stdout.write("\t".join(escape_whitespace(str(cell)) for cell in cells) + "\n")
     sys.stdout.flush()
 
@@ -132,19 +132,19 @@ def write_record(record: dict[str, Any]) -> None:
 
 
 def escape_whitespace(text: str) -> str:
-    """Escape line breaks and tabs."""
+    """Return the text with line breaks and tabs escaped."""
     return text.replace("\n", "\\n").replace("\r", "\\r").replace("\t", "\\t")
 
 
-def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, form: str) -> None:
+def write_outputs(number: int, line: str, outputs: "list[GeneratedText]", *, form: str) -> None:
     """Write the outputs for an input line, best first.
 
     Args:
         number: number of the input line, from 1
         line: the input line
-        answers: outputs, best first
+        outputs: outputs, best first
         form: `text` writes the best text; `scores` its score and text; `nbest` a line with number,
-            score and text per output; `json` an object with everything
+            score and text per output; `json` a JSON object with all outputs
     """
     if form == "json":
         records = [
@@ -154,24 +154,24 @@ def write_answers(number: int, line: str, answers: "list[GeneratedText]", *, for
                 "length": each.length,
                 "ended": each.ended,
             }
-            for each in answers
+            for each in outputs
         ]
         write_record({"line": number, "input": line, "answers": records})
     elif form == "nbest":
-        for each in answers:
+        for each in outputs:
             write_line(number, f"{each.score:.4f}", each.text)
-    elif form == "scores" and answers[0].text:
-        write_line(f"{answers[0].score:.4f}", answers[0].text)
+    elif form == "scores" and outputs[0].text:
+        write_line(f"{outputs[0].score:.4f}", outputs[0].text)
     else:
-        write_line(answers[0].text)
+        write_line(outputs[0].text)
 
 
 def pair_with_lines(
-    lines: Iterable[str], answer: "Callable[[Iterator[str]], Iterable[Output]]"
+    lines: Iterable[str], compute: "Callable[[Iterator[str]], Iterable[Output]]"
 ) -> "Iterator[tuple[str, Output]]":
     """Yield each line with its output; lines are buffered only until their output arrives."""
     inputs, echo = itertools.tee(lines)
-    return zip(echo, answer(inputs), strict=True)
+    return zip(echo, compute(inputs), strict=True)
 
 
 def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
@@ -199,7 +199,7 @@ def print_warnings(warnings: "InputWarnings", *lines: InputLines) -> None:
 
 def run_lines(
     run: "RunProtocol",
-    answers: "Iterable[tuple[str, Any]]",
+    outputs: "Iterable[tuple[str, Any]]",
     write: Callable[[int, str, Any], None],
     *,
     description: str,
@@ -209,28 +209,28 @@ def run_lines(
 
     Args:
         run: the trained run
-        answers: pairs of input line and output
+        outputs: pairs of input line and output
         write: called with the number of the line, the line and the output
         description: label of the progress bar
         attention: file of the attention report; None for no report
     """
     if attention is not None:
         check_attention_path(attention)
-    drawn: list[GeneratedText | LabelPrediction | FilledText] = []
+    examples: list[GeneratedText | LabelPrediction | FilledText] = []
     number = 0
     with progress_bar(description, shares_terminal=True) as tick:
-        for number, (line, output) in enumerate(answers, start=1):
+        for number, (line, output) in enumerate(outputs, start=1):
             write(number, line, output)
             tick(1, None)
             first = output[0] if isinstance(output, list) else output
-            if attention is not None and len(drawn) < MAX_ATTENTION_EXAMPLES and first.tokens:
-                drawn.append(first)
+            if attention is not None and len(examples) < MAX_ATTENTION_EXAMPLES and first.tokens:
+                examples.append(first)
     if attention is not None:
         from addnorm.report.attention_page import write_attention_page
         from addnorm.tasks.attention import attention_examples
 
-        write_attention_page(attention, attention_examples(run, drawn))
-        count = f"{len(drawn)} of {number} lines"
+        write_attention_page(attention, attention_examples(run, examples))
+        count = f"{len(examples)} of {number} lines"
         print(f"addnorm: wrote attention maps of {count} to {attention}", file=sys.stderr)
 
 
@@ -245,7 +245,7 @@ def progress_bar(
     Args:
         description: label of the bar
         shares_terminal: whether the command writes to standard output meanwhile; then there is no
-            bar if standard output is a terminal, too
+            bar if standard output is also a terminal
     """
     if not sys.stderr.isatty() or (shares_terminal and sys.stdout.isatty()):
         yield lambda count, total: None

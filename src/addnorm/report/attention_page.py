@@ -45,7 +45,9 @@ def write_attention_page(path: Path, examples: Sequence[Mapping[str, Any]]) -> P
 def render_attention_page(examples: Sequence[Mapping[str, Any]]) -> str:
     """Return the page as HTML; see `write_attention_page`."""
     if not examples:
-        raise UserError("examples: expected at least one, got none")
+        raise UserError(
+            "attention maps: expected at least one example, got none; pass a line that is not empty"
+        )
     encoded = [_encode_example(number, example) for number, example in enumerate(examples)]
     count = plural(len(encoded), "example")
     return render("attention.html.j2", title="Attention maps", count=count, examples=encoded)

@@ -1,4 +1,4 @@
-"""`addnorm bench`: a table, JSON, and what is wrong in one line."""
+"""`addnorm bench`: table, JSON and one-line errors."""
 
 import json
 
@@ -12,6 +12,8 @@ from addnorm.core.errors import UserError
 
 @pytest.fixture
 def quick(monkeypatch):
+    """Replace the doctor benchmarks by a fast one and one whose peer is missing."""
+
     def benches():
         yield Benchmark(
             "quick",
@@ -27,7 +29,7 @@ def quick(monkeypatch):
     monkeypatch.setattr(doctors, "benches", benches)
 
 
-def test_a_table_with_goals_and_limits(quick, capsys):
+def test_table_has_goals_and_limits(quick, capsys):
     assert main(["bench", "doctor", "--rounds", "3"]) == 0
     out, err = capsys.readouterr()
     assert "quick" in out and "slow" in out and "GFLOP/s" in out
@@ -45,14 +47,14 @@ def test_json_rows(quick, capsys):
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["nonsense"], "nonsense"),
         (["doctor", "--rounds", "0"], "rounds"),
         (["doctor", "--threads", "0"], "threads"),
     ],
 )
-def test_mistakes_are_one_line(quick, capsys, words, told):
-    assert main(["bench", *words]) == 2
+def test_invalid_arguments_are_one_line_errors(quick, capsys, arguments, message):
+    assert main(["bench", *arguments]) == 2
     err = capsys.readouterr().err
-    assert told in err and err.count("\n") == 1
+    assert message in err and err.count("\n") == 1

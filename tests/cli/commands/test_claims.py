@@ -21,19 +21,20 @@ QUICK = ["run", "layer_norm_length", "rank_collapse", "--budget", "smoke"]
 def no_vega(monkeypatch):
     """Skip Vega's script and static charts, which take seconds."""
     monkeypatch.setattr("addnorm.report.html.page._vega_script", lambda: "/* vega */")
-    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a still picture")
+    monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a static image")
 
 
 def test_list_shows_every_claim(addnorm):
-    done = addnorm("claims", "list")
-    assert done.code == 0
-    lines = done.out.splitlines()
+    result = addnorm("claims", "list")
+    assert result.code == 0
+    lines = result.out.splitlines()
     assert [line.split()[0] for line in lines[1:]] == list(registry)
-    assert "Xiong et al., 2020" in done.out and "cells, " in done.out and "no training" in done.out
-    told = json.loads(addnorm("claims", "list", "--json").out)
-    assert [each["id"] for each in told] == list(registry)
-    assert set(told[0]["cost"]) == {"smoke", "standard", "full"}
-    assert told[0]["statement"] and told[0]["paper"] and told[0]["rule"]
+    for text in ("Xiong et al., 2020", "cells, ", "no training"):
+        assert text in result.out
+    claims = json.loads(addnorm("claims", "list", "--json").out)
+    assert [each["id"] for each in claims] == list(registry)
+    assert set(claims[0]["cost"]) == {"smoke", "standard", "full"}
+    assert claims[0]["statement"] and claims[0]["paper"] and claims[0]["rule"]
 
 
 def test_claims_appear_in_list_and_show(addnorm):
@@ -43,16 +44,16 @@ def test_claims_appear_in_list_and_show(addnorm):
 
 def test_run_prints_verdicts_and_writes_report(addnorm, tmp_path):
     out = tmp_path / "claims"
-    done = addnorm("claims", *QUICK, "-o", str(out))
-    assert done.code == 0, done.err
-    assert "layer_norm_length  held" in done.out and "largest |y . 1| / dim" in done.out
-    assert "claim 1 of 2: layer_norm_length (at the start)" in done.err
-    assert f"report: {out / 'claims.html'}" in done.err
+    result = addnorm("claims", *QUICK, "-o", str(out))
+    assert result.code == 0, result.err
+    assert "layer_norm_length  held" in result.out and "largest |y . 1| / dim" in result.out
+    assert "claim 1 of 2: layer_norm_length (at the start)" in result.err
+    assert f"report: {out / 'claims.html'}" in result.err
     assert "<html" in (out / "claims.html").read_text()
     assert "| `layer_norm_length` | held |" in (out / "claims.md").read_text()
-    again = addnorm("claims", *QUICK, "-o", str(out), "--json")
-    assert "layer_norm_length: held, already done" in again.err
-    first, second = json.loads(again.out)
+    repeated = addnorm("claims", *QUICK, "-o", str(out), "--json")
+    assert "layer_norm_length: held, already done" in repeated.err
+    first, second = json.loads(repeated.out)
     assert (first["id"], first["answer"]) == ("layer_norm_length", "held")
     assert second["checks"][0]["found"]["count"] == 2
 
@@ -60,8 +61,8 @@ def test_run_prints_verdicts_and_writes_report(addnorm, tmp_path):
 def test_claims_report_can_be_rebuilt(addnorm, tmp_path):
     addnorm("claims", *QUICK, "-o", str(tmp_path))
     (tmp_path / "claims.html").unlink()
-    done = addnorm("report", str(tmp_path))
-    assert (done.code, done.out) == (0, f"{tmp_path / 'claims.html'}\n")
+    result = addnorm("report", str(tmp_path))
+    assert (result.code, result.out) == (0, f"{tmp_path / 'claims.html'}\n")
     assert (tmp_path / "claims.html").is_file()
 
 
@@ -80,10 +81,10 @@ def test_crash_is_reported_with_exit_code_1(addnorm, tmp_path, monkeypatch):
         yield
 
     monkeypatch.setattr(LayerNormLength, "measure", broken)
-    done = addnorm("claims", *QUICK, "-o", str(tmp_path))
-    assert done.code == 1
-    assert "layer_norm_length: crashed (RuntimeError: out of luck)" in done.err
-    assert "rank_collapse  " in done.out
+    result = addnorm("claims", *QUICK, "-o", str(tmp_path))
+    assert result.code == 1
+    assert "layer_norm_length: crashed (RuntimeError: out of luck)" in result.err
+    assert "rank_collapse  " in result.out
     assert "out of luck" in (tmp_path / "claims.html").read_text()
 
 
@@ -93,9 +94,9 @@ def test_interrupted_run_writes_report(addnorm, tmp_path, monkeypatch):
         yield
 
     monkeypatch.setattr("addnorm.claims.RankCollapse.measure", stopped)
-    done = addnorm("claims", *QUICK, "-o", str(tmp_path))
-    assert done.code == 130
-    assert "interrupted" in done.err
+    result = addnorm("claims", *QUICK, "-o", str(tmp_path))
+    assert result.code == 130
+    assert "interrupted" in result.err
     assert (tmp_path / "claims.html").is_file()
 
 
@@ -111,14 +112,14 @@ def test_run_all_claims(addnorm, tmp_path, monkeypatch):
 
 @pytest.mark.slow
 def test_claim_by_training_runs_in_processes(addnorm, tmp_path):
-    words = ["run", "rms_norm_equals_layer_norm", "--budget", "smoke", "--workers", "1"]
-    done = addnorm("claims", *words, "-o", str(tmp_path))
-    assert done.code == 0, done.err
-    assert "2 cells of 4 steps" in done.err and "2/2" in done.err
+    arguments = ["run", "rms_norm_equals_layer_norm", "--budget", "smoke", "--workers", "1"]
+    result = addnorm("claims", *arguments, "-o", str(tmp_path))
+    assert result.code == 0, result.err
+    assert "2 cells of 4 steps" in result.err and "2/2" in result.err
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["run", "last_gradent"], "unknown claim 'last_gradent'; did you mean 'last_gradient'?"),
         (["run", "last_gradient", "--budget", "huge"], "unknown budget 'huge'"),
@@ -127,18 +128,18 @@ def test_claim_by_training_runs_in_processes(addnorm, tmp_path):
         (["run", "last_gradient", "--all"], "expected the names of claims or --all"),
     ],
 )
-def test_errors_are_one_line(addnorm, words, told, tmp_path):
-    done = addnorm("claims", *words, "-o", str(tmp_path / "new"))
-    assert done.code == 2
-    assert told in done.err and done.err.count("\n") == 1
-    assert done.out == "" and not (tmp_path / "new").exists()
+def test_errors_are_one_line(addnorm, arguments, message, tmp_path):
+    result = addnorm("claims", *arguments, "-o", str(tmp_path / "new"))
+    assert result.code == 2
+    assert message in result.err and result.err.count("\n") == 1
+    assert result.out == "" and not (tmp_path / "new").exists()
 
 
 @pytest.mark.slow
 def test_interrupted_training_is_resumed(tmp_path):
     """After Ctrl-C finished cells are kept, and the same command completes the claim."""
-    words = ["claims", "run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
-    command = [sys.executable, "-m", "addnorm", *words, "-o", str(tmp_path)]
+    arguments = ["run", "shallow_post_ln_is_as_good", "--budget", "smoke", "--workers", "1"]
+    command = [sys.executable, "-m", "addnorm", "claims", *arguments, "-o", str(tmp_path)]
     process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
     try:
         for line in process.stderr:
@@ -151,14 +152,15 @@ def test_interrupted_training_is_resumed(tmp_path):
     assert process.returncode == 130, rest
     ended = len(list(tmp_path.glob("studies/*/cells/*.json")))
     assert 1 <= ended < 4 and not (tmp_path / "shallow_post_ln_is_as_good" / "result.json").exists()
-    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    assert f"{ended} of 4 cells are already done" in done.stderr
+    result = subprocess.run(command, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stderr
+    assert f"{ended} of 4 cells are already done" in result.stderr
 
 
 def test_invalid_workers_are_rejected_without_training(addnorm, tmp_path):
-    done = addnorm("claims", *QUICK, "--workers", "0", "-o", str(tmp_path / "claims"))
-    assert (done.code, done.out) == (2, "") and "workers: expected 1 or more, got 0" in done.err
+    result = addnorm("claims", *QUICK, "--workers", "0", "-o", str(tmp_path / "claims"))
+    assert (result.code, result.out) == (2, "")
+    assert "workers: expected 1 or more, got 0" in result.err
     assert not (tmp_path / "claims").exists()
 
 

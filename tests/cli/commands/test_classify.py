@@ -5,31 +5,31 @@ import json
 import pytest
 
 from addnorm.tasks import classify_texts
-from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import run_command_fixture, runs_fixture  # noqa: F401
 
 LINES = b"ab cab\n\ndad\n"
 TEXTS = ["ab cab", "", "dad"]
 
 
-def test_one_label_a_line(ask, runs):
-    done = ask("classify", "classify", lines=LINES)
-    wanted = [verdict.label or "" for verdict in classify_texts(runs["classify"], TEXTS)]
-    assert (done.code, done.out.splitlines(), done.err) == (0, wanted, "")
-    assert ask("classify", "classify", "--chunk-lines", "1", lines=LINES).out == done.out
+def test_one_label_per_line(run_command, runs):
+    result = run_command("classify", "classify", lines=LINES)
+    expected = [prediction.label or "" for prediction in classify_texts(runs["classify"], TEXTS)]
+    assert (result.code, result.out.splitlines(), result.err) == (0, expected, "")
+    assert run_command("classify", "classify", "--chunk-lines", "1", lines=LINES).out == result.out
 
 
-def test_scores_stand_behind_labels(ask, runs):
-    done = ask("classify", "classify", "--scores", lines=LINES)
-    rows = [line.split("\t") for line in done.out.splitlines()]
-    verdict = next(classify_texts(runs["classify"], TEXTS))
-    assert rows[0] == [verdict.label, f"{verdict.probability:.4f}"]
+def test_scores_follow_labels(run_command, runs):
+    result = run_command("classify", "classify", "--scores", lines=LINES)
+    rows = [line.split("\t") for line in result.out.splitlines()]
+    prediction = next(classify_texts(runs["classify"], TEXTS))
+    assert rows[0] == [prediction.label, f"{prediction.probability:.4f}"]
     assert rows[1] == [""]
 
 
-def test_json_says_all(ask, runs):
+def test_json_contains_all_probabilities(run_command, runs):
     rows = [
         json.loads(line)
-        for line in ask("classify", "classify", "--json", lines=LINES).out.splitlines()
+        for line in run_command("classify", "classify", "--json", lines=LINES).out.splitlines()
     ]
     assert [row["input"] for row in rows] == TEXTS
     assert set(rows[0]["probabilities"]) == set(runs["classify"].labels)
@@ -37,31 +37,31 @@ def test_json_says_all(ask, runs):
     assert (rows[1]["label"], rows[1]["probabilities"]) == (None, {})
 
 
-def test_what_was_cut_is_told(ask):
-    done = ask("classify", "classify", lines=b"ab" * 30 + b"\nab\n")
-    assert done.err == "addnorm: 1 of 2 lines were too long and truncated\n"
+def test_truncated_lines_are_reported(run_command):
+    result = run_command("classify", "classify", lines=b"ab" * 30 + b"\nab\n")
+    assert result.err == "addnorm: 1 of 2 lines were too long and truncated\n"
 
 
-def test_attention_is_drawn(ask, tmp_path):
+def test_attention_report_is_written(run_command, tmp_path):
     page = tmp_path / "attention.html"
-    done = ask("classify", "classify", "--attention", page, lines=LINES)
-    assert done.code == 0 and "Attention maps" in page.read_text(encoding="utf-8")
+    result = run_command("classify", "classify", "--attention", page, lines=LINES)
+    assert result.code == 0 and "Attention maps" in page.read_text(encoding="utf-8")
 
 
-def test_a_page_that_cannot_be_written_is_refused_before_an_answer(ask, tmp_path):
-    done = ask("classify", "classify", "--attention", tmp_path, lines=LINES)
-    assert (done.code, done.out) == (2, "")
+def test_unwritable_attention_report_is_rejected_before_output(run_command, tmp_path):
+    result = run_command("classify", "classify", "--attention", tmp_path, lines=LINES)
+    assert (result.code, result.out) == (2, "")
     assert (
         f"--attention: expected a file in a writable folder, got {tmp_path} (it is a folder)"
-        in done.err
+        in result.err
     )
 
 
-def test_attention_of_nothing_is_told(ask, tmp_path):
-    done = ask("classify", "classify", "--attention", tmp_path / "page.html", lines=b"\n")
-    assert done.code == 2 and "no attention to draw" in done.err
+def test_attention_report_without_outputs_is_rejected(run_command, tmp_path):
+    result = run_command("classify", "classify", "--attention", tmp_path / "page.html", lines=b"\n")
+    assert result.code == 2 and "expected at least one example, got none" in result.err
 
 
-def test_a_run_for_something_else_is_refused(ask):
-    done = ask("classify", "lm", lines=LINES)
-    assert done.code == 2 and "try `addnorm generate`" in done.err
+def test_run_of_another_task_is_rejected(run_command):
+    result = run_command("classify", "lm", lines=LINES)
+    assert result.code == 2 and "try `addnorm generate`" in result.err

@@ -7,44 +7,44 @@ import yaml
 
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.parse import parse_comparison
-from tests.comparison.synthetic_study import made_up
+from tests.comparison.synthetic_study import write_synthetic_study
 
 TINY = ["dim=8", "heads=2", "batch_tokens=256", "--steps", "3", "--depth", "1", "--score", "2"]
 
 
 def test_compare_end_to_end(addnorm, tmp_path):
     out = tmp_path / "runs"
-    words = ["compare", "--wiring", "pre_ln,rezero", "--lr", "1e-3", "--seeds", "1", *TINY]
-    done = addnorm(*words, "-o", str(out), "--csv")
-    assert done.code == 0, done.err
-    assert "pre_ln" in done.out and "At depth 1 " in done.out
-    assert "2 cells of 3 steps" in done.err and "2/2" in done.err
+    arguments = ["compare", "--wiring", "pre_ln,rezero", "--lr", "1e-3", "--seeds", "1", *TINY]
+    result = addnorm(*arguments, "-o", str(out), "--csv")
+    assert result.code == 0, result.err
+    assert "pre_ln" in result.out and "At depth 1 " in result.out
+    assert "2 cells of 3 steps" in result.err and "2/2" in result.err
     assert "<html" in (out / "report.html").read_text()
     assert len((out / "cells.csv").read_text().splitlines()) == 3
     assert Study.open(out).complete
-    again = addnorm(*words, "-o", str(out), "--json")
-    assert again.code == 0
-    assert json.loads(again.out)["complete"]
-    assert "2 of 2 cells are already done" in again.err
-    other = addnorm(*words, "dropout=0.2", "-o", str(out))
+    repeated = addnorm(*arguments, "-o", str(out), "--json")
+    assert repeated.code == 0
+    assert json.loads(repeated.out)["complete"]
+    assert "2 of 2 cells are already done" in repeated.err
+    other = addnorm(*arguments, "dropout=0.2", "-o", str(out))
     assert other.code == 2
     assert "dropout was left out, now 0.2" in other.err
 
 
 def test_dry_run_prints_readable_spec(addnorm, tmp_path):
-    done = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
-    assert done.code == 0
+    result = addnorm("compare", "--wiring", "b2t,mix_ln(post=0.5)", "--lr", "sweep", "--dry-run")
+    assert result.code == 0
     path = tmp_path / "study.yaml"
-    path.write_text(done.out)
-    again = addnorm("compare", "-c", str(path), "--dry-run")
-    assert again.out == done.out
-    assert yaml.safe_load(done.out)["wiring"] == ["b2t", "mix_ln(post=0.5)"]
+    path.write_text(result.out)
+    repeated = addnorm("compare", "-c", str(path), "--dry-run")
+    assert repeated.out == result.out
+    assert yaml.safe_load(result.out)["wiring"] == ["b2t", "mix_ln(post=0.5)"]
     shorter = addnorm("compare", "-c", str(path), "--steps", "9", "--dry-run")
     assert yaml.safe_load(shorter.out)["steps"] == 9
 
 
 @pytest.mark.parametrize(
-    ("words", "told"),
+    ("arguments", "message"),
     [
         (["--task", "sing"], "unknown task 'sing'"),
         (["--task", "none.yaml"], "no recipe at none.yaml"),
@@ -72,34 +72,34 @@ def test_dry_run_prints_readable_spec(addnorm, tmp_path):
         (["data=nowhere", "tokenizer=char"], "no corpus at"),
     ],
 )
-def test_errors_are_one_line(addnorm, words, told, tmp_path):
-    done = addnorm("compare", *words, "-o", str(tmp_path / "runs"))
-    assert done.code == 2
-    assert told in done.err
-    assert done.err.startswith("addnorm:") and done.err.count("\n") == 1
-    assert done.out == ""
+def test_errors_are_one_line(addnorm, arguments, message, tmp_path):
+    result = addnorm("compare", *arguments, "-o", str(tmp_path / "runs"))
+    assert result.code == 2
+    assert message in result.err
+    assert result.err.startswith("addnorm:") and result.err.count("\n") == 1
+    assert result.out == ""
 
 
 def test_folder_with_other_files_is_unchanged(addnorm, tmp_path):
     (tmp_path / "mine.txt").write_text("mine")
-    done = addnorm("compare", *TINY, "-o", str(tmp_path))
-    assert (done.code, [path.name for path in tmp_path.iterdir()]) == (2, ["mine.txt"])
-    assert "which contains mine.txt" in done.err
+    result = addnorm("compare", *TINY, "-o", str(tmp_path))
+    assert (result.code, [path.name for path in tmp_path.iterdir()]) == (2, ["mine.txt"])
+    assert "which contains mine.txt" in result.err
 
 
 def test_report_can_be_rebuilt(addnorm, tmp_path):
     spec = parse_comparison({"wiring": "post_ln,pre_ln", "lr": "1e-3", "depth": "2", "seeds": 2})
-    folder = made_up(tmp_path / "runs", spec)
-    done = addnorm("report", str(folder), "--csv", "--png", str(tmp_path / "pictures"))
-    assert done.code == 0, done.err
-    paths = done.out.splitlines()
+    folder = write_synthetic_study(tmp_path / "runs", spec)
+    result = addnorm("report", str(folder), "--csv", "--png", str(tmp_path / "pictures"))
+    assert result.code == 0, result.err
+    paths = result.out.splitlines()
     assert paths[0] == str(folder / "report.html")
     assert any(path.endswith("summary.csv") for path in paths)
     assert list((tmp_path / "pictures").glob("*.png"))
 
 
 def test_report_of_empty_folder_is_rejected(addnorm, tmp_path):
-    done = addnorm("report", str(tmp_path))
-    assert done.code == 2
-    assert "no comparison, run or claims in" in done.err
+    result = addnorm("report", str(tmp_path))
+    assert result.code == 2
+    assert "no comparison, run or claims in" in result.err
     assert addnorm("report", str(tmp_path / "none")).code == 2

@@ -1,4 +1,4 @@
-"""`addnorm data`: corpora from every source, reports that add up, mistakes in one line."""
+"""`addnorm data`: corpora from every source, consistent counts and one-line errors."""
 
 import gzip
 import json
@@ -13,14 +13,14 @@ from addnorm.data.corpus import Corpus
 
 @pytest.fixture
 def data(addnorm, tmp_path, monkeypatch):
-    """Run `addnorm data` in a folder of its own."""
+    """Return a function that runs `addnorm data` in a temporary folder."""
     monkeypatch.chdir(tmp_path)
     return lambda *arguments: addnorm("data", *map(str, arguments))
 
 
 @pytest.fixture
-def sides(tmp_path):
-    """Two files of a hundred lines."""
+def pair_options(tmp_path):
+    """Write two parallel files of 100 lines and return the options that name them."""
     for name, word in (("train.en", "word"), ("train.de", "Wort")):
         (tmp_path / name).write_text("".join(f"{word} {n}\n" for n in range(100)))
     return ("--src", "train.en", "--tgt", "train.de")
@@ -30,16 +30,16 @@ def records(folder, split="train"):
     return list(Corpus.open(folder).records(split))
 
 
-def adds_up(report):
+def check_counts(report):
     assert report["read"] == sum(report["kept"].values()) + sum(report["dropped"].values())
     assert report["kept"] == report["counts"]
     return report
 
 
-def test_pairs_of_files_are_split_and_reported(data, sides):
-    done = data("files", *sides, "--from", "en", "--to", "de", "-o", "corpus", "--json")
-    assert done.code == 0
-    report = adds_up(json.loads(done.out))
+def test_pairs_of_files_are_split_and_reported(data, pair_options):
+    result = data("files", *pair_options, "--from", "en", "--to", "de", "-o", "corpus", "--json")
+    assert result.code == 0
+    report = check_counts(json.loads(result.out))
     assert report["counts"] == {"train": 90, "valid": 5, "test": 5}
     corpus = Corpus.open("corpus", "translate")
     assert corpus.about["languages"] == ["en", "de"]
@@ -49,34 +49,35 @@ def test_pairs_of_files_are_split_and_reported(data, sides):
     assert all(r["source"].split()[1] == r["target"].split()[1] for r in everything)
 
 
-def test_talk_goes_to_standard_error(data, sides):
-    done = data("files", *sides, "--valid", "7", "--test", "0", "-o", "corpus")
-    assert (done.code, done.out) == (0, "")
-    lines = [" ".join(line.split()) for line in done.err.splitlines()]
+def test_report_goes_to_standard_error(data, pair_options):
+    result = data("files", *pair_options, "--valid", "7", "--test", "0", "-o", "corpus")
+    assert (result.code, result.out) == (0, "")
+    lines = [" ".join(line.split()) for line in result.err.splitlines()]
     assert lines == [
         *("addnorm: a corpus for 'translate' in corpus", "read 100", "kept, train 93"),
         "kept, valid 7",
     ]
 
 
-def test_given_parts_and_packed_files(data, sides, tmp_path):
+def test_given_splits_and_compressed_files(data, pair_options, tmp_path):
     (tmp_path / "test.en").write_bytes(gzip.compress(b"word\n\nlast\n"))
     (tmp_path / "test.de").write_bytes(b"Wort\nleer\nletztes\n")
-    done = data(
-        *("files", *sides, "--test-src", "test.en", "--test-tgt", "test.de", "--valid", "0.1"),
+    result = data(
+        *("files", *pair_options, "--valid", "0.1"),
+        *("--test-src", "test.en", "--test-tgt", "test.de"),
         *("-o", "corpus", "--json"),
     )
-    report = adds_up(json.loads(done.out))
+    report = check_counts(json.loads(result.out))
     assert report["dropped"] == {"empty": 1} and report["first"] == {"empty": "test.en, line 2"}
     assert [r["target"] for r in records("corpus", "test")] == ["Wort", "letztes"]
 
 
-def test_equal_commands_write_equal_bytes(data, sides, tmp_path):
-    written = []
+def test_equal_commands_write_equal_bytes(data, pair_options, tmp_path):
+    contents = []
     for name, seed in (("a", 1), ("b", 1), ("c", 2)):
-        data("files", *sides, "--seed", seed, "-o", name)
-        written.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
-    assert written[0] == written[1] != written[2]
+        data("files", *pair_options, "--seed", seed, "-o", name)
+        contents.append([path.read_bytes() for path in sorted((tmp_path / name).iterdir())])
+    assert contents[0] == contents[1] != contents[2]
 
 
 def test_texts_by_line_and_by_paragraph(data, tmp_path):
@@ -87,21 +88,21 @@ def test_texts_by_line_and_by_paragraph(data, tmp_path):
     assert [r["text"] for r in records("paragraphs")] == ["one\ntwo", "three"]
 
 
-def test_columns_with_files_of_their_own_and_sizes(data, tmp_path):
+def test_columns_with_held_out_file_and_size(data, tmp_path):
     (tmp_path / "a.tsv").write_text("".join(f"text {n}\t{'ab'[n % 2]}\n" for n in range(50)))
     (tmp_path / "b.tsv").write_text("held out\tb\n")
-    done = data(
+    result = data(
         *("columns", "a.tsv", "--text", 0, "--label", 1, "--test", "b.tsv", "--valid", 5),
         *("-o", "corpus", "--json"),
     )
-    assert adds_up(json.loads(done.out))["counts"] == {"train": 45, "valid": 5, "test": 1}
+    assert check_counts(json.loads(result.out))["counts"] == {"train": 45, "valid": 5, "test": 1}
     assert Corpus.open("corpus", "classify").labels == ("a", "b")
     assert records("corpus", "test") == [{"text": "held out", "label": "b"}]
 
 
 @pytest.mark.parametrize("task", ["translate", "lm", "classify", "mlm"])
-def test_demos(data, monkeypatch, task):
-    made = {
+def test_demo_corpora(data, monkeypatch, task):
+    record = {
         "translate": {"source": "one", "target": "eins"},
         "lm": {"text": "one\ntwo"},
         "mlm": {"text": "one\ntwo"},
@@ -110,12 +111,12 @@ def test_demos(data, monkeypatch, task):
 
     def make_demo(self, *, seed, languages):
         facts = {"languages": list(languages)}
-        return {split: [made] * seed for split in ("train", "valid", "test")}, facts
+        return {split: [record] * seed for split in ("train", "valid", "test")}, facts
 
     monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", make_demo)
-    done = data("demo", "--task", task, "--to", "fr", "--seed", 3, "-o", "corpus", "--json")
-    assert adds_up(json.loads(done.out))["counts"] == {"train": 3, "valid": 3, "test": 3}
-    assert records("corpus") == [made] * 3
+    result = data("demo", "--task", task, "--to", "fr", "--seed", 3, "-o", "corpus", "--json")
+    assert check_counts(json.loads(result.out))["counts"] == {"train": 3, "valid": 3, "test": 3}
+    assert records("corpus") == [record] * 3
     assert Corpus.open("corpus", task).about["languages"] == ["en", "fr"]
 
 
@@ -123,7 +124,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
+    ("arguments", "message"),
     [
         (
             ("files", "-o", "corpus"),
@@ -248,7 +249,9 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         (("file",), "No such command 'file'"),
     ],
 )
-def test_a_mistake_is_one_line_and_leaves_nothing(data, sides, tmp_path, arguments, words):
+def test_invalid_arguments_are_one_line_errors_without_output(
+    data, pair_options, tmp_path, arguments, message
+):
     (tmp_path / "short").write_text("one line\n")
     (tmp_path / "empty").write_text("")
     (tmp_path / "latin").write_bytes("gr\u00f6\u00dfe\n".encode("latin-1"))
@@ -263,18 +266,18 @@ def test_a_mistake_is_one_line_and_leaves_nothing(data, sides, tmp_path, argumen
     (tmp_path / "broken.csv").write_text("a\rb\n")
     (tmp_path / "nowhere").symlink_to("nothing")
     before = sorted(tmp_path.rglob("*"))
-    done = data(*arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("addnorm: ") and done.err.count("\n") == 1
-    assert words in done.err
+    result = data(*arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("addnorm: ") and result.err.count("\n") == 1
+    assert message in result.err
     assert sorted(tmp_path.rglob("*")) == before
 
 
-def test_a_corpus_is_replaced_only_by_force(data, sides, tmp_path):
+def test_corpus_is_replaced_only_with_force(data, pair_options, tmp_path):
     assert data(*FILES).code == 0
     card = (tmp_path / "corpus" / "corpus.json").read_bytes()
-    done = data(*FILES, "--test", "0")
-    assert done.code == 2 and "already contains a corpus; use --force to replace it" in done.err
+    result = data(*FILES, "--test", "0")
+    assert result.code == 2 and "already contains a corpus; use --force to replace it" in result.err
     assert (tmp_path / "corpus" / "corpus.json").read_bytes() == card
     assert data(*FILES, "--test", "0", "--force").code == 0
     assert set(Corpus.open("corpus").counts) == {"train", "valid"}
@@ -282,21 +285,21 @@ def test_a_corpus_is_replaced_only_by_force(data, sides, tmp_path):
 
 
 def test_help_names_every_source(data):
-    done = data("--help")
-    assert done.code == 0
+    result = data("--help")
+    assert result.code == 0
     for verb in ("files", "columns", "demo"):
-        assert verb in done.out
+        assert verb in result.out
         assert data(verb, "--help").code == 0
 
 
-def test_the_group_is_a_command():
+def test_data_is_a_command_group():
     assert isinstance(group, typer.Typer)
     assert commands.COMMANDS["data"] is group
 
 
 @pytest.mark.slow
-def test_a_big_file_passes_through_bounded_memory(tmp_path):
-    """Five times the lines, no more memory: tracked by Python itself, sources and all."""
+def test_memory_does_not_grow_with_file_size(tmp_path):
+    """Five times as many lines need about the same peak memory, traced by tracemalloc."""
     import tracemalloc
 
     from addnorm.cli.main import main

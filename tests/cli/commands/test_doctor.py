@@ -114,7 +114,7 @@ def test_target_may_be_a_file(target, tmp_path, capsys):
     assert "Pre-LN with LayerNorm" in capsys.readouterr().out
 
 
-LOUD = """
+PRINTING_MODULE = """
 print("imported")
 from user_models import *
 
@@ -130,7 +130,8 @@ def build():
 
 
 @pytest.fixture
-def tidy():
+def restore_modules():
+    """Restore `sys.path` and remove the modules that the test imported."""
     path, known = list(sys.path), set(sys.modules)
     yield
     sys.path[:] = path
@@ -140,8 +141,8 @@ def tidy():
 
 
 @pytest.mark.parametrize("more", [["--json"], []])
-def test_output_of_user_code_goes_to_stderr(more, tmp_path, capsys, tidy):
-    (tmp_path / "loud.py").write_text(LOUD + "loud_enough = True", encoding="utf-8")
+def test_output_of_user_code_goes_to_stderr(more, tmp_path, capsys, restore_modules):
+    (tmp_path / "loud.py").write_text(PRINTING_MODULE + "loud_enough = True", encoding="utf-8")
     assert main(["doctor", "loud.py:build", "--input", "int64[2,7]<40", *more]) == 0
     out, err = capsys.readouterr()
     assert not {"imported", "built", "run"} & set(out.split())
@@ -149,22 +150,22 @@ def test_output_of_user_code_goes_to_stderr(more, tmp_path, capsys, tidy):
     assert not more or json.loads(out)["findings"] == []
 
 
-@pytest.mark.parametrize("where", ["below/json.py", "json/__init__.py", "json/deep.py"])
-def test_file_is_loaded_by_its_path(where, tmp_path, capsys, tidy):
+@pytest.mark.parametrize("location", ["below/json.py", "json/__init__.py", "json/deep.py"])
+def test_file_is_loaded_by_its_path(location, tmp_path, capsys, restore_modules):
     """An imported module of the same name must not be examined instead."""
-    (tmp_path / where).parent.mkdir()
-    if where.endswith("deep.py"):
+    (tmp_path / location).parent.mkdir()
+    if location.endswith("deep.py"):
         (tmp_path / "json" / "__init__.py").write_text("build = None")
-    (tmp_path / where).write_text("from torch import nn\ndef dumps(): return nn.Linear(3, 3)\n")
-    arguments = [f"{where}:dumps", "--input", "float32[2,5,3]", "--json"]
+    (tmp_path / location).write_text("from torch import nn\ndef dumps(): return nn.Linear(3, 3)\n")
+    arguments = [f"{location}:dumps", "--input", "float32[2,5,3]", "--json"]
     assert main(["doctor", *arguments]) == 0
     assert json.loads(capsys.readouterr().out)["model"] == "Linear"
-    assert main(["doctor", f"{where}:dumsp"]) == 2
-    assert f"{where!r} has no 'dumsp'; did you mean 'dumps'?" in capsys.readouterr().err
+    assert main(["doctor", f"{location}:dumsp"]) == 2
+    assert f"{location!r} has no 'dumsp'; did you mean 'dumps'?" in capsys.readouterr().err
     assert sys.modules["json"] is json
 
 
-def test_file_is_loaded_once_under_its_module_name(tmp_path, tidy):
+def test_file_is_loaded_once_under_its_module_name(tmp_path, restore_modules):
     from addnorm.doctor.loading.targets import import_target
 
     (tmp_path / "taken.py").write_text("class Own: pass\n")
@@ -192,9 +193,9 @@ def test_json_and_html_page(tmp_path, capsys):
     page = tmp_path / "report.html"
     code = main(["doctor", "user_models:faulty", "--input", IDS, "--json", "--html", str(page)])
     assert code == 1
-    found = json.loads(capsys.readouterr().out)
-    assert found["blocks"][0]["wiring"] == "false_pre_ln"
-    assert {f["rule"] for f in found["findings"]} == {"skip_after_norm"}
+    report = json.loads(capsys.readouterr().out)
+    assert report["blocks"][0]["wiring"] == "false_pre_ln"
+    assert {f["rule"] for f in report["findings"]} == {"skip_after_norm"}
     text = page.read_text(encoding="utf-8")
     assert "skip_after_norm" in text and "<svg" in text
     assert 'src="http' not in text and 'href="http' not in text
@@ -213,10 +214,10 @@ def test_stress_test_prints_a_table(capsys):
 def test_loss_of_stress_test_can_be_chosen(loss, capsys):
     arguments = ["doctor", "user_models:healthy", "--input", IDS, "--json", "--stress"]
     assert main([*arguments, "--loss", loss]) == 0
-    found = json.loads(capsys.readouterr().out)
-    first = {round(row["first_loss"], 4) for row in found["stress"]}
+    report = json.loads(capsys.readouterr().out)
+    first = {round(row["first_loss"], 4) for row in report["stress"]}
     assert len(first) == 1 and (first == {7.0}) is (loss != "mse")
-    assert set(found["sensitivity"]) == {"0", "10"}
+    assert set(report["sensitivity"]) == {"0", "10"}
 
 
 def rules(capsys):
@@ -237,9 +238,9 @@ def test_options_are_passed_and_checked(tmp_path, text, capsys):
     path.write_text(text, encoding="utf-8")
     arguments = ["doctor", "user_models:optioned", "--input", IDS, "--json", "--config"]
     assert main([*arguments, str(path)]) == 1
-    found = json.loads(capsys.readouterr().out)
-    assert len(found["blocks"]) == 6  # three layers, as the file says
-    assert [(f["rule"], f["path"]) for f in found["findings"]] == [
+    report = json.loads(capsys.readouterr().out)
+    assert len(report["blocks"]) == 6  # two per layer; the file sets depth 3
+    assert [(f["rule"], f["path"]) for f in report["findings"]] == [
         ("ineffective_option", "pre_norm")
     ]
 
@@ -349,14 +350,14 @@ def test_text_is_not_truncated_at_any_width(width):
     """Every label and number is printed in full, in one table or in two."""
     torch.manual_seed(0)
     report = addnorm.doctor(Model(stack(PreBlock)), ids())
-    runs = {"lr": 1e-3, "warmup": 10, "steps": 40, "first_loss": 3.25, "last_loss": 1.125,
+    stress_row = {"lr": 1e-3, "warmup": 10, "steps": 40, "first_loss": 3.25, "last_loss": 1.125,
             "largest_gradient": 2.375, "finite": True}  # fmt: skip
     out = io.StringIO()
     console = Console(file=out, width=width, markup=False, highlight=False)
-    console.print(*_render_report(replace(report, stress=(runs,)), console), sep="\n")
-    shown = out.getvalue()
-    assert "\u2026" not in shown and max(map(len, shown.splitlines())) <= width
-    words = shown.split()
+    console.print(*_render_report(replace(report, stress=(stress_row,)), console), sep="\n")
+    text = out.getvalue()
+    assert "\u2026" not in text and max(map(len, text.splitlines())) <= width
+    words = text.split()
     for block in report.blocks:
         assert {block.path, block.branch, block.kind, block.wiring} <= set(words)
         for name in ("dependency", "stream_variance", "gradient_norm", "token_similarity"):

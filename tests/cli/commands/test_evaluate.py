@@ -1,4 +1,4 @@
-"""`addnorm evaluate`: the scores as a table, or as JSON."""
+"""`addnorm evaluate`: metrics as a table or as JSON."""
 
 import json
 import math
@@ -6,9 +6,9 @@ import math
 import pytest
 
 from addnorm.tasks import evaluate
-from tests.cli.sample_runs import ask_fixture, runs_fixture  # noqa: F401
+from tests.cli.sample_runs import run_command_fixture, runs_fixture  # noqa: F401
 
-NAMES = {
+METRICS = {
     "translate": {"bleu", "chrf", "signature", "loss", "perplexity", "beam"},
     "lm": {"perplexity", "word_perplexity", "bits_per_character", "bits_per_byte", "loss"},
     "mlm": {"loss", "perplexity", "accuracy", "predicted"},
@@ -16,36 +16,36 @@ NAMES = {
 }
 
 
-@pytest.mark.parametrize("task", NAMES)
-def test_json_is_what_was_measured(ask, runs, task):
-    found = json.loads(ask("evaluate", task, "--json").out)
-    assert found == evaluate(runs[task])
-    assert NAMES[task] <= set(found)
+@pytest.mark.parametrize("task", METRICS)
+def test_json_equals_evaluate(run_command, runs, task):
+    metrics = json.loads(run_command("evaluate", task, "--json").out)
+    assert metrics == evaluate(runs[task])
+    assert METRICS[task] <= set(metrics)
 
 
-@pytest.mark.parametrize("task", NAMES)
-def test_the_table_has_a_line_for_each(ask, runs, task):
-    done = ask("evaluate", task, "--split", "valid")
-    assert (done.code, done.err) == (0, "")
-    words = [line.split()[0] for line in done.out.splitlines()]
-    assert NAMES[task] <= set(words)
+@pytest.mark.parametrize("task", METRICS)
+def test_table_has_a_line_per_metric(run_command, runs, task):
+    result = run_command("evaluate", task, "--split", "valid")
+    assert (result.code, result.err) == (0, "")
+    names = [line.split()[0] for line in result.out.splitlines()]
+    assert METRICS[task] <= set(names)
     if task == "classify":
-        assert words.count("f1") == len(runs[task].labels)
+        assert names.count("f1") == len(runs[task].labels)
 
 
-def test_the_beam_is_ours_to_choose(ask):
-    assert json.loads(ask("evaluate", "translate", "--json").out)["beam"] == 5
+def test_decoding_options_are_passed(run_command):
+    assert json.loads(run_command("evaluate", "translate", "--json").out)["beam"] == 5
     arguments = ("--beam", "1", "--length-penalty", "mean", "--json")
-    found = json.loads(ask("evaluate", "translate", *arguments).out)
-    assert (found["beam"], found["length_penalty"]) == (1, "mean")
+    metrics = json.loads(run_command("evaluate", "translate", *arguments).out)
+    assert (metrics["beam"], metrics["length_penalty"]) == (1, "mean")
 
 
-def test_infinity_is_a_word_in_json(ask, runs, monkeypatch):
+def test_infinity_is_a_string_in_json(run_command, runs, monkeypatch):
     monkeypatch.setattr(
         "addnorm.tasks.evaluation.evaluate", lambda *_, **__: {"perplexity": math.inf, "loss": 1.0}
     )
-    found = json.loads(ask("evaluate", "lm", "--json").out, parse_constant=pytest.fail)
-    assert found == {"perplexity": "inf", "loss": 1.0}
+    metrics = json.loads(run_command("evaluate", "lm", "--json").out, parse_constant=pytest.fail)
+    assert metrics == {"perplexity": "inf", "loss": 1.0}
 
 
 @pytest.mark.parametrize(
@@ -57,7 +57,7 @@ def test_infinity_is_a_word_in_json(ask, runs, monkeypatch):
         ("translate", ["--beam", "0"], "beam: expected a whole number from 1, got 0"),
     ],
 )
-def test_mistakes_are_told_in_one_line(ask, task, arguments, message):
-    done = ask("evaluate", task, *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert message in done.err and done.err.count("\n") == 1
+def test_invalid_arguments_are_one_line_errors(run_command, task, arguments, message):
+    result = run_command("evaluate", task, *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert message in result.err and result.err.count("\n") == 1

@@ -42,14 +42,14 @@ def run(folder):
 
 def test_fit_prints_column_types_and_writes_a_run_folder(addnorm, folder):
     out = folder / "printed"
-    done = addnorm("fit", str(folder / "data.csv"), *QUICK, "-t", "answer", "-o", str(out))
-    assert (done.code, done.out) == (0, "")
-    kinds = {line.split()[0]: line.split()[1] for line in done.err.splitlines() if line.split()}
+    result = addnorm("fit", str(folder / "data.csv"), *QUICK, "-t", "answer", "-o", str(out))
+    assert (result.code, result.out) == (0, "")
+    kinds = {line.split()[0]: line.split()[1] for line in result.err.splitlines() if line.split()}
     assert [kinds[name] for name in ("number", "flag", "colour", "day")] == [
         *("numeric", "boolean", "categorical", "datetime")
     ]
-    assert "80 rows, 7 columns; classify 'answer'" in done.err
-    assert "gradient boosting" in done.err and "epoch 1/2" in done.err
+    assert "80 rows, 7 columns; classify 'answer'" in result.err
+    assert "gradient boosting" in result.err and "epoch 1/2" in result.err
     assert {path.name for path in out.iterdir() if path.name != ".lock"} == {
         *("config.yaml", "estimator.json", "model.safetensors", "report.html", "rows.jsonl")
     }
@@ -71,17 +71,17 @@ def test_report_has_all_sections(run):
     "name", ["data.csv", "data.tsv", "data.csv.gz", "data.parquet", "data.arrow"]
 )
 def test_predictions_do_not_depend_on_the_file_format(addnorm, folder, run, name):
-    done = addnorm("predict", str(run), str(folder / name))
-    lines = done.out.splitlines()
-    assert done.code == 0
+    result = addnorm("predict", str(run), str(folder / name))
+    lines = result.out.splitlines()
+    assert result.code == 0
     assert lines[0] == "answer" and len(lines) == 81
     assert set(lines[1:]) <= {"yes", "no"}
-    assert done.out == addnorm("predict", str(run), str(folder / "data.csv")).out
+    assert result.out == addnorm("predict", str(run), str(folder / "data.csv")).out
 
 
 def test_scores_option_prints_probabilities(addnorm, folder, run):
-    done = addnorm("predict", str(run), str(folder / "data.csv"), "--scores")
-    lines = [line.split(",") for line in done.out.splitlines()]
+    result = addnorm("predict", str(run), str(folder / "data.csv"), "--scores")
+    lines = [line.split(",") for line in result.out.splitlines()]
     assert lines[0] == ["answer", "p(no)", "p(yes)"]
     for answer, no, yes in lines[1:]:
         assert float(no) + float(yes) == pytest.approx(1, abs=1e-5)
@@ -92,13 +92,13 @@ def test_columns_are_matched_by_name(addnorm, folder, run, tmp_path):
     frame = pd.read_csv(folder / "data.csv")
     expected = addnorm("predict", str(run), str(folder / "data.csv")).out
     frame[sorted(frame)].assign(extra=1).to_csv(tmp_path / "other.csv", index=False)
-    done = addnorm("predict", str(run), str(tmp_path / "other.csv"))
-    assert done.out == expected
-    assert done.err == "addnorm: ignoring columns that were not in the fit: extra\n"
+    result = addnorm("predict", str(run), str(tmp_path / "other.csv"))
+    assert result.out == expected
+    assert result.err == "addnorm: ignoring columns that were not in the fit: extra\n"
     frame.drop(columns=["flag", "day"]).to_csv(tmp_path / "less.csv", index=False)
-    done = addnorm("predict", str(run), str(tmp_path / "less.csv"))
-    assert (done.code, done.out) == (2, "")
-    assert "the table lacks columns of the fit: 'flag', 'day'" in done.err
+    result = addnorm("predict", str(run), str(tmp_path / "less.csv"))
+    assert (result.code, result.out) == (2, "")
+    assert "the table lacks columns of the fit: 'flag', 'day'" in result.err
 
 
 def test_predict_ignores_the_target_column(addnorm, folder, tmp_path):
@@ -106,20 +106,20 @@ def test_predict_ignores_the_target_column(addnorm, folder, tmp_path):
     table.write_text("a,y\n" + "".join(f"{row},{row * 1.5}\n" for row in range(30)))
     assert addnorm("fit", str(table), "-t", "y", "-o", run, *QUICK, "--test-size=0").code == 0
     new.write_text("a,y\n1,unknown\n2,\n")
-    done = addnorm("predict", run, str(new))
-    assert (done.code, len(done.out.splitlines()), done.err) == (0, 3, "")
+    result = addnorm("predict", run, str(new))
+    assert (result.code, len(result.out.splitlines()), result.err) == (0, 3, "")
 
 
 def test_regression_has_no_scores(addnorm, folder, tmp_path):
     out = str(tmp_path / "run")
-    done = addnorm(
+    result = addnorm(
         *("fit", str(folder / "data.csv"), *QUICK, "-t", "price", "-o", out),
         *("--column-type", "count=categorical", "--test-size", "0", "lr=1e-3"),
     )
-    assert done.code == 0 and "regress 'price'" in done.err and "no test rows" in done.err
+    assert result.code == 0 and "regress 'price'" in result.err and "no test rows" in result.err
     assert addnorm("predict", out, str(folder / "data.csv")).out.startswith("price\n")
-    done = addnorm("predict", out, str(folder / "data.csv"), "--scores")
-    assert done.code == 2 and "--scores: expected a classifier, got the regression" in done.err
+    result = addnorm("predict", out, str(folder / "data.csv"), "--scores")
+    assert result.code == 2 and "--scores: expected a classifier, got the regression" in result.err
 
 
 @pytest.mark.parametrize(
@@ -193,19 +193,19 @@ def test_errors_print_one_line_and_exit_with_2(addnorm, folder, tmp_path, argume
     path = tmp_path / name if name in contents else folder / name
     if name in contents:
         path.write_text(contents[name], errors="surrogateescape")
-    done = addnorm("fit", str(path), *rest, "-o", str(tmp_path / "run"))
-    last = done.err.splitlines()[-1]
-    assert (done.code, done.out) == (2, "")
+    result = addnorm("fit", str(path), *rest, "-o", str(tmp_path / "run"))
+    last = result.err.splitlines()[-1]
+    assert (result.code, result.out) == (2, "")
     assert message in last and last.startswith("addnorm: ")
-    assert "Traceback" not in done.err
+    assert "Traceback" not in result.err
 
 
 def test_predict_rejects_other_folders(addnorm, folder, tmp_path):
-    done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
-    assert done.code == 2 and "expected a folder written by `addnorm fit`" in done.err
+    result = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
+    assert result.code == 2 and "expected a folder written by `addnorm fit`" in result.err
     (tmp_path / "config.yaml").write_text("a: 1")
-    done = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
-    assert done.code == 2 and "expected the config of a fit" in done.err
+    result = addnorm("predict", str(tmp_path), str(folder / "data.csv"))
+    assert result.code == 2 and "expected the config of a fit" in result.err
 
 
 def test_predict_reads_codes_with_leading_zeros_like_fit(addnorm, tmp_path):
@@ -225,9 +225,9 @@ def test_predict_reads_codes_with_leading_zeros_like_fit(addnorm, tmp_path):
 def test_unwritable_output_is_rejected_before_training(addnorm, folder, tmp_path, location):
     (tmp_path / "a_file").write_text("")
     out = ("-o", str(tmp_path / location))
-    done = addnorm("fit", str(folder / "data.csv"), "-t", "answer", *QUICK, *out)
-    assert done.code == 2 and "epoch" not in done.err
-    assert f"cannot write to {tmp_path / location} (" in done.err.splitlines()[-1]
+    result = addnorm("fit", str(folder / "data.csv"), "-t", "answer", *QUICK, *out)
+    assert result.code == 2 and "epoch" not in result.err
+    assert f"cannot write to {tmp_path / location} (" in result.err.splitlines()[-1]
 
 
 def test_column_types_come_from_all_rows(addnorm, tmp_path):
@@ -240,8 +240,8 @@ def test_column_types_come_from_all_rows(addnorm, tmp_path):
     frame.loc[test[1], "only"] = 3.5
     frame.to_csv(tmp_path / "t.csv", index=False)
     run = str(tmp_path / "run")
-    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", run, *QUICK)
-    assert (done.code, "Gradient boosting could not" in done.err) == (0, False), done.err
+    result = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", run, *QUICK)
+    assert (result.code, "Gradient boosting could not" in result.err) == (0, False), result.err
     kinds = load(tmp_path / "run").encoder_
     assert dict(zip(kinds.names, kinds.kinds, strict=True)) == {
         "a": "numeric",
@@ -254,8 +254,8 @@ def test_column_types_come_from_all_rows(addnorm, tmp_path):
 def test_more_classes_than_test_rows(addnorm, tmp_path):
     rows = "".join(f"{row},c{row % 20}\n" for row in range(60))
     (tmp_path / "t.csv").write_text(f"a,y\n{rows}")
-    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(tmp_path / "r"), *QUICK)
-    assert done.code == 0, done.err
+    result = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(tmp_path / "r"), *QUICK)
+    assert result.code == 0, result.err
 
 
 def test_failing_baseline_keeps_the_fit(addnorm, tmp_path, monkeypatch):
@@ -268,10 +268,10 @@ def test_failing_baseline_keeps_the_fit(addnorm, tmp_path, monkeypatch):
     frame, y = mixed(60)
     frame.assign(y=y).to_csv(tmp_path / "t.csv", index=False)
     out = tmp_path / "run"
-    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(out), *QUICK)
-    assert done.code == 0
+    result = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(out), *QUICK)
+    assert result.code == 0
     note = "Gradient boosting could not be fitted: The least populated class in y has only 1 member"
-    assert note in done.err and note in (out / "report.html").read_text()
+    assert note in result.err and note in (out / "report.html").read_text()
     assert addnorm("predict", str(out), str(tmp_path / "t.csv")).code == 0
 
 
@@ -285,8 +285,8 @@ def test_command_of_the_report_reproduces_the_run(addnorm, tmp_path):
     keys = (*QUICK, "max_seconds=null", "early_stopping=false", "wiring=pre_ln", "lr=1e-3")
     one, two = tmp_path / "one", tmp_path / "two"
     types = ("--column-type", "count=categorical")
-    done = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(one), *keys, *types)
-    assert done.code == 0
+    result = addnorm("fit", str(tmp_path / "t.csv"), "-t", "y", "-o", str(one), *keys, *types)
+    assert result.code == 0
     page = unescape((one / "report.html").read_text())
     command = shlex.split(re.search(r"addnorm fit [^<]*--seed 0", page)[0])
     assert "max_seconds=null" in command

@@ -14,9 +14,9 @@ KEYS = {
 
 @pytest.mark.parametrize("family", FAMILIES)
 def test_json_is_the_list_of_cards(addnorm, family):
-    done = addnorm("list", family, "--json")
-    assert (done.code, done.err) == (0, "")
-    cards = json.loads(done.out, parse_constant=pytest.fail)
+    result = addnorm("list", family, "--json")
+    assert (result.code, result.err) == (0, "")
+    cards = json.loads(result.out, parse_constant=pytest.fail)
     assert [card["name"] for card in cards] == list(get_registry(family))
     assert all(set(card) == KEYS for card in cards)
 
@@ -42,16 +42,16 @@ def test_pipe_gets_one_line_per_member(addnorm, monkeypatch, family):
 @pytest.mark.parametrize("columns", [30, 40, 60, 64, 80, 90, 120, 200])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_terminal_output_fits_and_is_complete(terminal, family, columns):
-    done = terminal(columns, "list", family)
-    assert max(map(len, done.out.splitlines())) <= columns
-    assert "…" not in done.out
-    words = done.out.split()
+    result = terminal(columns, "list", family)
+    assert max(map(len, result.out.splitlines())) <= columns
+    assert "…" not in result.out
+    words = result.out.split()
     for card in get_registry(family).cards():
         if len(card.name) <= columns:
             assert card.name in words
         else:  # folded: the pieces are on consecutive lines
             assert card.name in "".join(words)
-        assert set("".join(card.formula.split())) <= set(done.out)
+        assert set("".join(card.formula.split())) <= set(result.out)
 
 
 def test_terminal_output_contains_whole_formulas(terminal):
@@ -63,8 +63,8 @@ def test_terminal_output_contains_whole_formulas(terminal):
 
 
 def test_families_are_counted_without_argument(addnorm):
-    done = addnorm("list")
-    assert [line.split()[:2] for line in done.out.splitlines()] == [
+    result = addnorm("list")
+    assert [line.split()[:2] for line in result.out.splitlines()] == [
         [family, str(len(get_registry(family)))] for family in FAMILIES
     ]
     assert json.loads(addnorm("list", "--json").out)[0] == {
@@ -84,8 +84,8 @@ def test_families_are_counted_without_argument(addnorm):
     ],
 )
 def test_invalid_arguments_are_one_line_errors(addnorm, arguments, message):
-    done = addnorm("list", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("addnorm: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
+    result = addnorm("list", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("addnorm: ")
+    assert message in result.err
+    assert result.err.count("\n") == 1

@@ -11,17 +11,17 @@ MEMBERS = [(family, name) for family in FAMILIES for name in get_registry(family
 
 @pytest.mark.parametrize(("family", "name"), MEMBERS)
 def test_complete_card_is_shown(addnorm, family, name):
-    done = addnorm("show", name)
+    result = addnorm("show", name)
     card = get_registry(family).card(name)
-    assert (done.code, done.err) == (0, "")
+    assert (result.code, result.err) == (0, "")
     texts = [card.title, card.summary, card.paper, card.undefined, *card.needs, *card.departures]
     texts += [line for line in card.formula.split("; ")]
     texts += [text for symbol in card.symbols for text in symbol]
     texts += [f"{option}=" for option in card.options]
     texts += [call for law in card.reduces_to for call in law]
-    assert [text for text in texts if text not in done.out] == []
+    assert [text for text in texts if text not in result.out] == []
     for option in card.options.values():
-        assert all(str(choice) in done.out for choice in option.choices)
+        assert all(str(choice) in result.out for choice in option.choices)
 
 
 @pytest.mark.parametrize(("family", "name"), MEMBERS)
@@ -35,9 +35,9 @@ def test_json_contains_card_call_and_values(addnorm, family, name):
 @pytest.mark.parametrize("columns", [30, 40, 60, 80, 120])
 @pytest.mark.parametrize("name", ["layer", "b2t", "mhc", "drop_path", "none", "deepnorm"])
 def test_output_fits_the_terminal(terminal, name, columns):
-    done = terminal(columns, "show", name)
-    assert max(map(len, done.out.splitlines())) <= columns
-    assert "…" not in done.out
+    result = terminal(columns, "show", name)
+    assert max(map(len, result.out.splitlines())) <= columns
+    assert "…" not in result.out
 
 
 def test_call_string_shows_its_values_and_defaults(addnorm):
@@ -68,9 +68,9 @@ def test_option_selects_between_families(addnorm):
     """Where families share a name, only members that have the option match."""
     cards = json.loads(addnorm("show", "none", "--json").out)
     assert {card["family"] for card in cards} >= {"norms", "wirings"}
-    done = addnorm("show", "none(zzz=1)")
-    assert done.code == 2
-    assert "norm 'none' has no option 'zzz'; It takes no options" in done.err
+    result = addnorm("show", "none(zzz=1)")
+    assert result.code == 2
+    assert "norm 'none' has no option 'zzz'; It takes no options" in result.err
 
 
 @pytest.mark.parametrize(
@@ -92,15 +92,15 @@ def test_option_selects_between_families(addnorm):
     ],
 )
 def test_unknown_name_is_a_one_line_error(addnorm, name, message):
-    done = addnorm("show", name)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.startswith("addnorm: ")
-    assert message in done.err
-    assert done.err.count("\n") == 1
+    result = addnorm("show", name)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.startswith("addnorm: ")
+    assert message in result.err
+    assert result.err.count("\n") == 1
 
 
 @pytest.mark.parametrize("arguments", [[], ["b2t", "rms"], ["b2t", "--no"]])
 def test_usage_error_mentions_help(addnorm, arguments):
-    done = addnorm("show", *arguments)
-    assert (done.code, done.out) == (2, "")
-    assert done.err.endswith("try 'addnorm show --help'\n")
+    result = addnorm("show", *arguments)
+    assert (result.code, result.out) == (2, "")
+    assert result.err.endswith("try 'addnorm show --help'\n")

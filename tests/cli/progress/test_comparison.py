@@ -13,7 +13,7 @@ from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.cell_result import CellResult
 from addnorm.comparison.engines.base import Event
 from addnorm.comparison.parse import parse_comparison
-from tests.comparison.synthetic_study import BASELINE, made_up
+from tests.comparison.synthetic_study import BASELINE, write_synthetic_study
 
 SPEC = parse_comparison({"wiring": "post_ln,pre_ln", "depth": "2,4", "lr": 1e-3, "seeds": 2})
 
@@ -24,7 +24,9 @@ def job(cell):
 
 @pytest.fixture
 def study(tmp_path):
-    return Study.open(made_up(tmp_path / "a", SPEC, lambda cell: "waiting", inside=False))
+    return Study.open(
+        write_synthetic_study(tmp_path / "a", SPEC, lambda cell: "waiting", site_rows=False)
+    )
 
 
 def start_reporter(kind, study, width=80):
@@ -87,10 +89,12 @@ def test_table_fits_the_terminal(study, width):
 
 
 def test_long_table_shows_unfinished_rows(tmp_path):
-    many = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
-    study = Study.open(made_up(tmp_path / "a", many, lambda cell: "waiting", inside=False))
+    spec = parse_comparison({"wiring": "post_ln,pre_ln", "depth": list(range(1, 31)), "lr": 1e-3})
+    study = Study.open(
+        write_synthetic_study(tmp_path / "a", spec, lambda cell: "waiting", site_rows=False)
+    )
     reporter = start_reporter(comparison.LiveTable, study)
-    for cell in many.cells()[:2]:
+    for cell in spec.cells()[:2]:
         end(reporter, cell, 0.5)
     console = Console(file=io.StringIO(), width=80)
     console.print(reporter._render_table())
@@ -100,8 +104,8 @@ def test_long_table_shows_unfinished_rows(tmp_path):
 
 
 def test_finished_cells_are_counted_at_the_start(tmp_path):
-    folder = made_up(
-        tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", inside=False
+    folder = write_synthetic_study(
+        tmp_path / "a", SPEC, lambda cell: "waiting" if cell.seed else "trained", site_rows=False
     )
     reporter = start_reporter(comparison.LogLines, Study.open(folder))
     assert "resuming: 4 of 8 cells are already done" in reporter.console.file.getvalue()

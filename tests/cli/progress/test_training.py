@@ -7,7 +7,7 @@ import re
 import pytest
 from rich.console import Console
 
-from addnorm.cli.progress import training as training
+from addnorm.cli.progress import training
 from addnorm.train.train_state import Outcome, TrainState
 from tests.train.cases import make_recipe
 
@@ -63,20 +63,20 @@ def test_columns_are_dropped_by_priority_and_never_truncated(bar, columns, numbe
 def test_visible_columns_are_complete_at_every_width(bar, columns):
     """Also with large numbers; a bar has at least eight columns or is absent."""
     line = line_of(bar(columns, steps=2000, loss=1234.5678, rate=1_234_567.0))
-    whole = {"450/2000", "loss 1234.568", "1,234,567 tok/s", "0:00:00", "-:--:--"}
-    place = line.index(" 450/2000")  # behind the bar and a blank
+    texts = {"450/2000", "loss 1234.568", "1,234,567 tok/s", "0:00:00", "-:--:--"}
+    bar_end = line.index(" 450/2000")  # after the bar and a space
     rest = re.sub("[━╸╺]+", " ", line)
-    for text in sorted(whole, key=len, reverse=True):
+    for text in sorted(texts, key=len, reverse=True):
         rest = rest.replace(text, "", 1)
     assert rest.strip() == ""
-    assert place == 0 or (place >= training.MIN_BAR_WIDTH + 1 and len(line) == columns)
+    assert bar_end == 0 or (bar_end >= training.MIN_BAR_WIDTH + 1 and len(line) == columns)
 
 
 def test_wider_terminal_shows_more_columns(bar):
-    made = bar(25)
-    assert "tok/s" not in line_of(made)
-    made.console.width = 80
-    assert "12,345 tok/s" in line_of(made)
+    reporter = bar(25)
+    assert "tok/s" not in line_of(reporter)
+    reporter.console.width = 80
+    assert "12,345 tok/s" in line_of(reporter)
 
 
 @pytest.mark.parametrize("kind", [training.ProgressBarReporter, training.LogLines])

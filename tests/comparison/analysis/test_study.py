@@ -11,13 +11,13 @@ from addnorm.comparison.analysis.summary import Setting
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.core.files import write_json
-from tests.comparison.synthetic_study import made_up, usual_fate
+from tests.comparison.synthetic_study import typical_outcome, write_synthetic_study
 
 
-def studied(tmp_path, fate=None, **values):
-    usual = {"wiring": "post_ln,pre_ln,b2t", "depth": "6,12", "lr": "1e-3,3e-3,1e-2", "seeds": 3}
-    spec = parse_comparison(usual | {"warmup": "0,100"} | values)
-    return Study.open(made_up(tmp_path / "study", spec, fate, inside=False))
+def make_study(tmp_path, outcome=None, **values):
+    defaults = {"wiring": "post_ln,pre_ln,b2t", "depth": "6,12", "lr": "1e-3,3e-3,1e-2", "seeds": 3}
+    spec = parse_comparison(defaults | {"warmup": "0,100"} | values)
+    return Study.open(write_synthetic_study(tmp_path / "study", spec, outcome, site_rows=False))
 
 
 def line_of(study, arm, depth):
@@ -25,18 +25,18 @@ def line_of(study, arm, depth):
 
 
 def test_every_cell_is_counted_once(tmp_path):
-    study = studied(tmp_path)
+    study = make_study(tmp_path)
     assert sum(sum(line.states.values()) for line in study.summary) == len(study.cells) == 108
     assert line_of(study, "post_ln", 12).states == {"stuck": 6, "trained": 6, "diverged": 6}
     assert line_of(study, "pre_ln", 6).states == {"trained": 12, "diverged": 6}
 
 
 def test_stable_ranges_are_those_where_every_seed_trained(tmp_path):
-    def fate(cell):
+    def outcome(cell):
         unlucky = cell.arm.wiring == "b2t" and cell.lr == 1e-3 and cell.seed == 1
-        return "diverged" if unlucky else usual_fate(cell)
+        return "diverged" if unlucky else typical_outcome(cell)
 
-    study = studied(tmp_path, fate)
+    study = make_study(tmp_path, outcome)
     assert [each.format() for each in line_of(study, "post_ln", 6).stable] == [
         "none",
         "0.001 to 0.003",
@@ -45,28 +45,28 @@ def test_stable_ranges_are_those_where_every_seed_trained(tmp_path):
 
 
 def test_stable_range_with_gap(tmp_path):
-    study = studied(
+    study = make_study(
         tmp_path, lambda cell: "stuck" if cell.lr == 3e-3 else "trained", wiring="pre_ln"
     )
     assert study.summary[0].stable[0].format() == "0.001, 0.01"
 
 
 def test_best_setting_prefers_trained_seeds_over_lower_loss(tmp_path):
-    """The lower loss of a setting in which one seed of three failed does not win."""
+    """A setting in which one of three seeds failed is not the best, despite its lower loss."""
 
-    def fate(cell):
+    def outcome(cell):
         if cell.lr == 1e-3:
             return "slow"
         return "stuck" if cell.seed == 2 else "trained"
 
-    study = studied(tmp_path, fate, wiring="pre_ln", warmup=0, lr="1e-3,3e-3")
+    study = make_study(tmp_path, outcome, wiring="pre_ln", warmup=0, lr="1e-3,3e-3")
     line = line_of(study, "pre_ln", 6)
     assert line.best == Setting(0, 1e-3)
     assert line.whole
 
 
 def test_failed_seeds_are_not_averaged(tmp_path):
-    study = studied(
+    study = make_study(
         tmp_path,
         lambda cell: "diverged" if cell.seed == 0 else "trained",
         wiring="pre_ln,b2t",
@@ -81,26 +81,28 @@ def test_failed_seeds_are_not_averaged(tmp_path):
 
 
 def test_verdict_names_arms_that_needed_warmup(tmp_path):
-    study = studied(tmp_path, lr="1e-3,3e-3")
-    told = " ".join(study.verdict)
-    assert "At depth 12 pre_ln and b2t trained at every setting; post_ln trained only with" in told
+    study = make_study(tmp_path, lr="1e-3,3e-3")
+    verdict = " ".join(study.verdict)
+    assert (
+        "At depth 12 pre_ln and b2t trained at every setting; post_ln trained only with" in verdict
+    )
     assert study.verdict[0].startswith("At depth 12 the best is ")
 
 
 def test_verdict_names_too_high_learning_rates(tmp_path):
-    study = studied(tmp_path, wiring="pre_ln,b2t")
+    study = make_study(tmp_path, wiring="pre_ln,b2t")
     assert "pre_ln and b2t trained only at learning rates up to 0.003" in study.verdict[1]
 
 
 def test_no_best_arm_if_none_trained(tmp_path):
-    study = studied(tmp_path, lambda cell: "stuck", wiring="pre_ln", depth=6)
+    study = make_study(tmp_path, lambda cell: "stuck", wiring="pre_ln", depth=6)
     assert study.summary[0].best is None
     assert study.verdict[0].startswith("At depth 6 no cell trained")
     assert "did not train (18 stuck)" in study.verdict[1]
 
 
 def test_one_seed_has_caution_and_no_interval(tmp_path):
-    study = studied(tmp_path, seeds=1)
+    study = make_study(tmp_path, seeds=1)
     line = line_of(study, "pre_ln", 6)
     assert line.loss.half is None
     assert "noise is unknown" in study.verdict[0]
@@ -108,21 +110,21 @@ def test_one_seed_has_caution_and_no_interval(tmp_path):
 
 
 def test_arm_with_failed_seeds_does_not_lead(tmp_path):
-    def fate(cell):
+    def outcome(cell):
         if cell.arm.wiring == "pre_ln":
             return "slow"
         return "stuck" if cell.seed == 2 else "trained"
 
-    study = studied(tmp_path, fate, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0)
+    study = make_study(tmp_path, outcome, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0)
     assert line_of(study, "pre_ln", 6).leads
     assert "b2t had a lower loss, but not with every seed" in study.verdict[0]
 
 
 def test_cut_and_crashed_cells_are_ignored(tmp_path):
-    def fate(cell):
+    def outcome(cell):
         return {1e-3: "trained", 3e-3: "cut", 1e-2: "crashed"}[cell.lr]
 
-    study = studied(tmp_path, fate, wiring="pre_ln", depth=6, warmup="0,100")
+    study = make_study(tmp_path, outcome, wiring="pre_ln", depth=6, warmup="0,100")
     assert study.summary[0].stable[0].tried == (1e-3,)
     assert (
         "pre_ln trained in all 6 cells that ran to the end (6 crashed, 6 cut)" in study.verdict[1]
@@ -130,46 +132,46 @@ def test_cut_and_crashed_cells_are_ignored(tmp_path):
 
 
 def test_unfinished_comparison_has_caution(tmp_path):
-    study = studied(tmp_path, lambda cell: "waiting" if cell.seed else usual_fate(cell))
+    study = make_study(tmp_path, lambda cell: "waiting" if cell.seed else typical_outcome(cell))
     assert not study.complete
     assert "72 of 108 cells are not finished" in " ".join(study.verdict)
-    nothing = studied(tmp_path / "b", lambda cell: "waiting")
+    nothing = make_study(tmp_path / "b", lambda cell: "waiting")
     assert "no cell has trained yet" in nothing.verdict[0]
 
 
 def test_crashes_are_counted(tmp_path):
-    study = studied(tmp_path, lambda cell: "crashed" if cell.depth == 12 else "trained")
+    study = make_study(tmp_path, lambda cell: "crashed" if cell.depth == 12 else "trained")
     assert line_of(study, "b2t", 12).states == {"crashed": 18}
     assert "54 of 108 cells crashed" in " ".join(study.verdict)
 
 
 def test_speed_is_relative_to_pre_ln_or_first_arm(tmp_path):
-    study = studied(tmp_path)
+    study = make_study(tmp_path)
     assert line_of(study, "pre_ln", 6).speed == 1
     assert line_of(study, "post_ln", 6).reference == "pre_ln"
-    other = studied(tmp_path / "b", wiring="b2t,rezero")
+    other = make_study(tmp_path / "b", wiring="b2t,rezero")
     assert line_of(other, "rezero", 6).reference == "b2t"
 
 
 def test_differences_are_paired_by_seed(tmp_path):
-    study = studied(tmp_path, lr=1e-3, warmup=100)
+    study = make_study(tmp_path, lr=1e-3, warmup=100)
     for depth in (6, 12):
-        here = [line for line in study.summary if line.depth == depth]
-        best = next(line for line in here if line.behind is None)
-        for line in here:
+        lines = [line for line in study.summary if line.depth == depth]
+        best = next(line for line in lines if line.behind is None)
+        for line in lines:
             if line is not best:
-                means = sum(line.losses[s] - best.losses[s] for s in range(3)) / 3
-                assert line.behind.mean == pytest.approx(means)
+                mean = sum(line.losses[s] - best.losses[s] for s in range(3)) / 3
+                assert line.behind.mean == pytest.approx(mean)
 
 
 def test_result_is_plain_json(tmp_path):
-    study = studied(tmp_path, lambda cell: "diverged" if cell.seed else "waiting")
+    study = make_study(tmp_path, lambda cell: "diverged" if cell.seed else "waiting")
     write_json(tmp_path / "result.json", study_to_dict(study))
-    told = json.loads((tmp_path / "result.json").read_text())
-    assert len(told["cells"]) == 108
-    assert told["spec"] == study.spec.model_dump(mode="json")
-    assert parse_comparison(told["spec"]) == study.spec
-    assert {cell["state"] for cell in told["cells"]} == {"diverged", "waiting"}
+    result = json.loads((tmp_path / "result.json").read_text())
+    assert len(result["cells"]) == 108
+    assert result["spec"] == study.spec.model_dump(mode="json")
+    assert parse_comparison(result["spec"]) == study.spec
+    assert {cell["state"] for cell in result["cells"]} == {"diverged", "waiting"}
 
 
 def test_folder_without_comparison_is_rejected(tmp_path):
@@ -178,19 +180,21 @@ def test_folder_without_comparison_is_rejected(tmp_path):
 
 
 def test_nan_loss_round_trip(tmp_path):
-    study = studied(tmp_path, lambda cell: "diverged", wiring="pre_ln", depth=6, lr=1e-3, seeds=1)
+    study = make_study(
+        tmp_path, lambda cell: "diverged", wiring="pre_ln", depth=6, lr=1e-3, seeds=1
+    )
     assert math.isnan(study.cells[0].loss)
     assert study.cells[0].end.why.startswith("loss nan")
 
 
 def test_best_arm_without_common_seeds(tmp_path):
-    """Seeds 0 of one and 1 of the other trained: no pair, but still one of them is better."""
+    """Only seed 0 of one arm and seed 1 of the other trained: no pair, but one arm leads."""
 
-    def fate(cell):
+    def outcome(cell):
         good = cell.seed == (0 if cell.arm.wiring == "pre_ln" else 1)
         return "trained" if good else "stuck"
 
-    study = studied(tmp_path, fate, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0, seeds=2)
+    study = make_study(tmp_path, outcome, wiring="pre_ln,b2t", depth=6, lr=1e-3, warmup=0, seeds=2)
     leading = [line for line in study.summary if line.leads]
     assert len(leading) == 1
     assert leading[0].loss.mean == min(line.loss.mean for line in study.summary)
@@ -200,7 +204,7 @@ def test_best_arm_without_common_seeds(tmp_path):
 
 @pytest.mark.parametrize("text", ["[1, 2]", "{}", "3"])
 def test_invalid_cell_result_is_rejected(tmp_path, text):
-    study = studied(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
+    study = make_study(tmp_path, wiring="pre_ln", depth=2, lr=1e-3, seeds=1, warmup=0)
     name = study.cells[0].cell.name
     (study.folder / "cells" / f"{name}.json").write_text(text)
     with pytest.raises(UserError, match="is not the result of a cell"):
@@ -208,6 +212,6 @@ def test_invalid_cell_result_is_rejected(tmp_path, text):
 
 
 def test_verdict_names_reason_of_crashes(tmp_path):
-    study = studied(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
+    study = make_study(tmp_path, lambda cell: "crashed", wiring="pre_ln", depth=2)
     assert study.verdict[0] == "At depth 2 no cell ran to its end."
     assert "cells crashed (the first: out of memory)" in " ".join(study.verdict)

@@ -58,18 +58,18 @@ def parent_of(pid):
     return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
 
 
-def children(leader=None):
+def cell_pids(leader=None):
     """Return the pids of cells: children of the fork server of `leader` (default: this process)."""
-    found = []
+    pids = []
     for name in filter(str.isdigit, os.listdir("/proc")):
         try:
             server = parent_of(name)
-            words = Path(f"/proc/{server}/cmdline").read_text()
-            if "forkserver" in words and parent_of(server) == (leader or os.getpid()):
-                found.append(int(name))
+            command = Path(f"/proc/{server}/cmdline").read_text()
+            if "forkserver" in command and parent_of(server) == (leader or os.getpid()):
+                pids.append(int(name))
         except (OSError, ValueError):
             continue
-    return found
+    return pids
 
 
 def test_second_call_trains_nothing(tmp_path):
@@ -81,28 +81,28 @@ def test_second_call_trains_nothing(tmp_path):
     assert not list(tmp_path.glob("cells/*/checkpoints"))
     assert json.loads((tmp_path / "result.json").read_text())["complete"]
 
-    class Nobody(ComparisonCallback):
+    class FailOnEvent(ComparisonCallback):
         def on_cell_event(self, event):
             raise AssertionError(f"{event.job.name} ran again")
 
-    assert run_comparison(spec, tmp_path, callback=Nobody()).cells == study.cells
+    assert run_comparison(spec, tmp_path, callback=FailOnEvent()).cells == study.cells
 
 
 @pytest.mark.slow
 def test_killed_process_is_a_crash_and_is_retried(tmp_path):
     spec = tiny(steps=400, seeds=2)
-    hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in children()[:1]])
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGKILL) for pid in cell_pids()[:1]])
     study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=hook)
     first, second = study.cells
     assert (first.state, second.end.ending) == ("crashed", "done")
     assert "SIGKILL" in first.end.why
-    again = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
-    assert [each.end.ending for each in again.cells] == ["done", "done"]
+    retried = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1))
+    assert [each.end.ending for each in retried.cells] == ["done", "done"]
 
 
 @pytest.mark.slow
 def test_hung_cell_is_killed_after_timeout(tmp_path):
-    hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in children()])
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGSTOP) for pid in cell_pids()])
     study = run_comparison(
         tiny(steps=400), tmp_path, engine=LocalEngine(workers=1, timeout=3.0), callback=hook
     )
@@ -113,40 +113,44 @@ def test_hung_cell_is_killed_after_timeout(tmp_path):
 @pytest.mark.slow
 def test_resume_reproduces_uninterrupted_comparison(tmp_path):
     spec = tiny(steps=60, seeds=2, wiring="post_ln,b2t", save_every=7)
-    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=2))
+    uninterrupted = run_comparison(spec, tmp_path / "uninterrupted", engine=LocalEngine(workers=2))
     hook = Hook(lambda event: os.kill(os.getpid(), signal.SIGINT))
-    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2), callback=hook)
+    resumed = run_comparison(
+        spec, tmp_path / "resumed", engine=LocalEngine(workers=2), callback=hook
+    )
     assert hook.acted
-    assert not broken.complete
-    run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=2))
-    wanted, found = rows_of(tmp_path / "whole"), rows_of(tmp_path / "broken")
-    pauses = [row for rows in found.values() for row in rows if row.get("ending") == "interrupted"]
-    assert pauses or any(each.end for each in broken.cells)
-    for name, rows in found.items():
-        assert [row for row in rows if row.get("ending") != "interrupted"] == wanted[name]
-    assert [each.loss for each in whole.cells] == [
-        each.loss for each in run_comparison(spec, tmp_path / "broken").cells
+    assert not resumed.complete
+    run_comparison(spec, tmp_path / "resumed", engine=LocalEngine(workers=2))
+    expected, actual = rows_of(tmp_path / "uninterrupted"), rows_of(tmp_path / "resumed")
+    pauses = [row for rows in actual.values() for row in rows if row.get("ending") == "interrupted"]
+    assert pauses or any(each.end for each in resumed.cells)
+    for name, rows in actual.items():
+        assert [row for row in rows if row.get("ending") != "interrupted"] == expected[name]
+    assert [each.loss for each in uninterrupted.cells] == [
+        each.loss for each in run_comparison(spec, tmp_path / "resumed").cells
     ]
 
 
 @pytest.mark.slow
 def test_folder_is_locked_while_running(tmp_path):
-    spec, refused = tiny(steps=100), []
+    spec, errors = tiny(steps=100), []
 
-    def second(event):
+    def run_in_thread(event):
         def run():
             try:
                 run_comparison(spec, tmp_path)
             except UserError as problem:
-                refused.append(str(problem))
+                errors.append(str(problem))
 
         thread = threading.Thread(target=run)
         thread.start()
         thread.join()
 
-    study = run_comparison(spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(second))
+    study = run_comparison(
+        spec, tmp_path, engine=LocalEngine(workers=1), callback=Hook(run_in_thread)
+    )
     assert study.complete
-    assert refused and "another process is comparing into" in refused[0]
+    assert errors and "another process is comparing into" in errors[0]
 
 
 @pytest.mark.slow
@@ -166,7 +170,7 @@ def test_cells_exit_when_parent_is_killed(tmp_path):
     until = time.monotonic() + 90
     while not list((tmp_path / "runs").glob("cells/*/rows.jsonl")) and time.monotonic() < until:
         time.sleep(0.2)
-    cells = children(leader.pid)
+    cells = cell_pids(leader.pid)
     assert cells
     leader.kill()
     leader.wait()
@@ -189,9 +193,9 @@ def test_halving_trains_the_better_settings_to_the_end(tmp_path):
 @pytest.mark.slow
 def test_resumed_halving_stops_the_same_cells(tmp_path):
     spec = tiny(mode="halving", lr="1e-5,1e-4,1e-2,3e-2", steps=40)
-    whole = run_comparison(spec, tmp_path / "whole", engine=LocalEngine(workers=1))
+    uninterrupted = run_comparison(spec, tmp_path / "uninterrupted", engine=LocalEngine(workers=1))
 
-    class Rung(ComparisonCallback):
+    class InterruptAfterHalving(ComparisonCallback):
         """Callback that interrupts after the first halving."""
 
         done = False
@@ -201,11 +205,11 @@ def test_resumed_halving_stops_the_same_cells(tmp_path):
                 self.done = True
                 os.kill(os.getpid(), signal.SIGINT)
 
-    assert not run_comparison(spec, tmp_path / "broken", callback=Rung()).complete
-    broken = run_comparison(spec, tmp_path / "broken", engine=LocalEngine(workers=1))
+    assert not run_comparison(spec, tmp_path / "resumed", callback=InterruptAfterHalving()).complete
+    resumed = run_comparison(spec, tmp_path / "resumed", engine=LocalEngine(workers=1))
     ends = [
         [(each.cell.lr, each.end.ending, each.end.step) for each in study.cells]
-        for study in (whole, broken)
+        for study in (uninterrupted, resumed)
     ]
     assert ends[0] == ends[1]
     assert sorted(step for _, _, step in ends[0]) == [10, 10, 20, 40]
@@ -214,7 +218,7 @@ def test_resumed_halving_stops_the_same_cells(tmp_path):
 
 @pytest.mark.slow
 def test_sigterm_of_a_cell_is_a_crash(tmp_path):
-    hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in children()])
+    hook = Hook(lambda event: [os.kill(pid, signal.SIGTERM) for pid in cell_pids()])
     study = run_comparison(tiny(steps=400), tmp_path, engine=LocalEngine(workers=1), callback=hook)
     assert study.cells[0].state == "crashed"
     assert "SIGTERM" in study.cells[0].end.why
@@ -253,8 +257,8 @@ def test_cell_waits_for_other_process_and_returns_its_result(tmp_path, monkeypat
     job = job_of(tmp_path)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
     monkeypatch.setattr("addnorm.comparison.cell.LOCK_TIMEOUT_SECONDS", 0.3)
-    with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as ours:
-        assert ours
+    with try_lock(job.folder.with_name(f".{job.folder.name}.lock")) as acquired:
+        assert acquired
         assert run_cell(job, lambda step, loss: None) is None  # locked by this process
         CellResult("done", loss=1.0).save(job.folder)
         assert run_cell(job, lambda step, loss: None).loss == 1.0
@@ -269,19 +273,19 @@ def test_scores_belong_to_last_checkpoint(tmp_path):
     """A learning rate that destroys the model: the last checkpoint is scored, not the best one."""
     job = job_of(tmp_path, lr=1.0, steps=10, valid_every=1, save_every=1)
     job.folder.parent.mkdir(parents=True, exist_ok=True)
-    asked = []
+    opened_steps = []
     original = TrainedRun.open
 
-    def opened(folder, **options):
+    def open_and_record(folder, **options):
         run = original(folder, **options)
-        asked.append(run.step)
+        opened_steps.append(run.step)
         return run
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("addnorm.comparison.tasks.text.TrainedRun.open", opened)
+        patch.setattr("addnorm.comparison.tasks.text.TrainedRun.open", open_and_record)
         end = run_cell(job, lambda step, loss: None)
     assert end.ending == "done"
-    assert asked == [10]
+    assert opened_steps == [10]
 
 
 def test_moved_demo_comparison_can_be_prepared(tmp_path):
@@ -295,17 +299,17 @@ def test_moved_demo_comparison_can_be_prepared(tmp_path):
 
 def job_of(tmp_path, **values):
     spec = tiny(**values)
-    ground = get_task(spec.task).prepare(spec, tmp_path)
+    shared_data = get_task(spec.task).prepare(spec, tmp_path)
     cell = spec.cells()[0]
     recipe = get_task(spec.task).recipe(
-        spec, cell, data=ground.data, tokenizer=tmp_path / "tokenizer.json"
+        spec, cell, data=shared_data.data, tokenizer=tmp_path / "tokenizer.json"
     )
     return Job(cell.name, recipe, tmp_path / "cells" / cell.name, tmp_path / "score")
 
 
 def test_exception_becomes_crash_result(tmp_path, monkeypatch):
     job = job_of(tmp_path)
-    for problem, words in [
+    for problem, message in [
         (MemoryError(), "out of memory"),
         (RuntimeError("DefaultCPUAllocator: can't allocate memory: 9 GB"), "out of memory"),
         (RuntimeError("an odd thing"), "RuntimeError: an odd thing"),
@@ -321,7 +325,7 @@ def test_exception_becomes_crash_result(tmp_path, monkeypatch):
         assert run_cell(job, lambda step, loss: None) == CellResult.read(job.folder)
         assert (CellResult.read(job.folder).ending, CellResult.read(job.folder).why) == (
             "crashed",
-            words,
+            message,
         )
         assert type(problem).__name__ in job.folder.with_name(job.name + ".error").read_text()
 
@@ -366,14 +370,14 @@ def test_cell_with_moved_data_starts_again(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("options", "words"),
+    ("options", "message"),
     [
         ({"workers": 0}, "workers: expected 1 or more, got 0"),
         ({"timeout": 0}, "timeout: expected more than 0 seconds, got 0"),
     ],
 )
-def test_invalid_engine_options_are_rejected(options, words):
-    with pytest.raises(UserError, match=words):
+def test_invalid_engine_options_are_rejected(options, message):
+    with pytest.raises(UserError, match=message):
         make_engine("local", **options)
 
 

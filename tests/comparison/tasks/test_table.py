@@ -29,10 +29,10 @@ SMALL = {"task": "table", "target": "y", "dim": 8, "heads": 2, "depth": 1, "step
 
 def frame(rows=80):
     """Return a table whose class is the sign of column a."""
-    chance = np.random.default_rng(0)
-    a, b = chance.standard_normal(rows), chance.choice(["x", "z"], rows)
+    rng = np.random.default_rng(0)
+    a, b = rng.standard_normal(rows), rng.choice(["x", "z"], rows)
     y = np.where(a > 0, "yes", "no")
-    number = a + (b == "x") + 0.1 * chance.standard_normal(rows)
+    number = a + (b == "x") + 0.1 * rng.standard_normal(rows)
     return pd.DataFrame({"a": a, "b": b, "y": y, "number": number})
 
 
@@ -55,14 +55,14 @@ def test_task_option_with_table():
 
 
 def test_splits_are_disjoint_and_complete(table):
-    parted = TableSplits.from_spec(spec_of(table))
-    assert parted.counts == {"train": 56, "valid": 12, "test": 12}
-    whole = pd.concat(parted.splits.values())
-    assert sorted(whole.index) == list(range(80))
-    again = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
-    assert all(again.splits[name].equals(part) for name, part in parted.splits.items())
+    table_splits = TableSplits.from_spec(spec_of(table))
+    assert table_splits.counts == {"train": 56, "valid": 12, "test": 12}
+    all_rows = pd.concat(table_splits.splits.values())
+    assert sorted(all_rows.index) == list(range(80))
+    repeated = TableSplits.from_spec(spec_of(table, seeds=5, wiring="b2t"))
+    assert all(repeated.splits[name].equals(part) for name, part in table_splits.splits.items())
     share = frame()["y"].eq("yes").mean()
-    assert parted.splits["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
+    assert table_splits.splits["valid"]["y"].eq("yes").mean() == pytest.approx(share, abs=0.1)
 
 
 def test_training_rows_are_limited_by_steps(table):
@@ -70,18 +70,20 @@ def test_training_rows_are_limited_by_steps(table):
 
 
 def test_class_baseline(table):
-    parted = TableSplits.from_spec(spec_of(table))
-    train, valid = (parted.splits[part]["y"] for part in ("train", "valid"))
+    table_splits = TableSplits.from_spec(spec_of(table))
+    train, valid = (table_splits.splits[part]["y"] for part in ("train", "valid"))
     share = {name: (train.eq(name).sum() + 1) / (len(train) + 2) for name in ("yes", "no")}
-    assert parted.baseline() == pytest.approx(-np.mean([math.log(share[y]) for y in valid]))
+    assert table_splits.baseline() == pytest.approx(-np.mean([math.log(share[y]) for y in valid]))
 
 
 def test_regression_baseline(tmp_path):
     frame().drop(columns="y").to_parquet(tmp_path / "t.parquet")
-    parted = TableSplits.from_spec(spec_of(tmp_path / "t.parquet", target="number"))
-    train, valid = (parted.splits[part]["number"] for part in ("train", "valid"))
-    wanted = ((valid - train.mean()) ** 2).mean() / train.var(ddof=0)
-    assert parted.kind == "regress" and parted.baseline() == pytest.approx(wanted, rel=1e-5)
+    table_splits = TableSplits.from_spec(spec_of(tmp_path / "t.parquet", target="number"))
+    train, valid = (table_splits.splits[part]["number"] for part in ("train", "valid"))
+    expected = ((valid - train.mean()) ** 2).mean() / train.var(ddof=0)
+    assert table_splits.kind == "regress" and table_splits.baseline() == pytest.approx(
+        expected, rel=1e-5
+    )
 
 
 def test_table_comparison_end_to_end(table, tmp_path):
@@ -96,7 +98,7 @@ def test_table_comparison_end_to_end(table, tmp_path):
     assert end.step == 40 and end.loss == pytest.approx(
         min(r["value"] for r in study.rows(study.cells[0].cell) if r["split"] == "valid")
     )
-    assert all(said.rpartition(" (")[0] in ("yes", "no") for said in end.samples)
+    assert all(sample.rpartition(" (")[0] in ("yes", "no") for sample in end.samples)
     page = write_comparison_report(tmp_path / "out").read_text()
     assert (
         "2 arms on a table" in page
@@ -122,29 +124,34 @@ def test_regression_is_scored_by_r2(tmp_path):
 def cell_of(spec, folder, **changes):
     """Return the job of the first cell, with its data prepared."""
     task, (cell, *_) = get_task("table"), spec.cells()
-    ground = task.prepare(spec, folder)
-    own = folder / "cells" / cell.name
-    own.mkdir(parents=True, exist_ok=True)
-    recipe = task.recipe(spec, cell, data=ground.data, tokenizer="")
-    return Job(cell.name, recipe, own, folder / "score", **changes)
+    shared_data = task.prepare(spec, folder)
+    cell_folder = folder / "cells" / cell.name
+    cell_folder.mkdir(parents=True, exist_ok=True)
+    recipe = task.recipe(spec, cell, data=shared_data.data, tokenizer="")
+    return Job(cell.name, recipe, cell_folder, folder / "score", **changes)
 
 
 def test_interrupted_table_cell_reproduces_result(table, tmp_path):
     spec, task = spec_of(table, wiring="pre_ln"), get_task("table")
-    whole = task.train_and_score(
+    uninterrupted = task.train_and_score(
         cell_of(spec, tmp_path / "one"), Heartbeat(lambda step, loss: None)
     )
     job = cell_of(spec, tmp_path / "two")
 
-    def asked(step, loss):
+    def stop_after_two_steps(step, loss):
         if step >= 2:
             os.kill(os.getpid(), signal.SIGTERM)
 
     assert (
-        task.train_and_score(job, Heartbeat(asked)) is None and CellResult.read(job.folder) is None
+        task.train_and_score(job, Heartbeat(stop_after_two_steps)) is None
+        and CellResult.read(job.folder) is None
     )
-    again = task.train_and_score(job, Heartbeat(lambda step, loss: None))
-    assert (again.loss, again.scores, again.step) == (whole.loss, whole.scores, whole.step)
+    resumed = task.train_and_score(job, Heartbeat(lambda step, loss: None))
+    assert (resumed.loss, resumed.scores, resumed.step) == (
+        uninterrupted.loss,
+        uninterrupted.scores,
+        uninterrupted.step,
+    )
 
 
 def test_table_cell_pauses_for_halving(table, tmp_path):
@@ -163,7 +170,7 @@ def test_nonfinite_loss_is_a_result(table, tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("more", "told"),
+    ("more", "message"),
     [
         ({"target": ""}, "target: expected the column to predict"),
         ({"target": "z"}, "unknown target column 'z'"),
@@ -183,15 +190,15 @@ def test_nonfinite_loss_is_a_result(table, tmp_path):
         ({"column_types": {"a": "colour"}}, "unknown column type 'colour'"),
     ],
 )
-def test_invalid_table_specs_are_rejected(table, more, told):
-    with pytest.raises(UserError, match=told) as caught:
+def test_invalid_table_specs_are_rejected(table, more, message):
+    with pytest.raises(UserError, match=message) as caught:
         spec = parse_comparison(SMALL | {"data": str(table)} | more)
         check_comparison(spec)
     assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
-    ("made", "told"),
+    ("invalid", "message"),
     [
         (frame(19), "expected at least 20 rows, got 19"),
         (frame().assign(y="yes"), "target 'y': expected at least two values, got yes in every row"),
@@ -201,17 +208,17 @@ def test_invalid_table_specs_are_rejected(table, more, told):
         (frame().assign(y=[np.inf, *np.arange(79)]), "Input y contains infinity"),
     ],
 )
-def test_unusable_tables_are_rejected(tmp_path, made, told):
-    made.to_csv(tmp_path / "t.csv", index=False)
-    with pytest.raises(UserError, match=told):
+def test_unusable_tables_are_rejected(tmp_path, invalid, message):
+    invalid.to_csv(tmp_path / "t.csv", index=False)
+    with pytest.raises(UserError, match=message):
         TASK.check_data(spec_of(tmp_path / "t.csv"))
 
 
 def test_column_types_are_inferred_from_all_rows(tmp_path):
     """The only text cell of a column may be in a split that is not used for training."""
-    held = split_rows(frame()["y"], 0.3, classify=True)[1]
+    held_out = split_rows(frame()["y"], 0.3, classify=True)[1]
     odd = frame().assign(a=[str(each) for each in range(80)], only=np.nan)
-    odd.loc[held[0], ["a", "only"]] = "none", 1.5
+    odd.loc[held_out[0], ["a", "only"]] = "none", 1.5
     odd.to_csv(tmp_path / "t.csv", index=False)
     spec = spec_of(tmp_path / "t.csv", wiring="pre_ln", seeds=1)
     types = {"a": "string", "b": "categorical", "number": "numeric", "only": "numeric"}
@@ -225,18 +232,20 @@ def test_column_types_are_inferred_from_all_rows(tmp_path):
 def test_baseline_uses_scale_of_the_loss(tmp_path):
     heavy = frame().assign(number=np.exp(3 * frame()["a"]))
     heavy.to_csv(tmp_path / "t.csv", index=False)
-    found = {
+    baselines = {
         scaling: TASK.prepare(
             spec_of(tmp_path / "t.csv", target="number", target_scaling=scaling), tmp_path / scaling
         ).baseline
         for scaling in ("standard", "quantile")
     }
-    parted = TableSplits.from_spec(spec_of(tmp_path / "t.csv", target="number"))
-    assert found == {scaling: pytest.approx(parted.baseline(scaling)) for scaling in found}
-    assert found["standard"] != pytest.approx(found["quantile"])
+    table_splits = TableSplits.from_spec(spec_of(tmp_path / "t.csv", target="number"))
+    assert baselines == {
+        scaling: pytest.approx(table_splits.baseline(scaling)) for scaling in baselines
+    }
+    assert baselines["standard"] != pytest.approx(baselines["quantile"])
 
 
 def test_rare_classes_can_be_split(tmp_path):
-    many = frame().assign(y=[f"c{n // 2}" for n in range(80)])
-    many.to_csv(tmp_path / "t.csv", index=False)
+    table = frame().assign(y=[f"c{n // 2}" for n in range(80)])
+    table.to_csv(tmp_path / "t.csv", index=False)
     assert sum(TableSplits.from_spec(spec_of(tmp_path / "t.csv")).counts.values()) == 80

@@ -1,4 +1,4 @@
-"""Plain files: pairs stay aligned, and every line is accounted for."""
+"""Plain text readers: alignment of parallel files and counts of dropped lines."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from addnorm.data.readers.text_files import read_aligned_lines, read_splits, rea
 from addnorm.data.record_counts import RecordCounts
 
 
-def put(folder, name, data):
+def write_file(folder, name, data):
     path = folder / name
     path.write_bytes(data if isinstance(data, bytes) else data.encode())
     return path
@@ -16,17 +16,17 @@ def put(folder, name, data):
 
 def read(function, *paths, **options):
     counts = RecordCounts()
-    found = list(function(*paths, counts=counts, **{"errors": "drop", **options}))
-    counts.keep("train", len(found))
-    counts.to_dict()  # adds up, or complains
-    return found, counts
+    records = list(function(*paths, counts=counts, **{"errors": "drop", **options}))
+    counts.keep("train", len(records))
+    counts.to_dict()  # raises if the counts are inconsistent
+    return records, counts
 
 
-def test_line_n_goes_with_line_n_whatever_is_in_between(tmp_path):
-    source = put(tmp_path, "a", b"one\r\n\ntwo\x0b2\nb\xffd\nfour\n \nsix")
-    target = put(tmp_path, "b", "eins\nleer\nzwei\u2028\nkaputt\nvier\r\nleer\nsechs\n")
-    found, counts = read(read_aligned_lines, source, target)
-    assert [(pair["source"], pair["target"]) for pair in found] == [
+def test_parallel_lines_stay_aligned_around_dropped_lines(tmp_path):
+    source = write_file(tmp_path, "a", b"one\r\n\ntwo\x0b2\nb\xffd\nfour\n \nsix")
+    target = write_file(tmp_path, "b", "eins\nleer\nzwei\u2028\nkaputt\nvier\r\nleer\nsechs\n")
+    records, counts = read(read_aligned_lines, source, target)
+    assert [(pair["source"], pair["target"]) for pair in records] == [
         *(("one", "eins"), ("two 2", "zwei"), ("four", "vier"), ("six", "sechs"))
     ]
     assert counts.read == 7
@@ -37,17 +37,17 @@ def test_line_n_goes_with_line_n_whatever_is_in_between(tmp_path):
     }
 
 
-def test_invalid_utf8_may_stay_with_marks_and_is_told(tmp_path):
-    source, target = put(tmp_path, "a", b"b\xffd\n"), put(tmp_path, "b", "schlecht\n")
-    found, counts = read(read_aligned_lines, source, target, errors="replace")
-    assert found == [{"source": "b\ufffdd", "target": "schlecht"}]
+def test_invalid_utf8_is_replaced_and_counted(tmp_path):
+    source, target = write_file(tmp_path, "a", b"b\xffd\n"), write_file(tmp_path, "b", "schlecht\n")
+    records, counts = read(read_aligned_lines, source, target, errors="replace")
+    assert records == [{"source": "b\ufffdd", "target": "schlecht"}]
     assert counts.notes == {"lines with invalid UTF-8, its bytes replaced": 1}
     with pytest.raises(UserError, match="line 1: expected UTF-8"):
         read(read_aligned_lines, source, target, errors="refuse")
 
 
-def test_unequal_line_counts_are_refused_with_both(tmp_path):
-    source, target = put(tmp_path, "a", "1\n2\n3"), put(tmp_path, "b", "1\n" * 1200)
+def test_unequal_line_counts_are_rejected(tmp_path):
+    source, target = write_file(tmp_path, "a", "1\n2\n3"), write_file(tmp_path, "b", "1\n" * 1200)
     with pytest.raises(
         UserError, match=r"equal numbers of lines, got .*a with 3 and .*b with 1,200"
     ):
@@ -58,37 +58,37 @@ def test_unequal_line_counts_are_refused_with_both(tmp_path):
         read(read_aligned_lines, target, source)
 
 
-def test_giant_lines_are_counted_in_pairs_and_cut_in_texts(tmp_path, monkeypatch):
+def test_oversized_lines_are_dropped_from_pairs_and_split_in_texts(tmp_path, monkeypatch):
     monkeypatch.setattr(streams, "MAX_CHARACTERS", 10)
     monkeypatch.setattr(streams, "MAX_BYTES", 40)
-    path = put(tmp_path, "a", f"one\n{'word ' * 20}\nthree\n")
-    found, counts = read(read_aligned_lines, path, path)
-    assert [pair["source"] for pair in found] == ["one", "three"]
+    path = write_file(tmp_path, "a", f"one\n{'word ' * 20}\nthree\n")
+    records, counts = read(read_aligned_lines, path, path)
+    assert [pair["source"] for pair in records] == ["one", "three"]
     assert counts.dropped == {"too long": 1} and counts.first_locations == {
         "too long": f"{path}, line 2"
     }
-    found, counts = read(read_texts, path)
-    assert "".join(record["text"] for record in found) == f"one{'word ' * 20}three"
-    assert counts.read == len(found) == 12
+    records, counts = read(read_texts, path)
+    assert "".join(record["text"] for record in records) == f"one{'word ' * 20}three"
+    assert counts.read == len(records) == 12
     assert counts.notes == {"pieces that giant lines were cut into": 9}
 
 
-def test_lines_of_a_text_keep_their_white_space(tmp_path):
-    path = put(tmp_path, "a", " = Title = \n\n\tx\x0c\n  \n")
-    found, counts = read(read_texts, path)
-    assert [record["text"] for record in found] == [" = Title = ", "\tx "]
+def test_lines_keep_their_whitespace(tmp_path):
+    path = write_file(tmp_path, "a", " = Title = \n\n\tx\x0c\n  \n")
+    records, counts = read(read_texts, path)
+    assert [record["text"] for record in records] == [" = Title = ", "\tx "]
     assert counts.dropped == {"empty": 2}
 
 
 def test_paragraphs_end_at_blank_lines(tmp_path):
-    path = put(tmp_path, "a", b"one\n  two\n\n\nthr\xffee\nfour\n")
-    found, counts = read(read_texts, path, paragraphs=True)
-    assert [record["text"] for record in found] == ["one\n  two", "four"]
+    path = write_file(tmp_path, "a", b"one\n  two\n\n\nthr\xffee\nfour\n")
+    records, counts = read(read_texts, path, paragraphs=True)
+    assert [record["text"] for record in records] == ["one\n  two", "four"]
     assert counts.dropped == {"invalid UTF-8": 1}
 
 
 @pytest.mark.parametrize(
-    ("sides", "alone", "options", "words"),
+    ("sides", "texts", "options", "message"),
     [
         ({}, {}, {}, "or --text for a language model, got none of them"),
         ({"train": "ab"}, {"train": "a"}, {}, "expected --src and --tgt .* got both"),
@@ -105,16 +105,16 @@ def test_paragraphs_end_at_blank_lines(tmp_path):
         ),
     ],
 )
-def test_files_that_do_not_fit_together_are_refused(sides, alone, options, words):
+def test_inconsistent_file_options_are_rejected(sides, texts, options, message):
     from pathlib import Path
 
     def side(pair):
         return tuple(Path(name) if name.strip() else None for name in f"{pair:<2}")
 
-    with pytest.raises(UserError, match=words):
+    with pytest.raises(UserError, match=message):
         read_splits(
             {split: side(pair) for split, pair in sides.items()},
-            {split: Path(name) for split, name in alone.items()},
+            {split: Path(name) for split, name in texts.items()},
             counts=RecordCounts(),
             **options,
         )

@@ -1,4 +1,4 @@
-"""The operators in compiled graphs: same numbers, same draws, no break."""
+"""Compiled add-and-norm operators: same values and dropout masks as eager, no graph break."""
 
 import pytest
 import torch
@@ -15,13 +15,13 @@ pytestmark = pytest.mark.skipif(not library.levels(), reason=library.get_availab
 
 
 @pytest.fixture(autouse=True)
-def no_size_is_too_small(monkeypatch):
+def use_native_for_all_sizes(monkeypatch):
     monkeypatch.setattr(module, "MIN_NATIVE_FEATURES", 1)
     monkeypatch.setattr(module, "MIN_NATIVE_FEATURES_BARE", 1)
     monkeypatch.setattr(module, "MIN_NATIVE_FEATURES_HALF", 1)
 
 
-def drawn(*shape, seed=0, dtype=torch.float32):
+def randn(*shape, seed=0, dtype=torch.float32):
     generator = torch.Generator().manual_seed(seed)
     return torch.randn(*shape, generator=generator).to(dtype).requires_grad_()
 
@@ -30,12 +30,12 @@ def drawn(*shape, seed=0, dtype=torch.float32):
 @pytest.mark.parametrize("vector", [False, True])
 @pytest.mark.parametrize("rate", [0.0, 0.3])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_the_operator_keeps_the_rules_of_torch(rms, vector, rate, dtype):
-    """Schema, fake kernels and the registration of gradients."""
+def test_operator_passes_opcheck(rms, vector, rate, dtype):
+    """Check the schema, the fake kernels and the registration of gradients."""
     seed = torch.tensor(5) if rate else None
-    scales = drawn(10, seed=4) if vector else None
-    x, f = drawn(7, 10, dtype=dtype), drawn(7, 10, seed=1, dtype=dtype)
-    args = (x, f, drawn(10, seed=2), None if rms else drawn(10, seed=3), scales, seed)
+    scales = randn(10, seed=4) if vector else None
+    x, f = randn(7, 10, dtype=dtype), randn(7, 10, seed=1, dtype=dtype)
+    args = (x, f, randn(10, seed=2), None if rms else randn(10, seed=3), scales, seed)
     torch.library.opcheck(
         torch.ops.addnorm.add_norm.default,
         (*args, rms, 1e-5, 1.0, rate, True),
@@ -43,37 +43,37 @@ def test_the_operator_keeps_the_rules_of_torch(rms, vector, rate, dtype):
     )
 
 
-def two_sites(x, f, formula, scale):
+def run_sites(x, f, formula, scale):
     s, y = add_norm_with_sum(x, f, formula, scale=scale, rate=0.3)
     return s + add_norm(y, f * 2, formula, rate=0.3) + add_norm(x, f, formula, rate=0.3)
 
 
-def recomputed(x, f, formula, scale):
-    return checkpoint(two_sites, x, f, formula, scale, use_reentrant=False)
+def run_sites_with_checkpoint(x, f, formula, scale):
+    return checkpoint(run_sites, x, f, formula, scale, use_reentrant=False)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("function", [two_sites, recomputed])
+@pytest.mark.parametrize("function", [run_sites, run_sites_with_checkpoint])
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
-@torch._inductor.config.patch(fallback_random=True)  # it has a generator of its own
-def test_compiled_it_gives_the_numbers_of_the_eager_program(function, backend):
-    x, f, weight, bias = drawn(40, 32), drawn(40, 32, seed=1), drawn(32, seed=2), drawn(32, seed=3)
-    scale = drawn(32, seed=4)
+@torch._inductor.config.patch(fallback_random=True)  # inductor has its own generator
+def test_compiled_matches_eager(function, backend):
+    x, f, weight, bias = randn(40, 32), randn(40, 32, seed=1), randn(32, seed=2), randn(32, seed=3)
+    scale = randn(32, seed=4)
     formula = NormParams(False, weight, bias, 1e-5)
     torch._dynamo.reset()
-    made = []
+    results = []
     for run in (function, torch.compile(function, backend=backend, fullgraph=True)):
         torch.manual_seed(0)
         y = run(x, f, formula, scale)
-        made.append((y, *torch.autograd.grad(y.square().sum(), (x, f, weight, bias, scale))))
-    for one, other in zip(*made, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-4)
+        results.append((y, *torch.autograd.grad(y.square().sum(), (x, f, weight, bias, scale))))
+    for expected, actual in zip(*results, strict=True):
+        torch.testing.assert_close(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
-def test_compiled_sites_draw_for_themselves():
+def test_compiled_sites_draw_different_masks():
     x, f, formula = torch.zeros(40, 32), torch.ones(40, 32), NormParams(True, None, None, 1e-5)
 
     def run(x, f):

@@ -6,7 +6,7 @@ import pytest
 
 from addnorm.comparison.parse import parse_comparison
 from addnorm.report.comparison.page import write_comparison_report
-from tests.comparison.synthetic_study import made_up
+from tests.comparison.synthetic_study import write_synthetic_study
 from tests.report.browser import Browser, needs_browser
 
 SPEC = {
@@ -27,7 +27,9 @@ pytestmark = needs_browser
 
 @pytest.fixture(scope="module")
 def path(tmp_path_factory):
-    folder = made_up(tmp_path_factory.mktemp("page") / "study", parse_comparison(SPEC))
+    folder = write_synthetic_study(
+        tmp_path_factory.mktemp("page") / "study", parse_comparison(SPEC)
+    )
     return write_comparison_report(folder)
 
 

@@ -10,14 +10,14 @@ from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.parse import parse_comparison
 from addnorm.core.errors import UserError
 from addnorm.report.comparison.exports import write_csvs, write_pngs
-from tests.comparison.synthetic_study import made_up
+from tests.comparison.synthetic_study import write_synthetic_study
 
 SPEC = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 20}
 
 
 @pytest.fixture
 def study(tmp_path):
-    return Study.open(made_up(tmp_path / "study", parse_comparison(SPEC)))
+    return Study.open(write_synthetic_study(tmp_path / "study", parse_comparison(SPEC)))
 
 
 def read(path):

@@ -26,7 +26,7 @@ from addnorm.report.comparison.selections import build_selections, find_most_con
 from addnorm.report.comparison.stability import StabilityCell, map_chart, stability_map
 from addnorm.report.html.chart_groups import filter_spec
 from addnorm.report.theme import ARM_COLORS, OUTCOME_COLORS, arm_styles, page_colors
-from tests.comparison.synthetic_study import made_up, usual_fate
+from tests.comparison.synthetic_study import typical_outcome, write_synthetic_study
 
 EVIL = "<script>alert('&')</script>"
 SMALL = {"wiring": "post_ln,pre_ln", "depth": 2, "lr": [1e-3, 1e-2], "seeds": 2, "steps": 100}
@@ -39,8 +39,10 @@ def no_vega(monkeypatch):
     monkeypatch.setattr("addnorm.report.html.page.Chart.static_svg", "a static image")
 
 
-def study_of(folder, fate=None, **keys):
-    return Study.open(made_up(folder / "study", parse_comparison(SMALL | keys), fate))
+def study_of(folder, outcome=None, **keys):
+    return Study.open(
+        write_synthetic_study(folder / "study", parse_comparison(SMALL | keys), outcome)
+    )
 
 
 def map_cells(text):
@@ -84,10 +86,12 @@ def test_summary_table_shows_ranges_outcomes_and_estimates(tmp_path, no_vega):
 
 
 def test_map_shows_outcomes_of_all_seeds(tmp_path, no_vega):
-    def fate(cell):
-        return "diverged" if cell.lr > 5e-3 and cell.seed else usual_fate(replace(cell, lr=1e-3))
+    def outcome(cell):
+        return (
+            "diverged" if cell.lr > 5e-3 and cell.seed else typical_outcome(replace(cell, lr=1e-3))
+        )
 
-    study = study_of(tmp_path, fate)
+    study = study_of(tmp_path, outcome)
     text = render_comparison_page(study)
     assert map_cells(text) == [
         "stuck",
@@ -136,7 +140,7 @@ def test_texts_of_users_are_escaped(tmp_path, no_vega):
 
 
 @pytest.mark.parametrize(
-    "fate, warning",
+    "outcome, warning",
     [
         (lambda cell: "waiting", "No cell has finished yet."),
         (
@@ -145,8 +149,8 @@ def test_texts_of_users_are_escaped(tmp_path, no_vega):
         ),
     ],
 )
-def test_unfinished_comparison_has_a_page(tmp_path, no_vega, fate, warning):
-    text = render_comparison_page(study_of(tmp_path, fate))
+def test_unfinished_comparison_has_a_page(tmp_path, no_vega, outcome, warning):
+    text = render_comparison_page(study_of(tmp_path, outcome))
     assert warning in text
     assert "waiting" in text
 

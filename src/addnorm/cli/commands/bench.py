@@ -31,7 +31,7 @@ def bench(
     ] = None,
     json: Annotated[bool, typer.Option("--json", help="Print the rows as a JSON list")] = False,
 ) -> None:
-    """Measure speed against torch and other libraries, as ratios of one run."""
+    """Measure speed ratios against PyTorch and other libraries."""
     from addnorm.bench import measure_limits, retain_freed_memory
     from addnorm.cli.output import make_console, write_json, write_page
 

@@ -33,7 +33,7 @@ def classify(
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Predict the label of each line: one line out for each line in, in the same order."""
+    """Predict the label of each line of the input."""
     from addnorm.cli import line_io as cli
     from addnorm.tasks import InputWarnings, classify_texts
 

@@ -89,7 +89,7 @@ def doctor(
         ),
     ] = None,
 ) -> None:
-    """Report the norms and residual connections of any PyTorch model and audit them.
+    """Report and audit the norms and residual adds of any model.
 
     Importing TARGET runs its code, so use it on code that you trust. Nothing is downloaded and the
     model is left unchanged. Exit codes: 0 no findings, 1 findings, 2 the model could not be

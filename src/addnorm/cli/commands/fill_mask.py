@@ -34,7 +34,7 @@ def fill_mask(
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Fill each <mask> of a line with its most likely token, in the order of the lines."""
+    """Replace each <mask> of the input by its most likely token."""
     from addnorm.cli import line_io as cli
     from addnorm.tasks import InputWarnings
     from addnorm.tasks import fill_mask as fill

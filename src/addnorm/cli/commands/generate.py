@@ -118,7 +118,7 @@ def generate(
         cli.run_lines(
             trained,
             outputs,
-            write or partial(cli.write_answers, form=form),
+            write or partial(cli.write_outputs, form=form),
             description="generating",
             attention=attention,
         )

@@ -48,7 +48,7 @@ def translate(
     attention: Attention = None,
     device: Device = "auto",
 ) -> None:
-    """Translate lines: one line out for each line in, in the same order."""
+    """Translate each line of the input."""
     from addnorm.cli import line_io as cli
     from addnorm.decode.options import DecodingOptions
     from addnorm.tasks import InputWarnings, translate_texts
@@ -73,7 +73,7 @@ def translate(
             trained, texts, options, prefixes=prefixes, chunk=chunk, warnings=warnings
         ),
     )
-    write = partial(cli.write_answers, form=form)
+    write = partial(cli.write_outputs, form=form)
     try:
         cli.run_lines(trained, outputs, write, description="translating", attention=attention)
     finally:

@@ -242,10 +242,10 @@ class GraphRecorder(TorchFunctionMode):
         inplace: bool,
         detail: dict[str, Any],
     ) -> None:
-        """Append the nodes of a call.
+        """Append the nodes of a call; outputs of equal shape that depend on the input share one.
 
-        Activations of equal shape share one node, as the parts of a split do: they are one stream.
-        Weights and constants do not, because their values differ.
+        The parts of a split stream thus stay one stream. Parts of a weight get a node each, since
+        their values differ (the mixing weights of DenseFormer).
         """
         node: Node | None = None
         for tensor in outputs:
