@@ -22,8 +22,9 @@ def test_section_is_unchanged(name):
         shown = "\n  ".join(islice(differences, MAX_SHOWN))
         pytest.fail(
             f"section {name!r} of tests/pins.json has {len(differences)} differences:\n  {shown}\n"
-            "Stored files, hashes or random draws depend on these. Restore them; only if the "
-            "change is meant, rewrite the file with `python tools/pins.py`.",
+            "Stored files, hashes or random draws depend on these names. If you only added a "
+            "member, run `python tools/pins.py`. If a name changed or is gone, restore it, unless "
+            "the change is meant.",
             pytrace=False,
         )
 

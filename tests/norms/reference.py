@@ -110,22 +110,3 @@ def ada_ln(x, weight, bias, cond, eps=1e-6, **_):
     both = torch.einsum("bc,oc->bo", signal, weight) + bias
     shift, scale = both[:, None, : x.shape[-1]], both[:, None, x.shape[-1] :]
     return standardize(x, eps, "biased", "inside") * (1 + scale) + shift
-
-
-REFERENCES = {
-    "ada": ada,
-    "ada_ln": ada_ln,
-    "batch": batch,
-    "derf": derf,
-    "detach": detach,
-    "dyt": dyt,
-    "fixnorm": fixnorm,
-    "group": group,
-    "instance": instance,
-    "l2": l2,
-    "layer": layer,
-    "none": none,
-    "power": power,
-    "rms": rms,
-    "scale": scale,
-}

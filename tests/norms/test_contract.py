@@ -54,8 +54,7 @@ def test_every_module_registers_a_norm():
 def test_card_is_complete(name):
     card = registry.card(name)
     assert card.title and card.formula and card.summary.endswith(".")
-    assert 2015 <= card.year <= 2026
-    assert card.arxiv is not None
+    assert card.year is not None, "the paper of a card needs a year"
     symbols = dict(card.symbols)
     assert re.match(r"x, [yz]$", next(iter(symbols))) and all(symbols.values())
     assert registry.member(name).__doc__.splitlines()[0].endswith(".")

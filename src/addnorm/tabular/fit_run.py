@@ -263,7 +263,14 @@ def open_run(folder: str | Path) -> tuple[FitConfig, Estimator]:
     if not (folder / CONFIG).is_file():
         raise UserError(f"expected a folder written by `addnorm fit`, got {folder}")
     try:
-        config = FitConfig(**yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8")))
+        values = yaml.safe_load((folder / CONFIG).read_text(encoding="utf-8"))
+        if isinstance(values, dict) and "table" not in values and "task" in values:
+            raise UserError(
+                f"expected a run of `addnorm fit`, got {folder}, a run of task {values['task']!r}"
+            )
+        config = FitConfig(**values)
+    except UserError:
+        raise
     except (yaml.YAMLError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split())
         raise UserError(f"{folder / CONFIG}: expected the config of a fit ({reason})") from None

@@ -293,3 +293,12 @@ def test_command_of_the_report_reproduces_the_run(addnorm, tmp_path):
     assert addnorm(*command[1:], "-o", str(two)).code == 0
     name = "model.safetensors"
     assert (one / name).read_bytes() == (two / name).read_bytes()
+
+
+def test_predict_rejects_a_text_run_in_one_line(addnorm, tmp_path):
+    (tmp_path / "config.yaml").write_text("task: translate\ndata: corpus\ndim: 8\n")
+    (tmp_path / "table.csv").write_text("a,b\n1,2\n")
+    done = addnorm("predict", str(tmp_path), str(tmp_path / "table.csv"))
+    assert done.code == 2
+    assert "expected a run of `addnorm fit`, got" in done.err
+    assert "a run of task 'translate'" in done.err and done.err.count("\n") == 1

@@ -10,7 +10,7 @@ add a rule, write a module and import it here:
                 yield Finding("my_rule", "warning", norm.path, "eps is 0; use 1e-5")
 
 A rule reads the trace and yields findings. It must not raise for models that it does not
-understand: it yields nothing, or appends to `context.trace.notes` what it could not check.
+understand: it yields nothing, or appends to `context.notes` what it could not check.
 """
 
 from addnorm.doctor.rules import (  # noqa: F401
