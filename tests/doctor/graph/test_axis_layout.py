@@ -79,8 +79,8 @@ def test_product_equals_its_einsum(op, call, shapes, detail):
     torch.manual_seed(0)
     tensors = [torch.randn(shape, dtype=torch.float64) for shape in shapes]
     terms, out = to_einsum(op, shapes, detail=detail)
-    spelt = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
-    torch.testing.assert_close(spelt, call(*tensors, **detail))
+    from_einsum = torch.einsum(f"{','.join(terms)}->{out}", *tensors)
+    torch.testing.assert_close(from_einsum, call(*tensors, **detail))
 
 
 def test_ellipsis_and_implicit_output_are_expanded():
