@@ -28,7 +28,9 @@ INDEPENDENT = {("wirings", "sublayers"), ("sublayers", "wirings")}
 
 MAX_LINES = 400
 MAX_MODULES = 15
-CATALOGUES = {"claims/catalogue", "cli/commands", "doctor/rules", "norms", "wirings"}
+CATALOGUES = {
+    *("claims/catalogue", "cli/commands", "doctor/rules", "measure/metrics", "norms", "wirings"),
+}
 """Folders with one file per registered member; they grow with the catalogue."""
 IMPORTS_BY_NAME = {"__init__.py", "doctor/loading/targets.py"}
 """Files that may call `import_module`: lazy public names, and models named by the user."""

@@ -9,7 +9,8 @@ from addnorm.report.comparison.cell_curves import StudyCurves, mean_over_seeds
 from addnorm.report.comparison.chart_base import Groups, Rows, group_by_setting, map_selection_keys
 from addnorm.report.comparison.loss_charts import TITLES, loss_chart
 from addnorm.report.comparison.selections import Selection, build_selections, find_most_contrasting
-from addnorm.report.comparison.site_charts import SITE_METRICS, site_chart, site_rows
+from addnorm.report.comparison.site_charts import site_chart, site_rows
+from addnorm.report.comparison.site_metrics import SITE_METRICS
 from addnorm.report.downsample import evenly_spaced
 from addnorm.report.format import MISSING, format_number
 from addnorm.report.html.chart_groups import ChartGroup, ChartSelector
