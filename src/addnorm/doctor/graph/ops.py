@@ -178,7 +178,7 @@ _RELEVANT_ARGUMENTS: dict[str, tuple[tuple[str, int, tuple[str, ...]], ...]] = {
     "pow": (("exponent", 1, ("exponent",)),),
     "clamp": (("min", 1, ("min",)),),
     "clamp_min": (("min", 1, ("min",)),),
-    "scaled_dot_product_attention": (("causal", 5, ("is_causal",)),),
+    "scaled_dot_product_attention": (("causal", 5, ("is_causal",)), ("scale", 6, ("scale",))),
     "multi_head_attention_forward": (("causal", 22, ("is_causal",)),),
     "masked_fill": (("fill", 2, ("value",)),),
     "tril": (("diagonal", 1, ("diagonal",)),),

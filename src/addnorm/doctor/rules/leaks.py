@@ -33,6 +33,7 @@ from addnorm.doctor.rules.probing.perturb import (
     perturbed_values,
     relative_change,
 )
+from addnorm.doctor.rules.wrong_mask import reads_both_directions
 from addnorm.doctor.trace.causal_masks import causal_offsets
 
 
@@ -75,7 +76,7 @@ def batch_leak(context: RuleContext) -> Iterator[Finding]:
 def future_leak(context: RuleContext) -> Iterator[Finding]:
     """Report causal models in which a later token changes the output of an earlier one."""
     masks = _find_causal_masks(context)
-    if not masks and not _is_causal(context):
+    if (not masks and not _is_causal(context)) or reads_both_directions(context):
         return
     probe = perturb_last_token(context)
     reason = _explain_unusable_probe(probe)

@@ -82,8 +82,14 @@ def trace_in_train_mode(context: RuleContext) -> RuleContext | None:
 
     Returns:
         The context of the new trace; None if the model does not run in train mode, or calls
-        dropout as often as in eval mode.
+        dropout as often as in eval mode. The result is cached.
     """
+    if "train mode" not in context.cache:
+        context.cache["train mode"] = _trace_in_train_mode(context)
+    return context.cache["train mode"]
+
+
+def _trace_in_train_mode(context: RuleContext) -> RuleContext | None:
     trace, guard = context.trace, context.trace.guard
     if guard is None:
         return None

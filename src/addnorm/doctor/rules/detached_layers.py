@@ -1,0 +1,124 @@
+"""Rule `detached_layers`: layers that the gradient does not reach."""
+
+from collections.abc import Iterator, Sequence
+
+from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.nodes import Node
+from addnorm.doctor.report import Finding
+from addnorm.doctor.rules.base import RuleContext, rule
+
+
+@rule("detached_layers")
+def detached_layers(context: RuleContext) -> Iterator[Finding]:
+    """Report trainable layers without a gradient behind which others are trained.
+
+    Frozen weights (`requires_grad=False`) are not trainable. A part that runs under `no_grad` from
+    its first operation on is taken as a teacher or a feature extractor, unless layers of the same
+    shapes follow on the same stream. If only the end of a stream is detached, what follows may be
+    a probe of frozen features.
+    """
+    if any("backward pass failed" in note for note in context.trace.notes):
+        return
+    streams: dict[int, list[AddAnalysis]] = {}
+    for block in context.blocks:
+        streams.setdefault(block.stream, []).append(block)
+    for blocks in streams.values():
+        yield from _check_skips(context, blocks)
+        yield from _check_stream(context, blocks)
+
+
+def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:
+    """Yield a finding if branches of a stream are cut off from the gradient."""
+    states = [_is_trained(context, block) for block in blocks]
+    cut_off = [block for block, state in zip(blocks, states, strict=True) if state is False]
+    if not cut_off:
+        return
+    first, last = blocks[0].add.fork, blocks[-1].add.node
+    cut = _find_cut(context, first, last)
+    if cut is not None:
+        yield _make_finding(context, cut_off, cut=cut, count=len(blocks))
+        return
+    tail = _find_cut(context, last, len(context.graph))
+    if tail is not None and context.trace.weight_gradients and True not in states:
+        yield Finding(
+            "detached_layers", "info", tail.path or context.module_path(blocks[-1]),
+            "the end of this stream is detached, so none of its weights trains, although what "
+            "follows does; freeze the weights with requires_grad_(False) if that is intended",
+            {"branches": len(cut_off), "operation": tail.op},
+        )  # fmt: skip
+        return
+    frozen, others = blocks[: len(cut_off)], blocks[len(cut_off) :]
+    if cut_off == frozen and others and _are_alike(context, frozen, others):
+        yield Finding(
+            "detached_layers", "warning", context.module_path(cut_off[0]),
+            f"{len(cut_off)} of {len(blocks)} branches of this stream run under no_grad, so their "
+            "weights never train, although equal layers behind them do; remove no_grad, or freeze "
+            "the weights with requires_grad_(False) if that is intended",
+            {"branches": len(cut_off), "of": len(blocks)},
+        )  # fmt: skip
+
+
+def _make_finding(
+    context: RuleContext, cut_off: Sequence[AddAnalysis], *, cut: Node, count: int
+) -> Finding:
+    names = [name for block in cut_off for name in _trainable(context, block)]
+    return Finding(
+        "detached_layers", "error", cut.path or context.module_path(cut_off[0]),
+        f"the weights of {len(cut_off)} of {count} branches of this stream get no gradient, because "
+        f"the stream or the branches are detached (operation {cut.op}); remove detach(), .data or "
+        "no_grad between the layers",
+        {"branches": len(cut_off), "of": count, "weight without gradient": names[0]},
+    )  # fmt: skip
+
+
+def _check_skips(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:
+    """Yield a finding if the skips of a stream are detached: x.detach() + f(x)."""
+    graph = context.graph
+    detached = [
+        block
+        for block in blocks
+        if graph[block.add.fork].grad
+        and graph[block.add.branch].grad
+        and block.add.shortcut != block.add.fork
+        and not graph[block.add.shortcut].grad
+    ]
+    if detached:
+        yield Finding(
+            "detached_layers", "error", context.module_path(detached[0]),
+            "the skip connection is detached, x.detach() + f(x), so the gradient reaches earlier "
+            "layers through the branches only; add the branch to x itself",
+            {"skips": len(detached), "of": len(blocks)},
+        )  # fmt: skip
+
+
+def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
+    names = context.branch_weights(block)
+    return [name for name in names if context.weights[name].requires_grad]
+
+
+def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
+    """Whether some weight of a branch gets a gradient; None if it has no trainable weight."""
+    names = _trainable(context, block)
+    return any(name in context.trace.weight_gradients for name in names) if names else None
+
+
+def _find_cut(context: RuleContext, start: int, end: int) -> Node | None:
+    """Return the first node after `start`, up to `end`, that loses the gradient of its inputs."""
+    graph = context.graph
+    reached = {start}
+    for node in graph.nodes[start + 1 : end + 1]:
+        inputs = [i for i in node.inputs if i in reached]
+        if inputs:
+            reached.add(node.index)
+        if inputs and not node.grad and any(graph[i].grad for i in inputs):
+            return node
+    return None
+
+
+def _are_alike(context: RuleContext, one: list[AddAnalysis], other: list[AddAnalysis]) -> bool:
+    """Whether two groups of branches have matrices of the same shapes: layers of one stack."""
+    shapes = [
+        {tuple(tuple(context.weights[n].shape) for n in context.branch_weights(b)) for b in blocks}
+        for blocks in (one, other)
+    ]
+    return shapes[0] == shapes[1]
