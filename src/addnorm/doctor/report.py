@@ -38,7 +38,7 @@ class NormUse:
     path: str
     """Module that executes it."""
     kind: str
-    """layer, rms, l2, batch, group, instance, dyt, derf."""
+    """layer, rms, l2, l1, mean_abs, max_abs, max, batch, group, instance, dyt, derf."""
     place: str
     """entry, exit, after, inside, final or elsewhere."""
     eps: float | None

@@ -7,6 +7,9 @@ from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
+DETACHING_OPS = ("detach", "__get__")
+"""`x.detach()` and `x.data`."""
+
 
 @rule("detached_layers")
 def detached_layers(context: RuleContext) -> Iterator[Finding]:
@@ -79,8 +82,8 @@ def _check_skips(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Fi
         for block in blocks
         if graph[block.add.fork].grad
         and graph[block.add.branch].grad
-        and block.add.shortcut != block.add.fork
         and not graph[block.add.shortcut].grad
+        and any(graph[i].op in DETACHING_OPS for i, _ in graph.trace_back(block.add.shortcut))
     ]
     if detached:
         yield Finding(
