@@ -63,9 +63,11 @@ class Block:
     """Position of its norms: pre_ln, post_ln, res_post, sandwich, none, mid-norm or false_pre_ln;
     pre_post, res_post_post and sandwich_post have another norm after the sum."""
     tags: tuple[str, ...]
-    """parallel, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
+    """parallel, sub-ln, rezero, layer-scale, scaled-shortcut, scaled-branch, gated, ..."""
     stream: int
     """Number of the residual stream that it adds to."""
+    branches: tuple[str, ...] = ()
+    """Kinds of all branches that it adds; two if parallel branches are summed first."""
     norm: str | None = None
     """Kind of its norm."""
     shortcut_scale: float | None = None

@@ -224,13 +224,16 @@ OTHER_NORMS = {
 
 
 @pytest.mark.parametrize(
-    ("kind", "number"), [(kind, i) for kind, forms in OTHER_NORMS.items() for i in range(len(forms))]
+    ("kind", "number"),
+    [(kind, i) for kind, forms in OTHER_NORMS.items() for i in range(len(forms))],
 )
 def test_norms_of_absolute_values_have_their_own_names(kind, number):
     torch.manual_seed(0)
     report = addnorm.doctor(Stack(OTHER_NORMS[kind][number], "pre_ln", False), vectors(), rules=())
     assert {(block.wiring, block.norm) for block in report.blocks} == {("pre_ln", kind)}
-    title = {"rms": "RMSNorm", "mean_abs": "mean-absolute-value norm", "l1": "L1 norm"}.get(kind, "")
+    title = {"rms": "RMSNorm", "mean_abs": "mean-absolute-value norm", "l1": "L1 norm"}.get(
+        kind, ""
+    )
     assert title in report.stacks[0]
 
 

@@ -46,7 +46,9 @@ class SelfAttention(nn.Module):
         hidden = self.hidden(x.shape[1])
         if self.style == "mha":
             return self.mha(x, x, x, attn_mask=hidden, need_weights=False)[0]
-        q, k, v = (m(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for m in (self.q, self.k, self.v))
+        q, k, v = (
+            m(x).unflatten(-1, (HEADS, -1)).transpose(1, 2) for m in (self.q, self.k, self.v)
+        )
         scale = 1.0 if self.fault == "unscaled" else 1 / math.sqrt(DIM // HEADS)
         if self.style == "sdpa":
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)

@@ -129,7 +129,9 @@ def _shapes(context: RuleContext, nodes: "frozenset[int] | set[int]") -> Shapes:
     for index in sorted(nodes):
         if is_mixing(context.graph[index].op):
             names = context.weight_names(index)
-            shapes += [tuple(context.weights[n].shape) for n in names if context.weights[n].dim() > 1]
+            shapes += [
+                tuple(context.weights[n].shape) for n in names if context.weights[n].dim() > 1
+            ]
     return tuple(shapes)
 
 
@@ -169,9 +171,7 @@ def _section_after(context: RuleContext, block: AddAnalysis) -> _Section | None:
     return _make_section(context, visited, is_complete=False)
 
 
-def _make_section(
-    context: RuleContext, nodes: set[int], *, is_complete: bool
-) -> _Section | None:
+def _make_section(context: RuleContext, nodes: set[int], *, is_complete: bool) -> _Section | None:
     """Return a section if it contains an attention or a feed-forward with two matrices."""
     graph = context.graph
     if is_complete and any(graph[i].op in FOREIGN_OPS for i in nodes):

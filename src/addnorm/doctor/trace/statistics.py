@@ -37,9 +37,9 @@ MASKED_LOGIT_GAP = 500.0
 MIN_PATTERN_TOKENS = 4
 """Smallest number of tokens at which the pattern of a mask is recognized."""
 
-Visibility = Literal["others", "later", "itself", "nothing"]
-"""What each token sees: `later` tokens and perhaps itself, only `itself`, or `nothing`; `others`
-stands for everything else, such as all tokens or earlier ones."""
+Visibility = Literal["others", "prefix", "later", "itself", "nothing"]
+"""What each token sees: a `prefix` and what precedes it, `later` tokens and perhaps itself, only
+`itself`, or `nothing`; `others` stands for everything else, such as all tokens or earlier ones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,11 +333,19 @@ def _find_visible(logits: Tensor) -> Visibility:
     if not bool(visible.any()):
         return "nothing"
     if bool(visible.tril(-1).any()):
-        return "others"
+        return "prefix" if _is_prefix(visible[:, :queries]) else "others"
     later = visible.triu(1).any(-1)
     if bool(later[: keys - 1].all()):
         return "later"
     return "others" if bool(later.any()) else "itself"
+
+
+def _is_prefix(visible: Tensor) -> bool:
+    """Whether tokens see each other within a prefix, and behind it only what precedes them."""
+    later = visible.triu(1)
+    prefix = int(later.any(0).nonzero().max()) + 1 if bool(later.any()) else 0
+    inside = visible[:prefix, :prefix].all() and visible.diagonal()[prefix:].all()
+    return 1 < prefix < len(visible) and bool(inside)
 
 
 def _measure_logits(logits: Tensor) -> tuple[float, float, float]:

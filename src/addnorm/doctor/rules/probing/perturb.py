@@ -33,7 +33,11 @@ from addnorm.doctor.rules.probing.model_runs import (
     tensors_by_name,
 )
 from addnorm.doctor.rules.probing.open_gates import inactive_branches, zero_gates
-from addnorm.doctor.rules.probing.output_layout import find_layout_by_rolling, find_unique_layout
+from addnorm.doctor.rules.probing.output_layout import (
+    drop_last_token,
+    find_layout_by_rolling,
+    find_unique_layout,
+)
 
 NOTICEABLE_CHANGE = 1e-4
 """Smallest change of an output, relative to its mean magnitude, that counts."""
@@ -73,6 +77,17 @@ def perturb_last_token(context: RuleContext) -> Probe | None:
     if "probe" not in context.cache:
         context.cache["probe"] = _run_probe(context)
     return context.cache["probe"]
+
+
+def reads_ahead(context: RuleContext) -> bool | None:
+    """Return whether a later token changes earlier outputs; None unless a rule has probed it."""
+    probe: Probe | None = context.cache.get("probe")
+    if probe is None or probe.length < 2 or probe.length not in probe.before.shape[1:-1]:
+        return None
+    if probe.is_unchanged or not bool(probe.before.isfinite().all()):
+        return None
+    before, after = (drop_last_token(t[0], probe.length) for t in (probe.before, probe.after))
+    return relative_change(before, after) > NOTICEABLE_CHANGE
 
 
 @dataclass(frozen=True)
