@@ -10,7 +10,6 @@ from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
 
 MIN_DROPPED_SUMS = 2
 """Smallest number of sums with dropout: a single one may separate two parts of a model."""
-ATTENTION_KINDS = ("self-attention", "cross-attention")
 
 
 @rule("dropout_on_stream")
@@ -22,11 +21,12 @@ def dropout_on_stream(context: RuleContext) -> Iterator[Finding]:
     single dropout between two parts of a model, are common.
     """
     context = trace_in_train_mode(context) or context  # in eval mode some models skip dropout
+    attentions = context.trace.recorder.stats.attentions
     streams: dict[int, list[AddAnalysis]] = {}
     for block in context.blocks:
         streams.setdefault(block.stream, []).append(block)
     for blocks in streams.values():
-        if not any(block.kind in ATTENTION_KINDS for block in blocks):
+        if not any(a.node in block.add.path for a in attentions for block in blocks):
             continue
         dropped = [rate for block in blocks if (rate := _dropout_rate(context, block))]
         links = sum(block.link.previous is not None for block in blocks)
@@ -45,8 +45,7 @@ def _dropout_rate(context: RuleContext, block: AddAnalysis) -> float:
     graph, previous = context.graph, block.link.previous
     if previous is None:
         return 0.0
-    index, start = graph[block.add.fork], graph[previous]
-    node = index
+    node, start = graph[block.add.fork], graph[previous]
     rate = 0.0
     while node.index > start.index and node.inputs:
         if node.op in DROPOUT and node.size == start.size:

@@ -90,6 +90,14 @@ def reads_ahead(context: RuleContext) -> bool | None:
     return relative_change(before, after) > NOTICEABLE_CHANGE
 
 
+def reads_probed_input(context: RuleContext, node: int) -> bool:
+    """Whether a node depends on the input that the probe changes."""
+    names = named_inputs(context)
+    target = _find_stream_input(context, names)
+    index = None if target is None else find_input_node(context, names[target])
+    return index is not None and index in _data_ancestors(context.graph, node)
+
+
 @dataclass(frozen=True)
 class _Experiment:
     """A model, an example that it runs on, and the input to change."""
