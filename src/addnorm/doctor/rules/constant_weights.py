@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from torch import Tensor
 
 from addnorm.doctor.analysis.results import AddAnalysis
+from addnorm.doctor.graph.ops import NAMED_NORMS, SCALES
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
@@ -37,9 +38,9 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
     elif _is_dead(context):
         yield Finding(
             "constant_weights", "error", "",
-            "the gradient of every matrix is zero, so the model cannot learn; initialize weights "
-            "and gains with other values than zero",
-            {"matrices": len(_trainable_matrices(context)), "largest gradient": 0.0},
+            "the gradient of every matrix and gain is zero, so the model cannot learn; initialize "
+            "weights and gains with other values than zero",
+            {"weights": len(context.trace.weight_gradients), "largest gradient": 0.0},
         )  # fmt: skip
 
 
@@ -60,12 +61,21 @@ def _has_one_value(weight: Tensor) -> bool:
     return low == high and bool((values == low).all())
 
 
-def _trainable_matrices(context: RuleContext) -> list[str]:
-    return [n for n, w in context.weights.items() if w.requires_grad and w.dim() > 1]
-
-
 def _is_dead(context: RuleContext) -> bool:
-    """Whether matrices get gradients, but only zeros."""
+    """Whether every matrix and every factor gets a gradient of zero; biases alone do not help."""
     gradients = context.trace.weight_gradients
-    found = [gradients[name] for name in _trainable_matrices(context) if name in gradients]
-    return bool(found) and len(context.blocks) > 0 and not any(found)
+    factors = _find_factors(context)
+    found = [g for name, g in gradients.items() if context.weights[name].dim() > 1]
+    found += [gradients[name] for name in factors if name in gradients]
+    return bool(found) and bool(context.blocks) and not any(found)
+
+
+def _find_factors(context: RuleContext) -> set[str]:
+    """Return the gains of norms and other weights that activations are multiplied by."""
+    names: set[str] = set()
+    for node in context.graph:
+        if node.op in SCALES:
+            names.update(context.weight_names(node.index))
+        elif node.op in NAMED_NORMS:
+            names.update(context.weight_names(node.index)[:1])  # the bias comes second
+    return names
