@@ -53,10 +53,8 @@ class SelfAttention(nn.Module):
         if self.style == "sdpa":
             y = F.scaled_dot_product_attention(q, k, v, attn_mask=~hidden, scale=scale)
         else:
-            if self.style == "einsum":
-                scores = torch.einsum("bhqd,bhkd->bhqk", q, k)
-            else:
-                scores = q @ k.mT
+            equation = "bhqd,bhkd->bhqk"
+            scores = torch.einsum(equation, q, k) if self.style == "einsum" else q @ k.mT
             scores = scores if self.fault == "unscaled" else scores * scale
             fill = torch.finfo(x.dtype).min if self.style == "einsum" else -math.inf
             y = scores.masked_fill(hidden, fill).softmax(-1) @ v

@@ -112,9 +112,7 @@ def query_key_norm():
         return hide(m.one(q) @ m.two(k).mT, later(q.shape[-2]))
 
     size = DIM // HEADS
-    return transformer(
-        lambda: Attend(scores, one=nn.RMSNorm(size), two=nn.RMSNorm(size))
-    ), ids()
+    return transformer(lambda: Attend(scores, one=nn.RMSNorm(size), two=nn.RMSNorm(size))), ids()
 
 
 @healthy("cosine attention with a learned temperature")
@@ -157,7 +155,9 @@ def alibi():
 @healthy("rotary positions, sliding window")
 def sliding_window():
     def rotate(x):
-        place = torch.arange(x.shape[-2])[:, None] * 100.0 ** -torch.linspace(0, 1, x.shape[-1] // 2)
+        place = torch.arange(x.shape[-2])[:, None] * 100.0 ** -torch.linspace(
+            0, 1, x.shape[-1] // 2
+        )
         cos, sin = (f(place).repeat(1, 2) for f in (torch.cos, torch.sin))
         one, two = x.chunk(2, -1)
         return x * cos + torch.cat([-two, one], -1) * sin
@@ -534,6 +534,14 @@ def frozen():
     model = Broken(depth=4)
     model.layers[:2].requires_grad_(False)
     model.table.requires_grad_(False)
+    return model, ids()
+
+
+@healthy("layers frozen by requires_grad that also run under no_grad")
+def frozen_without_grad():
+    model = Broken("no_grad", depth=3)
+    model.table.requires_grad_(False)
+    model.layers[:2].requires_grad_(False)
     return model, ids()
 
 

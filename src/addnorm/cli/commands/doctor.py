@@ -245,8 +245,8 @@ def _blocks(report: "Report", console: "Console") -> "Iterator[Table]":
     _add_number_columns(measured, metrics)
     for block in report.blocks:
         names = (
-            str(block.index), block.path or "-", block.branch or "-", block.kind, block.wiring,
-            " ".join(block.tags),
+            str(block.index), block.path or "-", block.branch or "-", " + ".join(block.branches),
+            block.wiring, " ".join(block.tags),
         )  # fmt: skip
         values = [block.measurements.get(metric) for metric in metrics]
         numbers = ["" if n is None else f"{n:.3g}" for n in values]

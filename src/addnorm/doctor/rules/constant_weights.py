@@ -31,8 +31,8 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
         )  # fmt: skip
         yield Finding(
             "constant_weights", "error", context.module_path(constant[0]),
-            f"all matrices in {len(constant)} of {len(context.blocks)} branches are constant, which "
-            f"{reason}, so they do not learn; initialize them with random values",
+            f"all matrices in {len(constant)} of {len(context.blocks)} branches are constant, "
+            f"which {reason}, so they do not learn; initialize them with random values",
             {"weights": list(names[:4]), "value": value},
         )  # fmt: skip
     elif _is_dead(context):
@@ -48,7 +48,7 @@ def _is_constant(context: RuleContext, block: AddAnalysis) -> bool:
     """Whether all matrices of a branch are trainable and constant."""
     names = context.branch_weights(block)
     weights = [context.weights[name] for name in names]
-    if len(weights) < MIN_MATRICES or not all(w.requires_grad for w in weights):
+    if len(weights) < MIN_MATRICES or not all(map(context.is_trainable, names)):
         return False
     return all(_has_one_value(w) for w in weights)
 

@@ -67,9 +67,9 @@ def _make_finding(
     names = [name for block in cut_off for name in _trainable(context, block)]
     return Finding(
         "detached_layers", "error", cut.path or context.module_path(cut_off[0]),
-        f"the weights of {len(cut_off)} of {count} branches of this stream get no gradient, because "
-        f"the stream or the branches are detached (operation {cut.op}); remove detach(), .data or "
-        "no_grad between the layers",
+        f"the weights of {len(cut_off)} of {count} branches of this stream get no gradient, "
+        f"because the stream or the branches are detached (operation {cut.op}); remove detach(), "
+        ".data or no_grad between the layers",
         {"branches": len(cut_off), "of": count, "weight without gradient": names[0]},
     )  # fmt: skip
 
@@ -96,7 +96,7 @@ def _check_skips(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Fi
 
 def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
     names = context.branch_weights(block)
-    return [name for name in names if context.weights[name].requires_grad]
+    return [name for name in names if context.is_trainable(name)]
 
 
 def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:

@@ -37,7 +37,11 @@ def large_initial_logits(context: RuleContext) -> Iterator[Finding]:
                 f"the first loss is about {loss:.1f}, where uniform guesses have ln {vocab} = "
                 f"{math.log(vocab):.1f}; if the weights are not trained, initialize them, the "
                 "embedding and the head in particular, with a smaller deviation",
-                {"loss": loss, "uniform": math.log(vocab), "largest logit": float(logits.abs().max())},
+                {
+                    "loss": loss,
+                    "uniform": math.log(vocab),
+                    "largest logit": float(logits.abs().max()),
+                },
             )  # fmt: skip
             return
     saturated = [

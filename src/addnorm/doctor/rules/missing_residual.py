@@ -11,6 +11,7 @@ size, a projection by one matrix, or a convolution between two stages is none.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from addnorm.doctor.analysis.branch_kinds import attention_nodes
 from addnorm.doctor.analysis.results import AddAnalysis
@@ -87,7 +88,7 @@ def _check_edges(
     kinds = [b.kind for b in blocks]
     if len(kinds) < 3 or len(kinds) % 2 == 0 or len(set(kinds)) != 2 or kinds[0] != kinds[-1]:
         return
-    if any(kind == following for kind, following in zip(kinds, kinds[1:], strict=False)):
+    if any(kind == following for kind, following in pairwise(kinds)):
         return
     missing = {_branch_shapes(context, b) for b in blocks if b.kind != kinds[0]}
     for section in edges:
