@@ -17,8 +17,8 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
 
     Frozen weights (`requires_grad=False`) are not trainable. A part that runs under `no_grad` from
     its first operation on is taken as a teacher or a feature extractor, unless layers of the same
-    shapes follow on the same stream. If only the end of a stream is detached, what follows may be
-    a probe of frozen features.
+    shapes follow on the same stream. So is a stream that is detached at its end only: what follows
+    may be a probe of its features.
     """
     if any("backward pass failed" in note for note in context.trace.notes):
         return
@@ -40,15 +40,6 @@ def _check_stream(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[F
     cut = _find_cut(context, first, last)
     if cut is not None:
         yield _make_finding(context, cut_off, cut=cut, count=len(blocks))
-        return
-    tail = _find_cut(context, last, len(context.graph))
-    if tail is not None and context.trace.weight_gradients and True not in states:
-        yield Finding(
-            "detached_layers", "info", tail.path or context.module_path(blocks[-1]),
-            "the end of this stream is detached, so none of its weights trains, although what "
-            "follows does; freeze the weights with requires_grad_(False) if that is intended",
-            {"branches": len(cut_off), "operation": tail.op},
-        )  # fmt: skip
         return
     frozen, others = blocks[: len(cut_off)], blocks[len(cut_off) :]
     if cut_off == frozen and others and _are_alike(context, frozen, others):
@@ -106,14 +97,11 @@ def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
 
 
 def _find_cut(context: RuleContext, start: int, end: int) -> Node | None:
-    """Return the first node after `start`, up to `end`, that loses the gradient of its inputs."""
+    """Return the first node between two others that loses the gradient of its inputs."""
     graph = context.graph
-    reached = {start}
-    for node in graph.nodes[start + 1 : end + 1]:
-        inputs = [i for i in node.inputs if i in reached]
-        if inputs:
-            reached.add(node.index)
-        if inputs and not node.grad and any(graph[i].grad for i in inputs):
+    path = graph.nodes_between(start, end)
+    for node in (graph[i] for i in sorted(path - {start})):
+        if not node.grad and any(graph[i].grad for i in node.inputs if i in path):
             return node
     return None
 
