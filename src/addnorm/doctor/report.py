@@ -12,7 +12,7 @@ from addnorm.doctor.analysis.typical_layer import TypicalLayer
 Severity = Literal["info", "warning", "error"]
 MISWIRING_RULES = (
     "double_norm", "missing_final_norm", "doubled_final_norm", "skip_after_norm", "shared_norm",
-    "scale_on_branch", "ffn_fed_unadded", "wrong_axis",
+    "scale_on_branch", "ffn_fed_unadded", "wrong_axis", "missing_residual", "dropout_on_stream",
 )  # fmt: skip
 """Rules whose findings say that a model deviates from its closest arrangement."""
 SEVERITIES: tuple[Severity, ...] = ("info", "warning", "error")

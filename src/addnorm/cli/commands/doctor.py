@@ -92,8 +92,8 @@ def doctor(
     """Report and audit the norms and residual adds of any model.
 
     Importing TARGET runs its code, so use it on code that you trust. Nothing is downloaded and the
-    model is left unchanged. Exit codes: 0 no findings, 1 findings, 2 the model could not be
-    examined.
+    model is left unchanged. Exit codes: 0 no finding reaches the severity of --fail-on, 1 some
+    finding does, 2 the model could not be examined.
     """
     from addnorm.core.errors import UserError, unknown_name_message
 
