@@ -1,5 +1,7 @@
 """Plainly broken models are found; unusual but correct ones have no findings."""
 
+from functools import partial
+
 import pytest
 import torch
 from torch import nn
@@ -90,6 +92,62 @@ def test_transformer_without_any_add_is_reported():
     layers = [m for layer in build("").layers for m in (layer.attention, layer.mlp)]
     assert find(Plain(*layers), rules=["missing_residual"]) == {"missing_residual": "warning"}
     assert find(PreLN(*layers), rules=["missing_residual"]) == {}
+
+
+@pytest.mark.parametrize("way", ["numpy", "list"])
+def test_stream_that_leaves_torch_is_reported(way):
+    class Left(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.model = build("")
+
+        def forward(self, tokens):
+            x = self.model.table(tokens)
+            for layer in self.model.layers:
+                y = layer(x)
+                x = (
+                    torch.from_numpy(y.detach().numpy())
+                    if way == "numpy"
+                    else torch.tensor(y.tolist())
+                )
+            return self.model.head(self.model.final(x))
+
+    assert find(Left(), rules=["detached_layers"]) == {"detached_layers": "error"}
+
+
+def test_dropout_on_one_of_two_sums_of_each_layer_is_found():
+    class Half(nn.Module):
+        def __init__(self, model):
+            super().__init__()
+            self.model, self.drop = model, nn.Dropout(0.1)
+
+        def forward(self, tokens):
+            x = self.model.table(tokens)
+            for layer in self.model.layers:
+                x = self.drop(layer(x))
+            return self.model.head(self.model.final(x))
+
+    assert find(Half(build(""))) == {"dropout_on_stream": "warning"}
+
+
+def test_rotary_attention_without_skip_is_found():
+    transformers = pytest.importorskip("transformers")
+    config = transformers.LlamaConfig(
+        hidden_size=32, num_hidden_layers=3, num_attention_heads=4, intermediate_size=48,
+        vocab_size=VOCAB,
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = transformers.LlamaForCausalLM(config)
+    assert find(model, {"input_ids": ids()}) == {}
+    for layer in model.model.layers:
+        layer.forward = partial(forward_without_skip, layer)
+    assert find(model, {"input_ids": ids()}) == {"missing_residual": "error"}
+
+
+def forward_without_skip(layer, hidden_states, **options):
+    normed = layer.input_layernorm(hidden_states)
+    x = layer.self_attn(hidden_states=normed, **options)[0]
+    return x + layer.mlp(layer.post_attention_layernorm(x))
 
 
 def test_detached_statistics_do_not_cut_the_stream():

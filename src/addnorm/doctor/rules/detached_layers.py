@@ -22,6 +22,14 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
     """
     if any("backward pass failed" in note for note in context.trace.notes):
         return
+    if _leaves_torch(context):
+        yield Finding(
+            "detached_layers", "error", context.module_path(context.blocks[-1]),
+            "the output is not computed from the layers by operations of PyTorch, and the layers "
+            "get no gradient; do not pass activations through numpy, tolist() or torch.tensor()",
+            {"adds": len(context.blocks), "gradients": len(context.trace.weight_gradients)},
+        )  # fmt: skip
+        return
     streams: dict[int, list[AddAnalysis]] = {}
     for block in context.blocks:
         streams.setdefault(block.stream, []).append(block)
@@ -63,6 +71,14 @@ def _make_finding(
         ".data or no_grad between the layers",
         {"branches": len(cut_off), "of": count, "weight without gradient": names[0]},
     )  # fmt: skip
+
+
+def _leaves_torch(context: RuleContext) -> bool:
+    """Whether weights behind the layers train, but no operation connects the output to them."""
+    if context.trace.recorder.outputs or not context.trace.weight_gradients:
+        return False
+    states = [_is_trained(context, block) for block in context.blocks]
+    return bool(states) and all(state is False for state in states)
 
 
 def _check_skips(context: RuleContext, blocks: list[AddAnalysis]) -> Iterator[Finding]:

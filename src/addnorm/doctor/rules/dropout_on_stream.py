@@ -10,11 +10,13 @@ from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
 
 MIN_DROPPED_SUMS = 2
 """Smallest number of sums with dropout: a single one may separate two parts of a model."""
+MAX_ADDS_PER_LAYER = 4
+"""Largest number of adds of which one has dropout, if every layer has the mistake once."""
 
 
 @rule("dropout_on_stream")
 def dropout_on_stream(context: RuleContext) -> Iterator[Finding]:
-    """Report Transformers that apply dropout after every add: x = dropout(x + f(x)).
+    """Report Transformers that apply dropout to the sums of every layer: x = dropout(x + f(x)).
 
     The features that all earlier layers have written are then dropped again at every layer. Graph
     and convolutional networks do so on purpose; dropout of the embedding and of the branch, and a
@@ -30,7 +32,7 @@ def dropout_on_stream(context: RuleContext) -> Iterator[Finding]:
             continue
         dropped = [rate for block in blocks if (rate := _dropout_rate(context, block))]
         links = sum(block.link.previous is not None for block in blocks)
-        if len(dropped) >= MIN_DROPPED_SUMS and 2 * len(dropped) >= links:
+        if len(dropped) >= MIN_DROPPED_SUMS and MAX_ADDS_PER_LAYER * len(dropped) >= links:
             yield Finding(
                 "dropout_on_stream", "warning", context.module_path(blocks[0]),
                 f"dropout with rate {max(dropped):g} acts on the whole stream, x = dropout(x + "

@@ -20,8 +20,8 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
 SUBLAYER_KINDS = ("self-attention", "cross-attention", "feed-forward")
-FOREIGN_OPS = CONVOLUTION | POOLING | RECURRENT | {"opaque", "cat"}
-"""Operations of stems, transitions between stages and long skips, not of a plain sub-layer."""
+FOREIGN_OPS = CONVOLUTION | POOLING | RECURRENT | {"opaque"}
+"""Operations of stems and of transitions between stages, not of a plain sub-layer."""
 
 Shapes = tuple[tuple[int, ...], ...]
 
