@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from addnorm.doctor.analysis.norms import Norm
+from addnorm.doctor.analysis.norms import FEATURE_NORMS, Norm
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import CONVOLUTION, is_mixing
 from addnorm.doctor.report import Finding
@@ -75,7 +75,7 @@ def _describe_wrong_axes(source: tuple[int, ...], width: int, *, norm: Norm) -> 
         if len(kept) == 1 and kept[0] in candidates:  # any axis as long as the features may be them
             return ""
         return "the examples of the batch and the features, with one mean per position"
-    if norm.kind not in ("layer", "rms", "l2") or norm.axes == (features,):
+    if norm.kind not in FEATURE_NORMS or norm.axes == (features,):
         return ""
     others = [axis for axis in norm.axes if axis != features]
     names = {-len(source): "examples of the batch"}
