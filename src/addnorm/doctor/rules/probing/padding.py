@@ -1,0 +1,343 @@
+"""Padding that the inputs declare, and how much of it reaches the outputs of valid tokens.
+
+declared by   form                                        probe
+a mask        (B, L), (B, 1, L) or (B, 1, 1, L)           change the tokens that it hides
+lengths       (B), compared with positions                change the tokens beyond them
+an id         the model masks tokens that equal it        compare with the example cut before it
+
+A padding id cannot be replaced without declaring other tokens valid, so the padded example is
+compared with a shorter one.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from addnorm.doctor.graph.graph import Graph
+from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS
+from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rules.probing.input_masks import (
+    MASKING_OPS,
+    find_derived_nodes,
+    find_input_node,
+    find_input_use,
+    flat_mask,
+    is_mask,
+    iter_hidden_tokens,
+    iter_masks,
+)
+from addnorm.doctor.rules.probing.model_runs import (
+    get_inputs,
+    iter_examples,
+    named_inputs,
+    replace_inputs,
+    run_model,
+    tensors_by_name,
+)
+from addnorm.doctor.rules.probing.output_layout import MAX_EXTRA_TOKENS, drop_hidden_tokens
+from addnorm.doctor.rules.probing.perturb import (
+    NOTICEABLE_CHANGE,
+    perturbed_values,
+    relative_change,
+)
+
+MIN_TOKENS = 3
+"""Fewest tokens of an example that is padded."""
+COMPARISONS = frozenset({"eq", "ne", "gt", "le"})
+"""Comparisons of tokens with a padding id; ids up to the number are padding for the last two."""
+
+
+@dataclass(frozen=True, slots=True)
+class PaddingChange:
+    """Change of the outputs of valid tokens when padding changes."""
+
+    source: str
+    """What declares the padding, such as `mask 'attention_mask'`."""
+    change: float | None
+    """Relative change; None if it could not be measured."""
+    threshold: float = NOTICEABLE_CHANGE
+    """Largest change that rounding explains."""
+
+
+def iter_padding_changes(context: RuleContext) -> Iterator[PaddingChange]:
+    """Iterate over the padding that the inputs declare, once for every input that holds tokens."""
+    names = named_inputs(context)
+    checked: set[str] = set()
+    for name, mask in iter_masks(context, names):
+        flat = flat_mask(mask)
+        if flat is None or flat.shape[1] < MIN_TOKENS:
+            continue
+        tokens = _find_masked_tokens(context, names, mask_name=name)
+        if (tokens is None and checked) or tokens in checked:
+            continue
+        change = None if tokens is None else _mask_change(context, mask_name=name, tokens=tokens)
+        if change is not None and tokens is not None:
+            checked.add(tokens)
+        yield PaddingChange(f"mask {name!r}", change)
+    for name, tokens in _iter_lengths(context, names):
+        if tokens not in checked:
+            checked.add(tokens)
+            change = _lengths_change(context, lengths_name=name, tokens=tokens)
+            yield PaddingChange(f"lengths {name!r}", change)
+    for name, padding_id in _iter_padding_ids(context, names):
+        if name not in checked:
+            checked.add(name)
+            yield _cut_change(context, name=name, padding_id=padding_id)
+
+
+# masks
+
+
+def _find_masked_tokens(
+    context: RuleContext, names: dict[str, Tensor], *, mask_name: str
+) -> str | None:
+    """Return the input whose tokens a mask hides.
+
+    If several have its shape, it is one that the mask is first applied to.
+    """
+    mask = flat_mask(names[mask_name])
+    assert mask is not None
+    candidates = [
+        name
+        for name, tensor in names.items()
+        if name != mask_name
+        and tensor.dim() >= 2
+        and tensor.shape[:2] in (mask.shape, mask.mT.shape)
+        and not is_mask(context, tensor)
+    ]
+    if len(candidates) < 2:
+        return candidates[0] if candidates else None
+    derived = find_derived_nodes(context.graph, find_input_node(context, names[mask_name]))
+    for node in context.graph:
+        others = [i for i in node.inputs if i not in derived]
+        if others and any(o.kind == "node" and o.node in derived for o in node.operands):
+            ancestors = context.graph.data_ancestors(*others)
+            nearest = [n for n in candidates if find_input_node(context, names[n]) in ancestors]
+            return (nearest or candidates)[0]
+    return candidates[0]
+
+
+def _mask_change(context: RuleContext, *, mask_name: str, tokens: str) -> float | None:
+    """Return the change of valid tokens when hidden ones change.
+
+    Where it is not known whether True means valid or padding, both readings are tried and the
+    smaller change counts.
+    """
+    changes: list[float | None] = []
+    length = named_inputs(context)[tokens].shape[1]
+    for example in iter_examples(context, length):
+        tensors = tensors_by_name(example)
+        changes = [
+            _hidden_change(
+                context, replace_inputs(example, {mask_name: mask}), tokens=tokens, hidden=hidden
+            )
+            for mask, hidden in iter_hidden_tokens(tensors[mask_name], tensors[tokens])
+        ]
+        if changes and None not in changes:
+            break
+    known = [change for change in changes if change is not None]
+    return min(known) if known and len(known) == len(changes) else None
+
+
+def _hidden_change(
+    context: RuleContext, example: Any, *, tokens: str, hidden: Tensor
+) -> float | None:
+    """Return the change of valid tokens when hidden ones change; None if it cannot be told.
+
+    Args:
+        context: the traced model.
+        example: positional and keyword inputs, which hide the tokens.
+        tokens: name of the input that holds the tokens.
+        hidden: (B, L) True at hidden tokens.
+    """
+    tensor = tensors_by_name(example)[tokens]
+    positions = hidden if tensor.shape[:2] == hidden.shape else hidden.mT
+    positions = positions.reshape(*positions.shape, *[1] * (tensor.dim() - 2))
+    changed = torch.where(positions, perturbed_values(tensor), tensor)
+    before = run_model(context, example)
+    after = run_model(context, replace_inputs(example, {tokens: changed}))
+    if before is None or after is None or before.shape != after.shape:
+        return None
+    kept = [drop_hidden_tokens(out, hidden) for out in (before, after)]
+    change = relative_change(*kept)
+    is_whole = kept[0].shape == before.shape and before.dim() > 2
+    if change > NOTICEABLE_CHANGE and is_whole and _has_reduced_length(context, example, hidden):
+        return None  # which of the remaining positions are valid is not known
+    return change
+
+
+def _has_reduced_length(context: RuleContext, example: Any, hidden: Tensor) -> bool:
+    """Whether the output has fewer positions than the input, in proportion to its length."""
+    before, after = run_model(context, example), run_model(context, _cut(example, hidden, keep=0.5))
+    return before is not None and after is not None and before.shape != after.shape
+
+
+def _cut(example: Any, hidden: Tensor, *, keep: float) -> Any:
+    """Return an example with a part of its tokens, in every input that has them."""
+    length = hidden.shape[1]
+    count = max(1, int(length * keep))
+
+    def cut(tensor: Tensor) -> Tensor:
+        for axis in range(1, tensor.dim()):
+            tensor = tensor.narrow(axis, 0, count) if tensor.shape[axis] == length else tensor
+        return tensor
+
+    return replace_inputs(example, {n: cut(t) for n, t in tensors_by_name(example).items()})
+
+
+# lengths
+
+
+def _iter_lengths(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tuple[str, str]]:
+    """Iterate over the inputs that hold the lengths of the examples, and those of the tokens."""
+    for name, lengths in names.items():
+        if lengths.dim() != 1 or lengths.is_floating_point() or lengths.dtype == torch.bool:
+            continue
+        for tokens, tensor in names.items():
+            if tensor.dim() < 2 or tensor.shape[0] != len(lengths) < 2 or is_mask(context, tensor):
+                continue
+            length = tensor.shape[1]
+            fits = length >= MIN_TOKENS and int(lengths.min()) > 0 and int(lengths.max()) == length
+            if fits and _limits_positions(context, lengths, length):
+                yield name, tokens
+                break
+
+
+def _limits_positions(context: RuleContext, lengths: Tensor, length: int) -> bool:
+    """Whether the model compares an input with positions, or reads it outside of the graph."""
+    start = find_input_node(context, lengths)
+    if start < 0 or find_input_use(context, lengths) == "none":
+        return True
+    derived = find_derived_nodes(context.graph, start)
+    shapes = (context.graph[i].shape for i in derived if context.graph[i].dtype == torch.bool)
+    return any(length in shape and len(lengths) in shape for shape in shapes)
+
+
+def _lengths_change(context: RuleContext, *, lengths_name: str, tokens: str) -> float | None:
+    example = get_inputs(context)
+    tensors = tensors_by_name(example)
+    lengths, length = tensors[lengths_name].clone(), tensors[tokens].shape[1]
+    if bool((lengths == length).all()):
+        lengths[1:] = length - max(1, length // 3)  # the first example keeps its length
+    hidden = torch.arange(length, device=lengths.device)[None] >= lengths[:, None]
+    example = replace_inputs(example, {lengths_name: lengths})
+    return _hidden_change(context, example, tokens=tokens, hidden=hidden)
+
+
+# padding ids
+
+
+def _iter_padding_ids(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tuple[str, int]]:
+    """Iterate over inputs with token ids that the model masks itself, and their padding ids.
+
+    The mask must be applied to the scores of an attention: a comparison alone may also look for a
+    token that ends or separates sentences.
+    """
+    graph = context.graph
+    for name, tensor in names.items():
+        is_ids = tensor.dim() == 2 and not tensor.is_floating_point()
+        if not is_ids or tensor.shape[1] <= MIN_TOKENS or is_mask(context, tensor):
+            continue
+        start = find_input_node(context, tensor)
+        if start < 0 or not _masks_scores(graph, start, length=tensor.shape[1]):
+            continue
+        padding_ids = [*_compared_numbers(graph, start), *_padding_indices(context, start)]
+        if padding_ids:
+            yield name, padding_ids[0]
+
+
+def _masks_scores(graph: Graph, start: int, *, length: int) -> bool:
+    """Whether a mask computed from an input is applied to the scores of an attention."""
+    for node in graph.nodes[start + 1 :]:
+        over_keys = node.op in MASKING_OPS and len(node.shape) > 2 and node.shape[-1] == length
+        if not node.inputs or not (over_keys or node.op in ATTENTION):
+            continue
+        masks = [
+            o.node
+            for o in node.operands
+            if o.kind == "node"
+            and graph[o.node].depends_on_input
+            and not graph[o.node].active
+            and not graph[o.node].learned
+        ]
+        if any(start in graph.data_ancestors(index) for index in masks):
+            return True
+    return False
+
+
+def _compared_numbers(graph: Graph, start: int) -> Iterator[int]:
+    """Yield the numbers that an input is compared with."""
+    same = {start}
+    for node in graph.nodes[start + 1 :]:
+        reads = any(o.kind == "node" and o.node in same for o in node.operands)
+        if not reads:
+            continue
+        if node.size == graph[start].size and len(node.operands) == 1 and not node.active:
+            same.add(node.index)
+        if node.op in COMPARISONS:
+            numbers = (o.value for o in node.operands if o.kind in ("number", "constant"))
+            yield from (int(n) for n in numbers if n is not None and n >= 0 and n == int(n))
+
+
+def _padding_indices(context: RuleContext, start: int) -> Iterator[int]:
+    """Yield the padding index of the embeddings that read an input."""
+    graph = context.graph
+    indices = {
+        f"{path}.weight": module.padding_idx
+        for path, module in context.trace.model.named_modules()
+        if isinstance(module, nn.Embedding) and module.padding_idx is not None
+    }
+    for node in graph.nodes[start + 1 :]:
+        if node.op in EMBEDDINGS and any(o.node == start for o in node.operands):
+            yield from (indices[o.name] for o in node.operands if o.name in indices)
+
+
+def _cut_change(context: RuleContext, *, name: str, padding_id: int) -> PaddingChange:
+    """Compare an example that ends with padding with the same example without it."""
+    example = get_inputs(context)
+    tokens = tensors_by_name(example)[name]
+    length = tokens.shape[1]
+    count = length - max(1, length // 3)
+    others = tokens[tokens != padding_id]
+    source = f"padding id {padding_id} of {name!r}"
+    if not others.numel():
+        return PaddingChange(source, None)
+    valid = torch.where(tokens == padding_id, others.flatten()[0], tokens)
+    padded = torch.where(torch.arange(length, device=tokens.device) < count, valid, padding_id)
+    before = run_model(context, replace_inputs(example, {name: padded}))
+    short = replace_inputs(example, {name: valid[:, :count]})
+    after = run_model(context, short)
+    if after is None:  # other inputs have one entry per token
+        after = run_model(context, _cut(short, tokens.bool(), keep=count / length))
+    if before is None or after is None:
+        return PaddingChange(source, None)
+    changes = [
+        relative_change(after, kept)
+        for kept in _iter_valid_parts(before, tuple(after.shape), length=length, count=count)
+    ]
+    threshold = max(NOTICEABLE_CHANGE, 64 * torch.finfo(before.dtype).eps)
+    return PaddingChange(source, min(changes, default=None), threshold)
+
+
+def _iter_valid_parts(
+    out: Tensor, shape: tuple[int, ...], *, length: int, count: int
+) -> Iterator[Tensor]:
+    """Yield the parts of an output with `length` tokens that may be those of `count` tokens.
+
+    A model may add tokens in front or behind.
+    """
+    if tuple(out.shape) == shape:
+        yield out
+        return
+    if out.dim() != len(shape):
+        return
+    axes = [axis for axis, size in enumerate(shape) if size != out.shape[axis]]
+    more = out.shape[axes[0]] - length if len(axes) == 1 else -1
+    if not 0 <= more <= MAX_EXTRA_TOKENS or shape[axes[0]] - count != more:
+        return
+    for behind in range(more + 1):
+        front = out.narrow(axes[0], 0, count + more - behind)
+        yield torch.cat([front, out.narrow(axes[0], length + more - behind, behind)], axes[0])
