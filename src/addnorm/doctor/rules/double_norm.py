@@ -112,9 +112,7 @@ def _has_same_statistics(graph: Graph, norm: Norm, *, other: Norm) -> bool:
     """Whether two norms reduce over the same axes of the same length."""
     if other.kind not in TOKEN_NORMS or other.axes != norm.axes:
         return False
-    sizes = [
-        math.prod(graph[n.source].shape[axis] for axis in n.axes or ()) for n in (norm, other)
-    ]
+    sizes = [math.prod(graph[n.source].shape[axis] for axis in n.axes or ()) for n in (norm, other)]
     return sizes[0] == sizes[1]
 
 
