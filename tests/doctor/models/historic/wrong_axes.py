@@ -160,7 +160,15 @@ def channels_first_norm_over_time(bug):
             y = self.norm(x) if bug else self.norm(x.mT).mT
             return x + self.down(F.relu(self.up(y)))
 
-    return nn.Sequential(*[Layer() for _ in range(3)], nn.Conv1d(D, 5, 1))
+    class Head(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.norm, self.head = nn.LayerNorm(D), nn.Linear(D, 5)
+
+        def forward(self, x):
+            return self.head(self.norm(x.mT))
+
+    return nn.Sequential(*[Layer() for _ in range(3)], Head())
 
 
 @register(

@@ -78,7 +78,7 @@ def _alternatives_to_none(build: Callable[..., Any], name: str) -> list[Any]:
     hint = _hint(build, name)
     if get_origin(hint) not in (Union, types.UnionType):
         return []
-    by_type = {bool: [True], float: [0.5], int: [1, 2]}
+    by_type: dict[Any, list[Any]] = {bool: [True], float: [0.5], int: [1, 2]}
     types_ = get_args(hint)
     values = [v for each in types_ for v in by_type.get(each, [])]
     return values + [v for each in types_ for v in _literals(each)]
