@@ -9,6 +9,7 @@ from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rules.probing.open_gates import negligible_branches
 
 MIN_EXPLICIT_SCALE = 1.05
 """Smallest factor on a branch that counts as written on purpose, above rounding."""
@@ -159,10 +160,14 @@ def _check_scale_norm(context: RuleContext) -> Finding | None:
 
 def _check_branch_gains(context: RuleContext) -> Finding | None:
     """Check that learned scales of branches, as in ReZero and LayerScale, start small."""
-    learned: list[tuple[AddAnalysis, Scale]] = []
-    for block in context.blocks:
-        if block.exit_norm is None and not block.add.is_mixed and not block.is_dual:
-            learned += [(block, s) for s in block.scales if s.kind == "weight"]
+    closed = {add.node for add in negligible_branches(context)}  # by a matrix of zeros, as in Fixup
+    learned = [
+        (block, scale)
+        for block in context.blocks
+        if block.exit_norm is None and not block.add.is_mixed and not block.is_dual
+        for scale in block.scales
+        if scale.kind == "weight" and block.add.node not in closed
+    ]
     if len(learned) < MIN_SCALED_BLOCKS or any(s.value != 1 for _, s in learned):
         return None
     has_norm = any(b.has_pre_norm or b.has_post_norm or b.partial_norms for b, _ in learned)
