@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from addnorm.doctor.analysis.norms import Norm, find_gain_nodes
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.graph import Graph
-from addnorm.doctor.graph.ops import SLICES
+from addnorm.doctor.graph.ops import POOLING, SLICES
 from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
@@ -54,7 +54,8 @@ def _find_repetition(context: RuleContext, norm: Norm) -> _Repetition | None:
         passes = graph.parent_through_scale(users[0]) is not None and node.op != "neg"
         is_bias = node.op in ("add", "sub") and len(node.inputs) == 1
         keeps_features = node.shape[-1:] == graph[index].shape[-1:] and len(node.inputs) == 1
-        pools = keeps_features and node.op in POOLED_BY and node.size < graph[index].size
+        is_reduced = keeps_features and node.op in POOLED_BY and node.size < graph[index].size
+        pools = is_reduced or node.op in POOLING
         selects = keeps_features and node.op in SLICES
         if not (passes or users[0] in gains or is_bias or pools or selects):
             return None

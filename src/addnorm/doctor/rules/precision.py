@@ -40,8 +40,9 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
     """Return a finding if the epsilon of a norm is 0 in a dtype that holds it."""
     graph, eps = context.graph, norm.eps
     dtype = graph[norm.source].dtype
-    if norm.kind == "l2" and (norm.by_hand or dtype not in LOW_PRECISION_DTYPES):
-        return None  # unit vectors of features are not zero in practice
+    is_exact = norm.by_hand or dtype not in LOW_PRECISION_DTYPES
+    if norm.kind == "l2" and is_exact and not _is_stream_norm(context, norm):
+        return None  # queries, keys and final features are not zero in practice
     if norm.kind not in EPS_KINDS:
         return None
     if norm.by_hand:
@@ -76,6 +77,11 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
         "eps=1e-5 or compute the norm in float32",
         {"eps": eps, "as computed": rounded, "dtype": str(exact)},
     )  # fmt: skip
+
+
+def _is_stream_norm(context: RuleContext, norm: Norm) -> bool:
+    """Whether a norm normalizes the stream of a block; a padding token may be all zeros there."""
+    return any(norm.node in (*block.entry_norms, block.post_norm) for block in context.blocks)
 
 
 def _round_to(value: float, dtype: torch.dtype) -> float:

@@ -24,6 +24,8 @@ PLAIN_XAVIER_GAIN = 0.9
 come from other defaults, such as one draw for queries, keys and values together."""
 MIN_SCALE_NORM_GAIN = 0.5
 """Smallest gain of a unit norm at initialization, relative to sqrt(dim)."""
+MIN_NORM_FREE_BLOCKS = 4
+"""Fewest blocks of a Transformer without norms that is checked."""
 MIN_SCALED_BLOCKS = 2
 """Fewest blocks with the same learned scale that are compared."""
 SAME_DEVIATION = 0.1
@@ -69,6 +71,7 @@ def scale_without_init(context: RuleContext) -> Iterator[Finding]:
         _check_branch_gains,
         _check_skip_gains,
         _check_residual_init,
+        _check_norm_free,
     )
     findings = [finding for check in checks if (finding := check(context)) is not None]
     if findings and _is_trained(context):
@@ -236,6 +239,26 @@ def _check_residual_init(context: RuleContext) -> Finding | None:
         f"{len(blocks)}) of the usual deviation, as in GPT-2, those of the {plain[0]} branches "
         "with all of it; scale the last matrix of every branch",
         {**ratios, "expected": expected},
+    )  # fmt: skip
+
+
+def _check_norm_free(context: RuleContext) -> Finding | None:
+    """Check that a Transformer without norms starts with small weights, as in T-Fixup."""
+    blocks = [b for b in context.blocks if b.kind in ("self-attention", "feed-forward")]
+    has_norm = any(norm.kind != "l2" for norm in context.iter_norms())
+    if has_norm or len(blocks) < MIN_NORM_FREE_BLOCKS or len({b.kind for b in blocks}) < 2:
+        return None
+    if any(b.scales or b.add.shortcut_scales or b.is_gated_or_mixed for b in blocks):
+        return None
+    gains = [gain for block in blocks for _, gain in _iter_gains(context, block)]
+    if not gains or median(gains) < PLAIN_XAVIER_GAIN:
+        return None
+    return Finding(
+        "scale_without_init", "info", context.module_path(blocks[0]),
+        f"the blocks have neither norms nor scales, and the value, output and feed-forward weights "
+        f"start with {median(gains):.2f} times the deviation of Xavier; T-Fixup multiplies them by "
+        "0.67 * layers ** -0.25",
+        {"blocks": len(blocks), "gain": median(gains)},
     )  # fmt: skip
 
 

@@ -147,16 +147,42 @@ def _hidden_change(
     kept = [drop_hidden_tokens(out, hidden) for out in (before, after)]
     change = relative_change(*kept)
     is_whole = kept[0].shape == before.shape and before.dim() > 2
+    if change <= NOTICEABLE_CHANGE and before.dim() <= 2:
+        return max(change, _pooled_change(context, example, hidden))
     if change > NOTICEABLE_CHANGE and is_whole and _has_reduced_length(context, example, hidden):
         return None  # which of the remaining positions are valid is not known
     return change
+
+
+def _pooled_change(context: RuleContext, example: Any, hidden: Tensor) -> float:
+    """Return the change of a pooled output when padding at the end is cut off.
+
+    A mean over all positions depends on their number even if hidden tokens count as zeros. Only the
+    examples that end with padding are run.
+    """
+    batch, length = hidden.shape
+    rows = hidden[:, -1]
+    count = length - int(hidden[rows].all(0).flip(0).long().cumprod(0).sum())
+    if not bool(rows.any()) or count == 0:
+        return 0.0
+    tensors = tensors_by_name(example)
+    short = {n: t[rows] for n, t in tensors.items() if t.dim() and t.shape[0] == batch}
+    example = replace_inputs(example, short)
+    before = run_model(context, example)
+    after = run_model(context, cut_tokens(example, length, count=count))
+    if before is None or after is None or before.shape != after.shape:
+        return 0.0
+    change = relative_change(after, before)
+    return change if change > 64 * torch.finfo(before.dtype).eps else 0.0
 
 
 def _has_reduced_length(context: RuleContext, example: Any, hidden: Tensor) -> bool:
     """Whether the output has fewer positions than the input, in proportion to its length."""
     before, after = (
         run_model(context, example),
-        run_model(context, cut_tokens(example, hidden.shape[1], keep=0.5)),
+        run_model(
+            context, cut_tokens(example, hidden.shape[1], count=max(1, hidden.shape[1] // 2))
+        ),
     )
     return before is not None and after is not None and before.shape != after.shape
 

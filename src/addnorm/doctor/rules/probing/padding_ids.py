@@ -4,6 +4,7 @@ A padding id cannot be replaced without declaring other tokens valid, so the pad
 compared with a shorter one.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -123,11 +124,13 @@ def cut_change(context: RuleContext, *, name: str, padding_id: int) -> PaddingCh
     short = replace_inputs(example, {name: valid[:, :count]})
     after = run_model(context, short)
     if after is None:  # other inputs have one entry per token
-        after = run_model(context, cut_tokens(short, length, keep=count / length))
+        after = run_model(context, cut_tokens(short, length, count=count))
     if before is None or after is None:
         return PaddingChange(source, None)
     changes = [
-        relative_change(after, kept)
+        math.inf
+        if bool((kept.isfinite() & ~after.isfinite()).any())  # valid tokens are hidden
+        else relative_change(after, kept)
         for kept in _iter_valid_parts(before, tuple(after.shape), length=length, count=count)
     ]
     threshold = max(NOTICEABLE_CHANGE, 64 * torch.finfo(before.dtype).eps)
@@ -155,9 +158,8 @@ def _iter_valid_parts(
         yield torch.cat([front, out.narrow(axes[0], length + more - behind, behind)], axes[0])
 
 
-def cut_tokens(example: Any, length: int, *, keep: float) -> Any:
-    """Return an example with a part of its tokens, in every input that has them."""
-    count = max(1, int(length * keep))
+def cut_tokens(example: Any, length: int, *, count: int) -> Any:
+    """Return an example with `count` of its tokens, in every input that has `length`."""
 
     def cut(tensor: Tensor) -> Tensor:
         for axis in range(1, tensor.dim()):
