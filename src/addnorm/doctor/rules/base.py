@@ -73,6 +73,15 @@ class RuleContext:
         """The residual adds of the main streams, in the order of the forward pass."""
         return self.analysis.blocks()
 
+    @cached_property
+    def _used_nodes(self) -> set[int]:
+        """The nodes that the outputs depend on; empty if the outputs are not in the graph."""
+        return self.graph.data_ancestors(*self.trace.recorder.outputs)
+
+    def is_used(self, index: int) -> bool:
+        """Whether an output of the model depends on a node, as far as is known."""
+        return not self._used_nodes or index in self._used_nodes
+
     def wiring(self, block: AddAnalysis) -> str:
         """Return the position of a block's norms, such as `pre_ln`."""
         return wiring_label(self.analysis, block)

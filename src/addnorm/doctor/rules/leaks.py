@@ -8,29 +8,18 @@ model, or a valid token when padding changes.
 from collections.abc import Iterator
 from typing import Any
 
-import torch
-from torch import Tensor
-
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import ATTENTION, is_mixing
 from addnorm.doctor.report import Finding, join_paths
 from addnorm.doctor.rules.base import RuleContext, rule
-from addnorm.doctor.rules.probing.input_masks import is_mask, iter_hidden_tokens, iter_masks
-from addnorm.doctor.rules.probing.model_runs import (
-    iter_examples,
-    named_inputs,
-    replace_inputs,
-    run_model,
-    tensors_by_name,
-)
 from addnorm.doctor.rules.probing.open_gates import zero_gates
-from addnorm.doctor.rules.probing.output_layout import drop_hidden_tokens, drop_last_token
+from addnorm.doctor.rules.probing.output_layout import drop_last_token
+from addnorm.doctor.rules.probing.padding import iter_padding_changes
 from addnorm.doctor.rules.probing.perturb import (
     NOTICEABLE_CHANGE,
     Probe,
     first_changed_index,
     perturb_last_token,
-    perturbed_values,
     reads_probed_input,
     relative_change,
 )
@@ -171,72 +160,17 @@ def _explain_future_leak(
 
 @rule("padding_leak")
 def padding_leak(context: RuleContext) -> Iterator[Finding]:
-    """Report masks whose hidden tokens change the output of valid ones.
-
-    Whether True means valid or padding is not known, so both readings are tried and the smaller
-    change counts.
-    """
-    names = named_inputs(context)
-    for name, mask in iter_masks(context, names):
-        if mask.shape[1] < 3:
-            continue
-        candidates = [n for n, t in names.items() if n != name and not is_mask(context, t)]
-        changes: list[float | None] = []
-        for example in iter_examples(context, mask.shape[1]):
-            example_mask = tensors_by_name(example)[name]
-            changes = [
-                _hidden_change(context, example, mask_name=name, input_names=candidates, pair=pair)
-                for pair in iter_hidden_tokens(example_mask)
-            ]
-            if changes and None not in changes:
-                break
-        if not changes or None in changes:
-            context.notes.append(f"leaks from padding were not checked for the mask {name!r}")
-            continue
-        smallest = min(change for change in changes if change is not None)
-        if smallest > NOTICEABLE_CHANGE:
+    """Report padding that changes the output of valid tokens."""
+    for padding in iter_padding_changes(context):
+        if padding.change is None:
+            context.notes.append(f"leaks from padding were not checked for the {padding.source}")
+        elif padding.change > padding.threshold:
             yield Finding(
                 "padding_leak", "error", "",
                 "a masked token changes the output of valid tokens; apply the mask in every "
                 "operation across tokens: attention, norms over tokens, pooling",
-                {"change": smallest, "mask": name, **_gate_evidence(context)},
+                {"change": padding.change, "mask": padding.source, **_gate_evidence(context)},
             )  # fmt: skip
-        return
-
-
-def _hidden_change(
-    context: RuleContext,
-    example: Any,
-    *,
-    mask_name: str,
-    input_names: list[str],
-    pair: tuple[Tensor, Tensor],
-) -> float | None:
-    """Return the change of valid tokens when hidden ones change; None if the model cannot run.
-
-    Args:
-        context: the traced model.
-        example: positional and keyword inputs.
-        mask_name: name of the mask among the inputs.
-        input_names: names of the inputs that may hold the tokens.
-        pair: a mask, and (B, L) the tokens that it hides.
-    """
-    mask, hidden = pair
-    tensors = tensors_by_name(example)
-    for name in input_names:
-        tensor = tensors[name]
-        if tensor.dim() < 2 or tensor.shape[:2] not in (mask.shape, mask.mT.shape):
-            continue
-        positions = hidden if tensor.shape[:2] == mask.shape else hidden.mT
-        positions = positions.reshape(*positions.shape, *[1] * (tensor.dim() - 2))
-        with_mask = replace_inputs(example, {mask_name: mask})
-        changed = torch.where(positions, perturbed_values(tensor), tensor)
-        before = run_model(context, with_mask)
-        after = run_model(context, replace_inputs(with_mask, {name: changed}))
-        if before is None or after is None or before.shape != after.shape:
-            return None
-        return relative_change(*(drop_hidden_tokens(t, hidden) for t in (before, after)))
-    return None
 
 
 def _main_stream(context: RuleContext) -> list[AddAnalysis]:

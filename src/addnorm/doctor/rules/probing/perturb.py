@@ -16,7 +16,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.report import join_paths
 from addnorm.doctor.rules.base import RuleContext
 from addnorm.doctor.rules.probing.batch_axis import has_position_table, is_single_example
@@ -222,27 +221,16 @@ def _prepare_experiment(context: RuleContext) -> _Experiment | None:
 
 def _find_stream_input(context: RuleContext, names: dict[str, Tensor]) -> str | None:
     """Return the name of the input that the residual stream of the output starts from."""
-    graph = context.graph
     order = list(names)
     if context.blocks:
         first = next(r for r in context.blocks if r.stream == context.blocks[-1].stream)
-        ancestors = _data_ancestors(graph, first.link.start)
+        ancestors = context.graph.data_ancestors(first.link.start)
         for name in order:
             is_source = find_input_node(context, names[name]) in ancestors
             if is_source and names[name].dim() >= 1 and not is_mask(context, names[name]):
                 return name
     candidates = [n for n in order if names[n].dim() >= 2 and not is_mask(context, names[n])]
     return candidates[0] if candidates else None
-
-
-def _data_ancestors(graph: Graph, index: int) -> set[int]:
-    visited, pending = {index}, [index]
-    while pending:
-        for operand in graph[pending.pop()].operands:
-            if operand.kind == "node" and operand.node not in visited:
-                visited.add(operand.node)
-                pending.append(operand.node)
-    return visited
 
 
 def _reference_output(context: RuleContext, example: Any) -> Tensor | None:
