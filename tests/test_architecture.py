@@ -45,7 +45,7 @@ DYNAMIC_IMPORTERS = {
     "bench/doctor.py": "peers are optional and untyped",
     "bench/tabular.py": "peers are optional and untyped",
     "bench/train.py": "peers are optional and untyped",
-    "data/readers/tables.py": "pandas and polars are optional",
+    "data/readers/tables.py": "pyarrow is optional",
     "doctor/loading/targets.py": "the user names the module of a model",
 }
 """Files that may import a module by name, and why."""
@@ -55,6 +55,9 @@ MODULE_STRINGS = {
     "report/html/page.py": {"addnorm.report"},  # templates of the package
 }
 """Strings that may name a module of the package, by file; `addnorm/__init__.py` may name all."""
+
+KNOWN_FOLDER_CYCLES = [["doctor/rules", "doctor/rules/probing"]]
+"""Probing reads `RuleContext` of `rules/base.py`; empty once that class is in `doctor/`."""
 
 
 def relative_name(path):
@@ -100,19 +103,23 @@ def test_modules_have_no_import_cycle():
 def test_subfolders_of_a_package_have_no_import_cycle():
     folders = defaultdict(set)
     for name, imports in import_graph().items():
-        package = name.split(".")[:2]
         for imported in imports:
-            if imported.split(".")[:2] == package:
+            if package_of(name) == package_of(imported) and folder_of(name) != folder_of(imported):
                 folders[folder_of(name)].add(folder_of(imported))
-    for folder, imported in folders.items():
-        imported.discard(folder)
-    assert find_cycles(folders) == []
+    assert [cycle for cycle in find_cycles(folders) if cycle not in KNOWN_FOLDER_CYCLES] == []
 
 
 def folder_of(module):
-    """Return the sub-folder of a module, or the module itself where it stands at the top."""
-    parts = module.split(".")
-    return ".".join(parts[:3])
+    """Return the folder of a module at any depth, or the module itself at the top of a package."""
+    folder = relative_name(MODULES[module].parent)
+    return folder if "/" in folder else module
+
+
+def test_folder_of_sees_every_depth():
+    assert folder_of("addnorm.doctor.rules.leaks") == "doctor/rules"
+    assert folder_of("addnorm.doctor.rules") == "doctor/rules"
+    assert folder_of("addnorm.doctor.rules.probing.perturb") == "doctor/rules/probing"
+    assert folder_of("addnorm.doctor.report") == "addnorm.doctor.report"
 
 
 def test_find_cycles_sees_a_cycle_behind_another_module():
