@@ -22,6 +22,7 @@ def test_every_task_is_complete(name):
     assert task.model_kind in MODELS
     assert task.command in COMMANDS
     assert TASKS[name].noun == task.noun
+    assert task.primary_score.label and task.primary_score.note.endswith("better.")
     described = dict(card.symbols)
     assert all(option in described for option in card.options)
     assert {option for option in card.options} <= {key for key, _, _ in recipe_keys(name)}

@@ -92,7 +92,7 @@ class Recipe(BaseModel):
     clip: PositiveFloat | None = 1.0
     """Upper bound of the gradient norm."""
     label_smoothing: Fraction | None = None
-    """Probability mass spread over all tokens; default: 0.1 for translate, 0 otherwise."""
+    """Probability mass spread over all tokens; default: that of the task."""
     ema: Fraction = 0.0
     """Decay of a moving average of the weights, which is then evaluated; 0 disables it."""
 

@@ -26,7 +26,7 @@ from addnorm.core.rows import read_rows
 from addnorm.data.corpus import Corpus
 from addnorm.data.tokenizer import Tokenizer
 from addnorm.models import build
-from addnorm.tasks import Example, TextTask, evaluate
+from addnorm.tasks import Example, Score, TextTask, evaluate
 from addnorm.train import run_folder as files
 from addnorm.train.environment import collect_versions, describe_machine
 from addnorm.train.recipe import Recipe, recipe_keys
@@ -165,7 +165,7 @@ class TextComparison(Task):
             recent=course.recent,
         )
 
-    def score(self, shared_data: SharedData | None) -> str:
+    def score(self, shared_data: SharedData | None) -> Score:
         return self.task.primary_score
 
     def read_examples(self, folder: Path) -> list[Example]:

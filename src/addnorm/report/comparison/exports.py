@@ -157,7 +157,11 @@ def _summary_values(study: Study, line: ArmSummary) -> dict[str, Any]:
     values |= {s: line.states.get(s, 0) for s in ("trained", "stuck", "diverged", "crashed")}
     values["stable"] = "; ".join(f"{warmup_label(e.warmup)}: {e.format()}" for e in line.stable)
     values["best"] = line.best.format() if line.best else ""
-    for name, estimate in (("loss", line.loss), (study.score, line.score), ("behind", line.behind)):
+    for name, estimate in (
+        ("loss", line.loss),
+        (study.score.name, line.score),
+        ("behind", line.behind),
+    ):
         fields = asdict(estimate) if estimate is not None else {}
         values |= {
             f"{name}_mean": fields.get("mean"),

@@ -9,7 +9,6 @@ from markupsafe import Markup
 from addnorm.comparison import layout as files
 from addnorm.comparison.analysis.study import CellOutcome, Study
 from addnorm.comparison.analysis.summary import Setting
-from addnorm.report.comparison.summary import score_label
 from addnorm.report.format import format_number
 from addnorm.report.html.page import Collapsible, CollapsibleText, Column, Facts, Note, Part, Table
 from addnorm.report.theme import OUTCOME_SYMBOLS, ArmStyle
@@ -46,7 +45,7 @@ def reproduce_commands(study: Study) -> dict[str, str]:
 def cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
     """Return the table of all cells, including those that failed."""
     head = (
-        *("arm", "depth", "setting", "seed", "outcome", "validation loss", score_label(study)),
+        *("arm", "depth", "setting", "seed", "outcome", "validation loss", study.score.label),
         *("steps", "seconds", "reason", "folder"),
     )
     rows = [_row(study, each, styles) for each in study.cells]
@@ -74,7 +73,7 @@ def _failures(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
 
 def _row(study: Study, outcome: CellOutcome, styles: dict[str, ArmStyle]) -> list[object]:
     cell, end = outcome.cell, outcome.end
-    score = end.scores.get(study.score, math.nan) if end is not None else math.nan
+    score = end.scores.get(study.score.name, math.nan) if end is not None else math.nan
     state = Markup('<span class="chip is-{0}">{1}</span> {0}').format(
         outcome.state, OUTCOME_SYMBOLS[outcome.state]
     )
