@@ -189,7 +189,10 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         ((*FILES, "--valid", "lots"), "--valid: expected a number of records such as 500"),
         ((*FILES, "--valid", "99", "--test", "9"), "expected fewer than 100 records, got 108"),
-        ((*FILES, "--errors", "ignore"), "unknown --errors 'ignore'; Known: drop, replace, ref"),
+        (
+            (*FILES, "--errors", "ignore"),
+            "unknown --errors 'ignore'; expected one of drop, replace, ref",
+        ),
         (
             (*FILES, "--text", "short"),
             "expected --src and --tgt for translation, or --text for a language model, got both",
@@ -210,7 +213,10 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
             ("columns", "a.tsv", "--label", "0", "-o", "c"),
             "columns: expected text and label or text or source and target, got label",
         ),
-        (("columns", "a.tsv", "--text", "x", "-o", "c"), "unknown column 'x'; Known: one, two"),
+        (
+            ("columns", "a.tsv", "--text", "x", "-o", "c"),
+            "unknown column 'x'; expected one of one, two",
+        ),
         (
             ("columns", "full", "--text", "x", "-o", "c"),
             "full: expected a folder saved by `datasets`",
@@ -231,7 +237,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("columns", "a.jsonl", "--text", "txt", "-o", "c"),
-            "a.jsonl: unknown column 'txt'; did you mean 'text'? Known: text, more\n",
+            "a.jsonl: unknown column 'txt'; did you mean 'text'? Expected one of text, more\n",
         ),
         (
             ("columns", "list.json", "--text", "x", "-o", "c"),
@@ -243,7 +249,7 @@ FILES = ("files", "--src", "train.en", "--tgt", "train.de", "-o", "corpus")
         ),
         (
             ("demo", "--task", "sing", "-o", "c"),
-            "unknown task 'sing'; Known: classify, lm, mlm, translate",
+            "unknown task 'sing'; expected one of classify, lm, mlm, translate",
         ),
         ((), "Missing command; try 'addnorm data --help'"),
         (("file",), "No such command 'file'"),
