@@ -12,7 +12,7 @@ Force = Annotated[bool, typer.Option("--force", help="Replace an existing corpus
 Json = Annotated[bool, typer.Option("--json", help="Print the counts as JSON")]
 Seed = Annotated[int, typer.Option("--seed", help="Seed of the train/valid/test split")]
 Errors = Annotated[
-    str, typer.Option("--errors", help="Handling of invalid UTF-8: drop, replace or refuse")
+    str, typer.Option("--errors", help="Handling of invalid UTF-8: drop, replace or strict")
 ]
 Unique = Annotated[bool, typer.Option("--unique", help="Drop repeated records")]
 Holdout = Annotated[
@@ -25,13 +25,35 @@ HoldoutOrFile = Annotated[
     str | None,
     typer.Option(metavar="FILE|N|FRACTION", help="A separate table, or records to hold out"),
 ]
-File = Annotated[Path | None, typer.Option(metavar="FILE", help="Text file, plain, .gz or .xz")]
+SourceFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Source sentences for training, one per line")
+]
+TargetFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Their translations, line by line")
+]
+ValidSourceFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Source sentences for validation")
+]
+ValidTargetFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Translations for validation")
+]
+TestSourceFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Source sentences for testing")
+]
+TestTargetFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Translations for testing")
+]
+TextFile = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Texts for training, one per line")
+]
+ValidTextFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Texts for validation")]
+TestTextFile = Annotated[Path | None, typer.Option(metavar="FILE", help="Texts for testing")]
 Column = Annotated[str | None, typer.Option(metavar="COLUMN", help="Column name or index")]
 SourceLanguage = Annotated[
-    str, typer.Option("--from", metavar="LANGUAGE", help="Language of the sources")
+    str, typer.Option("--source-lang", metavar="LANGUAGE", help="Language of the sources")
 ]
 TargetLanguage = Annotated[
-    str, typer.Option("--to", metavar="LANGUAGE", help="Language of the targets")
+    str, typer.Option("--target-lang", metavar="LANGUAGE", help="Language of the targets")
 ]
 TaskName = Annotated[
     str | None,

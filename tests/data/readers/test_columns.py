@@ -101,7 +101,7 @@ def test_unusable_rows_are_counted(tmp_path):
     assert replaced[1] == {"source": "b\ufffdd", "target": "8"}
     assert counts.notes == {"cells with invalid UTF-8, its bytes replaced": 1}
     with pytest.raises(UserError, match="line 7: expected UTF-8 in column 'a'; try --errors drop"):
-        read(path, columns={"source": "a", "target": "b"}, errors="refuse")
+        read(path, columns={"source": "a", "target": "b"}, errors="strict")
 
 
 def test_json_values_of_all_types(tmp_path):
