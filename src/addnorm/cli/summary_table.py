@@ -25,7 +25,7 @@ def summary_table(study: "Study") -> Table:
         "best setting",
         "valid loss",
         study.score.label,
-        "behind",
+        "gap to best",
         "speed",
         "memory",
     ):
