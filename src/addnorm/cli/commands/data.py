@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from addnorm.cli.corpus_options import build_plan, check_output, describe_languages, write_corpus
-from addnorm.cli.data_options import (
+from addnorm.cli.corpus_options import (
     Column,
     Errors,
     Force,
@@ -28,6 +27,10 @@ from addnorm.cli.data_options import (
     ValidSourceFile,
     ValidTargetFile,
     ValidTextFile,
+    build_plan,
+    check_output,
+    describe_languages,
+    write_corpus,
 )
 
 data = typer.Typer(help="Write a corpus to train on.")
