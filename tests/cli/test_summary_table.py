@@ -3,9 +3,9 @@
 from addnorm.cli.summary_table import summary_table
 from addnorm.comparison.analysis.study import Study
 from addnorm.comparison.parse import parse_comparison
-from addnorm.report.comparison.summary import summary_section
+from addnorm.report.comparison.summary import build_summary_section
 from addnorm.report.html.page import Note, Table
-from addnorm.report.theme import arm_styles
+from addnorm.report.theme import make_arm_styles
 from addnorm.tasks import Score, Translate
 from tests.comparison.synthetic_study import write_synthetic_study
 
@@ -22,7 +22,7 @@ def test_terminal_and_page_show_the_score_as_the_task_defines_it(tmp_path, monke
     (column,) = [column for column in terminal.columns if column.header == "overlap"]
     assert list(column.cells) == [expected]
 
-    parts = summary_section(study, arm_styles([arm.arm.name]))
+    parts = build_summary_section(study, make_arm_styles([arm.arm.name]))
     (table,) = [part for part in parts if isinstance(part, Table)]
     (note,) = [part for part in parts if isinstance(part, Note)]
     assert table.rows[0][table.head.index("overlap")] == expected

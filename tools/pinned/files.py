@@ -20,7 +20,7 @@ from addnorm.models.config import Config
 from addnorm.models.tabular import TableConfig
 from addnorm.tabular import TabularTransformerClassifier, TabularTransformerRegressor
 from addnorm.tabular.fit_run import FitConfig, fit_run
-from addnorm.train.recipe import recipe_keys
+from addnorm.train.recipe import list_recipe_keys
 from tests.comparison.same_process_engine import SameProcessEngine
 from tools.pinned.tiny import TINY_RUN, make_tiny_table, write_tiny_corpus
 from tools.pinned.values import (
@@ -136,7 +136,7 @@ def pin_comparison_keys() -> Any:
         "comparison": list_defaults(Comparison.model_fields) | {"grids": "see grid"},
         "grid": list_defaults(Grid.model_fields),
         "recipe keys by task": {
-            name: sorted(set(task.recipe_keys()) - {key for key, _, _ in recipe_keys()})
+            name: sorted(set(task.list_recipe_keys()) - {key for key, _, _ in list_recipe_keys()})
             for name, task in TASKS.items()
         },
         "defaults by task": {name: dict(task.defaults) for name, task in TASKS.items()},

@@ -240,7 +240,7 @@ class Recipe(BaseModel):
 _RECIPE_FIELDS = [name for name in Recipe.model_fields if name not in ("model", "task_options")]
 
 
-def recipe_keys(task: str | None = None) -> list[tuple[str, str, str]]:
+def list_recipe_keys(task: str | None = None) -> list[tuple[str, str, str]]:
     """Return (key, default, description) of every recipe key: training, task, model.
 
     Args:

@@ -90,7 +90,7 @@ def _load_benches(part: str) -> "Iterator[Benchmark]":
         "doctor": doctor,
         "depth": depth,
     }
-    return modules[part].benches()
+    return modules[part].make_benchmarks()
 
 
 def _render_results(

@@ -43,7 +43,7 @@ class Task(ABC):
     """Defaults of spec fields and axes, where they differ from those of `Comparison`."""
 
     @abstractmethod
-    def recipe_keys(self) -> list[str]:
+    def list_recipe_keys(self) -> list[str]:
         """Return the recipe keys that a spec may set for all cells."""
 
     @abstractmethod

@@ -47,7 +47,7 @@ class TableTask(Task):
     baseline_description = "a model that knows the distribution of the target and ignores its input"
     defaults: ClassVar[Mapping[str, Any]] = {"depth": 2, "steps": 400, "score": 5000}
 
-    def recipe_keys(self) -> list[str]:
+    def list_recipe_keys(self) -> list[str]:
         with explain_missing_package():
             from addnorm.comparison.tasks.table_training import PARAMETERS
         return [*TASK_KEYS, *PARAMETERS]

@@ -18,9 +18,9 @@ MAX_FAILURE_ROWS = 40
 
 def build_reproduce_parts(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
     """Return commands, spec, environment, data, failures and the table of all cells."""
-    table = cells_table(study, styles)
+    table = build_cells_table(study, styles)
     return [
-        Column((Facts("Commands", reproduce_commands(study)), Facts("Spec", _spec(study)))),
+        Column((Facts("Commands", list_reproduce_commands(study)), Facts("Spec", _spec(study)))),
         Column((Facts("Environment", _environment(study)), Facts("Data", _data(study)))),
         CollapsibleText(f"{files.SPEC}: all keys", study.spec.to_yaml()),
         *_failures(study, styles),
@@ -28,7 +28,7 @@ def build_reproduce_parts(study: Study, styles: dict[str, ArmStyle]) -> list[Par
     ]
 
 
-def reproduce_commands(study: Study) -> dict[str, str]:
+def list_reproduce_commands(study: Study) -> dict[str, str]:
     """Return shell commands by what they do."""
     cell = _choose_cell(study).cell
     config = study.folder / files.CELLS / cell.name / "config.yaml"
@@ -42,7 +42,7 @@ def reproduce_commands(study: Study) -> dict[str, str]:
     }
 
 
-def cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
+def build_cells_table(study: Study, styles: dict[str, ArmStyle]) -> Table:
     """Return the table of all cells, including those that failed."""
     head = (
         *("arm", "depth", "setting", "seed", "outcome", "validation loss", study.score.label),

@@ -76,7 +76,7 @@ SITE_METRICS = {
 }
 
 
-def site_chart(
+def plot_sites(
     measure: str, rows: Rows, study_curves: StudyCurves, *, arms: Sequence[ArmStyle]
 ) -> Chart:
     """Return the chart of one metric over sites, with one line for each arm.

@@ -13,7 +13,7 @@ from addnorm.report.html.page import Headline, Note, Part, Table
 from addnorm.report.theme import ArmStyle
 
 
-def summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
+def build_summary_section(study: Study, styles: dict[str, ArmStyle]) -> list[Part]:
     """Return the verdict and the table of arms."""
     large, small = study.verdict[:2], study.verdict[2:]
     reference = study.summary[0].reference
