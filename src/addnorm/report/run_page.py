@@ -26,7 +26,7 @@ from addnorm.report.html.page import (
     render_page,
     write_page,
 )
-from addnorm.report.model_section import find_wiring, model_section
+from addnorm.report.model_section import build_model_section, find_wiring
 from addnorm.report.run_history import EVENT_LABELS, Event, History
 from addnorm.tasks import registry as tasks
 
@@ -136,7 +136,7 @@ def render_run_page(
         key_numbers=_key_numbers(history, events),
         warnings=list(_warnings(config, history, events)),
         sections=[
-            model_section(config, arrangement),
+            build_model_section(config, arrangement),
             _loss_section(config, history, events),
             _speed_section(history),
             *(_metric_section(section, history, events) for section in METRIC_SECTIONS),

@@ -17,7 +17,6 @@ from addnorm.doctor.report import Finding
 from addnorm.doctor.rules.base import RuleContext, rule
 
 TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
-FEATURE_NORMS = ("layer", "rms", "l2")
 
 
 @rule("wrong_axis")

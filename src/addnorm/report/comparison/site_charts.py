@@ -34,7 +34,7 @@ MAX_VALUES = 160_000
 """Maximum number of per-site values on a page."""
 
 
-def site_chart(
+def plot_sites(
     measure: str, rows: Rows, study_curves: StudyCurves, *, arms: Sequence[ArmStyle]
 ) -> Chart:
     """Return the chart of one metric over sites, with one line for each arm.

@@ -94,7 +94,7 @@ def reads_probed_input(context: RuleContext, node: int) -> bool:
     names = named_inputs(context)
     target = _find_stream_input(context, names)
     index = None if target is None else find_input_node(context, names[target])
-    return index is not None and index in _data_ancestors(context.graph, node)
+    return index is not None and index in context.graph.data_ancestors(node)
 
 
 @dataclass(frozen=True)
