@@ -74,7 +74,7 @@ def build_report(
 
 def _note_missing_gradients(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[str]:
     missing = sum("gradient_norm" not in block.measurements for block in blocks)
-    if missing and trace.weight_gradients:
+    if missing and trace.gradients.weights:
         yield (
             f"gradients at {missing} of {len(blocks)} adds: the sums are detached, or recomputed "
             "in the backward pass"
@@ -112,15 +112,15 @@ def _build_block(trace: ModelTrace, index: int, *, add: AddAnalysis) -> Block:
 
 def _collect_measurements(trace: ModelTrace, node: int, *, branch: str) -> dict[str, float]:
     """Return the statistics at a residual add, and the gradient norm of its branch's weights."""
-    stats = trace.recorder.stats
+    stats = trace.recording.stats
     measurements = dict(stats.add_stats.get(node, {}))
     if "stream_variance" in measurements:
         measurements["token_similarity"] = stats.token_similarity(node)
-    if node in stats.gradients:
-        measurements["gradient_norm"] = stats.gradients[node]
+    if node in trace.gradients.sums:
+        measurements["gradient_norm"] = trace.gradients.sums[node]
     gradients = [
         norm
-        for name, norm in trace.weight_gradients.items()
+        for name, norm in trace.gradients.weights.items()
         if branch and name.startswith(f"{branch}.")
     ]
     if gradients:
@@ -188,15 +188,15 @@ def _build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
             yield _make_row(name, value, site=block.index, kind=block.kind, path=block.path)
     for stream in sorted({block.stream for block in blocks}):
         yield from _stream_rows(stream, [block for block in blocks if block.stream == stream])
-    for attention in trace.recorder.stats.attentions:
+    for attention in trace.recording.stats.attentions:
         if math.isfinite(attention.max_logit) and _is_attention(trace.analysis, attention):
             yield _make_row("max_logit", attention.max_logit, path=attention.path)
             yield _make_row("attention_entropy", attention.entropy, path=attention.path)
     yield from _role_rows(trace, blocks)
     for norm in trace.analysis.norms.values():
-        if norm.kind in ("dyt", "derf") and norm.node in trace.recorder.stats.saturation:
+        if norm.kind in ("dyt", "derf") and norm.node in trace.recording.stats.saturation:
             yield _make_row(
-                "saturation", trace.recorder.stats.saturation[norm.node], path=norm.path
+                "saturation", trace.recording.stats.saturation[norm.node], path=norm.path
             )
 
 
@@ -235,7 +235,7 @@ def _stream_rows(stream: int, blocks: list[Block]) -> Iterator[Row]:
 def _role_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
     """Yield gradient norms by the role of the weights: at each block, then over all blocks."""
     totals: dict[str, float] = {}
-    gradients = trace.weight_gradients
+    gradients = trace.gradients.weights
     for block, add in zip(blocks, trace.analysis.blocks(), strict=True):
         squares: dict[str, float] = {}
         for name, role in find_weight_roles(trace.analysis, add).items():

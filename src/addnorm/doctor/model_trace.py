@@ -2,7 +2,7 @@
 
     with trace_model(model, example_inputs) as trace:
         trace.analysis.blocks()      # residual adds
-        trace.weight_gradients       # {"layers.0.weight": 0.3, ...}
+        trace.gradients.weights      # {"layers.0.weight": 0.3, ...}
 
 Inside the block, rules may run the model again. Afterwards weights, buffers, gradients, modes,
 hooks and random generators are what they were before, also if an exception was raised.
@@ -27,6 +27,7 @@ from addnorm.doctor.analysis.results import ModelAnalysis
 from addnorm.doctor.trace.errors import USER_CODE_ERRORS, describe_exception
 from addnorm.doctor.trace.opaque_modules import is_batch_norm
 from addnorm.doctor.trace.recorder import GraphRecorder
+from addnorm.doctor.trace.recording import Recording
 from addnorm.doctor.trace.state_guard import StateGuard, preserve_model_state
 from addnorm.doctor.trace.tensors import (
     iter_named_tensors,
@@ -43,19 +44,32 @@ MAX_LOSS_OUTPUTS = 64
 
 
 @dataclass(frozen=True, slots=True)
+class GradientNorms:
+    """Result of the backward pass; what has no gradient is missing."""
+
+    weights: Mapping[str, float] = field(default_factory=dict)
+    """Norm of the gradient of each weight, by name."""
+    sums: Mapping[int, float] = field(default_factory=dict)
+    """Norm of the gradient at each residual add, by the node of its sum."""
+    notes: tuple[str, ...] = ()
+    """Why gradients are missing."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelTrace:
     """A recorded and analyzed run of a model."""
 
     model: nn.Module
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
-    recorder: GraphRecorder
+    recording: Recording
+    """Graph, residual adds and statistics of the forward pass."""
     analysis: ModelAnalysis
     output: Any
+    """What the model returned, with sparse tensors made dense."""
     training: bool
     """Whether the model ran in train mode because it does not run in eval mode."""
-    weight_gradients: dict[str, float] = field(default_factory=dict)
-    """Norm of the gradient of each weight; weights without a gradient are missing."""
+    gradients: GradientNorms
     notes: tuple[str, ...] = ()
     """What could not be measured."""
     guard: StateGuard | None = None
@@ -155,20 +169,18 @@ def _run_and_trace(
         torch.manual_seed(SEED)  # rules that run the model again use the same seed
         try:
             with torch.enable_grad():
-                output = map_tensors(recorder.run(args, kwargs), to_plain)
+                recording = recorder.run(args, kwargs)
+            output = map_tensors(recording.output, to_plain)
         except USER_CODE_ERRORS as problem:
             problems.append(problem)
             continue
-        analysis = _analyze(recorder)
+        analysis = _analyze(recording)
         with torch.enable_grad(), torch._C.DisableTorchFunction():
-            gradients, gradient_notes = _measure_gradients(
-                model, output, loss=loss, recorder=recorder, guard=guard
-            )
+            gradients = _measure_gradients(model, output, loss=loss, recorder=recorder, guard=guard)
         raise_if_interrupted()
         return ModelTrace(
-            model, args, kwargs, recorder, analysis, output, training,
-            weight_gradients=gradients, notes=(*_note_non_finite(output), *gradient_notes),
-            guard=guard,
+            model, args, kwargs, recording, analysis, output, training, gradients,
+            notes=(*_note_non_finite(output), *gradients.notes), guard=guard,
         )  # fmt: skip
     if isinstance(problems[0], UserError):
         raise problems[0]
@@ -187,12 +199,12 @@ def _note_non_finite(output: Any) -> list[str]:
     return [f"finite outputs: {count:,} values of the output are NaN or infinite"] if count else []
 
 
-def _analyze(recorder: GraphRecorder) -> ModelAnalysis:
+def _analyze(recording: Recording) -> ModelAnalysis:
     try:
-        return classify(recorder.graph, recorder.residual_adds)
+        return classify(recording.graph, recording.residual_adds)
     except Exception as problem:
         raise UserError(
-            f"internal error while analyzing the traced graph ({len(recorder.graph)} operations): "
+            f"internal error while analyzing the traced graph ({len(recording.graph)} operations): "
             f"{describe_exception(problem)}; please report it with the model"
         ) from problem
 
@@ -204,8 +216,8 @@ def _measure_gradients(
     loss: Loss | None,
     recorder: GraphRecorder,
     guard: StateGuard,
-) -> tuple[dict[str, float], list[str]]:
-    """Differentiate the loss; return the gradient norm of each weight, and notes."""
+) -> GradientNorms:
+    """Differentiate the loss; hooks of the recorder measure the gradients at the sums."""
     try:
         scalar = surrogate_loss(output) if loss is None else loss(output)
     except Exception as problem:
@@ -214,17 +226,18 @@ def _measure_gradients(
             f"raised {describe_exception(problem)}"
         ) from problem
     if scalar is None:
-        return {}, ["gradients: no output depends on a weight"]
+        return GradientNorms(notes=("gradients: no output depends on a weight",))
     if not isinstance(scalar, Tensor) or scalar.numel() != 1:
         actual = (
             f"shape {tuple(scalar.shape)}" if isinstance(scalar, Tensor) else type(scalar).__name__
         )
         raise UserError(f"loss: expected a scalar tensor, got {actual}; reduce it, as .mean() does")
     try:
-        return _differentiate(model, scalar, recorder=recorder, guard=guard), []
+        weights = _differentiate(model, scalar, recorder=recorder, guard=guard)
     except Exception as problem:
-        recorder.stats.gradients.clear()
-        return {}, [f"gradients: the backward pass failed: {describe_exception(problem)}"]
+        note = f"gradients: the backward pass failed: {describe_exception(problem)}"
+        return GradientNorms(notes=(note,))
+    return GradientNorms(weights, recorder.collector.sum_gradients)
 
 
 def set_train_mode(model: nn.Module, training: bool) -> None:

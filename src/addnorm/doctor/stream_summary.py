@@ -50,7 +50,7 @@ def _find_direction(trace: ModelTrace, adds: list[AddAnalysis]) -> str:
     """Return which tokens the self-attentions of a stream see; empty if that is not known."""
     inside = set[int]().union(*(a.add.path for a in adds if a.kind == "self-attention"))
     words = []
-    for attention in trace.recorder.stats.attentions:
+    for attention in trace.recording.stats.attentions:
         if attention.node not in inside or not attention.is_square:
             continue
         hidden = {"later": "sees later tokens only", "prefix": "causal behind a prefix"}

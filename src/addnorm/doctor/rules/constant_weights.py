@@ -7,7 +7,8 @@ from torch import Tensor
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import NAMED_NORMS, SCALES
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 MIN_MATRICES = 2
 """Matrices of a branch, in series, that must be constant. One may be zero on purpose."""
@@ -40,7 +41,7 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
             "constant_weights", "error", "",
             "the gradient of every matrix and gain is zero, so the model cannot learn; initialize "
             "weights and gains with other values than zero",
-            {"weights": len(context.trace.weight_gradients), "largest gradient": 0.0},
+            {"weights": len(context.trace.gradients.weights), "largest gradient": 0.0},
         )  # fmt: skip
 
 
@@ -63,7 +64,7 @@ def _has_one_value(weight: Tensor) -> bool:
 
 def _is_dead(context: RuleContext) -> bool:
     """Whether every matrix and every factor gets a gradient of zero; biases alone do not help."""
-    gradients = context.trace.weight_gradients
+    gradients = context.trace.gradients.weights
     factors = _find_factors(context)
     found = [g for name, g in gradients.items() if context.weights[name].dim() > 1]
     found += [gradients[name] for name in factors if name in gradients]

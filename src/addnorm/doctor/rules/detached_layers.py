@@ -5,7 +5,8 @@ from collections.abc import Iterator, Sequence
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.nodes import Node
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 DETACHING_OPS = ("detach", "__get__")
 """`x.detach()` and `x.data`."""
@@ -27,7 +28,7 @@ def detached_layers(context: RuleContext) -> Iterator[Finding]:
             "detached_layers", "error", context.module_path(context.blocks[-1]),
             "the output is not computed from the layers by operations of PyTorch, and the layers "
             "get no gradient; do not pass activations through numpy, tolist() or torch.tensor()",
-            {"adds": len(context.blocks), "gradients": len(context.trace.weight_gradients)},
+            {"adds": len(context.blocks), "gradients": len(context.trace.gradients.weights)},
         )  # fmt: skip
         return
     streams: dict[int, list[AddAnalysis]] = {}
@@ -75,7 +76,7 @@ def _make_finding(
 
 def _leaves_torch(context: RuleContext) -> bool:
     """Whether weights behind the layers train, but no operation connects the output to them."""
-    if context.trace.recorder.outputs or not context.trace.weight_gradients:
+    if context.trace.recording.outputs or not context.trace.gradients.weights:
         return False
     states = [_is_trained(context, block) for block in context.blocks]
     return bool(states) and all(state is False for state in states)
@@ -109,7 +110,7 @@ def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
 def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
     """Whether some weight of a branch gets a gradient; None if it has no trainable weight."""
     names = _trainable(context, block)
-    return any(name in context.trace.weight_gradients for name in names) if names else None
+    return any(name in context.trace.gradients.weights for name in names) if names else None
 
 
 def _find_cut(context: RuleContext, start: int, end: int) -> Node | None:

@@ -15,7 +15,8 @@ from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import POOLING, SLICES
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 TOKEN_NORMS = ("layer", "rms")
 MAX_STEPS_BETWEEN = 12

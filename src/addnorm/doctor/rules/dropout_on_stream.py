@@ -5,7 +5,8 @@ from collections.abc import Iterator
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import DROPOUT
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.model_runs import trace_in_train_mode
 
 MIN_DROPPED_SUMS = 2
@@ -23,7 +24,7 @@ def dropout_on_stream(context: RuleContext) -> Iterator[Finding]:
     single dropout between two parts of a model, are common.
     """
     context = trace_in_train_mode(context) or context  # in eval mode some models skip dropout
-    attentions = context.trace.recorder.stats.attentions
+    attentions = context.trace.recording.stats.attentions
     streams: dict[int, list[AddAnalysis]] = {}
     for block in context.blocks:
         streams.setdefault(block.stream, []).append(block)

@@ -18,7 +18,8 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.nodes import Node, Operand
 from addnorm.doctor.model_trace import set_train_mode
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.option_values import alternative_values, is_known_name
 from addnorm.doctor.trace.recorder import GraphRecorder
 from addnorm.doctor.trace.state_guard import preserve_model_state
@@ -146,10 +147,10 @@ def _trace_graph(context: RuleContext, model: nn.Module, *, training: bool) -> G
         with preserve_model_state(model) as guard, torch.no_grad():
             set_train_mode(model, training)
             recorder = GraphRecorder(model, guard, skip_dropout=False)
-            recorder.run(context.trace.args, context.trace.kwargs)
+            recording = recorder.run(context.trace.args, context.trace.kwargs)
     except Exception:
         return None
-    return recorder.graph
+    return recording.graph
 
 
 def _graph_fingerprint(graph: Graph) -> tuple[Any, ...]:

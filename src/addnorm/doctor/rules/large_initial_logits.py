@@ -9,7 +9,8 @@ from torch import Tensor
 from addnorm.doctor.graph.ops import EMBEDDINGS
 from addnorm.doctor.model_trace import model_loss
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.model_runs import main_output
 from addnorm.doctor.rules.unscaled_attention import has_trained_gains
 
@@ -46,7 +47,7 @@ def large_initial_logits(context: RuleContext) -> Iterator[Finding]:
             return
     saturated = [
         a
-        for a in context.trace.recorder.stats.attentions
+        for a in context.trace.recording.stats.attentions
         if a.max_logit > MAX_LOGIT and a.entropy < MIN_ENTROPY
     ]
     if saturated:

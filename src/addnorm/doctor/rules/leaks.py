@@ -11,7 +11,8 @@ from typing import Any
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import ATTENTION, is_mixing
 from addnorm.doctor.report import Finding, join_paths
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.open_gates import zero_gates
 from addnorm.doctor.rules.probing.output_layout import drop_last_token
 from addnorm.doctor.rules.probing.padding import iter_padding_changes
@@ -116,7 +117,7 @@ def _square_attentions(context: RuleContext, blocks: list[AddAnalysis]) -> list[
     """Return the self-attentions in some blocks."""
     return [
         attention
-        for attention in context.trace.recorder.stats.attentions
+        for attention in context.trace.recording.stats.attentions
         if attention.is_square
         and any(b.kind == "self-attention" and attention.node in b.add.path for b in blocks)
     ]
@@ -139,7 +140,7 @@ def _explain_future_leak(
         evidence: entries that every message shares.
     """
     if _is_causal(context):
-        attentions = context.trace.recorder.stats.attentions
+        attentions = context.trace.recording.stats.attentions
         open_ones = [a.path for a in attentions if a.is_square and not a.is_causal]
         return (
             "the model has causal attention, but changing the last token changes earlier ones; add "
@@ -185,7 +186,7 @@ def _is_causal(context: RuleContext) -> bool:
     spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(
         a.is_causal and any(start <= a.node <= end for start, end in spans)
-        for a in context.trace.recorder.stats.attentions
+        for a in context.trace.recording.stats.attentions
     )
 
 

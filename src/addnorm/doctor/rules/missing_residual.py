@@ -17,7 +17,8 @@ from addnorm.doctor.analysis.branch_kinds import attention_nodes
 from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.graph.ops import CONVOLUTION, NONLINEAR, POOLING, RECURRENT, is_mixing
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 SUBLAYER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 FOREIGN_OPS = CONVOLUTION | POOLING | RECURRENT | {"opaque"}

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.trace.tensors import iter_tensors
 
 
@@ -20,7 +21,7 @@ def nan_output(context: RuleContext) -> Iterator[Finding]:
     if not count or not all(bool(t.isfinite().all()) for t in inputs):
         return
     bad = [n for n, w in context.weights.items() if not bool(w.detach().isfinite().all())]
-    blind = [a.path for a in trace.recorder.stats.attentions if a.has_blind_query]
+    blind = [a.path for a in trace.recording.stats.attentions if a.has_blind_query]
     cause = (
         f"the weight {bad[0]} is not finite" if bad else
         f"the mask of the attention in {blind[0] or 'the model itself'} hides every token from a "

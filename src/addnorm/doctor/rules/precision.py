@@ -9,7 +9,8 @@ import torch
 from addnorm.doctor.analysis.norms import Norm
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 MIN_ADDITIONS = 8
 """Fewest residual adds at which rounding of the stream is reported."""

@@ -8,7 +8,8 @@ from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import FUSED_QKV, find_weight_roles
 from addnorm.doctor.graph.nodes import Scale
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.rules.probing.open_gates import negligible_branches
 
 MIN_EXPLICIT_SCALE = 1.05
@@ -140,7 +141,7 @@ def _check_scale_norm(context: RuleContext) -> Finding | None:
     """Check that the gain of a unit norm on the stream starts near the root of the width."""
     for block in context.blocks:
         for index in (*block.entry_norms, block.post_norm):
-            norm = context.norms.get(-1 if index is None else index)
+            norm = None if index is None else context.norms.get(index)
             if norm is None or norm.kind != "l2" or not norm.axes:
                 continue
             root = math.sqrt(

@@ -9,7 +9,8 @@ from addnorm.doctor.analysis.results import AddAnalysis
 from addnorm.doctor.analysis.weight_roles import find_weight_roles
 from addnorm.doctor.graph.ops import PASS_THROUGH, PRODUCT, SLICES, is_mixing
 from addnorm.doctor.report import Finding, Severity
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.trace.statistics import Attention
 
 PLAIN_OPS = PASS_THROUGH | SLICES | {"add", "sub", "neg", "cat", "stack", "setitem", "repeat",
@@ -70,7 +71,7 @@ def _find_scores(context: RuleContext, block: AddAnalysis) -> _Scores | None:
     if block.kind not in ("self-attention", "cross-attention"):
         return None
     graph, path = context.graph, block.add.path
-    attentions = [a for a in context.trace.recorder.stats.attentions if a.node in path]
+    attentions = [a for a in context.trace.recording.stats.attentions if a.node in path]
     if len(attentions) != 1 or math.isnan(attentions[0].logit_deviation):
         return None
     node = graph[attentions[0].node]

@@ -14,7 +14,8 @@ from addnorm.doctor.graph.contractions import find_operand_axes
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import ATTENTION, CONVOLUTION, PRODUCT, SLICES, is_mixing
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 
 TRANSFORMER_KINDS = ("self-attention", "cross-attention", "feed-forward")
 

@@ -3,7 +3,8 @@
 from collections.abc import Iterator
 
 from addnorm.doctor.report import Finding
-from addnorm.doctor.rules.base import RuleContext, rule
+from addnorm.doctor.rule_context import RuleContext
+from addnorm.doctor.rules.base import rule
 from addnorm.doctor.trace.statistics import Attention
 
 
@@ -58,4 +59,4 @@ def reads_both_directions(context: RuleContext) -> bool:
 
 def _square(context: RuleContext) -> list[Attention]:
     """Return the attentions with as many queries as keys."""
-    return [a for a in context.trace.recorder.stats.attentions if a.is_square]
+    return [a for a in context.trace.recording.stats.attentions if a.is_square]

@@ -1,11 +1,11 @@
 """Statistics of one forward and backward pass: variances, gradients, attention, saturation.
 
-`ActivationStats` collects observations while the recorder runs; every entry is keyed by a node of
-the graph. For one Pre-LN block with the sum at node 6:
+A `StatsCollector` observes while the recorder runs and returns a frozen `ActivationStats`. Every
+entry is keyed by a node of the graph. For one Pre-LN block with the sum at node 6:
 
     stats.add_stats[6]     {"shortcut_variance": 1.0, "branch_variance": 0.3,
                             "stream_variance": 1.3, "dependency": 0.23}
-    stats.gradients[6]     2.1        norm of the gradient at the sum, after the backward pass
+    collector.sum_gradients[6]   2.1   norm of the gradient at the sum, after the backward pass
 
 A statistic never breaks the forward pass: tensors without values, as inside `torch.vmap`, are
 skipped.
@@ -65,19 +65,52 @@ class Attention:
     """Whether all logits of some query are minus infinity, so that its weights are NaN."""
 
 
+@dataclass(frozen=True, slots=True)
 class ActivationStats:
-    """Observations of one forward and backward pass."""
+    """Observations of one forward pass."""
+
+    attentions: tuple[Attention, ...]
+    add_stats: Mapping[int, Mapping[str, float]]
+    """By residual add: variances of shortcut, branch and stream, and the dependency."""
+    saturation: Mapping[int, float]
+    """By node of a tanh or erf: fraction of inputs where it is nearly flat."""
+    similarities: Mapping[int, Mapping[int, tuple[int, float]]]
+    """By residual add and axis: length of the axis, and mean cosine along it."""
+
+    def token_similarity(self, node: int) -> float:
+        """Return the mean cosine between the tokens of a sum; 1 if all tokens are equal.
+
+        Tokens lie on the second axis, or on the first if only its length equals a number of
+        queries.
+        """
+        by_axis = self.similarities.get(node, {})
+        if len(by_axis) > 1:
+            query_counts = {attention.query_count for attention in self.attentions}
+            first, second = (length for length, _ in by_axis.values())
+            axis = 0 if first in query_counts and second not in query_counts else 1
+            return by_axis[axis][1]
+        return next((value for _, value in by_axis.values()), math.nan)
+
+
+class StatsCollector:
+    """Collector of the observations that become an `ActivationStats`.
+
+    `sum_gradients` is filled later, by hooks that run in the backward pass.
+    """
 
     def __init__(self) -> None:
         self.attentions: list[Attention] = []
         self.add_stats: dict[int, dict[str, float]] = {}
-        """By residual add: variances of shortcut, branch and stream, and the dependency."""
-        self.gradients: dict[int, float] = {}
-        """By residual add: norm of the gradient at the sum."""
         self.saturation: dict[int, float] = {}
-        """By node of a tanh or erf: fraction of inputs where it is nearly flat."""
         self.similarities: dict[int, dict[int, tuple[int, float]]] = {}
-        """By residual add and axis: length of the axis, and mean cosine along it."""
+        self.sum_gradients: dict[int, float] = {}
+        """By residual add: norm of the gradient at the sum."""
+
+    def finish(self) -> ActivationStats:
+        """Return the observations of the forward pass."""
+        return ActivationStats(
+            tuple(self.attentions), self.add_stats, self.saturation, self.similarities
+        )
 
     def measure_operands(
         self, match: AddMatch, shortcut: Tensor, *, branch: Tensor, graph: Graph
@@ -107,20 +140,6 @@ class ActivationStats:
             index = add.node
             out.register_hook(lambda gradient: self._record_gradient(index, gradient))  # type: ignore[no-untyped-call]
 
-    def token_similarity(self, node: int) -> float:
-        """Return the mean cosine between the tokens of a sum; 1 if all tokens are equal.
-
-        Tokens lie on the second axis, or on the first if only its length equals a number of
-        queries.
-        """
-        by_axis = self.similarities.get(node, {})
-        if len(by_axis) > 1:
-            query_counts = {attention.query_count for attention in self.attentions}
-            first, second = (length for length, _ in by_axis.values())
-            axis = 0 if first in query_counts and second not in query_counts else 1
-            return by_axis[axis][1]
-        return next((value for _, value in by_axis.values()), math.nan)
-
     def record_saturation(self, op: str, inputs: Tensor, node: int) -> None:
         """Record the fraction of inputs of a tanh or erf where its slope is small."""
         with torch.no_grad(), torch._C.DisableTorchFunction(), _suppress_runtime_errors():
@@ -131,7 +150,7 @@ class ActivationStats:
 
     def _record_gradient(self, index: int, gradient: Tensor) -> None:
         with torch.no_grad():
-            self.gradients[index] = float(gradient.detach().float().norm())
+            self.sum_gradients[index] = float(gradient.detach().float().norm())
 
     def record_attention(self, call: Call, *, node: int, path: str) -> None:
         """Record the logits of an attention that is about to run and becomes the node `node`."""

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS, LOOKUPS, is_mixing
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.trace.tensors import iter_tensors
 
 MASKING_OPS = ATTENTION | {
@@ -29,11 +29,11 @@ HIDING_SCORE = -1e3
 InputUse = Literal["mask", "tokens", "other", "none"]
 
 
-def find_input_node(context: RuleContext, tensor: Tensor) -> int:
-    """Return the graph node of an input tensor; -1 if it has none."""
+def find_input_node(context: RuleContext, tensor: Tensor) -> int | None:
+    """Return the graph node of an input tensor; None if it has none."""
     tensors = iter_tensors((context.trace.args, context.trace.kwargs))
-    pairs = zip(tensors, context.trace.recorder.inputs, strict=False)
-    return next((index for each, index in pairs if each is tensor), -1)
+    pairs = zip(tensors, context.trace.recording.inputs, strict=False)
+    return next((index for each, index in pairs if each is tensor), None)
 
 
 def flat_mask(tensor: Tensor) -> Tensor | None:
@@ -64,8 +64,10 @@ def is_binary(tensor: Tensor) -> bool:
     return not (square and (torch.equal(flat, flat.tril()) or torch.equal(flat, flat.triu())))
 
 
-def find_derived_nodes(graph: Graph, start: int) -> set[int]:
+def find_derived_nodes(graph: Graph, start: int | None) -> set[int]:
     """Return a node and the nodes that are computed from it alone, without weights."""
+    if start is None:
+        return set()
     derived = {start}
     for node in graph.nodes[start + 1 :]:
         own = any(o.kind == "node" and o.node in derived for o in node.operands)
@@ -86,7 +88,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
     """
     graph = context.graph
     start = find_input_node(context, tensor)
-    if start < 0:
+    if start is None:
         return "none"
     # Nodes computed from the input alone, and whether they are counts of a mask.
     derived, uses = {start: False}, set[InputUse]()

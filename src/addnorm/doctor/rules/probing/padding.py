@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.probing.input_masks import (
     find_derived_nodes,
     find_input_node,
@@ -208,7 +208,7 @@ def _iter_lengths(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tu
 def _limits_positions(context: RuleContext, lengths: Tensor, length: int) -> bool:
     """Whether the model compares an input with positions, or reads it outside of the graph."""
     start = find_input_node(context, lengths)
-    if start < 0 or find_input_use(context, lengths) == "none":
+    if start is None or find_input_use(context, lengths) == "none":
         return True
     derived = find_derived_nodes(context.graph, start)
     shapes = (context.graph[i].shape for i in derived if context.graph[i].dtype == torch.bool)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import ATTENTION, EMBEDDINGS
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.probing.input_masks import MASKING_OPS, find_input_node, is_mask
 from addnorm.doctor.rules.probing.model_runs import (
     get_inputs,
@@ -55,7 +55,7 @@ def iter_padding_ids(context: RuleContext, names: dict[str, Tensor]) -> Iterator
         if not is_ids or tensor.shape[1] <= MIN_TOKENS or is_mask(context, tensor):
             continue
         start = find_input_node(context, tensor)
-        if start < 0 or not _masks_scores(graph, start, length=tensor.shape[1]):
+        if start is None or not _masks_scores(graph, start, length=tensor.shape[1]):
             continue
         padding_ids = [*_compared_numbers(graph, start), *_padding_indices(context, start)]
         if padding_ids:

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 
 from addnorm.doctor.report import join_paths
-from addnorm.doctor.rules.base import RuleContext
+from addnorm.doctor.rule_context import RuleContext
 from addnorm.doctor.rules.probing.batch_axis import has_position_table, is_single_example
 from addnorm.doctor.rules.probing.input_masks import find_input_node, is_mask
 from addnorm.doctor.rules.probing.model_runs import (
