@@ -42,7 +42,7 @@ class InstanceNorm(AffineNorm):
     # NOTE[DIFF]: the paper normalizes images and has no padding; here padding is left out of the
     # statistics and comes out as 0.
     # NOTE[DIFF]: gain and bias as in Huang and Belongie 2017; torch.nn.InstanceNorm1d has none
-    # unless asked.
+    # by default.
     def __init__(self, dim: int, *, eps: NonNegative = 1e-5, affine: bool = True) -> None:
         super().__init__(dim, affine=affine, bias=True)
         self.eps = eps

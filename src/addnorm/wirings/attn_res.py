@@ -38,8 +38,8 @@ class AttnRes(Wiring):
     y = N_final(h_end), mixed once more with its own w and g
 
     v: (..., dim) the sources; with form=full the embedding and every branch so far, with form=block
-        the embedding, the sums of finished blocks, and the running sum of the block at hand
-    w: (dim) per site but the first, and one at the end, starts at 0: all sources count alike
+        the embedding, the sums of finished blocks, and the running sum of the current block
+    w: (dim) per site but the first, and one at the end, starts at 0: all sources have equal weight
     g: (dim) with each w, starts at 1
     block: constant, layers in a block; the default gives about eight blocks
     N: one norm per site, and N_final

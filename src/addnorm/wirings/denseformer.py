@@ -36,7 +36,7 @@ class DenseFormer(Wiring):
     N: one norm per site, and N_final
 
     Pagliardini et al. 2024, section 3. dilation=D keeps only j with i - j divisible by D; period=P
-    averages only behind every P-th layer.
+    averages only after every P-th layer.
     """
 
     # The released recipe: a warm-up of 2 % of the run (config/base.py).

@@ -57,12 +57,12 @@ class MHC(Wiring):
 
     # NOTE[DIFF]: no start was released but those for random tests; gates of 0.01 are the paper's,
     # Xavier for Phi and zero biases are Megatron's. With Phi = 0 as well the streams would stay
-    # equal for ever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
+    # equal forever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
     # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; direction=plain mixes by
     # R as in Megatron, whose end is the mean of the streams (end=mean; hyper-connections have the
     # sum).
-    # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; left out. The
-    # eps inside RMS and Sinkhorn is its 1e-6.
+    # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; omitted here.
+    # The eps inside RMS and Sinkhorn is its 1e-6.
     def __init__(
         self,
         plan: Plan,
