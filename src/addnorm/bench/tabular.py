@@ -28,7 +28,7 @@ def build_candidates() -> Candidates:
         UserError: The package of the authors is not installed.
     """
     if not importlib.util.find_spec("rtdl_revisiting_models"):
-        raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
+        raise UserError(f"this benchmark requires {PEER}; run pip install {PEER}")
     from addnorm.models.tabular import TableBatch
     from addnorm.train.optimizers.base import make_optimizer
 

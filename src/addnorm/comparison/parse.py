@@ -73,7 +73,10 @@ def parse_task_option(task: str) -> dict[str, Any]:
         return {"task": task}
     keys = load_yaml(Path(task), "recipe")
     if not keys.get("data"):
-        raise UserError(f"{task} names no data; add `data: FOLDER`, made by `addnorm data`")
+        raise UserError(
+            f"data: expected a corpus folder in {task}, got none; add `data: FOLDER`, made by "
+            "`addnorm data`"
+        )
     if isinstance(keys.get("schedule"), str):
         keys["schedule"] = _add_default_warmup(keys["schedule"])
     return {name: value for name, value in keys.items() if name != "seed"}

@@ -30,8 +30,9 @@ from addnorm.doctor.trace.statistics import Attention
 WIRING_TITLES = {
     "pre_ln": "Pre-LN", "post_ln": "Post-LN", "res_post": "Res-Post-LN", "sandwich": "Sandwich-LN",
     "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
-    "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
-    "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
+    "pre_post": "norms before the branch and after the sum",
+    "res_post_post": "Res-Post-LN and Post-LN", "sandwich_post": "Sandwich-LN and Post-LN",
+    "attention_score": "attention scores",
 }  # fmt: skip
 SCALE_TAGS = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
 
@@ -279,7 +280,7 @@ def _describe_stream(analysis: ModelAnalysis, last: AddAnalysis, *, blocks: list
     parts += [t.replace("-", " ") for t in common_tags]
     parts.append("final norm" if last.final_norms else "no final norm")
     if not any(t in SCALE_TAGS for b in blocks for t in b.tags):
-        parts.append("no warm-up-critical scaling")
+        parts.append("no scaled residual connections")
     return ", ".join(parts)
 
 

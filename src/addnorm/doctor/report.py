@@ -135,7 +135,7 @@ class Report:
         """Return the closest arrangement, its families, and the findings that contradict it."""
         families = f" ({', '.join(self.families)})" if self.families else ""
         rules = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRING_RULES)
-        deviations = f", but for {', '.join(rules)}" if self.arrangement and rules else ""
+        deviations = f", except for {', '.join(rules)}" if self.arrangement and rules else ""
         return f"{self.arrangement or 'none'}{families}{deviations}"
 
     def stream_statistics(self) -> list[tuple[str, str, float]]:
@@ -169,8 +169,9 @@ class Report:
     def sensitivities(self) -> list[str]:
         """Return one line on the sensitivity for each number of warm-up steps."""
         return [
-            f"sensitivity to the rate {f'with {steps} steps of' if steps else 'without'} warm-up: "
-            f"{value:.2f} (0: all learning rates reach the best loss, 1: none learns)"
+            "sensitivity to the learning rate "
+            f"{f'with {steps} steps of' if steps else 'without'} warm-up: {value:.2f} "
+            "(0: all learning rates reach the best loss, 1: none learns)"
             for steps, value in self.sensitivity.items()
         ]
 

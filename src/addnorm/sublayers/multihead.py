@@ -107,8 +107,8 @@ class MultiHeadAttention(Sublayer):
             )
         if theirs and self.persistent:
             return (
-                f"what the wiring does to queries and keys ({', '.join(theirs)}) would pass by its"
-                f" {self.persistent} persistent keys; leave out one of them"
+                f"what the wiring does to queries and keys ({', '.join(theirs)}) would not "
+                f"apply to its {self.persistent} persistent keys; leave out one of them"
             )
         return None
 

@@ -197,7 +197,7 @@ def test_entropy_and_max_logit_of_multihead_attention(padded, kdim):
     hidden = torch.zeros(2, 100, dtype=torch.bool)
     hidden[:, 100 - padded :] = padded > 0
     report = addnorm.doctor(model, (x, 2 * y, hidden), rules=())
-    model(x, 2 * y, hidden)  # again, for what it notes in a visit is gone with it
+    model(x, 2 * y, hidden)  # run again: the guard discards attributes set in the traced run
     weights = model.weights[0].detach().clamp_min(1e-20)
     wanted = -(weights * weights.log()).sum(-1).mean() / torch.tensor(100.0).log()
     assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)

@@ -28,7 +28,7 @@ def factors(call, steps):
     return [schedule.factor(step, steps) for step in range(1, steps + 1)]
 
 
-# Twins, written from the formulas.
+# References, written from the formulas.
 
 
 def noam(step, warmup, steps, k=1.0, dim=512):

@@ -17,7 +17,7 @@ from addnorm.doctor.residual.residual_adds import ResidualAdd
 from addnorm.doctor.residual.shortcut_steps import is_sublayer_output
 
 MAX_SKIP_STEPS = 200
-"""Maximum number of steps along the stream that a long skip leaps over."""
+"""Maximum number of steps along the stream that a long skip spans."""
 
 
 def nest_adds(

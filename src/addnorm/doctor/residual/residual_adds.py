@@ -213,7 +213,7 @@ def _candidate_forks(
     """Yield possible forks of a shortcut, the nearest first: (fork, scales, earlier add).
 
     In `x + attention(x) + ffn(x)` the shortcut of the second addition is the sum of the first.
-    Behind that sum the search continues at its fork, `x`.
+    Past that sum the search continues at its fork, `x`.
     """
     chain = graph.trace_back(shortcut)
     for fork, scales in chain:

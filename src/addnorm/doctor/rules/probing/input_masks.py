@@ -49,7 +49,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
     """Return how the model uses an input: as mask, as token ids, otherwise, or not at all.
 
     A mask that is only multiplied with raw numeric inputs marks observed values. It hides no token
-    and is no mask here.
+    and does not count as a mask.
     """
     graph = context.graph
     start = find_input_node(context, tensor)

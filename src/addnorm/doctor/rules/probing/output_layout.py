@@ -138,6 +138,6 @@ def drop_hidden_tokens(out: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _extend_mask(hidden: Tensor, extra_tokens: int) -> Tensor:
-    """Return the positions that may be hidden if tokens were added in front, behind, or both."""
+    """Return the positions that may be hidden if tokens were added on one or both sides."""
     shifts = [F.pad(hidden, (before, extra_tokens - before)) for before in range(extra_tokens + 1)]
     return torch.stack(shifts).any(0)
