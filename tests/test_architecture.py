@@ -218,6 +218,73 @@ def test_public_methods_have_a_docstring_where_they_are_first_declared(path):
     assert missing == []
 
 
+FUNCTION_WORDS = {"a", "all", "an", "from", "in", "its", "of", "one", "return", "the", "this", "to"}
+SYNONYMS = {"num": "number", "init": "initialize"}
+
+
+def words_of(text):
+    """Return the words of a name or a sentence, in lower case and without a plural s."""
+    words = (word.lower() for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z]+|\d+", text))
+    singular = (word[:-1] if len(word) > 3 and word.endswith("s") else word for word in words)
+    return {SYNONYMS.get(word, word) for word in singular}
+
+
+def docstrings(node, names=()):
+    """Yield (node, docstring, names) of the functions and classes in a node.
+
+    The names are those of the function or class, of its bases and of the classes around it.
+    """
+    for child in ast.iter_child_nodes(node):
+        inner = names
+        if isinstance(child, ast.FunctionDef | ast.ClassDef):
+            own = (child.name, *(ast.unparse(base) for base in getattr(child, "bases", ())))
+            if docstring := ast.get_docstring(child):
+                yield child, docstring, (*names, *own)
+            if isinstance(child, ast.ClassDef):
+                inner = (*names, *own)
+        yield from docstrings(child, inner)
+
+
+def find_repetitions(tree):
+    """Return the functions and classes whose docstring says no more than their names."""
+    return [
+        node.name
+        for node, docstring, names in docstrings(tree)
+        if words_of(docstring) <= FUNCTION_WORDS | words_of(" ".join(names))
+    ]
+
+
+def find_functions_described_as_flags(tree):
+    """Return the functions, properties excepted, whose docstring begins with "Whether"."""
+    return [
+        node.name
+        for node, docstring, _ in docstrings(tree)
+        if isinstance(node, ast.FunctionDef)
+        and docstring.startswith("Whether ")
+        and not any("property" in ast.unparse(each) for each in node.decorator_list)
+    ]
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_docstrings_do_not_only_repeat_names(path):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    assert find_repetitions(tree) == []
+    assert find_functions_described_as_flags(tree) == []
+
+
+def test_find_repetitions_compares_with_the_names_of_the_class_and_its_bases():
+    tree = ast.parse(
+        "class Presets(Table):\n"
+        "    def card(self):\n        'Return the cards of the preset table.'\n"
+        "    def num_rows(self):\n        'Number of rows.'\n"
+        "    def names(self):\n        'Return the names, sorted.'\n"
+        "    def is_open(self):\n        'Whether it is used.'\n"
+        "    @property\n    def is_used(self):\n        'Whether a name is used.'\n"
+    )
+    assert find_repetitions(tree) == ["card", "num_rows"]
+    assert find_functions_described_as_flags(tree) == ["is_open"]
+
+
 @pytest.mark.parametrize("registry", [norms, wirings], ids=["norms", "wirings"])
 def test_every_member_lives_in_the_file_of_its_name(registry):
     for name in registry:

@@ -12,7 +12,9 @@ def spread(seed, noise):
 def profile(name, arm, places, value, **where):
     """Return a row for each seed and x value.
 
-    places: the field and its values. value: (place, seed) -> number.
+    Args:
+        places: the field and its values
+        value: function of the field's value and the seed
     """
     field, values = places
     return [
@@ -29,7 +31,9 @@ LADDER = {1e-4: 0.5, 1e-3: 1.0, 1e-2: 0.5}
 def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmup=0, lr=None):
     """Return a row for each arm, learning rate and seed.
 
-    progress: by arm. lr: a single learning rate instead of the sweep.
+    Args:
+        progress: value by arm
+        lr: a single learning rate instead of the sweep
     """
     ladder = LADDER if lr is None else {lr: 1.0}
     return [

@@ -37,7 +37,7 @@ class ProgressTimer(TrainCallback):
         self.report(f"{done:,} of {self.total:,} {self.unit}, {remaining:,.0f} s left")
 
     def start_training(self, step_offset: int) -> None:
-        """Start to count a training run. step_offset: steps of all earlier runs."""
+        """Start to count a training run, after `step_offset` steps of earlier runs."""
         self.step_offset = step_offset
 
     def on_step_end(self, state: TrainState, loss: float) -> None:

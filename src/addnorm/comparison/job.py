@@ -26,11 +26,11 @@ class CellRecipe(Protocol):
 
     @property
     def task(self) -> str:
-        """Name of the task."""
+        """A text task (`addnorm list tasks`), or table."""
 
     @property
     def data(self) -> str:
-        """Folder of the data."""
+        """Corpus folder, or the file of a table."""
 
     @property
     def seed(self) -> int:

@@ -41,7 +41,11 @@ RULES = (
 
 
 def format_rules(baseline_description: str) -> str:
-    """Return the rules as text. baseline_description: the model whose loss is the baseline."""
+    """Return the rules as text.
+
+    Args:
+        baseline_description: the model whose loss is the baseline
+    """
     return RULES.format(baseline=baseline_description)
 
 

@@ -241,7 +241,7 @@ def _differentiate(
 
 
 def _has_backward_hooks(model: nn.Module) -> bool:
-    """Whether hooks of the model run in the backward pass; they may write to weights."""
+    """Return whether hooks of the model run in the backward pass; they may write to weights."""
     own = (m._backward_hooks or m._backward_pre_hooks for m in model.modules())
     return any(own) or any(w._backward_hooks for w in model.parameters())
 

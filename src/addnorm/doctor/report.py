@@ -33,7 +33,7 @@ def join_paths(paths: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class NormUse:
-    """One use of a norm."""
+    """One execution of a norm in the forward pass; a shared norm has several."""
 
     path: str
     """Module that executes it."""

@@ -58,7 +58,7 @@ class Monitor:
         self._pending: _PendingStep | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is measured. A resumed run measures the same steps."""
+        """Return whether a step is measured. A resumed run measures the same steps."""
         return step == 1 or step % self.every == 0
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:

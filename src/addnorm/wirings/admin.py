@@ -106,5 +106,5 @@ class Admin(PostNorm):
 
 
 def _variance(x: Tensor) -> float:
-    """Over all elements."""
+    """Return the biased variance of all elements."""
     return float(x.double().var(correction=0))

@@ -95,7 +95,7 @@ class AttnRes(Wiring):
         return super().no_decay() | {"w", "g"}
 
     def _starts_block(self, site: Site) -> bool:
-        """Whether a block begins here; in the full form every sub-layer is one."""
+        """Return whether a block begins here; in the full form every sub-layer is one."""
         return self.form == "full" or (site.first and site.layer % self.block == 0)
 
     def _mix_sources(self, sources: State, number: int) -> Tensor:

@@ -58,7 +58,7 @@ class DenseFormer(Wiring):
         self.reset_parameters()
 
     def _source_layers(self, layer: int) -> range:
-        """The layers that an average reads, the newest last."""
+        """Return the layers that an average reads, the newest last."""
         return range(layer % self.dilation, layer + 1, self.dilation)
 
     def reset_parameters(self) -> None:

@@ -155,7 +155,7 @@ class _Gates(WiringModule):
             self.b.copy_(torch.cat([one, one, mixing]))
 
     def forward(self, streams: Tensor) -> list[Tensor]:
-        """One tensor (..., size) a group, in float32 or better."""
+        """Return one tensor (..., size) per group, in float32 or better."""
         v = streams.flatten(-2).to(statistics_dtype(streams))
         v = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6)
         values = torch.split(v @ self.phi.to(v.dtype), self.groups, -1)
@@ -164,7 +164,7 @@ class _Gates(WiringModule):
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float = 1e-6) -> Tensor:
-    """A matrix with rows and columns that sum to 1, (..., n, n); columns exactly, rows nearly."""
+    """Return (..., n, n) matrices whose rows and columns sum to 1; columns exactly, rows nearly."""
     matrix = logits.softmax(-1) + eps
     matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):

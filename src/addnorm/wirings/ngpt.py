@@ -132,7 +132,7 @@ class NGPT(Wiring):
 
 
 def _normalize_query_key(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (B, H, L, K); a group of queries shares the scale of its key head."""
+    """Normalize and scale (B, H, L, K); a group of queries shares the scale of its key head."""
     scale = scale.unsqueeze(-2)
     groups = query.shape[-3] // key.shape[-3]
     return l2_normalize(query) * scale.repeat_interleave(groups, 0), l2_normalize(key) * scale

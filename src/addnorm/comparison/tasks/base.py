@@ -89,7 +89,7 @@ class Task(ABC):
 
     @abstractmethod
     def read_examples(self, folder: Path) -> list[Example]:
-        """Return the first held-out examples. folder: that of the comparison."""
+        """Return the first held-out examples, from the folder of the comparison."""
 
     @abstractmethod
     def is_correct(self, answer: str, expected: str) -> bool:

@@ -164,7 +164,7 @@ class TableSplits:
 
 
 def read_examples(folder: Path) -> list[Example]:
-    """Return the first test rows as text. folder: the `score` folder of `TableSplits.save`."""
+    """Return the first test rows as text, from the `score` folder of `TableSplits.save`."""
     path = folder / f"{TEST}.parquet"
     if not path.is_file():
         return []

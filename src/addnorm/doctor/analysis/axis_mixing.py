@@ -223,7 +223,7 @@ class _AxisTracer:
         return tuple(axis for i, axis in enumerate(layout) if i not in dims)
 
     def _is_weighted_sum(self, source: int, dims: list[int]) -> bool:
-        """Whether the reduced tensor is a product of pair weights and values.
+        """Return whether the reduced tensor is a product of pair weights and values.
 
         This is attention as `(weights[..., None] * values).sum(-2)`: the reduced axes of the stream
         also occur on an axis that remains.

@@ -77,7 +77,7 @@ def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
 
 
 def differs_from_one(scale: Scale) -> bool:
-    """Whether a scale is a constant scalar other than 1 and -1."""
+    """Return whether a scale is a constant scalar other than 1 and -1."""
     is_scalar = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
     return is_scalar and scale.value is not None and abs(abs(scale.value) - 1) > 1e-6
 
@@ -102,7 +102,7 @@ def find_entry_scales(analysis: ModelAnalysis, block: AddAnalysis) -> list[float
 
 
 def reads_multiple_streams(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
-    """Whether a branch reads a mixture of several earlier streams."""
+    """Return whether a branch reads a mixture of several earlier streams."""
     graph = analysis.graph
     for index in block.entry_norms:
         path = graph.nodes_between(block.add.fork, analysis.norms[index].source)

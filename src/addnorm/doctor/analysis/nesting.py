@@ -125,7 +125,7 @@ def _make_nested(
 def _continues_outside(
     graph: Graph, adds: Mapping[int, ResidualAdd], *, inner: ResidualAdd, add: ResidualAdd
 ) -> bool:
-    """Whether the stream of an inner add has adds outside the branch that reads it."""
+    """Return whether the stream of an inner add has adds outside the branch that reads it."""
     visited, waiting = {add.node}, [inner.node]
     while waiting:
         for user in graph[waiting.pop()].users:
@@ -141,7 +141,7 @@ def _continues_outside(
 def _is_long_skip(
     graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd, adds: Mapping[int, ResidualAdd]
 ) -> bool:
-    """Whether the branch is a stream that leads back to the fork by adds and norms alone."""
+    """Return whether the branch is a stream that leads back to the fork by adds and norms alone."""
     index = graph.trace_back(add.branch)[-1][0]
     if index not in adds or index == add.parallel_to:
         return False

@@ -20,7 +20,7 @@ MAX_ADDS = 8
 
 @dataclass(frozen=True)
 class LayerElement:
-    """An element of a diagram."""
+    """A box, a plus or a factor that the diagram draws."""
 
     kind: str
     """input, output, norm, sublayer, add, scale, or mix for anything else."""
@@ -34,7 +34,7 @@ class LayerElement:
 
 @dataclass(frozen=True)
 class TypicalLayer:
-    """A typical layer of one stream."""
+    """The most frequent layer of a stream, as a graph of elements."""
 
     stream: int
     repeats: int

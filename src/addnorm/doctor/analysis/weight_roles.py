@@ -116,7 +116,7 @@ def _nearest_matrices(graph: Graph, path: AbstractSet[int], *, index: int) -> It
 
 
 def _is_first_matrix(graph: Graph, path: AbstractSet[int], *, index: int) -> bool:
-    """Whether no other matrix precedes this one on the branch."""
+    """Return whether no other matrix precedes this one on the branch."""
     before = graph.ancestors(index, min(path)) & path
     return not any(True for i in before if i != index for _ in _matrix_names(graph, i))
 

@@ -33,7 +33,7 @@ def tensor_operands(node: Node) -> list[Operand]:
 
 
 def operand_shape(graph: Graph, operand: Operand) -> Shape:
-    """Return the shape of an operand."""
+    """Return the shape of an operand: that of its node, or the stored one of a parameter."""
     return graph[operand.node].shape if operand.kind == "node" else operand.shape
 
 

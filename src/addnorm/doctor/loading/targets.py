@@ -132,7 +132,7 @@ def _load_module(path: Path) -> ModuleType:
 
 
 def _is_name_taken(name: str, path: Path) -> bool:
-    """Whether another module has a name, imported or not."""
+    """Return whether another module has a name, imported or not."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):  # imported without a spec, as __main__ is

@@ -50,7 +50,7 @@ def _find_inner_add(graph: Graph, adds: Adds, *, add: ResidualAdd) -> int | None
 
 
 def _is_continued_by(graph: Graph, later: ResidualAdd, *, one: int, other: int) -> bool:
-    """Whether a later branch reads the sum `other` and is added to the sum `one`."""
+    """Return whether a later branch reads the sum `other` and is added to the sum `one`."""
     return other in later.path and one in (i for i, _ in graph.trace_back(later.shortcut))
 
 
@@ -59,7 +59,7 @@ def _is_concatenated(graph: Graph, one: int, *, other: int) -> bool:
 
 
 def is_merge(graph: Graph, adds: Mapping[int, ResidualAdd], *, add: ResidualAdd) -> bool:
-    """Whether an addition only sums the two streams of a reversible pair, as at their end."""
+    """Return whether an addition only sums the streams of a reversible pair, as at their end."""
     last = adds.get(graph.trace_back(add.branch)[-1][0])
     if last is None or not last.is_crossed:
         return False

@@ -72,7 +72,7 @@ def find_gated_stream(graph: Graph, index: int) -> int | None:
 
 
 def _is_gate(graph: Graph, index: int) -> bool:
-    """Whether a node is a bounded activation, up to scales and `1 - gate`."""
+    """Return whether a node is a bounded activation, up to scales and `1 - gate`."""
     for _ in range(MAX_GATE_STEPS):
         node = graph[index]
         if node.op in GATE_OPS:

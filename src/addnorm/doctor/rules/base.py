@@ -51,7 +51,7 @@ class RuleContext:
 
     @property
     def graph(self) -> Graph:
-        """The recorded graph."""
+        """Operations of the forward pass, with the tensors that they read."""
         return self.trace.analysis.graph
 
     @property
@@ -101,7 +101,7 @@ class RuleContext:
         )
 
     def _is_norm_weight(self, name: str, norm: Norm) -> bool:
-        """Whether a weight has one number per normalized feature, or a single number.
+        """Return whether a weight has one number per normalized feature, or a single number.
 
         Larger weights, such as an embedding table added to the result, do not belong to the norm.
         """

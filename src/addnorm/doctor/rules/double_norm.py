@@ -37,7 +37,7 @@ def find_next_norm(context: RuleContext, norm: Norm) -> Norm | None:
 
 
 def _is_part_of_norm(graph: Graph, user: int, *, norm: Norm) -> bool:
-    """Whether a reader of the norm's input belongs to the norm, such as its mean or square."""
+    """Return whether a reader of the norm's input is part of the norm, such as its mean."""
     return user == norm.node or (
         norm.by_hand and norm.node in _find_descendants(graph, user, end=norm.node)
     )

@@ -216,7 +216,7 @@ def _main_stream(context: RuleContext) -> list[AddAnalysis]:
 
 
 def _is_causal(context: RuleContext) -> bool:
-    """Whether a self-attention of the main stream masks later tokens."""
+    """Return whether a self-attention of the main stream masks later tokens."""
     blocks = [r for r in _main_stream(context) if r.kind == "self-attention"]
     spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(

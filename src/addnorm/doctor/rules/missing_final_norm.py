@@ -97,7 +97,7 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
 def _is_read_by_other_stream(
     context: RuleContext, last: AddAnalysis, *, readers: list[int]
 ) -> bool:
-    """Whether an attention of another stream reads the sum without a norm."""
+    """Return whether an attention of another stream reads the sum without a norm."""
     return any(
         context.graph.reaches(index, attention)
         for block in context.blocks
@@ -108,7 +108,7 @@ def _is_read_by_other_stream(
 
 
 def _is_norm_or_mixture(context: RuleContext, last: AddAnalysis, *, index: int) -> bool:
-    """Whether a product is part of a norm, or combines parallel residual streams."""
+    """Return whether a product is part of a norm, or combines parallel residual streams."""
     width = last.add.width
     if width and find_mixed_streams(context.graph, index, width=width) is not None:
         return True

@@ -34,7 +34,7 @@ class Call:
         return [t._version for t in self.tensors if not t.is_inference()]
 
     def is_in_place(self, out: Any, versions_before: list[int] | None) -> bool:
-        """Whether the call wrote to one of its tensors, by its name or by the versions."""
+        """Return whether the call wrote to one of its tensors, by its name or by the versions."""
         if self.function_name in INPLACE_METHODS or (
             self.function_name.endswith("_") and not self.function_name.endswith("__")
         ):

@@ -285,7 +285,7 @@ _LOGIT_READERS = {
 
 
 def _is_causal_mask(mask: Any) -> bool:
-    """Whether an attention mask hides all later tokens; boolean masks may have either sign."""
+    """Return whether an attention mask hides all later tokens; either sign of booleans counts."""
     if not isinstance(mask, Tensor) or mask.dim() < 2 or mask.shape[-1] != mask.shape[-2]:
         return False
     if mask.dtype == torch.bool:
@@ -299,7 +299,7 @@ def _find_masked(logits: Tensor) -> Tensor:
 
 
 def _is_causal(hidden: Tensor) -> bool:
-    """Whether everything above the diagonal is hidden, but not the whole diagonal."""
+    """Return whether everything above the diagonal is hidden, but not the whole diagonal."""
     length = hidden.shape[-1]
     if length < 2 or hidden.shape[-2] != length:
         return False

@@ -52,12 +52,12 @@ class Box:
 
     @property
     def top(self) -> float:
-        """Upper edge."""
+        """y of the upper edge."""
         return self.y - self.h / 2
 
     @property
     def bottom(self) -> float:
-        """Lower edge."""
+        """y of the lower edge; y grows downwards."""
         return self.y + self.h / 2
 
 

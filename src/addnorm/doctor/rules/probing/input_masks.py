@@ -34,7 +34,7 @@ def find_input_node(context: RuleContext, tensor: Tensor) -> int:
 
 
 def is_binary(tensor: Tensor) -> bool:
-    """Whether an input of shape (B, L) holds zeros and ones only and is not a causal mask."""
+    """Return whether an input (B, L) holds zeros and ones only and is not a causal mask."""
     if tensor.dim() != 2 or tensor.numel() < 2 or tensor.shape[1] < 2:
         return False
     if bool(((tensor != 0) & (tensor != 1)).any()):
@@ -84,7 +84,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
 
 
 def is_mask(context: RuleContext, tensor: Tensor) -> bool:
-    """Whether an input hides tokens, or looks like a mask that the model ignores."""
+    """Return whether an input hides tokens, or looks like a mask that the model ignores."""
     if not is_binary(tensor):
         return False
     use = find_input_use(context, tensor)
