@@ -24,7 +24,7 @@ from addnorm.norms.statistics import mask_padding, token_mean
     )
 )
 class InstanceNorm(AffineNorm):
-    """Centre and scale each feature over the valid tokens of a sentence.
+    """Center and scale each feature over the valid tokens of a sentence.
 
     y = weight * (x - mean_L(x)) / sqrt(var_L(x) + eps) + bias      0 at padding
 
@@ -55,6 +55,6 @@ class InstanceNorm(AffineNorm):
                 f"{tuple(x.shape)}"
             )
         x = mask_padding(x, mask)
-        centred = mask_padding(x - token_mean(x, mask), mask)
-        var = token_mean(centred.square(), mask)
-        return mask_padding(self.apply_affine(centred / (var + self.eps).sqrt()), mask)
+        centered = mask_padding(x - token_mean(x, mask), mask)
+        var = token_mean(centered.square(), mask)
+        return mask_padding(self.apply_affine(centered / (var + self.eps).sqrt()), mask)

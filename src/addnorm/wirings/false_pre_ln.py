@@ -1,4 +1,4 @@
-"""False Pre-LN: the well-known bug, kept so that it can be shown, compared and recognised."""
+"""False Pre-LN: the well-known bug, kept so that it can be shown, compared and recognized."""
 
 from torch import Tensor
 

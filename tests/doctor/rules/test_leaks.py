@@ -70,8 +70,8 @@ def test_attention_between_table_rows_is_found():
             self.up, self.down = nn.Linear(DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
 
         def forward(self, x):
-            centred = x - x.mean(self.axis, keepdim=True)
-            h = centred / (centred.pow(2).mean(self.axis, keepdim=True) + 1e-5).sqrt()
+            centered = x - x.mean(self.axis, keepdim=True)
+            h = centered / (centered.pow(2).mean(self.axis, keepdim=True) + 1e-5).sqrt()
             return self.norm(x + self.down(torch.relu(self.up(h))))
 
     x = torch.randn(6, DIM)

@@ -115,7 +115,7 @@ def _load_module(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     if parent is None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))  # so that it can import its neighbours
+        sys.path.insert(0, str(folder))  # so that it can import its neighbors
     locations = [str(path.parent)] if is_package else None
     spec = spec_from_file_location(name, path, submodule_search_locations=locations)
     if spec is None or spec.loader is None:

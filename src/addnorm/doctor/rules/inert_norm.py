@@ -112,7 +112,7 @@ def _is_cut_off(
 ) -> bool:
     """Return whether trainable weights of a norm get no gradient while the layers around it do.
 
-    If its neighbours get none either, a whole branch is frozen, which is taken as intended.
+    If its neighbors get none either, a whole branch is frozen, which is taken as intended.
     """
     if not any(context.weights[name].requires_grad for name in names):
         return False

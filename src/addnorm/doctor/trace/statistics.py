@@ -174,8 +174,8 @@ def _mean_variance(tensor: Tensor, axis: int) -> float:
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
     if not values.dim():
         return math.nan
-    centred = values - values.mean(dim=axis, keepdim=True)  # ten times faster than torch.var
-    return float(centred.square_().mean())
+    centered = values - values.mean(dim=axis, keepdim=True)  # ten times faster than torch.var
+    return float(centered.square_().mean())
 
 
 def _similarities(tensor: Tensor, axis: int, *, add: ResidualAdd) -> dict[int, tuple[int, float]]:

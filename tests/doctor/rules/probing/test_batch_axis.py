@@ -83,7 +83,7 @@ def test_torch_encoder_accepts_vectors_without_batch_axis():
 
 
 class Nodes(nn.Module):
-    """Graph network: attention to neighbours, or their mean."""
+    """Graph network: attention to neighbors, or their mean."""
 
     def __init__(self, looks, near=None):
         super().__init__()
