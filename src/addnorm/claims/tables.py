@@ -27,7 +27,7 @@ def make_table(folder: Path, name: str) -> Path:
 
 
 def _diabetes() -> "pd.DataFrame":
-    """Return 442 patients with ten numbers each; the target is the disease progression after a year."""
+    """Return 442 patients with ten numbers each; the target is the disease progression."""
     from sklearn.datasets import load_diabetes
 
     return load_diabetes(as_frame=True).frame

@@ -27,11 +27,11 @@ Length = Annotated[int, Field(ge=2)]
 class QueryKeyNorm(nn.Module, ABC):
     """Token-wise maps of queries and of keys, applied before any rotation.
 
-    q: (B, heads, L, K), or (B, L, heads * K) if `whole`
-    k: (B, key heads, L, K), or (B, L, key heads * K) if `whole`
+    q: (B, heads, L, K), or (B, L, heads * K) if `all_heads`
+    k: (B, key heads, L, K), or (B, L, key heads * K) if `all_heads`
     """
 
-    whole: bool = False
+    all_heads: bool = False
     """Whether it acts on all heads together, before they are split."""
     logit_scale: float | None = None
     """Factor of query . key; None for 1 / sqrt(head_dim)."""
@@ -197,7 +197,7 @@ class WholeRMS(_PairedNorms):
     OLMo Team 2024, section 2.1.
     """
 
-    whole = True
+    all_heads = True
 
     def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
         super().__init__(f"rms(eps={eps!r})", heads * head_dim, key_heads * head_dim)

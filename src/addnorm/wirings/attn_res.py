@@ -81,8 +81,8 @@ class AttnRes(Wiring):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         running, *finished = state
-        begun = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
-        return (begun if self._starts_block(site) else running + branch), *finished
+        new_sum = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
+        return (new_sum if self._starts_block(site) else running + branch), *finished
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(self._mix_sources(state, len(self.plan.sites) - 1))

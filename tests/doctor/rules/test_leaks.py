@@ -16,7 +16,7 @@ def rules(model, example):
 
 
 def sequence_first(fault=False, causal=False):
-    class Turned(nn.Module):
+    class SequenceFirst(nn.Module):
         def __init__(self):
             super().__init__()
             norm = (lambda d: HandNorm(d, axis=1)) if fault else nn.LayerNorm
@@ -25,7 +25,7 @@ def sequence_first(fault=False, causal=False):
         def forward(self, x):  # (tokens, batch, features)
             return self.body(x.transpose(0, 1)).transpose(0, 1)
 
-    return Turned()
+    return SequenceFirst()
 
 
 def test_sequence_first_inputs():

@@ -60,8 +60,8 @@ def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAn
     last_blocks = []
     for rows in streams.values():
         last = rows[-1]
-        begun = (other[0].link.start for other in streams.values() if other is not rows)
-        if not any(context.graph.reaches(last.add.node, start) for start in begun):
+        starts = (other[0].link.start for other in streams.values() if other is not rows)
+        if not any(context.graph.reaches(last.add.node, start) for start in starts):
             last_blocks.append((last, rows))
     return last_blocks
 
