@@ -89,12 +89,12 @@ class Nodes(nn.Module):
         super().__init__()
         self.register_buffer("near", near)
         self.attention, self.norm = Attention() if looks else FeedForward(), nn.LayerNorm(DIM)
-        self.attentions = looks
+        self.use_attention = looks
 
     def forward(self, x, near=None):
         near = self.near if near is None else near
         h = self.norm(x)
-        if self.attentions:
+        if self.use_attention:
             return x + self.attention(h, near)
         share = near.float() / near.sum(-1, keepdim=True)
         return x + self.attention(share @ h)
