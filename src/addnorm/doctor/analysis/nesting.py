@@ -3,6 +3,16 @@
 x + g(h + f(h)), h = linear(x)     the add in the branch is an inner add
 x + blocks(x)                      the branch is a whole stream: a long skip over its adds
 x = norm(x + f), y = y + f         the branch f is added to two streams: the second is a dual
+
+Example of the first line, with g and f as linear layers:
+
+    model code               nodes of the graph
+    h = linear(x)            1 linear(0)
+    h = h + f(h)             2 linear(1), 3 add(1, 2)
+    y = x + g(h)             4 linear(3), 5 add(0, 4)
+
+Both sums are residual adds. Node 3 is in the path of the branch of node 5, so its `outer_add` is 5,
+and `ModelAnalysis.blocks` lists node 5 only.
 """
 
 from collections.abc import Mapping

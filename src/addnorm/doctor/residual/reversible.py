@@ -4,8 +4,16 @@
     y2 = x2 + g(y1)
 
 While both streams still hold the same tensor, `g(y1)` looks like a branch of `x` with an inner sum.
-Only later operations tell: in a reversible stack `y1` continues as a stream of its own, or is
-concatenated with `y2`. So this runs after the forward pass, on all residual adds.
+Only later operations decide: in a reversible stack `y1` continues as a separate stream, or is
+concatenated with `y2`. Therefore this runs after the forward pass, on all residual adds:
+
+    model code               nodes of the graph
+    y1 = x + f(x)            1 linear(0), 2 add(0, 1)
+    y2 = x + g(y1)           3 linear(2), 4 add(0, 3)
+    cat([y1, y2], -1)        5 cat(2, 4)
+
+    recorded                 2: fork 0, 4: fork 0
+    redirect_crossed_adds    2: fork 0, 4: fork 2, crossing "streams"
 """
 
 from collections.abc import Mapping

@@ -4,6 +4,18 @@ The probe changes the last token of the first example and runs the model twice. 
 with the examples moved to the first axis, the leak rules then read two things: whether other
 examples changed (`batch_leak`), and whether earlier tokens changed (`future_leak`).
 
+For example, with two examples of three tokens (`x`: changed, `.`: unchanged):
+
+    input     output of a     causal model    bidirectional    model with a leak
+    ..x                       ..x             xxx              ..x
+    ...                       ...             ...              x..      batch_leak
+
+    >>> before = torch.ones(2, 3, 1)
+    >>> after = before.clone()
+    >>> after[0, 2] = after[1, 0] = 2.0  # the last column of the table
+    >>> Probe(before, after, length=3).has_batch_leak
+    True
+
 The axes of the inputs are not known. Inputs of shape (L, B) or (L) would look like a leak between
 examples. If the first probe shows a leak, the probe therefore tests these layouts too.
 """
