@@ -265,6 +265,43 @@ def find_functions_described_as_flags(tree):
     ]
 
 
+ENTRY = re.compile(r"(?m)^ {4}(?P<name>[*\w][\w*, ]*): (?P<text>.+(?:\n {5,}.+)*)")
+PROPER_NOUNS = {"Adam", "Altair", "Arrow", "False", "None", "Python", "True"}
+
+
+def find_irregular_entries(tree):
+    """Return the entries of `Args:` and `Raises:` that break the style of CONTRIBUTING.
+
+    They begin in lower case, and end with a full stop only if they have several sentences.
+    """
+    irregular = []
+    for node, docstring, _ in docstrings(tree):
+        for section in re.findall(r"(?ms)^(?:Args|Raises):\n(.*?)(?:\n\n|\Z)", docstring):
+            for entry in ENTRY.finditer(section):
+                text = re.sub(r"\s+", " ", entry["text"])
+                first = re.match(r"[A-Z][a-z]*(?= )", text)
+                upper = first is not None and first[0] not in PROPER_NOUNS
+                stop = text.endswith(".") and not text.endswith("...")
+                if upper or (stop and not re.search(r"\.[)`\"']? [A-Z`]", text)):
+                    irregular.append(f"{node.name}: {entry['name']}")
+    return irregular
+
+
+@pytest.mark.parametrize("path", FILES, ids=relative_name)
+def test_entries_of_docstrings_have_one_style(path):
+    assert find_irregular_entries(ast.parse(path.read_text(encoding="utf-8"))) == []
+
+
+def test_find_irregular_entries_names_capitals_and_full_stops():
+    docstring = (
+        "Do it.\n\n    Args:\n        x: (B, L) tokens\n"
+        "        y: None for all,\n            or one.\n"
+        "        z: The scale\n        w: one. Two.\n\n    Returns:\n        r: A sum.\n    "
+    )
+    tree = ast.parse(f'def f():\n    """{docstring}"""')
+    assert find_irregular_entries(tree) == ["f: y", "f: z"]
+
+
 @pytest.mark.parametrize("path", FILES, ids=relative_name)
 def test_docstrings_do_not_only_repeat_names(path):
     tree = ast.parse(path.read_text(encoding="utf-8"))

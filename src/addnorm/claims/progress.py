@@ -14,9 +14,9 @@ class ProgressTimer(TrainCallback):
     """Training callback that reports how much of a claim is done.
 
     Args:
-        on_message: Receives a line of text every ten seconds.
-        total: Number of units of the whole claim.
-        unit: Name of the units, such as seeds or steps.
+        on_message: receives a line of text every ten seconds
+        total: number of units of the whole claim
+        unit: name of the units, such as seeds or steps
     """
 
     def __init__(self, on_message: Callable[[str], None], *, total: int, unit: str) -> None:

@@ -32,7 +32,7 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
     {'dim': 64}
 
     Raises:
-        UserError: A key or a value is not valid.
+        UserError: a key or a value is not valid
     """
     task = get_task(values.get("task", Comparison.model_fields["task"].default))
     values = dict(task.defaults) | dict(values)
@@ -64,7 +64,7 @@ def parse_task_option(task: str) -> dict[str, Any]:
     """Expand the value of `--task` into flat keys.
 
     Args:
-        task: The name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
+        task: the name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
             depth and learning rate of a recipe become axes with one value each.
     """
     if task.startswith(TABLE_PREFIX):

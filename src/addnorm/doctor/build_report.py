@@ -41,9 +41,9 @@ def build_report(trace: ModelTrace, *, findings: Iterable[Finding], notes: Itera
     """Build the report of a traced model.
 
     Args:
-        trace: the traced model.
-        findings: findings of the rules, in any order.
-        notes: notes of the rules.
+        trace: the traced model
+        findings: findings of the rules, in any order
+        notes: notes of the rules
     """
     analysis = trace.analysis
     adds = analysis.blocks()

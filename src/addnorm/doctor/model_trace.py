@@ -61,12 +61,12 @@ def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Ite
     """Run and analyze a model; restore the model and its inputs at the end of the block.
 
     Args:
-        model: model to trace; wrappers such as DDP and `torch.compile` are removed.
-        example: a tensor, a tuple of positional inputs, or a dict of keyword inputs.
-        loss: function from the output to a scalar; by default `surrogate_loss`.
+        model: model to trace; wrappers such as DDP and `torch.compile` are removed
+        example: a tensor, a tuple of positional inputs, or a dict of keyword inputs
+        loss: function from the output to a scalar; by default `surrogate_loss`
 
     Raises:
-        UserError: if the model does not run on the inputs, or the loss is not a scalar.
+        UserError: if the model does not run on the inputs, or the loss is not a scalar
     """
     model = unwrap_model(model)
     with torch.inference_mode(False):  # the caller may be inside inference_mode

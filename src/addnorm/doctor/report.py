@@ -215,7 +215,7 @@ def compute_sensitivity(rows: Sequence[Row]) -> dict[int, float]:
     arXiv 2309.14322, section 2.2; divided by L_0 - min L, so that different losses compare.
 
     Args:
-        rows: rows of `stress_test.stress`.
+        rows: rows of `stress_test.stress`
     """
     sensitivities: dict[int, float] = {}
     for warmup in dict.fromkeys(row["warmup"] for row in rows):

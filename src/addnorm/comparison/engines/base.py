@@ -37,12 +37,12 @@ class Engine(ABC):
         A cell that crashes, hangs or is killed ends with a result of ending `crashed`.
 
         Args:
-            jobs: Cells to train, in this order.
-            on_event: Receives the events of all cells.
-            stop_flag: Once it is set, running cells save a checkpoint and pause.
+            jobs: cells to train, in this order
+            on_event: receives the events of all cells
+            stop_flag: once it is set, running cells save a checkpoint and pause
 
         Raises:
-            DiskFullError: A problem that stops all cells.
+            DiskFullError: a problem that stops all cells
         """
 
     @property

@@ -57,10 +57,10 @@ class Task(ABC):
         """Return the recipe of a cell.
 
         Args:
-            spec: The comparison.
-            cell: A cell of it.
-            data: Folder of the data that all cells share.
-            tokenizer: File of the tokenizer that all cells share; unused for tables.
+            spec: the comparison
+            cell: a cell of it
+            data: folder of the data that all cells share
+            tokenizer: file of the tokenizer that all cells share; unused for tables
         """
 
     @abstractmethod

@@ -67,9 +67,9 @@ def trace_axes(
     """Follow the axes of a stream through a set of nodes.
 
     Args:
-        graph: recorded graph.
-        nodes: nodes to follow.
-        starts: nodes whose axes are those of the stream.
+        graph: recorded graph
+        nodes: nodes to follow
+        starts: nodes whose axes are those of the stream
 
     Returns:
         The layout of each node that depends on the starts, and the operations that mix.

@@ -53,10 +53,10 @@ def classify_branch(
     """Return the kind of a branch.
 
     Args:
-        graph: recorded graph.
-        add: the residual add.
-        steps: operations of the branch that mix tokens.
-        start: node inside the branch; if given, only the part after it counts.
+        graph: recorded graph
+        add: the residual add
+        steps: operations of the branch that mix tokens
+        start: node inside the branch; if given, only the part after it counts
     """
     path = _branch_nodes(graph, add, start=start)
     products, kinds = attention_steps(steps), {step.kind for step in steps}
@@ -127,8 +127,8 @@ def find_token_mixing(walk: BranchWalk, *, matrix_axes: frozenset[int]) -> list[
     """Return the operations of a branch that mix tokens: those along any axis but the features.
 
     Args:
-        walk: the branch.
-        matrix_axes: axes along which matrices of any branch of the model work.
+        walk: the branch
+        matrix_axes: axes along which matrices of any branch of the model work
     """
     if walk.add.width in walk.shape:
         features = -1 - walk.shape[::-1].index(walk.add.width)

@@ -52,8 +52,8 @@ def classify(graph: Graph, adds: Adds) -> ModelAnalysis:
     """Analyze every residual add of a recorded graph.
 
     Args:
-        graph: graph of one forward pass.
-        adds: residual adds as the recorder found them, by the node of their sum.
+        graph: graph of one forward pass
+        adds: residual adds as the recorder found them, by the node of their sum
     """
     norms = find_norms(graph)
     placed = _place_adds(graph, norms, adds=refine_adds(graph, adds))

@@ -41,11 +41,11 @@ def nest_adds(
     """Relate each residual add to the others.
 
     Args:
-        graph: recorded graph.
-        norms: all norms.
-        placed: adds in the order of execution.
-        kinds: kind of each branch, by the node of its add.
-        parallel: nodes of the adds whose branch shares its fork with another one.
+        graph: recorded graph
+        norms: all norms
+        placed: adds in the order of execution
+        kinds: kind of each branch, by the node of its add
+        parallel: nodes of the adds whose branch shares its fork with another one
     """
     nested = _find_nesting(graph, norms, placed=placed, kinds=kinds, parallel=parallel)
     nested = _find_duals(graph, nested)

@@ -66,11 +66,11 @@ def place_norms(
     """Find the norms and scales on the branch of a residual add.
 
     Args:
-        graph: recorded graph.
-        norms: all norms, by the node of their result.
-        adds: all residual adds.
-        add: the add in question.
-        fed_by: output of another branch that this one reads instead of the fork.
+        graph: recorded graph
+        norms: all norms, by the node of their result
+        adds: all residual adds
+        add: the add in question
+        fed_by: output of another branch that this one reads instead of the fork
     """
     entry = _find_entry(graph, norms, add=add, fed_by=fed_by)
     end = _find_exit(graph, norms, add=add, entry_norms=entry.entry_norms)

@@ -48,9 +48,9 @@ def assign_post_norms(
     """Return the norms after each sum, by the node of the add.
 
     Args:
-        graph: recorded graph.
-        norms: all norms, by the node of their result.
-        adds: residual adds in the order of execution.
+        graph: recorded graph
+        norms: all norms, by the node of their result
+        adds: residual adds in the order of execution
     """
     return _PostNormPass(graph, norms, adds).run()
 

@@ -52,10 +52,10 @@ def contraction_axes(
     """Return the axes of one operand of a product.
 
     Args:
-        op: canonical name of the product.
-        position: which of the two factors.
-        shapes: shapes of the factors.
-        detail: plain arguments of the call, such as the equation of an einsum.
+        op: canonical name of the product
+        position: which of the two factors
+        shapes: shapes of the factors
+        detail: plain arguments of the call, such as the equation of an einsum
 
     Returns:
         The axes; None if the operation is not a known product.

@@ -76,12 +76,12 @@ class Graph:
         """Append the node of one operation.
 
         Args:
-            op: canonical name of the operation.
-            operands: its arguments.
-            shape: shape of the result.
-            is_floating: whether the result is floating point.
-            is_source: whether a stream may start here, as at a floating-point input.
-            **attributes: further fields of the node.
+            op: canonical name of the operation
+            operands: its arguments
+            shape: shape of the result
+            is_floating: whether the result is floating point
+            is_source: whether a stream may start here, as at a floating-point input
+            **attributes: further fields of the node
         """
         reads_values = op not in METADATA
         nodes = [self.nodes[o.node] for o in operands if o.kind == "node"]
@@ -288,8 +288,8 @@ class Graph:
         """Walk forward through scales, biases and operations that only pass a stream on.
 
         Args:
-            index: node where the walk starts; it is not part of the result.
-            extra_ops: further operations that the walk passes through.
+            index: node where the walk starts; it is not part of the result
+            extra_ops: further operations that the walk passes through
 
         Returns:
             Every node reached, including the operations at which the walk ends.

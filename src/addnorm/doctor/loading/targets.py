@@ -36,9 +36,9 @@ def build_target(
     """Build the model that a target names.
 
     Args:
-        target: see the module docstring.
-        depth: number of layers; Hugging Face targets only.
-        options: keyword arguments of the callable; not for Hugging Face targets.
+        target: see the module docstring
+        depth: number of layers; Hugging Face targets only
+        options: keyword arguments of the callable; not for Hugging Face targets
 
     Returns:
         The model, and messages about how it was built.
@@ -66,8 +66,8 @@ def import_target(target: str, expected: str) -> Any:
     """Import the object that `package.module:name` or `file.py:name` refers to.
 
     Args:
-        target: the reference.
-        expected: description of valid targets, for the error message.
+        target: the reference
+        expected: description of valid targets, for the error message
     """
     name, _, attribute = target.rpartition(":")
     if not name or not attribute.replace(".", "").isidentifier():
@@ -210,8 +210,8 @@ def load_loss(target: str, *, stress: bool) -> Any:
     """Return the loss that `--loss` names: an imported callable, or a key of LOSSES.
 
     Args:
-        target: package.module:callable, or a key of LOSSES.
-        stress: whether a stress test runs; the keys of LOSSES require it.
+        target: package.module:callable, or a key of LOSSES
+        stress: whether a stress test runs; the keys of LOSSES require it
     """
     if target in LOSSES:
         if not stress:

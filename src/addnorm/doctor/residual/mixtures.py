@@ -90,9 +90,9 @@ def find_mixed_streams(graph: Graph, index: int, *, width: int = 0) -> int | Non
     """Return the streams in a product that sums over streams and not over features.
 
     Args:
-        graph: recorded graph.
-        index: node of the product.
-        width: number of features of a token; 0 if not known, then a plain matrix never counts.
+        graph: recorded graph
+        index: node of the product
+        width: number of features of a token; 0 if not known, then a plain matrix never counts
     """
     node = graph[index]
     if node.op not in PRODUCT and not (node.op == "linear" and width):

@@ -43,8 +43,8 @@ def refine_adds(graph: Graph, adds: Adds) -> dict[int, ResidualAdd]:
     """Return the residual adds of a complete graph.
 
     Args:
-        graph: graph of a whole forward pass.
-        adds: residual adds as the recorder found them, by the node of their sum.
+        graph: graph of a whole forward pass
+        adds: residual adds as the recorder found them, by the node of their sum
     """
     kept = _drop_gates(graph, _drop_recurrences(graph, adds))
     differences = {add.difference_node for add in kept.values()}

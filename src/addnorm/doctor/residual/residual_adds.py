@@ -134,10 +134,10 @@ def find_residual_add(graph: Graph, adds: Adds, *, one: int, other: int) -> AddM
     """Match `one + other` against the residual pattern.
 
     Args:
-        graph: graph up to the addition; the sum itself is not part of it.
-        adds: residual adds found so far.
-        one: node of the first operand.
-        other: node of the second operand.
+        graph: graph up to the addition; the sum itself is not part of it
+        adds: residual adds found so far
+        one: node of the first operand
+        other: node of the second operand
     """
     shape = _broadcast_shape(graph[one].shape, graph[other].shape)
     if shape is None or math.prod(shape) < 2:

@@ -113,8 +113,8 @@ class RuleContext:
         """Return the names of the weights that a node reads, directly or as `1 + w` or a cast.
 
         Args:
-            index: the node.
-            include_slices: also return weights of which the node reads a slice.
+            index: the node
+            include_slices: also return weights of which the node reads a slice
         """
         names: list[str] = []
         if not include_slices and self.graph[index].op in SLICES:

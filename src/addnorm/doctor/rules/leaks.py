@@ -115,9 +115,9 @@ def _explain_future_leak(
     """Return the message and the evidence of a leak from the future.
 
     Args:
-        context: the traced model.
-        masks: result of `_find_causal_masks`.
-        evidence: entries that every message shares.
+        context: the traced model
+        masks: result of `_find_causal_masks`
+        evidence: entries that every message shares
     """
     if _is_causal(context):
         attentions = context.trace.recorder.stats.attentions
@@ -185,11 +185,11 @@ def _hidden_change(
     """Return the change of valid tokens when hidden ones change; None if the model cannot run.
 
     Args:
-        context: the traced model.
-        example: positional and keyword inputs.
-        mask_name: name of the mask among the inputs.
-        input_names: names of the inputs that may hold the tokens.
-        pair: a mask, and (B, L) the tokens that it hides.
+        context: the traced model
+        example: positional and keyword inputs
+        mask_name: name of the mask among the inputs
+        input_names: names of the inputs that may hold the tokens
+        pair: a mask, and (B, L) the tokens that it hides
     """
     mask, hidden = pair
     tensors = tensors_by_name(example)

@@ -27,7 +27,7 @@ def causal_offset(mask: Tensor) -> int:
     to hide anything, does not matter: a wrong mask is still recognized as one.
 
     Args:
-        mask: (..., tokens, tokens) boolean or floating-point tensor.
+        mask: (..., tokens, tokens) boolean or floating-point tensor
     """
     is_candidate = mask.dtype == torch.bool or mask.is_floating_point()
     square = mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2] >= MIN_MASK_TOKENS

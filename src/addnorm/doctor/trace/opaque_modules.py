@@ -81,8 +81,8 @@ def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
     It is scale-invariant, f(3 x) = f(x), or saturates for large x, and is not constant.
 
     Args:
-        module: module to test; it is restored.
-        sizes: widths to try if its weights do not tell the width.
+        module: module to test; it is restored
+        sizes: widths to try if its weights do not tell the width
     """
     weights = list(module.parameters(recurse=False))
     if any(w.dim() > 1 or w.device.type == "meta" for w in weights):

@@ -48,8 +48,8 @@ def has_position_table(context: RuleContext, sizes: tuple[int, ...]) -> bool:
     Then that axis holds tokens.
 
     Args:
-        context: the traced model.
-        sizes: sizes of the first two axes of the inputs.
+        context: the traced model
+        sizes: sizes of the first two axes of the inputs
     """
     graph = context.graph
     for node in graph:

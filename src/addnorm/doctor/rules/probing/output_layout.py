@@ -65,11 +65,11 @@ def find_layout_by_rolling(
     The layout is the one in which the output is rotated in the same way.
 
     Args:
-        before: output for the examples in their original order.
-        batch: number of examples.
-        axis: axis of the examples in the inputs.
-        example: positional and keyword inputs.
-        run: function that runs the model on such inputs.
+        before: output for the examples in their original order
+        batch: number of examples
+        axis: axis of the examples in the inputs
+        example: positional and keyword inputs
+        run: function that runs the model on such inputs
 
     Returns:
         The layout, or None if no layout fits.
@@ -116,8 +116,8 @@ def drop_hidden_tokens(out: Tensor, hidden: Tensor) -> Tensor:
     may be hidden under one of the alternatives is dropped.
 
     Args:
-        out: output of the model.
-        hidden: (B, L) True at hidden tokens.
+        out: output of the model
+        hidden: (B, L) True at hidden tokens
     """
     batch, length = hidden.shape
     for axis, size in enumerate(out.shape):

@@ -106,9 +106,9 @@ class _Experiment:
         """Change one position of the input and return the probe.
 
         Args:
-            *position: index of the changed values.
-            axis: batch axis of the input.
-            length: number of tokens to record in the probe.
+            *position: index of the changed values
+            axis: batch axis of the input
+            length: number of tokens to record in the probe
 
         Returns:
             The probe, or None if the model fails or the batch axis of the output is unknown.
