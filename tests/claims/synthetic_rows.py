@@ -12,7 +12,9 @@ def spread(seed, noise):
 def profile(name, arm, places, value, **where):
     """Return a row for each seed and x value.
 
-    places: the field and its values. value: (place, seed) -> number.
+    Args:
+        places: the field and its values
+        value: function of the field's value and the seed
     """
     field, values = places
     return [
@@ -22,16 +24,18 @@ def profile(name, arm, places, value, **where):
     ]
 
 
-LADDER = {1e-4: 0.5, 1e-3: 1.0, 1e-2: 0.5}
+PROGRESS_BY_LR = {1e-4: 0.5, 1e-3: 1.0, 1e-2: 0.5}
 """Learning rates, and the fraction of the progress reached with each."""
 
 
 def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmup=0, lr=None):
     """Return a row for each arm, learning rate and seed.
 
-    progress: by arm. lr: a single learning rate instead of the sweep.
+    Args:
+        progress: value by arm
+        lr: a single learning rate instead of the sweep
     """
-    ladder = LADDER if lr is None else {lr: 1.0}
+    fractions = PROGRESS_BY_LR if lr is None else {lr: 1.0}
     return [
         {
             "name": name, "study": study, "arm": arm, "depth": depth, "warmup": warmup, "lr": rate,
@@ -39,7 +43,7 @@ def cells(progress, *, noise=0.0, name="progress", study="deep", depth=12, warmu
             "value": value * (share if name == "progress" else 1.0) + spread(seed, noise),
         }
         for arm, value in progress.items()
-        for rate, share in ladder.items()
+        for rate, share in fractions.items()
         for seed in SEEDS
     ]  # fmt: skip
 

@@ -37,7 +37,7 @@ def test_unmeasured_check_is_undecided():
 
 
 GOOD, BAD = Check("good", Estimate(1.0, 0.1, 3), low=0), Check("bad", Estimate(1.0, 0.1, 3), high=0)
-TOLD = Check("told", Estimate(1.0, 0.1, 3))
+REPORTED = Check("reported", Estimate(1.0, 0.1, 3))
 OPEN = Check("open", Estimate(1.0, 2.0, 3), low=0)
 
 
@@ -49,8 +49,8 @@ OPEN = Check("open", Estimate(1.0, 2.0, 3), low=0)
         ((OPEN, BAD), "not held"),
         ((GOOD, OPEN), "undecided"),
         ((), "undecided"),
-        ((GOOD, TOLD), "held"),
-        ((TOLD,), "undecided"),
+        ((GOOD, REPORTED), "held"),
+        ((REPORTED,), "undecided"),
         ((GOOD, replace(GOOD, premise=True)), "held"),
         ((BAD, replace(GOOD, premise=True)), "not held"),
         ((BAD, replace(BAD, premise=True)), "undecided"),
@@ -66,9 +66,9 @@ def test_claim_is_held_if_all_checks_are_held(checks, answer):
 @pytest.mark.parametrize("mean", [1.0, math.nan])
 def test_verdict_converts_to_plain_data(mean):
     verdict = Verdict((Check("what", Estimate(mean, mean, 3), low=0), Check("nothing", None)))
-    told = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
-    assert told["answer"] == verdict.answer
-    assert [check["answer"] for check in told["checks"]] == ["undecided", "not judged"]
+    data = json.loads(json.dumps(verdict.to_dict(), allow_nan=False))
+    assert data["answer"] == verdict.answer
+    assert [check["answer"] for check in data["checks"]] == ["undecided", "not judged"]
 
 
 def test_expected_range_as_text():
@@ -83,7 +83,7 @@ def test_estimate_over_seeds_has_interval():
 
 
 @pytest.mark.parametrize(
-    ("checks", "told"),
+    ("checks", "sentence"),
     [
         ((GOOD, BAD), "Not held: bad is 1 ± 0.1, expected below 0."),
         ((GOOD, GOOD), "Held: good is 1 ± 0.1, expected above 0; and 1 more."),
@@ -99,5 +99,5 @@ def test_estimate_over_seeds_has_interval():
         ),
     ],
 )
-def test_deciding_check_as_sentence(checks, told):
-    assert Verdict(checks).why == told
+def test_deciding_check_as_sentence(checks, sentence):
+    assert Verdict(checks).why == sentence

@@ -39,11 +39,11 @@ def test_earlier_session_does_not_count(clock):
 
 def test_training_steps_are_counted(tmp_path, monkeypatch):
     monkeypatch.setattr("addnorm.claims.progress.REPORT_INTERVAL_SECONDS", 0.0)
-    heard = []
+    messages = []
 
     class Ear(ClaimsCallback):
         def on_message(self, text):
-            heard.append(text)
+            messages.append(text)
 
     run_claims(["deep_layers_are_removable"], tmp_path, budget="smoke", callback=Ear())
-    assert heard[-1].startswith("6 of 6 steps, ")
+    assert messages[-1].startswith("6 of 6 steps, ")

@@ -110,10 +110,10 @@ def test_file_as_output_folder_is_rejected(tmp_path):
 
 def test_result_stores_provenance_and_command(tmp_path):
     run_claims(TWO[:1], tmp_path, budget="smoke")
-    told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
-    assert told["command"] == "addnorm claims run layer_norm_length --budget smoke -o claims"
-    assert {"addnorm", "torch", "python", "processor"} <= set(told["made"])
-    assert told["rows"] == len((tmp_path / TWO[0] / ROWS).read_text().splitlines())
+    result = json.loads((tmp_path / TWO[0] / RESULT).read_text())
+    assert result["command"] == "addnorm claims run layer_norm_length --budget smoke -o claims"
+    assert {"addnorm", "torch", "python", "processor"} <= set(result["made"])
+    assert result["rows"] == len((tmp_path / TWO[0] / ROWS).read_text().splitlines())
 
 
 @pytest.mark.parametrize(
@@ -143,8 +143,8 @@ def test_stored_rows_are_judged_by_current_rule(tmp_path, monkeypatch):
         == "not held"
     )
     assert callback.results == [(TWO[0], True)]
-    told = json.loads((tmp_path / TWO[0] / RESULT).read_text())
-    assert told["verdict"]["answer"] == "not held"
+    result = json.loads((tmp_path / TWO[0] / RESULT).read_text())
+    assert result["verdict"]["answer"] == "not held"
 
 
 def test_changed_revision_is_run_again(tmp_path, monkeypatch):
@@ -179,10 +179,10 @@ def test_run_restores_torch_generator(tmp_path):
     import torch
 
     torch.manual_seed(5)
-    wanted = torch.rand(1)
+    expected = torch.rand(1)
     torch.manual_seed(5)
     run_claims(TWO[:1], tmp_path, budget="smoke")
-    assert torch.rand(1) == wanted
+    assert torch.rand(1) == expected
 
 
 def test_registry_is_complete():

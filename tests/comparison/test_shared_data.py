@@ -73,7 +73,7 @@ def test_changed_corpus_is_rejected(tmp_path):
 
 def test_corpus_without_validation_split_is_rejected(tmp_path):
     write_corpus(tmp_path / "mine", "lm", splits={"train": [{"text": "a b c"}]})
-    with pytest.raises(UserError, match="has no valid part"):
+    with pytest.raises(UserError, match="has no valid split"):
         prepare(Comparison(task="lm", data=str(tmp_path / "mine")), tmp_path / "runs")
 
 

@@ -78,7 +78,7 @@ def test_recipe_file_as_task(tmp_path):
     spec = parse_comparison(parse_task_option(str(path)))
     assert (spec.schedule, spec.grids[0].warmup) == ("cosine", (5,))  # a recipe's default is 0.1
     path.write_text("task: lm\n", encoding="utf-8")
-    with pytest.raises(UserError, match="names no data"):
+    with pytest.raises(UserError, match=r"data: expected a corpus folder in .*, got none"):
         parse_task_option(str(path))
     with pytest.raises(UserError, match="no recipe at"):
         parse_task_option(str(tmp_path / "none.yaml"))

@@ -34,10 +34,10 @@ class Member:
         self.right_rank = 1  # NOTE[DIFF]: at the end of a line
 
 
-class Neighbour:
+class Neighbor:
     """Another member in the same file."""
 
-    # NOTE[DIFF]: the neighbour's own.
+    # NOTE[DIFF]: the neighbor's own.
 
 
 class Child(Member):
@@ -66,7 +66,7 @@ def test_departures_come_from_tagged_comments():
 
 
 def test_departures_of_other_classes_are_excluded():
-    assert card().with_details_from(Neighbour).departures == ("the neighbour's own.",)
+    assert card().with_details_from(Neighbor).departures == ("the neighbor's own.",)
 
 
 def test_details_may_be_missing():

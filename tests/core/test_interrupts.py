@@ -61,15 +61,15 @@ def test_interrupt_is_raised_once_and_at_the_end_at_the_latest(pressed, capfd):
     with pytest.raises(KeyboardInterrupt), deferred_interrupt():
         pressed()
         pressed()  # the second one does not wait
-        pytest.fail("the second one was not heard")
+        pytest.fail("the second signal was not handled")
 
 
 def test_handler_of_the_caller_is_kept(pressed):
-    heard = []
-    signal.signal(signal.SIGINT, lambda number, frame: heard.append(number))
+    received = []
+    signal.signal(signal.SIGINT, lambda number, frame: received.append(number))
     with deferred_interrupt():
         pressed()
-    assert heard == [signal.SIGINT]
+    assert received == [signal.SIGINT]
 
 
 SCRIPT = """

@@ -89,7 +89,7 @@ def registry():
     ],
 )
 def test_canonical_form(registry, call, canonical):
-    if canonical is None:  # `in` is a word of Python's own and wants quotes
+    if canonical is None:  # `in` is a Python keyword and must be quoted
         with pytest.raises(UserError, match="cannot parse"):
             registry.resolve(call)
         return

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from addnorm.core.errors import UserError
 from addnorm.core.rows import read_rows, write_rows
 
-# "nan" and its like, as text, are read as numbers: that is how JSON can hold them.
+# The strings "nan", "inf" and "-inf" are read as numbers, because JSON has no such numbers.
 text = st.text().filter(lambda word: word not in ("nan", "inf", "-inf"))
 rows = st.lists(
     st.dictionaries(

@@ -85,7 +85,7 @@ def test_missing_folder_is_rejected(tmp_path):
 
 def test_missing_split_is_rejected(tmp_path):
     corpus = write_corpus(tmp_path, "lm", splits={"train": [{"text": "a"}]})
-    with pytest.raises(UserError, match=r"has no 'test' part; it has train"):
+    with pytest.raises(UserError, match=r"has no 'test' split; it has train"):
         list(corpus.records("test"))
 
 

@@ -49,11 +49,11 @@ def test_gradients_and_variances_equal_autograd():
     model(ids()).square().mean().backward()
     for hook in hooks:
         hook.remove()
-    wanted = [(out.var(-1, correction=0).mean().item(), out.grad.norm().item()) for out in kept]
+    expected = [(out.var(-1, correction=0).mean().item(), out.grad.norm().item()) for out in kept]
     model.zero_grad()
     report = addnorm.doctor(model, ids(), lambda out: out.square().mean(), rules=())
     got = [(b.stream_variance, b.gradient_norm) for b in report.blocks[1::2]]
-    torch.testing.assert_close(torch.tensor(got), torch.tensor(wanted))
+    torch.testing.assert_close(torch.tensor(got), torch.tensor(expected))
 
 
 def test_bfloat16_and_autocast():
@@ -277,17 +277,17 @@ def test_gradients_of_several_checkpoints_accumulate():
 @pytest.mark.parametrize("cross", [False, True])
 @pytest.mark.parametrize("weights", [False, True])
 def test_attention_that_returns_weights_belongs_to_its_block(cross, weights):
-    class Look(nn.Module):
+    class Attention(nn.Module):
         def __init__(self):
             super().__init__()
-            self.look = nn.MultiheadAttention(DIM, 3, batch_first=True)
+            self.attention = nn.MultiheadAttention(DIM, 3, batch_first=True)
             self.norm, self.final = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
         def forward(self, x, memory):
             h = self.norm(x)
             read = memory if cross else h
-            return self.final(x + self.look(h, read, read, need_weights=weights)[0])
+            return self.final(x + self.attention(h, read, read, need_weights=weights)[0])
 
-    report = addnorm.doctor(Look(), (vectors(), vectors()[:, :5] * 2))
+    report = addnorm.doctor(Attention(), (vectors(), vectors()[:, :5] * 2))
     assert [b.kind for b in report.blocks] == ["cross-attention" if cross else "self-attention"]
     assert report.notes == ()

@@ -208,7 +208,7 @@ def test_each_stack_has_one_line():
     (line,) = report.stacks
     assert line == (
         "3 x [self-attention, feed-forward], Pre-LN with RMSNorm eps 1e-6, causal, final norm, "
-        "no warm-up-critical scaling"
+        "no scaled residual connections"
     )
     assert len(diagnose_wiring("post_ln", "seq2seq", 2).stacks) == 2
     assert "llama" in report.families

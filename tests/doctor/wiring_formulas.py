@@ -1,4 +1,4 @@
-"""Expected anatomy of every registered wiring, derived by hand from its formula.
+"""Expected report of every registered wiring, derived by hand from its formula.
 
 Each entry of `FORMULAS` translates the formula of a wiring's docstring into what the doctor must
 report. For example, DeepNorm is `x_next = N(alpha * x + f(x))`:

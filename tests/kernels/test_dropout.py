@@ -47,7 +47,7 @@ def test_kept_features_are_scaled_as_in_torch(rate):
     assert float(kept[0]) == pytest.approx(1 / (1 - rate), rel=1e-4)
 
 
-def test_neighbouring_features_are_uncorrelated():
+def test_neighboring_features_are_uncorrelated():
     """Four features share a random word; its four parts are independent."""
     y = (drop_ones(0.5, 100_000, 4) != 0).double() - 0.5
     correlation = y.T @ y / len(y) / 0.25

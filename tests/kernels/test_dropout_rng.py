@@ -61,11 +61,11 @@ def test_rate_holds_in_every_column_and_row(rate):
 
 
 @pytest.mark.parametrize("shift", [(0, 1), (0, 4), (1, 0), (1, 1)])
-def test_neighbouring_features_are_uncorrelated(shift):
+def test_neighboring_features_are_uncorrelated(shift):
     kept = (dropout_factors(torch.empty(500, 400), torch.tensor(3), 0.5) != 0).double() - 0.5
     down, right = shift
-    features, neighbours = kept[: 500 - down, : 400 - right], kept[down:, right:]
-    correlation = (features * neighbours).mean() / 0.25
+    features, neighbors = kept[: 500 - down, : 400 - right], kept[down:, right:]
+    correlation = (features * neighbors).mean() / 0.25
     assert abs(float(correlation)) < 5 / math.sqrt(features.numel())
 
 

@@ -48,10 +48,10 @@ def none(x, **_):
 
 
 def detach(x, which="both", eps=1e-5, var="biased", eps_mode="inside", **_):
-    centred = x - x.mean(-1, keepdim=True)
-    spread = centred / standardize(x, eps, var, eps_mode)
+    centered = x - x.mean(-1, keepdim=True)
+    spread = centered / standardize(x, eps, var, eps_mode)
     if which == "std":
-        return centred / spread.detach()
+        return centered / spread.detach()
     fixed = x - x.detach().mean(-1, keepdim=True)
     return fixed / (spread.detach() if which == "both" else spread)
 

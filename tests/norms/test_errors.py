@@ -81,7 +81,7 @@ def test_invalid_option_value_names_the_expected_one(call, option, expected):
 
 @pytest.mark.parametrize("dim", [0, -3, 2.0, True, "4", None])
 def test_dim_must_be_a_positive_integer(dim):
-    with raises_error(f"dim must be a whole number from 1, got {dim!r}"):
+    with raises_error(f"dim: expected a whole number from 1, got {dim!r}"):
         make_norm("layer", dim)
 
 
@@ -104,13 +104,13 @@ def test_integer_input_is_rejected(name, dtype):
 @pytest.mark.parametrize("name", registry)
 def test_invalid_mask_is_rejected_by_every_norm(name):
     norm, x = make_norm(name, DIM), randn(*SHAPE)
-    with raises_error("mask must be boolean", "torch.float32", "mask.bool()", "~key_padding_mask"):
+    with raises_error("mask: expected booleans", "float32", "mask.bool()", "~key_padding_mask"):
         norm(x, torch.ones(3, 7))
-    with raises_error("mask must be boolean", "got list"):
+    with raises_error("mask: expected booleans", "got list"):
         norm(x, [[True] * 7] * 3)
-    with raises_error("mask must have one entry per token, (3, 7) for (3, 7, 10)", "got (7, 3)"):
+    with raises_error("mask: expected one entry per token, (3, 7) for (3, 7, 10)", "got (7, 3)"):
         norm(x, torch.ones(7, 3, dtype=torch.bool))
-    with raises_error("mask must have one entry per token", "got (3, 1, 1, 7)"):
+    with raises_error("mask: expected one entry per token", "got (3, 1, 1, 7)"):
         norm(x, torch.ones(3, 1, 1, 7, dtype=torch.bool))
 
 

@@ -65,13 +65,13 @@ def test_layer_gradient_has_the_closed_form():
     norm, x, g = double("layer(eps=0.1)"), tokens(*SHAPE), randn(*SHAPE, seed=3, dtype=F64)
     v = x.var(-1, correction=0, keepdim=True)
     s = (v + 0.1).sqrt()
-    centred = x - mean(x)
-    hat, h = centred / s, norm.weight * g
+    centered = x - mean(x)
+    hat, h = centered / s, norm.weight * g
     ours = gradient(norm, x, g)
     close(ours, (h - mean(h) - hat * mean(h * hat)) / s)
     close(ours.sum(-1), torch.zeros(SHAPE[:-1], dtype=F64))
     along = DIM * mean(h * hat) * 0.1 / (v + 0.1)
-    close((ours * centred).sum(-1, keepdim=True), along)
+    close((ours * centered).sum(-1, keepdim=True), along)
 
 
 def test_layer_is_idempotent():
@@ -106,8 +106,8 @@ def test_unbiased_layer_is_shorter_by_a_known_ratio(dim, mode):
 )
 def test_gradient_of_a_constant_token_depends_on_eps_mode(call, amplification):
     x = torch.full((DIM,), 3.0, dtype=F64)
-    centring = torch.eye(DIM, dtype=F64) - 1 / DIM
-    close(jacobian(fresh(call), x), amplification * centring)
+    centering = torch.eye(DIM, dtype=F64) - 1 / DIM
+    close(jacobian(fresh(call), x), amplification * centering)
 
 
 @pytest.mark.parametrize("call", ["layer", "layer(var=unbiased)", "layer(eps_mode=outside)"])

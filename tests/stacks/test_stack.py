@@ -81,7 +81,7 @@ def test_mask_is_accepted_when_no_sublayer_uses_it():
 @pytest.mark.parametrize(
     ("mask", "message"),
     [
-        (torch.ones(3, 7), "mask must be boolean, True at valid tokens, got torch.float32"),
+        (torch.ones(3, 7), "mask: expected booleans, True at valid tokens, got torch.float32"),
         (torch.ones(3, 7, dtype=torch.int64), "for torch's key_padding_mask"),
         (torch.ones(7, 3, dtype=torch.bool), r"\(3, 7\) for \(3, 7, 10\), got \(7, 3\)"),
         (torch.ones(3, 7, 7, dtype=torch.bool), r"one entry per token"),
@@ -120,8 +120,8 @@ def test_invalid_inputs_raise(x, message):
             "sub-layer 1: expected a torch.nn.Module .* got <function",
         ),
         ({"sublayers": [[ZeroBranch(), ZeroBranch()]]}, "in one flat list"),
-        ({"dim": 0}, "dim must be a whole number from 1, got 0"),
-        ({"dim": 8.0}, "dim must be a whole number from 1, got 8.0"),
+        ({"dim": 0}, "dim: expected a whole number from 1, got 0"),
+        ({"dim": 8.0}, "dim: expected a whole number from 1, got 8.0"),
         ({"dropout": 1.0}, "dropout: expected a number from 0 to below 1, got 1.0"),
         ({"dropout": -0.1}, "dropout: expected a number"),
         ({"dropout": "lots"}, "dropout: expected a number"),
@@ -129,7 +129,7 @@ def test_invalid_inputs_raise(x, message):
         ({"role": "encodr"}, "unknown role 'encodr'; did you mean 'encoder'"),
         ({"role": "encoder"}, "pass it, or use role 'encoder_only'"),
         ({"other_depth": 3}, "other_depth: expected None for role .*, got 3"),
-        ({"role": "decoder", "other_depth": 0}, "other_depth must be a whole number from 1"),
+        ({"role": "decoder", "other_depth": 0}, "other_depth: expected a whole number from 1"),
         ({"wiring": "postln"}, "unknown wiring 'postln'; did you mean 'post_ln'"),
         ({"wiring": "post_ln(norm=3)"}, "wiring 'post_ln' has no option 'norm'; .*final_norm"),
         ({"wiring": "mix_ln(post=2.0)"}, "option 'post' of wiring 'mix_ln': expected .* got 2.0"),

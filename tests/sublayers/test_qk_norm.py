@@ -47,8 +47,8 @@ def textbook(module, form, q, k):
     if form == "rms_head":
         return rms(q, gains[0]), rms(k, gains[1]), default_scale
     assert form == "layer_head"
-    centred = (y - y.mean(-1, keepdim=True) for y in (q, k))
-    q, k = (rms(y, gain) for y, gain in zip(centred, gains, strict=True))
+    centered = (y - y.mean(-1, keepdim=True) for y in (q, k))
+    q, k = (rms(y, gain) for y, gain in zip(centered, gains, strict=True))
     return q, k, default_scale
 
 

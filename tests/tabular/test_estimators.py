@@ -263,7 +263,7 @@ def test_column_types_unknown_to_arrow_are_rejected():
 
 
 @pytest.mark.parametrize("zeros", [0.0, 0.6, 0.9])
-def test_target_with_one_dominant_value_is_standardised(zeros):
+def test_target_with_one_dominant_value_is_standardized(zeros):
     """With quantiles, almost every prediction would be that value."""
     rng = np.random.default_rng(0)
     y = np.exp(2 * rng.normal(size=2000)) * (rng.random(2000) >= zeros)

@@ -1,4 +1,4 @@
-"""All estimator iter_checks of scikit-learn for every model, without expected failures."""
+"""All estimator checks of scikit-learn for every model, without expected failures."""
 
 import pytest
 from sklearn.utils.estimator_checks import estimator_checks_generator

@@ -110,11 +110,11 @@ def test_invalid_calls_are_rejected(runs, tmp_path):
     run = runs["classify"]
     unknown_label = [{"text": "ab", "label": "odd"}]
     write_corpus(tmp_path / "odd", "classify", splits={"train": unknown_label, "test": []})
-    with pytest.raises(UserError, match=r"the 'test' part of .*odd is empty; nothing to evaluate"):
+    with pytest.raises(UserError, match=r"the 'test' split of .*odd is empty; nothing to evaluate"):
         evaluate(run, data=tmp_path / "odd")
     with pytest.raises(UserError, match=r"expected the labels of the run .*, got 'odd'"):
         evaluate(run, "train", data=tmp_path / "odd")
-    with pytest.raises(UserError, match="has no 'dev' part; it has train, valid, test"):
+    with pytest.raises(UserError, match="has no 'dev' split; it has train, valid, test"):
         evaluate(run, "dev")
     with pytest.raises(UserError, match="expected a corpus for 'classify', got one for 'lm'"):
         evaluate(run, data=runs["lm"].folder)
@@ -128,6 +128,6 @@ def test_invalid_calls_are_rejected(runs, tmp_path):
 def test_missing_corpus_is_rejected(tmp_path):
     run = make_run("lm", tmp_path / "corpus")
     shutil.move(tmp_path / "corpus", tmp_path / "elsewhere")
-    with pytest.raises(UserError, match=r"corpus of this run, .*, does not exist any more; pass"):
+    with pytest.raises(UserError, match=r"corpus of this run, .*, no longer exists; pass"):
         evaluate(run)
     assert evaluate(run, data=tmp_path / "elsewhere")["perplexity"] > 1

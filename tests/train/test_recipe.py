@@ -105,7 +105,7 @@ def test_invalid_values_are_rejected(values, message):
         (None, ["data=c", "dim=3", "dim=4"], "dim is passed twice; remove one of them"),
         (None, ["=3"], "cannot parse '=3'; expected key=value"),
         (None, ["dim=["], "cannot parse 'dim=['; expected key=value"),
-        (None, ["dim=3"], "a recipe needs data; add data=FOLDER"),
+        (None, ["dim=3"], "data: expected a corpus folder, got none; add data=FOLDER"),
         ("dim: [", [], "is not YAML"),
         ("- a", [], "contains no keys; expected lines such as `dim: 128`"),
         ("", [], "contains no keys"),

@@ -519,7 +519,7 @@ def test_invalid_recipe_is_rejected_before_corpus_is_read(tmp_path):
     ("damage", "message"),
     [
         ("none", ": it has no config.yaml; expected the -o folder"),
-        ("begun", "has no valid checkpoint (training has not started)"),
+        ("not started", "has no valid checkpoint (training has not started)"),
         ("damaged", "has no valid checkpoint (all are damaged)"),
         ("task", "expected a run of task 'translate', got one of 'lm'"),
     ],
@@ -530,7 +530,7 @@ def test_invalid_run_folder_cannot_be_opened(data, tmp_path, damage, message):
     for path in (tmp_path / "checkpoints").glob("step-*/model.safetensors"):
         if damage == "damaged":
             path.write_bytes(b"")
-        if damage == "begun":
+        if damage == "not started":
             (path.parent).rename(tmp_path / path.parent.name)
     with pytest.raises(UserError) as error:
         TrainedRun.open(tmp_path, task="translate" if damage == "task" else None)

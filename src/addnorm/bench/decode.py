@@ -28,11 +28,11 @@ def build_candidates(beam: int) -> Candidates:
     The end token is suppressed, so that all sentences have the same length.
 
     Raises:
-        UserError: transformers is not installed.
-        RuntimeError: The two candidates decode different tokens.
+        UserError: transformers is not installed
+        RuntimeError: the two candidates decode different tokens
     """
     if not importlib.util.find_spec("transformers"):
-        raise UserError("decoding is measured beside Hugging Face; try pip install transformers")
+        raise UserError("this benchmark requires transformers; run pip install transformers")
     from addnorm.decode.batching import decode
     from addnorm.decode.options import DecodingOptions
     from addnorm.decode.stepper import Sentence

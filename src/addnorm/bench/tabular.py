@@ -25,10 +25,10 @@ def build_candidates() -> Candidates:
     """Build candidates that update on one batch of rows with the columns of the Adult data set.
 
     Raises:
-        UserError: The package of the authors is not installed.
+        UserError: the package of the authors is not installed
     """
     if not importlib.util.find_spec("rtdl_revisiting_models"):
-        raise UserError(f"tables are measured beside {PEER}; try pip install {PEER}")
+        raise UserError(f"this benchmark requires {PEER}; run pip install {PEER}")
     from addnorm.models.tabular import TableBatch
     from addnorm.train.optimizers.base import make_optimizer
 

@@ -97,9 +97,9 @@ def make_batches(tokens: int, *, by_length: bool = False, count: int = 6) -> lis
     Lengths are log-normal with median 24; source and target differ by about a tenth.
 
     Args:
-        tokens: upper limit of target tokens in a batch.
-        by_length: sort a larger pool of sentences by length, and take evenly spaced batches of it.
-        count: number of batches.
+        tokens: upper limit of target tokens in a batch
+        by_length: sort a larger pool of sentences by length, and take evenly spaced batches of it
+        count: number of batches
     """
     generator = torch.Generator().manual_seed(0)
     rows: list[Batch] = []

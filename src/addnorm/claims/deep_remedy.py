@@ -30,7 +30,11 @@ PROGRESS_BY_LR = ChartSpec(
 
 
 def describe_deep_experiment(arms: str) -> str:
-    """Return the experiment text of a claim about deep stacks. arms: arms and their warm-ups."""
+    """Return the experiment text of a claim about deep stacks.
+
+    Args:
+        arms: arms and their warm-ups, as text
+    """
     return (
         "Encoder and decoder of twelve layers each (eighteen in the full budget) learn to "
         f"translate dates over the same learning rates: {arms}. {PROGRESS_DEFINITION}"

@@ -49,13 +49,13 @@ def deep_comparison(
     """Return a comparison of deep encoder-decoders (12 layers each; 18 in the full budget).
 
     Args:
-        budget: smoke, standard or full.
-        wiring: Arms trained without warm-up and with one of a quarter of the steps.
-        depths: Depths to use instead.
-        arms_without_warmup: Arms trained without warm-up only.
-        arms_with_warmup: Arms trained with warm-up only.
-        seeds: Seeds of the standard budget; 100 cells take about fifteen minutes.
-        valid_every: Steps between validations in the standard budget.
+        budget: smoke, standard or full
+        wiring: arms trained without warm-up and with one of a quarter of the steps
+        depths: depths to use instead
+        arms_without_warmup: arms trained without warm-up only
+        arms_with_warmup: arms trained with warm-up only
+        seeds: seeds of the standard budget; 100 cells take about fifteen minutes
+        valid_every: steps between validations in the standard budget
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"valid_every": 2},
@@ -82,10 +82,10 @@ def warmup_comparison(
     """Return a comparison of six-layer encoder-decoders.
 
     Args:
-        budget: smoke, standard or full.
-        wiring: Wirings to compare.
-        with_warmup: Whether to warm up for a quarter of the steps; several values are compared.
-        optimizer: Optimizer of all arms.
+        budget: smoke, standard or full
+        wiring: wirings to compare
+        with_warmup: whether to warm up for a quarter of the steps; several values are compared
+        optimizer: optimizer of all arms
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},
@@ -105,10 +105,10 @@ def norm_comparison(
     """Return a comparison of norms in Pre-LN with three layers and a short warm-up.
 
     Args:
-        budget: smoke, standard or full.
-        norm: Norms to compare.
-        small_corpus: Train longer, for a corpus small enough to be memorized.
-        keys: Further recipe keys.
+        budget: smoke, standard or full
+        norm: norms to compare
+        small_corpus: train longer, for a corpus small enough to be memorized
+        keys: further recipe keys
     """
     at: dict[Budget, dict[str, Any]] = {
         "smoke": TINY | {"depth": 1, "lr": [1e-3]},

@@ -14,9 +14,9 @@ class ProgressTimer(TrainCallback):
     """Training callback that reports how much of a claim is done.
 
     Args:
-        on_message: Receives a line of text every ten seconds.
-        total: Number of units of the whole claim.
-        unit: Name of the units, such as seeds or steps.
+        on_message: receives a line of text every ten seconds
+        total: number of units of the whole claim
+        unit: name of the units, such as seeds or steps
     """
 
     def __init__(self, on_message: Callable[[str], None], *, total: int, unit: str) -> None:
@@ -37,7 +37,7 @@ class ProgressTimer(TrainCallback):
         self.report(f"{done:,} of {self.total:,} {self.unit}, {remaining:,.0f} s left")
 
     def start_training(self, step_offset: int) -> None:
-        """Start to count a training run. step_offset: steps of all earlier runs."""
+        """Start to count a training run, after `step_offset` steps of earlier runs."""
         self.step_offset = step_offset
 
     def on_step_end(self, state: TrainState, loss: float) -> None:

@@ -19,7 +19,7 @@ def find_claims(names: Sequence[str]) -> list[Claim]:
     """Return the claims with these names, each once.
 
     Raises:
-        UnknownNameError: A name is not registered; the message suggests close names.
+        UnknownNameError: a name is not registered; the message suggests close names
     """
     for name in names:
         if name not in registry:
@@ -42,14 +42,14 @@ def run_claims(
     by the next call.
 
     Args:
-        names: Names of claims.
-        folder: Output folder; finished claims in it are kept.
-        budget: smoke, standard or full; a folder holds claims of one budget.
-        engine: Where the cells of comparisons run; by default processes on this machine.
-        callback: Receives the progress.
+        names: names of claims
+        folder: output folder; finished claims in it are kept
+        budget: smoke, standard or full; a folder holds claims of one budget
+        engine: where the cells of comparisons run; by default processes on this machine
+        callback: receives the progress
 
     Raises:
-        UserError: A name or the budget is unknown, or the folder contains something else.
+        UserError: a name or the budget is unknown, or the folder contains something else
     """
     if budget not in BUDGETS:
         raise UnknownNameError(unknown_name_message("budget", budget, BUDGETS))

@@ -27,14 +27,14 @@ def make_table(folder: Path, name: str) -> Path:
 
 
 def _diabetes() -> "pd.DataFrame":
-    """442 patients with ten numbers each; the target is the disease progression after a year."""
+    """Return 442 patients with ten numbers each; the target is the disease progression."""
     from sklearn.datasets import load_diabetes
 
     return load_diabetes(as_frame=True).frame
 
 
 def _breast_cancer() -> "pd.DataFrame":
-    """569 tumours with thirty measurements each; the target is malignant or benign."""
+    """Return 569 tumors with thirty measurements each; the target is malignant or benign."""
     from sklearn.datasets import load_breast_cancer
 
     frame = load_breast_cancer(as_frame=True).frame
@@ -42,7 +42,7 @@ def _breast_cancer() -> "pd.DataFrame":
 
 
 def _make_waves() -> "pd.DataFrame":
-    """1,500 rows of eight numbers with a nonlinear target.
+    """Return 1,500 rows of eight numbers with a nonlinear target.
 
     y = sin(2 x_1) + x_2 x_3 + |x_4| + 0.1 noise; x_5 to x_8 are irrelevant
     """
@@ -56,7 +56,7 @@ def _make_waves() -> "pd.DataFrame":
 
 
 def _make_views() -> "pd.DataFrame":
-    """2,000 rows of twelve columns, which are noisy views of four hidden numbers.
+    """Return 2,000 rows of twelve columns, which are noisy views of four hidden numbers.
 
     z: (4), standard normal; the class is whether z_1 z_2 + z_3 - z_4 > 0
     column c: z_(c mod 4) + 0.5 noise; every second one is quantized to six categories

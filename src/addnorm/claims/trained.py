@@ -177,10 +177,10 @@ def cell_rows(study: Study, name: str, row_names: Sequence[str], *, best: float)
     """Yield the rows of every cell of a study.
 
     Args:
-        study: A finished comparison.
-        name: Name of the study within the claim.
-        row_names: Rows to keep; see `ComparisonClaim.row_names`.
-        best: Lowest final loss of any cell on the same data.
+        study: a finished comparison
+        name: name of the study within the claim
+        row_names: rows to keep; see `ComparisonClaim.row_names`
+        best: lowest final loss of any cell on the same data
     """
     shared_data = study.shared_data
     assert shared_data is not None

@@ -33,14 +33,14 @@ def run_cell(job: Job, on_step: StepCallback) -> CellResult | None:
     returns its result.
 
     Args:
-        job: The cell to train.
-        on_step: Called with the step and its loss, a few times per second.
+        job: the cell to train
+        on_step: called with the step and its loss, a few times per second
 
     Returns:
         The result, or None if the training was interrupted or paused.
 
     Raises:
-        DiskFullError: The disk is full or read-only.
+        DiskFullError: the disk is full or read-only
     """
     deadline = time.monotonic() + LOCK_TIMEOUT_SECONDS
     while True:

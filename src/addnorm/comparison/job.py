@@ -26,11 +26,11 @@ class CellRecipe(Protocol):
 
     @property
     def task(self) -> str:
-        """Name of the task."""
+        """A text task (`addnorm list tasks`), or table."""
 
     @property
     def data(self) -> str:
-        """Folder of the data."""
+        """Corpus folder, or the file of a table."""
 
     @property
     def seed(self) -> int:
@@ -82,9 +82,9 @@ class Heartbeat(TrainCallback):
         """Record a step and report it.
 
         Args:
-            step: Steps done.
-            count: Tokens (of a table: rows) processed so far.
-            loss: Training loss of the step.
+            step: steps done
+            count: tokens (of a table: rows) processed so far
+            loss: training loss of the step
         """
         now, (last_time, last_count) = process_seconds(), self.last_sample
         self.rates.append((count - last_count) / max(now - last_time, 1e-9))

@@ -41,7 +41,11 @@ RULES = (
 
 
 def format_rules(baseline_description: str) -> str:
-    """Return the rules as text. baseline_description: the model whose loss is the baseline."""
+    """Return the rules as text.
+
+    Args:
+        baseline_description: the model whose loss is the baseline
+    """
     return RULES.format(baseline=baseline_description)
 
 
@@ -82,9 +86,9 @@ def classify_outcome(summary: LossSummary, *, baseline: float, best: float) -> s
     """Return trained, stuck or diverged.
 
     Args:
-        summary: The losses of the run.
-        baseline: Validation loss of a model that ignores its input.
-        best: Lowest final validation loss of all cells.
+        summary: the losses of the run
+        baseline: validation loss of a model that ignores its input
+        best: lowest final validation loss of all cells
     """
     last = summary.last
     if (

@@ -32,7 +32,7 @@ def parse_comparison(values: Mapping[str, Any]) -> Comparison:
     {'dim': 64}
 
     Raises:
-        UserError: A key or a value is not valid.
+        UserError: a key or a value is not valid
     """
     task = get_task(values.get("task", Comparison.model_fields["task"].default))
     values = dict(task.defaults) | dict(values)
@@ -64,7 +64,7 @@ def parse_task_option(task: str) -> dict[str, Any]:
     """Expand the value of `--task` into flat keys.
 
     Args:
-        task: The name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
+        task: the name of a task, `table:FILE`, or the path of a recipe in YAML. The wiring, norm,
             depth and learning rate of a recipe become axes with one value each.
     """
     if task.startswith(TABLE_PREFIX):
@@ -73,7 +73,10 @@ def parse_task_option(task: str) -> dict[str, Any]:
         return {"task": task}
     keys = load_yaml(Path(task), "recipe")
     if not keys.get("data"):
-        raise UserError(f"{task} names no data; add `data: FOLDER`, made by `addnorm data`")
+        raise UserError(
+            f"data: expected a corpus folder in {task}, got none; add `data: FOLDER`, made by "
+            "`addnorm data`"
+        )
     if isinstance(keys.get("schedule"), str):
         keys["schedule"] = _add_default_warmup(keys["schedule"])
     return {name: value for name, value in keys.items() if name != "seed"}

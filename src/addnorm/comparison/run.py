@@ -55,13 +55,13 @@ def run_comparison(
     their next step; the function then returns the incomplete study.
 
     Args:
-        spec: What to compare.
-        folder: Output folder; an unfinished comparison with the same spec in it is resumed.
-        engine: Where the cells run; by default one process per core or GPU of this machine.
-        callback: Receives the progress of the comparison.
+        spec: what to compare
+        folder: output folder; an unfinished comparison with the same spec in it is resumed
+        engine: where the cells run; by default one process per core or GPU of this machine
+        callback: receives the progress of the comparison
 
     Raises:
-        UserError: The spec is not valid, or the folder contains something else.
+        UserError: the spec is not valid, or the folder contains something else
     """
     folder, callback = Path(folder).absolute(), callback or ComparisonCallback()
     check_comparison(spec)
@@ -95,7 +95,7 @@ def claim_folder(folder: Path, spec: Comparison) -> Iterator[None]:
     Until the data are prepared, a changed spec replaces the one in the folder.
 
     Raises:
-        UserError: The folder contains other files or a different comparison, or is in use.
+        UserError: the folder contains other files or a different comparison, or is in use
     """
     if folder.exists() and not folder.is_dir():
         raise UserError(f"expected a new or empty output folder, got {folder}, which is a file")

@@ -118,7 +118,7 @@ class Plan:
             if value is not None and (
                 not isinstance(value, int) or isinstance(value, bool) or value < 1
             ):
-                raise UserError(f"{name} must be a whole number from 1, got {value!r}")
+                raise UserError(f"{name}: expected a whole number from 1, got {value!r}")
         are_names = isinstance(self.kinds, tuple) and all(
             isinstance(kind, str) for kind in self.kinds
         )

@@ -72,12 +72,12 @@ class Registry(Generic[T]):
         return name in self._members
 
     def member(self, name: str) -> type[T]:
-        """Return the class of a name."""
+        """Return the registered class; raise UnknownNameError for an unknown name."""
         self._check_known(name)
         return self._members[name]
 
     def card(self, name: str) -> Card:
-        """Return the card of a name."""
+        """Return the card, with the options and departures read from the class."""
         self._check_known(name)
         return self._cards[name]
 

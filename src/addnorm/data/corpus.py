@@ -105,7 +105,7 @@ class Corpus:
         path = self.folder / f"{split}.jsonl"
         if split not in self.counts or not path.is_file():
             there = ", ".join(split for split in self.counts) or "none"
-            raise UserError(f"the corpus {self.folder} has no {split!r} part; it has {there}")
+            raise UserError(f"the corpus {self.folder} has no {split!r} split; it has {there}")
         return path
 
     def records(self, split: str) -> Iterator[dict[str, str]]:
@@ -187,7 +187,7 @@ def write_corpus(
                     file.write(json.dumps(values, ensure_ascii=False) + "\n")
                     counts[split] += 1
         if not counts.get("train"):
-            raise UserError("an empty corpus: no record is left for training; give it more text")
+            raise UserError("an empty corpus: no record is left for training; add more text")
         (folder / CARD_FILE).unlink(missing_ok=True)  # an older card must not describe new files
     card: dict[str, Any] = {"task": task, "counts": counts}
     if LABEL in columns:

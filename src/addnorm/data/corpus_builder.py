@@ -1,6 +1,6 @@
 """Construction of a corpus from a stream of records.
 
-1. Every record is written to a spool file behind the 64-bit hash of its first text column.
+1. Every record is written to a spool file, prefixed with the 64-bit hash of its first text column.
 2. The hashes decide the boundaries of the splits (`splitting.Splitter`).
 3. The spool files are read again and written as splits, then removed.
 
@@ -154,7 +154,7 @@ def _spool_records(
     counts: RecordCounts,
     plan: SplitPlan,
 ) -> tuple[int, int]:
-    """Write every record to a spool file behind its hash; return the split boundaries."""
+    """Write every record, prefixed with its hash, to a spool file; return the split boundaries."""
     none = HoldoutSize(count=0)
     valid = none if "valid" in records_by_split else plan.valid
     test = none if "test" in records_by_split else plan.test

@@ -39,7 +39,13 @@ class FinishedHypotheses:
 
     @classmethod
     def empty(cls, like: Tensor, beam: int, steps: int) -> "FinishedHypotheses":
-        """Return empty slots for B sentences. like: (B, ...) tensor of the dtype of scores."""
+        """Return empty slots for B sentences.
+
+        Args:
+            like: (B, ...) tensor with the dtype of the scores
+            beam: slots per sentence
+            steps: maximum number of tokens
+        """
         ranks = like.new_full((len(like), beam), -torch.inf)
         lengths = torch.zeros_like(ranks, dtype=torch.long)
         return cls(ranks, ranks, lengths, lengths.new_zeros(len(like), beam, steps))
@@ -64,7 +70,7 @@ class FinishedHypotheses:
         self.tokens = gather_rows(torch.cat((self.tokens, tokens), 1), order)
 
     def select(self, rows: Tensor) -> "FinishedHypotheses":
-        """Return the hypotheses of some sentences. rows: (S) indices of sentences."""
+        """Return the hypotheses of some sentences, given by their indices, (S)."""
         return FinishedHypotheses(
             self.ranks[rows], self.scores[rows], self.lengths[rows], self.tokens[rows]
         )

@@ -79,16 +79,16 @@ class Stepper(ABC):
         self.cache.expand_beams(beam)
 
     def reorder_beams(self, parents: Tensor) -> None:
-        """Replace hypothesis i by hypothesis parents[i]. parents: (sentences, beam)."""
+        """Replace hypothesis i of each sentence s by hypothesis parents[s, i]."""
         self.cache.reorder_beams(parents)
 
     def select_sentences(self, sentences: Tensor) -> None:
-        """Keep the hypotheses of some sentences. sentences: (S) indices."""
+        """Keep the hypotheses of some sentences, given by their indices, (S)."""
         self.cache.select_groups(sentences)
 
     @abstractmethod
     def _logits(self, ids: Tensor, mask: Tensor | None) -> Tensor:
-        """Return the logits after the last token, (rows, vocab). ids, mask: (rows, L)."""
+        """Return the logits after the last token, (rows, vocab), of ids and mask, (rows, L)."""
 
 
 class DecoderStepper(Stepper):

@@ -38,11 +38,11 @@ def build_report(
     """Build the report of a traced model.
 
     Args:
-        trace: the traced model.
-        findings: findings of the rules, in any order.
-        notes: notes of the rules.
+        trace: the traced model
+        findings: findings of the rules, in any order
+        notes: notes of the rules
         reads_ahead: whether a probe showed that the output depends on later tokens; None if
-            unknown.
+            unknown
     """
     analysis = trace.analysis
     adds = analysis.blocks()
@@ -174,7 +174,7 @@ def _list_norm_uses(analysis: ModelAnalysis, adds: list[AddAnalysis]) -> tuple[N
 
 
 def _is_extra(add: AddAnalysis) -> bool:
-    """Whether an add has no sub-layer of its own."""
+    """Return whether an add has no sub-layer of its own."""
     return add.skipped_adds > 0 or add.is_dual
 
 
@@ -201,7 +201,7 @@ def _build_rows(trace: ModelTrace, blocks: tuple[Block, ...]) -> Iterator[Row]:
 
 
 def _is_attention(analysis: ModelAnalysis, attention: Attention) -> bool:
-    """Whether a softmax is an attention: its weights multiply values, unlike those of a router."""
+    """Return whether the weights of a softmax multiply values, unlike those of a router."""
     graph = analysis.graph
     if attention.is_square or attention.node >= len(graph):
         return attention.is_square

@@ -31,20 +31,20 @@ def doctor(
     more times. Its weights, buffers, modes, hooks and random generators are restored.
 
     Args:
-        model: any PyTorch module.
-        example_inputs: a tensor, a tuple of positional inputs, or a dict of keyword inputs.
+        model: any PyTorch module
+        example_inputs: a tensor, a tuple of positional inputs, or a dict of keyword inputs
         loss: function from the model's output to a scalar. By default the loss that the model
             returns, as `.loss` or under that key, else a random projection of all its outputs.
-        optimizer: optimizer whose weight decay is checked.
-        config: options of the model; together with `build`, options without effect are found.
-        build: function that builds the model from the options.
-        rules: ids of the rules to apply; all by default.
+        optimizer: optimizer whose weight decay is checked
+        config: options of the model; together with `build`, options without effect are found
+        build: function that builds the model from the options
+        rules: ids of the rules to apply; all by default
 
     Returns:
         Blocks, norms, findings and measurements.
 
     Raises:
-        UserError: if an argument is invalid or the model does not run on the inputs.
+        UserError: if an argument is invalid or the model does not run on the inputs
 
     >>> from addnorm.models import build
     >>> import torch

@@ -51,8 +51,8 @@ def match_arrangement(signature: Signature, blocks: Sequence[Block]) -> Match:
     depth.
 
     Args:
-        signature: signature of the model.
-        blocks: its blocks; they determine the kind of model, its depth, and constants.
+        signature: signature of the model
+        blocks: its blocks; they determine the kind of model, its depth, and constants
     """
     fits = _find_fits(signature, blocks)
     if not fits:

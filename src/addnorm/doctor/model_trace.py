@@ -80,12 +80,12 @@ def trace_model(model: nn.Module, example: Any, loss: Loss | None = None) -> Ite
     """Run and analyze a model; restore the model and its inputs at the end of the block.
 
     Args:
-        model: model to trace; wrappers such as DDP and `torch.compile` are removed.
-        example: a tensor, a tuple of positional inputs, or a dict of keyword inputs.
-        loss: function from the output to a scalar; by default `surrogate_loss`.
+        model: model to trace; wrappers such as DDP and `torch.compile` are removed
+        example: a tensor, a tuple of positional inputs, or a dict of keyword inputs
+        loss: function from the output to a scalar; by default `surrogate_loss`
 
     Raises:
-        UserError: if the model does not run on the inputs, or the loss is not a scalar.
+        UserError: if the model does not run on the inputs, or the loss is not a scalar
     """
     model = unwrap_model(model)
     call = to_call_arguments(example)
@@ -281,7 +281,7 @@ def _differentiate(
 
 
 def _has_backward_hooks(model: nn.Module) -> bool:
-    """Whether hooks of the model run in the backward pass; they may write to weights."""
+    """Return whether hooks of the model run in the backward pass; they may write to weights."""
     own = (m._backward_hooks or m._backward_pre_hooks for m in model.modules())
     return any(own) or any(w._backward_hooks for w in model.parameters())
 

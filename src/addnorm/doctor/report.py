@@ -33,7 +33,7 @@ def join_paths(paths: Iterable[str]) -> str:
 
 @dataclass(frozen=True)
 class NormUse:
-    """One use of a norm."""
+    """One execution of a norm in the forward pass; a shared norm has several."""
 
     path: str
     """Module that executes it."""
@@ -137,7 +137,7 @@ class Report:
         """Return the closest arrangement, its families, and the findings that contradict it."""
         families = f" ({', '.join(self.families)})" if self.families else ""
         rules = dict.fromkeys(f.rule for f in self.findings if f.rule in MISWIRING_RULES)
-        deviations = f", but for {', '.join(rules)}" if self.arrangement and rules else ""
+        deviations = f", except for {', '.join(rules)}" if self.arrangement and rules else ""
         return f"{self.arrangement or 'none'}{families}{deviations}"
 
     def stream_statistics(self) -> list[tuple[str, str, float]]:
@@ -171,8 +171,9 @@ class Report:
     def sensitivities(self) -> list[str]:
         """Return one line on the sensitivity for each number of warm-up steps."""
         return [
-            f"sensitivity to the rate {f'with {steps} steps of' if steps else 'without'} warm-up: "
-            f"{value:.2f} (0: all learning rates reach the best loss, 1: none learns)"
+            "sensitivity to the learning rate "
+            f"{f'with {steps} steps of' if steps else 'without'} warm-up: {value:.2f} "
+            "(0: all learning rates reach the best loss, 1: none learns)"
             for steps, value in self.sensitivity.items()
         ]
 
@@ -216,7 +217,7 @@ def compute_sensitivity(rows: Sequence[Row]) -> dict[int, float]:
     arXiv 2309.14322, section 2.2; divided by L_0 - min L, so that different losses compare.
 
     Args:
-        rows: rows of `stress_test.stress`.
+        rows: rows of `stress_test.stress`
     """
     sensitivities: dict[int, float] = {}
     for warmup in dict.fromkeys(row["warmup"] for row in rows):

@@ -63,7 +63,7 @@ class RuleContext:
         return self.graph.data_ancestors(*self.trace.recording.outputs)
 
     def is_used(self, index: int) -> bool:
-        """Whether an output of the model depends on a node, as far as is known."""
+        """Return whether an output of the model depends on a node, as far as is known."""
         return not self._used_nodes or index in self._used_nodes
 
     def wiring(self, block: AddAnalysis) -> str:
@@ -76,7 +76,7 @@ class RuleContext:
         return dict(self.trace.model.named_parameters())
 
     def is_trainable(self, name: str) -> bool:
-        """Whether a weight requires a gradient outside the trace, in which all of them do."""
+        """Return whether a weight requires a gradient; during the trace all of them do."""
         guard = self.trace.guard
         return guard is None or guard.is_trainable(name)
 
@@ -99,7 +99,7 @@ class RuleContext:
         )
 
     def _is_norm_weight(self, name: str, norm: Norm) -> bool:
-        """Whether a weight has one number per normalized feature, or a single number.
+        """Return whether a weight has one number per normalized feature, or a single number.
 
         Larger weights, such as an embedding table added to the result, do not belong to the norm.
         """
@@ -111,8 +111,8 @@ class RuleContext:
         """Return the names of the weights that a node reads, directly or as `1 + w` or a cast.
 
         Args:
-            index: the node.
-            include_slices: also return weights of which the node reads a slice.
+            index: the node
+            include_slices: also return weights of which the node reads a slice
         """
         names: list[str] = []
         if not include_slices and self.graph[index].op in SLICES:

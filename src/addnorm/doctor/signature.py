@@ -91,7 +91,7 @@ def _initial_value(scale: Scale) -> str:
 
 
 def _has_scalar_shifts(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
-    """Whether learned scalars are added inside the branch, as in Fixup."""
+    """Return whether learned scalars are added inside the branch, as in Fixup."""
     graph = analysis.graph
     return any(
         graph[i].op in ("add", "sub")
@@ -104,7 +104,7 @@ def _has_scalar_shifts(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
 
 
 def _has_softmax_mixing(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
-    """Whether a softmax computes the matrix that mixes the streams, as in mHC."""
+    """Return whether a softmax computes the matrix that mixes the streams, as in mHC."""
     graph, fork = analysis.graph, block.add.fork
     ancestors = graph.ancestors(block.add.shortcut, fork)
     return any(graph[index].op == "softmax" for index in ancestors if index != fork)

@@ -16,7 +16,8 @@ from addnorm.doctor.report import Block
 WIRING_TITLES = {
     "pre_ln": "Pre-LN", "post_ln": "Post-LN", "res_post": "Res-Post-LN", "sandwich": "Sandwich-LN",
     "none": "no norm", "mid-norm": "a norm inside the branch", "false_pre_ln": "false Pre-LN",
-    "pre_post": "a norm before and behind", "res_post_post": "Res-Post-LN and Post-LN",
+    "pre_post": "norms before the branch and after the sum",
+    "res_post_post": "Res-Post-LN and Post-LN",
     "sandwich_post": "Sandwich-LN and Post-LN", "attention_score": "attention scores",
 }  # fmt: skip
 SCALE_TAGS = ("scaled-shortcut", "scaled-branch", "rezero", "layer-scale", "scaled-input")
@@ -32,9 +33,9 @@ def describe_streams(
     """Yield a line for each stream: layers, wiring, norm, tags, direction, final norm.
 
     Args:
-        trace: the traced model.
-        blocks: all blocks of the report.
-        reads_ahead: whether the output depends on later tokens; None if unknown.
+        trace: the traced model
+        blocks: all blocks of the report
+        reads_ahead: whether the output depends on later tokens; None if unknown
     """
     adds = trace.analysis.blocks()
     last = blocks[-1].stream if blocks else -1
@@ -85,7 +86,7 @@ def _describe_stream(
     parts += [direction] if direction else []
     parts.append("final norm" if last.final_norms else "no final norm")
     if not any(t in SCALE_TAGS for b in blocks for t in b.tags):
-        parts.append("no warm-up-critical scaling")
+        parts.append("no scaled residual connections")
     return ", ".join(parts)
 
 

@@ -44,16 +44,16 @@ def stress(
     """Train copies of a model for a few steps of Adam and yield one row per run.
 
     Args:
-        model: the model; it is left unchanged.
-        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments.
+        model: the model; it is left unchanged
+        example_inputs: a tensor, a tuple of positional or a dict of keyword arguments
         loss: function from the model's output to a scalar, or a key of LOSSES. By default the loss
             that the model returns, else cross entropy if the output holds logits of the input
             tokens, else the mean squared error.
-        lr: middle learning rate; the runs use a third of it, itself, and three times it.
-        steps: optimizer steps per run; runs with warm-up spend a quarter of them on it.
+        lr: middle learning rate; the runs use a third of it, itself, and three times it
+        steps: optimizer steps per run; runs with warm-up spend a quarter of them on it
 
     Raises:
-        StressTestError: the model cannot be copied or trained.
+        StressTestError: the model cannot be copied or trained
     """
     if not math.isfinite(lr) or lr <= 0:
         raise UserError(f"lr: expected a positive number such as 1e-3, got {lr!r}")

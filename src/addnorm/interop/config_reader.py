@@ -136,7 +136,7 @@ class ConfigReader:
         """Return the call string of rotary positions for `rope_parameters`.
 
         Args:
-            layout: "half" rotates feature i with i + half, "interleaved" rotates neighbours
+            layout: "half" rotates feature i with i + half, "interleaved" rotates neighbors
             partial: whether the class supports rotating a part of each head
         """
         parameters = self("rope_parameters")

@@ -67,7 +67,7 @@ class Availability:
 
 
 class _State:
-    """State of this process."""
+    """Library, functions and level that this process has loaded."""
 
     library: ctypes.CDLL | None = None
     functions: ClassVar[dict[str, Any]] = {}

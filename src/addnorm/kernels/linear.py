@@ -4,6 +4,10 @@ y = x weight^T + bias
 
 x: (..., depth); weight: (columns, depth); bias: (columns)
 
+    >>> weight, bias = torch.tensor([[1.0, 0.0], [0.0, 3.0]]), torch.tensor([10.0, 20.0])
+    >>> linear(torch.tensor([[1.0, 2.0]]), weight, bias)
+    tensor([[11., 26.]])
+
 BLAS libraries pack the weights into their own layout in every call. With few rows, as in
 incremental decoding, packing takes as long as the product. The native library then transposes the
 few rows of x instead and reads the weights in place. With many rows it saves the copy of the bias

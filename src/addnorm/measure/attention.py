@@ -14,8 +14,8 @@ def attention_maps(model: nn.Module, *args: Any, **kwargs: Any) -> dict[str, lis
     """Return the probabilities of every attention in one forward pass in evaluation mode.
 
     Args:
-        model: an addnorm model or Stack, or a module that holds one.
-        *args, **kwargs: arguments of the model.
+        model: an addnorm model or Stack, or a module that holds one
+        *args, **kwargs: arguments of the model
 
     Returns:
         Lists with one (B, heads, L, S) tensor per layer. The keys are `encoder` and `decoder` for

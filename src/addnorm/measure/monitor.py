@@ -45,9 +45,9 @@ class Monitor:
 
     Args:
         model: an addnorm model or Stack, or any module that holds stacks; also inside
-            DistributedDataParallel, sharded by `fully_shard`, or compiled.
-        every: measure step 1 and every step divisible by this number.
-        sentences: number of sequences of the batch in the forward pass.
+            DistributedDataParallel, sharded by `fully_shard`, or compiled
+        every: measure step 1 and every step divisible by this number
+        sentences: number of sequences of the batch in the forward pass
     """
 
     def __init__(self, model: nn.Module, *, every: int = 50, sentences: int = 4) -> None:
@@ -58,15 +58,15 @@ class Monitor:
         self._pending: _PendingStep | None = None
 
     def is_due(self, step: int) -> bool:
-        """Whether a step is measured. A resumed run measures the same steps."""
+        """Return whether a step is measured. A resumed run measures the same steps."""
         return step == 1 or step % self.every == 0
 
     def before_update(self, step: int, *args: Any, **kwargs: Any) -> None:
         """Measure gradients and sites after the backward pass.
 
         Args:
-            step: number of the step, from 1.
-            *args, **kwargs: arguments of the model; without them there are no site metrics.
+            step: number of the step, from 1
+            *args, **kwargs: arguments of the model; without them there are no site metrics
         """
         self._pending = None  # a skipped step never reached after_update
         if not self.is_due(step):

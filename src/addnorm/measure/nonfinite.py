@@ -86,9 +86,9 @@ def first_nonfinite(
     processes, all of them must call this function; each returns its own result.
 
     Args:
-        model: the model, which may be wrapped or compiled.
-        run_forward: calls the model as in training and returns the loss.
-        run_backward: computes the gradients of that loss.
+        model: the model, which may be wrapped or compiled
+        run_forward: calls the model as in training and returns the loss
+        run_backward: computes the gradients of that loss
 
     Returns:
         The location, or None if all values are finite. Within a site the gradients are checked in

@@ -32,8 +32,8 @@ def forward_rows(model: nn.Module, *args: Any, **kwargs: Any) -> list[Row]:
     """Run a model once in evaluation mode and return one row per site and metric.
 
     Args:
-        model: an addnorm model or Stack, or a module that holds one.
-        *args, **kwargs: arguments of the model.
+        model: an addnorm model or Stack, or a module that holds one
+        *args, **kwargs: arguments of the model
 
     >>> from addnorm.models import build
     >>> model = build(kind="lm", vocab=9, dim=8, depth=1, heads=2)
@@ -72,9 +72,9 @@ def visit_sites(model: nn.Module, visit: SiteVisitor, *args: Any, **kwargs: Any)
     model runs eagerly, because hooks have no effect on compiled code.
 
     Args:
-        model: an addnorm model or Stack, or a module that holds one; may be wrapped.
-        visit: function of the stack's name, the site and its activations.
-        *args, **kwargs: arguments of the model.
+        model: an addnorm model or Stack, or a module that holds one; may be wrapped
+        visit: function of the stack's name, the site and its activations
+        *args, **kwargs: arguments of the model
     """
     model = unwrap_model(model)
     with evaluation_mode(model), record_sites(find_stacks(model), visit):

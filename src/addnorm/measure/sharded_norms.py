@@ -35,8 +35,8 @@ def sum_over_shards(local_values: Sequence[Tensor], tensors: Sequence[Tensor | N
     Tensors with the same sharding share one all-reduce.
 
     Args:
-        local_values: one scalar per tensor, computed from the local shard.
-        tensors: the tensors, which determine the sharding.
+        local_values: one scalar per tensor, computed from the local shard
+        tensors: the tensors, which determine the sharding
     """
     if not local_values:
         return torch.zeros(0)

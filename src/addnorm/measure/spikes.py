@@ -24,7 +24,7 @@ class SpikeDetector:
 
     m, d: median and median absolute deviation of the last `window` losses without spikes
     h: their maximum. Batches differ in difficulty, and a loss within the range of earlier hard
-        batches is no spike
+        batches is not a spike
     start: median of the first 32 losses, or of `window` if smaller; before that every finite loss
         is fine
     1.4826 * d: estimate of the standard deviation for normally distributed losses

@@ -23,8 +23,8 @@ def squared_update_norms(before: Sequence[Tensor], after: Sequence[nn.Parameter]
     value: about 1e-3 is common; there is no row if all weights were 0
 
     Args:
-        before: result of `clone_parameters` before the step.
-        after: the parameters after the step.
+        before: result of `clone_parameters` before the step
+        after: the parameters after the step
 
     Returns:
         (2, P) squared norms of the change and of the old value of each parameter.

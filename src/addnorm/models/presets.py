@@ -91,11 +91,11 @@ class Presets:
         return self._rows[name]
 
     def card(self, name: str) -> Card:
-        """Return the card of a preset."""
+        """Return the facts that `addnorm show` prints; raise UnknownNameError if there is none."""
         return self[name].card
 
     def cards(self) -> list[Card]:
-        """Return the cards of all presets."""
+        """Return the cards in the order of the table."""
         return [row.card for row in self._rows.values()]
 
     def resolve(self, text: str) -> Call:

@@ -58,8 +58,8 @@ class AdaNorm(Norm):
         self.scale, self.k, self.eps, self.var, self.eps_mode = scale, k, eps, var, eps_mode
 
     def normalize(self, x: Tensor, mask: Tensor | None, cond: Tensor | None) -> Tensor:
-        centred = x - x.mean(-1, keepdim=True)
-        y = centred / standard_deviation(
-            centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode
+        centered = x - x.mean(-1, keepdim=True)
+        y = centered / standard_deviation(
+            centered, var=self.var, eps=self.eps, eps_mode=self.eps_mode
         )
         return self.scale * (1 - self.k * y.detach()) * y

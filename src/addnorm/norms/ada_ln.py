@@ -24,19 +24,19 @@ from addnorm.norms.base import Norm, register
         ),
         needs=("cond",),
         reduces_to=(("ada_ln", "layer(eps=1e-06, affine=False)"),),
-        undefined="A missing condition: taken as zero, so that the bias alone speaks.",
+        undefined="A missing condition: taken as zero, so that only the bias applies.",
     )
 )
 class AdaLN(Norm):
-    """Normalize each token and modulate it by what the condition says.
+    """Normalize each token and modulate it by the condition.
 
     y = LN(x) * (1 + scale) + shift
     (shift, scale) = weight @ silu(cond) + bias
     LN(x) = (x - mean(x)) / sqrt(var(x) + eps)
 
     x, y: (..., dim)
-    cond: (..., cond_dim), its leading axes the first of x: (B, cond_dim) for a sentence each,
-        (B, L, cond_dim) for a token each
+    cond: (..., cond_dim), its leading axes the first of x: (B, cond_dim) per sequence,
+        (B, L, cond_dim) per token
     weight: (2 * dim, cond_dim), starts at 0; cond_dim is dim unless given
     bias: (2 * dim), starts at 0, shift before scale
 

@@ -23,7 +23,7 @@ def make_norm(call: "str | Call", dim: int) -> "Norm":
             [1.0000, 1.0000, 1.0000, 1.0000]], grad_fn=<MulBackward0>)
     """
     if not isinstance(dim, int) or isinstance(dim, bool) or dim < 1:
-        raise UserError(f"dim must be a whole number from 1, got {dim!r}")
+        raise UserError(f"dim: expected a whole number from 1, got {dim!r}")
     return registry.make(call, dim)
 
 
@@ -117,11 +117,11 @@ def check_mask(mask: Tensor | None, x: Tensor, *, name: str = "mask") -> None:
     if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
         actual: Any = mask.dtype if isinstance(mask, Tensor) else type(mask).__name__
         raise UserError(
-            f"{name} must be boolean, True at valid tokens, got {actual}; for 1/0 masks pass "
+            f"{name}: expected booleans, True at valid tokens, got {actual}; for 1/0 masks pass "
             "mask.bool(), for torch's key_padding_mask (True at padding) pass ~key_padding_mask"
         )
     if mask.shape != x.shape[:-1]:
         raise UserError(
-            f"{name} must have one entry per token, {tuple(x.shape[:-1])} for {tuple(x.shape)}, "
+            f"{name}: expected one entry per token, {tuple(x.shape[:-1])} for {tuple(x.shape)}, "
             f"got {tuple(mask.shape)}"
         )

@@ -27,7 +27,7 @@ from addnorm.norms.statistics import mask_padding, token_count, token_mean
     )
 )
 class BatchNorm(AffineNorm):
-    """Centre and scale each feature over all valid tokens of the batch.
+    """Center and scale each feature over all valid tokens of the batch.
 
     y = weight * (x - m) / sqrt(v + eps) + bias      0 at padding
     in training m, v are mean and biased variance over the n valid tokens of the batch, and
@@ -42,9 +42,9 @@ class BatchNorm(AffineNorm):
     running_var: (dim), buffer, starts at 1
     num_batches_tracked: scalar, buffer, starts at 0
 
-    Ioffe and Szegedy 2015, algorithms 1 and 2. A batch of fewer than two tokens leaves the running
-    statistics alone, and its one token becomes the bias. Pitfall: every process of a distributed
-    training has statistics of its own.
+    Ioffe and Szegedy 2015, algorithms 1 and 2. A batch of fewer than two tokens does not update the
+    running statistics, and its one token becomes the bias. Pitfall: in distributed training every
+    process has its own statistics.
     """
 
     causal = False
@@ -55,7 +55,7 @@ class BatchNorm(AffineNorm):
     # NOTE[DIFF]: the paper has no padding; here padding is left out of the statistics and comes out
     # as 0.
     # NOTE[DIFF]: the paper averages the statistics of evaluation over many batches after training;
-    # here, as in torch.nn.BatchNorm1d, they run along.
+    # here, as in torch.nn.BatchNorm1d, running averages are used.
     # NOTE[DIFF]: PowerNorm's released "batch" scales each token by its root mean square first and
     # fills padding with the mean, which makes the variance too small; here neither.
     def __init__(

@@ -28,7 +28,7 @@ from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
     )
 )
 class DetachNorm(Norm):
-    """Centre and scale each token by statistics that carry no gradient.
+    """Center and scale each token by statistics that carry no gradient.
 
     y = (x - m) / s      m = mean(x), s = sqrt(var(x) + eps), `which` of them behind a stop-gradient
 
@@ -36,7 +36,7 @@ class DetachNorm(Norm):
     which: "mean", "std" or "both"
 
     Xu et al. 2019, section 3. With both detached the gradient is g / s, and the two projections
-    that LayerNorm's backward makes are gone.
+    of LayerNorm's backward pass are absent.
     """
 
     gain = None

@@ -17,18 +17,18 @@ from addnorm.norms.base import register
         formula="y = weight * (x - mean_group(x)) / sqrt(var_group(x) + eps) + bias",
         paper="Wu and He, Group Normalization, 2018, arXiv 1803.08494",
         summary=(
-            "No group of features can drown another; as many groups as attention heads is natural."
+            "No group of features can dominate another; one group per attention head is natural."
         ),
         reduces_to=(("group(groups=1)", "layer"),),
-        undefined="How many groups a token has: up to 8 of four features or more, unless given.",
+        undefined="Number of groups: by default at most 8, with at least four features each.",
     )
 )
 class GroupNorm(AffineNorm):
-    """Centre and scale each group of a token's features by its own statistics.
+    """Center and scale each group of a token's features by its own statistics.
 
     y = weight * (x - mean_group(x)) / sqrt(var_group(x) + eps) + bias
 
-    x, y: (..., dim), features i * dim / groups and on form group i
+    x, y: (..., dim), group i holds features i * dim / groups to (i + 1) * dim / groups - 1
     weight: (dim), starts at 1; absent with affine=False
     bias: (dim), starts at 0; absent with affine=False
     groups: a divisor of dim; None takes the largest up to 8 that leaves four features to a group

@@ -24,7 +24,7 @@ from addnorm.norms.statistics import mask_padding, token_mean
     )
 )
 class InstanceNorm(AffineNorm):
-    """Centre and scale each feature over the valid tokens of a sentence.
+    """Center and scale each feature over the valid tokens of a sentence.
 
     y = weight * (x - mean_L(x)) / sqrt(var_L(x) + eps) + bias      0 at padding
 
@@ -42,7 +42,7 @@ class InstanceNorm(AffineNorm):
     # NOTE[DIFF]: the paper normalizes images and has no padding; here padding is left out of the
     # statistics and comes out as 0.
     # NOTE[DIFF]: gain and bias as in Huang and Belongie 2017; torch.nn.InstanceNorm1d has none
-    # unless asked.
+    # by default.
     def __init__(self, dim: int, *, eps: NonNegative = 1e-5, affine: bool = True) -> None:
         super().__init__(dim, affine=affine, bias=True)
         self.eps = eps
@@ -55,6 +55,6 @@ class InstanceNorm(AffineNorm):
                 f"{tuple(x.shape)}"
             )
         x = mask_padding(x, mask)
-        centred = mask_padding(x - token_mean(x, mask), mask)
-        var = token_mean(centred.square(), mask)
-        return mask_padding(self.apply_affine(centred / (var + self.eps).sqrt()), mask)
+        centered = mask_padding(x - token_mean(x, mask), mask)
+        var = token_mean(centered.square(), mask)
+        return mask_padding(self.apply_affine(centered / (var + self.eps).sqrt()), mask)

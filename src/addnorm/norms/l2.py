@@ -34,8 +34,8 @@ class L2Norm(Norm):
 
     gain = None
 
-    # NOTE[DIFF]: nGPT's released code has no floor and makes NaN of a zero token; 1e-12 is that of
-    # torch.nn.functional.normalize.
+    # NOTE[DIFF]: nGPT's released code has no floor and returns NaN for a zero token; 1e-12 is the
+    # floor of torch.nn.functional.normalize.
     def __init__(self, dim: int, *, eps: Positive = 1e-12) -> None:
         super().__init__(dim)
         self.eps = eps

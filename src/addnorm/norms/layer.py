@@ -25,7 +25,7 @@ from addnorm.norms.statistics import EpsMode, VarMode, standard_deviation
     )
 )
 class LayerNorm(AffineNorm):
-    """Centre each token and divide by its standard deviation.
+    """Center each token and divide by its standard deviation.
 
     y = weight * (x - mean(x)) / s + bias
     s = sqrt(var(x) + eps)      eps_mode "inside", as torch.nn.LayerNorm
@@ -74,9 +74,9 @@ class LayerNorm(AffineNorm):
             return F.layer_norm(
                 x, (self.dim,), _cast_like(self.weight, x), _cast_like(self.bias, x), self.eps
             )
-        centred = x - x.mean(-1, keepdim=True)
-        spread = standard_deviation(centred, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
-        return self.apply_affine(centred / spread)
+        centered = x - x.mean(-1, keepdim=True)
+        spread = standard_deviation(centered, var=self.var, eps=self.eps, eps_mode=self.eps_mode)
+        return self.apply_affine(centered / spread)
 
 
 def _cast_like(parameter: Tensor | None, x: Tensor) -> Tensor | None:

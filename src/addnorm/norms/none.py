@@ -15,7 +15,7 @@ from addnorm.norms.base import Norm, register
             "Bachlechner et al., ReZero is All You Need: Fast Convergence at Large Depth, 2020, "
             "arXiv 2003.04887"
         ),
-        summary="The identity: takes the norms out of any wiring, the control of an experiment.",
+        summary="Identity: removes the norms of any wiring, as a baseline.",
     )
 )
 class NoNorm(Norm):

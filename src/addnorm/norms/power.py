@@ -28,7 +28,7 @@ from addnorm.norms.statistics import mask_padding, token_count, token_mean
         ),
         needs=("mask",),
         reduces_to=(("power(warmup=0)", "none"),),
-        undefined="What happens to nu in warm-up: it runs along, so that it is ready when needed.",
+        undefined="What happens to nu in warm-up: it is updated, so that it is ready afterwards.",
     )
 )
 class PowerNorm(AffineNorm):

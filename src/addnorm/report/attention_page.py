@@ -30,14 +30,14 @@ def write_attention_page(path: Path, examples: Sequence[Mapping[str, Any]]) -> P
     """Write the page of attention maps and return its path.
 
     Args:
-        path: the file to write.
+        path: the file to write
         examples: mappings with the keys `target` (list of tokens), `source` (list of tokens, or
             None for models without one) and `maps`. `maps` has one or more of the keys encoder,
             decoder and cross; each value is a list over layers of (heads, queries, keys)
             probabilities. The encoder of a model without a source reads the target.
 
     Raises:
-        UserError: if an example has no maps, an unknown kind, or a map of the wrong shape.
+        UserError: if an example has no maps, an unknown kind, or a map of the wrong shape
     """
     return write_page(Path(path), render_attention_page(examples))
 

@@ -34,8 +34,8 @@ def build_model_section(config: Mapping[str, Any], arrangement: Mapping[str, Any
     """Return the section on model, training and data.
 
     Args:
-        config: content of `config.yaml`.
-        arrangement: content of `arrangement.json`.
+        config: content of `config.yaml`
+        arrangement: content of `arrangement.json`
     """
     wiring = find_wiring(config, arrangement)
     encoder = str(config.get("encoder_wiring") or wiring)

@@ -13,7 +13,7 @@ def open_output(path: Path) -> Iterator[Path]:
     """Yield a temporary path that replaces `path` when the block succeeds.
 
     Raises:
-        UserError: if the file system refuses the write; `path` is unchanged.
+        UserError: if the file system refuses the write; `path` is unchanged
     """
     try:
         with atomic_write(path) as temporary:

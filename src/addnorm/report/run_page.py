@@ -121,10 +121,10 @@ def render_run_page(
     """Return the page of a run as HTML.
 
     Args:
-        folder: folder of the run, which the page names.
-        config: content of `config.yaml`.
-        arrangement: content of `arrangement.json`; empty if there is none.
-        history: the rows of the run.
+        folder: folder of the run, which the page names
+        config: content of `config.yaml`
+        arrangement: content of `arrangement.json`; empty if there is none
+        history: the rows of the run
     """
     events = history.events()
     task = str(config.get("task", "")) or "Training run"

@@ -101,7 +101,7 @@ class TransformerStack(Stack):
         return packing.unpack(super().forward(packing.pack(x), **context))
 
     def _should_pack(self, x: Tensor, masks: tuple[Any, Any], context: dict[str, Any]) -> bool:
-        """Whether to pack this batch. Invalid arguments are not packed; later checks reject
+        """Return whether to pack this batch. Invalid arguments are not packed; later checks reject
         them."""
         if (
             not (self.packed and self.has_tokenwise_norms and self.wiring.tokenwise)
@@ -167,7 +167,7 @@ class TransformerStack(Stack):
     def _is_padding_hidden(
         self, mask: Tensor | None, cache: KVCache | None, context: dict[str, Any]
     ) -> bool:
-        """Whether the causal mask alone hides all padding, so that attention needs no other
+        """Return whether the causal mask alone hides all padding, so that attention needs no other
         mask."""
         is_causal = self.packed and self.plan.causal and cache is None
         is_causal = is_causal and context.get("visible") is None
@@ -204,9 +204,11 @@ class Encoder(TransformerStack):
 
     Arguments of the call, after x, (B, L, dim), all by keyword:
 
-    mask: (B, L), True at valid tokens visible: (L, L), (B, L, L) or (B, 1 or heads, L, L), True
-    where a query may attend position_index: (L) or (B, L), positions of the tokens; by default
-    valid tokens are counted from 0 cond: condition for norms that take one
+    mask: (B, L), True at valid tokens
+    visible: (L, L), (B, L, L) or (B, 1 or heads, L, L), True where a query may attend
+    position_index: (L) or (B, L), positions of the tokens; by default valid tokens are counted from
+        0
+    cond: condition for norms that take one
 
     >>> encoder = Encoder(dim=8, depth=2, heads=2, wiring="post_ln", positions="sinusoid")
     >>> encoder(torch.randn(3, 5, 8)).shape
@@ -233,7 +235,8 @@ class Decoder(TransformerStack):
     cache: a `KVCache` of as many sites; then x, mask and the rows of visible are those of the new
         tokens
     position_index: (L) or (B, L), positions of the tokens; by default valid tokens are counted from
-    0 cond: condition for norms that take one
+        0
+    cond: condition for norms that take one
 
     >>> decoder = Decoder(dim=8, depth=2, heads=2, other_depth=2, positions="rotary")
     >>> decoder(torch.randn(3, 5, 8), memory=torch.randn(3, 7, 8)).shape

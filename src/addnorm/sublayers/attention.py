@@ -74,11 +74,11 @@ class SelfAttention(MultiHeadAttention):
             mask: (B, L), True at valid tokens; the cache stores the mask of earlier ones
             visible: (L, S), (B, L, S) or (B, 1 or heads, L, S), True where a query may attend;
                 replaces the causal mask, while padding stays hidden
-            bias: (heads, L, S) or (B, heads, L, S), added to the logits rotation: applied to
-            queries and keys; rotary positions build it cache: keys and values of earlier tokens, to
-            which the new ones are appended packing: of a batch (B, L), if x, (1, N, dim), holds its
-            valid tokens only; visible, bias
-                and probabilities are those of the batch, and mask is None
+            bias: (heads, L, S) or (B, heads, L, S), added to the logits
+            rotation: applied to queries and keys; rotary positions build it
+            cache: keys and values of earlier tokens, to which the new ones are appended
+            packing: of a batch (B, L), if x, (1, N, dim), holds its valid tokens only; visible,
+                bias and probabilities are those of the batch, and mask is None
             plugs: of the wiring
             weights: whether to return also the probabilities, (B, heads, L, P + S), the P
                 persistent keys first

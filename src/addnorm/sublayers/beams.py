@@ -58,7 +58,7 @@ class BeamGroups:
         )
 
     def reorder(self, parents: Tensor) -> "BeamGroups":
-        """Let beam i of each group continue from beam parents[i]. parents: (B, n)"""
+        """Return the groups in which beam i of group b continues from beam parents[b, i]."""
         if self.visible is None:
             return self
         rows = parents[..., None].expand(-1, -1, self.visible.shape[2])

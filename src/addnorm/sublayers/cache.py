@@ -96,7 +96,7 @@ class LayerCache:
         return self.keys, self.values, self.valid
 
     def _needs_growth(self, total: int) -> bool:
-        """Whether the buffers cannot take `total` keys."""
+        """Return whether the buffers cannot take `total` keys."""
         if not self._buffers or self._buffers[0].shape[2] < total:
             return True
         # An inference tensor cannot be written outside inference mode.
@@ -254,7 +254,7 @@ class KVCache:
         self._map_positions(lambda rows: rows.repeat_interleave(size, 0))
 
     def reorder_beams(self, parents: Tensor) -> None:
-        """Let beam i of each group continue from beam parents[i]. parents: (B, n)"""
+        """Let beam i of group b continue from beam parents[b, i]."""
         for layer in self._layer_caches:
             layer.reorder_beams(parents)
 

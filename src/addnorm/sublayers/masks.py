@@ -11,7 +11,7 @@ from addnorm.core.errors import UserError
 
 
 def padding_mask(lengths: Tensor, length: int | None = None) -> Tensor:
-    """Return the mask (B, length) of right-padded sequences; length: that of the longest if None.
+    """Return the mask (B, length) of right-padded sequences, by default with the longest's length.
 
     >>> padding_mask(torch.tensor([1, 3])).int()
     tensor([[1, 0, 0],

@@ -107,8 +107,8 @@ class MultiHeadAttention(Sublayer):
             )
         if theirs and self.persistent:
             return (
-                f"what the wiring does to queries and keys ({', '.join(theirs)}) would pass by its"
-                f" {self.persistent} persistent keys; leave out one of them"
+                f"what the wiring does to queries and keys ({', '.join(theirs)}) would not "
+                f"apply to its {self.persistent} persistent keys; leave out one of them"
             )
         return None
 
@@ -234,7 +234,7 @@ class MultiHeadAttention(Sublayer):
         return v if plugs.value is None else plugs.value(v)
 
     def _norm_and_split_heads(self, y: Tensor, norm: Callable[[Tensor], Tensor]) -> Tensor:
-        return self._split_heads(norm(y)) if self.qk_norm.whole else norm(self._split_heads(y))
+        return self._split_heads(norm(y)) if self.qk_norm.all_heads else norm(self._split_heads(y))
 
     def _split_heads(self, y: Tensor) -> Tensor:
         heads = y.shape[-1] // self.head_dim

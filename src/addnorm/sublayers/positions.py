@@ -109,11 +109,11 @@ class Positions(nn.Module, ABC):
             "Haviv et al., Transformer Language Models without Positional Encodings Still Learn "
             "Positional Information, 2022, arXiv 2203.16634"
         ),
-        summary="A set of tokens; causal stacks still learn to count, tables need nothing more.",
+        summary="No positions; causal stacks still learn them, and tables do not need any.",
     )
 )
 class NoPositions(Positions):
-    """All doors closed.
+    """No position encoding.
 
     Haviv et al. 2022, section 2.
     """
@@ -125,11 +125,11 @@ class NoPositions(Positions):
         title="Sinusoidal positions",
         formula="x + (sin(i * f_0), cos(i * f_0), sin(i * f_1), ...), f_j = base ** (-2 j / dim)",
         paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
-        summary="The original: fixed waves added to the embeddings, any length.",
+        summary="The original: fixed sinusoids added to the embeddings, for any length.",
     )
 )
 class SinusoidalPositions(Positions):
-    """Waves of growing length added to the embeddings.
+    """Sinusoids of growing wavelength added to the embeddings.
 
     y[2 j]     = x[2 j]     + sin(i * f_j)
     y[2 j + 1] = x[2 j + 1] + cos(i * f_j)
@@ -138,7 +138,7 @@ class SinusoidalPositions(Positions):
     i: position of the token
     f_j: base ** (-2 j / dim); with steps=closed base ** (-2 j / (dim - 2)), whose last is 1 / base
     layout: "interleaved" as above; "half" puts all sines before all cosines
-    silent: the position that gets no wave, where given (the padding of fairseq)
+    silent: position without an encoding, if given (the padding of fairseq)
 
     Vaswani et al. 2017, section 3.5. Pitfall: Marian and Pegasus have layout=half; tensor2tensor
     and fairseq (M2M-100) have layout=half and steps=closed. Neither changes what can be learned,

@@ -27,11 +27,11 @@ Length = Annotated[int, Field(ge=2)]
 class QueryKeyNorm(nn.Module, ABC):
     """Token-wise maps of queries and of keys, applied before any rotation.
 
-    q: (B, heads, L, K), or (B, L, heads * K) if `whole`
-    k: (B, key heads, L, K), or (B, L, key heads * K) if `whole`
+    q: (B, heads, L, K), or (B, L, heads * K) if `all_heads`
+    k: (B, key heads, L, K), or (B, L, key heads * K) if `all_heads`
     """
 
-    whole: bool = False
+    all_heads: bool = False
     """Whether it acts on all heads together, before they are split."""
     logit_scale: float | None = None
     """Factor of query . key; None for 1 / sqrt(head_dim)."""
@@ -63,7 +63,7 @@ class QueryKeyNorm(nn.Module, ABC):
     )
 )
 class NoQueryKeyNorm(QueryKeyNorm):
-    """Queries and keys as they are."""
+    """Identity."""
 
     def query(self, q: Tensor) -> Tensor:
         return q
@@ -78,7 +78,7 @@ class NoQueryKeyNorm(QueryKeyNorm):
         title="QKNorm",
         formula="logit = g * (q / |q|) . (k / |k|)",
         paper="Henry et al., Query-Key Normalization for Transformers, 2020, arXiv 2010.04245",
-        summary="Cosines, stretched by one learned factor for the whole attention.",
+        summary="Cosine similarity times one learned factor for all heads.",
     )
 )
 class L2QueryKeyNorm(QueryKeyNorm):
@@ -96,7 +96,7 @@ class L2QueryKeyNorm(QueryKeyNorm):
 
     logit_scale = 1.0
 
-    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is more (released code:
+    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is larger (released code:
     # 1e-12), which bounds the gradient at a zero vector.
     def __init__(self, heads: int, key_heads: int, head_dim: int, *, length: Length = 75) -> None:
         super().__init__(heads, key_heads, head_dim)
@@ -124,7 +124,7 @@ class L2QueryKeyNorm(QueryKeyNorm):
             "Liu et al., Swin Transformer V2: Scaling Up Capacity and Resolution, 2021, arXiv "
             "2111.09883"
         ),
-        summary="Cosines, stretched by a learned factor for each head, at most 100.",
+        summary="Cosine similarity times a learned factor per head, at most 100.",
     )
 )
 class CosineQueryKeyNorm(QueryKeyNorm):
@@ -141,7 +141,7 @@ class CosineQueryKeyNorm(QueryKeyNorm):
     logit_scale = 1.0
     key_bias = False
 
-    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is more (released code:
+    # NOTE[DIFF]: vectors are divided by their length or 1e-6, whichever is larger (released code:
     # 1e-12), which bounds the gradient at a zero vector.
     def __init__(self, heads: int, key_heads: int, head_dim: int) -> None:
         super().__init__(heads, key_heads, head_dim)
@@ -183,7 +183,7 @@ class _PairedNorms(QueryKeyNorm):
         title="RMS query-key norm over all heads",
         formula="logit = q' . k' / sqrt(head_dim), (q', k') = RMSNorm of all heads together",
         paper="OLMo Team, 2 OLMo 2 Furious, 2024, arXiv 2501.00656",
-        summary="One gain a feature of the whole width; heads compete for the norm.",
+        summary="One gain per feature over all heads, which share one statistic.",
     )
 )
 class WholeRMS(_PairedNorms):
@@ -197,7 +197,7 @@ class WholeRMS(_PairedNorms):
     OLMo Team 2024, section 2.1.
     """
 
-    whole = True
+    all_heads = True
 
     def __init__(self, heads: int, key_heads: int, head_dim: int, *, eps: Positive = 1e-6) -> None:
         super().__init__(f"rms(eps={eps!r})", heads * head_dim, key_heads * head_dim)
@@ -235,7 +235,7 @@ class HeadRMS(_PairedNorms):
             "Dehghani et al., Scaling Vision Transformers to 22 Billion Parameters, 2023, arXiv "
             "2302.05442"
         ),
-        summary="What kept the logits of ViT-22B finite; LayerNorm without bias.",
+        summary="Kept the logits of ViT-22B finite; LayerNorm without bias.",
     )
 )
 class HeadLayer(_PairedNorms):

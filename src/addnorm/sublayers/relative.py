@@ -92,7 +92,9 @@ class T5Bias(Positions):
             "Press, Smith and Lewis, Train Short, Test Long: Attention with Linear Biases Enables "
             "Input Length Extrapolation, 2021, arXiv 2108.12409"
         ),
-        summary="A fixed penalty for distance, steeper in some heads; for lengths never trained.",
+        summary=(
+            "A fixed penalty for distance, steeper in some heads; extrapolates to unseen lengths."
+        ),
     )
 )
 class AlibiBias(Positions):

@@ -1,4 +1,4 @@
-"""Rotary positions: queries and keys turn with the index, so that only differences matter."""
+"""Rotary positions: queries and keys are rotated by position, so that only differences matter."""
 
 import math
 from typing import Literal
@@ -20,29 +20,29 @@ from addnorm.sublayers.positions import Positions, Rotation, frequencies, regist
             "Su et al., RoFormer: Enhanced Transformer with Rotary Position Embedding, 2021, arXiv "
             "2104.09864"
         ),
-        summary="Turns pairs of features of queries and keys; most language models since LLaMA.",
+        summary="Rotates feature pairs of queries and keys; most language models since LLaMA.",
     )
 )
 class RotaryPositions(Positions):
-    """Turn pairs (a, b) of each head's features by an angle that grows with the position.
+    """Rotate pairs (a, b) of each head's features by an angle that grows with the position.
 
     a' = a * cos(i * f_j) - b * sin(i * f_j)
     b' = b * cos(i * f_j) + a * sin(i * f_j)
 
     i: position of the token
     f_j: base ** (-2 j / R), for pair j of R / 2
-    R: share * head_dim features turn, the first ones
+    R: share * head_dim features are rotated, the first ones
     layout: pair j is (j, j + R / 2) with "half" (GPT-NeoX, LLaMA), (2 j, 2 j + 1) with
         "interleaved" (the paper, GPT-J); weights of one are wrong in the other
-    scaling: "linear" divides every f_j by factor; "llama3" those of waves longer than length / low,
-        none shorter than length / high, and goes over from one to the other between
+    scaling: "linear" divides every f_j by factor; "llama3" those of wavelengths above length / low,
+        none below length / high, and interpolates in between
 
     Su et al. 2021, section 3.2; share: Black et al., GPT-NeoX-20B, 2022, arXiv 2204.06745; linear:
     Chen et al., Extending Context Window by Positional Interpolation, 2023, arXiv 2306.15595;
     llama3: the released code of Llama 3.1.
     """
 
-    # NOTE[DIFF]: the paper pairs neighbours, layout=interleaved; the default is the layout of most
+    # NOTE[DIFF]: the paper pairs neighbors, layout=interleaved; the default is the layout of most
     # released weights. The two differ by a permutation of the features.
     def __init__(
         self,

@@ -290,7 +290,7 @@ class TabularTransformerClassifier(ClassifierMixin, TabularTransformer):
         return self.classes_[most_probable]
 
     def reliability(self, X: Any, y: Any, *, bins: int = 10) -> Reliability:
-        """Compare predicted probabilities with observed frequencies on labelled rows.
+        """Compare predicted probabilities with observed frequencies on labeled rows.
 
         With two classes, the probability is that of the second class; with more, it is that of the
         predicted class. `.save("plot.svg")` of the result draws the reliability diagram.

@@ -79,7 +79,7 @@ class TabularTransformerRegressor(RegressorMixin, TabularTransformer):
         "boolean", "categorical", "string" or "datetime".
     target_scaling : {"auto", "standard", "quantile"}, default="auto"
         Scaling of the target for training. "quantile" maps it to a normal distribution, which
-        lowers the absolute error but biases predictions towards the median. "auto" standardises,
+        lowers the absolute error but biases predictions towards the median. "auto" standardizes,
         and uses quantiles only if there are strong outliers and no single value makes up more than
         half of the rows. Use "standard" to predict means.
     importance : {"auto", "rollout", "permutation"}, default="auto"

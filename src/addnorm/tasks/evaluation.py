@@ -54,7 +54,7 @@ def evaluate(
     corpus = _open_corpus(run, task, data)
     corpus.path(split)
     if not corpus.counts[split]:
-        raise UserError(f"the {split!r} part of {corpus.folder} is empty; nothing to evaluate on")
+        raise UserError(f"the {split!r} split of {corpus.folder} is empty; nothing to evaluate on")
     if options is not None and task.evaluation_options is None:
         raise UserError(
             f"decoding options: expected none for task {task.name!r}, which decodes nothing"
@@ -73,8 +73,7 @@ def _open_corpus(run: RunProtocol, task: TextTask, data: str | Path | None) -> C
     folder = Path(run.recipe.data if data is None else data)
     if data is None and not folder.exists():
         raise UserError(
-            f"the corpus of this run, {folder}, does not exist any more; pass its folder with "
-            "--data"
+            f"the corpus of this run, {folder}, no longer exists; pass its folder with --data"
         )
     return task.open_corpus(folder)
 

@@ -55,7 +55,7 @@ class LanguageModeling(TextTask):
     x: a block of `max_length` tokens of the running text, in which every document begins with START
     """
 
-    noun, command = "language modelling", "generate"
+    noun, command = "language modeling", "generate"
     columns, compatible_corpora = ("text",), ("mlm",)
     demo_source = "documentation topics of the running Python (pydoc_data.topics)"
     model_kind, attention_stacks = "lm", ("decoder",)

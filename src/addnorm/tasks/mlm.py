@@ -66,7 +66,7 @@ class MaskedLanguageModeling(LanguageModeling):
     random_replace_rate: fraction of these that become a random token; the rest stays as it is
     """
 
-    noun, command = "masked language modelling", "fill-mask"
+    noun, command = "masked language modeling", "fill-mask"
     compatible_corpora = ("lm",)
     special_tokens = (MASK,)
     model_kind, attention_stacks = "masked_lm", ("encoder",)

@@ -304,7 +304,9 @@ def read_recipe(task: str | None, file: Path | None, overrides: Iterable[str]) -
     if task is not None:
         values["task"] = task
     if not values.get("data"):
-        raise UserError("a recipe needs data; add data=FOLDER, made by `addnorm data`")
+        raise UserError(
+            "data: expected a corpus folder, got none; add data=FOLDER, made by `addnorm data`"
+        )
     return Recipe.from_dict(values)
 
 

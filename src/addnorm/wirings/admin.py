@@ -22,7 +22,7 @@ from addnorm.wirings.post_norm import PostNorm
             "Liu et al., Understanding the Difficulty of Training Transformers, 2020, "
             "arXiv 2004.08249"
         ),
-        summary="Profiles the stack once and weighs the skips so that no branch dominates.",
+        summary="Profiles the stack once and scales the skips so that no branch dominates.",
         needs=("calibration",),
         reduces_to=(("admin(start=linear)", "post_ln"), ("admin", "post_ln")),
     )
@@ -37,14 +37,14 @@ class Admin(PostNorm):
     N: one norm per site, no final norm
 
     start=profile: omega_k = sqrt(running), running starts at 1 and becomes
-        Var[omega_k x] + Var[f_k]; every omega is in place before the next is computed
+        Var[omega_k x] + Var[f_k]; every omega is set before the next is computed
     start=paper:   omega_k = sqrt(sum of Var[f_j] over j < k), measured with all omega at 1
     start=log, linear, constant: no batch; sqrt((n + 1) / ln(n + 1) - 1), 1, or sqrt(n) for n sites
 
     Liu et al. 2020, section 4, and its released code; log, linear, constant: admin-torch 2022.
     """
 
-    # The released recipes: 8000 steps of warm-up, 6000 on IWSLT (methods 1, 3.7).
+    # The released recipes: 8000 steps of warm-up, 6000 on IWSLT.
     schedule = "inverse_sqrt(warmup=0.1)"
 
     # NOTE[DIFF]: profile is the rule of the released code, which counts the input's variance;
@@ -106,5 +106,5 @@ class Admin(PostNorm):
 
 
 def _variance(x: Tensor) -> float:
-    """Over all elements."""
+    """Return the biased variance of all elements."""
     return float(x.double().var(correction=0))

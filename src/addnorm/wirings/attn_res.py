@@ -38,8 +38,8 @@ class AttnRes(Wiring):
     y = N_final(h_end), mixed once more with its own w and g
 
     v: (..., dim) the sources; with form=full the embedding and every branch so far, with form=block
-        the embedding, the sums of finished blocks, and the running sum of the block at hand
-    w: (dim) per site but the first, and one at the end, starts at 0: all sources count alike
+        the embedding, the sums of finished blocks, and the running sum of the current block
+    w: (dim) per site but the first, and one at the end, starts at 0: all sources have equal weight
     g: (dim) with each w, starts at 1
     block: constant, layers in a block; the default gives about eight blocks
     N: one norm per site, and N_final
@@ -81,8 +81,8 @@ class AttnRes(Wiring):
 
     def write(self, state: State, site: Site, branch: Tensor) -> State:
         running, *finished = state
-        begun = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
-        return (begun if self._starts_block(site) else running + branch), *finished
+        new_sum = branch.to(running.dtype)  # under autocast a branch is coarser than the stream
+        return (new_sum if self._starts_block(site) else running + branch), *finished
 
     def close(self, state: State) -> Tensor:
         return self.apply_final_norm(self._mix_sources(state, len(self.plan.sites) - 1))
@@ -95,7 +95,7 @@ class AttnRes(Wiring):
         return super().no_decay() | {"w", "g"}
 
     def _starts_block(self, site: Site) -> bool:
-        """Whether a block begins here; in the full form every sub-layer is one."""
+        """Return whether a block begins here; in the full form every sub-layer is one."""
         return self.form == "full" or (site.first and site.layer % self.block == 0)
 
     def _mix_sources(self, sources: State, number: int) -> Tensor:

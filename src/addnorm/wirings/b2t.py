@@ -29,14 +29,14 @@ class B2T(Wiring):
     x_next = N(x + f(x) + bottom)     at its last sub-layer
 
     x, f(x): (..., dim) the stream and the branch
-    bottom: (..., dim) the stream as it entered the layer
+    bottom: (..., dim) the stream at the input of the layer
     N: one norm per site, no final norm
     query, key, value, out, ffn_in, ffn_out: start times 1 / sqrt(depth), unless rescale=False
 
     Takase et al. 2022, section 4.
     """
 
-    # The released recipe: 4000 steps of warm-up (methods 1, 3.8).
+    # The released recipe: 4000 steps of warm-up.
     schedule = "inverse_sqrt(warmup=0.1)"
     num_state_tensors = 2
 

@@ -1,4 +1,4 @@
-"""DeepNorm: Post-LN with a heavier skip and lighter start weights."""
+"""DeepNorm: Post-LN with a scaled skip and smaller initial weights."""
 
 from torch import Tensor
 
@@ -31,16 +31,16 @@ class DeepNorm(PostNorm):
     query, key: start unscaled
     N: one norm per site, no final norm
 
-    Wang et al. 2022, figure 2: K = 2 N or 2 M for a lone encoder or decoder, 3 M for a decoder with
-    cross-attention. Weights are drawn Xavier-normal. Pitfall: alpha belongs on the skip.
+    Wang et al. 2022, figure 2: K = 2 N or 2 M for a single encoder or decoder, 3 M for a decoder
+    with cross-attention. Weights are drawn Xavier-normal. Pitfall: alpha belongs on the skip.
     """
 
-    # As Admin, whose control it is in Transformer-Clinic (methods 1, 3.12).
+    # The same as Admin, its baseline in Transformer-Clinic.
     schedule = "inverse_sqrt(warmup=0.1)"
     scheme = "xavier_normal"
 
-    # NOTE[DIFF]: the paper writes layers and knows two or three sub-layers a layer; counted in
-    # sub-layers its three lone rules are one, which also serves layers of other sizes.
+    # NOTE[DIFF]: the paper counts layers of two or three sub-layers; counted in sub-layers, its
+    # three rules for single stacks are one, which also holds for layers of other sizes.
     # NOTE[DIFF]: torchscale multiplies default weights and biases by beta; here as in the paper.
     def __init__(
         self, plan: Plan, *, alpha: Positive | None = None, beta: Positive | None = None

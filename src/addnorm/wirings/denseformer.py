@@ -36,7 +36,7 @@ class DenseFormer(Wiring):
     N: one norm per site, and N_final
 
     Pagliardini et al. 2024, section 3. dilation=D keeps only j with i - j divisible by D; period=P
-    averages only behind every P-th layer.
+    averages only after every P-th layer.
     """
 
     # The released recipe: a warm-up of 2 % of the run (config/base.py).
@@ -58,7 +58,7 @@ class DenseFormer(Wiring):
         self.reset_parameters()
 
     def _source_layers(self, layer: int) -> range:
-        """The layers that an average reads, the newest last."""
+        """Return the layers that an average reads, the newest last."""
         return range(layer % self.dilation, layer + 1, self.dilation)
 
     def reset_parameters(self) -> None:

@@ -37,12 +37,12 @@ class DLCL(Wiring):
     Wang et al. 2019, section 4. The stack's output is the combination of the last row.
     """
 
-    # The released recipe warms up for 16000 steps, four times Vaswani's (methods 1, 3.5).
+    # The released recipe warms up for 16000 steps, four times Vaswani's.
     schedule = "inverse_sqrt(warmup=0.2)"
     num_state_tensors = None
 
     # NOTE[DIFF]: with place=pre the released code normalizes the last combination once more, though
-    # its terms are normalized already; so does this. final_norm=False gives the bare combination.
+    # its terms are normalized already, as here; final_norm=False omits it.
     # NOTE[DIFF]: the released code's start "one" also fills the unused upper triangle; it is 0
     # here.
     def __init__(

@@ -1,4 +1,4 @@
-"""False Pre-LN: the well-known bug, kept so that it can be shown, compared and recognised."""
+"""False Pre-LN: the well-known bug, kept so that it can be shown, compared and recognized."""
 
 from torch import Tensor
 
@@ -18,7 +18,7 @@ from addnorm.wirings.base import State, Wiring, register
             "not its text)"
         ),
         summary=(
-            "The skip starts after the norm, so there is no identity path: Post-LN in disguise. "
+            "The skip starts after the norm, so there is no identity path: it is Post-LN. "
             "It comes from PreNorm(Residual(f)) instead of Residual(PreNorm(f))."
         ),
     )
@@ -33,12 +33,12 @@ class FalsePreLN(Wiring):
     x, u, f(u): (..., dim) the stream, what the sub-layer reads, the branch
     N: one norm per site
 
-    With u_k = N(x_k) it reads u_next = N(u + f(u)): exactly Post-LN behind a norm on the embedding,
+    With u_k = N(x_k) it reads u_next = N(u + f(u)): exactly Post-LN after a norm on the embedding,
     without its last norm; final_norm=True brings that back (the shifted Post-LN of GLM-130B).
     Also PyTorch's first norm_first (pytorch issue 61165).
     """
 
-    # It is Post-LN in disguise (methods 1, 3.4).
+    # The same as Post-LN, which it computes.
     schedule = "inverse_sqrt(warmup=0.2)"
 
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:

@@ -1,4 +1,4 @@
-"""Fixup: no norm; zeros, shrunken weights, and scalars where a norm would shift and scale."""
+"""Fixup: no norm; zeros, scaled-down weights, and scalars where a norm would shift and scale."""
 
 from functools import partial
 
@@ -44,13 +44,13 @@ class Fixup(Wiring):
     have no bias vectors: build the sub-layers with bias=False to follow it.
     """
 
-    # The released recipe for Transformers has a warm-up all the same, 4000 steps in 226000
-    # (fairseq/run.sh; methods 1, 3.9).
+    # The released recipe for Transformers has a warm-up nevertheless, 4000 steps in 226000
+    # (fairseq/run.sh).
     schedule = "inverse_sqrt(warmup=0.05)"
 
     # NOTE[DIFF]: the released code builds cross-attention without the count of branches, so that
-    # its factor is 12 ** (-1 / 6) at any depth; here it has the count of the model, as all the
-    # others.
+    # its factor is 12 ** (-1 / 6) at any depth; here it has the count of the model, like all
+    # other branches.
     # NOTE[DIFF]: the released code also starts an untied output matrix at zero; that is the
     # model's.
     def __init__(self, plan: Plan) -> None:

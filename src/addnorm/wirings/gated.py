@@ -82,7 +82,7 @@ class Gated(Wiring):
 
 
 class _Gate(WiringModule):
-    """One gate of the paper."""
+    """Gate of one site; `kind` is the wiring's option `gate`."""
 
     def __init__(self, kind: str, dim: int, bias: float) -> None:
         super().__init__()
@@ -100,7 +100,7 @@ class _Gate(WiringModule):
             nn.init.constant_(self.bias, self.start)
 
     def forward(self, x: Tensor, y: Tensor) -> Tensor:
-        """The next stream."""
+        """Return the next stream from the stream `x` and the rectified branch `y`."""
         maps, bias = self.maps, self.bias
         if self.kind == "gru":
             reset = (maps["reset_y"](y) + maps["reset_x"](x)).sigmoid()

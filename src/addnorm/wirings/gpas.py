@@ -36,8 +36,8 @@ class GPAS(Decorator):
 
     G(x) = x - silu(g) * stop_gradient(x)
 
-    x <- G(x + f(N(x)))          place=stream, the own place of Pre-LN kinds: pre_ln, sandwich, ...
-    x <- N(alpha * G(x) + f(x))  place=skip, the own place of Post-LN kinds: post_ln, deepnorm, ...
+    x <- G(x + f(N(x)))          place=stream, the default for Pre-LN wirings: pre_ln, sandwich, ...
+    x <- N(alpha * G(x) + f(x))  place=skip, the default for Post-LN wirings: post_ln, deepnorm, ...
 
     x, f(x): (..., dim) the stream and the branch
     g: scalar, starts at 0, not decayed; one per layer, or per site with per=site
@@ -45,8 +45,8 @@ class GPAS(Decorator):
     Chen et al. 2025, section 3. At scale the release clips the gradient of g to 0.01.
     """
 
-    # NOTE[DIFF]: place=own follows the released code, which puts G behind the add of Pre-LN layers
-    # and on the skip of Post-LN ones; place=stream and place=skip say it for all.
+    # NOTE[DIFF]: place=own follows the released code, which puts G after the add of Pre-LN layers
+    # and on the skip of Post-LN ones; place=stream and place=skip use one placement in all layers.
     # NOTE[DIFF]: the released code shares one g among the sub-layers of a layer; per=site gives
     # each its own.
     def __init__(

@@ -90,7 +90,7 @@ class HybridNorm(Wiring):
         )
 
     def _norm_over_heads(self, norm: nn.Module, mask: Tensor | None) -> Branch:
-        """A norm for (B, H, L, K): every head has the mask and the condition of its tokens."""
+        """Return a norm of (B, H, L, K) in which heads share the mask and condition of a token."""
         cond = self._cond
         if mask is None and cond is None:
             return norm

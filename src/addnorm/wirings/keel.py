@@ -24,19 +24,19 @@ from addnorm.wirings.base import State, Wiring, register
     )
 )
 class Keel(Wiring):
-    """Post-LN with a scaled skip and a second norm in front of the sub-layer.
+    """Post-LN with a scaled skip and a second norm before the sub-layer.
 
     x_next = N_out(alpha * x + f(N_in(x)))
 
     x, f(x): (..., dim) the stream and the branch
-    alpha: constant, the number of sub-layers in the stack: 2 or 3 a layer
+    alpha: constant, the number of sub-layers in the stack: 2 or 3 per layer
     N_in, N_out: two norms per site; the last N_out is the last norm
 
     Chen and Wei 2026, from its abstract and two independent accounts; no code was
     released. Digests with a learned or convex gate describe something else.
     """
 
-    # NOTE[DIFF]: whether the authors keep a final norm is not known; behind N_out it would do
+    # NOTE[DIFF]: whether the authors keep a final norm is not known; after N_out it would do
     # nothing.
     def __init__(self, plan: Plan, *, alpha: Positive | None = None) -> None:
         super().__init__(plan)

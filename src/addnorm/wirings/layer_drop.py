@@ -73,6 +73,6 @@ class LayerDrop(Decorator):
         return self.inner.trunk(inside)
 
     def _split_state(self, state: State) -> tuple[State, State]:
-        """The coin with the state before the layer, and the state inside it."""
+        """Return (the draw and the state before the layer, the state inside the layer)."""
         before = 1 + (self.num_state_tensors or 0)
         return state[:before], state[before:]

@@ -57,12 +57,12 @@ class MHC(Wiring):
 
     # NOTE[DIFF]: no start was released but those for random tests; gates of 0.01 are the paper's,
     # Xavier for Phi and zero biases are Megatron's. With Phi = 0 as well the streams would stay
-    # equal for ever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
+    # equal forever. start=one_hot is the start of mhc-lite (Phi = 0, biases break the symmetry).
     # NOTE[DIFF]: streams are mixed by R transposed as in DeepSeek's code; direction=plain mixes by
     # R as in Megatron, whose end is the mean of the streams (end=mean; hyper-connections have the
     # sum).
-    # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; left out. The
-    # eps inside RMS and Sinkhorn is its 1e-6.
+    # NOTE[DIFF]: DeepSeek's code adds 1e-6 to `pre` and to the weights of the end; omitted here.
+    # The eps inside RMS and Sinkhorn is its 1e-6.
     def __init__(
         self,
         plan: Plan,
@@ -155,7 +155,7 @@ class _Gates(WiringModule):
             self.b.copy_(torch.cat([one, one, mixing]))
 
     def forward(self, streams: Tensor) -> list[Tensor]:
-        """One tensor (..., size) a group, in float32 or better."""
+        """Return one tensor (..., size) per group, in float32 or better."""
         v = streams.flatten(-2).to(statistics_dtype(streams))
         v = v * torch.rsqrt(v.square().mean(-1, keepdim=True) + 1e-6)
         values = torch.split(v @ self.phi.to(v.dtype), self.groups, -1)
@@ -164,7 +164,7 @@ class _Gates(WiringModule):
 
 
 def sinkhorn(logits: Tensor, iterations: int, eps: float = 1e-6) -> Tensor:
-    """A matrix with rows and columns that sum to 1, (..., n, n); columns exactly, rows nearly."""
+    """Return (..., n, n) matrices whose rows and columns sum to 1; columns exactly, rows nearly."""
     matrix = logits.softmax(-1) + eps
     matrix = matrix / (matrix.sum(-2, keepdim=True) + eps)
     for _ in range(iterations - 1):

@@ -1,4 +1,4 @@
-"""Mix-LN: Post-LN below, Pre-LN above."""
+"""Mix-LN: Post-LN in the lower layers, Pre-LN in the upper ones."""
 
 from torch import Tensor
 
@@ -40,7 +40,7 @@ class MixLN(Wiring):
     y      = N_final(x)       after the last site
 
     x, f(x): (..., dim) the stream and the branch
-    post: constant, share of Post-LN layers
+    post: constant, fraction of Post-LN layers
     N: one norm per site, and N_final
 
     Li, Yin and Liu 2024, section 3.

@@ -26,10 +26,10 @@ OUTPUT_ROLES = ("out", "ffn_out")
             "Hypersphere, 2024, arXiv 2410.01131"
         ),
         summary=(
-            "A branch only turns the stream on its sphere; no norm layer, no decay, no warm-up."
+            "A branch only rotates the stream on its sphere; no norm layer, no decay, no warm-up."
         ),
         needs=("after_step",),
-        undefined="The paper has no cross-attention; it has an `a` and a scale of its own here.",
+        undefined="The paper has no cross-attention; it has its own `a` and scale here.",
     )
 )
 class NGPT(Wiring):
@@ -50,7 +50,7 @@ class NGPT(Wiring):
     the paper.
     """
 
-    # No warm-up (methods 2, 7.1); the decay is the usual one.
+    # No warm-up; the decay is the usual one.
     schedule = "cosine(warmup=0)"
     scheme = "unit"
 
@@ -132,7 +132,7 @@ class NGPT(Wiring):
 
 
 def _normalize_query_key(scale: Tensor, query: Tensor, key: Tensor) -> tuple[Tensor, Tensor]:
-    """Both (B, H, L, K); a group of queries shares the scale of its key head."""
+    """Normalize and scale (B, H, L, K); a group of queries shares the scale of its key head."""
     scale = scale.unsqueeze(-2)
     groups = query.shape[-3] // key.shape[-3]
     return l2_normalize(query) * scale.repeat_interleave(groups, 0), l2_normalize(key) * scale

@@ -13,7 +13,7 @@ from addnorm.wirings.base import State, Wiring, register
         title="Plain residual",
         formula="x <- x + f(x)",
         paper="He et al., Deep Residual Learning for Image Recognition, 2015, arXiv 1512.03385",
-        summary="The control: what is left of Add & Norm without the norm.",
+        summary="Baseline: Add & Norm without the norm.",
     )
 )
 class PlainResidual(Wiring):

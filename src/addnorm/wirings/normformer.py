@@ -26,16 +26,16 @@ from addnorm.wirings.base import State, Wiring, empty_parameter, register
     )
 )
 class NormFormer(Wiring):
-    """Pre-LN with three more operations a layer.
+    """Pre-LN with three more operations per layer.
 
     x_next = x + N_a(Attn(N(x)))            attention, head h of Attn times g_h
-    x_next = lambda * x + FFN(N(x))         feed-forward, with N_b behind its activation
+    x_next = lambda * x + FFN(N(x))         feed-forward, with N_b after its activation
 
     x: (..., dim) the stream
     N: one norm per site, and a final one
     N_a: one norm per attention
     N_b: one norm per feed-forward, over its hidden width
-    g: (heads) per attention, starts at 1; before the output matrix, or behind it (head_scale=post)
+    g: (heads) per attention, starts at 1; before the output matrix, or after it (head_scale=post)
     lambda: (dim) per feed-forward, starts at 1; only with res_scale=True
 
     Shleifer, Weston and Ott 2021, section 2. The authors use res_scale for small models only and a
@@ -45,9 +45,9 @@ class NormFormer(Wiring):
     # The released recipe decays linearly after a short warm-up (fairseq, train_lm.sh).
     schedule = "linear(warmup=0.05)"
 
-    # NOTE[DIFF]: dropout acts on what attention returns, before N_a; behind it in fairseq.
+    # NOTE[DIFF]: dropout acts on what attention returns, before N_a; after it in fairseq.
     # NOTE[DIFF]: the paper scales heads before the output matrix, as is done here; fairseq scales
-    # behind it, where the features are no heads any more: head_scale=post.
+    # after it, where the features no longer belong to heads: head_scale=post.
     def __init__(
         self,
         plan: Plan,

@@ -19,7 +19,8 @@ from addnorm.wirings.base import State, Wiring, register
             "2204.02311"
         ),
         summary=(
-            "Pre-LN with half the waiting; GPT-J, PaLM, Falcon-7B and Phi-2 share one norm a layer."
+            "Pre-LN whose sub-layers run in parallel; GPT-J, PaLM, Falcon-7B and Phi-2 share one "
+            "norm per layer."
         ),
         undefined=(
             "The papers have no cross-attention; its branch is one more term of the sum here."
@@ -33,7 +34,7 @@ class Parallel(Wiring):
     y      = N_final(x)      after the last layer
 
     x, f(x): (..., dim) the stream and the branches
-    bottom: (..., dim) the stream as it entered the layer
+    bottom: (..., dim) the stream at the input of the layer
     N: one norm per layer (norms=shared: GPT-J, PaLM), or per site (norms=own: GPT-NeoX), and
         N_final
 

@@ -29,13 +29,13 @@ class PostLN(PostNorm):
     N: one norm per site; no final norm, the last site's is the last
 
     Vaswani et al. 2017, section 3.1. Pitfall: torch.nn.Transformer appends a final norm to Post-LN
-    all the same, which doubles the last one (pytorch issue 24930). `final_norm=True` is that, for
-    weights that come from there; invisible at start, since LayerNorm with gain 1 and bias 0 twice
-    is LayerNorm once.
+    nevertheless, which doubles the last one (pytorch issue 24930). `final_norm=True` reproduces it
+    for weights from there. At initialization it changes nothing: applied twice, LayerNorm with gain
+    1 and bias 0 equals LayerNorm applied once.
     """
 
-    # Trains badly without warm-up and with a short one: 8, 31 and 34 BLEU with 1, 500 and 4000
-    # steps (Xiong et al. 2020, arXiv 2002.04745; methods 1, 4.2). Long, for the sake of short runs.
+    # Trains poorly without or with a short warm-up: 8, 31 and 34 BLEU with 1, 500 and 4000 steps
+    # (Xiong et al. 2020, arXiv 2002.04745). The default is long because most runs are short.
     schedule = "inverse_sqrt(warmup=0.2)"
 
     def __init__(self, plan: Plan, *, final_norm: bool = False) -> None:

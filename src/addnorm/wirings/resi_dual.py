@@ -17,7 +17,7 @@ from addnorm.wirings.base import State, Wiring, register
             "Xie et al., ResiDual: Transformer with Dual Residual Connections, 2023, arXiv "
             "2304.14802"
         ),
-        summary="Post-LN's representations and Pre-LN's gradients, for one more norm a stack.",
+        summary="Post-LN's representations and Pre-LN's gradients, for one more norm per stack.",
         reduces_to=(("resi_dual(scale=0.5)", "resi_dual"),),
     )
 )
@@ -30,8 +30,8 @@ class ResiDual(Wiring):
 
     x: (..., dim) the stream that is read, starts at the embedding
     r: (..., dim) the stream that collects, starts at scale * embedding
-    scale: constant; below 1 it protects float16, N_final takes it out again
-    share: constant, the part of x in the result
+    scale: constant; below 1 it protects float16, N_final removes it
+    share: constant, weight of x in the output
     N: one norm per site, and N_final
 
     Xie et al. 2023, section 3. In a decoder of three sub-layers the rule is the same.

@@ -1,4 +1,4 @@
-"""ReZero: no norm; every branch starts switched off."""
+"""ReZero: no norm; every branch starts at zero."""
 
 from typing import Literal
 
@@ -34,7 +34,7 @@ class ReZero(Wiring):
     relative step of Adafactor is tiny for a parameter that starts at 0.
     """
 
-    # No warm-up (methods 1, 3.11). The decay is the usual one, as the paper asks for none.
+    # No warm-up. The decay is the usual one, as the paper specifies none.
     schedule = "cosine(warmup=0)"
 
     # NOTE[DIFF]: the released code shares one alpha among the sub-layers of a layer; the paper's

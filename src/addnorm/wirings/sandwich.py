@@ -18,8 +18,8 @@ from addnorm.wirings.base import State, Wiring, register
             "arXiv 2105.13290"
         ),
         summary=(
-            "The stream's variance grows by one a sub-layer whatever the weights; Peri-LN, Gemma 2 "
-            "and 3, GLM-4 and Grok-1 are wired so."
+            "The stream's variance grows by one per sub-layer whatever the weights; Peri-LN, Gemma "
+            "2 and 3, GLM-4 and Grok-1 use it."
         ),
     )
 )

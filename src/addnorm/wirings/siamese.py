@@ -36,7 +36,7 @@ class Siamese(Wiring):
 
     p, q: (..., dim) the Post-LN and the Pre-LN stream, both start at the embedding
     b: (..., dim) the branch
-    S, layer: constants, sub-layers a layer and the number of the layer from 1
+    S, layer: constants, sub-layers per layer and the number of the layer from 1
     N_post, N_pre, N_in: three norms per site
     N_p, N_q, N_final: three norms at the end
 
@@ -45,8 +45,8 @@ class Siamese(Wiring):
 
     num_state_tensors = 2
 
-    # NOTE[DIFF]: the released divisor is sqrt(2 * layer), for two sub-layers a layer; for other
-    # sizes sqrt(S * layer) is ours.
+    # NOTE[DIFF]: the released divisor is sqrt(2 * layer), for two sub-layers per layer; for other
+    # sizes sqrt(S * layer) is our generalization.
     def __init__(self, plan: Plan) -> None:
         super().__init__(plan)
         self.norms = self.make_site_norms()

@@ -33,7 +33,7 @@ class SkipInit(Wiring):
     a scalar for each sub-layer.
     """
 
-    # As ReZero, for the same reason: it starts as the identity (methods 2, 2.5).
+    # As ReZero, for the same reason: it starts as the identity.
     schedule = "cosine(warmup=0)"
 
     def __init__(self, plan: Plan, *, start: Finite = 0.0) -> None:

@@ -1,4 +1,4 @@
-"""Sub-LN: Pre-LN with a second norm in front of each output matrix."""
+"""Sub-LN: Pre-LN with a second norm before each output matrix."""
 
 import math
 
@@ -15,9 +15,7 @@ from addnorm.wirings.base import State, Wiring, register
         title="Sub-LN (Magneto)",
         formula="x <- x + W_out N_inner(g(N(x))), where f(h) = W_out g(h); y = N_final(x)",
         paper="Wang et al., Foundation Transformers, 2022, arXiv 2210.06423",
-        summary=(
-            "One wiring for language, vision and speech; BitNet, BEiT-3 and Kosmos are wired so."
-        ),
+        summary=("One wiring for language, vision and speech; BitNet, BEiT-3 and Kosmos use it."),
         undefined=(
             "Cross-attention has no inner norm and no start factor in the released code, and none "
             "here."

@@ -40,7 +40,7 @@ class TFixup(Wiring):
     Huang et al. 2020, section 3.2.
     """
 
-    # No warm-up is the point of it; the released recipe has a pace of 4000 (methods 1, 3.10).
+    # No warm-up by design; the released recipe has a pace of 4000.
     schedule = "decay_sqrt(pace=0.1)"
 
     # NOTE[DIFF]: the released code leaves query and key at Xavier gain 1 / sqrt(2), fairseq's

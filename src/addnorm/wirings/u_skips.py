@@ -1,4 +1,4 @@
-"""U-shaped skips: the outputs of the lower half are handed to the upper half, last to first."""
+"""U-shaped skips: the outputs of the lower half are passed to the upper half, last to first."""
 
 from typing import Literal
 
@@ -33,11 +33,11 @@ class USkips(Wiring):
 
     x_next = x + f(N(x))                              inside every layer
     x      = x + w_i * x_i                            mix=add, before layer depth - 1 - i
-    x      = W_i [x, x_i] + b_i                       mix=concat, the same place
+    x      = W_i [x, x_i] + b_i                       mix=concat, at the same position
     y      = N_final(x)                               after the last site
 
     x, f(x): (..., dim) the stream and the branch
-    x_i: (..., dim) the stream behind layer i, for i in the lower half; with odd depth the middle
+    x_i: (..., dim) the stream after layer i, for i in the lower half; with odd depth the middle
         layer has no partner
     w: scalar per pair, starts at `start`, 1 unless given
     W: (dim, 2 dim) per pair, starts N(0, 0.02^2) cut at 2 deviations; b at 0

@@ -207,7 +207,7 @@ def test_stress_test_prints_a_table(capsys):
     out = capsys.readouterr().out
     assert "largest gradient" in out
     assert out.count("True") == 6
-    assert "sensitivity to the rate without warm-up: 0." in out
+    assert "sensitivity to the learning rate without warm-up: 0." in out
 
 
 @pytest.mark.parametrize("loss", ["mse", "user_models:size"])
@@ -363,5 +363,5 @@ def test_text_is_not_truncated_at_any_width(width):
         for name in ("dependency", "stream_variance", "gradient_norm", "token_similarity"):
             assert f"{block.measurements[name]:.3g}" in words
     assert {"3.25", "1.12", "2.38", "True"} <= set(words)
-    assert ("closest arrangement: pre_ln (gpt2, vit), but for missing_final_norm" in
+    assert ("closest arrangement: pre_ln (gpt2, vit), except for missing_final_norm" in
             " ".join(words))  # fmt: skip

@@ -51,7 +51,7 @@ def test_infinity_is_a_string_in_json(run_command, runs, monkeypatch):
 @pytest.mark.parametrize(
     ("task", "arguments", "message"),
     [
-        ("lm", ["--split", "dev"], "has no 'dev' part; it has train, valid, test"),
+        ("lm", ["--split", "dev"], "has no 'dev' split; it has train, valid, test"),
         ("lm", ["--beam", "3"], "expected none for task 'lm', which decodes nothing"),
         ("lm", ["--data", "nowhere"], "no corpus at nowhere: there is no such folder"),
         ("translate", ["--beam", "0"], "beam: expected a whole number from 1, got 0"),

@@ -120,9 +120,9 @@ def test_truncated_compressed_file_is_rejected(tmp_path, compression):
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        (b"PK\x03\x04....", "is a zip archive; unpack it first"),
-        (b"BZh91AY", "is packed with bzip2; unpack it first"),
-        (b"\x28\xb5\x2f\xfd..", "is packed with zstd; unpack it first"),
+        (b"PK\x03\x04....", "is a zip archive; extract it first"),
+        (b"BZh91AY", "is compressed with bzip2; decompress it first"),
+        (b"\x28\xb5\x2f\xfd..", "is compressed with zstd; decompress it first"),
         ("word".encode("utf-16"), "is in UTF-16; expected UTF-8, try iconv"),
     ],
 )

@@ -260,7 +260,7 @@ def test_epsilon_is_read_from_the_formula():
     assert {norm.place for norm in report.norms} == {"entry", "final"}
 
 
-class Turned(nn.Module):
+class TransposedBatchNorm(nn.Module):
     """Batch norm of last-axis features, with as many points as features."""
 
     def __init__(self):
@@ -274,6 +274,6 @@ class Turned(nn.Module):
 @pytest.mark.parametrize("points", [DIM, DIM + 3])
 def test_batch_norm_of_last_axis_features_has_right_axis(points):
     torch.manual_seed(0)
-    model = nn.Sequential(Turned(), Turned()).eval()
+    model = nn.Sequential(TransposedBatchNorm(), TransposedBatchNorm()).eval()
     report = addnorm.doctor(model, torch.randn(4, points, DIM), rules=["wrong_axis"])
     assert not report.findings and all(norm.kind == "batch" for norm in report.norms)

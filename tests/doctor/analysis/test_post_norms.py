@@ -39,9 +39,9 @@ def test_one_false_pre_norm_keeps_final_norm(final):
     (line,) = report.stacks
     assert ("no final norm" not in line) is final
     assert line.startswith("3 x [self-attention, feed-forward], false Pre-LN and Pre-LN with Layer")
-    wanted = {("skip_after_norm", f"blocks.{i}") for i in range(DEPTH)}
-    wanted |= set() if final else {("missing_final_norm", "blocks.2")}
-    assert {(f.rule, f.path) for f in report.findings} == wanted
+    expected = {("skip_after_norm", f"blocks.{i}") for i in range(DEPTH)}
+    expected |= set() if final else {("missing_final_norm", "blocks.2")}
+    assert {(f.rule, f.path) for f in report.findings} == expected
 
 
 @pytest.mark.parametrize(("block", "wiring"), [(PreBlock, "pre_ln"), (PostBlock, "post_ln")])
@@ -55,7 +55,7 @@ def test_branch_fed_by_another_is_not_parallel(block, wiring):
 # the same arithmetic, flat and nested
 
 
-class Held(nn.Module):
+class Wrapper(nn.Module):
     """A module inside another one."""
 
     def __init__(self, part):
@@ -71,10 +71,10 @@ class Flat(nn.Module):
 
     def __init__(self, way, nested, depth=3):
         super().__init__()
-        hold = Held if nested else lambda part: part
-        self.way, self.first, self.last = way, nn.Linear(DIM, DIM), hold(nn.LayerNorm(DIM))
-        self.norms = nn.ModuleList(hold(nn.LayerNorm(DIM)) for _ in range(2 * depth))
-        self.subs = nn.ModuleList(hold(hold(FeedForward())) for _ in range(depth))
+        wrap = Wrapper if nested else lambda part: part
+        self.way, self.first, self.last = way, nn.Linear(DIM, DIM), wrap(nn.LayerNorm(DIM))
+        self.norms = nn.ModuleList(wrap(nn.LayerNorm(DIM)) for _ in range(2 * depth))
+        self.subs = nn.ModuleList(wrap(wrap(FeedForward())) for _ in range(depth))
 
     def forward(self, x):
         x = self.first(x)
@@ -118,7 +118,7 @@ WAYS = ("pre_ln", "post_ln", "res_post", "sandwich", "pre_post", "false_pre_ln")
 def test_wiring_does_not_depend_on_module_nesting(way):
     last = [nn.LayerNorm(DIM)] if way in ENDS else []
     layers = nn.Sequential(nn.Linear(DIM, DIM), *[Layer(way) for _ in range(3)], *last)
-    for model in (Flat(way, False), Flat(way, True), layers, Held(Held(layers))):
+    for model in (Flat(way, False), Flat(way, True), layers, Wrapper(Wrapper(layers))):
         report = addnorm.doctor(model, vectors())
         assert [b.wiring for b in report.blocks] == [way] * 3
         assert ("no final norm" in report.stacks[0]) is (way not in ENDS)
@@ -149,7 +149,7 @@ class Activated(nn.Module):
 def test_norm_before_branch_and_projection_is_entry_norm(way, nested):
     block = Activated(way, 16)
     if nested:
-        block.norm, block.end = Held(Held(block.norm)), Held(block.end)
+        block.norm, block.end = Wrapper(Wrapper(block.norm)), Wrapper(block.end)
     stem = [nn.Conv2d(3, 8, 3, padding=1)]
     stem += [nn.BatchNorm2d(8), nn.ReLU()] if way == "res_post" else []
     report = addnorm.doctor(nn.Sequential(*stem, block), torch.randn(2, 3, 8, 8), rules=())

@@ -85,7 +85,7 @@ def test_residual_groups():
     assert {b.wiring for b in inner} == {"pre_ln"}
 
 
-class Looked(Model):
+class EmbeddingForms(Model):
     """Embedding by indexing, or by a product with one-hot rows."""
 
     def __init__(self, way):
@@ -104,7 +104,7 @@ class Looked(Model):
 
 @pytest.mark.parametrize("way", ["index", "one hot"])
 def test_other_forms_of_embedding(way):
-    report = addnorm.doctor(Looked(way), ids())
+    report = addnorm.doctor(EmbeddingForms(way), ids())
     assert [b.wiring for b in report.blocks] == ["pre_ln"] * 6
 
 

@@ -18,12 +18,12 @@ ADD, SCALE = ("add", "+"), ("scale", "1.5")
 
 def pieces(model):
     torch.manual_seed(0)
-    (sketch,) = addnorm.doctor(model, ids(), rules=()).sketches
-    return sketch, [(piece.kind, piece.label) for piece in sketch.elements[1:-1]]
+    (layer,) = addnorm.doctor(model, ids(), rules=()).sketches
+    return layer, [(piece.kind, piece.label) for piece in layer.elements[1:-1]]
 
 
 @pytest.mark.parametrize(
-    ("model", "wanted"),
+    ("model", "expected"),
     [
         (Model(stack(PreBlock), nn.LayerNorm(DIM)), [NORM, LOOK, ADD, NORM, MLP, ADD, NORM]),
         (Model(stack(PostBlock)), [LOOK, ADD, NORM, MLP, ADD, NORM]),
@@ -31,16 +31,16 @@ def pieces(model):
         (Model(stack(PreBlock, fault="skip")), [NORM, LOOK, ADD, NORM, MLP, ADD]),
     ],
 )
-def test_elements_of_typical_layer(model, wanted):
-    sketch, found = pieces(model)
-    assert found == wanted
-    assert sketch.repeats == 3
+def test_elements_of_typical_layer(model, expected):
+    layer, elements = pieces(model)
+    assert elements == expected
+    assert layer.repeats == 3
 
 
 def test_false_pre_norm_skip_starts_after_norm():
-    sketch, _ = pieces(Model(stack(PreBlock, fault="skip")))
+    layer, _ = pieces(Model(stack(PreBlock, fault="skip")))
     norm, look, add = 1, 2, 3
-    assert sketch.elements[add].inputs == (norm, look)
+    assert layer.elements[add].inputs == (norm, look)
     healthy, _ = pieces(Model(stack(PreBlock)))
     assert healthy.elements[add].inputs == (0, look)
 

@@ -40,8 +40,8 @@ def test_reshape_moves_factors_with_their_entries(data):
     after = (*after, left)
     layout = reshape_layout(identity_layout(before), after)
     assert [math.prod(part.size for part in axis) for axis in layout] == list(after)
-    for axis, wanted in zip(layout, moved(before, after), strict=True):
-        assert wanted <= collect_origins([axis])
+    for axis, expected in zip(layout, moved(before, after), strict=True):
+        assert expected <= collect_origins([axis])
 
 
 def test_reshape_and_inverse_are_exact():

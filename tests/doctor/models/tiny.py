@@ -211,9 +211,9 @@ class Flat(nn.Module):
     def norm(self, x, i):
         i = 0 if self.fault == "shared" else i
         axis = 1 if self.fault == "axis" else -1
-        centred = x - x.mean(axis, keepdim=True)
-        size = torch.sqrt((centred**2).mean(axis).unsqueeze(axis) + 1e-5)
-        return centred / size * self.gains[i]
+        centered = x - x.mean(axis, keepdim=True)
+        size = torch.sqrt((centered**2).mean(axis).unsqueeze(axis) + 1e-5)
+        return centered / size * self.gains[i]
 
     def forward(self, tokens):
         x = self.table(tokens)

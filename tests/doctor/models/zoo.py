@@ -52,11 +52,11 @@ def both():
     return {"input_ids": ids(), "decoder_input_ids": ids()}
 
 
-def seen():
+def pixels():
     return {"pixel_values": images()}
 
 
-def heard():
+def audio():
     return {"input_features": torch.randn(B, 8, 40), "decoder_input_ids": ids()}
 
 
@@ -321,20 +321,20 @@ ZOO = {
                   num_attention_heads=H, vocab_size=V, new_decoder_architecture=False,
                   parallel_attn=True), L, PRE, {"parallel"}),
     "Cohere": (hf("CohereForCausalLM", "CohereConfig", text, **GROUPED), 2 * L, PRE, {"parallel"}),
-    "ViT": (hf("ViTModel", "ViTConfig", seen, **VISION, intermediate_size=128), 2 * L, PRE,
+    "ViT": (hf("ViTModel", "ViTConfig", pixels, **VISION, intermediate_size=128), 2 * L, PRE,
             NOTHING),
-    "DINOv2": (hf("Dinov2Model", "Dinov2Config", seen, **VISION, mlp_ratio=2), 2 * L, PRE,
+    "DINOv2": (hf("Dinov2Model", "Dinov2Config", pixels, **VISION, mlp_ratio=2), 2 * L, PRE,
                {"layer-scale"}),
-    "BEiT": (hf("BeitModel", "BeitConfig", seen, **VISION, intermediate_size=128, vocab_size=V,
+    "BEiT": (hf("BeitModel", "BeitConfig", pixels, **VISION, intermediate_size=128, vocab_size=V,
                 layer_scale_init_value=0.1), 2 * L, PRE, {"layer-scale"}),
-    "Swin": (hf("SwinModel", "SwinConfig", seen, **SWIN), 8, PRE, NOTHING),
-    "Swin v2": (hf("Swinv2Model", "Swinv2Config", seen, **SWIN), 8, "res_post", NOTHING),
-    "ConvNeXt": (hf("ConvNextModel", "ConvNextConfig", seen, hidden_sizes=[16, 32], depths=[2, 2],
+    "Swin": (hf("SwinModel", "SwinConfig", pixels, **SWIN), 8, PRE, NOTHING),
+    "Swin v2": (hf("Swinv2Model", "Swinv2Config", pixels, **SWIN), 8, "res_post", NOTHING),
+    "ConvNeXt": (hf("ConvNextModel", "ConvNextConfig", pixels, hidden_sizes=[16, 32], depths=[2, 2],
                     num_stages=2, image_size=32), 4, "mid-norm", {"layer-scale"}),
     "ResNet": (hf("ResNetModel", "ResNetConfig", lambda: {"pixel_values": images(64)},
                   embedding_size=16, hidden_sizes=[16, 32], depths=[2, 2], layer_type="basic"), 4,
                "res_post", {"activation-after-add"}),
-    "Whisper": (hf("WhisperModel", "WhisperConfig", heard, **{**PAIRED, "encoder_layers": 2,
+    "Whisper": (hf("WhisperModel", "WhisperConfig", audio, **{**PAIRED, "encoder_layers": 2,
                    "decoder_layers": 2}, max_source_positions=20, num_mel_bins=8, pad_token_id=0,
                    decoder_start_token_id=1, bos_token_id=1, eos_token_id=1), 10, PRE, NOTHING),
     "Mamba": (hf("MambaForCausalLM", "MambaConfig", text, hidden_size=D, num_hidden_layers=L,

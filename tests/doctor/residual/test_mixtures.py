@@ -92,7 +92,7 @@ def test_branch_added_to_two_streams_is_not_a_mixture():
     assert [b.wiring for b in report.blocks if "dual" not in b.tags] == ["post_ln"] * 3
 
 
-# where nothing is found, that is said, and why
+# a report without blocks explains why
 
 
 class Far(nn.Module):

@@ -99,7 +99,7 @@ def test_without_a_final_norm():
     report = addnorm.doctor(Streams("side by side", final=False), ids())
     assert {f.rule for f in report.findings} == {"missing_final_norm"}
     assert all("no final norm" in line for line in report.stacks)
-    assert report.closest() == "pre_ln (gpt2, vit), but for missing_final_norm"
+    assert report.closest() == "pre_ln (gpt2, vit), except for missing_final_norm"
 
 
 class Nested(Layers):

@@ -16,7 +16,7 @@ def rules(model, example):
 
 
 def sequence_first(fault=False, causal=False):
-    class Turned(nn.Module):
+    class SequenceFirst(nn.Module):
         def __init__(self):
             super().__init__()
             norm = (lambda d: HandNorm(d, axis=1)) if fault else nn.LayerNorm
@@ -25,7 +25,7 @@ def sequence_first(fault=False, causal=False):
         def forward(self, x):  # (tokens, batch, features)
             return self.body(x.transpose(0, 1)).transpose(0, 1)
 
-    return Turned()
+    return SequenceFirst()
 
 
 def test_sequence_first_inputs():
@@ -70,8 +70,8 @@ def test_attention_between_table_rows_is_found():
             self.up, self.down = nn.Linear(DIM, 2 * DIM), nn.Linear(2 * DIM, DIM)
 
         def forward(self, x):
-            centred = x - x.mean(self.axis, keepdim=True)
-            h = centred / (centred.pow(2).mean(self.axis, keepdim=True) + 1e-5).sqrt()
+            centered = x - x.mean(self.axis, keepdim=True)
+            h = centered / (centered.pow(2).mean(self.axis, keepdim=True) + 1e-5).sqrt()
             return self.norm(x + self.down(torch.relu(self.up(h))))
 
     x = torch.randn(6, DIM)

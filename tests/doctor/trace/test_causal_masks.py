@@ -18,7 +18,7 @@ def later(offset=1):
     return torch.ones(T, T, dtype=torch.bool).triu(offset)
 
 
-class Look(nn.Module):
+class Attention(nn.Module):
     """Handwritten attention; `weigh` turns scores into weights."""
 
     def __init__(self, weigh):
@@ -47,11 +47,11 @@ class Whole(nn.Module):
 class Block(nn.Module):
     def __init__(self, look):
         super().__init__()
-        self.look, self.mlp = look, FeedForward()
+        self.attention, self.mlp = look, FeedForward()
         self.one, self.two = nn.LayerNorm(DIM), nn.LayerNorm(DIM)
 
     def forward(self, x):
-        x = x + self.look(self.one(x))
+        x = x + self.attention(self.one(x))
         return x + self.mlp(self.two(x))
 
 
@@ -112,10 +112,10 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_wrong_mask_in_every_layer_is_found(name):
-    report = addnorm.doctor(model(lambda: Look(WRONG[name])), ids())
+    report = addnorm.doctor(model(lambda: Attention(WRONG[name])), ids())
     (finding,) = (f for f in report.findings if f.rule == "future_leak")
     assert finding.severity == "error"
-    assert finding.evidence["mask"] == ["blocks.0.look", "blocks.1.look"]
+    assert finding.evidence["mask"] == ["blocks.0.attention", "blocks.1.attention"]
     late = "late" in name or "learned" in name
     assert finding.evidence["begins ahead by"] == (2 if late else 1)
     assert ("one token too late" in finding.message) == late
@@ -146,19 +146,19 @@ HEALTHY = {
 
 @pytest.mark.parametrize("name", HEALTHY)
 def test_other_patterns_are_not_reported(name):
-    report = addnorm.doctor(model(lambda: Look(HEALTHY[name])), ids())
+    report = addnorm.doctor(model(lambda: Attention(HEALTHY[name])), ids())
     assert report.findings == ()
     assert [b.kind for b in report.blocks] == ["self-attention", "feed-forward"] * 2
 
 
 def test_mask_that_hides_the_past_is_inverted():
-    assert rules(model(lambda: Look(masked(later().mT)))) == {"inverted_mask"}
+    assert rules(model(lambda: Attention(masked(later().mT)))) == {"inverted_mask"}
 
 
 def test_windows_of_shifted_rows():
     """Shifted windows of Swin, some with a mask."""
 
-    class Windows(Look):
+    class Windows(Attention):
         def forward(self, x):
             wide = F.pad(x, (0, 0, 0, 1)).roll(2, 1)
             return (
@@ -178,10 +178,10 @@ def test_triangle_over_features_is_not_a_mask():
         def __init__(self):
             super().__init__()
             self.up, self.down = nn.Linear(DIM, T), nn.Linear(T, DIM)
-            self.look = Look(lambda m, s: s.softmax(-1))
+            self.attention = Attention(lambda m, s: s.softmax(-1))
 
         def forward(self, x):
-            return self.look(x) + self.down(self.up(x) @ torch.ones(T, T).triu())
+            return self.attention(x) + self.down(self.up(x) @ torch.ones(T, T).triu())
 
     assert "future_leak" not in rules(model(Sums))
 

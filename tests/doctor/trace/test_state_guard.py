@@ -71,7 +71,7 @@ def test_model_is_restored_after_failing_loss():
     assert state(model) == before
 
 
-class Looked(nn.Module):
+class MaxNormModel(nn.Module):
     """An embedding with max_norm, which rescales rows in place."""
 
     def __init__(self, table):
@@ -85,7 +85,7 @@ class Looked(nn.Module):
 
 def test_embedding_with_max_norm_is_restored():
     torch.manual_seed(0)
-    model = Looked(nn.Embedding(40, DIM, max_norm=0.1))
+    model = MaxNormModel(nn.Embedding(40, DIM, max_norm=0.1))
     before = state(model)
     addnorm.doctor(model, ids())
     assert state(model) == before
@@ -287,11 +287,11 @@ class Counting(nn.Module):
 def test_module_tested_with_random_inputs_is_restored():
     from addnorm.doctor.trace.opaque_modules import behaves_as_norm
 
-    part, heard = Counting(), []
-    part.register_forward_hook(lambda *_: heard.append(1))
+    part, calls = Counting(), []
+    part.register_forward_hook(lambda *_: calls.append(1))
     before = state(part)
     assert not behaves_as_norm(part, set())
-    assert (state(part), part.calls, heard) == (before, 0, [])
+    assert (state(part), part.calls, calls) == (before, 0, [])
 
 
 def test_spectral_norm_buffers_are_restored():

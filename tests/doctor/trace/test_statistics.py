@@ -44,8 +44,8 @@ def test_gradients_by_role_equal_autograd(fused):
     report = addnorm.doctor(model, vectors(), loss=lambda y: (y * weigh).sum())
     (model(vectors()) * weigh).sum().backward()
     names = {"query": block.a, "key": block.b, "value": block.c, "out": block.d}
-    wanted = {role: float(m.weight.grad.norm()) for role, m in names.items()}
-    assert by_role(report) == pytest.approx(wanted, rel=1e-4)
+    expected = {role: float(m.weight.grad.norm()) for role, m in names.items()}
+    assert by_role(report) == pytest.approx(expected, rel=1e-4)
 
 
 def look(block, x):
@@ -183,7 +183,7 @@ def test_statistics_of_images_in_both_layouts(sides, last):
 @pytest.mark.parametrize("padded", [0, 20])
 @pytest.mark.parametrize("kdim", [None, DIM + 3])
 def test_entropy_and_max_logit_of_multihead_attention(padded, kdim):
-    class Looking(nn.Module):
+    class CrossAttention(nn.Module):
         def __init__(self):
             super().__init__()
             self.f = nn.MultiheadAttention(DIM, 3, batch_first=True, kdim=kdim, vdim=kdim)
@@ -193,14 +193,14 @@ def test_entropy_and_max_logit_of_multihead_attention(padded, kdim):
             return x + out
 
     torch.manual_seed(0)
-    model, x, y = Looking(), torch.randn(2, 60, DIM), torch.randn(2, 100, kdim or DIM)
+    model, x, y = CrossAttention(), torch.randn(2, 60, DIM), torch.randn(2, 100, kdim or DIM)
     hidden = torch.zeros(2, 100, dtype=torch.bool)
     hidden[:, 100 - padded :] = padded > 0
     report = addnorm.doctor(model, (x, 2 * y, hidden), rules=())
-    model(x, 2 * y, hidden)  # again, for what it notes in a visit is gone with it
+    model(x, 2 * y, hidden)  # run again: the guard discards attributes set in the traced run
     weights = model.weights[0].detach().clamp_min(1e-20)
-    wanted = -(weights * weights.log()).sum(-1).mean() / torch.tensor(100.0).log()
-    assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)
+    expected = -(weights * weights.log()).sum(-1).mean() / torch.tensor(100.0).log()
+    assert values(report, "attention_entropy") == pytest.approx([float(expected)], rel=1e-4)
     assert values(report, "max_logit")[0] > 0
 
 
@@ -216,8 +216,8 @@ def test_softmax_over_another_axis():
     report = addnorm.doctor(whole, vectors(), rules=())
     whole(vectors())
     weights = model.weights[0].detach()
-    wanted = -(weights * weights.clamp_min(1e-20).log()).sum(-1).mean() / torch.tensor(7.0).log()
-    assert values(report, "attention_entropy") == pytest.approx([float(wanted)], rel=1e-4)
+    expected = -(weights * weights.clamp_min(1e-20).log()).sum(-1).mean() / torch.tensor(7.0).log()
+    assert values(report, "attention_entropy") == pytest.approx([float(expected)], rel=1e-4)
 
 
 def test_softmax_over_experts_is_not_attention():

@@ -76,8 +76,8 @@ def assert_results_close(actual, expected, coarsest=torch.float64):
 def textbook(x, f, formula, scale, factor):
     """Compute sum and norm directly from the formulas of the papers."""
     s = scale * x + factor * f
-    centred = s if formula.rms else s - s.mean(-1, keepdim=True)
-    y = centred / ((centred**2).mean(-1, keepdim=True) + formula.eps).sqrt()
+    centered = s if formula.rms else s - s.mean(-1, keepdim=True)
+    y = centered / ((centered**2).mean(-1, keepdim=True) + formula.eps).sqrt()
     y = y if formula.weight is None else y * formula.weight
     return s, y if formula.bias is None else y + formula.bias
 

@@ -26,8 +26,8 @@ def test_options_are_passed_to_torch(name):
     kind, settings = THEIRS[name]
     assert type(made) is kind
     for group in made.param_groups:
-        wanted = {"lr": 0.5, "betas": (0.7, 0.9), "eps": 1e-5, **settings}
-        assert {key: group[key] for key in wanted} == wanted
+        expected = {"lr": 0.5, "betas": (0.7, 0.9), "eps": 1e-5, **settings}
+        assert {key: group[key] for key in expected} == expected
     assert [group["weight_decay"] for group in made.param_groups] == [0.1, 0.0]
 
 

@@ -259,7 +259,7 @@ def test_restored_state_reproduces_bits(call, wiring):
     set_optimizer_state_dict(
         again, fresh.optimizers, optim_state_dict=known | {"state": state}, options=options
     )
-    assert same_bits(bits(again), restored)  # putting a state back moves no weight
+    assert same_bits(bits(again), restored)  # restoring a state does not change weights
     train(again, fresh, range(7, 12))
     assert same_bits(bits(model), bits(again))
 

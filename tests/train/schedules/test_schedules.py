@@ -28,14 +28,14 @@ def factors(call, steps):
     return [schedule.factor(step, steps) for step in range(1, steps + 1)]
 
 
-# Twins, written from the formulas.
+# References, written from the formulas.
 
 
 def noam(step, warmup, steps, k=1.0, dim=512):
     return k * dim**-0.5 * min(step**-0.5, step * warmup**-1.5)
 
 
-TWINS = {
+REFERENCES = {
     "none": lambda t, w, T: 1.0,
     "constant(warmup=7)": lambda t, w, T: min(t / w, 1.0),
     "inverse_sqrt(warmup=7)": lambda t, w, T: min(t / w, (w / t) ** 0.5),
@@ -54,14 +54,14 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("call", TWINS)
+@pytest.mark.parametrize("call", REFERENCES)
 def test_factors_match_formula(call):
-    wanted = [TWINS[call](step, 7, 40) for step in range(1, 41)]
-    assert factors(call, 40) == pytest.approx(wanted, abs=1e-12)
+    expected = [REFERENCES[call](step, 7, 40) for step in range(1, 41)]
+    assert factors(call, 40) == pytest.approx(expected, abs=1e-12)
 
 
 def test_every_schedule_has_a_reference():
-    assert {call.partition("(")[0] for call in TWINS} == set(registry)
+    assert {call.partition("(")[0] for call in REFERENCES} == set(registry)
 
 
 @pytest.mark.parametrize(("k", "warmup", "peak"), [(1, 4000, 6.988e-4), (2, 8000, 9.882e-4)])

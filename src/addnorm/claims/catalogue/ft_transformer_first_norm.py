@@ -136,6 +136,6 @@ class FtTransformerFirstNorm(ComparisonClaim):
 
 
 def _common_seeds(values: Sequence[Mapping[int, float]]) -> list[int]:
-    """Seeds that every table has."""
+    """Return the seeds that every table has."""
     every = [set(each) for each in values]
     return sorted(set.intersection(*every)) if every else []

@@ -1,4 +1,4 @@
-"""`addnorm train`: a run from a recipe, which goes on where it was."""
+"""`addnorm train`: train a model from a recipe, or resume its run."""
 
 import sys
 from pathlib import Path

@@ -22,7 +22,7 @@ class EndedCell(Protocol):
 
     @property
     def cell(self) -> Cell:
-        """The cell."""
+        """Arm, depth, warm-up, learning rate and seed of the training run."""
 
     @property
     def state(self) -> str:

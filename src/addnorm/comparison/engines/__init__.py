@@ -14,10 +14,10 @@ def make_engine(
     """Create an engine by name.
 
     Args:
-        name: local or ray.
-        workers: Cells at the same time; by default one per GPU, or one per core.
-        address: Address of the Ray cluster.
-        timeout: Seconds without progress before a cell is killed.
+        name: local or ray
+        workers: cells at the same time; by default one per GPU, or one per core
+        address: address of the Ray cluster
+        timeout: seconds without progress before a cell is killed
     """
     if name == "local":
         if address is not None:

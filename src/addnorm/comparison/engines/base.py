@@ -32,8 +32,8 @@ class Engine(ABC):
     """A place where cells run.
 
     Args:
-        workers: Cells at the same time; None leaves the number to the engine.
-        timeout: Seconds without progress before a cell is killed.
+        workers: Cells at the same time; None leaves the number to the engine
+        timeout: Seconds without progress before a cell is killed
     """
 
     def __init__(self, *, workers: int | None = None, timeout: float = 600.0) -> None:
@@ -50,12 +50,12 @@ class Engine(ABC):
         A cell that crashes, hangs or is killed ends with a result of ending `crashed`.
 
         Args:
-            jobs: Cells to train, in this order.
-            on_event: Receives the events of all cells.
-            stop_flag: Once it is set, running cells save a checkpoint and pause.
+            jobs: cells to train, in this order
+            on_event: receives the events of all cells
+            stop_flag: once it is set, running cells save a checkpoint and pause
 
         Raises:
-            DiskFullError: A problem that stops all cells.
+            DiskFullError: a problem that stops all cells
         """
 
     @property

@@ -57,10 +57,10 @@ class Task(ABC):
         """Return the recipe of a cell.
 
         Args:
-            spec: The comparison.
-            cell: A cell of it.
-            data: Folder of the data that all cells share.
-            tokenizer: File of the tokenizer that all cells share; unused for tables.
+            spec: the comparison
+            cell: a cell of it
+            data: folder of the data that all cells share
+            tokenizer: file of the tokenizer that all cells share; unused for tables
         """
 
     @abstractmethod
@@ -89,7 +89,7 @@ class Task(ABC):
 
     @abstractmethod
     def read_examples(self, folder: Path) -> list[Example]:
-        """Return the first held-out examples. folder: that of the comparison."""
+        """Return the first held-out examples, from the folder of the comparison."""
 
     @abstractmethod
     def is_correct(self, answer: str, expected: str) -> bool:

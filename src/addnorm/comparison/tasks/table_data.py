@@ -137,9 +137,9 @@ class TableSplits:
         """Write the splits as Parquet files.
 
         Args:
-            folder: Receives the train and validation rows.
-            score: Receives the test rows; None writes none.
-            max_rows: Maximum number of test rows.
+            folder: receives the train and validation rows
+            score: receives the test rows; None writes none
+            max_rows: maximum number of test rows
         """
         about: dict[str, Any] = {"target": self.target, "kind": self.kind, "batch": self.batch}
         about |= {"classes": self.classes, "types": self.types}
@@ -164,7 +164,7 @@ class TableSplits:
 
 
 def read_examples(folder: Path) -> list[Example]:
-    """Return the first test rows as text. folder: the `score` folder of `TableSplits.save`."""
+    """Return the first test rows as text, from the `score` folder of `TableSplits.save`."""
     path = folder / f"{TEST}.parquet"
     if not path.is_file():
         return []

@@ -66,10 +66,10 @@ def build_estimator(recipe: TableRecipe, kind: str, *, epochs: int, batch: int) 
     Parameters that the model does not use are left out.
 
     Args:
-        recipe: Recipe of the cell.
-        kind: classify or regress.
-        epochs: Number of epochs; early stopping is disabled, so that all cells get the same.
-        batch: Rows per optimizer step.
+        recipe: recipe of the cell
+        kind: classify or regress
+        epochs: number of epochs; early stopping is disabled, so that all cells get the same
+        batch: rows per optimizer step
     """
     estimator = ESTIMATORS[kind](random_state=recipe.seed)
     model = MODELS.get(recipe.params.get("model", estimator.model))
@@ -96,11 +96,11 @@ class _CellCallback(TrainCallback):
     """Callback that keeps the metrics of each epoch, sends heartbeats and stops the fit.
 
     Args:
-        heartbeat: Receives the step and the loss after each epoch.
-        stop_flag: Set by Ctrl-C or SIGTERM.
-        pause_step: Step after which to stop; None trains to the end.
-        batches: Batches per epoch.
-        rows: Rows per epoch.
+        heartbeat: receives the step and the loss after each epoch
+        stop_flag: set by Ctrl-C or SIGTERM
+        pause_step: step after which to stop; None trains to the end
+        batches: batches per epoch
+        rows: rows per epoch
     """
 
     def __init__(

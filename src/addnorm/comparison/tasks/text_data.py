@@ -51,7 +51,7 @@ def unigram_loss(corpus: Corpus, tokenizer: Tokenizer, recipe: Recipe) -> float:
         count += targets.numel()
     if not count:
         raise UserError(
-            f"the valid part of {corpus.folder} has no usable record; expected sentences of at "
+            f"the valid split of {corpus.folder} has no usable record; expected sentences of at "
             f"most {recipe.max_length} tokens: try a larger max_length"
         )
     return loss / count
@@ -71,8 +71,8 @@ def check_corpus(task: TextTask, spec: Comparison) -> None:
     corpus = task.open_corpus(spec.data)
     if not corpus.counts.get("valid"):
         raise UserError(
-            f"the corpus {corpus.folder} has no valid part, by which arms are compared; make it "
-            "again with one, as with `addnorm data ... --valid 0.05`"
+            f"the corpus {corpus.folder} has no valid split, by which arms are compared; build it "
+            "again with one, for example with `addnorm data ... --valid 0.05`"
         )
 
 

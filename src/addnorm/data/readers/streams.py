@@ -21,9 +21,9 @@ MAX_BYTES = 4 * MAX_CHARACTERS  # UTF-8 has at most four bytes per character
 # Formats are recognized by their first bytes, not by the file name.
 GZIP, XZ = b"\x1f\x8b", b"\xfd7zXZ\x00"
 UNSUPPORTED_FORMATS = {
-    b"PK\x03\x04": "a zip archive; unpack it first",
-    b"BZh": "packed with bzip2; unpack it first, or pack it with gzip or xz",
-    b"\x28\xb5\x2f\xfd": "packed with zstd; unpack it first, or pack it with gzip or xz",
+    b"PK\x03\x04": "a zip archive; extract it first",
+    b"BZh": "compressed with bzip2; decompress it first, or use gzip or xz",
+    b"\x28\xb5\x2f\xfd": "compressed with zstd; decompress it first, or use gzip or xz",
     b"\xff\xfe": "in UTF-16; expected UTF-8, try iconv -f UTF-16 -t UTF-8",
     b"\xfe\xff": "in UTF-16; expected UTF-8, try iconv -f UTF-16 -t UTF-8",
 }

@@ -67,9 +67,9 @@ def trace_axes(
     """Follow the axes of a stream through a set of nodes.
 
     Args:
-        graph: recorded graph.
-        nodes: nodes to follow.
-        starts: nodes whose axes are those of the stream.
+        graph: recorded graph
+        nodes: nodes to follow
+        starts: nodes whose axes are those of the stream
 
     Returns:
         The layout of each node that depends on the starts, and the operations that mix.
@@ -223,7 +223,7 @@ class _AxisTracer:
         return tuple(axis for i, axis in enumerate(layout) if i not in dims)
 
     def _is_weighted_sum(self, source: int, dims: list[int]) -> bool:
-        """Whether the reduced tensor is a product of pair weights and values.
+        """Return whether the reduced tensor is a product of pair weights and values.
 
         This is attention as `(weights[..., None] * values).sum(-2)`: the reduced axes of the stream
         also occur on an axis that remains.

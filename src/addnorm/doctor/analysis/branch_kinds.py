@@ -53,10 +53,10 @@ def classify_branch(
     """Return the kind of a branch.
 
     Args:
-        graph: recorded graph.
-        add: the residual add.
-        steps: operations of the branch that mix tokens.
-        start: node inside the branch; if given, only the part after it counts.
+        graph: recorded graph
+        add: the residual add
+        steps: operations of the branch that mix tokens
+        start: node inside the branch; if given, only the part after it counts
     """
     path = _branch_nodes(graph, add, start=start)
     products, kinds = attention_steps(steps), {step.kind for step in steps}
@@ -127,8 +127,8 @@ def find_token_mixing(walk: BranchWalk, *, matrix_axes: frozenset[int]) -> list[
     """Return the operations of a branch that mix tokens: those along any axis but the features.
 
     Args:
-        walk: the branch.
-        matrix_axes: axes along which matrices of any branch of the model work.
+        walk: the branch
+        matrix_axes: axes along which matrices of any branch of the model work
     """
     if walk.add.width in walk.shape:
         features = -1 - walk.shape[::-1].index(walk.add.width)
@@ -181,7 +181,7 @@ def attention_nodes(graph: Graph, nodes: AbstractSet[int]) -> list[int]:
 
 
 def _is_foreign(graph: Graph, add: ResidualAdd, *, source: int) -> bool:
-    """Whether an operand of an attention does not come from its own stream."""
+    """Return whether an operand of an attention does not come from its own stream."""
     if source in add.path:
         return False
     if graph.reaches(add.fork, source):
@@ -190,7 +190,7 @@ def _is_foreign(graph: Graph, add: ResidualAdd, *, source: int) -> bool:
 
 
 def _has_scan(graph: Graph, path: AbstractSet[int]) -> bool:
-    """Whether tokens are computed one after another, each from those before it."""
+    """Return whether tokens are computed one after another, each from those before it."""
     written: list[int] = []
     for index in sorted(path):
         node = graph[index]
@@ -202,8 +202,10 @@ def _has_scan(graph: Graph, path: AbstractSet[int]) -> bool:
 
 
 def _is_sequential(graph: Graph, path: AbstractSet[int], *, nodes: list[int]) -> bool:
-    """Whether the first of some nodes reads few slices of a tensor and the last many, or vice
-    versa: the time steps of a recurrence."""
+    """Return whether some nodes are the time steps of a recurrence.
+
+    Then the first reads few slices of a tensor and the last many, or vice versa.
+    """
     if len(nodes) < MIN_RECURRENCE_TOKENS:
         return False
     counts = [_count_slices(graph, path, index=part) for part in (nodes[0], nodes[-1])]
@@ -226,7 +228,7 @@ def _count_slices(graph: Graph, path: AbstractSet[int], *, index: int) -> int:
 
 
 def has_parallel_branches(graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd) -> bool:
-    """Whether the branch is the sum of an attention and another sub-layer with the same fork."""
+    """Return whether the branch adds an attention and another sub-layer with the same fork."""
     return find_parallel_paths(graph, norms, add=add) is not None
 
 
@@ -236,10 +238,10 @@ def find_branch_kinds(
     """Return the kinds of all branches of an add: two if parallel branches are summed first.
 
     Args:
-        graph: recorded graph.
-        norms: all norms, by the node of their result.
-        add: the residual add.
-        kind: kind of its branch as a whole, which is that of the attention.
+        graph: recorded graph
+        norms: all norms, by the node of their result
+        add: the residual add
+        kind: kind of its branch as a whole, which is that of the attention
     """
     paths = find_parallel_paths(graph, norms, add=add)
     if paths is None:

@@ -52,8 +52,8 @@ def classify(graph: Graph, adds: Adds) -> ModelAnalysis:
     """Analyze every residual add of a recorded graph.
 
     Args:
-        graph: graph of one forward pass.
-        adds: residual adds as the recorder found them, by the node of their sum.
+        graph: graph of one forward pass
+        adds: residual adds as the recorder found them, by the node of their sum
     """
     norms = find_norms(graph)
     placed = _place_adds(graph, norms, adds=refine_adds(graph, adds))
@@ -122,7 +122,7 @@ def _classify_branches(
 
 
 def _is_parallel(graph: Graph, norms: Mapping[int, Norm], *, placed: PlacedAdd) -> bool:
-    """Whether another branch reads the same fork: added before, or inside this branch."""
+    """Return whether another branch reads the same fork: added before, or inside this branch."""
     is_second = placed.add.parallel_to is not None and placed.fed_by is None
     return is_second or has_parallel_branches(graph, norms, add=placed.add)
 

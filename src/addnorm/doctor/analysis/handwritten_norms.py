@@ -203,7 +203,7 @@ def _absolute_kind(graph: Graph, node: Node) -> str:
 
 
 def _is_power(node: Node) -> bool:
-    """Whether a node is a power of its input, such as x * x."""
+    """Return whether a node is a power of its input, such as x * x."""
     return node.op in ("pow", "square", "float_power") or (
         node.op == "mul" and len({(o.kind, o.node) for o in node.operands}) == 1
     )
@@ -232,7 +232,7 @@ def _is_square_root(node: Node) -> bool:
 
 
 def _is_reduction(graph: Graph, node: Node) -> bool:
-    """Whether a node reduces a larger tensor and reads no weights."""
+    """Return whether a node reduces a larger tensor and reads no weights."""
     if not node.inputs:
         return False
     largest = max(graph[i].size for i in node.inputs)
@@ -280,7 +280,7 @@ def _trace_to_base(graph: Graph, index: int) -> tuple[list[int], bool]:
 
 
 def _is_centering(graph: Graph, node: Node) -> bool:
-    """Whether a node is `x - m`, where m is a mean without weights."""
+    """Return whether a node is `x - m`, where m is a mean without weights."""
     small = min(node.inputs, key=lambda i: graph[i].size)
     if node.op == "add" and not any(graph[i].op == "neg" for i in node.inputs):
         return False

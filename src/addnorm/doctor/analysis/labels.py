@@ -82,7 +82,7 @@ def list_tags(analysis: ModelAnalysis, block: AddAnalysis) -> tuple[str, ...]:
 
 
 def has_sub_norm(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
-    """Whether Pre-LN has another norm before the last matrix of its branch, as Sub-LN has.
+    """Return whether Pre-LN has another norm before the last matrix of its branch, as Sub-LN has.
 
     In an attention it follows the product with the values; norms of queries, keys and their
     low-rank projections precede it. In a feed-forward it follows the first matrix.
@@ -104,7 +104,7 @@ def has_sub_norm(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
 
 
 def differs_from_one(scale: Scale) -> bool:
-    """Whether a scale is a constant scalar other than 1 and -1."""
+    """Return whether a scale is a constant scalar other than 1 and -1."""
     is_scalar = scale.kind == "constant" and scale.size == 1  # a larger one is a mask or a table
     return is_scalar and scale.value is not None and abs(abs(scale.value) - 1) > 1e-6
 
@@ -129,7 +129,7 @@ def find_entry_scales(analysis: ModelAnalysis, block: AddAnalysis) -> list[float
 
 
 def reads_multiple_streams(analysis: ModelAnalysis, block: AddAnalysis) -> bool:
-    """Whether a branch reads a mixture of several earlier streams."""
+    """Return whether a branch reads a mixture of several earlier streams."""
     graph = analysis.graph
     for index in block.entry_norms:
         path = graph.nodes_between(block.add.fork, analysis.norms[index].source)

@@ -3,6 +3,16 @@
 x + g(h + f(h)), h = linear(x)     the add in the branch is an inner add
 x + blocks(x)                      the branch is a whole stream: a long skip over its adds
 x = norm(x + f), y = y + f         the branch f is added to two streams: the second is a dual
+
+Example of the first line, with g and f as linear layers:
+
+    model code               nodes of the graph
+    h = linear(x)            1 linear(0)
+    h = h + f(h)             2 linear(1), 3 add(1, 2)
+    y = x + g(h)             4 linear(3), 5 add(0, 4)
+
+Both sums are residual adds. Node 3 is in the path of the branch of node 5, so its `outer_add` is 5,
+and `ModelAnalysis.blocks` lists node 5 only.
 """
 
 from collections.abc import Mapping
@@ -17,7 +27,7 @@ from addnorm.doctor.residual.residual_adds import ResidualAdd
 from addnorm.doctor.residual.shortcut_steps import is_sublayer_output
 
 MAX_SKIP_STEPS = 200
-"""Maximum number of steps along the stream that a long skip leaps over."""
+"""Maximum number of steps along the stream that a long skip spans."""
 
 
 def nest_adds(
@@ -31,11 +41,11 @@ def nest_adds(
     """Relate each residual add to the others.
 
     Args:
-        graph: recorded graph.
-        norms: all norms.
-        placed: adds in the order of execution.
-        kinds: kind of each branch, by the node of its add.
-        parallel: nodes of the adds whose branch shares its fork with another one.
+        graph: recorded graph
+        norms: all norms
+        placed: adds in the order of execution
+        kinds: kind of each branch, by the node of its add
+        parallel: nodes of the adds whose branch shares its fork with another one
     """
     nested = _find_nesting(graph, norms, placed=placed, kinds=kinds, parallel=parallel)
     nested = _find_duals(graph, nested)
@@ -125,7 +135,7 @@ def _make_nested(
 def _continues_outside(
     graph: Graph, adds: Mapping[int, ResidualAdd], *, inner: ResidualAdd, add: ResidualAdd
 ) -> bool:
-    """Whether the stream of an inner add has adds outside the branch that reads it."""
+    """Return whether the stream of an inner add has adds outside the branch that reads it."""
     visited, waiting = {add.node}, [inner.node]
     while waiting:
         for user in graph[waiting.pop()].users:
@@ -141,7 +151,7 @@ def _continues_outside(
 def _is_long_skip(
     graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd, adds: Mapping[int, ResidualAdd]
 ) -> bool:
-    """Whether the branch is a stream that leads back to the fork by adds and norms alone."""
+    """Return whether the branch is a stream that leads back to the fork by adds and norms alone."""
     index = graph.trace_back(add.branch)[-1][0]
     if index not in adds or index == add.parallel_to:
         return False

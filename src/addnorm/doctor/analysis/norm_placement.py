@@ -66,11 +66,11 @@ def place_norms(
     """Find the norms and scales on the branch of a residual add.
 
     Args:
-        graph: recorded graph.
-        norms: all norms, by the node of their result.
-        adds: all residual adds.
-        add: the add in question.
-        fed_by: output of another branch that this one reads instead of the fork.
+        graph: recorded graph
+        norms: all norms, by the node of their result
+        adds: all residual adds
+        add: the add in question
+        fed_by: output of another branch that this one reads instead of the fork
     """
     entry = _find_entry(graph, norms, add=add, fed_by=fed_by)
     end = _find_exit(graph, norms, add=add, entry_norms=entry.entry_norms)
@@ -120,7 +120,7 @@ def _find_entry(
 def _is_branch_start(
     graph: Graph, norms: Mapping[int, Norm], *, add: ResidualAdd, index: int
 ) -> bool:
-    """Whether a node is the first operation of the sub-layer, and not part of a norm."""
+    """Return whether a node is the first operation of the sub-layer, and not part of a norm."""
     node = graph[index]
     if is_mixing(node.op):
         return index not in add.mixing_nodes and not _is_norm_statistic(graph, norms, index=index)
@@ -131,7 +131,7 @@ def _is_branch_start(
 
 
 def _is_norm_statistic(graph: Graph, norms: Mapping[int, Norm], *, index: int) -> bool:
-    """Whether a product computes the mean or the length inside a norm written by hand."""
+    """Return whether a product computes the mean or the length inside a norm written by hand."""
     return any(
         norm.by_hand and index in _norm_inner_nodes(graph, norm)
         for norm in norms.values()
@@ -197,7 +197,7 @@ def _find_exit(
 
 
 def _is_exit_norm(graph: Graph, add: ResidualAdd, *, index: int) -> bool:
-    """Whether a norm is on the branch, after an operation that mixes."""
+    """Return whether a norm is on the branch, after an operation that mixes."""
     return index in add.path and graph.has_mixing(
         graph.nodes_between(add.fork, index), exclude=add.fork
     )
@@ -215,7 +215,7 @@ def _drop_norm_scales(graph: Graph, norm: Norm, *, scales: list[Scale]) -> list[
 
 
 def _is_unit_rms_scale(graph: Graph, norm: Norm, *, scale: Scale) -> bool:
-    """Whether a scale is the sqrt(dim) that turns a unit vector into an RMS norm."""
+    """Return whether a scale is the sqrt(dim) that turns a unit vector into an RMS norm."""
     width = graph[norm.source].shape[-1] if graph[norm.source].shape else 1
     value = scale.value or 0
     return norm.kind == "rms" and scale.kind == "constant" and abs(value**2 - width) < 1e-2 * width

@@ -140,7 +140,7 @@ def find_gain_nodes(graph: Graph, norm: Norm) -> set[int]:
 
 
 def is_query_key(graph: Graph, norm: Norm) -> bool:
-    """Whether a norm normalizes queries or keys.
+    """Return whether a norm normalizes queries or keys.
 
     Then an attention product reads its result, with at most rotary positions between.
     """
@@ -154,7 +154,7 @@ def is_query_key(graph: Graph, norm: Norm) -> bool:
 
 
 def _is_rotary(graph: Graph, reached: set[int], *, index: int) -> bool:
-    """Whether a node is `q * cos + rotate(q) * sin`."""
+    """Return whether a node is `q * cos + rotate(q) * sin`."""
     node = graph[index]
     is_rotation = all(i in reached or graph[i].op in ("mul", "cat", "neg") for i in node.inputs)
     return node.op == "add" and len(node.inputs) == 2 and is_rotation

@@ -48,9 +48,9 @@ def assign_post_norms(
     """Return the norms after each sum, by the node of the add.
 
     Args:
-        graph: recorded graph.
-        norms: all norms, by the node of their result.
-        adds: residual adds in the order of execution.
+        graph: recorded graph
+        norms: all norms, by the node of their result
+        adds: residual adds in the order of execution
     """
     return _PostNormPass(graph, norms, adds).run()
 
@@ -183,7 +183,7 @@ class _PostNormPass:
         return claimed
 
     def _has_inner_norm(self, add: NestedAdd) -> bool:
-        """Whether the branch has a norm inside, other than those of queries and keys."""
+        """Return whether the branch has a norm inside, other than those of queries and keys."""
         return any(
             self.norms[i].kind != "l2" and not is_query_key(self.graph, self.norms[i])
             for i in add.inner_norms
@@ -276,7 +276,7 @@ class _PostNormPass:
             self._update(first, is_false_pre_norm=True)
 
     def _is_shifted_post_norm(self, rows: list[NestedAdd]) -> bool:
-        """Whether blocks are Post-LN moved by half a block.
+        """Return whether blocks are Post-LN moved by half a block.
 
         There is a norm before the first sum, and none of its own after the last. A norm that
         follows the last sum becomes a final norm if the others belong to the blocks after them.
@@ -300,7 +300,7 @@ class _PostNormPass:
         return is_shifted
 
     def _belongs_to_next(self, rows: list[NestedAdd], *, after_last: int) -> bool:
-        """Whether the module path of each norm is nearer to the branch after it."""
+        """Return whether the module path of each norm is nearer to the branch after it."""
         graph = self.graph
 
         def closeness(norm: int, block: NestedAdd) -> int:

@@ -57,7 +57,7 @@ class StreamLink:
 
         Args:
             include_before_mixture: whether to include norms of single streams before they are
-                mixed.
+                mixed
         """
         norms: list[int] = []
         for event in self.events:
@@ -79,11 +79,11 @@ def find_stream_link(
     """Walk back along the stream to the residual add before.
 
     Args:
-        graph: recorded graph.
-        adds: all residual adds.
-        norms: all norms.
-        add: add whose link is searched.
-        start: node where the walk starts, usually the fork.
+        graph: recorded graph
+        adds: all residual adds
+        norms: all norms
+        add: add whose link is searched
+        start: node where the walk starts, usually the fork
     """
     events: list[StreamEvent] = []
     index = start

@@ -4,6 +4,19 @@ The blocks of a stream repeat with some period. The most frequent period, neares
 the stack, becomes a list of elements:
 
     two Pre-LN blocks   ->   input, norm, sublayer, add, norm, sublayer, add, norm, output
+
+An element refers to those that it reads by their positions. The add of a Post-LN layer reads the
+input and the sub-layer:
+
+    >>> import torch
+    >>> import addnorm
+    >>> from addnorm.doctor.model_trace import trace_model
+    >>> ffns = [torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU()) for _ in range(3)]
+    >>> stack = addnorm.Stack(ffns, dim=4, kinds=("ffn",), wiring="post_ln")
+    >>> with trace_model(stack, torch.randn(2, 3, 4)) as trace:
+    ...     (layer,) = build_typical_layers(trace.analysis)
+    >>> layer.repeats, [(element.kind, element.inputs) for element in layer.elements]
+    (3, [('input', ()), ('sublayer', (0,)), ('add', (0, 1)), ('norm', (2,)), ('output', (3,))])
 """
 
 from collections import Counter
@@ -20,7 +33,7 @@ MAX_ADDS = 8
 
 @dataclass(frozen=True)
 class LayerElement:
-    """An element of a diagram."""
+    """A box, a plus or a factor that the diagram draws."""
 
     kind: str
     """input, output, norm, sublayer, add, scale, or mix for anything else."""
@@ -34,7 +47,7 @@ class LayerElement:
 
 @dataclass(frozen=True)
 class TypicalLayer:
-    """A typical layer of one stream."""
+    """The most frequent layer of a stream, as a graph of elements."""
 
     stream: int
     repeats: int

@@ -4,6 +4,25 @@ weight whose product is the first operand of the attention product     query
 weight of an attention branch after that product                       out
 first matrix of a feed-forward branch                                  ffn_in
 one matrix for several of query, key and value                         qkv
+
+The search starts at the product of attention weights and values and walks back: from the weights to
+the product of queries and keys, from each operand to the nearest matrix. Names are not used:
+
+    >>> import torch
+    >>> from addnorm.doctor.model_trace import trace_model
+    >>> class Attention(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.a, self.b, self.c, self.d = (torch.nn.Linear(4, 4) for _ in range(4))
+    ...
+    ...     def forward(self, x):
+    ...         weights = (self.b(x) @ self.a(x).mT).softmax(-1)
+    ...         return x + self.d(weights @ self.c(x))
+    >>> with trace_model(Attention(), torch.randn(2, 3, 4)) as trace:
+    ...     (block,) = trace.analysis.blocks()
+    ...     roles = find_weight_roles(trace.analysis, block)
+    >>> sorted(roles.items())
+    [('a.weight', 'key'), ('b.weight', 'query'), ('c.weight', 'value'), ('d.weight', 'out')]
 """
 
 from collections.abc import Iterable, Iterator
@@ -116,7 +135,7 @@ def _nearest_matrices(graph: Graph, path: AbstractSet[int], *, index: int) -> It
 
 
 def _is_first_matrix(graph: Graph, path: AbstractSet[int], *, index: int) -> bool:
-    """Whether no other matrix precedes this one on the branch."""
+    """Return whether no other matrix precedes this one on the branch."""
     before = graph.ancestors(index, min(path)) & path
     return not any(True for i in before if i != index for _ in _matrix_names(graph, i))
 

@@ -29,7 +29,7 @@ FOREIGN_AXIS = 0
 
 @dataclass(frozen=True, slots=True)
 class AxisFactor:
-    """A factor of an axis."""
+    """A factor of the size of an axis, with the axes of the stream from which it comes."""
 
     origins: frozenset[int]
     """Axes of the stream that it holds, counted from the end."""

@@ -33,7 +33,7 @@ def tensor_operands(node: Node) -> list[Operand]:
 
 
 def operand_shape(graph: Graph, operand: Operand) -> Shape:
-    """Return the shape of an operand."""
+    """Return the shape of an operand: that of its node, or the stored one of a parameter."""
     return graph[operand.node].shape if operand.kind == "node" else operand.shape
 
 
@@ -52,10 +52,10 @@ def contraction_axes(
     """Return the axes of one operand of a product.
 
     Args:
-        op: canonical name of the product.
-        position: which of the two factors.
-        shapes: shapes of the factors.
-        detail: plain arguments of the call, such as the equation of an einsum.
+        op: canonical name of the product
+        position: which of the two factors
+        shapes: shapes of the factors
+        detail: plain arguments of the call, such as the equation of an einsum
 
     Returns:
         The axes; None if the operation is not a known product.

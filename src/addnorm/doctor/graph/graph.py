@@ -76,12 +76,12 @@ class Graph:
         """Append the node of one operation.
 
         Args:
-            op: canonical name of the operation.
-            operands: its arguments.
-            shape: shape of the result.
-            is_floating: whether the result is floating point.
-            is_source: whether a stream may start here, as at a floating-point input.
-            **attributes: further fields of the node.
+            op: canonical name of the operation
+            operands: its arguments
+            shape: shape of the result
+            is_floating: whether the result is floating point
+            is_source: whether a stream may start here, as at a floating-point input
+            **attributes: further fields of the node
         """
         reads_values = op not in METADATA
         nodes = [self.nodes[o.node] for o in operands if o.kind == "node"]
@@ -130,7 +130,7 @@ class Graph:
         )
 
     def _is_lookup(self, op: str, operands: tuple[Operand, ...]) -> bool:
-        """Whether an operation selects rows of a weight: an embedding, `table[ids]`, or
+        """Return whether an operation selects rows of a weight: an embedding, `table[ids]`, or
         `one_hot(ids) @ table`."""
         reads_weight = any(
             o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
@@ -201,7 +201,7 @@ class Graph:
         return visited
 
     def has_path_avoiding(self, start: int, end: int, *, blocked: AbstractSet[int]) -> bool:
-        """Whether a path from `start` to `end` crosses none of the blocked nodes."""
+        """Return whether a path from `start` to `end` crosses none of the blocked nodes."""
         visited, waiting = {end}, [end]
         while waiting:
             for index in self.nodes[waiting.pop()].inputs:
@@ -213,7 +213,7 @@ class Graph:
         return False
 
     def reaches(self, start: int, end: int) -> bool:
-        """Whether `end` is `start` or is computed from it."""
+        """Return whether `end` is `start` or is computed from it."""
         return start == end or (start < end and start in self.ancestors(end, start))
 
     def nodes_between(self, start: int, end: int) -> set[int]:
@@ -225,7 +225,7 @@ class Graph:
         return path
 
     def has_weights(self, nodes: AbstractSet[int]) -> bool:
-        """Whether one of these nodes reads a weight."""
+        """Return whether one of these nodes reads a weight."""
         operands = (o for index in nodes for o in self.nodes[index].operands)
         return any(
             o.kind == "weight" or (o.kind == "node" and self.nodes[o.node].learned)
@@ -233,7 +233,7 @@ class Graph:
         )
 
     def has_mixing(self, nodes: AbstractSet[int], *, exclude: int | None = None) -> bool:
-        """Whether one of these nodes mixes features or tokens."""
+        """Return whether one of these nodes mixes features or tokens."""
         return any(is_mixing(self.nodes[index].op) for index in nodes if index != exclude)
 
     # chains of operations that keep a stream what it is
@@ -261,7 +261,7 @@ class Graph:
         return node.inputs[0], self.make_scale(others[0], index, inverse=node.op == "div")
 
     def _is_add_zero(self, node: Node) -> bool:
-        """Whether a node is `x + 0`, the first step of `sum([x, y])`."""
+        """Return whether a node is `x + 0`, the first step of `sum([x, y])`."""
         others = [o for o in node.operands if not self._is_active(o)]
         return node.op in ("add", "sub") and len(others) == 1 and others[0].value == 0
 
@@ -298,8 +298,8 @@ class Graph:
         """Walk forward through scales, biases and operations that only pass a stream on.
 
         Args:
-            index: node where the walk starts; it is not part of the result.
-            extra_ops: further operations that the walk passes through.
+            index: node where the walk starts; it is not part of the result
+            extra_ops: further operations that the walk passes through
 
         Returns:
             Every node reached, including the operations at which the walk ends.

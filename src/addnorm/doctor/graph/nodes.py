@@ -13,7 +13,7 @@ class Operand:
 
     kind: Literal["node", "weight", "constant", "number"]
     node: int = -1
-    """Index of the node; -1, which is no index, for the other kinds."""
+    """Index of the node; -1 for the other kinds."""
     value: float | None = None
     """The number, or the mean of a small weight or constant."""
     shape: Shape = ()

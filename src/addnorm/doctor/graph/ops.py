@@ -145,7 +145,7 @@ def canonical_op(name: str) -> str:
 
 
 def is_mixing(op: str) -> bool:
-    """Whether an operation mixes features or tokens."""
+    """Return whether an operation mixes features or tokens."""
     return op in MIXING
 
 

@@ -35,8 +35,8 @@ def parse_input_specs(specs: Sequence[str], *, seed: int = 0) -> Any:
     ones would be taken as a mask. Booleans are all True, floats are standard normal.
 
     Args:
-        specs: one specification per input; either all have a name or none.
-        seed: seed of the random values.
+        specs: one specification per input; either all have a name or none
+        seed: seed of the random values
 
     Returns:
         A dict of keyword arguments, or a tuple if the inputs have no names.

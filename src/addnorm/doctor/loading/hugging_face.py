@@ -21,14 +21,14 @@ def build_hf_model(name: str, depth: int | None = None) -> tuple[nn.Module, list
     """Build a model from a family name or a config file.
 
     Args:
-        name: family such as `bert`, path of a config.json, or of a folder that holds one.
-        depth: number of layers; by default that of the config.
+        name: family such as `bert`, path of a config.json, or of a folder that holds one
+        depth: number of layers; by default that of the config
 
     Returns:
         The model, and messages about changes to a default config.
 
     Raises:
-        UserError: transformers is missing, or the config is unknown, invalid or too large.
+        UserError: transformers is missing, or the config is unknown, invalid or too large
     """
     try:
         import transformers

@@ -36,9 +36,9 @@ def build_target(
     """Build the model that a target names.
 
     Args:
-        target: see the module docstring.
-        depth: number of layers; Hugging Face targets only.
-        options: keyword arguments of the callable; not for Hugging Face targets.
+        target: see the module docstring
+        depth: number of layers; Hugging Face targets only
+        options: keyword arguments of the callable; not for Hugging Face targets
 
     Returns:
         The model, and messages about how it was built.
@@ -66,8 +66,8 @@ def import_target(target: str, expected: str) -> Any:
     """Import the object that `package.module:name` or `file.py:name` refers to.
 
     Args:
-        target: the reference.
-        expected: description of valid targets, for the error message.
+        target: the reference
+        expected: description of valid targets, for the error message
     """
     name, _, attribute = target.rpartition(":")
     if not name or not attribute.replace(".", "").isidentifier():
@@ -115,7 +115,7 @@ def _load_module(path: Path) -> ModuleType:
     if name in sys.modules:
         return sys.modules[name]
     if parent is None and str(folder) not in sys.path:
-        sys.path.insert(0, str(folder))  # so that it can import its neighbours
+        sys.path.insert(0, str(folder))  # so that it can import its neighbors
     locations = [str(path.parent)] if is_package else None
     spec = spec_from_file_location(name, path, submodule_search_locations=locations)
     if spec is None or spec.loader is None:
@@ -132,7 +132,7 @@ def _load_module(path: Path) -> ModuleType:
 
 
 def _is_name_taken(name: str, path: Path) -> bool:
-    """Whether another module has a name, imported or not."""
+    """Return whether another module has a name, imported or not."""
     try:
         spec = find_spec(name)
     except (ImportError, ValueError):  # imported without a spec, as __main__ is
@@ -210,8 +210,8 @@ def load_loss(target: str, *, stress: bool) -> Any:
     """Return the loss that `--loss` names: an imported callable, or a key of LOSSES.
 
     Args:
-        target: package.module:callable, or a key of LOSSES.
-        stress: whether a stress test runs; the keys of LOSSES require it.
+        target: package.module:callable, or a key of LOSSES
+        stress: whether a stress test runs; the keys of LOSSES require it
     """
     if target in LOSSES:
         if not stress:

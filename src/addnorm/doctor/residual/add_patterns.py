@@ -80,9 +80,9 @@ def start_learned_streams(
     """Mark weights as a stream if a branch that depends on them is about to be added to them.
 
     Args:
-        graph: graph up to the call; nodes of the new stream are marked in it.
-        adds: residual adds found so far.
-        operands: operands of the call.
+        graph: graph up to the call; nodes of the new stream are marked in it
+        adds: residual adds found so far
+        operands: operands of the call
 
     Returns:
         Residual adds on the part of the new stream that was recorded before, by node.
@@ -187,10 +187,10 @@ def find_weighted_add(
     """Return the residual add that a weighted sum of streams makes: its newest term is the branch.
 
     Args:
-        graph: graph up to the sum.
-        adds: residual adds found so far.
-        stacked_sum: terms of the sum.
-        known_mixtures: earlier weighted sums, which the branch may read.
+        graph: graph up to the sum
+        adds: residual adds found so far
+        stacked_sum: terms of the sum
+        known_mixtures: earlier weighted sums, which the branch may read
     """
     known_branches = {add.branch for add in adds.values() if add.is_weighted}
     new = [

@@ -90,9 +90,9 @@ def find_mixed_streams(graph: Graph, index: int, *, width: int = 0) -> int | Non
     """Return the streams in a product that sums over streams and not over features.
 
     Args:
-        graph: recorded graph.
-        index: node of the product.
-        width: number of features of a token; 0 if not known, then a plain matrix never counts.
+        graph: recorded graph
+        index: node of the product
+        width: number of features of a token; 0 if not known, then a plain matrix never counts
     """
     node = graph[index]
     if node.op not in PRODUCT and not (node.op == "linear" and width):
@@ -214,7 +214,7 @@ def find_later_mixtures(graph: Graph, start: int, *, width: int) -> set[int]:
 
 
 def _is_sum_over_streams(graph: Graph, index: int, *, width: int) -> bool:
-    """Whether a reduction runs over one axis that may hold streams."""
+    """Return whether a reduction runs over one axis that may hold streams."""
     node = graph[index]
     source = graph[node.inputs[0]] if node.inputs else node
     count = source.size // max(node.size, 1)
@@ -222,7 +222,7 @@ def _is_sum_over_streams(graph: Graph, index: int, *, width: int) -> bool:
 
 
 def _is_weighted_sum(graph: Graph, adds: Container[int], *, index: int, width: int) -> bool:
-    """Whether a node is a sum of several streams."""
+    """Return whether a node is a sum of several streams."""
     node = graph[index]
     if node.op in ("sum", "mean"):
         return _is_sum_over_streams(graph, index, width=width)

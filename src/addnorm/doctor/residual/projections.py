@@ -5,6 +5,17 @@
 The shortcut has exactly one projection and no activation or slice. The branch has an activation
 and at least two operations that mix. This rejects `W y + U x` in a recurrent cell, LoRA and
 additive attention.
+
+Either operand of the addition may be the shortcut. `_shortcut_nodes` walks back from it, past one
+projection. The newest node that it shares with the ancestors of the other operand is the fork:
+
+    model code            nodes of the graph
+    h = a(x).relu()       1 linear(0), 2 relu(1)
+    y = b(h)              3 linear(2)
+    y = y + p(x)          4 linear(0), 5 add(3, 4)
+
+    find_projection(graph, 3, other=4)
+    ProjectedAdd(fork=0, shortcut=4, branch=3, path={0, 1, 2, 3})
 """
 
 from dataclasses import dataclass

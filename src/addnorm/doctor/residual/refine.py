@@ -8,6 +8,26 @@ matches that later operations disprove, and corrects the forks of those that the
     x + a * (f - x)                              the inner difference is part of the outer add
     s0 = s0 + b0 * f, s1 = s1 + b1 * f           one branch, written to every parallel stream
     y1 = x1 + f(x2), y2 = x2 + g(y1)             reversible: g reads the other stream
+
+Example: two steps of the recurrent cell of the first line. Each step alone looks like a gated
+residual connection. Only the graph of both shows that they have the same weights:
+
+    >>> import torch
+    >>> from addnorm.doctor.model_trace import trace_model
+    >>> class Cell(torch.nn.Module):
+    ...     def __init__(self):
+    ...         super().__init__()
+    ...         self.g, self.u = torch.nn.Linear(4, 4), torch.nn.Linear(4, 4)
+    ...
+    ...     def forward(self, h):
+    ...         for _ in range(2):
+    ...             gate = self.g(h).sigmoid()
+    ...             h = gate * h + (1 - gate) * self.u(h).tanh()
+    ...         return h
+    >>> with trace_model(Cell(), torch.randn(2, 3, 4)) as trace:
+    ...     recorded = trace.recorder.residual_adds
+    ...     len(recorded), len(refine_adds(trace.recorder.graph, recorded))
+    (2, 0)
 """
 
 from dataclasses import replace
@@ -23,8 +43,8 @@ def refine_adds(graph: Graph, adds: Adds) -> dict[int, ResidualAdd]:
     """Return the residual adds of a complete graph.
 
     Args:
-        graph: graph of a whole forward pass.
-        adds: residual adds as the recorder found them, by the node of their sum.
+        graph: graph of a whole forward pass
+        adds: residual adds as the recorder found them, by the node of their sum
     """
     kept = _drop_gates(graph, _drop_recurrences(graph, adds))
     differences = {add.difference_node for add in kept.values()}

@@ -134,10 +134,10 @@ def find_residual_add(graph: Graph, adds: Adds, *, one: int, other: int) -> AddM
     """Match `one + other` against the residual pattern.
 
     Args:
-        graph: graph up to the addition; the sum itself is not part of it.
-        adds: residual adds found so far.
-        one: node of the first operand.
-        other: node of the second operand.
+        graph: graph up to the addition; the sum itself is not part of it
+        adds: residual adds found so far
+        one: node of the first operand
+        other: node of the second operand
     """
     shape = _broadcast_shape(graph[one].shape, graph[other].shape)
     if shape is None or math.prod(shape) < 2:
@@ -213,7 +213,7 @@ def _candidate_forks(
     """Yield possible forks of a shortcut, the nearest first: (fork, scales, earlier add).
 
     In `x + attention(x) + ffn(x)` the shortcut of the second addition is the sum of the first.
-    Behind that sum the search continues at its fork, `x`.
+    Past that sum the search continues at its fork, `x`.
     """
     chain = graph.trace_back(shortcut)
     for fork, scales in chain:
@@ -236,7 +236,7 @@ def _find_mixed_add(graph: Graph, adds: Adds, *, shortcut: int, branch: int) -> 
 
 
 def _is_token_scalar(branch: Shape, total: Shape) -> bool:
-    """Whether an operand has one number per token, as a mean: then it is not a branch."""
+    """Return whether an operand has one number per token, as a mean: then it is not a branch."""
     return len(total) < 4 and (not branch or branch[-1] == 1 < total[-1])
 
 
@@ -260,7 +260,7 @@ def _find_weighted_start(
 
 
 def _shares_branch(graph: Graph, adds: Adds, *, one: int, branch: int) -> bool:
-    """Whether two sums contain the same branch: parallel streams, and their sum is a mixture."""
+    """Return whether two sums contain the same branch, so that adding them mixes two streams."""
     origin = graph.trace_back(adds[one].branch)[-1][0]
     others = (i for i in find_streams(graph, adds, start=branch) if i in adds)
     return any(graph.trace_back(adds[i].branch)[-1][0] == origin for i in others)

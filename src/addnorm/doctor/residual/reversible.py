@@ -4,8 +4,16 @@
     y2 = x2 + g(y1)
 
 While both streams still hold the same tensor, `g(y1)` looks like a branch of `x` with an inner sum.
-Only later operations tell: in a reversible stack `y1` continues as a stream of its own, or is
-concatenated with `y2`. So this runs after the forward pass, on all residual adds.
+Only later operations decide: in a reversible stack `y1` continues as a separate stream, or is
+concatenated with `y2`. Therefore this runs after the forward pass, on all residual adds:
+
+    model code               nodes of the graph
+    y1 = x + f(x)            1 linear(0), 2 add(0, 1)
+    y2 = x + g(y1)           3 linear(2), 4 add(0, 3)
+    cat([y1, y2], -1)        5 cat(2, 4)
+
+    recorded                 2: fork 0, 4: fork 0
+    redirect_crossed_adds    2: fork 0, 4: fork 2, crossing "streams"
 """
 
 from collections.abc import Mapping
@@ -50,7 +58,7 @@ def _find_inner_add(graph: Graph, adds: Adds, *, add: ResidualAdd) -> int | None
 
 
 def _is_continued_by(graph: Graph, later: ResidualAdd, *, one: int, other: int) -> bool:
-    """Whether a later branch reads the sum `other` and is added to the sum `one`."""
+    """Return whether a later branch reads the sum `other` and is added to the sum `one`."""
     return other in later.path and one in (i for i, _ in graph.trace_back(later.shortcut))
 
 
@@ -59,7 +67,7 @@ def _is_concatenated(graph: Graph, one: int, *, other: int) -> bool:
 
 
 def is_merge(graph: Graph, adds: Mapping[int, ResidualAdd], *, add: ResidualAdd) -> bool:
-    """Whether an addition only sums the two streams of a reversible pair, as at their end."""
+    """Return whether an addition only sums the streams of a reversible pair, as at their end."""
     last = adds.get(graph.trace_back(add.branch)[-1][0])
     if last is None or not last.is_crossed:
         return False

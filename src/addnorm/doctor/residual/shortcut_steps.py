@@ -11,7 +11,7 @@ from addnorm.doctor.graph.graph import Graph
 from addnorm.doctor.graph.ops import NAMED_NORMS, SLICES, is_mixing
 
 MAX_HOPS = 4
-"""Sums, or norms and biases, that a search looks behind."""
+"""Maximum number of sums, norms or biases that a search passes."""
 MAX_NORM_NODES = 40
 """Maximum number of nodes of a norm written out by hand."""
 MAX_GATE_STEPS = 6
@@ -20,8 +20,10 @@ GATE_OPS = frozenset({"sigmoid", "hardsigmoid", "tanh", "softmax"})
 
 
 def is_sublayer_output(graph: Graph, index: int) -> bool:
-    """Whether a node is the output of a sub-layer: behind norms, biases and scales, an operation
-    mixes."""
+    """Return whether a node is the output of a sub-layer.
+
+    That is an operation that mixes, followed only by norms, biases and scales.
+    """
     for _ in range(MAX_HOPS):
         index = graph.trace_back(index)[-1][0]
         node = graph[index]
@@ -70,7 +72,7 @@ def find_gated_stream(graph: Graph, index: int) -> int | None:
 
 
 def _is_gate(graph: Graph, index: int) -> bool:
-    """Whether a node is a bounded activation, up to scales and `1 - gate`."""
+    """Return whether a node is a bounded activation, up to scales and `1 - gate`."""
     for _ in range(MAX_GATE_STEPS):
         node = graph[index]
         if node.op in GATE_OPS:

@@ -45,7 +45,7 @@ def cloned_layers(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_random(weight: Tensor) -> bool:
-    """Whether a matrix looks randomly initialized, not constant or patterned."""
+    """Return whether a matrix looks randomly initialized, not constant or patterned."""
     sample = weight.detach().flatten()[:: max(1, weight.numel() // 256)]
     if weight.device.type == "meta" or len(set(sample.tolist())) <= sample.numel() // 2:
         return False

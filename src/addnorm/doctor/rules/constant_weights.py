@@ -46,7 +46,7 @@ def constant_weights(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_constant(context: RuleContext, block: AddAnalysis) -> bool:
-    """Whether all matrices of a branch are trainable and constant."""
+    """Return whether all matrices of a branch are trainable and constant."""
     names = context.branch_weights(block)
     weights = [context.weights[name] for name in names]
     if len(weights) < MIN_MATRICES or not all(map(context.is_trainable, names)):
@@ -63,7 +63,7 @@ def _has_one_value(weight: Tensor) -> bool:
 
 
 def _is_dead(context: RuleContext) -> bool:
-    """Whether every matrix and every factor gets a gradient of zero; biases alone do not help."""
+    """Return whether the gradient of every matrix and every factor is zero; biases do not count."""
     gradients = context.trace.gradients.weights
     factors = _find_factors(context)
     found = [g for name, g in gradients.items() if context.weights[name].dim() > 1]

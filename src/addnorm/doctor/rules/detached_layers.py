@@ -75,7 +75,7 @@ def _make_finding(
 
 
 def _leaves_torch(context: RuleContext) -> bool:
-    """Whether weights behind the layers train, but no operation connects the output to them."""
+    """Return whether weights after the layers train although no operation connects the two."""
     if context.trace.recording.outputs or not context.trace.gradients.weights:
         return False
     states = [_is_trained(context, block) for block in context.blocks]
@@ -108,7 +108,7 @@ def _trainable(context: RuleContext, block: AddAnalysis) -> list[str]:
 
 
 def _is_trained(context: RuleContext, block: AddAnalysis) -> bool | None:
-    """Whether some weight of a branch gets a gradient; None if it has no trainable weight."""
+    """Return whether any weight of a branch gets a gradient; None if none is trainable."""
     names = _trainable(context, block)
     return any(name in context.trace.gradients.weights for name in names) if names else None
 
@@ -124,7 +124,7 @@ def _find_cut(context: RuleContext, start: int, end: int) -> Node | None:
 
 
 def _are_alike(context: RuleContext, one: list[AddAnalysis], other: list[AddAnalysis]) -> bool:
-    """Whether two groups of branches have matrices of the same shapes: layers of one stack."""
+    """Return whether two groups of branches have matrices of equal shapes, as layers do."""
     shapes = [
         {tuple(tuple(context.weights[n].shape) for n in context.branch_weights(b)) for b in blocks}
         for blocks in (one, other)

@@ -65,7 +65,7 @@ def _find_repetition(context: RuleContext, norm: Norm) -> _Repetition | None:
 
 
 def _is_part_of_norm(graph: Graph, user: int, *, norm: Norm) -> bool:
-    """Whether a reader of the norm's input belongs to the norm, such as its mean or square."""
+    """Return whether a reader of the norm's input is part of the norm, such as its mean."""
     return user == norm.node or (
         norm.by_hand and norm.node in _find_descendants(graph, user, end=norm.node)
     )
@@ -111,7 +111,7 @@ def _find_pairs(
 
 
 def _has_same_statistics(graph: Graph, norm: Norm, *, other: Norm) -> bool:
-    """Whether two norms reduce over the same axes of the same length."""
+    """Return whether two norms reduce over the same axes of the same length."""
     if other.kind not in TOKEN_NORMS or other.axes != norm.axes:
         return False
     sizes = [math.prod(graph[n.source].shape[axis] for axis in n.axes or ()) for n in (norm, other)]

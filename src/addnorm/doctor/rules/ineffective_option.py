@@ -88,7 +88,7 @@ class _Fingerprint:
 
 
 def _is_same_network(one: _Fingerprint, other: _Fingerprint) -> bool:
-    """Whether two fingerprints differ at most in weights that are never read.
+    """Return whether two fingerprints differ at most in weights that are never read.
 
     Weights that one of the models builds in addition shift the random numbers of the others, so
     that only their distributions are compared.

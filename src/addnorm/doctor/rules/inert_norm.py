@@ -46,7 +46,7 @@ def inert_norm(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_in_unused_part(context: RuleContext, path: str, *, used: set[str]) -> bool:
-    """Whether the part of the model around a norm did not run at all."""
+    """Return whether the part of the model around a norm did not run at all."""
     while path:
         path = path.rpartition(".")[0]
         if not path or context.trace.recording.call_counts.get(path):
@@ -113,9 +113,9 @@ def _find_ancestors(
 def _is_cut_off(
     context: RuleContext, norm: Norm, *, names: tuple[str, ...], trained: set[int]
 ) -> bool:
-    """Whether trainable weights of a norm get no gradient while the layers around it do.
+    """Return whether trainable weights of a norm get no gradient while the layers around it do.
 
-    If its neighbours get none either, a whole branch is frozen, which is taken as intended.
+    If its neighbors get none either, a whole branch is frozen, which is taken as intended.
     """
     if not any(context.weights[name].requires_grad for name in names):
         return False
@@ -133,7 +133,7 @@ def _is_cut_off(
 
 
 def _are_weights_reached(graph: Graph, norm: Norm) -> bool:
-    """Whether a norm uses its weights themselves, not a detached copy of them."""
+    """Return whether a norm uses its weights themselves, not a detached copy of them."""
     nodes = (norm.node, *find_gain_nodes(graph, norm))
     used = [graph[o.node] for i in nodes for o in graph[i].operands if o.kind == "node"]
     return not any(node.learned and not node.grad for node in used)

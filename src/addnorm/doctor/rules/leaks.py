@@ -135,9 +135,9 @@ def _explain_future_leak(
     """Return the message and the evidence of a leak from the future.
 
     Args:
-        context: the traced model.
-        masks: result of `_find_causal_masks`.
-        evidence: entries that every message shares.
+        context: the traced model
+        masks: result of `_find_causal_masks`
+        evidence: entries that every message shares
     """
     if _is_causal(context):
         attentions = context.trace.recording.stats.attentions
@@ -181,7 +181,7 @@ def _main_stream(context: RuleContext) -> list[AddAnalysis]:
 
 
 def _is_causal(context: RuleContext) -> bool:
-    """Whether a self-attention of the main stream masks later tokens."""
+    """Return whether a self-attention of the main stream masks later tokens."""
     blocks = [r for r in _main_stream(context) if r.kind == "self-attention"]
     spans = [(r.add.fork, r.add.node) for r in blocks]
     return any(

@@ -61,8 +61,8 @@ def find_last_blocks(context: RuleContext) -> list[tuple[AddAnalysis, list[AddAn
     last_blocks = []
     for rows in streams.values():
         last = rows[-1]
-        begun = (other[0].link.start for other in streams.values() if other is not rows)
-        if not any(context.graph.reaches(last.add.node, start) for start in begun):
+        starts = (other[0].link.start for other in streams.values() if other is not rows)
+        if not any(context.graph.reaches(last.add.node, start) for start in starts):
             last_blocks.append((last, rows))
     return last_blocks
 
@@ -98,7 +98,7 @@ def _find_raw_readers(context: RuleContext, last: AddAnalysis) -> list[int] | No
 def _is_read_by_other_stream(
     context: RuleContext, last: AddAnalysis, *, readers: list[int]
 ) -> bool:
-    """Whether an attention of another stream reads the sum without a norm."""
+    """Return whether an attention of another stream reads the sum without a norm."""
     return any(
         context.graph.reaches(index, attention)
         for block in context.blocks
@@ -109,7 +109,7 @@ def _is_read_by_other_stream(
 
 
 def _is_norm_or_mixture(context: RuleContext, last: AddAnalysis, *, index: int) -> bool:
-    """Whether a product is part of a norm, or combines parallel residual streams."""
+    """Return whether a product is part of a norm, or combines parallel residual streams."""
     width = last.add.width
     if width and find_mixed_streams(context.graph, index, width=width) is not None:
         return True

@@ -188,12 +188,12 @@ def _make_section(context: RuleContext, nodes: set[int], *, is_complete: bool) -
 
 
 def _contains(shapes: Shapes, part: Shapes) -> bool:
-    """Whether some matrices begin or end with the given ones."""
+    """Return whether some matrices begin or end with the given ones."""
     return shapes[: len(part)] == part or shapes[len(shapes) - len(part) :] == part
 
 
 def _shapes_attention(context: RuleContext, nodes: set[int]) -> bool:
-    """Whether attention weights are mixed with a constant matrix, which replaces the skip.
+    """Return whether attention weights are mixed with a constant matrix, which replaces the skip.
 
     Networks without skips add the identity to the weights of each attention (He et al., Deep
     Transformers without shortcuts, 2023).

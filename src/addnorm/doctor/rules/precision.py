@@ -81,7 +81,7 @@ def _check_eps(context: RuleContext, norm: Norm) -> Finding | None:
 
 
 def _is_stream_norm(context: RuleContext, norm: Norm) -> bool:
-    """Whether a norm normalizes the stream of a block; a padding token may be all zeros there."""
+    """Return whether a norm normalizes a stream, where a padding token may be all zeros."""
     return any(norm.node in (*block.entry_norms, block.post_norm) for block in context.blocks)
 
 

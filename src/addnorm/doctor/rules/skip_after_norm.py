@@ -43,7 +43,7 @@ def skip_after_norm(context: RuleContext) -> Iterator[Finding]:
 
 
 def _is_shortcut_normalized(context: RuleContext, block: AddAnalysis) -> bool:
-    """Whether x_next = N(x) + f(x); a batch norm on a skip is a scale (RepVGG) and is ignored."""
+    """Return whether x_next = N(x) + f(x), unless N is a batch norm, which is a scale (RepVGG)."""
     add = block.add
     if not add.has_normed_shortcut or add.parallel_to is not None or block.is_dual:
         return False
@@ -52,7 +52,7 @@ def _is_shortcut_normalized(context: RuleContext, block: AddAnalysis) -> bool:
 
 
 def _is_first_without_norm(context: RuleContext, block: AddAnalysis, *, classes: list[str]) -> bool:
-    """Whether the first block of a Pre-LN stream reads and adds to a normalized embedding."""
+    """Return whether the first block of a Pre-LN stream starts from a normalized embedding."""
     if block.link.previous is not None or not block.link.norms() or context.wiring(block) != "none":
         return False
     same = [c for r, c in zip(context.blocks, classes, strict=True) if r.stream == block.stream]

@@ -264,7 +264,7 @@ def _check_norm_free(context: RuleContext) -> Finding | None:
 
 
 def _is_trained(context: RuleContext) -> bool:
-    """Whether the entries of a gain or bias differ; they are all equal at initialization."""
+    """Return whether the entries of a gain or bias differ; they are all equal at initialization."""
     names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
     weights = (context.weights[name].detach() for name in names)
     return any(bool((w != w.flatten()[0]).any()) for w in weights if w.numel() > 1)

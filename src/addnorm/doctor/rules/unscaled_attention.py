@@ -60,7 +60,7 @@ def unscaled_attention(context: RuleContext) -> Iterator[Finding]:
 
 
 def has_trained_gains(context: RuleContext) -> bool:
-    """Whether the entries of a gain or bias of a norm differ, as after training."""
+    """Return whether the entries of a gain or bias of a norm differ, as after training."""
     names = {name for norm in context.iter_norms() for name in context.norm_weights(norm)}
     weights = (context.weights[name].detach() for name in names)
     return any(bool((w != w.flatten()[0]).any()) for w in weights if w.numel() > 1)
@@ -112,7 +112,7 @@ def _find_product(context: RuleContext, index: int) -> tuple[int, bool] | None:
 
 
 def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> bool:
-    """Whether queries or keys are normalized or rescaled, or could be."""
+    """Return whether queries or keys are normalized or rescaled, or could be."""
     graph = context.graph
     visited, waiting = {index}, [index]
     has_matrix = False
@@ -142,7 +142,7 @@ def _is_scaled_stream(context: RuleContext, block: AddAnalysis, index: int) -> b
 
 
 def _is_rotation(context: RuleContext, index: int) -> bool:
-    """Whether a product multiplies by a table with an entry for each token, as rotary positions."""
+    """Return whether a product multiplies by a table over tokens, as rotary positions do."""
     node = context.graph[index]
     sizes = [
         math.prod(o.shape or (context.graph[o.node].shape if o.kind == "node" else ()))
@@ -153,7 +153,7 @@ def _is_rotation(context: RuleContext, index: int) -> bool:
 
 
 def _has_constant_factor(context: RuleContext, block: AddAnalysis, index: int) -> bool:
-    """Whether the input of a projection is rescaled after the entry norm."""
+    """Return whether the input of a projection is rescaled after the entry norm."""
     graph = context.graph
     for start in graph[index].inputs:
         for _, scales in graph.trace_back(start)[-1:]:
@@ -163,7 +163,7 @@ def _has_constant_factor(context: RuleContext, block: AddAnalysis, index: int) -
 
 
 def _is_scaled_by_init(context: RuleContext, scores: _Scores) -> bool:
-    """Whether the initial query and key weights are smaller than those of the values.
+    """Return whether the initial query and key weights are smaller than those of the values.
 
     With d features, 1 / sqrt(d) may be part of either matrix or of both; halfway there suffices.
     """

@@ -52,7 +52,7 @@ def blocking_mask(context: RuleContext) -> Iterator[Finding]:
 
 
 def reads_both_directions(context: RuleContext) -> bool:
-    """Whether as many attentions read from left to right as from right to left."""
+    """Return whether as many attentions read from left to right as from right to left."""
     causal = sum(a.is_causal for a in _square(context))
     return causal == sum(a.visible == "later" for a in _square(context)) > 0
 

@@ -1,4 +1,21 @@
-"""Arguments of one function call, as the recorder sees it."""
+"""Arguments of one function call, as the recorder sees it.
+
+torch calls `__torch_function__` with the function and its arguments. `Call` adds what the recorder
+needs to know about them: the canonical name of the operation, the tensors among the arguments, and
+whether the call writes to one of them. The version counters of tensors show a write that the name
+of the function does not:
+
+    >>> x = torch.ones(2)
+    >>> call = Call("add", "add", (x, 1), {"out": x}, [x])
+    >>> before = call.tensor_versions()
+    >>> call.is_in_place(torch.add(x, 1, out=x), before)
+    True
+
+A model that only runs in train mode is recorded with dropout disabled, by changing the arguments:
+
+    >>> disable_dropout("dropout", (x, 0.1, True), {})[1]
+    {'p': 0.1, 'training': False}
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -34,7 +51,7 @@ class Call:
         return [t._version for t in self.tensors if not t.is_inference()]
 
     def is_in_place(self, out: Any, versions_before: list[int] | None) -> bool:
-        """Whether the call wrote to one of its tensors, by its name or by the versions."""
+        """Return whether the call wrote to one of its tensors, by its name or by the versions."""
         if self.function_name in INPLACE_METHODS or (
             self.function_name.endswith("_") and not self.function_name.endswith("__")
         ):

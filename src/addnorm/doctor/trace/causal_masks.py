@@ -27,7 +27,7 @@ def causal_offset(mask: Tensor) -> int:
     to hide anything, does not matter: a wrong mask is still recognized as one.
 
     Args:
-        mask: (..., tokens, tokens) boolean or floating-point tensor.
+        mask: (..., tokens, tokens) boolean or floating-point tensor
     """
     is_candidate = mask.dtype == torch.bool or mask.is_floating_point()
     square = mask.dim() >= 2 and mask.shape[-1] == mask.shape[-2] >= MIN_MASK_TOKENS
@@ -43,14 +43,14 @@ def causal_offset(mask: Tensor) -> int:
 
 
 def _is_causal_at(masks: Tensor, offset: int) -> bool:
-    """Whether all masks, (count, tokens, tokens), are separated at this diagonal."""
+    """Return whether all masks, (count, tokens, tokens), are separated at this diagonal."""
     length = masks.shape[-1]
     later = torch.ones(length, length, dtype=torch.bool, device=masks.device).triu(offset)
     return _is_separated(masks, later) or _is_separated(-masks, later)
 
 
 def _is_separated(masks: Tensor, future: Tensor) -> bool:
-    """Whether all entries outside `future`, except padding, are above those inside."""
+    """Return whether all entries outside `future`, except padding, are above those inside."""
     hidden = masks[:, future]
     low, high = (level[:, None, None] for level in (hidden.amin(1), hidden.amax(1)))
     padding = ((masks <= high) | future).all(1, keepdim=True)

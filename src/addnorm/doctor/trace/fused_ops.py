@@ -31,10 +31,10 @@ def decompose_fused_add(
     add, sub: x + alpha * other, x - alpha * other.
 
     Args:
-        op: canonical name of the call.
-        args: positional arguments.
-        kwargs: keyword arguments.
-        run_op: computes one step.
+        op: canonical name of the call
+        args: positional arguments
+        kwargs: keyword arguments
+        run_op: computes one step
 
     Returns:
         Both operands of the sum; None if the call is not a fused addition.

@@ -1,4 +1,17 @@
-"""Paths of the modules that are running, kept by global forward hooks."""
+"""Paths of the modules that are running, kept by global forward hooks.
+
+A pre-forward hook pushes the path of a module, a forward hook pops it. In between, the recorder
+attributes each operation to the innermost path. Global hooks leave the modules unchanged:
+
+    >>> import torch
+    >>> model = nn.Sequential(nn.Linear(2, 2), nn.Sequential(nn.ReLU()))
+    >>> finished = []
+    >>> stack = ModuleStack(model, lambda module, args, kwargs, out, path: finished.append(path))
+    >>> with stack.track():
+    ...     _ = model(torch.ones(1, 2))
+    >>> finished  # the model itself is the last, with an empty path
+    ['0', '1.0', '1', '']
+"""
 
 import contextlib
 import warnings

@@ -21,7 +21,7 @@ MAX_AUTOGRAD_NODES = 400
 
 
 def is_linked(out: Tensor, inputs: Sequence[Tensor]) -> bool:
-    """Whether autograd connects the output of a module to one of its inputs."""
+    """Return whether autograd connects the output of a module to one of its inputs."""
     targets = {t.grad_fn for t in inputs if t.grad_fn is not None}
     leaves = {id(t) for t in inputs if t.grad_fn is None and t.requires_grad}
     visited: set[Any] = set()
@@ -40,7 +40,7 @@ def is_linked(out: Tensor, inputs: Sequence[Tensor]) -> bool:
 
 
 def is_batch_norm(module: nn.Module) -> bool:
-    """Whether a module is a batch norm, of PyTorch or any other implementation.
+    """Return whether a module is a batch norm, of PyTorch or any other implementation.
 
     Other implementations are known by two floating-point buffers, the running statistics, and by
     their behavior in train mode.
@@ -76,13 +76,13 @@ def detect_norm_kind(
 
 
 def behaves_as_norm(module: nn.Module, sizes: set[int]) -> bool:
-    """Whether a module behaves as a norm on random inputs.
+    """Return whether a module behaves as a norm on random inputs.
 
     It is scale-invariant, f(3 x) = f(x), or saturates for large x, and is not constant.
 
     Args:
-        module: module to test; it is restored.
-        sizes: widths to try if its weights do not tell the width.
+        module: module to test; it is restored
+        sizes: widths to try if its weights do not tell the width
     """
     weights = list(module.parameters(recurse=False))
     if any(w.dim() > 1 or w.device.type == "meta" for w in weights):

@@ -69,9 +69,9 @@ class GraphRecorder(TorchFunctionMode):
     """Recorder of one forward pass of a model.
 
     Args:
-        model: model to run.
-        guard: guard that saves whatever an operation is about to overwrite.
-        skip_dropout: whether to disable dropout, for models that run in train mode only.
+        model: model to run
+        guard: guard that saves whatever an operation is about to overwrite
+        skip_dropout: whether to disable dropout, for models that run in train mode only
     """
 
     def __init__(self, model: nn.Module, guard: StateGuard, *, skip_dropout: bool) -> None:

@@ -51,7 +51,7 @@ class StateGuard:
                 self.save(buffer)
 
     def is_trainable(self, name: str) -> bool:
-        """Whether a weight required a gradient before the guard took over."""
+        """Return whether a weight required a gradient before the guard took over."""
         return name in self._trainable
 
     def save(self, tensor: Tensor) -> None:

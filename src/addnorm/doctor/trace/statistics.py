@@ -209,8 +209,8 @@ def _mean_variance(tensor: Tensor, axis: int) -> float:
     values = values if values.dtype in (torch.float32, torch.float64) else values.float()
     if not values.dim():
         return math.nan
-    centred = values - values.mean(dim=axis, keepdim=True)  # ten times faster than torch.var
-    return float(centred.square_().mean())
+    centered = values - values.mean(dim=axis, keepdim=True)  # ten times faster than torch.var
+    return float(centered.square_().mean())
 
 
 def _similarities(tensor: Tensor, axis: int, *, add: ResidualAdd) -> dict[int, tuple[int, float]]:
@@ -320,7 +320,7 @@ _LOGIT_READERS = {
 
 
 def _hides_later(logits: Tensor) -> bool:
-    """Whether the masked logits of a square attention, perhaps of its first queries, are causal."""
+    """Return whether the masked logits of a square attention, or of its first rows, are causal."""
     return _is_causal(_find_masked(logits[..., : logits.shape[-2]]))
 
 
@@ -330,7 +330,7 @@ def _find_masked(logits: Tensor) -> Tensor:
 
 
 def _is_causal(hidden: Tensor) -> bool:
-    """Whether everything above the diagonal is hidden, but not the whole diagonal."""
+    """Return whether everything above the diagonal is hidden, but not the whole diagonal."""
     length = hidden.shape[-1]
     if length < 2 or hidden.shape[-2] != length:
         return False
@@ -360,7 +360,7 @@ def _find_visible(logits: Tensor) -> Visibility:
 
 
 def _is_prefix(visible: Tensor) -> bool:
-    """Whether tokens see each other within a prefix, and behind it only what precedes them."""
+    """Return whether tokens see each other within a prefix, and after it earlier tokens only."""
     later = visible.triu(1)
     prefix = int(later.any(0).nonzero().max()) + 1 if bool(later.any()) else 0
     inside = visible[:prefix, :prefix].all() and visible.diagonal()[prefix:].all()

@@ -42,7 +42,7 @@ def gpt1(f: ConfigReader) -> dict[str, Any]:
 
 
 def gpt2(f: ConfigReader) -> dict[str, Any]:
-    """Read gpt2."""
+    """Read gpt2: Pre-LN with GPT-2's initialization; logits may be unscaled."""
     scale = None if f("scale_attn_weights") else 1.0
     values = gpt(f, wiring="pre_ln(init=gpt2)", activation="activation_function")
     return values | {"scale": scale} | read_tying(f, "transformer.wte.weight")

@@ -6,6 +6,23 @@ There are two entries to the same forward and backward:
     compiled    the operators `addnorm::add_norm` and `addnorm::add_norm_backward`, because
                 torch.compile cannot trace a call of the library
 
+With h the normalized s and rstd = 1 / sqrt(var(s) + eps), both from the forward, the backward is
+
+    g  = dy * weight
+    t  = rstd * (g - mean(g) - h * mean(g * h)) + ds      without mean(g) if rms
+    dx = scale * t,   df = t * dropout factors            drawn again from the seed
+    dweight = sum over rows of dy * h,   dbias = sum of dy,   dscales = sum of x * t
+
+The example of `native`, where h = [-1, 1, -1, 1] and rstd = 0.5, gives for dy = [4, 0, 0, 0]:
+
+    >>> from addnorm.kernels.add_norm.ops import NormParams, add_norm
+    >>> x = torch.tensor([[0.0, 1.0, 0.0, 1.0]], requires_grad=True)
+    >>> f = torch.tensor([[1.0, 4.0, 1.0, 4.0]])
+    >>> y = add_norm(x, f, NormParams(rms=False, weight=None, bias=None, eps=0.0))
+    >>> y.backward(torch.tensor([[4.0, 0.0, 0.0, 0.0]]))
+    >>> x.grad  # 0.5 * (dy - 1 + h)
+    tensor([[ 1.,  0., -1.,  0.]])
+
 A backward under create_graph=True or torch.func runs `_differentiable_backward`, the same formulas
 in torch operations.
 """

@@ -3,7 +3,12 @@
 out_i = sum over j of p_ij * v_j,    p_ij = exp(scale * q_i . k_j) / sum over j of the same
 
 torch's kernel works on tiles of queries and keys, which a single query does not fill. This kernel
-walks over the visible keys of one query at a time and never reads a hidden key.
+walks over the visible keys of one query at a time and never reads a hidden key. Example with one
+query of zeros, for which all visible keys have equal weight:
+
+    v           1, 5, 3      in every feature
+    visible     True, False, True
+    out         2            the mean of the visible values
 
 `can_use_decode_attention` holds the conditions: at most MAX_QUERIES queries and many more keys,
 float32 without gradients, eager mode. Otherwise the caller uses torch's

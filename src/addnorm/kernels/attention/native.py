@@ -1,7 +1,25 @@
 """Native attention over packed sequences, with gradients.
 
-The forward saves its output and one number per query, the log2 of the softmax denominator. The
-backward recomputes the probabilities from them, so memory grows linearly with the sequence length.
+The sequences of a batch are packed one after another, without padding: `starts` of [0, 1, 3] are
+sequences of one and two tokens. The kernel takes one sequence and head at a time and never
+multiplies tokens of different sequences.
+
+The forward saves its output and one number per query, lse, the log2 of the softmax denominator. The
+backward recomputes the probabilities from it, p_ij = 2 ** (scale * log2(e) * q_i . k_j - lse_i), so
+memory grows linearly with the sequence length. Example with queries of zeros, for which all visible
+keys have equal weight:
+
+    v           1, 2, 4      in every feature
+    out         1, 3, 3      means over the sequence
+    lse         0, 1, 1      log2 of the number of visible keys
+
+    >>> from addnorm.kernels.attention.varlen import varlen_attention
+    >>> q, v = torch.zeros(1, 3, 1), torch.tensor([1.0, 2.0, 4.0]).view(1, 3, 1)
+    >>> starts = SequenceOffsets.from_lengths([1, 2])
+    >>> varlen_attention(q, q, v, starts, starts, scale=1.0).flatten().tolist()
+    [1.0, 3.0, 3.0]
+    >>> varlen_attention(q, q, v, starts, starts, causal=True, scale=1.0).flatten().tolist()
+    [1.0, 2.0, 3.0]
 
 As in `add_norm.autograd`, an eager program calls an autograd function, and a compiled graph the
 operators `addnorm::varlen_attention` and `addnorm::varlen_attention_backward`.

@@ -29,8 +29,8 @@ def masked_mean(values: Tensor, mask: Tensor | None) -> Tensor:
     Unlike boolean indexing, this does not wait for the device.
 
     Args:
-        values: (...) values.
-        mask: broadcastable to `values`; None for all values.
+        values: (...) values
+        mask: broadcastable to `values`; None for all values
     """
     if mask is None:
         return values.mean()

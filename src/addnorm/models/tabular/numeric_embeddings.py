@@ -59,7 +59,7 @@ def init_uniform_(weight: Tensor, width: int) -> None:
             "Gorishniy et al., Revisiting Deep Learning Models for Tabular Data, 2021, arXiv "
             "2106.11959"
         ),
-        summary="The tokenizer of FT-Transformer: one direction a column.",
+        summary="The tokenizer of FT-Transformer: one direction per column.",
     )
 )
 class LinearEmbedding(NumericEmbedding):
@@ -96,11 +96,11 @@ class LinearEmbedding(NumericEmbedding):
             "Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022,"
             " arXiv 2203.05556"
         ),
-        summary="How far a number has come through each bin between quantiles of its column.",
+        summary="Piecewise linear encoding: position of a number within quantile bins.",
     )
 )
 class PiecewiseEmbedding(NumericEmbedding):
-    """A number as its way through bins.
+    """Piecewise linear encoding of a number within quantile bins.
 
     t_j    = W_j p + b_j + x_j * w_j
     p_k    = clip((x_j - e_k) / (e_{k+1} - e_k), 0, 1)
@@ -108,16 +108,16 @@ class PiecewiseEmbedding(NumericEmbedding):
     e: bins + 1 edges, quantiles of the column in the training rows; equal ones leave a bin without
         width, whose p is 0
     W: (columns, bins, dim), starts at 0; w, b: (columns, dim), as in `linear`
-    bins: how many
+    bins: number of bins
 
     Gorishniy et al. 2022, section 3.2.
     """
 
-    # NOTE[DIFF]: in the paper the first bin goes on without a bound below and the last above; here
-    # the linear part does.
+    # NOTE[DIFF]: in the paper the first bin is unbounded below and the last above; here only the
+    # linear part is unbounded.
     # NOTE[DIFF]: the paper has no linear part and starts W at random; with W at 0 beside a linear
     # part (as the same authors' later rtdl_num_embeddings does it, version "B") training starts
-    # as FT-Transformer and bends from there.
+    # as FT-Transformer and becomes nonlinear during training.
     edges: Tensor
 
     def __init__(self, count: int, dim: int, *, bins: Count = 48) -> None:
@@ -161,17 +161,17 @@ class PiecewiseEmbedding(NumericEmbedding):
             "Gorishniy et al., On Embeddings for Numerical Features in Tabular Deep Learning, 2022,"
             " arXiv 2203.05556"
         ),
-        summary="Waves of learned frequencies, then a linear layer: what bins cannot reach.",
+        summary="Learned sinusoids followed by a linear layer; captures periodic structure.",
     )
 )
 class PeriodicEmbedding(NumericEmbedding):
-    """A number as waves.
+    """Periodic embedding of a number.
 
     t_j = relu(W_j v + b_j),    v = [sin(2 pi c_j x_j), cos(2 pi c_j x_j)]
 
     c: (columns, waves), learned, starts at N(0, sigma^2)
     W: (columns, 2 * waves, dim); b: (columns, dim); both start uniform in +-1 / sqrt(2 * waves)
-    waves: frequencies a column
+    waves: frequencies per column
 
     Gorishniy et al. 2022, section 3.3 ("PLR").
     """
@@ -207,7 +207,7 @@ class PeriodicEmbedding(NumericEmbedding):
             "Somepalli et al., SAINT: Improved Neural Networks for Tabular Data via Row Attention "
             "and Contrastive Pre-Training, 2021, arXiv 2106.01342"
         ),
-        summary="One hidden layer for each column, as SAINT has it.",
+        summary="One hidden layer for each column, as in SAINT.",
     )
 )
 class ColumnMLP(NumericEmbedding):

@@ -34,7 +34,7 @@ class TableBatch(NamedTuple):
 
     @property
     def num_rows(self) -> int:
-        """Number of rows."""
+        """Size of the first axis, which all fields share."""
         return len(self.numbers)
 
     def replace_cells(self, other: "TableBatch", mask: Tensor) -> "TableBatch":

@@ -58,8 +58,8 @@ def event_marks(events: Sequence[Event], middle_step: float) -> list[alt.Chart]:
     """Return layers that mark events with dashed vertical lines.
 
     Args:
-        events: spikes, divergences.
-        middle_step: middle of the step axis; the text label is placed on the side with more space.
+        events: spikes, divergences
+        middle_step: middle of the step axis; the text label is placed on the side with more space
     """
     if not events:
         return []
@@ -109,11 +109,11 @@ def hover_layer(
     """Return invisible points, of which the one nearest to the pointer appears with a tooltip.
 
     Args:
-        base: chart with the data and transforms of the visible layers.
-        tooltip: fields of the tooltip.
-        y: value axis.
-        x: other axis, by default that of steps.
-        fields: fields that identify a point, where one row of the data holds several points.
+        base: chart with the data and transforms of the visible layers
+        tooltip: fields of the tooltip
+        y: value axis
+        x: other axis, by default that of steps
+        fields: fields that identify a point, where one row of the data holds several points
     """
     identity: dict[str, Any] = {"fields": list(fields)} if fields else {}
     nearest = alt.selection_point(
@@ -164,11 +164,11 @@ def assemble_chart(
     """Join layers into one chart that fills its container and zooms along the x axis.
 
     Args:
-        title: heading of the chart.
-        layers: altair charts over named data, drawn in this order.
-        notes: sentences below the title; empty ones are dropped.
-        values: rows of each named dataset.
-        wide: whether the chart spans the full width of the page.
+        title: heading of the chart
+        layers: altair charts over named data, drawn in this order
+        notes: sentences below the title; empty ones are dropped
+        values: rows of each named dataset
+        wide: whether the chart spans the full width of the page
     """
     # Zoom needs a modifier key or a pinch: the page must scroll when the pointer is over a chart.
     zoom = alt.selection_interval(
@@ -261,6 +261,6 @@ def site_name_expression(names: Mapping[str, str]) -> str:
     """Return a Vega expression that looks up `datum.site`, so that rows need not hold names.
 
     Args:
-        names: name of each site by its index as text.
+        names: name of each site by its index as text
     """
     return f"({json.dumps(names)})['' + datum.site]"

@@ -29,9 +29,9 @@ def plot_claim(chart_spec: ChartSpec, rows: Sequence[Row], title: str) -> Chart 
     """Return the chart of a claim, or a note if no row has a finite value.
 
     Args:
-        chart_spec: which rows are drawn, their x field, and the fields that define an arm.
-        rows: rows of the claim.
-        title: heading of the chart.
+        chart_spec: which rows are drawn, their x field, and the fields that define an arm
+        rows: rows of the claim
+        title: heading of the chart
     """
     rows = [row for row in rows if row["name"] == chart_spec.name]
     groups = _group_values(chart_spec, rows)

@@ -66,12 +66,12 @@ def plot_loss(
     """Return a chart of training loss, raw and smoothed, and of validation loss with its minimum.
 
     Args:
-        train: training loss at each logged step.
-        valid: validation loss at each evaluation.
-        title: heading of the chart.
-        events: spikes and divergences to mark.
-        y: title of the value axis.
-        x: title of the other axis.
+        train: training loss at each logged step
+        valid: validation loss at each evaluation
+        title: heading of the chart
+        events: spikes and divergences to mark
+        y: title of the value axis
+        x: title of the other axis
     """
     finite_train, finite_valid = finite_points(train), finite_points(valid)
     curves = _add_smoothed({"training": downsample(finite_train)}, finite_train)
@@ -100,14 +100,14 @@ def plot_curve(
     """Return a chart of one number over steps.
 
     Args:
-        points: the values.
-        title: heading of the chart.
-        y: title of the value axis.
-        name: name of the curve, which selects its style in `CURVE_STYLES`.
-        events: spikes and divergences to mark.
-        log: whether the axis may be log; see `log_ticks`.
-        noisy: whether to draw a moving average on top of the raw values.
-        wide: whether the chart spans the full width of the page.
+        points: the values
+        title: heading of the chart
+        y: title of the value axis
+        name: name of the curve, which selects its style in `CURVE_STYLES`
+        events: spikes and divergences to mark
+        log: whether the axis may be log; see `log_ticks`
+        noisy: whether to draw a moving average on top of the raw values
+        wide: whether the chart spans the full width of the page
     """
     finite, name = finite_points(points), "training" if noisy else name or title
     curves: dict[str, Points] = {name: downsample(finite)}

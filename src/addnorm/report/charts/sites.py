@@ -75,12 +75,12 @@ def plot_over_depth(
     """Return a chart over sites, with one line for each of a few steps or for each stream.
 
     Args:
-        rows: rows of sites.
-        title: heading of the chart.
-        y: title of the value axis.
-        x: title of the other axis.
-        line_field: integer field with one line for each of its values; "step" or "stream".
-        max_lines: maximum number of lines; evenly spaced values of the field are drawn.
+        rows: rows of sites
+        title: heading of the chart
+        y: title of the value axis
+        x: title of the other axis
+        line_field: integer field with one line for each of its values; "step" or "stream"
+        max_lines: maximum number of lines; evenly spaced values of the field are drawn
     """
     finite = _finite_rows(rows)
     if not finite:

@@ -26,7 +26,7 @@ Profile = Mapping[int, float]
 
 @dataclass(frozen=True)
 class CellCurves:
-    """The curves of one cell."""
+    """Losses over the steps of a cell, and its metrics at all sites."""
 
     outcome: CellOutcome
     train: Points
@@ -44,7 +44,7 @@ class CellCurves:
 
     @property
     def arm(self) -> Arm:
-        """The arm of the cell."""
+        """Wiring, norm and schedule."""
         return self.outcome.cell.arm
 
     def losses(self, split: str) -> Points:

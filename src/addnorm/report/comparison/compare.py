@@ -26,16 +26,16 @@ def compare(
     Cells run in separate processes, so a script must call it under `if __name__ == "__main__":`.
 
     Args:
-        spec: A spec, or flat keys such as `{"task": "lm", "wiring": "pre_ln,b2t", "lr": "sweep"}`.
-        folder: Output folder; an unfinished comparison with the same spec in it is resumed.
-        engine: Where the cells run; by default one process per core or GPU of this machine.
-        callback: Receives the progress of the comparison.
+        spec: a spec, or flat keys such as `{"task": "lm", "wiring": "pre_ln,b2t", "lr": "sweep"}`
+        folder: output folder; an unfinished comparison with the same spec in it is resumed
+        engine: where the cells run; by default one process per core or GPU of this machine
+        callback: receives the progress of the comparison
 
     Returns:
         The study: the state of each cell, a summary of each arm and a verdict.
 
     Raises:
-        UserError: The spec is not valid, or the folder contains something else.
+        UserError: the spec is not valid, or the folder contains something else
     """
     spec = spec if isinstance(spec, Comparison) else parse_comparison(spec)
     study = run_comparison(spec, folder, engine=engine, callback=callback)

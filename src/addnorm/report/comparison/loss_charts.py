@@ -48,11 +48,11 @@ def plot_losses(
     last value of a cell that diverged or crashed.
 
     Args:
-        split: "train" or "valid".
-        groups: the cells of all seeds by arm and setting.
-        selection_keys: the selections that include an arm at a setting; others are not drawn.
-        arms: styles of all arms.
-        baseline: loss of the task's baseline, if known.
+        split: "train" or "valid"
+        groups: the cells of all seeds by arm and setting
+        selection_keys: the selections that include an arm at a setting; others are not drawn
+        arms: styles of all arms
+        baseline: loss of the task's baseline, if known
     """
     rows, failures = _curve_rows(split, groups, selection_keys)
     y = switchable_value_axis(LOSS_AXIS_TITLE)

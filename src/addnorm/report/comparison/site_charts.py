@@ -40,10 +40,10 @@ def plot_sites(
     """Return the chart of one metric over sites, with one line for each arm.
 
     Args:
-        measure: a key of `SITE_METRICS`.
-        rows: the rows that `site_rows` returns for the metric.
-        study_curves: the labels of the sites.
-        arms: styles of all arms.
+        measure: a key of `SITE_METRICS`
+        rows: the rows that `site_rows` returns for the metric
+        study_curves: the labels of the sites
+        arms: styles of all arms
     """
     metric = SITE_METRICS[measure]
     x, y = site_axis(), switchable_value_axis(metric.axis_title)
@@ -81,9 +81,9 @@ def site_rows(
     """Return the rows of each metric, the steps they cover, and the number of omitted settings.
 
     Args:
-        study_curves: the curves of all cells.
-        groups: the cells of all seeds by arm and setting.
-        selection_keys: the selections that include an arm at a setting.
+        study_curves: the curves of all cells
+        groups: the cells of all seeds by arm and setting
+        selection_keys: the selections that include an arm at a setting
         keys_by_priority: keys of all selections. The settings of the first ones are kept if a page
             cannot hold the values of all.
     """

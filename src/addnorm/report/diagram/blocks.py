@@ -64,14 +64,14 @@ def build_block_diagram(
     """Return the block diagram of a wiring.
 
     Args:
-        call: call string of the wiring.
-        decoder: whether layers have cross-attention.
-        depth: number of layers of the stack; equal layers are drawn once.
-        unroll: if not 0, draw each layer of a stack of this depth instead.
-        kinds: sub-layers of one layer, by default those of an encoder or decoder.
+        call: call string of the wiring
+        decoder: whether layers have cross-attention
+        depth: number of layers of the stack; equal layers are drawn once
+        unroll: if not 0, draw each layer of a stack of this depth instead
+        kinds: sub-layers of one layer, by default those of an encoder or decoder
 
     Raises:
-        UserError: if the wiring is unknown, or `depth` or `unroll` is out of range.
+        UserError: if the wiring is unknown, or `depth` or `unroll` is out of range
     """
     if not 1 <= depth <= MAX_DEPTH:
         raise UserError(f"depth: expected 1 to {MAX_DEPTH} layers, got {depth}")
@@ -122,7 +122,7 @@ def _record_placeholder_stack(
     """Build a stack of placeholders and record it.
 
     Raises:
-        RuntimeError: if the record does not reproduce the stack's output on another input.
+        RuntimeError: if the record does not reproduce the stack's output on another input
     """
     decoder = "cross" in kinds
     role, other = ("decoder", depth) if decoder else ("encoder_only", None)

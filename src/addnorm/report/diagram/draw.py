@@ -30,14 +30,14 @@ def draw(
     """Return block diagrams of wirings and presets, side by side, as SVG.
 
     Args:
-        names: call strings of wirings, names of presets.
-        decoder: whether layers have cross-attention; presets have their own layers.
+        names: call strings of wirings, names of presets
+        decoder: whether layers have cross-attention; presets have their own layers
         depth: number of layers; equal ones are drawn once. Presets have their own depth.
-        unroll: if not 0, draw each layer of a stack of this depth instead.
-        theme: "light" or "dark".
+        unroll: if not 0, draw each layer of a stack of this depth instead
+        theme: "light" or "dark"
 
     Raises:
-        UserError: if a name is unknown or an option out of range.
+        UserError: if a name is unknown or an option out of range
     """
     if isinstance(names, str) or not names:
         raise UserError(

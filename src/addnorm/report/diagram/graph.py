@@ -115,8 +115,8 @@ class GraphBuilder:
     """Builds a graph from recorded operations.
 
     Args:
-        constants: names of numbers, such as {1.86: "alpha"}, for labels.
-        dims: number of dimensions of the stream; tensors with more hold several streams.
+        constants: names of numbers, such as {1.86: "alpha"}, for labels
+        dims: number of dimensions of the stream; tensors with more hold several streams
     """
 
     def __init__(self, constants: Mapping[float, str], dims: int) -> None:

@@ -17,7 +17,20 @@ unless they overlap; edges of the same source may overlap, because they are draw
                               +------+      |       track 0
     row 1                  source    |    source
 
-The result is a `Diagram` of boxes, lines and panels, which `svg` and `text_art` render.
+The result is a `Diagram` of boxes, lines and panels, which `svg` and `text_art` render. The trunk
+rises from the input at the bottom; the sub-layer stands in column 1, to its right:
+
+    >>> from addnorm.report.diagram.blocks import build_block_diagram
+    >>> diagram = compute_layout(build_block_diagram("post_ln", kinds=("ffn",)))
+    >>> for box in diagram.boxes:
+    ...     print(box.node.label, (box.x, box.y))
+    x (0.0, -10.0)
+    Feed-forward (134.0, -85.0)
+    + (0.0, -145.0)
+    Norm (0.0, -197.0)
+    y (0.0, -280.0)
+    >>> diagram.lines[0].points  # from x to the lower edge of the sub-layer
+    ((0.0, -20.0), (0.0, -49.0), (134.0, -49.0), (134.0, -62.0))
 """
 
 from collections import defaultdict
@@ -52,12 +65,12 @@ class Box:
 
     @property
     def top(self) -> float:
-        """Upper edge."""
+        """y of the upper edge."""
         return self.y - self.h / 2
 
     @property
     def bottom(self) -> float:
-        """Lower edge."""
+        """y of the lower edge; y grows downwards."""
         return self.y + self.h / 2
 
 

@@ -1,7 +1,15 @@
 """Sub-layers without weights, from which the recorded stack is built.
 
-A wiring may plug norms or scales into a sub-layer (sub-LN, query-key norms). A placeholder has the
-same plugs as a real sub-layer, calls each of them once, and notes whether it contains a norm.
+A diagram shows the wiring, not what a sub-layer computes, so a placeholder computes tanh(x). A
+wiring may plug norms or scales into a sub-layer (sub-LN, query-key norms). A placeholder has the
+same plugs as a real sub-layer, calls each of them once, and notes whether it contains a norm:
+
+    >>> from addnorm.norms import make_norm
+    >>> attention = PlaceholderSublayer("self", dim=8)  # two heads of four features
+    >>> norm = make_norm("rms", 4)
+    >>> _ = attention(torch.ones(1, 3, 8), Plugs(query=norm, key=norm, value=lambda v: 2 * v))
+    >>> attention.title, attention.note
+    ('Self-attention', 'norm: query, key; scale: value')
 """
 
 from collections.abc import Callable, Iterator

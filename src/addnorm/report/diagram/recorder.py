@@ -108,9 +108,9 @@ def record(stack: Stack, x: Tensor, **context: Tensor) -> Record:
     """Run a stack and return the record of its operations.
 
     Args:
-        stack: a stack in evaluation mode.
-        x: (B, L, D) input.
-        context: other inputs, such as `memory`.
+        stack: a stack in evaluation mode
+        x: (B, L, D) input
+        context: other inputs, such as `memory`
     """
     recorder = StackRecorder(stack)
     source = recorder.add_constant(x, name="x")

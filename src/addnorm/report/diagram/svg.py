@@ -1,5 +1,23 @@
 """Step 8: render diagrams as SVG.
 
+Diagrams stand side by side, each in a slot as wide as its boxes or its title. A slot contains:
+
+    title
+    <g transform>    panels, then lines, then boxes; shifted, so that all inputs are on one line
+    formula          wrapped to the width of the slot
+
+A box becomes a rectangle with its label, an add a circle with a plus, and a line a path whose
+corners are rounded:
+
+    >>> from addnorm.report.diagram.blocks import build_block_diagram
+    >>> from addnorm.report.diagram.layout import compute_layout
+    >>> diagram = compute_layout(build_block_diagram("post_ln", kinds=("ffn",)))
+    >>> [(box.node.label, box.x, box.y) for box in diagram.boxes if box.node.kind == "add"]
+    [('+', 0.0, -145.0)]
+    >>> lines = render_svg([diagram]).splitlines()
+    >>> print(*[line for line in lines if "circle" in line])
+    <circle cx="0" cy="-145" r="11" fill="#ffffff" stroke="#475066" stroke-width="1.3"/>
+
 The SVG is standalone and accessible (title and description), and the same diagrams always give the
 same bytes.
 """

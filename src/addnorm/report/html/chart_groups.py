@@ -60,7 +60,7 @@ def filter_spec(spec: Mapping[str, Any], selected: Mapping[str, str]) -> dict[st
     """Return a spec with only the selected rows, without the layers that have none left.
 
     Args:
-        spec: a layered Vega-Lite spec with named datasets.
+        spec: a layered Vega-Lite spec with named datasets
         selected: field names and values. A row matches if each of these fields that it has is
             equal to the value, or is a list that contains it.
     """

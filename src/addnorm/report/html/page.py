@@ -168,11 +168,11 @@ def render_page(
     """Return a page as HTML.
 
     Args:
-        title: heading of the page.
-        sections: the content; with more than three sections the page gets a table of contents.
-        about: introduction below the title.
-        key_numbers: the few most important numbers by name, shown in large type.
-        warnings: sentences shown before the key numbers.
+        title: heading of the page
+        sections: the content; with more than three sections the page gets a table of contents
+        about: introduction below the title
+        key_numbers: the few most important numbers by name, shown in large type
+        warnings: sentences shown before the key numbers
     """
     kinds = {part.kind for section in sections for part in section.parts}
     return render(
@@ -200,7 +200,7 @@ def write_page(path: Path, text: str) -> Path:
     """Write a page atomically and return its path.
 
     Raises:
-        UserError: if the file cannot be written.
+        UserError: if the file cannot be written
     """
     # Text of users may contain lone surrogates, which UTF-8 cannot encode.
     return write_bytes(path, text.encode("utf-8", errors="replace"))

@@ -16,7 +16,7 @@ MIN_CALIBRATION_ROWS = 100
 
 
 def fit_temperature(logits: np.ndarray, targets: np.ndarray, weights: np.ndarray) -> float:
-    """Return the temperature T that maximises the likelihood of softmax(logits / T).
+    """Return the temperature T that maximizes the likelihood of softmax(logits / T).
 
     A temperature changes the probabilities, but no predicted class. Guo, Pleiss, Sun and
     Weinberger, On Calibration of Modern Neural Networks, 2017, arXiv 1706.04599.

@@ -1,6 +1,6 @@
 """Training loop for table models.
 
-`train_epochs` minimises any loss over weighted rows; `fit_model` (supervised) and the estimators'
+`train_epochs` minimizes any loss over weighted rows; `fit_model` (supervised) and the estimators'
 `pretrain` (self-supervised) supply the loss. `predict` runs a trained model batch by batch.
 """
 
@@ -162,7 +162,7 @@ def train_epochs(
     config: TrainingConfig,
     callback: TrainCallback | None = None,
 ) -> History:
-    """Minimise a loss over weighted rows, in place; return the history.
+    """Minimize a loss over weighted rows, in place; return the history.
 
     Args:
         model: model to train; ends with the averaged weights of the best epoch

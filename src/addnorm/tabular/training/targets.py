@@ -68,12 +68,12 @@ class ClassTarget:
 
 @dataclass(frozen=True)
 class NumberTarget:
-    """Numbers, standardised or quantile-transformed, with the squared error on that scale."""
+    """Numbers, standardized or quantile-transformed, with the squared error on that scale."""
 
     center: float
     scale: float
     curve: Quantiles | None = None
-    """Quantile transform; None if the target is standardised with center and scale."""
+    """Quantile transform; None if the target is standardized with center and scale."""
     outputs: int = 1
     """Number of model outputs."""
 
@@ -86,10 +86,10 @@ class NumberTarget:
             weights: (rows) positive weights
             scaling: "standard", "quantile", or "auto"
 
-        Outliers dominate the squared error of a standardised target, so "auto" uses quantiles if
+        Outliers dominate the squared error of a standardized target, so "auto" uses quantiles if
         there are any. The mean of the scores is not the score of the mean, so quantiles bias
         predictions towards the median. If most rows share one value, such as no claim or no rain,
-        the median is that value, and "auto" standardises.
+        the median is that value, and "auto" standardizes.
         """
         if scaling not in SCALINGS:
             raise UserError(unknown_name_message("target_scaling", str(scaling), SCALINGS))

@@ -39,9 +39,9 @@ class Adafactor(Optimizer):
     v: R C / mean(R), means of g ** 2 over columns and rows, averaged with 1 - t ** -decay; of a
         vector g ** 2 itself, averaged likewise
 
-    lr is a share of the weight's own size, so it is larger than Adam's, 0.01 say. Pitfall: what
-    starts at 0 (ReZero's alpha, Fixup's last matrices) moves by no more than floor * lr a step and
-    crawls; such wirings want another optimizer.
+    lr is relative to the size of the weight, so use a larger one than for Adam, e.g. 0.01. Pitfall:
+    parameters that start at 0 (ReZero's alpha, Fixup's last matrices) move by at most floor * lr
+    per step; choose another optimizer for such wirings.
     """
 
     # NOTE[DIFF]: the paper adds 1e-30 to g ** 2; torch, whose code runs here, bounds v from below

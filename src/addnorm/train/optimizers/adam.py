@@ -49,16 +49,16 @@ class AdamBase(Optimizer, ABC):
         paper=(
             "Loshchilov and Hutter, Decoupled Weight Decay Regularization, 2017, arXiv 1711.05101"
         ),
-        summary="Adam with a weight decay of its own; the usual choice.",
+        summary="Adam with decoupled weight decay; the common choice.",
     )
 )
 class AdamW(AdamBase):
-    """Steps of about the same size for every weight, and decay beside them.
+    """Adaptive steps with decoupled weight decay.
 
     p <- p - lr * (m / (sqrt(v) + eps) + decay * p)
 
-    m: running mean of the gradient with beta1, its start at 0 corrected
-    v: running mean of its square with beta2, likewise
+    m: bias-corrected running mean of the gradient (beta1)
+    v: bias-corrected running mean of its square (beta2)
 
     beta2 is that of the original Transformer (Vaswani et al. 2017, section 5.3); torch has 0.999.
     """
@@ -73,17 +73,17 @@ class AdamW(AdamBase):
         title="Adam",
         formula="g <- g + decay * p; p <- p - lr * m / (sqrt(v) + eps)",
         paper="Kingma and Ba, Adam: A Method for Stochastic Optimization, 2014, arXiv 1412.6980",
-        summary="The original; weight decay goes through the gradient, so it hardly decays.",
+        summary="The original Adam; weight decay is part of the gradient and therefore weak.",
     )
 )
 class Adam(AdamBase):
-    """Steps of about the same size for every weight.
+    """Adaptive steps with weight decay in the gradient.
 
     g <- g + decay * p
     p <- p - lr * m / (sqrt(v) + eps)
 
-    m: running mean of g with beta1, its start at 0 corrected
-    v: running mean of its square with beta2, likewise
+    m: bias-corrected running mean of g (beta1)
+    v: bias-corrected running mean of its square (beta2)
 
     Without weight decay the same as adamw.
     """
@@ -101,22 +101,22 @@ class Adam(AdamBase):
             "Liu et al., On the Variance of the Adaptive Learning Rate and Beyond, 2019, arXiv "
             "1908.03265"
         ),
-        summary="Adam with a warm-up of its own: trains Post-LN without one in the schedule.",
+        summary="Adam with a built-in warm-up: trains Post-LN without one in the schedule.",
     )
 )
 class RAdam(AdamBase):
-    """Adam that holds back while its second moment is uncertain.
+    """Adam with small steps while the variance estimate is unreliable.
 
     p <- p - lr * (r * m / (sqrt(v) + eps) + decay * p)      as soon as rho > 5
     p <- p - lr * (m + decay * p)                            before
 
     m, v: as in adamw
-    rho: length of the average in v, 2 / (1 - beta2) - 1 at last
+    rho: length of the average in v, 2 / (1 - beta2) - 1 in the limit
     r: sqrt((rho - 4) (rho - 2) rho_inf / ((rho_inf - 4) (rho_inf - 2) rho)), almost 0 at first
 
     Pitfall: with the usual beta2 = 0.999 the warm-up is far longer than with 0.98.
     """
 
-    # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from 5 on.
+    # NOTE[DIFF]: the paper adapts as soon as rho > 4; torch, whose code runs here, from rho > 5.
     def build(self, groups: Groups, **options: Any) -> torch.optim.Optimizer:
         return torch.optim.RAdam(groups, decoupled_weight_decay=True, foreach=True, **options)

@@ -24,7 +24,7 @@ from addnorm.train.optimizers.base import (
 @register(
     Card(
         name="muon",
-        title="Muon, with AdamW for what is no matrix of the stacks",
+        title="Muon, with AdamW for all other parameters",
         formula="P <- P - lr * (scale * orthogonal(g + momentum * (M - g)) + decay * P)",
         paper="Liu et al., Muon is Scalable for LLM Training, 2025, arXiv 2502.16982",
         summary="Moves weight matrices by the nearest orthogonal matrix to their momentum.",
@@ -37,9 +37,10 @@ class Muon(Optimizer):
     P <- P - lr * (scale * orthogonal(g + momentum * (M - g)) + decay * P)
 
     P: a matrix with a role in its sub-layer (query, key, value, out, ffn_in, ffn_out)
-    orthogonal: `steps` Newton-Schulz iterations: U V of the singular value decomposition, about
+    orthogonal: `steps` Newton-Schulz iterations, approximately U V of the singular value
+        decomposition U S V
     scale: 0.2 * sqrt(max(rows, columns)) with adjust=match_rms_adamw, so that one learning rate
-        does for both; sqrt(max(1, rows / columns)) with adjust=original
+        suits both; sqrt(max(1, rows / columns)) with adjust=original
     beta1, beta2, eps: of AdamW
 
     Jordan, Muon: An optimizer for hidden layers in neural networks, 2024; scale: Liu et al. 2025,

@@ -21,7 +21,7 @@ from addnorm.train.schedules.base import (
         title="Constant",
         formula="factor = 1",
         paper="Robbins and Monro, A Stochastic Approximation Method, 1951",
-        summary="The peak from the first step to the last.",
+        summary="Constant learning rate.",
     )
 )
 class Constant(Schedule):
@@ -54,7 +54,7 @@ class WarmConstant(Schedule):
     factor(t) = min(t / w, 1)
 
     t: step from 1
-    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    w: steps of the warm-up: `warmup` steps, or that fraction of the run; 0 and 1 disable it
     """
 
     def __init__(self, *, warmup: StepsOrFraction = 0.1) -> None:
@@ -70,7 +70,7 @@ class WarmConstant(Schedule):
         title="Inverse square root (Noam)",
         formula="factor(t) = min(t / w, sqrt(w / t))",
         paper="Vaswani et al., Attention Is All You Need, 2017, arXiv 1706.03762",
-        summary="The schedule of the original Transformer; does not need to know where it ends.",
+        summary="The original Transformer's; with warmup in steps, it fits runs of any length.",
     )
 )
 class InverseSqrt(Schedule):
@@ -79,7 +79,7 @@ class InverseSqrt(Schedule):
     factor(t) = min(t / w, sqrt(w / t))
 
     t: step from 1
-    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    w: steps of the warm-up: `warmup` steps, or that fraction of the run; 0 and 1 disable it
 
     Vaswani et al. 2017, section 5.3: k / sqrt(dim) * min(1 / sqrt(t), t / w ** 1.5) is this with a
     peak learning rate of `noam_peak`. Pitfall: without a warm-up it halves by the fourth step.
@@ -101,7 +101,7 @@ class InverseSqrt(Schedule):
             "Huang, Perez, Ba and Volkovs, Improving Transformer Optimization Through Better "
             "Initialization, 2020, ICML"
         ),
-        summary="Starts at the peak and falls slowly; what T-Fixup is trained with.",
+        summary="Starts at the peak and falls slowly; used by T-Fixup.",
     )
 )
 class DecaySqrt(Schedule):
@@ -110,7 +110,7 @@ class DecaySqrt(Schedule):
     factor(t) = sqrt(P / (P + t - 1))
 
     t: step from 1
-    P: steps after which the factor is 1 / sqrt(2), `pace` itself or that share of all steps; 0 is
+    P: steps after which the factor is 1 / sqrt(2): `pace` steps, or that fraction of the run; 0 is
         taken as 1
 
     Huang et al. 2020, released code, where P = 4000.
@@ -140,7 +140,7 @@ class Linear(Schedule):
     factor(t) = 1 - (1 - floor) * (t - w) / (T - w)      from there to T
 
     t: step from 1
-    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    w: steps of the warm-up: `warmup` steps, or that fraction of the run; 0 and 1 disable it
     T: all steps
     floor: the factor of the last step
     """
@@ -171,7 +171,7 @@ class Cosine(Schedule):
     factor(t) = floor + (1 - floor) * (1 + cos(pi * (t - w) / (T - w))) / 2     from there to T
 
     t: step from 1
-    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    w: steps of the warm-up: `warmup` steps, or that fraction of the run; 0 and 1 disable it
     T: all steps
     floor: the factor of the last step
     """
@@ -193,7 +193,7 @@ class Cosine(Schedule):
             "Hu et al., MiniCPM: Unveiling the Potential of Small Language Models, 2024, arXiv "
             "2404.06395"
         ),
-        summary="The peak for most of the run, so that it can be prolonged; a short decay at last.",
+        summary="Constant for most of the run, so that it can be extended; a short final decay.",
     )
 )
 class WSD(Schedule):
@@ -204,9 +204,9 @@ class WSD(Schedule):
     factor(t) = floor + (1 - floor) * fall((t - T + D) / D)       from there to T
 
     t: step from 1
-    w: steps of the warm-up, `warmup` itself or that share of all steps; 0 and 1 are none
+    w: steps of the warm-up: `warmup` steps, or that fraction of the run; 0 and 1 disable it
     T: all steps
-    D: steps of the decay, `decay` itself or that share of all steps
+    D: steps of the decay: `decay` steps, or that fraction of the run
     fall(q): 1 - q with shape=linear, 1 - sqrt(q) with shape=sqrt
     floor: the factor of the last step
 

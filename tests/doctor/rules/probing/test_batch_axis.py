@@ -13,7 +13,7 @@ SINGLE_EXAMPLE = (
 )
 
 
-class Look(nn.Module):
+class Attention(nn.Module):
     """Attention over the second to last axis, with any leading axes."""
 
     def __init__(self, causal=False):
@@ -37,14 +37,14 @@ class Decoder(nn.Module):
     def __init__(self, *causal):
         super().__init__()
         self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
-        self.looks = nn.ModuleList(Look(each) for each in causal)
+        self.attentions = nn.ModuleList(Attention(each) for each in causal)
         self.ffns = nn.ModuleList(FeedForward() for _ in causal)
         self.norms = nn.ModuleList(nn.LayerNorm(DIM) for _ in range(2 * len(causal) + 1))
 
     def forward(self, tokens, segments=None):
         x = self.table(tokens)
         mask = None if segments is None else segments[:, None] == segments[None]
-        for i, (look, ffn) in enumerate(zip(self.looks, self.ffns, strict=True)):
+        for i, (look, ffn) in enumerate(zip(self.attentions, self.ffns, strict=True)):
             x = x + look(self.norms[2 * i](x), mask)
             x = x + ffn(self.norms[2 * i + 1](x))
         return self.head(self.norms[-1](x))
@@ -83,21 +83,21 @@ def test_torch_encoder_accepts_vectors_without_batch_axis():
 
 
 class Nodes(nn.Module):
-    """Graph network: attention to neighbours, or their mean."""
+    """Graph network: attention to neighbors, or their mean."""
 
     def __init__(self, looks, near=None):
         super().__init__()
         self.register_buffer("near", near)
-        self.look, self.norm = Look() if looks else FeedForward(), nn.LayerNorm(DIM)
-        self.looks = looks
+        self.attention, self.norm = Attention() if looks else FeedForward(), nn.LayerNorm(DIM)
+        self.use_attention = looks
 
     def forward(self, x, near=None):
         near = self.near if near is None else near
         h = self.norm(x)
-        if self.looks:
-            return x + self.look(h, near)
+        if self.use_attention:
+            return x + self.attention(h, near)
         share = near.float() / near.sum(-1, keepdim=True)
-        return x + self.look(share @ h)
+        return x + self.attention(share @ h)
 
 
 @pytest.mark.parametrize("looks", [True, False])
@@ -115,12 +115,12 @@ class Columns(nn.Module):
     def __init__(self, batch_first):
         super().__init__()
         self.weight, self.bias = nn.Parameter(torch.randn(5, DIM)), nn.Parameter(torch.zeros(DIM))
-        self.look = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
+        self.attention = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
         self.head = nn.Linear(DIM, 1)
 
     def forward(self, x):
         h = x[..., None] * self.weight + self.bias
-        h = h + self.look(h, h, h, need_weights=False)[0]
+        h = h + self.attention(h, h, h, need_weights=False)[0]
         return self.head(h.mean(1))
 
 
@@ -138,13 +138,13 @@ class Tutorial(nn.Module):
         super().__init__()
         self.table, self.head = nn.Embedding(VOCAB, DIM), nn.Linear(DIM, VOCAB)
         self.register_buffer("place", torch.randn(20, 1, DIM))
-        self.look = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
+        self.attention = nn.MultiheadAttention(DIM, 3, batch_first=batch_first)
         self.norm, self.turned = nn.LayerNorm(DIM), turned
 
     def forward(self, tokens):
         x = self.table(tokens.t() if self.turned else tokens)
         x = x + self.place[: len(x)]
-        x = self.norm(x + self.look(x, x, x, need_weights=False)[0])
+        x = self.norm(x + self.attention(x, x, x, need_weights=False)[0])
         x = self.head(x)
         return x.transpose(0, 1) if self.turned else x
 

@@ -16,7 +16,7 @@ RIGHT_CONTRACTIONS = frozenset({"matmul", "mm", "bmm", "addmm", "baddbmm"})
 
 
 def is_single_example(context: RuleContext, tensor: Tensor, *, out: Tensor) -> bool:
-    """Whether an input is one example without a batch axis.
+    """Return whether an input is one example without a batch axis.
 
     Such inputs are ids of shape (L), vectors of shape (L, D), or the nodes of a graph. The stream
     has no further axis, and an operation of the model mixes the positions of this one. A norm or a
@@ -35,7 +35,7 @@ def is_single_example(context: RuleContext, tensor: Tensor, *, out: Tensor) -> b
 
 
 def _mixes_tokens(graph: Graph, node: Node) -> bool:
-    """Whether an operation mixes tokens, for example as the rows of a product's right operand."""
+    """Return whether an operation mixes tokens, for example as rows of the right operand."""
     if node.op not in PRODUCT:
         return node.active and node.op in TOKEN_MIXING_OPS
     is_activation = [o.kind == "node" and graph[o.node].depends_on_input for o in node.operands]
@@ -43,11 +43,13 @@ def _mixes_tokens(graph: Graph, node: Node) -> bool:
 
 
 def has_position_table(context: RuleContext, sizes: tuple[int, ...]) -> bool:
-    """Whether a position table is added along the second axis of the inputs, which holds tokens.
+    """Return whether a position table is added along the second axis of the inputs.
+
+    Then that axis holds tokens.
 
     Args:
-        context: the traced model.
-        sizes: sizes of the first two axes of the inputs.
+        context: the traced model
+        sizes: sizes of the first two axes of the inputs
     """
     graph = context.graph
     for node in graph:
@@ -65,7 +67,7 @@ def _operand_shape(context: RuleContext, operand: Operand) -> tuple[int, ...]:
 
 
 def _is_position_table(table: tuple[int, ...], node: Node, sizes: tuple[int, ...]) -> bool:
-    """Whether a table has one row per token of the second input axis.
+    """Return whether a table has one row per token of the second input axis.
 
     The model may have transposed that axis to the front, which is recognized if the two sizes
     differ.

@@ -47,14 +47,14 @@ def flat_mask(tensor: Tensor) -> Tensor | None:
 
 
 def is_additive(tensor: Tensor) -> bool:
-    """Whether a tensor is added to scores: zeros, and numbers that hide a score."""
+    """Return whether a tensor is added to scores: zeros, and numbers that hide a score."""
     if not tensor.is_floating_point():
         return False
     return bool(((tensor == 0) | (tensor <= HIDING_SCORE)).all()) and bool((tensor < 0).any())
 
 
 def is_binary(tensor: Tensor) -> bool:
-    """Whether an input has the shape and the two values of a mask and is not a causal mask."""
+    """Return whether an input has the shape and the two values of a padding mask."""
     flat = flat_mask(tensor)
     if flat is None or flat.numel() < 2 or flat.shape[1] < 2:
         return False
@@ -84,7 +84,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
     """Return how the model uses an input: as mask, as token ids, otherwise, or not at all.
 
     A mask that is only multiplied with raw numeric inputs marks observed values. It hides no token
-    and is no mask here.
+    and does not count as a mask.
     """
     graph = context.graph
     start = find_input_node(context, tensor)
@@ -119,7 +119,7 @@ def find_input_use(context: RuleContext, tensor: Tensor) -> InputUse:
 
 
 def is_mask(context: RuleContext, tensor: Tensor) -> bool:
-    """Whether an input hides tokens, or looks like a mask that the model ignores."""
+    """Return whether an input hides tokens, or looks like a mask that the model ignores."""
     if not is_binary(tensor):
         return False
     use = find_input_use(context, tensor)
@@ -145,8 +145,8 @@ def iter_hidden_tokens(mask: Tensor, tokens: Tensor) -> Iterator[tuple[Tensor, T
     mean valid or padding. A constant mask hides nothing, so it is changed to hide the last token.
 
     Args:
-        mask: input of the model, in any shape that `flat_mask` accepts.
-        tokens: (B, L, ...) or (L, B, ...) tokens that it belongs to.
+        mask: input of the model, in any shape that `flat_mask` accepts
+        tokens: (B, L, ...) or (L, B, ...) tokens that it belongs to
     """
     flat = flat_mask(mask)
     if flat is None:

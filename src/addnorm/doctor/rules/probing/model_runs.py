@@ -166,5 +166,5 @@ def shorten(example: Any, length: int) -> Any:
 
 
 def is_image(tensor: Tensor) -> bool:
-    """Whether a tensor has the axes of a batch of images."""
+    """Return whether a tensor has the axes of a batch of images."""
     return tensor.dim() == 4 and tensor.is_floating_point()

@@ -95,7 +95,7 @@ def open_gates(context: RuleContext) -> None:
 
 
 def _is_vector(weight: Tensor) -> bool:
-    """Whether a weight has at most one axis longer than 1."""
+    """Return whether a weight has at most one axis longer than 1."""
     return weight.numel() == max(weight.shape, default=1)
 
 

@@ -27,7 +27,7 @@ KNOWN_CALLABLES: tuple[tuple[Any, ...], ...] = (
 
 
 def is_known_name(value: Any) -> bool:
-    """Whether a value names an activation, a norm, or another part of a Transformer."""
+    """Return whether a value names an activation, a norm, or another part of a Transformer."""
     return bool(_known_alternatives(value))
 
 
@@ -39,10 +39,10 @@ def alternative_values(
     A fraction is also tried at 0.9, so that a dropout rate changes the dropped positions.
 
     Args:
-        build: builder that takes the option.
-        name: name of the option.
-        value: its value.
-        model: the model that was built, whose classes may compare the option with strings.
+        build: builder that takes the option
+        name: name of the option
+        value: its value
+        model: the model that was built, whose classes may compare the option with strings
     """
     if isinstance(value, bool):
         return [not value]

@@ -65,11 +65,11 @@ def find_layout_by_rolling(
     The layout is the one in which the output is rotated in the same way.
 
     Args:
-        before: output for the examples in their original order.
-        batch: number of examples.
-        axis: axis of the examples in the inputs.
-        example: positional and keyword inputs.
-        run: function that runs the model on such inputs.
+        before: output for the examples in their original order
+        batch: number of examples
+        axis: axis of the examples in the inputs
+        example: positional and keyword inputs
+        run: function that runs the model on such inputs
 
     Returns:
         The layout, or None if no layout fits.
@@ -116,8 +116,8 @@ def drop_hidden_tokens(out: Tensor, hidden: Tensor) -> Tensor:
     may be hidden under one of the alternatives is dropped.
 
     Args:
-        out: output of the model.
-        hidden: (B, L) True at hidden tokens.
+        out: output of the model
+        hidden: (B, L) True at hidden tokens
     """
     batch, length = hidden.shape
     for axis, size in enumerate(out.shape):
@@ -138,6 +138,6 @@ def drop_hidden_tokens(out: Tensor, hidden: Tensor) -> Tensor:
 
 
 def _extend_mask(hidden: Tensor, extra_tokens: int) -> Tensor:
-    """Return the positions that may be hidden if tokens were added in front, behind, or both."""
+    """Return the positions that may be hidden if tokens were added on one or both sides."""
     shifts = [F.pad(hidden, (before, extra_tokens - before)) for before in range(extra_tokens + 1)]
     return torch.stack(shifts).any(0)

@@ -131,10 +131,10 @@ def _hidden_change(
     """Return the change of valid tokens when hidden ones change; None if it cannot be told.
 
     Args:
-        context: the traced model.
-        example: positional and keyword inputs, which hide the tokens.
-        tokens: name of the input that holds the tokens.
-        hidden: (B, L) True at hidden tokens.
+        context: the traced model
+        example: positional and keyword inputs, which hide the tokens
+        tokens: name of the input that holds the tokens
+        hidden: (B, L) True at hidden tokens
     """
     tensor = tensors_by_name(example)[tokens]
     positions = hidden if tensor.shape[:2] == hidden.shape else hidden.mT
@@ -177,7 +177,7 @@ def _pooled_change(context: RuleContext, example: Any, hidden: Tensor) -> float:
 
 
 def _has_reduced_length(context: RuleContext, example: Any, hidden: Tensor) -> bool:
-    """Whether the output has fewer positions than the input, in proportion to its length."""
+    """Return whether the output has fewer positions than the input, in proportion to its length."""
     before, after = (
         run_model(context, example),
         run_model(
@@ -206,7 +206,7 @@ def _iter_lengths(context: RuleContext, names: dict[str, Tensor]) -> Iterator[tu
 
 
 def _limits_positions(context: RuleContext, lengths: Tensor, length: int) -> bool:
-    """Whether the model compares an input with positions, or reads it outside of the graph."""
+    """Return whether the model compares an input with positions, or reads it unrecorded."""
     start = find_input_node(context, lengths)
     if start is None or find_input_use(context, lengths) == "none":
         return True

@@ -63,7 +63,7 @@ def iter_padding_ids(context: RuleContext, names: dict[str, Tensor]) -> Iterator
 
 
 def _masks_scores(graph: Graph, start: int, *, length: int) -> bool:
-    """Whether a mask computed from an input is applied to the scores of an attention."""
+    """Return whether a mask computed from an input is applied to the scores of an attention."""
     for node in graph.nodes[start + 1 :]:
         over_keys = node.op in MASKING_OPS and len(node.shape) > 2 and node.shape[-1] == length
         if not node.inputs or not (over_keys or node.op in ATTENTION):

@@ -4,6 +4,18 @@ The probe changes the last token of the first example and runs the model twice. 
 with the examples moved to the first axis, the leak rules then read two things: whether other
 examples changed (`batch_leak`), and whether earlier tokens changed (`future_leak`).
 
+For example, with two examples of three tokens (`x`: changed, `.`: unchanged):
+
+    input     output of a     causal model    bidirectional    model with a leak
+    ..x                       ..x             xxx              ..x
+    ...                       ...             ...              x..      batch_leak
+
+    >>> before = torch.ones(2, 3, 1)
+    >>> after = before.clone()
+    >>> after[0, 2] = after[1, 0] = 2.0  # the last column of the table
+    >>> Probe(before, after, length=3).has_batch_leak
+    True
+
 The axes of the inputs are not known. Inputs of shape (L, B) or (L) would look like a leak between
 examples. If the first probe shows a leak, the probe therefore tests these layouts too.
 """
@@ -90,7 +102,7 @@ def reads_ahead(context: RuleContext) -> bool | None:
 
 
 def reads_probed_input(context: RuleContext, node: int) -> bool:
-    """Whether a node depends on the input that the probe changes."""
+    """Return whether a node depends on the input that the probe changes."""
     names = named_inputs(context)
     target = _find_stream_input(context, names)
     index = None if target is None else find_input_node(context, names[target])
@@ -116,9 +128,9 @@ class _Experiment:
         """Change one position of the input and return the probe.
 
         Args:
-            *position: index of the changed values.
-            axis: batch axis of the input.
-            length: number of tokens to record in the probe.
+            *position: index of the changed values
+            axis: batch axis of the input
+            length: number of tokens to record in the probe
 
         Returns:
             The probe, or None if the model fails or the batch axis of the output is unknown.
