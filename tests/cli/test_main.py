@@ -1,5 +1,6 @@
 """Console script: help, exit codes, output errors."""
 
+import errno
 import os
 import pty
 import re
@@ -151,7 +152,23 @@ def test_full_disk_prints_one_line_and_exits_with_2(program, arguments):
     with open("/dev/full", "w") as full:
         result = program(*arguments, stdout=full)
     assert result.code == 2
-    assert result.err == "addnorm: cannot write the output: No space left on device\n"
+    assert result.err == "addnorm: standard output: No space left on device\n"
+
+
+def test_full_disk_names_the_file(addnorm, command, tmp_path, monkeypatch):
+    def full(self, *_, **__):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    def extra() -> None:
+        from addnorm.core.files import write_json
+
+        write_json(tmp_path / "result.json", {})
+
+    monkeypatch.setattr("pathlib.Path.write_text", full)
+    command(extra)
+    result = addnorm("extra")
+    assert result.code == 2
+    assert result.err == f"addnorm: {tmp_path / 'result.json'}: No space left on device\n"
 
 
 def test_closed_stdout_prints_one_line_and_exits_with_2():
