@@ -1,0 +1,111 @@
+"""Random and odd arguments for every command: one line and a known exit code, never a traceback."""
+
+import random
+import warnings
+
+import pytest
+import typer
+
+from addnorm.cli.main import COMMANDS, _app
+
+ODD_TEXTS = (
+    *("", " ", "-", "--", "=", "a=b", "=b", "a=", "[", "{", "(((", "rms(", "rms(eps=", "%s", "\n"),
+    *("ü€😀", "\udc80", "\u202e", "a" * 5000, "../..", "/", "~", "None", "null", "true", "1,2,,"),
+    *("b2t(b2t(b2t))", "dim=dim", "*", "hf:", "hf:bert", "a:b", "x.py:y", "sweep", "pre_ln,", "\t"),
+)
+ODD_NUMBERS = (
+    *(
+        "0",
+        "-1",
+        "1",
+        "2",
+        "1.5",
+        "-0.0",
+        "1e309",
+        "-1e309",
+        "nan",
+        "inf",
+        "9" * 30,
+        "-" + "9" * 30,
+    ),
+    *(str(2**31), str(2**63), str(2**64), "1e-400", "0x10", "1_000", "١٢", "1e400", "1e5", "0.5"),
+)
+ODD_FILES = (
+    *("empty", "folder", "binary", "text.txt", "list.json", "deep.json", "bad.yaml", "table.csv"),
+    *("ragged.csv", "loop", "nowhere", "missing", "missing/missing", "x" * 300),
+)
+LONG_COMMANDS = {"train": "--dry-run", "compare": "--dry-run"}
+"""Commands that would train with valid arguments, and the option that prevents it."""
+
+
+def leaf_commands():
+    """Return the parameters of each command by its words, such as ("data", "demo")."""
+    root = typer.main.get_command(_app())
+    found = {}
+    for name, command in root.commands.items():
+        nested = getattr(command, "commands", None)
+        if nested is None:
+            found[(name,)] = command.params
+        else:
+            found |= {(name, verb): each.params for verb, each in nested.items()}
+    return found
+
+
+LEAVES = leaf_commands()
+
+
+def random_value(rng, texts):
+    kind = rng.random()
+    if kind < 0.35:
+        return str(texts / rng.choice(ODD_FILES))
+    if kind < 0.65:
+        return rng.choice(ODD_NUMBERS)
+    if kind < 0.9:
+        return rng.choice(ODD_TEXTS)
+    return "".join(
+        chr(rng.choice((rng.randrange(1, 128), 0x4E00))) for _ in range(rng.randrange(9))
+    )
+
+
+def random_arguments(rng, words, texts):
+    """Return a random command line for a command: some of its options, with odd values."""
+    options = [each for each in LEAVES[words] if each.param_type_name == "option"]
+    arguments = [each for each in LEAVES[words] if each.param_type_name == "argument"]
+    line = [random_value(rng, texts) for each in arguments if each.required or rng.random() < 0.4]
+    line += [random_value(rng, texts)] * (rng.random() < 0.1)
+    for option in rng.sample(options, min(len(options), rng.randrange(4))):
+        name = rng.choice(option.opts + option.secondary_opts)
+        line += (
+            [name] if option.is_flag or rng.random() < 0.05 else [name, random_value(rng, texts)]
+        )
+    if rng.random() < 0.03:
+        line.append(rng.choice(("--nonsense", "-Z", "--help", "--out")))
+    return [*words, *line, *filter(None, [LONG_COMMANDS.get(words[0])])]
+
+
+@pytest.fixture(autouse=True)
+def without_long_work(monkeypatch):
+    """Stop valid command lines before they measure, train or write for minutes."""
+
+    def stop(*_, **__):
+        raise typer.Exit(0)
+
+    monkeypatch.setattr("addnorm.bench.measure_limits", stop)
+    monkeypatch.setattr("addnorm.claims.run_claims", stop)
+    monkeypatch.setattr("addnorm.tabular.fit_run.fit_run", stop)
+    monkeypatch.setattr("addnorm.tasks.TextTask.make_demo", stop)
+    monkeypatch.setattr("addnorm.comparison.engines.make_engine", lambda *_, **__: None)
+
+
+@pytest.mark.cases(12)
+@pytest.mark.parametrize("words", LEAVES, ids="-".join)
+def test_odd_arguments(run, texts, words, case_seed):
+    rng = random.Random(f"{case_seed} {words}")
+    for _ in range(4):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            run(*random_arguments(rng, words, texts))
+
+
+def test_every_command_is_covered():
+    assert {words[0] for words in LEAVES} == set(COMMANDS)
